@@ -30,18 +30,18 @@ __all__ = ["N_RIVALS", "SHARE", "AmortizedCall"]
 logger = logging.getLogger(__name__)
 
 SHARE = 0.25
-"""Of the time that calls have taken, what goes at most into making them faster."""
+"""Maximum fraction of the time of calls to invest in making them faster."""
 N_RIVALS = 2
 """Recipes, next to the one that is predicted to be the fastest, that are timed."""
 BUILD_S = 0.5
-"""What code that is generated, compiled and checked takes."""
+"""Estimated seconds to generate, compile and check a kernel."""
 RECORD_S = 6.0
-"""What a fact takes: it is measured in a separate process, beside what it beats."""
+"""Estimated seconds of a fact, which is measured in a separate process."""
 ROUNDS = 3
 MIN_TOTAL_S = 0.002
 """Of runs of each recipe, in turns: enough to tell apart what :data:`BETTER` tells."""
 BETTER = 0.95
-"""Of the time of the kernel in use, what another one may take at most to be used."""
+"""Maximum time of a winning rival over the time of the kernel in use."""
 
 Arrays = Sequence[Any]
 
@@ -142,7 +142,7 @@ class AmortizedCall:
 
 @dataclass(frozen=True)
 class _Timed:
-    """What :func:`feinsum.measure.interleave` times: a call as its user sees it."""
+    """A call as its user sees it, timed by :func:`feinsum.measure.interleave`."""
 
     call: PreparedCall
     arrays: Arrays

@@ -173,7 +173,7 @@ def _check_room(
 
 
 def _sizes_that_matter(reading: Reading) -> Hashable:
-    """What calls that share a kernel have in common, beside the einsum.
+    """The common state of calls that share a kernel, in addition to the einsum.
 
     None where every intermediate that a kernel could have fits the memory; the sizes
     where one does not, for it decides on the kernel.

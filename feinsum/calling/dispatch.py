@@ -171,7 +171,7 @@ def _check_names(order: str, casting: str) -> None:
 
 
 def _check_symbolic(given: Sequence[Any], n_symbolic: int, is_plain: bool) -> None:
-    """Refuse what has a meaning for numbers only."""
+    """Refuse options that only apply to numbers."""
     if n_symbolic < len(given):
         other = next(k for k, x in enumerate(given) if not isinstance(x, Operand))
         raise InvalidEinsumError(

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["FirstCall", "path_for_numpy"]
 
 MOST_POINTS = 1e8
-"""Of all products: with more, numpy may take longer than to build a kernel."""
+"""Maximum products: with more, numpy may take longer than building a kernel."""
 MOST_BYTES = 1 << 28
-"""Of operands and result, of which numpy may make copies."""
+"""Maximum bytes of operands and result, which numpy may copy."""
 MOST_INDICES = 52
 """Letters that numpy has."""
 

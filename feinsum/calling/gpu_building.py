@@ -34,7 +34,7 @@ __all__ = ["GpuCall", "LibraryCall", "gpu_call"]
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 UNPROVEN = 1.5
-"""A recipe of which nothing is recorded is to be that much faster than a library."""
+"""Required predicted speed-up of an unrecorded recipe over a library."""
 N_TIMED = 3
 """Runs of each contender; the fastest counts."""
 
@@ -100,7 +100,7 @@ class _Site(NamedTuple):
 
 @dataclass(eq=False)
 class _CachedCalls:
-    """What is kept of calls of one kind.
+    """The state kept for calls of one kind.
 
     Attributes:
         first: answers the first one, sooner than a kernel is built.
@@ -123,7 +123,7 @@ class _CachedCalls:
 
 
 def _build(reading: Reading, site: _Site) -> GpuCall:
-    """The call that is the fastest, as far as is known.
+    """The fastest known call.
 
     Raises:
         BuildError: if nothing computes it.
@@ -315,7 +315,7 @@ def _is_quicker_in_pairs(
 
 
 def _is_quicker(reading: Reading, opened: CudaDevice) -> bool:
-    """Whether a library is expected to be faster than what is predicted."""
+    """Whether a library is expected to be faster than the predicted recipe."""
     seconds = _library_s(reading, opened)
     best = predictions(reading.einsum, reading.sizes, opened.device)[:1]
     return seconds is not None and all(seconds < UNPROVEN * one.seconds for one in best)
@@ -338,7 +338,7 @@ def _faster(one: GpuCall, other: GpuCall, site: _Site) -> GpuCall:
 def _predicted(
     einsum: BatchedEinsum, sizes: Mapping[str, int], opened: CudaDevice
 ) -> CallKernel | None:
-    """Without a record: what is expected to be the fastest, and is right."""
+    """Without a record: the correct recipe that is expected to be the fastest."""
     problem = Problem(einsum, sizes, strides={}, given={}, steps={})
     found = predicted_kernel(problem, opened, _check_figures)
     return None if found is None else found[0]

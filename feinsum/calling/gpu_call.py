@@ -1,4 +1,4 @@
-"""Calls of arrays that lie on a GPU of CUDA, whatever library they are of.
+"""Calls of arrays on a CUDA GPU, from any library.
 
 They come and go by DLPack, without copies, on the stream that CuPy has as its current
 one; DLPack makes that wait for the stream of the array, and the other way round.

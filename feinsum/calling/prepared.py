@@ -1,4 +1,4 @@
-"""A prepared call: what it reads, and the kernel that computes it."""
+"""Prepared calls: the kernel, and how it reads the operands."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _rounded(result: Any) -> Any:
 
 
 def _share_memory(out: Array, inputs: Sequence[Array]) -> bool:
-    """Whether a kernel would write what it reads."""
+    """Whether a kernel would overwrite its input."""
     return any(np.may_share_memory(out, array) for array in inputs)
 
 

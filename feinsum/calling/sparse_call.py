@@ -171,7 +171,7 @@ def _check_one(sparse: list[int]) -> None:
 def _network(
     subscripts: str, arrays: list[Any], sparse: int
 ) -> tuple[Network, list[Any]]:
-    """The network of a call; of one operand with a factor of 1 beside it."""
+    """The network of a call; a single operand gets a factor of 1."""
     inputs, output = parse_subscripts(subscripts, [len(a.shape) for a in arrays])
     network = _network_of(inputs, output, sparse, arrays[sparse].axes)
     if len(arrays) == 1:

@@ -84,7 +84,7 @@ def tune(
 
 
 def _einsum_of(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str, int]]:
-    """What is tuned, and the sizes that a call has."""
+    """The tuned einsum or kernel, and the sizes of a call."""
     if not operands and not isinstance(target, str):
         return target, {}
     text, given = as_subscripts((target, *operands))

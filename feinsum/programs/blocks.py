@@ -35,11 +35,11 @@ Box = Mapping[str, slice]
 """Values of some indices of a statement."""
 
 BLOCK_BYTES = 1 << 20
-"""Of the largest array within a block: it stays in a second-level cache."""
+"""Bytes of the largest array in a block, so that it stays in a second-level cache."""
 LEAST_ROWS = 64
 """Values of an index that some operand of a product lacks: fewer make products slow."""
 STATEMENT_S = 1.5e-5
-"""What a statement of a block takes beside its work."""
+"""The overhead of a statement of a block."""
 BYTES_PER_S = 1e10
 """Of memory, and of caches below."""
 CACHED_BYTES_PER_S = 2e10
@@ -110,7 +110,7 @@ def blocks_of(program: Program, sizes: Sizes) -> tuple[Block, ...]:
 def _blocks_of(
     program: Program, sizes: tuple[tuple[str, int], ...]
 ) -> tuple[Block, ...]:
-    """First what runs in blocks, then of all else what is fused."""
+    """Choose blocks first, then fusions among the rest."""
     known = dict(sizes)
     found = [
         one
@@ -133,7 +133,7 @@ def _dissolved(program: Program, block: Block, sizes: Sizes) -> list[Block]:
 
 
 def _passed_bytes(program: Program, block: Block, sizes: Sizes) -> int:
-    """What stages of a block write and read that need not go through memory."""
+    """The traffic between stages of a block that need not go through memory."""
     return 2 * inner_bytes(program, block, sizes)
 
 
@@ -184,7 +184,7 @@ def _fused(program: Program, fusion: Fusion) -> Block:
 
 
 def _in_rows(program: Program, known: Sizes) -> tuple[Block, ...]:
-    """Of all ways to take stages in a row together, the one that saves the most."""
+    """The grouping of consecutive stages that saves the most."""
     stages = stages_of(program)
     best: list[tuple[float, tuple[Block, ...]]] = [(0.0, ())]
     for end in range(1, len(stages) + 1):

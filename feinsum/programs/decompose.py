@@ -330,7 +330,7 @@ def _tree(model: Model, choices: Choices) -> dict[str, int]:
 
 
 def _linear(model: Model, choices: Choices) -> dict[str, int]:
-    """One longest path after the other; what is off the path counts for nothing."""
+    """One longest path after another; costs off the path are ignored."""
     found: dict[str, int] = {}
     while left := [name for name in choices if name not in found]:
         path = _longest_path(model, left)

@@ -116,7 +116,7 @@ def map_into(
 def _names_of(
     statement: Statement, operands: Sequence[Array], first: Mapping[str, int]
 ) -> dict[str, Any]:
-    """What a body may use: arrays that broadcast to the shape of all indices."""
+    """The names of a body: arrays that broadcast to the shape of all indices."""
     indices = statement.indices
     names: dict[str, Any] = {
         operand_name(p): _aligned(array, term, indices)

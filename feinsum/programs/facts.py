@@ -49,12 +49,12 @@ def read_plan(text: str | bytes) -> AnyPlan:
 
 
 def plan_in(made: AnyPlan) -> Plan:
-    """The plan itself, or that of a program plan."""
+    """The plan itself, or the plan of a program plan."""
     return made.plan if isinstance(made, ProgramPlan) else made
 
 
 def key_of(made: AnyPlan) -> str:
-    """The key of what a plan computes, as used by ``feinsum query``.
+    """The key of a plan's einsum or program, as used by ``feinsum query``.
 
     Raises:
         PlanError: for bare statements, which have no key.

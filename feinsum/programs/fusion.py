@@ -22,9 +22,9 @@ from feinsum.programs.statement import Statement
 __all__ = ["FusedRow", "Fusion", "array_name", "fusions_of"]
 
 LEAST_SHARE = 0.1
-"""Of the time of an einsum, as its bound has it, what fusion has to save."""
+"""The fraction of an einsum's time bound that a fusion must save."""
 LEAST_BYTES = 1 << 18
-"""What it has to save at least: less stays in the caches anyway."""
+"""The minimum bytes that it must save: less stays in the caches anyway."""
 BYTES_PER_S = 1e10
 OPERATIONS_PER_S = 1e11
 """Of what einsums are bound by; both are typical of two cores."""
@@ -168,7 +168,7 @@ class _Search:
         self.used: set[str] = set()
 
     def fusions(self) -> Iterator[Fusion]:
-        """No statement is of two rows: the last contraction takes what it can first."""
+        """No statement is in two rows: the last contraction absorbs first."""
         batches: list[list[FusedRow]] = []
         backwards = [self._row(one) for one in reversed(self._contractions())]
         for row in reversed(backwards):
@@ -296,7 +296,7 @@ class _Search:
         return total
 
     def _pays(self, found: Fusion) -> bool:
-        """Whether what is saved is a good part of what the einsum takes at least."""
+        """Whether the savings are a good part of the einsum's minimum time."""
         if found.saved_bytes < LEAST_BYTES or not self._is_legal(found.rows):
             return False
         one = found.rows[0].contraction

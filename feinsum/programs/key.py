@@ -50,7 +50,7 @@ Color = tuple[str, int, int, int, str]
 
 @dataclass
 class _Graph:
-    """Colors and edges, and which vertex stands for what."""
+    """Colors and edges, and the meaning of each vertex."""
 
     colors: list[Color] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)

@@ -15,7 +15,7 @@ __all__ = ["draw_program", "flow_of"]
 
 
 def draw_program(plan: ProgramPlan, path: str | Path) -> None:
-    """Draw who reads what, how each statement is partitioned, and what moves.
+    """Draw the graph of statements, how each is partitioned, and what moves.
 
     Each machine axis has a color. Bold arrows are labeled with the elements that move.
 

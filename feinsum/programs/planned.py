@@ -1,7 +1,7 @@
 """Programs on many processes: the plan that moves the fewest elements.
 
-Counts do not depend on what a statement computes from its operands. So the planner for
-einsums also plans programs: it only needs to know who reads what along which indices.
+Counts do not depend on the bodies of statements. So the planner for einsums also plans
+programs: it only needs to know which statement reads which array along which indices.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class ProgramPlan:
-    """A program, and the plan of which process computes which part: data without code.
+    """A program with a plan for many processes: data without code.
 
     Attributes:
         sizes: values of the size parameters.
@@ -66,7 +66,7 @@ class ProgramPlan:
         """Inverse of :meth:`to_json`, and checked.
 
         Raises:
-            PlanError: naming what is wrong, and every broken rule.
+            PlanError: naming every broken rule.
             ProgramError: if the program is ill-formed.
         """
         try:
@@ -158,7 +158,7 @@ class ProgramPlan:
 
     @cached_property
     def meaning(self) -> Meaning:
-        """What the statements compute, for the engines of plans."""
+        """The meaning of the statements, for the engines of plans."""
         return _Bodies(self.program)
 
     def __str__(self) -> str:

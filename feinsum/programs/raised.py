@@ -74,7 +74,7 @@ def _in_order(kernel: lp.LoopKernel) -> list[lp.InstructionBase]:
 
 
 class _Reading:
-    """What was read of a kernel so far."""
+    """The part of a kernel that has been read so far."""
 
     def __init__(self, t_unit: lp.TranslationUnit, name: str) -> None:
         self.kernel = t_unit[name]
@@ -159,7 +159,7 @@ class _Reading:
             _refuse(insn, f"writes only a part of {name!r}, whose shape is {shape}")
 
     def _check_reads(self, insn: lp.InstructionBase, value: Expression) -> None:
-        """What is read was written before, in whatever order instructions run."""
+        """Every value read was written before, in any order of the instructions."""
         before = ancestors(self.kernel, insn.id)
         for name in get_dependencies(value) & self.written:
             if self.writers.get(name) not in before:

@@ -144,15 +144,15 @@ def run_recorded(
 ) -> Any:
     """Run a plan on MPI ranks, and record its traffic and run times; collective.
 
-    What ``plan.run(blocks, comm, record=database)`` calls: it takes blocks alone, so
-    what a sample depends on comes from the ranks that hold it.
+    ``plan.run(blocks, comm, record=database)`` calls this. It takes only blocks, so the
+    dependencies of a sample come from the ranks that hold them.
 
     Args:
         blocks: see :func:`feinsum.plans.run_on_ranks`.
-        record: the database; only that of rank 0 matters.
+        record: the database; only rank 0's matters.
 
     Returns:
-        What :func:`feinsum.plans.run_on_ranks` returns.
+        The result of :func:`feinsum.plans.run_on_ranks`.
 
     Raises:
         StoreError: on all ranks, if the database cannot be written.
@@ -207,7 +207,7 @@ def record_on_ranks(
         store: store for the fact, on rank 0.
 
     Returns:
-        What :func:`feinsum.plans.run_on_ranks` returns, and the fact.
+        The result of :func:`feinsum.plans.run_on_ranks`, and the fact.
 
     Raises:
         PlanError, WrongResultError, ImplausibleError: on all ranks; see

@@ -1,4 +1,4 @@
-"""Maps in place: results in the memory of what nothing reads any more."""
+"""Maps in place: results in memory that nothing reads any more."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def _statements(plan: Plan) -> tuple[Group, ...]:
 def _wanted(
     groups: Sequence[Group], plan: Plan, output: str, box: Box
 ) -> dict[str, Box]:
-    """Of each tensor the box that a block of a result depends on."""
+    """For each tensor, the box that a block of a result depends on."""
     found = {output: box}
     for group in reversed(groups):
         if group.output.tensor not in found:
@@ -190,7 +190,7 @@ def _wanted(
 def _sides(
     group: Group, wanted: Mapping[str, Box], extents: Mapping[str, int]
 ) -> dict[str, tuple[int, int]]:
-    """Of each index of a statement the values that matter."""
+    """For each index of a statement, the values that matter."""
     kept = dict(zip(group.output.indices, wanted[group.output.tensor], strict=True))
     every = {i for access in group.inputs for i in access.indices}
     return {i: kept.get(i, (0, extents[i])) for i in every}
@@ -224,7 +224,7 @@ def _computed(
 def _within(
     access: Access, wanted: Mapping[str, Box], sides: Mapping[str, tuple[int, int]]
 ) -> Iterator[slice]:
-    """The part of what is known that a statement reads."""
+    """The part of the known data that a statement reads."""
     for index, (start, _) in zip(access.indices, wanted[access.tensor], strict=True):
         first, end = sides[index]
         yield slice(first - start, end - start)

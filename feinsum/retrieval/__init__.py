@@ -1,7 +1,7 @@
 """Retrieval: a user's kernel in, the kernel with the best known recipes out.
 
-Three values lead from one to the other: what the kernel is (raised), what is known
-about its nests (matches), and the resulting kernel.
+Three values lead from one to the other: the raised kernel, the matches of its nests,
+and the resulting kernel.
 
 Source: paper, section 7 (figure 2, listing 4).
 """

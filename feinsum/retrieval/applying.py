@@ -30,7 +30,7 @@ class Part(NamedTuple):
     """A nest with a recipe applied.
 
     Attributes:
-        program: what the host runs instead of the kernel, if the recipe requires it.
+        program: the host program that replaces the kernel, if the recipe requires one.
     """
 
     kernel: lp.LoopKernel

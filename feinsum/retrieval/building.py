@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 MOST_AHEAD = 32
 """Nests with new recipes with which a kernel is built before these are verified."""
 N_GENERATED = 3
-"""Recipes of a nest of which there may be no code until no more are tried."""
+"""Maximum recipes of a nest that may fail to generate code."""
 
 
 def build_transformed(

@@ -38,9 +38,9 @@ __all__ = ["CALLED", "GIVEN", "fastest_form", "fastest_of"]
 logger = logging.getLogger(__name__)
 
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffast-math", "-fPIC", "-shared")
-"""With which PyOP2 compiles, and what a library needs."""
+"""PyOP2's compiler options, and those of a library."""
 N_CELLS = 1003
-"""Of the loop that is timed; no batch divides it."""
+"""Cells of the timed loop; no batch size divides it."""
 ROUNDS = 9
 GAIN = 1.05
 """How much faster another form has to be."""
@@ -134,7 +134,7 @@ class _Known(dict[str, list[float]]):
 def _seconds(
     given: lp.TranslationUnit, units: Sequence[lp.TranslationUnit]
 ) -> list[float]:
-    """The least time of each unit; infinity for one with other results.
+    """The minimum time of each unit; infinity for different results.
 
     Raises:
         MeasurementError: if the functions cannot be called, with the reason.

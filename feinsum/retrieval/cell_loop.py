@@ -24,7 +24,7 @@ from feinsum.raising.strides import are_distinct_places, strides_of
 __all__ = ["CellLoop", "loop_around"]
 
 MOST_BYTES = 1 << 18
-"""Of the values of a batch, which are on the stack."""
+"""Maximum bytes of the values of a batch, which are on the stack."""
 
 Expression: TypeAlias = Any
 
@@ -69,7 +69,7 @@ class CellLoop:
 
     @cached_property
     def private(self) -> dict[str, lp.TemporaryVariable]:
-        """What each cell has for itself."""
+        """The private values of each cell."""
         written = self.kernel.get_written_variables()
         known = self.kernel.temporary_variables
         return {n: t for n, t in known.items() if n in written}

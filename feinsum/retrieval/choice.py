@@ -39,7 +39,7 @@ AT_ONCE = 64
 
 
 class _Judged(NamedTuple):
-    """A candidate that may be used, and what is known of it here."""
+    """A usable candidate, and the knowledge about it here."""
 
     candidate: Candidate
     judgement: Judgement
@@ -47,7 +47,7 @@ class _Judged(NamedTuple):
 
 @dataclass
 class _Trials:
-    """What came of the candidates of a nest.
+    """The outcome of the candidates of a nest.
 
     Attributes:
         good: those that may be used.
@@ -137,7 +137,7 @@ def _first_that_fits(one: NestSelection, trust: Trust) -> NestSelection:
 
 
 def _try(some: Sequence[Candidate], trust: Trust, trials: _Trials) -> None:
-    """Look at candidates in their order; what is remembered of any of them counts."""
+    """Examine candidates in order; cached outcomes of all of them count."""
     known = [*_known(some, trust, trials)]
     for k, (candidate, judgement) in enumerate(known):
         has_time = trust.has_time_for_better if trials.good else trust.has_time
@@ -163,7 +163,7 @@ def _try(some: Sequence[Candidate], trust: Trust, trials: _Trials) -> None:
 def _known(
     some: Iterable[Candidate], trust: Trust, trials: _Trials
 ) -> Iterator[tuple[Candidate, Judgement | None]]:
-    """The candidates that may be of use, and what is remembered of them."""
+    """The potentially useful candidates, with their cached outcomes."""
     for candidate in some:
         try:
             candidate.check()
@@ -173,7 +173,7 @@ def _known(
 
 
 def _confirms_claim(candidate: Candidate, seen: Judgement, trust: Trust) -> bool:
-    """Whether it is about as fast as its records say, on what is here."""
+    """Whether it is about as fast here as its records claim."""
     here = trust.environment.device
     claims = (
         record.measurement.speedup * _share(here, record.environment.device)
@@ -223,7 +223,7 @@ def _with_best(
 def _with_failures(
     one: NestSelection, failures: Sequence[tuple[Candidate, Exception]]
 ) -> NestSelection:
-    """With failures; the log is told of the first one, and how many there are."""
+    """Add failures; logs the first one and their number."""
     if not failures:
         return one
     found = one.with_failures((c.recipe.spec, error) for c, error in failures)

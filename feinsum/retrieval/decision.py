@@ -1,4 +1,4 @@
-"""Decisions: what the nests of a kernel get, as text for other ranks and processes."""
+"""Decisions: the recipes of a kernel's nests, as text for other ranks and processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["DecidedNest", "Decision", "decision_of", "selections_of"]
 
 @dataclass(frozen=True)
 class DecidedNest:
-    """What one nest of a kernel gets.
+    """The decision for one nest of a kernel.
 
     Attributes:
         workload: its key.
@@ -40,7 +40,7 @@ class DecidedNest:
 
 @dataclass(frozen=True)
 class Decision:
-    """A serializable selection: what the nests of a kernel get, in order.
+    """A serializable selection: the decisions for the nests of a kernel, in order.
 
     Attributes:
         error_code, error: why no nest gets a recipe.

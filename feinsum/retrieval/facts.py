@@ -70,7 +70,7 @@ class Facts:
         ]
 
     def _doubts(self, workload: WorkloadKey) -> dict[str, str]:
-        """Records of which no trusted signer is the author, by id, with the reason."""
+        """Records without a trusted signer, by id, with the reason."""
         if not self._signers:
             return {}
         found = {

@@ -1,4 +1,4 @@
-"""Everything here that determines what a recipe becomes: device, versions, source."""
+"""Everything here that determines a recipe's code: device, versions, source."""
 
 from __future__ import annotations
 

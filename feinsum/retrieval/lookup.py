@@ -126,7 +126,7 @@ def retrieve(
 
 
 def _check_given(policy: Policy | None, effort: Effort | None) -> None:
-    """What is misspelt in a call is an error; in a variable, it leaves the kernel."""
+    """Misspelt arguments are errors; misspelt variables leave the kernel unchanged."""
     if policy is not None:
         policy_of(policy)
     if effort is not None:
@@ -136,7 +136,7 @@ def _check_given(policy: Policy | None, effort: Effort | None) -> None:
 def _or_unchanged(
     t_unit: lp.TranslationUnit, find: Callable[[], Answer], on_miss: OnMiss, comm: Any
 ) -> lp.TranslationUnit:
-    """The kernel that is found; the given one if there is none, or on any error.
+    """The transformed kernel; the given one if there is none, or on any error.
 
     Of several ranks the first one says what is known of none of them.
     """
@@ -165,7 +165,7 @@ class _Reported(set[str]):
 
 
 def _is_new_failure(error: Exception) -> bool:
-    """What fails for all kernels alike is reported with the first one."""
+    """Failures common to all kernels are reported with the first one."""
     if not isinstance(error, StoreUnavailableError):
         return True
     reported, reason = remembered(_Reported), str(error)

@@ -71,7 +71,7 @@ class Form(NamedTuple):
 
 
 class Nearest(NamedTuple):
-    """What is known about one of the forms of an einsum.
+    """The match of one form of an einsum.
 
     Attributes:
         k: the number of the form.

@@ -39,7 +39,7 @@ Phase = frozenset[str]
 def mark_separable(
     raised: RaisedKernel, nests: Sequence[NestSelection]
 ) -> tuple[NestSelection, ...]:
-    """The nests, marking those that cannot run in a phase of their own."""
+    """The nests, marking those that cannot run in a separate phase."""
     kernel = raised.t_unit[raised.kernel_name]
     wanted = [one.nest.instructions for one in nests if one.chosen]
     _, stuck = phases_of(kernel, wanted)
@@ -55,7 +55,7 @@ def phases_of(
     """Order the instructions of a kernel into phases.
 
     Args:
-        nests: instructions of each nest that needs a phase of its own.
+        nests: instructions of each nest that needs a separate phase.
 
     Returns:
         the phases in order, and those of the nests that are not separable;
@@ -258,7 +258,7 @@ class _Exchanges:
 
 
 def _values(insn: lp.InstructionBase) -> list[object]:
-    """What an instruction reads: its value and its predicates."""
+    """The expressions that an instruction reads: its value and its predicates."""
     return [getattr(insn, "expression", 0), *insn.predicates]
 
 

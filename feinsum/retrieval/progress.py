@@ -11,7 +11,7 @@ from threading import Timer
 __all__ = ["shown_progress"]
 
 PATIENCE_S = 1.0
-"""What takes longer is shown, if there is a terminal."""
+"""Longer work is shown, if there is a terminal."""
 
 
 @contextmanager

@@ -73,7 +73,7 @@ class Request:
 
     @property
     def may_try_forms(self) -> bool:
-        """Whether what nobody measured may be timed here, and used."""
+        """Whether unmeasured recipes may be timed and used here."""
         is_accepted = WORST_ACCEPTED[self.policy] >= Level.PREDICTED
         return self.verify and is_accepted and self.effort != "recorded"
 
@@ -145,10 +145,10 @@ def _callee(
 
 
 def policy_of(given: Policy | None) -> Policy:
-    """The given policy, or else that of the environment variable.
+    """The given policy, or else the environment variable's.
 
     Raises:
-        InvalidOptionError: if it is none.
+        InvalidOptionError: if it is unknown.
     """
     found = option_of(
         "policy", given, get_args(Policy), variable=POLICY_VARIABLE, default="default"

@@ -126,7 +126,7 @@ def _nest_explanation(found: NestSelection) -> Iterator[str]:
 
 
 def _origin(record: TuningRecord, *, is_own: bool) -> str:
-    """Who measured a record: this installation, or whoever says so."""
+    """Who measured a record: this installation, or the claimed recorder."""
     if is_own:
         return f"measured by this installation at {record.recorded_at}"
     who = record.provenance.get("recorded_by", "somebody")

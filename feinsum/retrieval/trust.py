@@ -93,7 +93,7 @@ _LOCK = "verification.lock"
 
 
 class _Verdicts(dict[str, Verdict]):
-    """What verifications of this process found."""
+    """The outcomes of verifications in this process."""
 
 
 def is_verification_on(verify: bool | None) -> bool:
@@ -104,7 +104,7 @@ def is_verification_on(verify: bool | None) -> bool:
 
 
 class Judgement(NamedTuple):
-    """What is known here about a usable recipe.
+    """The knowledge here about a usable recipe.
 
     Attributes:
         speedup: speed-up over the untransformed kernel, as measured here.
@@ -118,14 +118,14 @@ class Judgement(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """What is asked about a recipe, and where the verdict is cached."""
+    """The question about a recipe, and where the verdict is cached."""
 
     question: Question
     key: str
     cache: DiskCache | None
 
     def recall(self) -> Verdict | None:
-        """What was found earlier, if that still counts."""
+        """The earlier verdict, if it still counts."""
         if verdict := remembered(_Verdicts).get(self.key):
             return verdict
         content = None if self.cache is None else self.cache.read(self.key)
@@ -184,7 +184,7 @@ class Trust:
         return None if verdict is None else _judgement(verdict, candidate)
 
     def own_judgement(self, candidate: Candidate) -> Judgement | None:
-        """What this installation measured for a recipe, if it did."""
+        """This installation's measurement of a recipe, if any."""
         own = [r for r in candidate.records if self._is_measured_here(r, candidate)]
         if not own:
             return None
@@ -349,7 +349,7 @@ def _judgement_of_own(record: TuningRecord) -> Judgement:
 
 
 def _judgement(verdict: Verdict, candidate: Candidate) -> Judgement:
-    """What a verdict says of a recipe.
+    """The judgement of a recipe by a verdict.
 
     Raises:
         TransformError: if it is wrong, or slow.

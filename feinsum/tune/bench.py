@@ -64,7 +64,7 @@ class Timed:
     """A trial that passed.
 
     Attributes:
-        ratio: its time over that of the reference.
+        ratio: its time over the reference's.
         reference: None for the untransformed kernel.
     """
 
@@ -131,7 +131,7 @@ class Bench:
 
     @property
     def baseline_every(self) -> int:
-        """The untransformed kernel runs in every so many rounds; 1 means all."""
+        """The untransformed kernel runs in every k-th round; 1 means all."""
         problem = self.problem
         return rounds_between(
             median(self.baseline_s), problem.rounds, problem.max_total_s
@@ -257,7 +257,7 @@ class Bench:
         return replace(measurement, verification=checked)
 
     def _reference(self, spec: TransformSpec | None) -> _Reference | None:
-        """What a trial is timed against; None if that would take too long."""
+        """The reference of a trial; None if it would take too long."""
         if spec is not None:
             if self._best is not None and self._best.spec == spec:
                 return self._best

@@ -73,7 +73,7 @@ kernel is one work-item on a GPU, which nobody would run.
 
 @dataclass(frozen=True)
 class Exported:
-    """What a bundle holds.
+    """The contents of a bundle.
 
     Attributes:
         n_candidates: of all workloads.
@@ -105,7 +105,7 @@ def export_bundle(
         after: an earlier bundle with results: its candidates are left out, and the
             neighbours of the best come first.
         n_processes: that generate and compile; by default one per core.
-        on_workload: told how many workloads are done.
+        on_workload: called with the number of finished workloads.
 
     Raises:
         MeasurementError: if the folder is not empty, or the bundle gets too large.
@@ -286,7 +286,7 @@ class Maker:
 
 
 def document_of(problem: Problem, case: Case) -> dict[str, Any]:
-    """What a runner needs to know of a workload, but for its kernels."""
+    """The description of a workload for a runner, without its kernels."""
     return {
         "key": str(problem.form.key),
         "text": problem.workload_text,

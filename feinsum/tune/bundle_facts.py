@@ -1,4 +1,4 @@
-"""Facts from what the runner of a bundle wrote on a GPU."""
+"""Facts from the results of a bundle's runner on a GPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["Imported", "import_results"]
 
 @dataclass(frozen=True)
 class Imported:
-    """What a file of results held.
+    """The contents of a file of results.
 
     Attributes:
         facts: recorded, the best of each workload first.

@@ -63,7 +63,7 @@ class ClusterBench(TrialBench):
     skipped, as is one on which the problem cannot be set up.
 
     Args:
-        problem: the problem to tune; its device selects that of every worker.
+        problem: the problem to tune; its device selects every worker's.
         scheduler: the address of the scheduler, such as ``tcp://host:8786``.
         time_limit_s: time limit of each trial, excluding the wait for the device.
 
@@ -148,7 +148,7 @@ class ClusterBench(TrialBench):
         self._connection.close()
 
     def _first_answers(self) -> dict[str, Answer]:
-        """What every worker says of itself, as soon as there are any."""
+        """The environment of every worker, as soon as there are any."""
         answers: dict[str, Answer] = {}
         while self._running or not answers:
             self._welcome(known=set(answers))
@@ -263,7 +263,7 @@ class ClusterBench(TrialBench):
         self._seen_s, self._patience_s = monotonic(), RECONNECT_LIMIT_S
 
     def _drop_all(self) -> None:
-        """Nobody waits for what is under way: workers end it."""
+        """Running requests are not waited for: workers end them."""
         for errand, _ in self._running.values():
             self._connection.drop(errand)
         if self._running:

@@ -1,4 +1,4 @@
-"""What a tuner and its workers say to each other, one JSON text each."""
+"""The messages between a tuner and its workers, one JSON text each."""
 
 from __future__ import annotations
 

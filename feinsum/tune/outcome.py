@@ -20,7 +20,7 @@ class TrialOutcome:
             (``transform-failed``, ``build-failed``, ``wrong-result``,
             ``trial-timeout``, ``trial-crashed``, ...).
         message: what went wrong, in words.
-        ratio: its time over that of the reference, in the same rounds.
+        ratio: its time over the reference's, in the same rounds.
         reference: the recipe that it was timed against; None for the untransformed
             kernel. See :mod:`feinsum.tune.scale`.
     """

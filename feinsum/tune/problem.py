@@ -1,4 +1,4 @@
-"""What is tuned: a canonical einsum at given sizes on a device."""
+"""Tuning problems: a canonical einsum at given sizes on a device."""
 
 from __future__ import annotations
 

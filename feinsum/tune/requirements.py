@@ -62,7 +62,7 @@ class Requirements:
 
 
 def requirements_of(problem: Problem) -> Requirements:
-    """What is known of the need of a tuning without making any array.
+    """The needs of a tuning, estimated without making any array.
 
     >>> chain = "a b, b c -> a c | A0[N0,4]:<f8 A1[4,4]:<f8 | A0 A1"
     >>> requirements_of(Problem(chain, {"N0": 1000})).n_bytes
@@ -130,7 +130,7 @@ def free_memory_bytes() -> int:
 
 
 def _left_in_group() -> list[int]:
-    """What the control group of a container leaves, if it has a limit."""
+    """The memory left by a container's control group, if it has a limit."""
     with suppress(OSError, ValueError):  # without such a group, or without a limit
         most = int((_CGROUP / "memory.max").read_text())
         return [max(0, most - int((_CGROUP / "memory.current").read_text()))]

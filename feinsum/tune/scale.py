@@ -1,4 +1,4 @@
-"""The scale on which trials are ranked: time over that of the untransformed kernel.
+"""The scale on which trials are ranked: time over the untransformed kernel's.
 
 A trial is timed in turns with a *reference*, the best verified kernel so far. Both see
 the same machine in every round, so a trial is judged by the median of the ratios within

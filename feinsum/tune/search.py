@@ -128,7 +128,7 @@ class _Listed:
 
 
 class _Tpe:
-    """Optuna's tree-structured Parzen estimator, after what is likely to be good.
+    """Optuna's tree-structured Parzen estimator, after promising configurations.
 
     First comes what is preferred, then the recommended configuration of each family and
     what else families start with, then the best of these with one parameter changed at

@@ -103,7 +103,7 @@ class Session:
         return spec, best.spec if best else None
 
     def _next_hopeful(self) -> TransformSpec | None:
-        """What the search proposes; None if it has nothing but hopeless recipes."""
+        """The proposal of the search; None if only hopeless recipes are left."""
         for _ in range(MOST_HOPELESS):
             spec = self.search.ask()
             if spec is None or not self.is_hopeless(spec):

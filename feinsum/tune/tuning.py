@@ -228,7 +228,7 @@ def _started(
     *,
     resume: bool,
 ) -> TuningStart:
-    """Tell the search what to try first, and what is known already."""
+    """Give the search its first recipes and the known outcomes."""
     session.search.prefer(first)
     problem = session.bench.problem
     if resume:

@@ -184,7 +184,7 @@ def _confirmed(
 
 
 def _attempt(work: Callable[[], Made], *specs: TransformSpec) -> Made | FeinsumError:
-    """What ``work`` returns, or the error that it raises."""
+    """The result of ``work``, or the error that it raises."""
     try:
         return work()
     except FeinsumError as error:
