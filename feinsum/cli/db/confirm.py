@@ -36,7 +36,7 @@ def confirm(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the quarantined facts with the highest claims for this device.
+    """Measure the quarantined facts with the highest claims here.
 
     The measurements are recorded and vouch for others: facts that claim no more are
     released. Exits with code 1 if a trial failed, or a claim was not reached within a
