@@ -18,19 +18,19 @@ from feinsum.ir import BatchedEinsum, IndexList
 __all__ = ["Gpu", "Machine", "distinct_bytes", "padding", "points", "region_s"]
 
 LEVELS = ("L2", "L3")
-"""Caches of which an array can stay in one from call to call; the first level, of some
-tens of KB, matters within a tile only. All cores share the last one.
+"""Caches that can hold an array from call to call. The first level, a few tens of KB,
+matters within a tile only. All cores share the last one.
 """
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What the cost knows of a GPU.
+    """Figures of a GPU for the cost.
 
     Attributes:
-        capability: as a number, such as 90.
-        multiply_adds: by the bytes of an entry, what a multiprocessor does in a cycle.
-        matrix_multiply_adds: the same in products of matrices by libraries, in the
+        capability: compute capability as a number, such as 90.
+        multiply_adds: per multiprocessor and cycle, by the bytes of an entry.
+        matrix_multiply_adds: the same in matrix products of libraries, in the
             precision of the entries.
         cache_bytes: of the second cache.
         launch_s: of an empty kernel.
@@ -48,7 +48,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """What analytic costs know about a device.
+    """Figures of a device for analytic costs.
 
     Attributes:
         n_cores: number of threads that share a region.

@@ -353,9 +353,9 @@ def apply_spec(
 
 
 def _place_in(transform: Transform, error: Exception) -> str:
-    """Where a transform of somebody else failed: the last line of its own file.
+    """Where a user's transform failed: the last line of its own file.
 
-    A trial fails in another process, of which only the message comes back.
+    A trial fails in another process, and only its message comes back.
     """
     module = transform.apply.__module__
     code = getattr(transform.apply, "__code__", None)

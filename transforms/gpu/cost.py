@@ -1,11 +1,10 @@
-"""What a kernel costs on a GPU, by arithmetic: what :mod:`feinsum.transforms.cost` is
-for CPUs.
+"""Analytic costs of kernels on GPUs; :mod:`feinsum.transforms.cost` is for CPUs.
 
-A family counts what one launch does; :func:`launch_s` makes seconds of it. Costs order
-recipes; they need not be right to the second.
+A family counts the work of one launch; :func:`launch_s` converts it to seconds. Costs
+rank recipes; they need not be accurate.
 
-Source: Williams, Waterman and Patterson, Roofline (2009), for rates; Volkov,
-Understanding Latency Hiding on GPUs (2016), for what too few work-items cost.
+Sources: Williams, Waterman and Patterson, Roofline (2009), for rates; Volkov,
+Understanding Latency Hiding on GPUs (2016), for the cost of too few work-items.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ __all__ = [
 
 WARP = 32
 SECTOR_BYTES = 32
-"""Of the least that the caches read."""
+"""Least that the caches read."""
 LINE_BYTES = 128
-"""Of what a warp reads in a cycle."""
+"""Most that a warp reads in a cycle."""
 CACHE_BYTES_PER_CYCLE = 24
-"""What a multiprocessor reads from the second cache in a cycle."""
+"""Bytes that a multiprocessor reads from the second cache per cycle."""
 LATENCY_S = 6e-7
 """From a load of the memory to its value."""
 CACHE_LATENCY_S = 2e-7
@@ -47,22 +46,22 @@ CACHE_LATENCY_S = 2e-7
 UNROLLED = 4
 """Loads of a sum that a work-item waits for together."""
 BUSY_WARPS = 16
-"""That keep the units of a multiprocessor busy if each of them waits for its sum."""
+"""Warps that keep a multiprocessor busy if each of them waits for its sum."""
 REREAD = 8
-"""Groups that run together share what they read: of so many bytes that they ask for,
-one comes from the memory, where the arrays are larger than the cache."""
+"""Groups that run together share reads: one in so many bytes that they request comes
+from memory, if the arrays are larger than the cache."""
 OVERHEAD_CYCLES = 1
 """Of a step of a loop, for addresses and the end."""
 OVERLAP = 0.5
-"""Of what takes less time than the longest part, this much comes on top. With 0.5 the
-recipes that are predicted to be the fastest are nearer to those that were on an H100
-than with 0.2, for the half of the workloads that it was chosen by and for the others.
+"""Share of the shorter parts of the time that is added to the longest. With 0.5, the
+recipes predicted to be the fastest are nearer to the fastest on an H100 than with 0.2,
+for the half of the workloads that it was chosen by and for the others.
 """
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What a kernel does.
+    """The work of one launch of a kernel.
 
     Attributes:
         n_items: of a work-group.

@@ -42,7 +42,7 @@ MOST_AXES = 3
 
 
 def has_plain_dtype(einsum: BatchedEinsum) -> bool:
-    """Whether all dtypes are ones of which GPUs compute: no complex numbers."""
+    """Whether GPU kernels support all dtypes: no complex numbers."""
     return all(operand.dtype.kind in "biuf" for operand in einsum.operands)
 
 
@@ -51,7 +51,7 @@ class Flat:
     """Several indices as one, the last of them the fastest.
 
     Attributes:
-        indices: of which only the first may have an extent that is known at run time.
+        indices: only the first may have an extent that is known at run time.
         extents: in terms of the kernel.
         cut: an index that is cut in fours, which go faster than all others; it may be
             empty.

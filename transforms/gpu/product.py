@@ -79,11 +79,11 @@ def gpu_product(
 
 
 class _Block(NamedTuple):
-    """What a work-item has of one side: ``n`` values.
+    """The ``n`` values of one side that a work-item holds.
 
     Attributes:
-        item: the iname of the work-items, of which there are ``n_items``.
-        lanes: so many values lie side by side, and the next so many further on.
+        item: the iname of the ``n_items`` work-items.
+        lanes: so many values are contiguous, and the next so many further on.
     """
 
     side: Side

@@ -25,7 +25,7 @@ MOST_COUNTED = 1 << 31
 
 @dataclass(frozen=True)
 class Share:
-    """What a work-item has of an axis: ``first``, ``first + stride`` and so on."""
+    """A work-item's part of an axis: ``first``, ``first + stride`` and so on."""
 
     first: Expression
     stride: int
@@ -42,13 +42,13 @@ class Share:
 def shares_of(
     slow: int, fast: int, n_items: int, item: Expression, lanes: int = 1
 ) -> tuple[Share, Share]:
-    """Deal out a tile of ``slow`` times ``fast`` entries, neighbours along ``fast``.
+    """Distribute a tile of ``slow`` times ``fast`` entries, neighbours along ``fast``.
 
     Args:
         item: the number of the work-item, of ``n_items``.
 
-        lanes: entries that lie side by side and go together; the values are those of
-            the first one.
+        lanes: contiguous entries that go together; the values are those of the
+            first one.
 
     >>> slow, fast = shares_of(16, 128, 256, var("item"))
     >>> (slow.stride, slow.n), (fast.stride, fast.n)

@@ -97,7 +97,7 @@ def _cut(flat: Flat, end: IndexList) -> Flat:
 
 
 def place_in(einsum: BatchedEinsum) -> Callable[[str], tuple[bool, int, str]]:
-    """Where an index stands in the operands: late ones lie side by side."""
+    """Where an index stands in the operands: late ones have neighbours in memory."""
 
     def place(index: str) -> tuple[bool, int, str]:
         terms = einsum.inputs

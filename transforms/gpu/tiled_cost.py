@@ -21,7 +21,7 @@ from feinsum.transforms.gpu.sides import sides_of
 __all__ = ["Tiles", "tiled_s"]
 
 STEPS_OF_TILE = 4
-"""What a tile takes, until it is in shared memory, in loads of a sum."""
+"""Latency of a tile until it is in shared memory, in loads of a sum."""
 MOST_REGISTERS = 255
 
 

@@ -55,11 +55,11 @@ LANES = (1, 2, 4, 8, 16)
 TILES = (0, 16, 32, 64, 128)
 NO_THREADS, CHUNKS, COPIES = "none", "chunks", "copies"
 N_PATHS = 4
-"""Paths of which the best nest is offered, beside that of all."""
+"""Paths whose best nest is offered, besides the best of all."""
 POOR = 10
-"""Times the least estimate, from where on the nest of a path is left out."""
+"""A path is left out if its nest is estimated so many times slower than the best."""
 USUAL_EXTENT, USUAL_FIBER = 4096, 8
-"""Of an index, and of a fiber of a tree, where nothing is known."""
+"""Default extent of an index and default length of a fiber of a tree."""
 VECTOR_BYTES = (32, 64)
 """Registers of most processors, and of the large ones."""
 

@@ -22,10 +22,10 @@ __all__ = [
 ]
 
 SUMS = ("in_order", "any_order")
-"""In which order sums are added up; the first is that of the loops."""
+"""Order of summation; the first is the order of the loops."""
 
 VECTORS = ("usual", "widest")
-"""How wide the vectors are of which a compiler makes loops; the first is its choice."""
+"""Width of the vectors of a compiler; the first leaves it the choice."""
 
 _ANY_ORDER = (
     "00_any_order",

@@ -76,13 +76,13 @@ inline __device__ void feinsum_copy_lanes(T *to, T const *from, bool is_inside)
 
 @dataclass(frozen=True)
 class AsyncCopy(Tag):  # type: ignore[misc]
-    """What a statement of C begins to do, for who does not read C.
+    """The copy that a C statement starts, for readers of the kernel that skip C.
 
     Attributes:
-        lanes: entries that lie side by side.
+        lanes: contiguous entries.
         target, source: arrays in shared and in global memory, each with the private
-            scalar that says where the first entry lies, in C's order.
-        inside: the private scalar that is 0 where the entries are to be zero.
+            scalar that holds the offset of the first entry, in C order.
+        inside: the private scalar that is 0 where the entries shall be zero.
     """
 
     lanes: int

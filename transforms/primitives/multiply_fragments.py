@@ -89,12 +89,12 @@ inline __device__ void feinsum_mma(double *c, double const *a, double const *b)
 
 @dataclass(frozen=True)
 class FragmentProduct(Tag):  # type: ignore[misc]
-    """What a statement of C does, for who does not read C.
+    """The product that a C statement computes, for readers of the kernel that skip C.
 
     Attributes:
         depth: of the product.
-        sums, left, right: private arrays, each with the private scalar that says where
-            its entries begin, in C's order.
+        sums, left, right: private arrays, each with the private scalar that holds the
+            offset of its first entry, in C order.
     """
 
     depth: int

@@ -25,7 +25,7 @@ Names: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a family works on; every primitive takes one and returns one.
+    """The kernel that a family transforms; every primitive takes one and returns one.
 
     Operands are named per use: an array that an einsum reads with two index
     lists is two operands here.

@@ -215,9 +215,9 @@ class _Work:
         return self._points(output) * cycles
 
     def _runs(self, term: IndexList) -> float:
-        """Short runs for each entry of an array, of which a tile has a part.
+        """Short runs per entry of an array that a tile reads in part.
 
-        None of an array that stays in the second level of the caches.
+        None for an array that stays in the second-level cache.
         """
         run = 1
         for index in reversed(term):

@@ -228,10 +228,10 @@ class Plan:
         return last.index if is_even else None
 
     def pack_axes(self, term: IndexList) -> tuple[Axis, ...]:
-        """What a register tile reads in one step of the sum stands together.
+        """Entries that a register tile reads in one step of the sum are contiguous.
 
-        If the last index of ``term`` is summed, each row stands together instead, as
-        it does in the operand.
+        If the last index of ``term`` is summed, each row is contiguous instead, as it
+        is in the operand.
         """
         main = next(c for c in (self.columns[-1], self.rows[-1]) if c.index in term)
         around = (*self.columns, *self.rows, *self.postponed)
@@ -245,7 +245,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Tiles:
-    """What a recipe asks for; see :func:`make_plan`.
+    """The tile sizes of a recipe; see :func:`make_plan`.
 
     Attributes:
         width, height: entries of a tile over the columns and over the rows.

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 MIN_LANES = 4
-"""Values of an index of which there are vectors: with fewer, most lanes are idle."""
+"""Least extent of a vectorized index: with less, most lanes are idle."""
 HEIGHTS = (192, 384, 96, 48, 512)
 WIDTHS = (1536, 768, 384, 192, 96, 48)
 """All but one are multiples of 48, as most register tiles are parts of 48: only the

@@ -64,11 +64,11 @@ __all__ = ["CONTRACTION_PATH", "CONTRACTION_PATH_BY_COST"]
 NO_INDEX = ""
 """The outer index where all products are in global memory."""
 FEWER = 8
-"""One nest takes so many times the operations of a path, or more."""
+"""Least ratio of the operations of one nest to those of a path."""
 MOST_FOR_NESTS = 6
-"""Operands of which nests are searched: more take too long."""
+"""Most operands for a search of nests: more take too long."""
 FEWER_THAN_PACKED = 2
-"""So do packed tiles, for einsums that are searched."""
+"""The same ratio for packed tiles, for einsums that are searched."""
 FUSED_BYTES = 1 << 17
 """Of all arrays for one value of the outer index: they stay in the second cache."""
 STAGED_BYTES = 1 << 24
@@ -312,10 +312,10 @@ def _space_2(workload: Workload) -> Space | None:
 
 
 def _space(workload: Workload, fewer: int = FEWER) -> Space | None:
-    """Einsums of which a path takes far fewer operations than one nest.
+    """Einsums for which a path takes far fewer operations than one nest.
 
     Args:
-        fewer: one nest takes so many times as many.
+        fewer: least ratio of the operations of one nest to those of a path.
     """
     einsum = workload.einsum
     paths = good_paths(einsum) if has_real_dtype(einsum) else ()

@@ -66,7 +66,7 @@ def split_nest(
 
 @dataclass(frozen=True)
 class _Array:
-    """What a nest reads: its name in einsums, and the substitution rule of it."""
+    """An array that a nest reads: its name in einsums and its substitution rule."""
 
     operand: Operand
     rule: str

@@ -27,9 +27,9 @@ __all__ = [
 ]
 
 MAX_OPERANDS = 16
-"""Of einsums that are contracted along a path; each step is a kernel to compile."""
+"""Of an einsum contracted along a path: each step is a kernel to compile."""
 MAX_PATHS = 4
-"""Each of which multiplies the configurations of a search."""
+"""Each path multiplies the configurations of a search."""
 NEAR = 4
 """How many times the fewest operations a path may take to be worth a trial."""
 

@@ -16,11 +16,11 @@ __all__ = [
 ]
 
 LOOP_CYCLES = 6.0
-"""To begin an innermost loop."""
+"""To start an innermost loop."""
 CHAIN_CYCLES = 4.0
 """Of an addition that waits for the one before."""
 PARTIAL_CYCLES = 2.4
-"""Of an addition to one of several partial sums, of which gcc makes no vectors."""
+"""Of an addition to one of several partial sums, which gcc does not vectorize."""
 ADD_UP_CYCLES = 0.5
 """Of a partial sum at the end of a sum."""
 RAGGED_CYCLES = 1.5
@@ -32,23 +32,23 @@ MISS_CYCLES = 6.0
 FIRST_BYTES = 1 << 15
 """Arrays that stay in the first level."""
 MOST_ROWS = 8
-"""Places of memory that are read at a time at full speed."""
+"""Streams that are read concurrently at full speed."""
 UNROLLED = 32
-"""Loops that gcc writes out."""
+"""Trip count up to which gcc unrolls a loop."""
 TOGETHER = 0.45
-"""What is left over costs so much there, since no row waits for another."""
+"""Factor of the cost of leftovers in such loops: no row waits for another."""
 SPILL_CYCLES = 2.0
-"""Elsewhere, for each row beside the others, to keep its sum out of the registers."""
+"""In other loops, for each row, to keep its sum out of the registers."""
 CROWDED = 1.3
-"""Times the cycles of a tile, if it has more rows than that."""
+"""Factor of the cycles of a tile with more than ``MOST_ROWS`` rows."""
 FAR, JUMPS = 0.6, 0.3
-"""Of the time in which an array is read in order, what it takes longer."""
+"""Added shares of the time to read an array in order."""
 MANY = 0.5
-"""Of the same time, what it takes longer if more places are read at a time."""
+"""The same for more than ``MOST_ROWS`` streams at a time."""
 RESTART_S = 5e-8
-"""Until a core reads memory at full speed again after it has gone elsewhere."""
+"""Until a core reads memory at full speed again after a jump."""
 NEAR_BYTES = 1 << 18
-"""Arrays of which all lines that are used together stay in the second level."""
+"""Largest array whose lines used together stay in the second level."""
 
 
 def vector_cycles(
@@ -114,7 +114,7 @@ def jammed_cycles(
 ) -> float:
     """Cycles of a row whose sum over ``inner`` serves several values of ``index``.
 
-    What does not depend on ``index`` is read once for all of them.
+    Entries that do not depend on ``index`` are read once for all of them.
     """
     length = points(einsum, (inner,))
     extent = points(einsum, (index,))
@@ -143,10 +143,10 @@ def jammed_cycles(
 def reread_s(
     einsum: BatchedEinsum, index: str, machine: Machine, *, rows: int
 ) -> float:
-    """Seconds for rereading what several outputs need and the first cache cannot hold.
+    """Seconds to reread data that several outputs need and the first cache cannot hold.
 
     Args:
-        index: of which ``rows`` values are computed at a time.
+        index: ``rows`` values of it are computed at a time.
     """
     seconds = 0.0
     for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True):
@@ -206,8 +206,8 @@ def restart_s(
     eight at a time.
 
     Args:
-        along: of the innermost loop.
-        beside: of the loop around it, of which ``n_beside`` values are read together.
+        along: index of the innermost loop.
+        beside: index of the loop around it; ``n_beside`` values are read together.
         width: entries of a run, if it ends before the extent does.
         in_registers: whether sums stay there; to add to sums in the first cache
             interrupts a run, too.

@@ -27,7 +27,7 @@ from feinsum.transforms.roles import number, text, typical, volume
 __all__ = ["GENERIC", "GENERIC_ON_CPUS", "streaming_order"]
 
 NO_INDEX = ""
-"""What a parameter is where no index can play its part."""
+"""Value of a parameter where no index fits."""
 
 MIN_LENGTH = 16
 """Shorter loops cost more for each of their iterations."""
