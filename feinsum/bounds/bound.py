@@ -114,7 +114,7 @@ class Bound:
 
     @property
     def limit(self) -> str | None:
-        """What determines that time: a level, or ``arithmetic``."""
+        """The limiter of that time: a level, or ``arithmetic``."""
         return max(self._seconds, key=self._seconds.__getitem__, default=None)
 
     def level(self, name: str) -> LevelBound:
@@ -302,7 +302,7 @@ def _document(one: LevelBound) -> dict[str, Any]:
 
 
 def _megabytes(n_bytes: int) -> str:
-    """Of any size.
+    """Megabytes as text, of any size.
 
     >>> _megabytes(1234567890), _megabytes(10**400)
     ('1234.57', '1e+394')

@@ -1,4 +1,4 @@
-"""What an einsum accesses: operands, products of some of them, results."""
+"""Factors that an einsum accesses: operands, products of some of them, results."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ __all__ = ["Memory", "Survey", "certified", "certify", "surveyed"]
 N_PRICES = 16
 """Points of the first pass, from the smallest memory to all bytes of a statement."""
 SPREAD = np.linspace(-0.4, 0.4, 3)
-"""Of the second pass, around the best of the first."""
+"""Points of the second pass, around the best of the first."""
 SQUARES = np.linspace(0, 1, 34)[1:-1] ** 2
 """Segments of the first pass: from the memory to where nothing is proved."""
 NEARBY = np.linspace(-0.8, 0.8, 33)
@@ -259,7 +259,7 @@ def _vertex(at: Array, values: Array, x: int) -> float:
 
 
 def _log_factors(problem: _Problem, shares: Array) -> Array:
-    """That of :func:`feinsum.bounds.certificate.log_factor` for many exponents."""
+    """:func:`feinsum.bounds.certificate.log_factor` for many exponents."""
     n_instances = problem.statement.n_instances
     found = np.zeros(len(shares))
     if n_instances == 1:

@@ -150,7 +150,7 @@ def _considered(factors: Factors) -> dict[Positions, list[Blocks]]:
 
 
 def _costs(surveys: Mapping[Blocks, Survey], memory: int) -> dict[Blocks, Costs]:
-    """What every step is estimated to move beyond its arrays, and with them."""
+    """Estimated traffic of every step, without and with its arrays."""
     found = {}
     for blocks, survey in surveys.items():
         compulsory = exp(min(survey.problem.log_bytes, HUGE))
@@ -183,7 +183,7 @@ def _cheapest(
 
 
 def _all_partitions(factors: Factors) -> dict[Positions, list[Blocks]]:
-    """Of every product that is made, all ways to part it in two or more factors."""
+    """For every product, all ways to split it into two or more factors."""
     whole = tuple(range(factors.einsum.n_operands))
     made = [
         chosen

@@ -26,7 +26,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 N_SWEEPS = 60
 CONVERGED = 1e-5
-"""Of a logarithm. What is left costs its square."""
+"""Tolerance of a logarithm. The remaining error costs its square."""
 
 
 def best_tiles(

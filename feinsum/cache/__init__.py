@@ -1,4 +1,4 @@
-"""What is kept on disk between processes: entries that can be made again."""
+"""Entries kept on disk between processes, all of which can be made again."""
 
 from feinsum.cache.folder import CacheInfo, DiskCache
 from feinsum.cache.location import CACHE_VARIABLE, cache_folder, default_cache

@@ -39,7 +39,7 @@ _N_DIGEST_BYTES = 32
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What a cache holds now."""
+    """Current contents of a cache."""
 
     location: str
     n_entries: int

@@ -128,13 +128,13 @@ class Overlap:
             yield source, target, tuple(zip(low, high, strict=True))
 
     def here(self, boxes: Boxes) -> Overlap:
-        """What targets already hold."""
+        """The parts that targets already hold."""
         first, end, meets = self._shared(boxes)
         ranks = self.target[meets]
         return Overlap(ranks, ranks, first[meets], end[meets])
 
     def without(self, boxes: Boxes) -> Overlap:
-        """What targets do not hold yet, in rectangles."""
+        """The parts that targets do not hold yet, in rectangles."""
         first, end, meets = self._shared(boxes)
         left = [(self.first[~meets], self.end[~meets], np.nonzero(~meets)[0])]
         at = np.nonzero(meets)[0]

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "RULES", "plan_violations"]
 
 FORMAT = 1
-"""Of the documents of plans."""
+"""Format of plan documents."""
 
 RULES = (
     "axes", "axis", "batch", "diagonal", "format", "groups", "leaf", "loop", "machine",
     "path", "processes", "rank", "result", "sizes", "starts", "statements",
 )  # fmt: skip
-"""What :func:`plan_violations` checks."""
+"""Codes of the rules that :func:`plan_violations` checks."""
 
 
 def plan_violations(plan: Plan) -> Iterator[Violation]:

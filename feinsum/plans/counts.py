@@ -17,7 +17,7 @@ from feinsum.plans.steps import Free, Leaf, Make, Receive, Reduce, Send, Steps
 __all__ = ["Counts", "Tally", "count_steps"]
 
 MOST_NUMBERS = 2**62
-"""That an integer of 64 bits can tell apart, with room."""
+"""Numbers that a 64-bit integer can tell apart, with room."""
 
 
 @dataclass(frozen=True)

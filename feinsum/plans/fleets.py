@@ -22,7 +22,7 @@ ROUNDS = 21
 """Times that a message goes to and fro, of which the median counts."""
 
 ELEMENTS = 1 << 17
-"""Of the long message: of 1 MB, as blocks of plans may have."""
+"""Length of the long message: 1 MB, as blocks of plans may have."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from feinsum.records.document import STRICT
 __all__ = ["RESULT", "Access", "Group", "default_path", "groups_of"]
 
 RESULT = "out"
-"""What the result of an einsum is called, unless an operand is called so."""
+"""Name of the result of an einsum, unless an operand has it."""
 
 
 @dataclass(frozen=True)

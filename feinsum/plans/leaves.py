@@ -39,7 +39,7 @@ class LeafWork:
 
 
 def extents_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Mapping[str, int]:
-    """Of every index, as a number.
+    """The extent of every index, as a number.
 
     Raises:
         PlanError: if a size is missing or invalid.

@@ -106,7 +106,7 @@ def lower(
 
 
 class _Lowering:
-    """What is where, as groups are computed one after the other."""
+    """Where each tensor is, as groups are computed one after the other."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class _Lowering:
                 self.sink.free(name, ranks)
 
     def _free_tensors(self, at: int) -> None:
-        """What no later group uses; operands and results belong to the caller."""
+        """Free tensors that no later group uses, except the caller's own."""
         for tensor, last in self.last_use.items():
             if last != at:
                 continue

@@ -29,13 +29,13 @@ __all__ = [
 ]
 
 MOST_AXES = 4
-"""Of a machine that the planner considers."""
+"""Most axes of a machine that the planner considers."""
 
 ONE = "one process"
 """The text of a machine without axes."""
 
 MOST_PROCESSES = 4096
-"""Of a plan: all blocks that pass between them are counted one by one."""
+"""Most processes of a plan: all blocks that they exchange are counted one by one."""
 
 
 def _is_flat(levels: object) -> bool:

@@ -17,10 +17,10 @@ from feinsum.plans.machine import Machine
 __all__ = ["Overlaps"]
 
 MOST_PAIRS = 2**17
-"""Of distributions and ranks whose overlap is computed at one time: a megabyte."""
+"""Pairs of distributions and ranks whose overlap is computed at a time: a megabyte."""
 
 MOST_KEPT = 2**16
-"""Entries of a table that is kept, for the same is asked again."""
+"""Largest table that is kept for later requests, in entries."""
 
 
 def _crossed(
@@ -102,9 +102,9 @@ class Overlaps:
         sides: Sequence[Sequence[Distribution]],
         chosen: Sequence[int],
     ) -> NDArray[np.float64]:
-        """What some sides share, with an axis for each side.
+        """Elements that some sides share, with an axis for each side.
 
-        Several uses of a tensor ask for the same.
+        Several uses of a tensor request the same ones.
         """
         key = tuple(shape), *(tuple(sides[k]) for k in chosen)
         found = self.shared.get(key)

@@ -387,7 +387,7 @@ class _Interpreter:
         self.buffers.receive(step.target, step.box, value, False)
 
     def _dtype(self, one: Collective) -> np.dtype[Any]:
-        """Of all pieces, for they are of one tensor."""
+        """The dtype of all pieces, which belong to one tensor."""
         name = next(name for pieces in one.pieces for name, _ in pieces)
         found: np.dtype[Any] = np.dtype(self.buffers.meaning.dtype(tensor_of(name)))
         return found

@@ -86,7 +86,7 @@ def _bare(
     processes: int,
     path: Path | None,
 ) -> Plan:
-    """What is to be planned, without schedules."""
+    """The problem to plan, without schedules."""
     extents = extents_of(einsum, sizes or {})
     groups_of(einsum, path, extents)
     chosen = default_path(einsum, extents) if path is None else path

@@ -85,14 +85,14 @@ class _Told:
         self._total = sum(self._left.values())
 
     def __call__(self, event: tuple[float, Any]) -> None:
-        """That a phase is done; one that is computed again counts once."""
+        """Report a finished phase; one that is recomputed counts once."""
         with self._lock:
             if self._left.pop(tuple(event[1]), 0):
                 left = sum(self._left.values())
                 self._progress(self._total - left, self._total)
 
     def end(self) -> None:
-        """That all are done; events that come later say nothing new."""
+        """Report that all phases are done; later events are ignored."""
         with self._lock:
             if sum(self._left.values()):
                 self._progress(self._total, self._total)
@@ -190,9 +190,9 @@ class DaskEngine:
         return fleet_of("dask", [found[at] for at in addresses])
 
     def _every_worker(self) -> Mapping[str, Any]:
-        """What the scheduler knows of each worker, by its address.
+        """The scheduler's data on each worker, by its address.
 
-        ``scheduler_info`` would return what the client keeps, which at times has none.
+        ``scheduler_info`` would return the client's copy, which is empty at times.
         """
         identity = self.client.scheduler.identity
         workers: Mapping[str, Any] = self.client.sync(identity, n_workers=-1)["workers"]

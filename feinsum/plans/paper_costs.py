@@ -171,7 +171,7 @@ def _edge(
     extents: Mapping[str, int],
     grids: Mapping[str, NDArray[np.int64]],
 ) -> list[Table]:
-    """What two groups pass, by the different ways to cut the tensor between them."""
+    """Elements that pass between two groups, by the ways to cut their tensor."""
     made, used = maker.output.tensor, user.output.tensor
     given = _columns(maker, maker.output.indices, grids[made])
     wanted = _columns(user, access.indices, grids[used])

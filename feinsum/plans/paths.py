@@ -46,7 +46,7 @@ def paths_of(einsum: BatchedEinsum, extents: Mapping[str, int]) -> tuple[Path, .
 
 
 def _operations(groups: Sequence[Group], extents: Mapping[str, int]) -> int:
-    """Of leaves, whose own paths are the best for them."""
+    """Operations of leaves, each along its own best path."""
     return sum(group.n_points(extents) * len(group.inputs) for group in groups)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Plan"]
 
 RECORDED = "feinsum.programs.recorded:run_recorded"
-"""What records a run: by its name, since programs are above plans."""
+"""The function that records a run: by its name, since programs are above plans."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Plan:
 
     @cached_property
     def extents(self) -> Mapping[str, int]:
-        """Of every index, as a number."""
+        """The extent of every index, as a number."""
         if self.statements is not None:
             return self.statements.extents
         return extents_of(self.batched_einsum, self.sizes)

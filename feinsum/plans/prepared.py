@@ -49,7 +49,7 @@ class _Engine(Protocol):
         """Wait for a run."""
 
     def fleet(self) -> Fleet:
-        """What runs it."""
+        """The fleet that runs it."""
 
 
 class Prepared:

@@ -137,7 +137,7 @@ def _by_edge(
 
 
 def _edge(buffer: str, names: Sequence[str]) -> tuple[str, str]:
-    """Of a tensor that is fetched for a statement, or of partial results.
+    """The edge of a tensor fetched for a statement, or of partial results.
 
     >>> _edge("A@1.0.0", ["t1", "out"]), _edge("out", ["t1", "out"])
     (('A', 'out'), ('out', ''))

@@ -33,13 +33,13 @@ BEAMS = (24, 150)
 """States of a group in the first searches, which only bound the last one."""
 
 MOST_STATES = 1500
-"""Of a group in a search; beyond, only the best by themselves are considered."""
+"""States of a group in a search; of more, only the cheapest by themselves are kept."""
 
 MOST_TOGETHER = 3
 """Earlier uses of a tensor that are taken into account together."""
 
 MOST_ENTRIES = 2**21
-"""Of ranks and combinations of uses whose shared elements are counted together."""
+"""Ranks times combinations of uses whose shared elements are counted together."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _best_of(spaces: Sequence[_Space], limit: float) -> Found | None:
 
 
 class _Solved(NamedTuple):
-    """What a search of one machine came to.
+    """The result of the search of one machine.
 
     Attributes:
         found: None if nothing is below the limit.
@@ -174,7 +174,7 @@ class _Space:
 
     @cached_property
     def least(self) -> float:
-        """What moves at least, whatever is between groups."""
+        """Lower bound of the traffic, without that between groups."""
         return float(sum(m.costs.min() for m in self.maps))
 
     def solve(self, limit: float, n_states: int) -> _Solved:
@@ -334,7 +334,7 @@ class _Tables:
         self.tables.append(Table((f"m{at}", f"d{at}"), costs))
 
     def _add_uses(self, at: int, rows: NDArray[np.int64]) -> None:
-        """What tensors cost at their second and later uses: what was not there yet."""
+        """Cost of tensors at their second and later uses: elements not there yet."""
         for tensor, uses in self.space.uses.items():
             if len(uses) < 2:
                 continue
@@ -348,7 +348,7 @@ class _Tables:
                     self.tables.append(self._later(tensor, k, access))
 
     def _later(self, tensor: str, k: int, access: Access) -> Table:
-        """Of a later use; of many earlier ones, only some are taken into account."""
+        """Cost of a later use; of many earlier ones, only some are considered."""
         shape, need = self.space.shape(access), self.needs[tensor, k]
         known = {f"{tensor}:{j}": self.needs[tensor, j].choices for j in range(k)}
         if tensor in self.results:

@@ -52,7 +52,7 @@ def schedule_text(group: Group, schedule: GroupSchedule) -> str:
 
 
 def passing_text(plan: Plan, units: Sequence[int]) -> str:
-    """What passes between the processes of each level; see :func:`moved_by_level`."""
+    """Elements that pass between processes, by level; see :func:`moved_by_level`."""
     *between, within = moved_by_level(plan, units)
     pairs = zip(units, between, strict=True)
     words = [f"{n:,} between groups of {unit} ranks" for unit, n in pairs]

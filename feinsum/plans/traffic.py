@@ -1,4 +1,4 @@
-"""What a rank actually did, counted while it ran, in the same way by every engine."""
+"""Work and traffic of a rank, counted during the run, the same way in every engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Traffic"]
 
 
 class Traffic:
-    """What one rank received, computed and held.
+    """Elements that one rank received, computed and held.
 
     Attributes:
         received: elements received unchanged.

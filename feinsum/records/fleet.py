@@ -87,7 +87,7 @@ class Fleet(Document):
 
     @property
     def ranks(self) -> int:
-        """Of all hosts."""
+        """Ranks of all hosts."""
         return sum(host.ranks for host in self.hosts)
 
     @property

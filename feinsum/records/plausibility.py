@@ -277,7 +277,7 @@ def instant(text: str) -> datetime:
 
 
 def finding(code: str, given: str) -> Finding:
-    """What breaks the rule of a code."""
+    """A finding that breaks the rule of a code."""
     return Finding(code, given, CODES[code])
 
 
@@ -296,7 +296,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _of_values(
     value: Any, path: tuple[str, ...] = (), most: int = NAME_LENGTH
 ) -> Iterator[Finding]:
-    """What is wrong with texts and integers, wherever they are."""
+    """Implausible texts and integers at any depth."""
     place = ".".join(path)[:60]
     match value:
         case str():

@@ -46,7 +46,7 @@ def random_uniform(
 
 
 def _distinct(rng: np.random.Generator, n_places: int, n: int) -> Array:
-    """So many different numbers below that one, in increasing order."""
+    """``n`` different numbers below ``n_places``, in increasing order."""
     if 2 * n >= n_places:
         return np.sort(rng.permutation(n_places)[:n])
     found = np.unique(rng.integers(0, n_places, n))

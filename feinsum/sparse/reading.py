@@ -228,7 +228,7 @@ def _entries(
 
 
 def _numbers(text: bytes) -> Array | None:
-    """What a text has up to the first word that is no number; None if there is one."""
+    """The numbers of a text; None if it has a word that is no number."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:

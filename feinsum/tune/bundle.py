@@ -60,11 +60,11 @@ Item = TypeVar("Item")
 
 FORMAT = 1
 MOST_BYTES = 30_000_000
-"""Of a bundle."""
+"""Largest bundle."""
 N_CHECKED = 4096
 """Entries of a result that are compared one by one."""
 SEED = 0
-"""That of :func:`feinsum.measure.cases.make_case`."""
+"""The seed of :func:`feinsum.measure.cases.make_case`."""
 BASELINE = "gpu_points"
 """The family whose recommended recipe all others are compared with: an untransformed
 kernel is one work-item on a GPU, which nobody would run.

@@ -20,11 +20,11 @@ from feinsum.tune.problem import Problem
 __all__ = ["candidates"]
 
 N_DRAWN = 400
-"""Random configurations that are looked at, at most."""
+"""Most random configurations that are considered."""
 N_PREDICTED = 6
-"""Of the recipes that are expected to be the fastest."""
+"""Recipes predicted to be the fastest."""
 USUAL_GPU = Device(CUDA_PLATFORM, "a GPU", "NVIDIA Corporation", "gpu", "sm_90", 132)
-"""For which they are; it is not known where a bundle is run."""
+"""The GPU of the predictions; it is not known where a bundle is run."""
 N_BEST = 3
 """Recipes of earlier rounds whose neighbours are tried."""
 

@@ -42,7 +42,7 @@ WORKERS_LIMIT_S = 300.0
 """How long it waits while there is no worker."""
 
 MAX_LOST = 3
-"""So many workers may be lost with one recipe; then that is the recipe's fault."""
+"""Losses of workers with one recipe after which the recipe is blamed."""
 
 POLL_S = 0.1
 SET_UP = Request()

@@ -1,4 +1,4 @@
-"""What a cluster worker does: one task at a time, from text to text.
+"""The work of a cluster worker: one task at a time, from text to text.
 
 It keeps the child process of the latest problem, and no state that matters.
 """

@@ -119,7 +119,7 @@ class Connection:
         return Errand(worker, text, future)
 
     def fetch(self, errand: Errand) -> str | None:
-        """What the function returned; None while it has not.
+        """The result of the function; None while it runs.
 
         Raises:
             ConnectionLost: if the scheduler is gone.

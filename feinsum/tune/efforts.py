@@ -51,8 +51,8 @@ LIMITS: Mapping[Effort, Limits] = constantdict(
         "exhaustive": Limits(None, strategy="exhaustive"),
     }
 )
-"""Of the efforts that measure. A search begins with what is predicted, so that
-``measure`` times the best of these and nothing else."""
+"""Limits of the efforts that measure. A search starts with the predicted recipes, so
+``measure`` times only the best of these."""
 
 
 def ensure_measured(

@@ -207,9 +207,9 @@ class IsolatedBench(TrialBench):
         return answer
 
     def _next_answer(self, limit_s: float) -> Answer | None:
-        """What the process says within its time; None if it has ended.
+        """The answer of the process within its time; None if it has ended.
 
-        Time in which it waits for the device is not its own.
+        Its wait for the device does not count.
         """
         is_waiting = False
         while True:

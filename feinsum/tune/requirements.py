@@ -39,9 +39,9 @@ LEAST_LIMIT_BYTES = 2**30
 SHARE = 0.75
 """The part of the free memory that it may take by default."""
 COPIES = 5
-"""Of all arrays: those of numpy, of the untransformed kernel and of the recipe."""
+"""Copies of all arrays: for numpy, the untransformed kernel and the recipe."""
 LONGEST_S = 300.0
-"""How long reference and untransformed kernel may run once each."""
+"""Longest single run of the reference and of the untransformed kernel."""
 OPERATIONS_PER_S = 4e9
 """More than an untransformed kernel does in a second."""
 
@@ -81,7 +81,7 @@ def requirements_of(problem: Problem) -> Requirements:
 def _sparse_requirements(
     einsum: BatchedEinsum, sizes: Mapping[str, int]
 ) -> Requirements:
-    """Of a tree, dense operands and results, and of one loop over all indices."""
+    """Requirements of a tree, dense operands, results and one loop over all indices."""
     n_operations = n_products(einsum, einsum.indices, sizes) * einsum.n_operands
     n_bytes = COPIES * footprint_bytes(einsum, sizes)
     return Requirements(n_bytes, n_operations / OPERATIONS_PER_S)
@@ -138,7 +138,7 @@ def _left_in_group() -> list[int]:
 
 
 def _products_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
-    """Of the two largest products of operands on the way to the reference result."""
+    """Bytes of the two largest products of operands for the reference result."""
     extents = einsum.extents_at(sizes)
     steps = contraction_steps(einsum.inputs, einsum.output, tuple(extents.items()))
     itemsize = max(dtype.itemsize for dtype in einsum.output_dtypes)

@@ -210,7 +210,7 @@ class _Tpe:
         return min(self._costs, key=self._costs.__getitem__)
 
     def _next_guess(self) -> TransformSpec | None:
-        """What comes before the estimator's own, which is next if there is none."""
+        """A guess that precedes the estimator's own; None if there is none."""
         self._first = [spec for spec in self._first if spec in self.left]
         if self._first:
             return self._first[0]

@@ -260,7 +260,7 @@ def _check(
 
 
 def _kinds(device: str | None) -> Collection[DeviceKind]:
-    """Of devices that may be meant. Only the host is known without a driver."""
+    """Kinds of devices that may be meant. Only the host is known without a driver."""
     named = device or os.environ.get(DEVICE_VARIABLE) or ""
     return {"cpu"} if named.strip().lower() == HOST.name else ALL_DEVICES
 
