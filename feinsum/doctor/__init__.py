@@ -1,4 +1,4 @@
-"""What may be wrong with an installation, and what to do about it."""
+"""Possible faults of an installation, and their remedies."""
 
 from feinsum.doctor.examination import examination
 from feinsum.doctor.finding import Finding, State

@@ -27,7 +27,7 @@ OPTIONAL = "nothing, if another device works; see docs/reference/devices.md"
 
 
 def check_versions() -> Iterator[Finding]:
-    """What makes code and keys, by version."""
+    """Versions of the packages that determine code and keys."""
     found, missing = [f"Python {platform.python_version()}"], []
     for name in PACKAGES:
         try:

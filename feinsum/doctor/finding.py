@@ -13,7 +13,7 @@ State = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found.
+    """One finding of the doctor.
 
     Attributes:
         check: a short name of what was looked at.

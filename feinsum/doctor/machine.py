@@ -64,7 +64,7 @@ KNOWN = frozenset(
 OLDEST = {"gcc": 9, "clang": 11}
 """Compilers whose code for the vectors of current processors is known to be good."""
 BUSY = 0.3
-"""Of the cores, how many others may use while something is timed."""
+"""Share of the cores that others may use during timings."""
 VECTORS = {"avx512f": ("skylakex", "cooperlake", "sapphirerapids"),
            "avx2": ("haswell", "zen")}  # fmt: skip
 """Kernels of OpenBLAS that use the vectors of a processor, the widest first."""

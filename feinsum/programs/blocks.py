@@ -41,7 +41,7 @@ LEAST_ROWS = 64
 STATEMENT_S = 1.5e-5
 """The overhead of a statement of a block."""
 BYTES_PER_S = 1e10
-"""Of memory, and of caches below."""
+"""Bandwidth of memory, followed by that of caches."""
 CACHED_BYTES_PER_S = 2e10
 
 Sizes = Mapping[str, int]

@@ -293,7 +293,7 @@ def _exact(model: Model, choices: Choices) -> dict[str, int]:
 
 
 def _least(choices: Choices, tables: Sequence[Table]) -> dict[str, int]:
-    """Of each statement the choice; tables have variables of their own besides."""
+    """The choice of each statement; tables have variables of their own besides."""
     _, found = least_sum(tables)
     return {name: found[name] for name in choices}
 

@@ -26,10 +26,10 @@ __all__ = ["AnyPlan", "fact_of", "findings", "key_of", "plan_in", "read_plan"]
 AnyPlan: TypeAlias = Plan | ProgramPlan
 
 MOST_EXTENT = 2**40
-"""Of an index of a plan that somebody sends."""
+"""Largest extent of an index in a plan from others."""
 
 MOST_STEPS = 2**18
-"""Of all ranks together in sequential loops; to count more again takes too long."""
+"""Most steps of all ranks in sequential loops; recounting more takes too long."""
 
 
 def read_plan(text: str | bytes) -> AnyPlan:
@@ -139,7 +139,7 @@ def _read(text: str) -> AnyPlan:
 
 
 def _least_s(plan: Plan, fleet: Fleet) -> float:
-    """Of the rank with the largest leaf, which computes it with its threads."""
+    """Least time of the rank with the largest leaf, computed with its threads."""
     rank = capability_of(replace(fleet.device, compute_units=fleet.threads))
     works = (least_work(from_text(leaf.text), {}) for leaf in plan.leaves)
     return max((rank.seconds(work) for work in works), default=0.0)

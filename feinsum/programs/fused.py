@@ -27,9 +27,9 @@ __all__ = ["Race", "kept_race", "race_of"]
 logger = logging.getLogger(__name__)
 
 N_TURNS = 3
-"""Of each way, timed, before one is chosen."""
+"""Timed runs of each way before one is chosen."""
 TOLERANCE = {"f": 1e-4, "d": 1e-10}
-"""Between two orders of a sum, of the largest entry, by the dtype's character."""
+"""Allowed difference of two orders of a sum, over the largest entry, by dtype."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Results = dict[str, Array]

@@ -27,7 +27,7 @@ LEAST_BYTES = 1 << 18
 """The minimum bytes that it must save: less stays in the caches anyway."""
 BYTES_PER_S = 1e10
 OPERATIONS_PER_S = 1e11
-"""Of what einsums are bound by; both are typical of two cores."""
+"""Rates that bound einsums; both are typical of two cores."""
 
 Sizes = Mapping[str, int]
 

@@ -26,11 +26,11 @@ __all__ = ["run_program", "sizes_of"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 PART_BYTES = 1 << 19
-"""Of the largest array of a part: several of them fit into a second-level cache."""
+"""Size of the largest array of a part: several of them fit into an L2 cache."""
 
 MOST_WHOLE_BYTES = 1 << 25
-"""Of results inside a block, for which it is tried whether parts are faster: they fit
-into a last-level cache. More is never stored.
+"""Largest results inside a block for which parts are timed against the whole: they
+fit into a last-level cache. Larger ones are never stored.
 """
 
 
@@ -337,7 +337,7 @@ class _Run:
 
 @dataclass
 class _Frame:
-    """What statements see: arrays, of which some indices have some values only.
+    """The arrays that statements see, at some values of some indices only.
 
     Attributes:
         boxes: these values, by the result of the statement.
@@ -352,7 +352,7 @@ class _Frame:
         return self.boxes.get(one.result, {})
 
     def operands(self, one: Statement) -> list[Any]:
-        """Of a statement; None for what its own stage computes."""
+        """Operands of a statement; None for those that its own stage computes."""
         return [
             self.inside[name]
             if name in self.inside

@@ -180,8 +180,8 @@ def feed_forward_step(
 def _layers(
     p: ProgramBuilder, X: Tensor, weights: Sequence[Tensor]
 ) -> Sequence[Tensor]:
-    """What goes in, then of each layer the products, and of all but the last one their
-    positive part.
+    """The input, then the products of each layer, and their positive part in all but
+    the last one.
     """
     values = [X]
     for k, W in enumerate(weights):

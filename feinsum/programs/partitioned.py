@@ -26,7 +26,7 @@ __all__ = ["Moved", "run_partitioned"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Place = tuple[int, ...]
-"""Of a block among those of an array."""
+"""Position of a block among the blocks of an array."""
 
 
 @dataclass

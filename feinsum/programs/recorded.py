@@ -267,13 +267,13 @@ def _samples(
 
 
 def _together(comm: Any, work: Callable[[], T]) -> list[T]:
-    """What every rank finds; if one fails, all raise its error."""
+    """The results of all ranks; if one fails, all raise its error."""
     found = _on_each(comm, work)
     return list(comm.allgather(found))
 
 
 def _on_each(comm: Any, work: Callable[[], T]) -> T:
-    """What this rank finds; if one fails, all raise its error."""
+    """The result of this rank; if one fails, all raise its error."""
     found, failure = None, None
     try:
         found = work()
@@ -320,7 +320,7 @@ def _wanted(plan: Plan, chosen: Mapping[str, tuple[Box, Array]]) -> list[Asked]:
 def _pieces(
     plan: Plan, held: Mapping[str, Array], rank: int, wanted: Sequence[Asked]
 ) -> list[tuple[Asked, Box, Array]]:
-    """What a rank has of some boxes, and where in them; of copies, the first."""
+    """A rank's parts of some boxes, with their place; of copies, the first."""
     found = []
     for name, box in wanted:
         ours = plan.start_box(name, rank)

@@ -38,7 +38,7 @@ REDUCTIONS: Mapping[str, np.ufunc] = {
 
 N_SAMPLES = 64
 TOLERANCE = 1e-9
-"""Of three numbers, how far two orders may differ, relative to the larger result."""
+"""Allowed difference of two orders of three numbers, relative to the larger result."""
 
 
 def reduced(reduction: str, values: Array, axes: Sequence[int]) -> Array:

@@ -39,7 +39,7 @@ Read: TypeAlias = Callable[[str, Box], Array]
 """A box of an operand, by its name."""
 
 MOST_ENTRIES = 8
-"""Of a sample along each axis."""
+"""Most entries of a sample along each axis."""
 
 MOST_TOLERANCE = 1e-3
 
@@ -159,7 +159,7 @@ def _check_room(output: str, wanted: Mapping[str, Box]) -> None:
 
 
 def _statements(plan: Plan) -> tuple[Group, ...]:
-    """What is computed, whatever the path."""
+    """The statements, whatever the path."""
     if plan.statements is not None:
         return plan.groups
     einsum, output = plan.batched_einsum, plan.outputs[0]

@@ -269,7 +269,7 @@ def _strips(trials: Sequence[Trial]) -> Iterable[Strip]:
 
 
 def _coordinates(trials: Sequence[Trial]) -> Iterable[Coordinates]:
-    """Coordinates of transforms whose parameters varied, that of the best trial first."""
+    """Coordinates per transform whose parameters varied, the best trial's first."""
     families = _by_family(trials)
     for family in sorted(families, key=lambda f: min(map(_time, families[f]))):
         chosen = families[family]
