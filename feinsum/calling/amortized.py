@@ -39,7 +39,7 @@ RECORD_S = 6.0
 """Estimated seconds of a fact, which is measured in a separate process."""
 ROUNDS = 3
 MIN_TOTAL_S = 0.002
-"""Of runs of each recipe, in turns: enough to tell apart what :data:`BETTER` tells."""
+"""Total time of each recipe's runs, in turns: enough to resolve :data:`BETTER`."""
 BETTER = 0.95
 """Maximum time of a winning rival over the time of the kernel in use."""
 

@@ -241,7 +241,7 @@ def _prepared(
 
 
 def _form_there(array: Any) -> Form:
-    """That of an array of a device, which is in C order."""
+    """The form of an array on a device, in C order."""
     return Form(array.shape, (), array.dtype, True)
 
 

@@ -16,7 +16,7 @@ from feinsum.targets.arrays import is_device_array
 __all__ = ["Form", "as_array", "form_of", "has_sparse"]
 
 ON_HOST = frozenset({1, 3, 13})
-"""What DLPack calls memory that the host can read: its own, pinned, or managed."""
+"""DLPack's device types of host-readable memory: its own, pinned, or managed."""
 
 
 class Form(NamedTuple):

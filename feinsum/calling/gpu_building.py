@@ -89,7 +89,7 @@ def gpu_call(
 
 
 class _Site(NamedTuple):
-    """What a call is made for; the arrays are not kept."""
+    """The arguments for which a call is built; the arrays are not kept."""
 
     arrays: Sequence[Any]
     stream: Any
@@ -184,13 +184,13 @@ def _magnitudes(reading: Reading) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class _Prepared:
-    """What all calls have."""
+    """The common part of all calls."""
 
     reading: Reading
     opened: CudaDevice
 
     def prepare(self, arrays: Sequence[Any]) -> list[Any]:
-        """What is read for each operand of the einsum, in the dtype of the work."""
+        """The arrays to read for the einsum's operands, in the working dtype."""
         reading = self.reading
         return [
             arrays[feed.position]
@@ -295,7 +295,7 @@ def _in_letters(terms: Sequence[IndexList], output: IndexList) -> str:
 
 
 def _library_s(reading: Reading, opened: CudaDevice) -> float | None:
-    """Of a product of matrices by a library; None if the einsum is none."""
+    """Time of a matrix product by a library; None if the einsum is none."""
     gpu = machine_of(opened.device).gpu
     assert gpu is not None
     if reading.work_dtype.kind != "f" or len(reading.einsum.indices) > len(LETTERS):

@@ -39,9 +39,9 @@ logger = logging.getLogger(__name__)
 N_TRIED = 3
 """Predictions that are tried before an untransformed kernel takes their place."""
 DOUBT = 2.0
-"""How much longer a recipe may be expected to take that is the fastest after all."""
+"""Largest predicted slowdown at which a recipe may be the fastest after all."""
 CHECKED_BYTES = 1 << 27
-"""Of arrays that are made for a check; larger einsums are checked on those given."""
+"""Most bytes of arrays made for a check; larger einsums are checked on those given."""
 
 
 @dataclass(frozen=True)

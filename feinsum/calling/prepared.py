@@ -116,7 +116,7 @@ class PreparedCall:
 
 
 def _rounded(result: Any) -> Any:
-    """To half precision, where the result is."""
+    """Round to half precision, where the result is."""
     on_host = isinstance(result, np.ndarray)
     return narrowed(result) if on_host else result.astype(np.float16)
 

@@ -308,7 +308,7 @@ def _into(reading: Reading, target: Form | None) -> ArgumentLayout:
 
 
 def _copies(reading: Reading, layouts: Mapping[str, ArgumentLayout]) -> dict[int, Take]:
-    """What is made of the operands that a kernel cannot read where they are."""
+    """Conversions of the operands that a kernel cannot read in place."""
     return {
         feed.position: from_host(feed, reading.work_dtype)
         for feed in reading.feeds
@@ -336,7 +336,7 @@ def _placed(
 
 
 def _take(copy: Take | None, strided: StridedTerm, is_program: bool) -> Take | None:
-    """What is made of an argument; a kernel wants its address alone."""
+    """The conversion of an argument; a kernel takes its address only."""
     if not is_program:
         return copy
 

@@ -25,12 +25,12 @@ from feinsum.sparse import COO, CSF, node_counts
 __all__ = ["Trees", "are_trees", "in_levels"]
 
 MOST_AXES = 4
-"""Of tensors whose 24 orders are all estimated."""
+"""Most axes of tensors whose orders (24) are all estimated."""
 GAIN = 1.25
-"""How many times as fast another order of coordinates is expected to be, at least."""
+"""Least predicted speedup for another order of coordinates."""
 
 Trees = tuple[CSF, ...]
-"""Of one tensor, in several orders of levels."""
+"""Trees of one tensor, in several orders of levels."""
 Axes = tuple[int, ...]
 
 

@@ -21,7 +21,7 @@ from feinsum.targets.host.results import idle_limit_bytes
 __all__ = ["forget_tree", "tree_of_coordinates", "tree_of_matrix"]
 
 ARRAYS = ("pointers", "indices", "values"), ("indptr", "indices", "data")
-"""Of a compressed matrix: ours, and that of scipy."""
+"""Names of the arrays of a compressed matrix: ours, and scipy's."""
 
 
 class _OfMatrix(NamedTuple):

@@ -97,7 +97,7 @@ def _measure_all(store: FactStore, states: Sequence[DeviceState], again: bool) -
 
 
 def _listed(state: DeviceState, store: FactStore) -> _Listed:
-    """What is known; no driver of a device that cannot be opened now."""
+    """Known data of a device; without a driver if it cannot be opened now."""
     from feinsum.measure import open_device
 
     assert state.device is not None

@@ -239,7 +239,7 @@ def _told(recorded: PlanRecord | None) -> dict[str, str]:
 
 
 def _passing(made: Plan, ranks_per_host: int | None) -> dict[str, int]:
-    """What passes between hosts and within them, if there are any."""
+    """Elements that pass between hosts and within them, if there are any."""
     from feinsum.plans import moved_by_level
 
     if ranks_per_host is None:
@@ -257,7 +257,7 @@ def _show(made: Plan, ranks_per_host: int | None) -> None:
 
 
 def _record(made: Plan | ProgramPlan, location: str) -> PlanRecord:
-    """What the plan moves, on random operands."""
+    """Record a run of the plan on random operands."""
     from feinsum.db import opened_documents
     from feinsum.programs.recorded import random_arrays, record_run
 

@@ -141,7 +141,7 @@ def _tried_here(trials: Iterable[Trial], device: str | None) -> list[Trial]:
 
 
 def _advice(tried: Sequence[Trial]) -> str:
-    """What the command does that follows, after the recipes that were tried."""
+    """Advice before a command to run, given the recipes that were tried."""
     if not tried:
         return "tune it with"
     n_passed = sum(trial.is_ok for trial in tried)

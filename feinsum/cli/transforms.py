@@ -71,7 +71,7 @@ def transforms(
 
 
 def _show_figures(einsum: BatchedEinsum, architecture: str, as_json: bool) -> None:
-    """What the kernels take of a multiprocessor, by recipe."""
+    """Show the resources of a multiprocessor that kernels take, by recipe."""
     from feinsum.measure.gpu_figures import figures_of_starts
 
     found = figures_of_starts(einsum, architecture)

@@ -115,7 +115,7 @@ class Writer:
             self._each_entry(0, {}, self._sum_copies, "g.0")
 
     def _whole(self, depth: int, at: dict[str, str], part: Bounds | None) -> None:
-        """What the result begins with, if anything, and all statements.
+        """Initial values of the result, if any, and all statements.
 
         Args:
             part: rows, or entries, of the result that are cleared; None for all.
@@ -238,7 +238,7 @@ class Writer:
         at: dict[str, str],
         node: dict[int, str],
     ) -> None:
-        """What is in a loop; a result that is complete after it is summed up apart."""
+        """The body of a loop; a result complete after the loop is accumulated apart."""
         left = self._left(steps, at)
         if left is None:
             self._write(steps, depth, at, node)

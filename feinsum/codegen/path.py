@@ -52,7 +52,7 @@ def intermediate_bytes(
     path: ContractionPath,
     sizes: Mapping[str, int] | None = None,
 ) -> int:
-    """Of all products ahead of the results, in which entries are as in the results."""
+    """Bytes of all intermediate products, with entries of the results' dtype."""
     extents = _extents(einsum, sizes or {})
     entries = entries_between(einsum.inputs, einsum.output, extents, path)
     return entries * einsum.batch_size * _itemsize(einsum)

@@ -134,7 +134,7 @@ def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> Batche
 
 
 def _no_operand(value: object) -> str:
-    """What was given in place of an operand, and what computes with arrays."""
+    """The message for a value that is no operand, with the call that takes arrays."""
     kind = f"of type {type(value).__name__}"
     shape = getattr(value, "shape", None)
     if not isinstance(shape, tuple):

@@ -65,7 +65,7 @@ class BatchedEinsum:
         raise_if_ill_formed(self)
 
     def __hash__(self) -> int:
-        """Of the first row only: einsums are seldom equal in it and not in others."""
+        """Hash of the first row only: einsums that share it seldom differ in others."""
         return hash((self.output, self.inputs, self.rows[0], len(self.rows)))
 
     @property
@@ -105,7 +105,7 @@ class BatchedEinsum:
 
     @property
     def sparse_position(self) -> int | None:
-        """Of the operand that is stored as a tree; None if all are dense."""
+        """Position of the operand stored as a tree; None if all are dense."""
         stored = (p for p, operand in enumerate(self.rows[0]) if operand.storage)
         return next(stored, None)
 

@@ -35,7 +35,7 @@ class SizeParam:
 
 
 MAX_EXTENT = 2**63 - 1
-"""What the largest integers of numpy and OpenCL can count."""
+"""Largest count in the widest integers of numpy and OpenCL."""
 
 Extent: TypeAlias = int | SizeParam
 """Number of values of an index: an integer or a :class:`SizeParam`."""

@@ -17,7 +17,7 @@ from feinsum.ir.operand import shape_at
 __all__ = ["PROFILE", "check_profile", "nodes_of", "profile_names", "size_names"]
 
 PROFILE = "nodes."
-"""What the name of the number of nodes at a level begins with."""
+"""Prefix of the names of the numbers of nodes."""
 
 
 def profile_names(einsum: BatchedEinsum) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ def nodes_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> tuple[int, ...]
 
 
 def check_profile(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> str | None:
-    """What is wrong with a profile; None if a tree has it, or nothing is said.
+    """The fault of a profile; None if a tree has it, or no profile is given.
 
     Each node has one to as many children as the level below has values.
 

@@ -1,4 +1,4 @@
-"""What a checker finds: broken rules, each with a code and a message."""
+"""Violations of rules found by a checker, each with a code and a message."""
 
 from __future__ import annotations
 

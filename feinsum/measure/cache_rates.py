@@ -13,10 +13,10 @@ from feinsum.targets.protocol import OpenDevice
 __all__ = ["cache_rates", "read_rate"]
 
 WIDTHS = (2, 4, 8)
-"""Of vectors of double precision: 16, 32, 64 bytes."""
+"""Lengths of vectors in double precision: 16, 32, 64 bytes."""
 UNROLLED = 8
 MOST_SHARE = 16
-"""By so many cores the last cache is shared at most."""
+"""Most cores that share a last-level cache."""
 EXACT = 1 << 50
 """Sums below are exact."""
 

@@ -12,14 +12,14 @@ from feinsum.targets.protocol import OpenDevice
 __all__ = ["cache_sizes", "edges"]
 
 LEAST_BYTES, MOST_BYTES = 4 << 10, 64 << 20
-"""Of the parts that a core reads."""
+"""Sizes of the parts that a core reads."""
 STEPS = 2
 """Sizes between a power of two and the next one."""
 WIDTH = 4
-"""Of vectors of double precision."""
+"""Length of vectors in double precision."""
 MOST_CACHES = 3
 LEAST_DROP = 0.4
-"""Of the logarithm to base 2 of a rate; what falls by less is noise."""
+"""Least drop of the base-2 logarithm of a rate; smaller ones are noise."""
 
 
 def cache_sizes(
@@ -48,7 +48,7 @@ def cache_sizes(
 
 
 def _sizes(most_bytes: int) -> list[int]:
-    """Of the parts, up to a limit.
+    """Sizes of the parts, up to a limit.
 
     >>> _sizes(16 << 10)
     [4096, 5793, 8192, 11585, 16384]

@@ -1,4 +1,4 @@
-"""What kernels take of a GPU, by the compiler's figures and without a GPU."""
+"""Resources of kernels on a GPU: the compiler's figures, without a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from feinsum.transforms import applicable_transforms, apply_spec, configurations
 __all__ = ["RecipeFigures", "figures_of_recipe", "figures_of_starts"]
 
 PREFIX = "gpu_"
-"""Of the names of families that are made for GPUs."""
+"""Prefix of the names of families for GPUs."""
 
 
 @dataclass(frozen=True)

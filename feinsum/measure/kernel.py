@@ -250,7 +250,7 @@ def _scalar(arg: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _initial_buffer(arg: Any, layout: Layout, given: Mapping[str, Any]) -> Array:
-    """What the buffer of an array holds at first: the given values, else zeros."""
+    """Initial values of an array's buffer: the given ones, else zeros."""
     if arg.name not in given:
         if arg.is_input:
             raise MeasurementError(

@@ -18,11 +18,11 @@ __all__ = ["measure_peaks", "triad_array_bytes"]
 
 _MIB = 1 << 20
 _WIDTHS = (1, 2, 4, 8, 16)
-"""Of vectors; which is the fastest depends on the compiler, so all are tried."""
+"""Lengths of vectors; the fastest depends on the compiler, so all are tried."""
 _CHAINS = 8
 """Multiply-adds that do not wait for each other: they fill two units of four cycles."""
 _PERIOD = 64
-"""So many work-items start at different numbers."""
+"""Number of work-items that start at different numbers."""
 _CTYPES = {"<f8": "double", "<f4": "float"}
 _A, _B = 0.999, 0.001
 """With these ``x = a*x + b`` goes to 1, never to subnormal numbers, which are slow."""

@@ -1,4 +1,4 @@
-"""What the process that verifies and times recipes is asked, and what it says."""
+"""Questions to the process that verifies and times recipes, and its answers."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found out about a recipe.
+    """The verdict on a recipe.
 
     Attributes:
         code: ``ok``, or the code of an error of :mod:`feinsum.errors`.

@@ -104,7 +104,7 @@ class Reference(Protocol):
         ...
 
     def footprint_bytes(self, sizes: Sizes) -> int:
-        """Of every distinct operand and of every result, each once."""
+        """Bytes of every distinct operand and of every result, each once."""
         ...
 
     def n_terms(self, sizes: Sizes) -> int:

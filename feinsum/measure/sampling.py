@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 N_SAMPLES = 24
 """Drawn entries: with so many, one wrong entry in ten is found nine times in ten."""
 BOX_ENTRIES = 1 << 22
-"""Of each operand, that are compared at a time."""
+"""Entries of each operand that are compared at a time."""
 PERIOD = 65_521
 """A prime, so that no axis of an array begins with the same entries twice."""
 

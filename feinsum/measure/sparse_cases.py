@@ -50,7 +50,7 @@ __all__ = ["SparseCase", "SparseKernel", "make_sparse_case", "ragged_sparse_case
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SKEW = 0.5
-"""Of random trees: tensors of the real world have fibers of uneven lengths."""
+"""Skew of random trees: real tensors have fibers of uneven lengths."""
 RAGGED = (11, 13, 7, 9, 5, 6, 3)
 """Extents that no number of lanes divides, all different as far as possible."""
 MOST_KERNELS = 16

@@ -1,4 +1,4 @@
-"""What an einsum with a sparse operand means, entry by entry, in numpy."""
+"""The definition of an einsum with a sparse operand, entry by entry, in numpy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["sparse_reference"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 PART_ENTRIES = 2**22
-"""Of the products that are computed at once, about."""
+"""Approximate number of products that are computed at once."""
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 

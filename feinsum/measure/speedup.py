@@ -30,11 +30,11 @@ from feinsum.transforms.nests import usual_sizes
 __all__ = ["built_baseline", "quick_sizes", "race_of"]
 
 QUICK_BYTES = 1 << 25
-"""Of all arrays."""
+"""Most bytes of all arrays."""
 QUICK_OPERATIONS = 50_000_000
-"""Of the untransformed kernel, which does about a thousand million in a second."""
+"""Most operations of the untransformed kernel, which does about 1e9 per second."""
 LONGEST = 1 << 20
-"""An extent that is not known is no longer."""
+"""Largest value for an unknown extent."""
 
 
 def quick_sizes(einsum: BatchedEinsum, known: Mapping[str, int]) -> dict[str, int]:

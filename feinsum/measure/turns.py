@@ -28,7 +28,7 @@ MOST_TIMES = 4
 
 
 class Timeable(Protocol):
-    """What can be timed: :class:`feinsum.measure.BoundKernel`, or a stand-in."""
+    """A timeable kernel: :class:`feinsum.measure.BoundKernel`, or a stand-in."""
 
     @property
     def timer(self) -> Timer: ...

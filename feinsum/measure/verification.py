@@ -30,7 +30,7 @@ PART = 1 << 16
 
 
 class Verifiable(Protocol):
-    """What can be verified: :class:`feinsum.measure.BoundKernel`, or a stand-in."""
+    """A verifiable kernel: :class:`feinsum.measure.BoundKernel`, or a stand-in."""
 
     def poison(self) -> None: ...
 

@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _answer(question: Question) -> Verdict:
-    """What a fork of this process says; how it ended, if it says nothing."""
+    """The answer of a fork of this process, or how it ended without one."""
     with tempfile.TemporaryFile() as log:
         reader, writer = os.pipe()
         child = os.fork()
@@ -101,7 +101,7 @@ def _answer_and_exit(question: Question, writer: int, log: int) -> None:
 
 
 def _lead_group(process: int) -> None:
-    """What a fork starts is ended with it; said by both, for either may be first."""
+    """Make a fork lead a group, to end its children with it; both processes call this."""
     with suppress(ProcessLookupError, PermissionError):
         os.setpgid(process, 0)
 

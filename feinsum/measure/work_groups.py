@@ -211,7 +211,7 @@ class _Run:
                 _Group(self, number, group, block).execute(at + 1)
 
     def domain(self, inames: frozenset[str]) -> Any:
-        """That of some inames, and of those that bound them, at the sizes given."""
+        """The domain of some inames, with those that bound them, at the given sizes."""
         domain, seen = self.kernel.get_inames_domain(inames), frozenset[str]()
         while seen != (inames := inames | {*domain.get_var_names(isl.dim_type.set)}):
             seen, domain = inames, self.kernel.get_inames_domain(inames)
@@ -360,7 +360,7 @@ class _Group:
 
     @cached_property
     def meanings(self) -> dict[type[Tag], Callable[[Any, Any], None]]:
-        """What statements of C do, by the tags that say it."""
+        """Interpreters of C statements, by their tags."""
         return {
             FragmentProduct: self._multiply,
             AsyncCopy: self._copy,
@@ -399,7 +399,7 @@ class _Group:
         self.copies.append([])
 
     def _await_groups(self, _insn: Any, groups: AwaitGroups) -> None:
-        """Of the groups that are closed; the last one in the list is open."""
+        """Wait for the closed groups; the last one in the list is open."""
         n_done = max(len(self.copies) - 1 - groups.n_left, 0)
         for tile, places, who, values in chain.from_iterable(self.copies[:n_done]):
             self._note_copies(tile, places, who)
@@ -436,7 +436,7 @@ class _Group:
         held[:, at : at + flat.shape[1]] = flat
 
     def read(self, name: str, indices: Sequence[Any], mask: Array) -> Array:
-        """What every work-item reads; those that are masked read anything."""
+        """The values that all work-items read; masked ones read anything."""
         array = self.array(name)
         places = self._places(name, indices, mask)
         if name not in self.private:

@@ -138,7 +138,7 @@ class _State:
                         self.run(body)
 
     def values(self, index: str, level: int | None) -> Iterator[int]:
-        """Of the index of a loop; the node of the tree moves along."""
+        """Values of a loop's index; the node of the tree moves along."""
         if level is None:
             yield from range(self.sizes.extents[index])
             return

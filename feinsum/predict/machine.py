@@ -16,7 +16,7 @@ __all__ = ["machine_of"]
 WIDE_UNITS = {"zen5", "skylake_avx512", "cascadelake", "icelake", "sapphirerapids"}
 """Microarchitectures that begin two multiply-adds of 64 bytes in a cycle."""
 CYCLES_PER_S = 3.4e9
-"""Of a core of a server under load. Virtual machines hide theirs."""
+"""Clock of a server core under load. Virtual machines hide theirs."""
 
 
 def machine_of(device: Device, peaks: DevicePeaks | None = None) -> Machine:

@@ -30,10 +30,10 @@ from feinsum.raising.nest import RaisedNest
 __all__ = ["regrouped"]
 
 MOST_FACTORS = 4
-"""Of equal indices, whose 15 groupings are all tried; of more, none or all are joined,
-since the number of groupings explodes: ten factors have 115,975."""
+"""Factors of equal indices whose 15 groupings are all tried; of more, none or all are
+joined, since the number of groupings explodes: ten factors have 115,975."""
 MOST_GROUPINGS = 16
-"""More are not asked for."""
+"""Most groupings that are requested."""
 
 Group: TypeAlias = tuple[int, ...]
 """Positions of operands that become one, in their order."""

@@ -1,4 +1,4 @@
-"""What other instructions of the same loops may not do to a row, and it to them."""
+"""Hazards between a row and the other instructions of its loops."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def _check_exchange(
     own: list[Expression],
     expand: Expand,
 ) -> None:
-    """What two instructions exchange, every iteration of their loops keeps to itself.
+    """Require that two instructions exchange values within one iteration only.
 
     Args:
-        read: all names that ``insn`` reads, but that of its output.
+        read: all names that ``insn`` reads, except its output.
         own: the expressions with its accesses.
     """
     theirs = [expand(e) for e in _expressions(other)]
@@ -202,7 +202,7 @@ def accesses_of(expression: Expression, name: str) -> list[Expression]:
 
 
 def _expressions(insn: lp.InstructionBase) -> Iterator[Expression]:
-    """What an instruction accesses; nothing for those that hide it."""
+    """Expressions that an instruction accesses; none if it hides them."""
     if isinstance(insn, lp.Assignment):
         yield insn.assignee
         yield insn.expression

@@ -167,9 +167,7 @@ def _better_of(
 
 
 def _badness(raised: RaisedKernel) -> tuple[int, int, int]:
-    """What is refused, then how many inames share a subscript, and then how little was
-    raised.
-    """
+    """Refused loops, then inames that share a subscript, then how little was raised."""
     return _refused_loops(raised), joint_inames(raised), -len(raised.raised)
 
 

@@ -1,4 +1,4 @@
-"""What raising returns: einsums found in a kernel, and parts that are none."""
+"""Results of raising: einsums found in a kernel, and parts that are none."""
 
 from __future__ import annotations
 
@@ -253,12 +253,12 @@ class RaisedNest:
 
     @property
     def scale(self) -> tuple[Expression, ...]:
-        """What each row's sum is multiplied by."""
+        """The factor of each row's sum."""
         return self.nest.scales
 
     @property
     def shift(self) -> tuple[Expression, ...]:
-        """What is added to each row's scaled sum; 0 for nothing.
+        """The term added to each row's scaled sum; 0 for none.
 
         It depends on the output inames, and may read the output where it is written.
         """

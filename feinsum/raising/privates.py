@@ -27,11 +27,11 @@ __all__ = ["Private", "Privates", "is_zero", "update_of"]
 
 @dataclass(frozen=True)
 class Private:
-    """What a private variable holds.
+    """The value of a private variable.
 
     Attributes:
         axes: the inames of its subscripts.
-        value: in terms of these and of the loops around.
+        value: in terms of these and of the enclosing loops.
         last: the instruction after which it holds this value.
         writers: all that assign it.
         around: the loops in which the value counts.
@@ -120,7 +120,7 @@ class Privates:
 
 
 def update_of(insn: lp.Assignment, value: Expression) -> Expression | None:
-    """What an instruction adds to what it assigns; None if it does something else."""
+    """The term that an instruction adds to its assignee; None if it does not add."""
     terms = value.children if isinstance(value, p.Sum) else ()
     others = [term for term in terms if term != insn.assignee]
     if len(others) != len(terms) - 1:

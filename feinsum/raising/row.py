@@ -34,7 +34,7 @@ __all__ = ["RaisedRow", "places_of", "raise_row"]
 
 @dataclass(frozen=True)
 class RaisedRow:
-    """What one instruction computes, in the kernel's own names."""
+    """The row that one instruction computes, in the kernel's own names."""
 
     instruction: str
     assignee: Expression

@@ -93,7 +93,7 @@ def _users(
 
 
 def _constant(insn: lp.InstructionBase) -> int | None:
-    """What an instruction assigns, if that is an integer in any case."""
+    """The value that an instruction assigns, if it is always the same integer."""
     is_plain = isinstance(insn, lp.Assignment) and not insn.atomicity
     if not is_plain or insn.predicates:
         return None

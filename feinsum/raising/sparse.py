@@ -241,7 +241,7 @@ class _TreeRow:
         return tuple(name for place in places for name in place.inames)
 
     def _extents(self, dense: Sequence[Expression]) -> dict[str, Extent]:
-        """Of all indices: those of nodes are as long as the axes that they are for."""
+        """Extents of all indices: those of nodes are as long as their axes."""
         stored = self.nodes.stored
         found = {i: extent for i, extent in self.boxes.items() if i not in stored}
         for iname in self.nodes.inames:
@@ -250,7 +250,7 @@ class _TreeRow:
         return found
 
     def _axis_extent(self, iname: str, marked: Sequence[Expression]) -> Extent:
-        """Of an axis with the index of a node; one that nobody knows has a name."""
+        """Extent of an axis indexed by a node; an unknown one has a name."""
         kernel, index = self.table.kernel, p.Variable(iname + INDEX)
         for entry in (e for expression in marked for e in subscripts(expression)):
             shape = kernel.get_var_descriptor(entry.aggregate.name).shape
@@ -286,7 +286,7 @@ class _TreeRow:
     def _dtype(
         self, stored: Sequence[Expression], accesses: Sequence[Access]
     ) -> np.dtype[Any]:
-        """That of all: a recipe rounds where the kernel does."""
+        """The dtype of all accesses: a recipe rounds where the kernel does."""
         table, insn = self.table, self.insn
         read = [self.nodes.bare(multiply(tuple(stored)))] if stored else []
         read += [*self.parts.scale, self.parts.shift]

@@ -165,7 +165,7 @@ def place_of(request: Request) -> Place | None:
 
 
 def _shape_and_dtype(given: Any) -> Any:
-    """What raising takes from an argument: no more of an array than this."""
+    """Everything that raising reads of an argument: an array's shape and dtype."""
     if hasattr(given, "shape") and hasattr(given, "dtype") and given.shape:
         return tuple(given.shape), np.dtype(given.dtype)
     return given

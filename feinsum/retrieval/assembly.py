@@ -87,7 +87,7 @@ def _without_computed(kernel: lp.LoopKernel, ids: Collection[str]) -> lp.LoopKer
 
 
 class _Hidden(Tag):  # type: ignore[misc]
-    """Of a scalar that stands for an array of the whole kernel, and keeps its name."""
+    """Tag of a scalar that represents an array of the whole kernel, with its name."""
 
 
 def _with_hidden_arrays(kernel: lp.LoopKernel) -> lp.LoopKernel:

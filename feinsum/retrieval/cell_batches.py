@@ -124,7 +124,7 @@ class _InLane(IdentityMapper):  # type: ignore[misc]
 
 @dataclass
 class _Batch:
-    """What takes the place of the loop over cells."""
+    """The replacement of the loop over cells."""
 
     cells: CellLoop
     fresh: Any
@@ -207,7 +207,7 @@ class _Batch:
 
     @cached_property
     def dtype(self) -> Any:
-        """That of most values, which the vector of ones has."""
+        """The dtype of most values, and of the vector of ones."""
         floats = [
             t.dtype
             for t in self.cells.private.values()

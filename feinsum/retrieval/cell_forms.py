@@ -89,9 +89,9 @@ def fastest_of(
 
 
 _TABLES = re.compile(r"^  (?=\w+ \w+\[[^;{]*\] = \{)", re.MULTILINE)
-"""Of the given kernel, which other programs declare static: it is timed at its best."""
+"""Tables of the given kernel: static in other programs, and therefore in timings."""
 GIVEN, CALLED = 0, 1
-"""In the place of the width of a batch."""
+"""Values in place of the width of a batch."""
 
 
 def _as_given(
@@ -206,7 +206,7 @@ def _timed(
 
 
 def _arguments(kernel: lp.LoopKernel) -> dict[str, dict[str, Any]]:
-    """What a call is made of: arrays of random numbers, and a loop of some cells."""
+    """Arguments of a call: random arrays, and a loop over some cells."""
     scalars = {
         arg.name: 0 if k == 0 else N_CELLS
         for k, arg in enumerate(_ordered_bounds(kernel))

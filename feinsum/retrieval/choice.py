@@ -183,7 +183,7 @@ def _confirms_claim(candidate: Candidate, seen: Judgement, trust: Trust) -> bool
 
 
 def _share(here: Device, there: Device) -> float:
-    """What is here of the units and of the vectors with which a record was made."""
+    """Share of a record's compute units and vector width that this device has."""
     units = here.compute_units / max(1, there.compute_units)
     if here.processor is None or there.processor is None:
         return min(1.0, units)

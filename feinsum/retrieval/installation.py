@@ -50,12 +50,12 @@ def _versions() -> tuple[str, ...]:
 
 
 SUFFIXES = (".c", ".jsonl", ".py")
-"""Of files that decide: modules, what the host compiles, packaged facts."""
+"""Suffixes of files that decide: modules, C sources, packaged facts."""
 
 
 @cache
 def _source_digest() -> str:
-    """Of the files of this installation, for its version may stay as it is."""
+    """Digest of the files of this installation, as its version may stay the same."""
     found = hashlib.sha256()
     for name in _OURS:
         folder = Path(import_module(f"feinsum.{name}").__path__[0])

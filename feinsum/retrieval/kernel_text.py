@@ -72,7 +72,7 @@ def _named(attributes: Mapping[str, object]) -> str:
 
 
 def _attributes(value: object) -> dict[str, object]:
-    """What an object of a library has: in its dictionary, and in its slots."""
+    """Attributes of a library's object, in its dictionary and in its slots."""
     slots = {n for kind in type(value).__mro__ for n in getattr(kind, "__slots__", ())}
     if not slots and not hasattr(value, "__dict__"):
         raise NoTextError(f"a {type(value).__qualname__} cannot be written as text")

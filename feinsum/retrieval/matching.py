@@ -365,7 +365,7 @@ def _has_room(record: TuningRecord, form: CanonicalForm, extents: Extents) -> bo
 
 
 def _has_vectors(record: TuningRecord, form: CanonicalForm, device: Device) -> bool:
-    """What was measured here is what it is."""
+    """Whether vectors suffice; always if the fact was measured on this device."""
     is_measured_here = record.environment.device.is_surely(device)
     return is_measured_here or has_vectors(
         record.spec, _einsum_of(record, form), device
@@ -373,7 +373,7 @@ def _has_vectors(record: TuningRecord, form: CanonicalForm, device: Device) -> b
 
 
 def _einsum_of(record: TuningRecord, form: CanonicalForm) -> BatchedEinsum:
-    """That in whose names a recipe speaks."""
+    """The einsum whose names a recipe uses."""
     frame = record.workload_text
     return form.einsum if frame == form.text else from_text(frame)
 

@@ -97,7 +97,7 @@ def _likeness(one: NestSelection, kernel: lp.LoopKernel) -> tuple[Any, ...]:
 
 
 def _description(name: str, kernel: lp.LoopKernel) -> str:
-    """Of an array all but its name; other names stand for themselves."""
+    """Everything about an array but its name; other names stand for themselves."""
     array = kernel.arg_dict.get(name, kernel.temporary_variables.get(name))
     if not isinstance(array, (lp.ArrayArg, lp.TemporaryVariable)):
         return name

@@ -85,8 +85,8 @@ _PERMANENT = {
                              UnknownTransformError, WrongResultError)),
 }  # fmt: skip
 _TRANSIENT = {TrialCrashError.code, TrialTimeoutError.code, MeasurementError.code}
-"""What may have been the fault of the hour, as may be a recipe that is slow on a busy
-machine; it is remembered for a day."""
+"""Failures that may be transient, such as a recipe that is slow on a busy machine;
+they are remembered for a day."""
 _DAY = timedelta(days=1)
 
 _LOCK = "verification.lock"

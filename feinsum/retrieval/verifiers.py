@@ -34,7 +34,7 @@ COMMAND = (sys.executable, "-W", "ignore", "-m", "feinsum.measure.verifier")
 START_S = 60.0
 """How long the process may take beyond the answer, as when it loads Loopy."""
 LONGEST_BYTES = 1 << 15
-"""Of a question: a pipe takes so much, also where nobody reads."""
+"""Longest question: a pipe buffers so much without a reader."""
 EXIT_S = 1.0
 """How long a process that broke off may take to end."""
 _PART = 65536
@@ -128,7 +128,7 @@ def _surroundings() -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class _Resources:
-    """What is to be cleared away when a process is not needed any more."""
+    """Resources to release when a process is no longer needed."""
 
     process: subprocess.Popen[bytes]
     folder: tempfile.TemporaryDirectory[str]

@@ -98,7 +98,7 @@ def _first_that_works(
 
 
 class DeviceState(NamedTuple):
-    """What is known of a device.
+    """State of a device.
 
     Attributes:
         device: None for a target that has none to offer.

@@ -37,7 +37,7 @@ _WORKS = "works"
 
 
 class _Probed(dict[str, str]):
-    """What probes of this process found."""
+    """Results of the probes of this process."""
 
 
 def why_not(target: Target, device: Device) -> str:
@@ -54,7 +54,7 @@ def why_not(target: Target, device: Device) -> str:
 
 
 def _found(key: str, target: Target, device: Device) -> str:
-    """What works is remembered on disk; what does not may be mended any time."""
+    """The result of a probe; only successes are cached, as failures may be fixed."""
     if target.is_in_process:
         return _trouble(target.open(device))
     cache = default_cache()
@@ -67,7 +67,7 @@ def _found(key: str, target: Target, device: Device) -> str:
 
 
 def _asked(device: Device) -> str:
-    """What a separate process finds out, or how it ended."""
+    """The result of a probe in a separate process, or how that ended."""
     command = (sys.executable, "-W", "ignore", "-m", "feinsum.targets.probing")
     ended = run_to_end((*command, device.id), limit_s=LIMIT_S)
     if ended.code is None:

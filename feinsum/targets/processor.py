@@ -42,12 +42,12 @@ Linux switches RDSEED off on Zen 5, for a fault, and hypervisors hide the moves.
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 Block = Mapping[str, str]
-"""What ``/proc/cpuinfo`` says of one logical processor."""
+"""The lines of ``/proc/cpuinfo`` on one logical processor."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """What ``/proc/cpuinfo`` calls things on an architecture."""
+    """Names in ``/proc/cpuinfo`` on an architecture."""
 
     vendor: str
     family: str

@@ -1,4 +1,4 @@
-"""What a target is: code for a kind of machine, built, run and timed.
+"""The protocol of targets: code for a kind of machine, built, run and timed.
 
 A :class:`Target` finds devices and opens them. An :class:`OpenDevice` prepares a
 translation unit, builds it, holds arrays and says what it runs on. A :class:`Built`
@@ -38,7 +38,7 @@ Timer: TypeAlias = Literal["cuda-events", "opencl-profiling", "wall"]
 
 @dataclass(frozen=True)
 class Memory:
-    """What a device has.
+    """Memory of a device.
 
     Attributes:
         total_bytes: of its global memory.
@@ -163,7 +163,7 @@ class OpenDevice(Protocol):
         ...
 
     def environment(self, policy: Mapping[str, str | int | float]) -> Environment:
-        """What a timing on this device depends on.
+        """Everything that a timing on this device depends on.
 
         Args:
             policy: how times are measured (rounds, warm-up, timer).

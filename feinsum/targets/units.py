@@ -51,7 +51,7 @@ class HeldCode:
 
 
 class HostProgram(Protocol):
-    """What takes the place of a kernel."""
+    """A replacement of a kernel."""
 
     def run(self, values: Mapping[str, Any], scratch: dict[Any, Any]) -> None:
         """Compute the results.

@@ -65,7 +65,7 @@ def print_names(relabeling: Relabeling) -> None:
 
 
 def print_pairs(what: str, pairs: Iterable[tuple[object, object]]) -> None:
-    """What becomes what, on one line."""
+    """Print a renaming on one line."""
     renaming = ", ".join(f"{old} -> {new}" for old, new in pairs)
     typer.echo(f"{what}: {renaming or '(none)'}")
 

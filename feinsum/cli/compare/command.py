@@ -37,7 +37,7 @@ Examples:
 """
 
 NOISE = 0.2
-"""Of the median, the interquartile range above which times say little."""
+"""Interquartile range, over the median, above which times say little."""
 CURE = "compare again on an idle machine ('feinsum doctor' says how busy it is)"
 
 SUFFIXES = (".pdf", ".png", ".svg")

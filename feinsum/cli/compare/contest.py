@@ -31,12 +31,12 @@ STEP_S, REST_S = 0.005, 0.5
 
 @dataclass(frozen=True)
 class Subject:
-    """What everybody evaluates.
+    """The einsum that all contestants evaluate.
 
     Attributes:
         subscripts: of letters.
         expected: the result.
-        n_terms: how many products are summed at most.
+        n_terms: most products in a sum.
     """
 
     subscripts: str
@@ -166,7 +166,7 @@ def _entered(rival: Rival, subject: Subject) -> tuple[Outcome, Evaluate | None]:
 def _checked(
     outcome: Outcome, prepare: Callable[[], Evaluate], subject: Subject
 ) -> tuple[Outcome, Evaluate | None]:
-    """What evaluates, unless it fails or is wrong."""
+    """The evaluation, unless it fails or is wrong."""
     try:
         evaluate = prepare()
         error = largest_error(np.asarray(evaluate()), subject.expected)
@@ -187,7 +187,7 @@ def _left_out(outcome: Outcome, why: str) -> Outcome:
 
 
 def _note(call: PreparedCall) -> str:
-    """What computes our result, in words."""
+    """How our result is computed, in words."""
     return ", ".join(_parts(call))
 
 

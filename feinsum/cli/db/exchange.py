@@ -140,7 +140,7 @@ def import_(
 
 
 def _entries(file: str) -> Iterator[Entry]:
-    """What a file holds, or what stands for one."""
+    """The entries of a file, of standard input or of the packaged facts."""
     from feinsum.db import shipped_facts
     from feinsum.db.exchange import read_file, read_lines
 
@@ -152,7 +152,7 @@ def _entries(file: str) -> Iterator[Entry]:
 
 
 def _believed(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """What is there but for retractions."""
+    """All entries except retractions."""
     from feinsum.db.exchange import Bad
     from feinsum.records import Retraction
 

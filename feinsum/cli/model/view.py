@@ -22,7 +22,7 @@ Times over those of the best known recipe, on workloads that were left out.
 
 @dataclass(frozen=True)
 class Fit:
-    """What a fit was made of, and how well it ranks what was left out.
+    """The data of a fit, and how well it ranks the data left out.
 
     Attributes:
         plain, corrected: rankings without and with a model.
@@ -35,7 +35,7 @@ class Fit:
     output: Path | None
 
     def print(self) -> None:
-        """What was left out, then a table of 80 columns at most."""
+        """Print the data left out, then a table of 80 columns at most."""
         for reason, n in self.samples.left_out.items():
             typer.echo(f"left out: {n} ({reason})")
         typer.echo(

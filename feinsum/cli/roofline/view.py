@@ -93,7 +93,7 @@ class View:
         return fact is not None and not fact.environment.device.is_surely(here)
 
     def chart(self) -> Chart:
-        """What is drawn: rates in Gop/s over operations per byte."""
+        """The chart: rates in Gop/s over operations per byte."""
         from feinsum.drawing import Chart, Dot, Step
 
         dots = [

@@ -47,14 +47,14 @@ class Placed:
 
     @property
     def operations_per_s(self) -> float | None:
-        """What the fact reached."""
+        """The rate of the fact."""
         if self.fact is None:
             return None
         return self.fact.measurement.giga_operations_per_s * 1e9
 
 
 def of_suite(name: str, dtype: str, max_gflop: float | None) -> list[Workload]:
-    """The entries of a suite; ``max_gflop`` is of those of TCCG."""
+    """The entries of a suite; ``max_gflop`` limits those of TCCG."""
     from feinsum.suites import read_suite
 
     entries: Iterable[SuiteEntry] = read_suite(name)
@@ -83,7 +83,7 @@ def of_targets(
     dtype: str,
     values: Sequence[str] | None,
 ) -> list[Workload]:
-    """What stands on the command line, the einsums first, with the given values.
+    """The workloads of the command line, einsums first, at the given values.
 
     Raises:
         typer.BadParameter: if a value is of no size parameter.
@@ -148,7 +148,7 @@ def placed(
 
 
 def bound_under(one: Placed, peaks: DevicePeaks) -> Bound | None:
-    """What the levels of a device move at least for a workload; None if not known."""
+    """Least traffic of the levels of a device for a workload; None if not known."""
     from feinsum.bounds import bound_at, levels_of
     from feinsum.errors import FeinsumError
     from feinsum.ir import from_text

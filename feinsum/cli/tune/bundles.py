@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["ARCHITECTURE", "export_trials", "import_trials"]
 
 ARCHITECTURE = "sm_90"
-"""What is compiled for by default: the H100."""
+"""Default target architecture: the H100."""
 
 
 def export_trials(

@@ -199,7 +199,7 @@ def _read(
     rows: str | None,
     dtype: str,
 ) -> tuple[BatchedEinsum | lp.TranslationUnit, dict[str, int]]:
-    """What a target names: the kernel of a file, or an einsum, with its profile."""
+    """The subject of a target: the kernel of a file, or an einsum with its profile."""
     if is_file(target):
         return read_translation_unit(target), {}
     if sparse is None:

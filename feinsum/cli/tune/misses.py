@@ -1,4 +1,4 @@
-"""What others asked for in vain, as workloads to tune."""
+"""Failed look-ups of others, as workloads to tune."""
 
 from __future__ import annotations
 

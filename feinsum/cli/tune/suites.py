@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "read_suites"]
 
 FIELDS = ("einsum", "sizes", "size", "dtype")
-"""Of a workload in CSV or JSON; only the first is required."""
+"""Fields of a workload in CSV or JSON; only the first is required."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A workload that is to be tuned.
+    """A workload to tune.
 
     Attributes:
         name: of the entry of a suite, or where it is in a file.

@@ -1,4 +1,4 @@
-"""What a tuning shows: a progress bar and a table, or lines of JSON."""
+"""Output of a tuning: a progress bar and a table, or lines of JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["JsonLines", "ProgressBar", "is_noisy", "why_failed"]
 
 
 NOISE = 0.2
-"""Of the median, the interquartile range above which times say little."""
+"""Interquartile range, over the median, above which times say little."""
 NOISY = (
     "the times are noisy: the interquartile range of the best exceeds a fifth of its "
     "median; repeat with --fresh on an idle machine (see 'feinsum doctor'), or at "

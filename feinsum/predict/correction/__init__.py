@@ -1,6 +1,6 @@
-"""What trials say of analytic costs: a correction that is learnt, and bounded.
+"""A learnt, bounded correction of analytic costs, from trials.
 
-:mod:`features <feinsum.predict.correction.features>` are what it looks at,
+:mod:`features <feinsum.predict.correction.features>` are its inputs,
 :mod:`model <feinsum.predict.correction.model>` is the correction as data,
 :mod:`files <feinsum.predict.correction.files>` says which one is in use,
 :mod:`samples <feinsum.predict.correction.samples>` are trials that can be learnt from,

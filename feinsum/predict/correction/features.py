@@ -1,7 +1,7 @@
-"""What a correction looks at: numbers of a recipe, and numbers of what it computes.
+"""Features of a correction: numbers of a recipe, and numbers of its workload.
 
-Only differences between recipes of one workload matter, so what is said of workload
-and machine alone would order nothing. It decides what the numbers of a recipe count:
+Only differences between recipes of one workload matter, so features of workload and
+machine alone would order nothing. They decide how the numbers of a recipe count:
 see :mod:`feinsum.predict.correction.model`.
 """
 
@@ -126,10 +126,10 @@ _PLACES = {
 """For each family its own column, and those of its parameters."""
 
 BOUNDED_OPERANDS, BOUNDED_ROWS = 4, 16
-"""Of larger einsums a bound takes longer than a prediction should."""
+"""Bounds of larger einsums take longer than a prediction should."""
 
 LEAST, MOST = 1e-30, 1e30
-"""Beyond these a number is no extent and no time that anyone meant."""
+"""Limits of plausible extents and times."""
 
 
 def recipe_features(einsum: BatchedEinsum, recipes: Sequence[Costed]) -> Values:

@@ -31,7 +31,7 @@ NO_MODEL = "none"
 """The value of the variable for analytic costs alone."""
 
 SHIPPED = Path(__file__).parents[1] / "model.json"
-"""What comes with this installation, if anything does."""
+"""The model of this installation, if any."""
 
 MOST_BYTES = 1 << 20
 
@@ -78,7 +78,7 @@ def read_correction(source: str | Path) -> Correction:
 
 
 def _text(path: Path) -> bytes:
-    """What a file holds, if that is not too long."""
+    """The contents of a file, if not too long."""
     try:
         if not path.is_file():
             raise ModelError("there is no such file")

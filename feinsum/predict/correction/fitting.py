@@ -43,7 +43,7 @@ FARTHEST = log(10)
 PENALTIES = tuple(10.0**k for k in range(-3, 6))
 
 LEAST_SCALE = 0.25
-"""Of a feature: what hardly differed in the trials must not count for much."""
+"""Least scale of a feature: one that hardly varied in the trials must count little."""
 
 MOST = 1e3
 N_DIGITS = 5
@@ -97,7 +97,7 @@ def fit(groups: Sequence[Group], fitted_at: str = "") -> Correction:
 
 
 def _recipe_features(groups: Sequence[Group]) -> tuple[Feature, ...]:
-    """What differs between recipes, on the scale on which it differs in the trials."""
+    """Features that differ between recipes, scaled by their spread in the trials."""
     deviations = [group.recipe - group.recipe.mean(axis=0) for group in groups]
     spreads = np.concatenate(deviations).std(axis=0)
     return tuple(
@@ -107,7 +107,7 @@ def _recipe_features(groups: Sequence[Group]) -> tuple[Feature, ...]:
 
 
 def _context_features(groups: Sequence[Group]) -> tuple[Feature, ...]:
-    """What differs between workloads; the first is one, and stays one."""
+    """Features that differ between workloads; the first is the constant one."""
     table = np.array([group.context for group in groups])
     centres, spreads = table.mean(axis=0), table.std(axis=0)
     centres[0], spreads[0] = 0.0, 1.0
@@ -163,5 +163,5 @@ def _scale(spread: float) -> float:
 
 
 def _rounded(value: float) -> float:
-    """So many digits as mean something; within what a model may have."""
+    """Round to the significant digits, within the limits of a model."""
     return float(f"{min(max(value, -MOST), MOST):.{N_DIGITS}g}")

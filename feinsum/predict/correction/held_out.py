@@ -16,7 +16,7 @@ __all__ = ["FEWEST_RANKED", "N_FIRST", "Ranking", "held_out", "slowdowns"]
 N_FIRST = 5
 
 FEWEST_RANKED = 6
-"""Of a group: of fewer recipes five are always the best five."""
+"""Fewest recipes of a group: of fewer, any five are the best five."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def held_out(groups: Sequence[Group]) -> tuple[Ranking, Ranking]:
 
 
 def slowdowns(group: Group, correction: Correction) -> tuple[float, float]:
-    """Of the first recipe, and of the best of the first five, over the best known."""
+    """Slowdowns of the first recipe, and of the best of the first five."""
     costs = np.array([recipe.seconds for recipe in group.recipes])
     factors = correction.factors(group.recipe, group.context)
     order = np.argsort(costs * factors, kind="stable")

@@ -39,7 +39,7 @@ from feinsum.transforms.ranking import Costed
 __all__ = ["ANALYTIC", "LIMIT", "MODEL_VERSION", "Correction", "Feature", "corrected"]
 
 MODEL_VERSION = 1
-"""Of the form of a correction, and of what its features mean."""
+"""Version of the form of a correction and of the meaning of its features."""
 
 LIMIT = 3.0
 """The largest factor; the smallest is its reciprocal."""
@@ -67,7 +67,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class Correction(Document):
-    """What was learnt from trials.
+    """A correction learnt from trials.
 
     Attributes:
         version: see :data:`MODEL_VERSION`.
@@ -117,7 +117,7 @@ class Correction(Document):
         return not (self.recipe or self.context)
 
     def factors(self, recipe: Values, context: Values) -> Values:
-        """What the costs of recipes that are compared are to be multiplied by.
+        """Factors for the costs of the compared recipes.
 
         Args:
             recipe: a row of features for each; see :func:`recipe_features`.

@@ -30,20 +30,20 @@ from feinsum.transforms.ranking import Costed, at_sizes
 __all__ = ["Group", "Samples", "samples_of"]
 
 MOST_CHARACTERS = 4000
-"""Of the text of a workload; longer ones are seldom tuned and slow to read."""
+"""Longest text of a workload; longer ones are seldom tuned and slow to read."""
 
 MOST_RECIPES = 500
-"""Of a group: the latest count, so that no workload can fill the memory."""
+"""Most recipes of a group, the latest ones: no workload can fill the memory."""
 
 LEAST, MOST = 1e-12, 1e12
 """Beyond these a number is no time, and no ratio of times, that anyone measured."""
 
 FEWEST_RECIPES = 2
-"""Of a group: a single one is compared with none."""
+"""Fewest recipes of a group: a single one cannot be compared."""
 
 
 class Place(NamedTuple):
-    """What trials have in common that can be compared."""
+    """The common properties of comparable trials."""
 
     workload_text: str
     sizes: tuple[tuple[str, int], ...]
@@ -72,7 +72,7 @@ class Group:
 
     @property
     def notation(self) -> str:
-        """That of the einsum, without extents: workloads that share one are alike."""
+        """Einsum notation without extents: workloads that share it are alike."""
         return self.workload_text.partition(" | ")[0]
 
 
@@ -87,7 +87,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Samples:
-    """What trials can be learnt from.
+    """Trials to learn from.
 
     Attributes:
         left_out: how many trials were not taken, by reason.
@@ -144,7 +144,7 @@ def _place(trial: Trial) -> Place:
 
 
 def _sample(trial: Trial) -> Sample | str:
-    """What is learnt from a trial, or why nothing is."""
+    """The sample of a trial, or why it gives none."""
     if not trial.is_ok:
         return "failed"
     if not _is_time(trial.cost):

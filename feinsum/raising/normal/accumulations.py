@@ -64,7 +64,7 @@ def _accumulated(
 def _own_and_added(
     insn: lp.InstructionBase, program: Program
 ) -> tuple[Expression, Expression] | None:
-    """What an instruction assigns to, and what it adds to that."""
+    """The assignee of an instruction, and the term that it adds."""
     if not is_plain(insn) or insn.id not in program.exact:
         return None
     terms = terms_of(insn.expression)

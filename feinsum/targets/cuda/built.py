@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 __all__ = ["CudaBuilt", "DeviceArray", "cache_state", "check_launch"]
 
 CACHES = ("warm", "flushed")
-"""What a timed run finds in the cache of the GPU; the first is the default."""
+"""State of the GPU's cache before a timed run; the first is the default."""
 
 
 def cache_state() -> str:
-    """What the variable says.
+    """The state that the variable chooses.
 
     Raises:
         MeasurementError: if it is neither.

@@ -37,16 +37,16 @@ from feinsum.targets.quicker import quicker
 __all__ = ["STATIC_SHARED_BYTES", "CudaCode", "CudaLaunch", "CudaTarget", "generated"]
 
 STATIC_SHARED_BYTES = 48 << 10
-"""Of shared memory that a kernel declares; more is asked for at the launch."""
+"""Most shared memory that a kernel declares; more is requested at the launch."""
 
 LEAST_CAPABILITY = "feinsum_least_capability"
-"""The macro by which a source says what compute capability it takes."""
+"""The macro with the least compute capability for a source."""
 
 ALIGNMENT = 16
-"""Of shared arrays, in bytes: the most that one instruction moves."""
+"""Alignment of shared arrays in bytes: the most that one instruction moves."""
 
 SHARED = "feinsum_shared"
-"""The memory that is asked for at the launch."""
+"""Name of the memory requested at the launch."""
 
 
 def _source_digest() -> str:
@@ -133,7 +133,7 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
         return access_expr.attr("s")[index]
 
     def get_array_arg_declarator(self, arg: Any, is_written: bool) -> Any:
-        """What is only read is so by its type: the compiler takes the path for that."""
+        """Read-only arrays are const: the compiler uses the read-only path for them."""
         return self._pointer(arg, is_written)
 
     def get_temporary_arg_decl(self, temp_var: Any, is_written: bool) -> Any:
@@ -228,7 +228,7 @@ def _is_integer(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class CudaCode:
-    """What Loopy generates for a kernel.
+    """Code that Loopy generates for a kernel.
 
     Attributes:
         source: CUDA C++, for NVRTC.

@@ -1,6 +1,6 @@
-"""What the target needs of a driver, and CuPy behind it: the one door to GPUs.
+"""The driver that the target needs, with CuPy behind it: the only access to GPUs.
 
-Without a driver nothing of CuPy is loaded: its library says what there is.
+Without a driver nothing of CuPy is loaded: its library lists the devices.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NO_DEVICE = 100
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What a driver says of a GPU.
+    """Properties of a GPU, by its driver.
 
     Attributes:
         capability: major and minor number.
@@ -81,11 +81,11 @@ class Session(Protocol):
         ...
 
     def einsum(self, subscripts: str, arrays: Sequence[Any], stream: Any = None) -> Any:
-        """What the libraries of the vendor compute, as a new array in C's order."""
+        """The result of the vendor's libraries, as a new array in C order."""
         ...
 
     def function(self, binary: CudaBinary, name: str, shared_bytes: int) -> Any:
-        """A kernel that is loaded, which may ask for that much at the launch."""
+        """A loaded kernel that may take ``shared_bytes`` at the launch."""
         ...
 
     def launch(
@@ -140,7 +140,7 @@ def cuda_errors(
 
 
 def explained(said: str) -> str:
-    """What a code of CUDA means for the user.
+    """The meaning of a CUDA error code for the user.
 
     >>> explained("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access")[:44]
     'the kernel accessed memory that is not its o'
@@ -417,5 +417,5 @@ _FOUND: list[Driver] = [CupyDriver()]
 
 
 def find_driver() -> Driver:
-    """That of CuPy; tests put another one in its place, where there is no GPU."""
+    """The driver of CuPy; tests replace it where there is no GPU."""
     return _FOUND[-1]

@@ -1,4 +1,4 @@
-"""What a kernel takes of a multiprocessor, and how many work-items fit there.
+"""Resources that a kernel takes of a multiprocessor, and its occupancy.
 
 Source: NVIDIA, CUDA C++ Programming Guide, "Compute Capabilities", the table of
 technical specifications; NVIDIA, CUDA Occupancy Calculator.
@@ -23,20 +23,20 @@ __all__ = [
 
 WARP = 32
 MOST_THREADS = 1024
-"""Of one work-group."""
+"""Most work-items of a work-group."""
 MOST_REGISTERS = 255
-"""Of one work-item."""
+"""Most registers of a work-item."""
 REGISTERS = 1 << 16
-"""Of a multiprocessor."""
+"""Registers of a multiprocessor."""
 MOST_SPILLED = 512
-"""Bytes of a work-item; a kernel that spills more is not worth its time."""
+"""Most spilled bytes of a work-item; kernels that spill more are too slow."""
 REGISTER_STEP = 256
-"""Registers are given to warps in such steps."""
+"""Granularity of the registers of a warp."""
 
 
 @dataclass(frozen=True)
 class KernelFigures:
-    """What ptxas says of a kernel.
+    """Resources of a kernel, by ptxas.
 
     Attributes:
         registers: of a work-item.
@@ -85,10 +85,10 @@ def _number(text: str, what: str) -> int:
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """What one multiprocessor has.
+    """Resources of a multiprocessor.
 
     Attributes:
-        threads, groups: that it holds at once.
+        threads, groups: most that are resident at once.
         shared_bytes: for all groups on it.
         group_shared_bytes: for one group, if the launch asks for it.
         reserved_bytes: that each group takes beside its own.
@@ -116,7 +116,7 @@ _KNOWN = {
 
 
 def multiprocessor_of(capability: int) -> Multiprocessor:
-    """That of a compute capability, or of the nearest older one that is known.
+    """The multiprocessor of a compute capability, or of the nearest older known one.
 
     Args:
         capability: as a number, such as 90.

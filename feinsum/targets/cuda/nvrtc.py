@@ -49,7 +49,7 @@ typedef long int64_t; typedef unsigned long uint64_t;
 
 @dataclass(frozen=True)
 class CudaBinary:
-    """What a source became.
+    """A compiled source.
 
     Attributes:
         source: CUDA C++.
@@ -81,10 +81,10 @@ class Nvrtc:
     architectures: tuple[int, ...]
 
     def architecture_for(self, capability: tuple[int, int]) -> str:
-        """What to compile for: the device itself, or PTX for a newer one.
+        """The architecture to compile for: the device itself, or PTX for a newer one.
 
         Raises:
-            BuildError: if the device is older than all that the compiler knows.
+            BuildError: if the device is older than all that the compiler supports.
         """
         wanted = 10 * capability[0] + capability[1]
         if wanted in self.architectures:

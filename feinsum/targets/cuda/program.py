@@ -35,7 +35,7 @@ _DIALECT = f"""{PREAMBLE}
 #define SPLAT(type, x) (type(x))
 {_NAMES}
 """
-"""What makes CUDA C++ of it."""
+"""Macros that make it CUDA C++."""
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ def _examined(command: tuple[str, ...], named_by: str) -> Compiler:
 
 
 def _run(words: Sequence[str], folder: str | None = None) -> str:
-    """What a command writes; it and all that it started end with the limit."""
+    """The output of a command; its processes end at the time limit."""
     # gcc finds its own parts by PATH, which services of systemd and cron may lack.
     env = {"PATH": os.defpath, **os.environ, "LC_ALL": "C"}
     ended = run_to_end(words, limit_s=LIMIT_S, env=env, cwd=folder)

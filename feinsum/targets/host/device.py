@@ -206,7 +206,7 @@ def host_device(threads: int) -> Device:
 
 
 def _name() -> str:
-    """What the system calls the processor; on clouds that says little."""
+    """The system's name of the processor; on clouds it says little."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:

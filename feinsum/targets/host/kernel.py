@@ -25,11 +25,11 @@ __all__ = ["HostCode", "HostKernel", "Launch"]
 
 @dataclass(frozen=True)
 class HostCode:
-    """What Loopy generates for a kernel.
+    """Code that Loopy generates for a kernel.
 
     Attributes:
         source: for the C compiler.
-        n_launches: how many regions of the pool one call is.
+        n_launches: number of parallel regions of one call.
         has_vectors: whether its loops are vectors already.
         has_integers: whether an array has entries that wrap.
         has_conditional_reads: whether conditions decide which entries are read.

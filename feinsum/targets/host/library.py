@@ -50,8 +50,8 @@ def load_with_content(
 
 
 def _key(compiler: Compiler, source: str, flags: tuple[str, ...]) -> str:
-    """Of all that decides the code, the processor too: ``native`` means another one
-    where a folder is shared by machines.
+    """Key of everything that determines the code, including the processor: ``native``
+    differs between machines that share a folder.
     """
     processor = host_processor()
     given = ("shared object", *compiler.command, compiler.version, *flags,

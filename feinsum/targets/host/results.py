@@ -45,7 +45,7 @@ STEPS = 8
 
 
 def idle_limit_bytes() -> int:
-    """What the variable says; by default 1 GiB, or an eighth of the memory.
+    """The value of the variable; by default 1 GiB, or an eighth of the memory.
 
     Raises:
         MeasurementError: if the variable is no number.
@@ -141,7 +141,7 @@ class _Block(NamedTuple):
 
 
 class _Lease:
-    """What an array in a block belongs to, and with it every view of the array.
+    """The owner of an array in a block, and of every view of the array.
 
     Numpy holds the object that offers an array by this interface. Of a memoryview it
     would hold what that shows, and not the memoryview.

@@ -14,8 +14,7 @@ OPENMP_VARIABLE = "OMP_NUM_THREADS"
 
 
 def n_threads() -> int:
-    """That of ``FEINSUM_NUM_THREADS``, of ``OMP_NUM_THREADS``, or the cores that the
-    process may use.
+    """``FEINSUM_NUM_THREADS``, else ``OMP_NUM_THREADS``, else the available cores.
 
     Raises:
         DeviceUnavailableError: if the first variable is no positive number.

@@ -34,12 +34,12 @@ _GENERATING = Lock()
 _CPU = 1 << 1
 """``CL_DEVICE_TYPE_CPU``."""
 _MACHINE = "_lpy_cl_kernels"
-"""What the generated code calls what is given to it in place of the kernels."""
+"""Name, in the generated code, of the object passed in place of the kernels."""
 
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """What Loopy generates for a kernel.
+    """Code that Loopy generates for a kernel.
 
     Attributes:
         source: for the OpenCL compiler.
@@ -125,7 +125,7 @@ class _ProgramExecutor(PyOpenCLExecutor):  # type: ignore[misc]
 
     @cached_property
     def _info(self) -> SimpleNamespace:
-        """What launches the program; of OpenCL kernels there are none."""
+        """The object that launches the program; it has no OpenCL kernels."""
         kernel = self.t_unit[self.entrypoint]
         names = get_kernel_arg_info(kernel).passed_arg_names
         scalars = {

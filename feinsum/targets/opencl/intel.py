@@ -21,7 +21,7 @@ __all__ = ["comes_last", "driver", "load_platforms"]
 PLATFORM = "Intel(R) OpenCL"
 LIBRARY = "libintelocl.so"
 SYSTEM_LISTS = Path("/etc/OpenCL/vendors")
-"""What the loader reads where neither variable is set."""
+"""Folder that the loader reads if neither variable is set."""
 VARIABLE, OTHER_VARIABLE = "OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"
 
 

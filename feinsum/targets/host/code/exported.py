@@ -1,4 +1,4 @@
-"""What a compiled kernel exports."""
+"""The symbol that a compiled kernel exports."""
 
 __all__ = ["ENTRY"]
 

@@ -23,8 +23,8 @@ _LIDS = tuple(f"_lid{axis}" for axis in range(N_AXES))
 
 _SMALL = "static inline __attribute__((always_inline)) void"
 _LARGE = "static __attribute__((noinline)) void"
-"""Of work-items with large arrays, to which a call costs nothing: gcc 12 forgets that
-pointers are restricted when it inlines a function, and then copies entry by entry.
+"""For work-items with large arrays, where a call costs nothing: when gcc 12 inlines a
+function, it forgets that pointers are restricted, and copies entry by entry.
 """
 
 _GROUPS = Template("""\

@@ -15,7 +15,7 @@ LARGE_BYTES = 16 * 1024
 stack may not hold them."""
 
 ALIGNMENT = 64
-"""Of every array that is allocated for a kernel, in bytes: a cache line."""
+"""Alignment of arrays allocated for a kernel, in bytes: a cache line."""
 
 
 def global_temporaries(kernel: Any) -> list[Any]:
@@ -42,7 +42,7 @@ def scratch_places(kernel: Any) -> dict[str, int]:
 
 
 def bytes_in_scratch(temporary: Any) -> int:
-    """Of a large private array, rounded up; 0 if it is not large."""
+    """Size of a large private array, rounded up; 0 if it is not large."""
     is_private = temporary.address_space == AddressSpace.PRIVATE
     if not is_private or temporary.initializer is not None or temporary.base_storage:
         return 0

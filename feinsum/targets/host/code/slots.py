@@ -27,7 +27,7 @@ typedef char *(*feinsum_arena_t)(size_t);"""
 
 
 def pool_preamble(_info: Any) -> Iterator[tuple[str, str]]:
-    """What the entry point of a kernel is given."""
+    """Declarations for the argument of a kernel's entry point."""
     yield ("00_pool", POOL)
 
 

@@ -29,12 +29,12 @@ from feinsum.targets.host.code.vectors import VECTORS
 __all__ = ["VERSION", "EmbeddedCTarget", "HostCTarget", "StandaloneCTarget"]
 
 VERSION = 1
-"""Of what the code does; a part of the environment of facts."""
+"""Version of the code's behaviour; a part of the environment of facts."""
 
 
 def _source_digest() -> str:
-    """Of the modules of this room: Loopy keeps code on disk by the hash of a target,
-    and that of an older source must not come back.
+    """Digest of the modules of this folder: Loopy caches code on disk by the hash of a
+    target, and code of an older source must not come back.
     """
     found = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
@@ -84,7 +84,7 @@ class _VectorCTarget(CWithGNULibcTarget):  # type: ignore[misc]
 
 
 MOST_STACK_BYTES = 1 << 16
-"""Of one array of a plain function."""
+"""Largest array on the stack of a plain function."""
 
 
 class EmbeddedCTarget(_VectorCTarget):
@@ -171,7 +171,7 @@ def _has_room(temporary: Any) -> bool:
 
 
 def _mark(barrier: Any) -> Any:
-    """What a statement waits for that waits for a barrier."""
+    """The replacement of a barrier that statements wait for."""
     return lp.NoOpInstruction(
         id=barrier.id,
         depends_on=barrier.depends_on,
