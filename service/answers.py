@@ -1,6 +1,6 @@
-"""What ``best`` answers: the facts that may serve on a device, the best first.
+"""Answers of ``best``: the facts that may serve on a device, the best first.
 
-The service does not know the driver of who asks, and it runs nothing there. So
+The service does not know the client's driver, and it runs nothing there. So
 it narrows by device and policy and ranks; the level of a match is found by the
 client, which knows its environment, with the same function as for any other
 store (:func:`feinsum.records.best_match`).
@@ -53,18 +53,18 @@ FEW = 3
 """How many facts of one recipe, recorder and device are answered at most."""
 
 MOST_BYTES = 700_000
-"""Of the documents in one answer, but for the first one; with what is slower and with
-what stands around them that is 1 MB. The rest is answered by a cursor.
+"""Bytes of the documents in one answer, except the first. With slower facts and the
+rest of the answer, that is 1 MB. A cursor gives the remaining documents.
 """
 
 MOST_OF_SLOWER = 200_000
-"""Of the documents in one answer that say what is slower."""
+"""Bytes of the slower facts in one answer."""
 
 MOST_READ = 2_000_000
-"""Of the documents that are read for one answer."""
+"""Bytes of the documents read for one answer."""
 
 MOST_LOOKED_AT = 400
-"""How many facts are read for one answer."""
+"""Most facts read for one answer."""
 
 Near: TypeAlias = tuple[Nearness, TuningRecord]
 
@@ -74,7 +74,7 @@ Kind: TypeAlias = tuple[str, str | None]
 T = TypeVar("T")
 
 KEY = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
-"""What a workload key may be."""
+"""Pattern of workload keys."""
 
 LONGEST_NAME = 300
 
@@ -206,7 +206,7 @@ def answer_of(
 def chosen_claims(
     claims: Iterable[Claim], wanted: Wanted, known: Mapping[str, Device]
 ) -> list[str]:
-    """Of a workload with very many facts, the ids of those that are looked at.
+    """Ids of the facts to consider, for a workload with very many.
 
     Recorders have equal shares, and within one known transforms go before others, near
     devices before others, and fast recipes before slow ones.
@@ -238,9 +238,9 @@ def _is_known(claim: Claim) -> bool:
 
 
 def _fair(ranking: Iterable[StoredFact]) -> list[TuningRecord]:
-    """Of a ranking those that are answered: recorders and kinds of device in turn.
+    """The facts of a ranking to answer: recorders and kinds of device in turn.
 
-    For a client prefers devices like its own, however fast recipes are on others, and
+    A client prefers devices like its own, however fast recipes are on others, and
     nobody may fill an answer alone. At most :data:`FEW` are of one recipe, recorder and
     device.
     """

@@ -29,7 +29,7 @@ LONGEST_TEXT = 20_000
 """Most characters of the text of an einsum that is kept."""
 
 MOST_CHARACTERS = 4_000_000
-"""Of all texts that wait."""
+"""Most characters of all waiting texts."""
 
 Write = Callable[[Mapping[Asked, int], Mapping[WorkloadKey, str]], None]
 

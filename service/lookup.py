@@ -184,7 +184,7 @@ class Lookup:
             self._check = None
 
     def _fresh(self, question: Question) -> Kept | None:
-        """What is kept, if it is known to be true."""
+        """The cached answer, if it is known to be true."""
         kept = self._kept.get(question)
         return kept if kept and kept.generation == self._generation else None
 
@@ -237,9 +237,9 @@ def _read(
     devices: Mapping[str, Device],
     budget: Budget | None = None,
 ) -> dict[Question, Kept]:
-    """What there is now; what is known stays where it was made of the same facts.
+    """The current answers; known ones stay if the facts are the same.
 
-    What a budget has no bytes for is left out.
+    Answers beyond the bytes of a budget are left out.
 
     Few documents are in memory at a time: those of some workloads, or a choice of those
     of one that has very many.

@@ -80,7 +80,7 @@ UNTOLD: dict[type[FeinsumError], str] = {
     "of the service has the reason under the request's id",
     FeinsumError: "the service failed; its log has the reason under the request's id",
 }
-"""What is said in place of messages that name the database, or were not foreseen."""
+"""Replacements of unforeseen messages, and of those that name the database."""
 
 
 def problem(

@@ -20,7 +20,7 @@ Seconds = Annotated[float, Field(gt=0, le=86400)]
 
 
 class Settings(BaseSettings):
-    """What an operator decides; each has a row in ``docs/reference/settings.md``."""
+    """Settings of the operator; each has a row in ``docs/reference/settings.md``."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""What all routes share: the parts of one running service."""
+"""State shared by all routes: the parts of one running service."""
 
 from __future__ import annotations
 

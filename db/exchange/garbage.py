@@ -68,7 +68,7 @@ class Surplus:
 
 @dataclass(frozen=True)
 class GarbagePlan:
-    """What can be removed.
+    """Documents that can be removed.
 
     Attributes:
         n_records: number of facts examined.
@@ -86,7 +86,7 @@ class GarbagePlan:
 
 @dataclass(frozen=True)
 class Collected:
-    """What was removed.
+    """Documents removed.
 
     Attributes:
         backup: path of a copy of the database as it was.

@@ -113,7 +113,7 @@ def batches(items: Iterable[T], size: int = BATCH) -> Iterator[list[T]]:
 
 
 def compare(a: DocumentStore, b: DocumentStore) -> tuple[Difference, ...]:
-    """What each of two stores has that the other lacks, by kind.
+    """Documents that only one of two stores has, by kind.
 
     Complexity: the ids of one kind are in memory.
     """

@@ -115,7 +115,7 @@ def _row_of_device(device: Device) -> dict[str, Any]:
 
 
 def _row_of_recipe(document: Any) -> dict[str, Any]:
-    """What a fact and a trial have in common, and what each has alone."""
+    """Columns common to facts and trials, and those of one of them."""
     common = {
         "workload_key": document.workload,
         "workload_text": document.workload_text,

@@ -39,10 +39,10 @@ REKEYED_FROM = "rekeyed_from"
 """The topic of the provenance that has the id of the record as it was measured."""
 
 PRESENT_PREFIX = f"{FORM_VERSION}-{CANONICALIZER}"
-"""What the keys of today begin with."""
+"""Prefix of current keys."""
 
 OnProgress: TypeAlias = Callable[[int, int], None]
-"""Is told how many are done, of how many."""
+"""Called with the number done and the total."""
 
 Kind: TypeAlias = Literal["record", "trial"]
 
@@ -99,7 +99,7 @@ class PrefixCount:
 
 @dataclass(frozen=True)
 class RekeyPlan:
-    """What rekeying a store would do.
+    """The changes of rekeying a store.
 
     Attributes:
         n_records, n_trials: numbers examined; those in neither ``moves`` nor

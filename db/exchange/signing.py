@@ -21,7 +21,7 @@ __all__ = ["Signed", "sign_facts"]
 
 @dataclass(frozen=True)
 class Signed:
-    """What was signed, or would be.
+    """Facts signed, or to be.
 
     Attributes:
         n_records: number of facts visible to look-ups, of plans too.

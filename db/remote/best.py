@@ -38,7 +38,7 @@ LONGEST_IN_URL = 2_000
 """The longest text that is sent in a URL; longer ones are sent in a body."""
 
 NOT_WANTED = {"counts": "false"}
-"""What is said with questions for other extents than those that are wanted."""
+"""Parameters of queries for extents other than the wanted ones."""
 
 _ETAG = re.compile(r'(W/)?"[!#-~]{1,200}"')
 _FACTS = re.compile(r'"facts"\s*:\s*\[\s*')

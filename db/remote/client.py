@@ -176,7 +176,7 @@ def _pause_s(reply: Reply) -> int | None:
 
 
 def _error(address: Address, reply: Reply, key: str | None) -> FeinsumError:
-    """What a refusal says; a key that it repeats is left out."""
+    """The error of a refusal, without the key that it may repeat."""
     code, detail = _problem(reply)
     if key:
         detail = detail.replace(key, "(the key)")

@@ -52,7 +52,7 @@ CONNECT_SHARE = 1 / 3
 MOST_BYTES = 16 * 2**20
 
 MOST_PLANS = 100
-"""That are asked for at once; who wants all asks the store of the service."""
+"""Plans requested at once; the store of the service gives all of them."""
 
 
 class _Reported(set[str]):
@@ -146,7 +146,7 @@ class RemoteLayer(FactSource):
             raise self._failed(error) from None
 
     def _in_time(self, answers: Iterator[T]) -> Iterator[T]:
-        """What arrives until the time is up, if that is due to the size of a part."""
+        """Answers within the time, if the size of a part exhausts it."""
         try:
             yield from answers
         except _SpentError:

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 Scope: TypeAlias = Literal["read", "record", "admin"]
-"""What a key may do; each includes the ones before it."""
+"""Permissions of a key; each includes the ones before it."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What facts of each kind claim: which can be compared, and how much they say."""
+"""Claims of facts of each kind: which are comparable, and their values."""
 
 from __future__ import annotations
 

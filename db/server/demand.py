@@ -43,7 +43,7 @@ UNTOLD_DAYS = 1.0
 """After how many days a demand expires of which nobody sent the text."""
 
 MOST_CHARACTERS = 1_000_000
-"""Of the texts on one page of demands."""
+"""Most characters of the texts on one page of demands."""
 
 CHUNK = 400
 
@@ -136,7 +136,7 @@ def _upsert(
 def _within(
     connection: Connection, counts: Mapping[Asked, int], of_caller: int
 ) -> list[Asked]:
-    """What may be kept: what a caller asked for before, and what it has room for."""
+    """Demands to keep: those a caller has already, and new ones up to its limit."""
     by_caller: dict[str, list[Asked]] = {}
     for one in counts:
         by_caller.setdefault(one.caller, []).append(one)

@@ -89,7 +89,7 @@ class ListedFact:
 
 
 MOST_CHARACTERS = 1_000_000
-"""Of the entries of one page; the one that goes beyond is its last."""
+"""Characters of the entries of one page; the entry that exceeds them is its last."""
 
 CODES = {
     "float64": "<f8", "float32": "<f4", "complex128": "<c16", "complex64": "<c8",

@@ -41,7 +41,7 @@ class Patience:
         self._is_away = False
 
     def __call__(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns; it may run several times.
+        """Return the result of ``work``, which may run several times.
 
         Raises:
             LostConnectionError: if the server did not come back.

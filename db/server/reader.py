@@ -78,8 +78,8 @@ FROM (
 WHERE turn <= {MOST_OF_RECORDER}
 ORDER BY recorder, turn
 """  # noqa: S608
-"""What facts of a workload say, without their documents: of each recorder a part, that
-no number of facts of one hides those of another.
+"""Claims of a workload's facts, without their documents: a part from each recorder, so
+that no number of facts of one hides those of another.
 """
 
 DOCUMENTS = FACTS.replace("workload_key {among}", "id {among}")
@@ -115,7 +115,7 @@ class StoredFact:
 
 
 class Claim(NamedTuple):
-    """What a fact claims, without its document; see :data:`CLAIMS`."""
+    """The claim of a fact, without its document; see :data:`CLAIMS`."""
 
     id: str
     device_id: str

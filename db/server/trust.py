@@ -70,7 +70,7 @@ NOISE = 1.05
 """By how much one that is released may claim more than others saw."""
 
 Standing: TypeAlias = Literal["vouched", "served", "waiting", "rejected"]
-"""Of a fact; one that is served without being vouched for confirms as others do."""
+"""Standing of a fact; one that is served but not vouched for confirms as others do."""
 
 
 @dataclass(frozen=True)
@@ -379,7 +379,7 @@ def _is_waiting(connection: Connection, record_id: str) -> bool:
 
 
 def _verdict(connection: Connection, record_id: str) -> bool | None:
-    """What was decided about a fact; None if nothing was."""
+    """The verdict on a fact; None if there is none."""
     verdict = select(VerdictRow.is_accepted).where(VerdictRow.record_id == record_id)
     return connection.execute(verdict).scalar()
 
@@ -395,9 +395,9 @@ def _decide(connection: Connection, record_id: str, *, is_accepted: bool) -> Non
 def _agreed_with(
     connection: Connection, record: Fact, n_confirmations: int
 ) -> tuple[str, ...]:
-    """What may leave quarantine of the claim of a record; see :func:`agreed`.
+    """Facts with the claim of a record that may leave quarantine; see :func:`agreed`.
 
-    What this installation cannot judge is released by an operator alone.
+    Only an operator releases facts that this installation cannot judge.
     """
     if is_apart(record):
         return ()

@@ -42,10 +42,10 @@ EXPLANATIONS = {
         "check the permissions of the file and of its folder",
     ),
 }
-"""What an error code of SQLite means, and what to do."""
+"""Meaning of SQLite error codes, and their remedies."""
 
 LOST = ("08", "57P")
-"""How codes of PostgreSQL begin: of connections, and of a server that ends or starts.
+"""Prefixes of PostgreSQL codes for connections, and for a server that ends or starts.
 
 https://www.postgresql.org/docs/current/errcodes-appendix.html
 """

@@ -95,7 +95,7 @@ class SuspectPlan:
 
 @dataclass(frozen=True)
 class Retracted:
-    """What was retracted, or would be.
+    """Facts retracted, or to be.
 
     Attributes:
         suspects: facts of this database; for a service, only the first ones.

@@ -62,7 +62,7 @@ INDEXED = {"key": 500, "workload_key": 500, "transform_name": 500}
 """The most characters in a column with an index, whose entries are bounded."""
 
 INTEGERS = range(-(2**31), 2**31)
-"""What a column of integers takes."""
+"""Range of an integer column."""
 
 Row: TypeAlias = tuple[type[Base], dict[str, Any]]
 """A table, and the values of its columns."""
@@ -209,7 +209,7 @@ ROWS: dict[DocumentKind, Callable[[Any], tuple[Row, ...]]] = {
     "retraction": _rows_of_retraction,
     "plan": _rows_of_plan,
 }
-"""What makes the rows of a document of each kind."""
+"""Functions that make the rows of a document, by kind."""
 
 
 def _text(document: D) -> str:

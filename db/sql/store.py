@@ -114,7 +114,7 @@ def open_store(
 
 @dataclass(frozen=True)
 class Migration:
-    """What :func:`migrate` did: the versions of the schema before and after."""
+    """Result of :func:`migrate`: the versions of the schema before and after."""
 
     location: str
     before: str | None

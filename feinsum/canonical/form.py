@@ -82,7 +82,7 @@ class CanonicalForm:
 
 
 def text_digest(text: str) -> str:
-    """What the key of a workload ends in, given its canonical text."""
+    """The last part of a workload's key, given its canonical text."""
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
@@ -119,7 +119,7 @@ def canonicalize(
 def computed_form(
     einsum: BatchedEinsum, time_limit_s: float | None = None
 ) -> CanonicalForm:
-    """What :func:`canonicalize` gives, computed anew."""
+    """The result of :func:`canonicalize`, without its cache."""
     graph = induced_graph(einsum)
     try:
         places = canonical_places(graph.colors, graph.edges, time_limit_s)

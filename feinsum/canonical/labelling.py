@@ -33,7 +33,7 @@ SMALL = 32
 Edges: TypeAlias = Sequence[tuple[int, int]]
 Neighbours: TypeAlias = dict[int, list[int]]
 Certificate: TypeAlias = tuple[list[int], list[tuple[int, int]]]
-"""What a labelled component is: the cell of each vertex, and its edges."""
+"""Certificate of a labelled component: the cell of each vertex, and its edges."""
 
 
 def canonical_places(

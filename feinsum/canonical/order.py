@@ -24,7 +24,7 @@ __all__ = [
 
 
 class CanonicalOrder(NamedTuple):
-    """What comes first in the canonical einsum, in the terms of the given one.
+    """The order of the canonical einsum, in the terms of the given one.
 
     Attributes:
         rows: numbers of rows.

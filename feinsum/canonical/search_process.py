@@ -17,7 +17,7 @@ import pynauty
 __all__ = ["ANSWER", "searched_order"]
 
 ANSWER = "order of the vertices: "
-"""What stands before the answer, which may not be all that is printed."""
+"""Prefix of the answer, as other lines may be printed."""
 
 
 class _Graph(pynauty.Graph):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What the figure of a tuning shows, as data; it is drawn by ``tuning_figure``."""
+"""Data of the figure of a tuning, which ``tuning_figure`` draws."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Strip:
 
     @property
     def share(self) -> float:
-        """Of the variance of the logarithms of the times, what is between the values.
+        """The share of the variance of log times that is between the values.
 
         >>> Strip("rows", (("4", (1.0, 1.0)), ("8", (2.0, 2.0)))).share
         1.0

@@ -33,7 +33,7 @@ _KEYWORDS = """
     goto if inline int long main register restrict return short signed sizeof static
     struct switch typedef union unsigned void volatile while
 """
-"""Of C11, and the name of a program's entry."""
+"""Keywords of C11, and the name of a program's entry."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _check_name(name: str) -> None:
 
 
 def _about(einsum: BatchedEinsum, found: Retrieval) -> Iterator[str]:
-    """What the file computes, by which recipe, and how it is compiled."""
+    """The file's einsum, its recipe, and how to compile it."""
     yield f"Evaluates {einsum}."
     yield ""
     for nest in found.nests:

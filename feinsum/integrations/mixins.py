@@ -99,7 +99,7 @@ class RetrievesEagerly(RetrievesLazily):
 
 
 def _kind(argument: Any) -> Any:
-    """What a kernel may be specialized to: shape and dtype, or a size."""
+    """The properties that specialize a kernel: shape and dtype, or a size."""
     if isinstance(argument, int | np.integer):
         return int(argument)
     shape = getattr(argument, "shape", ())

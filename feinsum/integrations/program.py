@@ -1,4 +1,4 @@
-"""What a compiler calls on every kernel that it is about to build."""
+"""The function that a compiler calls on every kernel before it builds it."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _answer_and_exit(question: Question, writer: int, log: int) -> None:
 
 
 def _lead_group(process: int) -> None:
-    """Make a fork lead a group, to end its children with it; both processes call this."""
+    """Make a fork lead a group, which is ended as a whole; both processes call this."""
     with suppress(ProcessLookupError, PermissionError):
         os.setpgid(process, 0)
 

@@ -17,7 +17,7 @@ MOST_BOUNDED = 3
 
 @dataclass(frozen=True)
 class Mark:
-    """What must pass between a level and all that is nearer to the arithmetic.
+    """Least traffic between a level and all levels nearer to the arithmetic.
 
     Attributes:
         seconds: least time; None if the bandwidth was not measured.

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 __all__ = ["COUNTS", "Flow", "Step", "View", "title_of", "view_of"]
 
 SIDE = 132.0
-"""Of the square of a tensor, in pixels."""
+"""Side of a tensor's square, in pixels."""
 
 N_COLORS = 6
-"""Of blocks in the style sheet."""
+"""Colors of blocks in the style sheet."""
 
 MOST_BLOCKS = 512
-"""Of one tensor in all steps that are drawn; the first step is always drawn."""
+"""Most blocks of one tensor in all drawn steps; the first step is always drawn."""
 
 MOST_NODES = 60
 """Larger graphs are not drawn: nobody could read them."""
 
 WIDTH, HEIGHT, GAP = 150.0, 46.0, 46.0
-"""Of a node of a graph, and between layers."""
+"""Size of a node of a graph, and the gap between layers."""
 
 COUNTS = {
     "moved": "elements moved",
@@ -70,7 +70,7 @@ class Square:
 
     @property
     def words(self) -> str:
-        """What the picture shows, in words."""
+        """The picture in words."""
         blocks = "; ".join(tile.text for tile in self.tiles[:16])
         return f"{self.title}: blocks of ranks {blocks}"
 
@@ -86,7 +86,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Cell:
-    """What one machine axis cuts."""
+    """The part that one machine axis cuts."""
 
     x: float
     y: float
@@ -127,11 +127,11 @@ class Flow:
 
 @dataclass(frozen=True)
 class View:
-    """What a page shows of a plan.
+    """A plan on a page.
 
     Attributes:
-        steps: the first ones; none of more processes than can be told apart.
-        n_steps: of the plan.
+        steps: the first ones; none for more processes than can be told apart.
+        n_steps: number of steps of the plan.
         flow: of a program that is not too large.
         text: the plan in words.
         extents: of indices, as they are named in it.
@@ -145,7 +145,7 @@ class View:
 
 
 def title_of(record: PlanRecord) -> str:
-    """What a plan computes, in one line, without reading all of it.
+    """The title of a plan, in one line, without reading all of it.
 
     >>> from feinsum.service.examples import PLAN
     >>> title_of(PLAN)

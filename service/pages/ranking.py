@@ -332,7 +332,7 @@ def _sample_strip(
 
 
 def _allowed(values: Mapping[str, float], text: Callable[[float], str]) -> str:
-    """What every level of the memory allows, in words."""
+    """The limit of every memory level, in words."""
     return "".join(f"; {level} allows {text(x)}" for level, x in values.items())
 
 

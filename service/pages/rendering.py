@@ -26,7 +26,7 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
-"""Of every page: no script and no style but our own files, and no frame around it."""
+"""Headers of every page: no scripts or styles but our own files, and no frames."""
 
 MEDIA_TYPES = {
     "htmx.LICENSE.txt": "text/plain",

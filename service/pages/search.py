@@ -36,11 +36,11 @@ _KEY = re.compile(r"fe\d+-[A-Za-z0-9._-]{1,120}|[0-9a-f]{6,64}")
 """A key, how one begins, or how its digest begins."""
 
 _NAME = re.compile(r"[^,|<>=]{3,200}")
-"""What may be the name of a transform or of a device."""
+"""Pattern of the names of transforms and devices."""
 
 _ROWS = re.compile(r"\s*\(\d+ rows\)$")
 _SCALAR = "·"
-"""What titles on pages have that subscripts have not."""
+"""Scalar in titles of pages, but not in subscripts."""
 
 MOST_DEVICES = 20
 
@@ -50,7 +50,7 @@ MOST_COMPARED = 40
 
 @dataclass(frozen=True)
 class Asked:
-    """What is searched for.
+    """A search.
 
     Attributes:
         q: subscripts, the text of a workload, or its key.
@@ -66,7 +66,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         exact: the workload itself, if all sizes were given and facts are known.
@@ -126,7 +126,7 @@ def search(
 def _named(
     text: str, asked: Asked, store: ServingStore, after: str, limit: int
 ) -> Found | None:
-    """What has that name; None if nothing has it."""
+    """Devices or transforms of that name; None if there are none."""
     if not _NAME.fullmatch(text):
         return None
     devices = store.devices_named(text, MOST_DEVICES)
@@ -212,7 +212,7 @@ def _alike(
 
 
 def _profile(terms: str, output: str) -> tuple[list[int], int]:
-    """What spellings have in common and is found at once: all numbers of indices."""
+    """Numbers of indices: common to all spellings, and quickly found."""
     return sorted(len(term.split()) for term in terms.split(",")), len(output.split())
 
 

@@ -145,4 +145,4 @@ FILTERS = {
     "seconds": seconds,
     "share": share,
 }
-"""What templates call them."""
+"""Their names in templates."""

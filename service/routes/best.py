@@ -171,14 +171,14 @@ AT_ONCE = 100
 """How many workloads of a batch are in memory at a time."""
 
 SHARE_BYTES = 64_000
-"""Of the documents for one workload of a batch, but for the first one."""
+"""Bytes of the documents for one workload of a batch, except the first."""
 
 MOST_BYTES = 12_000_000
-"""Of the answer to a batch; our client reads 16 MiB."""
+"""Largest answer to a batch; our client reads 16 MiB."""
 
 ANONYMOUS_BYTES = 1_000_000
-"""Of the answer to a batch without a key, and of the documents read for it: as many as
-a worker reads in less than 100 ms.
+"""Largest answer to a batch without a key, and bytes of the documents read for it: as
+many as a worker reads in less than 100 ms.
 """
 
 MISS = b"null"
@@ -309,7 +309,7 @@ def _elsewhere(key: str) -> bytes:
 
 @lru_cache(4096)
 def _query(query_string: bytes) -> tuple[Wanted, str | None, bool]:
-    """What the query of a URL says; parameters that are not known say nothing."""
+    """The query of a URL; unknown parameters are ignored."""
     try:
         pairs = parse_qsl(
             query_string.decode("ascii"), keep_blank_values=True, max_num_fields=20

@@ -79,7 +79,7 @@ class Kept(BaseModel):
 
 
 class Received(Kept):
-    """What became of a fact that was sent."""
+    """The outcome for a fact that was sent."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -107,7 +107,7 @@ class Ids(BaseModel):
 
 
 class Recorded(BaseModel):
-    """That somebody sent a fact, and when."""
+    """Who sent a fact, and when."""
 
     recorder: str
     received_at: datetime

@@ -1,4 +1,4 @@
-"""What an operator and a client ask the service about itself."""
+"""Routes about the service itself, for operators and clients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CAPABILITIES: dict[str, Any] = {
 
 
 class Capabilities(BaseModel):
-    """What this service takes and gives."""
+    """Capabilities of this service."""
 
     version: str
     form_version: str
@@ -55,7 +55,7 @@ class Capabilities(BaseModel):
 
 
 class State(BaseModel):
-    """That all is well; a problem document is sent otherwise."""
+    """The state of a healthy service; otherwise, a problem document is sent."""
 
     status: str
 

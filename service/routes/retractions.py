@@ -124,11 +124,11 @@ class SuspectPlanOf(BaseModel):
 
 
 class RetractedFacts(BaseModel):
-    """What was retracted, or would be; no more than 1000 facts of each kind are listed.
+    """Facts retracted, or to be; at most 1000 of each kind are listed.
 
     Attributes:
-        n_shared: facts of these recorders that are left, for others sent them, too.
-        unknown: ids of no fact here, which are retracted all the same.
+        n_shared: facts of these recorders that are kept, as others sent them too.
+        unknown: ids of no fact here; they are retracted all the same.
     """
 
     is_dry_run: bool

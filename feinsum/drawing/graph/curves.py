@@ -23,7 +23,7 @@ POLYGONS: dict[str, Sequence[Point]] = {
 """Corners in a square from -1 to 1."""
 
 RADIUS = 6.0
-"""Of rounded corners, where a box has room for them."""
+"""Radius of rounded corners, where a box has room for them."""
 ROUND = 0.5523
 """Where cubic curves are steered to, from an end to the corner, to be nearly an arc."""
 INSET = 5.0

@@ -32,7 +32,7 @@ class Kind:
 
     @property
     def legend(self) -> str:
-        """What it is, and what its color says.
+        """The kind of vertex, and the meaning of its color.
 
         >>> KINDS["index"].legend
         'index: place in the output, extent'
