@@ -12,15 +12,15 @@ __all__ = ["MEASURING", "Effort", "effort_of"]
 Effort: TypeAlias = Literal[
     "recorded", "estimate", "amortized", "measure", "patient", "exhaustive"
 ]
-"""What is done for an einsum of which nothing is recorded.
+"""Effort for an einsum without recorded facts.
 
-- ``recorded``: nothing; only what was measured is used.
-- ``estimate``: the recipe is used that is predicted to be the fastest.
-- ``amortized``: so it is, and calls time the next best ones out of the time that they
-  have taken already. Elsewhere the same as ``estimate``.
-- ``measure``: the few that are predicted to be the fastest are timed at first use.
-- ``patient``: it is tuned at first use.
-- ``exhaustive``: every recipe is timed at first use.
+- ``recorded``: none; only measured recipes are used.
+- ``estimate``: use the recipe that is predicted to be the fastest.
+- ``amortized``: the same, but calls also time the next best recipes, for a part of the
+  time that they have taken already. Elsewhere the same as ``estimate``.
+- ``measure``: time the few recipes predicted to be the fastest at first use.
+- ``patient``: tune at first use.
+- ``exhaustive``: time every recipe at first use.
 
 Source: Frigo and Johnson 2005 (FFTW), whose planner has most of these efforts.
 """

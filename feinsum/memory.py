@@ -1,4 +1,4 @@
-"""What a process remembers: one object, in which every room has a part of its own."""
+"""The memory of a process: one object, in which every package has a part of its own."""
 
 from __future__ import annotations
 

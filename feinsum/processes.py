@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 _LAUNCHERS = ("HYDI_", "HYDRA_", "MPI", "OMPI_", "PMI", "PMIX_")
-"""What launchers of MPI tell the ranks that they start; a child is no rank."""
+"""Prefixes of the variables that MPI launchers set for ranks; a child is no rank."""
 
 
 @dataclass(frozen=True)

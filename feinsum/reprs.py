@@ -12,7 +12,7 @@ MOST = 300
 
 
 def brief(value: object, text: str) -> str:
-    """What ``repr`` gives for a value that has more to it than fits a line.
+    """The ``repr`` of a value that does not fit a line.
 
     >>> brief(3, "an integer")
     '<int an integer>'

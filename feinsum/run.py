@@ -127,11 +127,11 @@ def _recorded(
 
 
 def _nothing() -> None:
-    """What ranks do that have nothing to do."""
+    """The work of idle ranks."""
 
 
 def _on_all(comm: Any, work: Callable[[], T]) -> T:
-    """What each rank does by itself; if it fails on one, all raise the same error."""
+    """Do work on each rank; if it fails on one, all raise the same error."""
     found, failure = None, ""
     try:
         found = work()

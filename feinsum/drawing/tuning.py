@@ -88,7 +88,7 @@ class Coordinates:
 
 @dataclass(frozen=True)
 class TuningPicture:
-    """What is drawn; all times in seconds."""
+    """The figure; all times in seconds."""
 
     title: str
     points: tuple[Point, ...]

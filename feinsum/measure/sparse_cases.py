@@ -197,7 +197,7 @@ class SparseKernel:
         return {"out": nest_result(self.nest, self.form, out, self.sizes)}
 
     def poison(self) -> None:
-        """What is no result: the kernel sets all to zero first."""
+        """Fill the result with values that are none: the kernel clears all first."""
         self.bound.poison()
 
     def sharing(self, other: SparseKernel) -> SparseKernel:

@@ -23,7 +23,7 @@ Subset: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Step:
-    """What makes the product of the operands at these positions, and its cost."""
+    """A contraction to the product of the operands at these positions, and its cost."""
 
     operands: Subset
     n_operations: int
@@ -76,7 +76,7 @@ def _order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
 
 @dataclass(frozen=True)
 class _Costs:
-    """What contractions cost, for subsets of the operand positions."""
+    """Costs of contractions, for subsets of the operand positions."""
 
     inputs: tuple[IndexList, ...]
     output: IndexList

@@ -1,4 +1,4 @@
-"""What opt_einsum's users know by name: its searches, and its reports of paths."""
+"""Names that users of opt_einsum know: its searches, and its reports of paths."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def entries_between(
     extents: Mapping[str, int],
     path: Path,
 ) -> int:
-    """Of all products ahead of the result.
+    """Entries of all intermediate products.
 
     >>> extents = {"i": 90, "j": 2, "k": 90, "l": 2}
     >>> entries_between(["ij", "jk", "kl"], "il", extents, ((1, 2), (0, 1)))

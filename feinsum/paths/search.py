@@ -29,16 +29,16 @@ Path: TypeAlias = tuple[tuple[int, ...], ...]
 PathMethod: TypeAlias = Literal["auto", "greedy", "flops", "combo", "write", "size"]
 
 OPTIMAL_UP_TO = 6
-"""Operands of which ``auto`` tries all orders; there are 2700 of them for six."""
+"""Most operands for which ``auto`` tries all orders; six have 2700."""
 EXACT_UP_TO = 7
-"""Operands for which something is minimized; for more, the order is greedy."""
+"""Most operands for which something is minimized; for more, the order is greedy."""
 MINIMIZED: tuple[PathMethod, ...] = ("flops", "combo", "write", "size")
-"""What can be made small: operations, operations and entries written, entries written,
+"""Quantities to minimize: operations, operations and entries written, entries written,
 the largest product.
 """
 
 Search: TypeAlias = Callable[..., Any]
-"""Of opt_einsum: from sets of indices, that of the result and extents to a path."""
+"""A search of opt_einsum: from index sets of operands and result, and extents."""
 
 
 def find_path(

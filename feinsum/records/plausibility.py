@@ -361,7 +361,7 @@ def _of_record(record: TuningRecord, judge_recipe: JudgeRecipe) -> Iterator[Find
 
 
 def _of_plan(record: PlanRecord) -> Iterator[Finding]:
-    """What is wrong with a fact of a plan that is not read."""
+    """Implausible values in a fact of a plan that is not read."""
     fleet, verified = record.fleet, record.verification
     yield from _of_device(fleet.device)
     most = max(fleet.threads, *(n for h in fleet.hosts for n in (h.ranks, h.cores)))

@@ -1,1 +1,1 @@
-"""What commands share: options, notation, output, failures, progress."""
+"""Code shared by commands: options, notation, output, failures, progress."""

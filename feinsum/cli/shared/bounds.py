@@ -1,4 +1,4 @@
-"""What facts cost at least, in the commands that show them."""
+"""Lower bounds of the costs of facts, in the commands that show them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ PAGE = 1000
 
 
 def demands_in(source: str | None) -> Iterator[Demand]:
-    """What was asked for in vain, most wanted first; of a database :data:`PAGE`.
+    """Failed look-ups, most wanted first; :data:`PAGE` of them from a database.
 
     Args:
         source: URL of a service, or the location of its database.

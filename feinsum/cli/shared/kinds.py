@@ -19,7 +19,7 @@ RARE = frozenset({"plan", "retraction"})
 
 
 def counted_kinds(numbers: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """What documents are called, and how many there are.
+    """Names of the kinds of documents, with their numbers.
 
     >>> [*counted_kinds({"record": 2, "plan": 1})]
     [('records', 2), ('limits of devices', 0), ('trials', 0), ('plans', 1)]

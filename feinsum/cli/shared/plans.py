@@ -71,7 +71,7 @@ def print_plans(records: Sequence[PlanRecord]) -> None:
 
 
 def _extents(record: PlanRecord) -> dict[str, int]:
-    """Of the indices as the plan names them; none of one that cannot be read here."""
+    """Extents of the indices, named as in the plan; none if it cannot be read here."""
     from feinsum.errors import FeinsumError
     from feinsum.programs.facts import plan_in, read_plan
 
