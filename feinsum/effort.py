@@ -30,7 +30,7 @@ MEASURING: frozenset[Effort] = frozenset({"measure", "patient", "exhaustive"})
 
 
 def effort_of(given: Effort | None, default: Effort = "estimate") -> Effort:
-    """The effort that is given, or else that of the variable, or else the default.
+    """The given effort, else the variable's, else the default.
 
     Raises:
         InvalidOptionError: if it is none.

@@ -30,7 +30,7 @@ def check_option(name: str, value: object, choices: Sequence[str]) -> None:
 def option_of(
     name: str, given: str | None, choices: Sequence[str], *, variable: str, default: str
 ) -> str:
-    """The value that is given, or else that of the variable, or else the default.
+    """The given value, else the variable's, else the default.
 
     Raises:
         InvalidOptionError: if the option does not take it.

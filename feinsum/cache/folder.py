@@ -28,7 +28,7 @@ __all__ = ["MAX_BYTES", "CacheInfo", "DiskCache"]
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 256 * 2**20
-"""How much a cache holds, unless it is told otherwise."""
+"""Default capacity of a cache."""
 
 SUFFIX = ".entry"
 _SECRET = "secret"  # noqa: S105  (the name of a file)

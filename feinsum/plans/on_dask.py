@@ -60,8 +60,8 @@ class _Run:
         results: for each rank what it has of the outputs, and what it did; a future.
         names: of the workers, by rank.
         lost: workers that had been lost before.
-        topic: under which progress is told; empty if nobody listens.
-        told: who listens.
+        topic: topic of the progress events; empty without a listener.
+        told: the listener.
     """
 
     results: Sequence[Any]
@@ -73,7 +73,7 @@ class _Run:
 
 
 class _Told:
-    """Who is told how far a run is, whatever order the workers' events come in."""
+    """Reports the progress of a run, in whatever order the workers' events arrive."""
 
     def __init__(self, phases: Sequence[Sequence[Phase]], progress: Progress) -> None:
         self._progress, self._lock = progress, Lock()

@@ -15,7 +15,7 @@ T = TypeVar("T")
 def counting(
     description: str,
 ) -> Iterator[Callable[[int], None]]:
-    """Gives a function that is told how many more are done."""
+    """Gives a function to call with the number of items done since the last call."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
