@@ -70,7 +70,7 @@ def _system() -> list[Path]:
 
 @contextmanager
 def _listed(library: Path) -> Iterator[None]:
-    """The lists of the system and one that names ``library``, in a folder for the loader."""
+    """The system's lists and one that names ``library``, in a folder for the loader."""
     with TemporaryDirectory(prefix="feinsum-") as folder:
         for path in _system():
             Path(folder, path.name).symlink_to(path)
