@@ -32,7 +32,7 @@ from feinsum.bounds.tiles import best_tiles
 __all__ = ["Intensity", "intensity_of"]
 
 FAR = 200.0
-"""The logarithm of so many bytes that only the leading exponent counts."""
+"""Logarithm of a size in bytes for which only the leading exponent matters."""
 LIMIT = 600.0
 SIMPLE = 64
 

@@ -35,7 +35,7 @@ Classes: TypeAlias = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class Memory:
-    """A fast memory: S bytes, in so many copies that work side by side."""
+    """A fast memory of S bytes, and the number of its parallel copies."""
 
     n_bytes: int
     n_memories: int = 1

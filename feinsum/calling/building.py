@@ -176,7 +176,7 @@ def _sizes_that_matter(reading: Reading) -> Hashable:
     """The common state of calls that share a kernel, in addition to the einsum.
 
     None where every intermediate that a kernel could have fits the memory; the sizes
-    where one does not, for it decides on the kernel.
+    where one does not, as it decides on the kernel.
     """
     if all_have_room(reading.einsum, reading.sizes):
         return None

@@ -1,4 +1,4 @@
-"""Pictures of graphs of statements: who reads what, and what cuts each of them."""
+"""Pictures of statement graphs: their data flow and partitions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Arrow:
-    """From who makes an array to who reads it; drawn bold if something moves."""
+    """An edge from the producer of an array to its reader; bold if elements move."""
 
     source: str
     target: str

@@ -51,7 +51,7 @@ def render_tuning(picture: TuningPicture, format: str, look: Look = "light") -> 
 
 
 def figure_of_tuning(picture: TuningPicture, look: Look = "light") -> Figure:
-    """A figure of matplotlib, for whoever shows or saves it."""
+    """A matplotlib figure, to show or to save."""
     with _style(look):
         return _figure(picture)
 

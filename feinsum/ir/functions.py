@@ -55,7 +55,7 @@ FUNCTIONS = frozenset({*UFUNCS, *_OTHERS})
 
 
 def function_of(name: str, n_args: int) -> Callable[..., Any] | None:
-    """The function of that name; None for what is none of so many numbers.
+    """The function of that name and number of arguments; None if there is none.
 
     >>> function_of("sqrt", 1)(4.0), function_of("open", 1)
     (np.float64(2.0), None)

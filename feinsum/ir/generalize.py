@@ -23,7 +23,7 @@ def generalize(
 
     Equal extents share a parameter. Contraction indices keep their extents,
     and so does a free index that an array ties to a contraction index. Every index of
-    a sparse operand has a parameter of its own, for its kernels are for all trees.
+    a sparse operand has a parameter of its own, as its kernels take all trees.
 
     Returns:
         The einsum, and the literal extent behind each new parameter.

@@ -2,7 +2,7 @@
 
 A fact of a sparse operand was measured at extents and at a profile, the number of nodes
 at each level of the tree. The levels are numbered from the root: ``nodes.0`` and so on.
-No size parameter has such a name, for it is no identifier.
+No size parameter has such a name: it is no identifier.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 SHARE = 4
-"""By default they may take one of so many parts of the free memory."""
+"""Divisor of the free memory that they may take by default."""
 
 
 def intermediate_limit_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:

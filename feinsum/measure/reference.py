@@ -61,7 +61,7 @@ EinsumKind: TypeAlias = Literal["dense", "sparse"]
 NEVER_LONG = 1 << 62
 """No extent is as long as this, so that none is made a size parameter."""
 MANY_TIMES = 8
-"""One nest that takes so many times the operations of a path is no baseline."""
+"""Ratio of operations to a path's from which one nest is no baseline."""
 RAGGED_EXTENTS = (37, 53, 29, 45, 61, 23)
 """Odd, so that no tile of vectors divides them; no two are alike, so that sizes that
 were mixed up are found.

@@ -18,7 +18,7 @@ __all__ = ["N_SAMPLES", "check_samples", "patterned"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 N_SAMPLES = 24
-"""Drawn entries: with so many, one wrong entry in ten is found nine times in ten."""
+"""Number of drawn entries: they reveal one wrong entry in ten nine times in ten."""
 BOX_ENTRIES = 1 << 22
 """Entries of each operand that are compared at a time."""
 PERIOD = 65_521

@@ -83,7 +83,7 @@ def cut(
     part: NDArray[np.int64],
     n_parts: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """One of so many blocks of a range, as long as the longest but for the last ones.
+    """One of the blocks of a range, all equally long except the last ones.
 
     Source: Deinsum, section II-C; DISTAL, section 5.3: blocks of ``ceil(N / P)``.
 

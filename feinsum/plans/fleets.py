@@ -19,7 +19,7 @@ from feinsum.records import Device, EngineName, Fleet, Host, Links
 __all__ = ["Place", "fleet_here", "fleet_of", "fleet_on_ranks", "links_of", "place"]
 
 ROUNDS = 21
-"""Times that a message goes to and fro, of which the median counts."""
+"""Round trips of a message; their median counts."""
 
 ELEMENTS = 1 << 17
 """Length of the long message: 1 MB, as blocks of plans may have."""

@@ -163,7 +163,7 @@ def grids_within(
 def most_within(
     n: int, indices: Sequence[str], extents: Mapping[str, int]
 ) -> NDArray[np.int64]:
-    """The grids of n processes; if there are none, those of as many as possible."""
+    """The grids of n processes; if there are none, of the most that have one."""
     for processes in range(n, 0, -1):
         grids = grids_within(processes, indices, extents)
         if len(grids):
@@ -173,7 +173,7 @@ def most_within(
 
 @lru_cache(64)
 def _grids(n: int, n_axes: int) -> NDArray[np.int64]:
-    """All ways to write a number as an ordered product of so many factors, in order."""
+    """Factorizations of ``n`` into ``n_axes`` ordered factors, in order."""
     if n_axes == 0:
         return np.empty((int(n == 1), 0), np.int64)
     rows = []

@@ -56,7 +56,7 @@ def _with_profile(
 def _nodes(
     tree: Tree, kernel: lp.LoopKernel, arguments: Mapping[str, Any]
 ) -> list[int | None]:
-    """The nodes at each level: as many as there are indices, where these are stored."""
+    """The number of nodes at each level: that of indices, where these are stored."""
     found: list[int | None] = []
     for level in tree.levels:
         arrays = [] if level.index is None else [*subscripts(level.index)]

@@ -80,7 +80,7 @@ def _is_seen_by_all(
 def _users(
     names: Collection[str], kernel: lp.LoopKernel
 ) -> dict[str, list[lp.InstructionBase]]:
-    """By scalar: who reads it, or has it in the bounds of its loops."""
+    """Instructions that read a scalar, or have it in the bounds of their loops."""
     expand = SubstitutionRuleExpander(kernel.substitutions)
     users: dict[str, list[lp.InstructionBase]] = {name: [] for name in names}
     for insn in kernel.instructions:

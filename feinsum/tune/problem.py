@@ -27,7 +27,7 @@ from feinsum.transforms.nests import usual_sizes
 __all__ = ["Problem", "default_sizes", "make_problem"]
 
 DEFAULT_FOOTPRINT_BYTES = 64_000_000
-"""Arrays of so much leave the caches of most processors, as those of real runs do."""
+"""Size of arrays that exceeds the caches of most processors, as in real runs."""
 
 
 @dataclass(frozen=True)

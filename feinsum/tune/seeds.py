@@ -20,7 +20,7 @@ from feinsum.transforms import renewed
 __all__ = ["N_SEEDS", "neighbours"]
 
 N_SEEDS = 4
-"""Few, for they take trials of the search that they begin."""
+"""Few, as they take trials from the search."""
 
 
 def neighbours(

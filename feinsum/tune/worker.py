@@ -173,7 +173,7 @@ def _compare(bench: Bench, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome
 def _confirmed(
     bench: Bench, measured: Mapping[TransformSpec, Measurement]
 ) -> dict[TransformSpec, Measurement | FeinsumError]:
-    """The best, as many as are recorded, and what was wrong with others."""
+    """The best candidates to record, and the faults of others."""
     found: dict[TransformSpec, Measurement | FeinsumError] = {}
     for spec, _ in by_ratio(measured):
         found[spec] = _attempt(partial(bench.confirmed, spec, measured[spec]), spec)

@@ -97,7 +97,7 @@ def _tune_each(
     database: str | None,
     options: dict[str, Any],
 ) -> None:
-    """Tune at most so many, and fail if one of them failed."""
+    """Tune a limited number of workloads, and fail if one of them failed."""
     outcomes = [
         _is_tuned(
             one.einsum,

@@ -55,7 +55,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Block:
-    """Vertices that stand under each other, 1 apart, in so much room."""
+    """Vertices below each other, 1 apart, in a given height."""
 
     vertices: tuple[int, ...]
     room: float

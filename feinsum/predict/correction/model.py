@@ -45,7 +45,7 @@ LIMIT = 3.0
 """The largest factor; the smallest is its reciprocal."""
 
 FAR = 3.0
-"""Numbers beyond so many scales count as this: a model knows nothing out there."""
+"""Clipping of features, in scales: a model knows nothing beyond."""
 
 Coefficient: TypeAlias = Annotated[float, Ge(-1e3), Le(1e3)]
 

@@ -31,7 +31,7 @@ MOST_PRIVATE = 4096
 
 
 class Value(NamedTuple):
-    """A private value: who assigns it, in which loops, and who reads it."""
+    """A private value: the instructions that assign and read it, and their loops."""
 
     name: str
     writer: lp.Assignment

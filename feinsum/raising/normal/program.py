@@ -1,4 +1,4 @@
-"""A kernel while it is rewritten: who reads and writes what, and in which order."""
+"""A kernel while it is rewritten: its reads and writes, and their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vectors of CUDA: one template, for its own vectors have no arithmetic.
+"""Vectors of CUDA: one template, as its own vectors have no arithmetic.
 
 A vector is aligned as its size asks, up to 16 bytes, so that it moves in one
 instruction.

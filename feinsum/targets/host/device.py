@@ -192,7 +192,7 @@ def _opened(device: Device) -> HostDevice:
 
 @cache
 def host_device(threads: int) -> Device:
-    """This machine with so many threads."""
+    """This machine with a number of threads."""
     processor = host_processor()
     return Device(
         platform=HOST_PLATFORM,
