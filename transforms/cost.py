@@ -84,8 +84,12 @@ class Machine:
         return max(0.5, vector_bytes / self.fma_bytes)
 
     def operations_per_s(self, dtype: np.dtype[np.generic]) -> float:
-        """Operations per second of one core; a multiply-add is two."""
-        return 2 * self.fma_bytes / dtype.itemsize * self.cycles_per_s
+        """Operations per second of one core; a multiply-add is two.
+
+        One of complex numbers takes four of real numbers, of half the size.
+        """
+        each = 2 if dtype.kind == "c" else 1
+        return 2 * self.fma_bytes / (each * dtype.itemsize) * self.cycles_per_s
 
     def stream_bytes_per_s(self, footprint: float) -> float:
         """Read bandwidth of all cores from the level that holds arrays of this size."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import loopy as lp
 import numpy as np
 import pytest
 
 from feinsum.errors import BuildError, MeasurementError, WrongResultError
 from feinsum.measure import (
+    BoundKernel,
     compile_kernel,
     largest_error,
     open_device,
@@ -216,3 +219,25 @@ def test_several_entry_points(matvec, half, device):
     both = lp.merge([matvec(), half()])
     with pytest.raises(BuildError, match="'first_half', 'matvec'"):
         compile_kernel(both, device)
+
+
+class _Library:
+    """A built recipe without launches, which takes these seconds in turn."""
+
+    n_launches = 0
+
+    def __init__(self, *seconds):
+        self.seconds = [*seconds]
+
+    def run(self, _arguments, _timer):
+        return self.seconds.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("runs_s", "counted_s"), [((0.004, 0.001), 0.001), ((0.5, 0.1), 0.5)]
+)
+def test_a_library_is_timed_with_its_threads_awake(runs_s, counted_s, monkeypatch):
+    """The first of two short runs wakes them; a long one counts itself."""
+    monkeypatch.setattr("feinsum.measure.kernel.SPIN_S", 0)
+    compiled = SimpleNamespace(built=_Library(*runs_s), timer="wall")
+    assert BoundKernel(compiled, {}, (), {}).run() == counted_s

@@ -35,6 +35,9 @@ _COMMON = (
     *("-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-w", "-O3"),
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
 )
+# Products of complex numbers as numpy computes them. Annex G of C looks for NaN in each
+# of them and computes it again, which no loop with vectors does.
+_ONLY_GCC = ("-fcx-fortran-rules",)
 _ARCHITECTURE = "-march=native" if platform.machine() != "aarch64" else "-mcpu=native"
 
 
@@ -55,7 +58,7 @@ class Compiler:
     @property
     def flags(self) -> tuple[str, ...]:
         """The options with which kernels are compiled; none that reorders sums."""
-        return (*_COMMON, _ARCHITECTURE)
+        return (*_COMMON, *(() if self.is_clang else _ONLY_GCC), _ARCHITECTURE)
 
     def flags_for(
         self,

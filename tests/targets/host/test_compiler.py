@@ -107,6 +107,14 @@ def test_a_compiler_is_known_by_what_it_says(said, is_clang, script, monkeypatch
     assert ("-fno-tree-loop-if-convert" in flags) != is_clang
 
 
+def test_products_of_complex_numbers_are_plain():
+    """As numpy has them; what C prescribes for NaN is a call that is never in vectors."""
+    found = find_compiler()
+    product = "float _Complex f(float _Complex a, float _Complex b) { return a * b; }"
+    source = f'__attribute__((visibility("default"))) {product}'
+    assert (b"__mulsc3" in found.compile(source, found.flags)) == found.is_clang
+
+
 def test_no_option_changes_the_order_of_sums():
     """Results are those of the kernel as it is written."""
     flags = find_compiler().flags

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.transforms.cost import Machine, distinct_bytes, points, region_s
 
 __all__ = [
     "jammed_cycles",
     "out_of_order_s",
+    "read_bytes",
     "reduction_cycles",
     "reread_s",
     "restart_s",
@@ -29,6 +32,8 @@ STRIDED_CYCLES = 1.6
 """To read or write an entry whose neighbours are not used with it."""
 MISS_CYCLES = 6.0
 """The same, where each entry is in a line of the cache of its own."""
+LINE_BYTES = 64
+"""What caches hold and pass on as a whole."""
 FIRST_BYTES = 1 << 15
 """Arrays that stay in the first level."""
 MOST_ROWS = 8
@@ -66,7 +71,7 @@ def vector_cycles(
     dtype = einsum.operands[0].dtype
     # vectors of two cycles gain nothing over two vectors
     lanes = machine.lanes(dtype, min(most_bytes, machine.fma_bytes // 2))
-    if dtype.kind in "cbiu":
+    if dtype.kind in "biu":
         lanes = max(1, lanes // 2)
     reads = sum(_access_cycles(einsum, t, vector, lanes) for t in einsum.inputs)
     per_point = 0.5 * len(einsum.inputs) / lanes + reads
@@ -95,8 +100,7 @@ def reduction_cycles(
     """Cycles of a row whose sum over ``inner`` the compiler cuts into lanes."""
     length = points(einsum, (inner,))
     n_loops = points(einsum, einsum.indices) / max(length, 1)
-    dtype = einsum.operands[0].dtype
-    lanes = machine.lanes(dtype, min(most_bytes, machine.fma_bytes // 2))
+    lanes = _lanes_of_sums(einsum, machine, most_bytes)
     reads = sum(_access_cycles(einsum, t, inner, lanes) for t in einsum.inputs)
     along = length * max(1.5 / lanes + reads, CHAIN_CYCLES / lanes)
     beside = length % lanes * RAGGED_CYCLES + lanes * ADD_UP_CYCLES
@@ -118,8 +122,7 @@ def jammed_cycles(
     """
     length = points(einsum, (inner,))
     extent = points(einsum, (index,))
-    dtype = einsum.operands[0].dtype
-    lanes = machine.lanes(dtype, min(most_bytes, machine.fma_bytes // 2))
+    lanes = _lanes_of_sums(einsum, machine, most_bytes)
     own = shared = 0.0
     for term in einsum.inputs:
         cycles = 0.5 * _access_cycles(einsum, term, inner, lanes)
@@ -138,6 +141,13 @@ def jammed_cycles(
 
     crowded = 1 if rows <= MOST_ROWS else CROWDED
     return n_loops * (n_full * crowded * tile(rows) + n_left * tile(1))
+
+
+def _lanes_of_sums(einsum: BatchedEinsum, machine: Machine, most_bytes: int) -> int:
+    """Lanes into which the compiler cuts a sum; complex numbers need shuffles."""
+    dtype = einsum.operands[0].dtype
+    lanes = machine.lanes(dtype, min(most_bytes, machine.fma_bytes // 2))
+    return max(1, lanes // 2) if dtype.kind == "c" else lanes
 
 
 def reread_s(
@@ -249,14 +259,74 @@ def _access_cycles(
 
 
 def streaming_s(
-    einsum: BatchedEinsum, cycles: float, machine: Machine, *, n_groups: float
+    einsum: BatchedEinsum,
+    cycles: float,
+    machine: Machine,
+    *,
+    n_groups: float,
+    loops: Sequence[tuple[str, int]] = (),
 ) -> float:
-    """Seconds of all rows, reading each array once from the level that holds it."""
-    read, written = distinct_bytes(einsum)
+    """Seconds of all rows, reading each array from the level that holds it.
+
+    Args:
+        loops: each index with a number of its values, the outermost first; by default,
+            each array is read once.
+    """
+    distinct, written = distinct_bytes(einsum)
+    read = max(distinct, read_bytes(einsum, loops, machine))
     return region_s(
         machine,
         einsum.batch_size * cycles,
         read + 2 * written,
         n_groups=n_groups,
-        footprint=read + written,
+        footprint=distinct + written,
     )
+
+
+def read_bytes(
+    einsum: BatchedEinsum, loops: Sequence[tuple[str, int]], machine: Machine
+) -> float:
+    """Bytes of all rows that pass from beyond the second level of the caches.
+
+    An operand is read again in every iteration of a loop that it does not depend on,
+    if what the loops inside read of it exceeds that level.
+
+    >>> from feinsum.ir import array
+    >>> from feinsum.ir import einsum as symbolic
+    >>> A, B = array("A", (10**6, 8)), array("B", (10**6, 8))
+    >>> gram = symbolic("ki,kj->ij", A, B)
+    >>> once = read_bytes(gram, [("k", 10**6), ("i", 8), ("j", 8)], Machine())
+    >>> again = read_bytes(gram, [("i", 8), ("k", 10**6), ("j", 8)], Machine())
+    >>> once / 1e6, again / 1e6
+    (128.0, 1024.0)
+    """
+    terms = {
+        (operand.name, term): operand.dtype.itemsize
+        for row in einsum.rows
+        for operand, term in zip(row, einsum.inputs, strict=True)
+        if term
+    }
+    held = machine.cache_bytes.get("L2", 0)
+    return sum(
+        _passing(term, [*loops], itemsize, held)
+        for (_, term), itemsize in terms.items()
+    )
+
+
+def _passing(
+    term: IndexList, loops: list[tuple[str, int]], itemsize: int, held: float
+) -> float:
+    """Bytes of one operand: whole lines, unless the next entries of a line follow."""
+    inside = moved = float(LINE_BYTES)
+    neighbours = {term[-1]} if term.count(term[-1]) == 1 else set()
+    for index, n in reversed(loops):
+        if index in neighbours:
+            n_lines = n * itemsize / LINE_BYTES
+            moved *= n_lines if inside <= held else n
+            inside *= n_lines
+            neighbours.clear()
+        elif index in term:
+            inside, moved = inside * n, moved * n
+        elif inside > held:
+            moved *= n
+    return moved

@@ -179,7 +179,8 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     for index, size in ((parallel, "block"), (vector, "width")):
         if index in einsum.output:
             n_groups *= max(1.0, points(einsum, (index,)) / number(parameters, size))
-    seconds = streaming_s(einsum, cycles, machine, n_groups=n_groups)
+    loops = _loops(einsum, vector, number(parameters, "width"))
+    seconds = streaming_s(einsum, cycles, machine, n_groups=n_groups, loops=loops)
     if not einsum.summation_indices or vector not in einsum.output:
         return seconds
     return seconds + restart_s(
@@ -191,6 +192,19 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
         width=number(parameters, "width"),
         in_registers=False,
     )
+
+
+def _loops(einsum: BatchedEinsum, vector: str, width: int) -> list[tuple[str, int]]:
+    """The loops with their extents, the outermost first."""
+    order = (i for i in einsum.output if i != vector)
+    loops = [
+        (i, points(einsum, (i,))) for i in (*order, *streaming_order(einsum, vector))
+    ]
+    if vector not in einsum.output:
+        return loops
+    extent = points(einsum, (vector,))
+    width = min(width, extent)
+    return [(vector, -(-extent // width)), *loops, (vector, width)]
 
 
 GENERIC = register(
