@@ -108,7 +108,7 @@ def test_a_compiler_is_known_by_what_it_says(said, is_clang, script, monkeypatch
 
 
 def test_products_of_complex_numbers_are_plain():
-    """As numpy has them; what C prescribes for NaN is a call that is never in vectors."""
+    """As numpy has them: what C prescribes for NaN is a call, and no vectors."""
     found = find_compiler()
     product = "float _Complex f(float _Complex a, float _Complex b) { return a * b; }"
     source = f'__attribute__((visibility("default"))) {product}'
