@@ -234,10 +234,15 @@ class _Library:
 
 
 @pytest.mark.parametrize(
-    ("runs_s", "counted_s"), [((0.004, 0.001), 0.001), ((0.5, 0.1), 0.5)]
+    ("timer", "runs_s", "counted_s"),
+    [("wall", (0.004, 0.001), 0.001), ("wall", (0.5,), 0.5), (None, (0.004,), 0.004)],
 )
-def test_a_library_is_timed_with_its_threads_awake(runs_s, counted_s, monkeypatch):
-    """The first of two short runs wakes them; a long one counts itself."""
+def test_a_library_is_timed_with_its_threads_awake(
+    timer, runs_s, counted_s, monkeypatch
+):
+    """The first of two short runs wakes them; a long one counts itself, and so does one
+    whose results count: it may add to them.
+    """
     monkeypatch.setattr("feinsum.measure.kernel.SPIN_S", 0)
     compiled = SimpleNamespace(built=_Library(*runs_s), timer="wall")
-    assert BoundKernel(compiled, {}, (), {}).run() == counted_s
+    assert BoundKernel(compiled, {}, (), {}).run(timer) == counted_s
