@@ -8,11 +8,11 @@ from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.transforms.cost import Machine, distinct_bytes, points, region_s
 
 __all__ = [
+    "LINE_BYTES",
     "jammed_cycles",
     "out_of_order_s",
     "read_bytes",
     "reduction_cycles",
-    "reread_s",
     "restart_s",
     "streaming_s",
     "vector_cycles",
@@ -33,9 +33,7 @@ STRIDED_CYCLES = 1.6
 MISS_CYCLES = 6.0
 """The same, where each entry is in a line of the cache of its own."""
 LINE_BYTES = 64
-"""What caches hold and pass on as a whole."""
-FIRST_BYTES = 1 << 15
-"""Arrays that stay in the first level."""
+"""A line of a cache, which is read and written as a whole."""
 MOST_ROWS = 8
 """Streams that are read concurrently at full speed."""
 UNROLLED = 32
@@ -148,25 +146,6 @@ def _lanes_of_sums(einsum: BatchedEinsum, machine: Machine, most_bytes: int) -> 
     dtype = einsum.operands[0].dtype
     lanes = machine.lanes(dtype, min(most_bytes, machine.fma_bytes // 2))
     return max(1, lanes // 2) if dtype.kind == "c" else lanes
-
-
-def reread_s(
-    einsum: BatchedEinsum, index: str, machine: Machine, *, rows: int
-) -> float:
-    """Seconds to reread data that several outputs need and the first cache cannot hold.
-
-    Args:
-        index: ``rows`` values of it are computed at a time.
-    """
-    seconds = 0.0
-    for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True):
-        n_bytes = points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
-        n_times = points(einsum, (i for i in einsum.output if i not in term))
-        if index not in term:
-            n_times = -(-n_times // rows)
-        if n_bytes > FIRST_BYTES:
-            seconds += (n_times - 1) * n_bytes / machine.stream_bytes_per_s(n_bytes)
-    return einsum.batch_size * seconds
 
 
 def out_of_order_s(

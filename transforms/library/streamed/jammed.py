@@ -15,7 +15,6 @@ from feinsum.transforms.cost import Machine, points
 from feinsum.transforms.library.streamed.cost import (
     jammed_cycles,
     out_of_order_s,
-    reread_s,
     restart_s,
     streaming_s,
 )
@@ -274,12 +273,26 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     )
     parallel, block = text(parameters, "parallel"), number(parameters, "block")
     n_groups = max(1.0, points(einsum, (parallel,)) / block)
-    seconds = streaming_s(einsum, cycles, machine, n_groups=n_groups)
-    seconds += reread_s(einsum, index, machine, rows=rows)
+    loops = _loops(einsum, index, inner, rows)
+    seconds = streaming_s(einsum, cycles, machine, n_groups=n_groups, loops=loops)
     seconds += restart_s(einsum, inner, index, machine, n_beside=rows)
     return seconds + out_of_order_s(
         einsum, index, machine, inner=inner, parallel=parallel
     )
+
+
+def _loops(
+    einsum: BatchedEinsum, index: str, inner: str, rows: int
+) -> list[tuple[str, int]]:
+    """The loops with their extents, the outermost first."""
+    extent = points(einsum, (index,))
+    others = (i for i in einsum.output if i != index)
+    return [
+        *((i, points(einsum, (i,))) for i in others),
+        (index, -(-extent // rows)),
+        *((i, points(einsum, (i,))) for i in streaming_order(einsum, inner)),
+        (index, min(rows, extent)),
+    ]
 
 
 UNROLL_AND_JAM = register(

@@ -8,7 +8,11 @@ from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.library.packed.family import suits_packing
-from feinsum.transforms.library.streamed.cost import streaming_s, vector_cycles
+from feinsum.transforms.library.streamed.cost import (
+    LINE_BYTES,
+    streaming_s,
+    vector_cycles,
+)
 from feinsum.transforms.library.streamed.generic import streaming_order
 from feinsum.transforms.library.streamed.nest import StreamedNest, Streams
 from feinsum.transforms.primitives import begin
@@ -19,8 +23,6 @@ __all__ = ["TRANSPOSED"]
 
 MIN_EXTENT = 4
 """Of an axis along which lines are read or stored; shorter ones fill little of them."""
-LINE_BYTES = 64
-"""A line of a cache, which is read and written as a whole."""
 
 
 def transposed(
