@@ -121,12 +121,12 @@ def _result_dtype(arrays: Sequence[Any]) -> np.dtype[Any]:
 
 
 def _read(operand: Any) -> Any:
+    if type(operand) is np.ndarray or isinstance(operand, CSF):
+        return operand
     if are_trees(operand):
         return tuple(operand)
     if isinstance(operand, np.ndarray) or not is_sparse(operand):
         return as_array(operand)
-    if isinstance(operand, CSF):
-        return operand
     tree = tree_of_matrix(operand)
     return from_object(operand) if tree is None else tree
 

@@ -78,6 +78,7 @@ class ReadyCall(NamedTuple):
         call: runs the kernel; takes the held arrays, then dense operands, then those.
         is_lasting: whether the values of the tree are read in place, so that changes
             affect the next call. The pattern stays.
+        is_padded: whether an extent is filled up to a multiple of the lanes.
     """
 
     network: Network
@@ -88,6 +89,7 @@ class ReadyCall(NamedTuple):
     shapes: Mapping[str, tuple[int, ...]]
     call: Callable[[Sequence[Any]], None]
     is_lasting: bool
+    is_padded: bool
 
     def run(self, arrays: Sequence[Any], out: Any = None) -> Any:
         """Compute the result for other dense operands.
@@ -95,17 +97,34 @@ class ReadyCall(NamedTuple):
         Args:
             out: memory for the result, which is used if the kernel can write into it.
         """
-        from feinsum.codegen import dense_arguments, nest_result
+        from feinsum.codegen import nest_result
 
-        nest, form = self.made.nest, self.made.form
-        operands = [*arrays, np.ones((), self.dtype)] if len(arrays) == 1 else arrays
-        dense = dense_arguments(nest, operands, self.dtype, form)
-        given = out if self._is_room(out, arrays) else None
+        given = out if out is not None and self._is_room(out, arrays) else None
         fresh = {name: self._memory(name, given) for name in self.shapes}
-        self.call((*self.held, *dense.values(), *fresh.values()))
-        result = nest_result(nest, form, fresh["out"], self.sizes)
-        tree = next(array for array in arrays if isinstance(array, CSF))
-        return as_sparse(self.network, tree, result)
+        self.call((*self.held, *self._dense(arrays), *fresh.values()))
+        result = nest_result(self.made.nest, self.made.form, fresh["out"], self.sizes)
+        return as_sparse(self.network, arrays[self._sparse], result)
+
+    @property
+    def _sparse(self) -> int:
+        assert self.network.sparse is not None
+        return self.network.sparse
+
+    def _dense(self, arrays: Sequence[Any]) -> Sequence[Any]:
+        """The dense operands for the kernel, which takes their addresses alone."""
+        from feinsum.codegen import dense_arguments
+
+        sparse, dtype = self._sparse, self.dtype
+        dense = [*arrays[:sparse], *arrays[sparse + 1 :]]
+        if (
+            dense
+            and not self.is_padded
+            and all(x.dtype == dtype and x.flags.c_contiguous for x in dense)
+        ):
+            return dense
+        operands = arrays if dense else [*arrays, np.ones((), dtype)]
+        made = self.made
+        return [*dense_arguments(made.nest, operands, dtype, made.form).values()]
 
     def _memory(self, name: str, given: Any) -> Any:
         is_given = name == "out" and given is not None
@@ -152,6 +171,7 @@ def ready_call(
         shapes,
         call,
         is_lasting=given["values"] is tree.values,
+        is_padded=form.filled(sizes.extents) != sizes.extents,
     )
 
 

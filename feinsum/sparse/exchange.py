@@ -32,7 +32,9 @@ def is_sparse(value: object) -> bool:
     >>> is_sparse(COO((2,), ([0],), [1.0])), is_sparse([1.0, 0.0])
     (True, False)
     """
-    if isinstance(value, COO | CSR | CSC | CSF):
+    if isinstance(value, np.ndarray):
+        return False
+    if isinstance(value, (COO, CSR, CSC, CSF)):
         return True
     has_coordinates = any(hasattr(value, name) for name in ("tocoo", "to_coo"))
     is_pydata = hasattr(value, "coords") and hasattr(value, "fill_value")

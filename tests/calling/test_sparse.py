@@ -357,6 +357,17 @@ def test_a_repeated_call_reads_what_is_there_now(subscripts):
     assert_as_numpy(subscripts, other, *dense)
 
 
+@pytest.mark.parametrize("rank", [8, 5])
+def test_a_repeated_call_reads_operands_of_any_strides(rank):
+    """Operands that the kernel reads in place, and others of the same shape."""
+    coo = random_uniform((6, 7, 8), 40, seed=1)
+    tree, dense = to_csf(coo), np.random.default_rng(2).random((2, 9, rank))
+    B, C = dense[0, :7], dense[1, :8]
+    for first in (B, np.asfortranarray(B), B[::-1]):
+        assert_as_numpy("ijk,ja,ka->ia", tree, first, C)
+    assert len(remembered(Calls).trees) == 1
+
+
 def test_a_tree_that_is_converted_is_read_anew():
     """Values of another precision are copied, so that no copy may be kept."""
     coo, B, C = operands_of("ijk,ja,ka->ia")

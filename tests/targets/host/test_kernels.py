@@ -450,3 +450,26 @@ def test_work_items_with_large_arrays_are_not_inlined(length, is_inlined):
     source = source_of(t_unit)
     assert ("always_inline" in source) == is_inlined
     assert ("noinline" in source) != is_inlined
+
+
+def test_work_items_with_loops_over_nodes_of_a_tree_are_not_inlined():
+    """Their sums stay in registers then, which the loops around them need as well."""
+    t_unit = make(
+        ["{[i]: 0<=i<n}", "[first,past] -> {[node]: first<=node<past}"],
+        """
+        for i
+            <> first = starts[i]
+            <> past = starts[i+1]
+            y[i] = sum(node, x[node])
+        end
+        """,
+        [
+            lp.GlobalArg("x", np.float64, shape="m"),
+            lp.GlobalArg("y", np.float64, shape="n"),
+            lp.GlobalArg("starts", np.int32, shape="n + 1"),
+            lp.ValueArg("n,m", np.int32),
+        ],
+    )
+    source = source_of(t_unit)
+    assert "noinline" in source
+    assert "always_inline" not in source

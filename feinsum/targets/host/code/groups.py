@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from string import Template
 from typing import Any
 
+import islpy as isl
 from cgen import Collection, Initializer, Line, Value
 from loopy.schedule.tools import get_subkernel_arg_info
 from loopy.target.c import FunctionDeclarationWrapper
@@ -23,8 +24,10 @@ _LIDS = tuple(f"_lid{axis}" for axis in range(N_AXES))
 
 _SMALL = "static inline __attribute__((always_inline)) void"
 _LARGE = "static __attribute__((noinline)) void"
-"""For work-items with large arrays, where a call costs nothing: when gcc 12 inlines a
-function, it forgets that pointers are restricted, and copies entry by entry.
+"""For work-items where a call costs nothing: with large arrays, or with loops over the
+nodes of a tree. When gcc 12 inlines a function, it forgets that pointers are
+restricted, and copies entry by entry. On processors that it does not know, it then also
+keeps counters of loops in vector registers, and sums in memory.
 """
 
 _GROUPS = Template("""\
@@ -87,7 +90,8 @@ class GroupsBuilder(StatementsBuilder):
         index = self.target.dtype_to_typename(kernel.index_dtype)
         function = declared.subdecl
         function.subdecl.name = _item_name(codegen_state, schedule_index)
-        function.subdecl.typename = _LARGE if scratch_places(kernel) else _SMALL
+        is_large = scratch_places(kernel) or _has_bounds_from_memory(kernel)
+        function.subdecl.typename = _LARGE if is_large else _SMALL
         function.arg_decls = (
             *function.arg_decls,
             *(Value(f"const {index}", name) for name in (*_GIDS, *_LIDS)),
@@ -127,6 +131,12 @@ class GroupsBuilder(StatementsBuilder):
                 passed=", ".join((*passed, *_GIDS, *_LIDS, "_scratch")),
             )
         )
+
+
+def _has_bounds_from_memory(kernel: Any) -> bool:
+    """Whether loops end at a number that the kernel reads."""
+    names = (set(domain.get_var_names(isl.dim_type.param)) for domain in kernel.domains)
+    return any(not found.isdisjoint(kernel.temporary_variables) for found in names)
 
 
 def _item_name(codegen_state: Any, schedule_index: int) -> str:
