@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from feinsum.programs.program import Program
 from feinsum.programs.reuse import overwritten
 from feinsum.programs.stages import Stage
 from feinsum.programs.statement import Statement
+from feinsum.programs.workers import run_each
 
 __all__ = ["run_program", "sizes_of"]
 
@@ -59,12 +59,12 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
     known = dict(given)
     blocks = blocks_of(program, sizes_of(program, known))
     last = _last_uses(program, blocks)
-    with _Run(program, sizes_of(program, known), n_threads()) as run:
-        for k, block in enumerate(blocks):
-            spent = {name for name in known if last.get(name, -1) <= k}
-            known |= run.block(block, known, spent - {*given})
-            for name in spent:
-                del known[name]
+    run = _Run(program, sizes_of(program, known), n_threads())
+    for k, block in enumerate(blocks):
+        spent = {name for name in known if last.get(name, -1) <= k}
+        known |= run.block(block, known, spent - {*given})
+        for name in spent:
+            del known[name]
     return {name: known[name] for name in program.outputs}
 
 
@@ -94,29 +94,11 @@ def _last_uses(program: Program, blocks: Sequence[Block]) -> dict[str, int]:
 
 @dataclass
 class _Run:
-    """A run of a program: its sizes, and threads once they are needed."""
+    """A run of a program: its sizes, and the number of threads."""
 
     program: Program
     sizes: Mapping[str, int]
     n_workers: int
-    _opened: list[ThreadPoolExecutor] = field(default_factory=list)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for pool in self._opened:
-            pool.shutdown()
-
-    def each(self, run: Callable[[Any], None], parts: Sequence[Any]) -> None:
-        """Run all parts; numpy works without the lock of the interpreter."""
-        if min(self.n_workers, len(parts)) < 2:
-            for part in parts:
-                run(part)
-            return
-        if not self._opened:
-            self._opened.append(ThreadPoolExecutor(self.n_workers))
-        list(self._opened[0].map(run, parts))
 
     def block(
         self, block: Block, known: Mapping[str, Array], spent: AbstractSet[str]
@@ -150,8 +132,7 @@ class _Run:
         program, sizes, n_workers = self.program, self.sizes, self.n_workers
 
         def whole(known: Mapping[str, Array]) -> dict[str, Array]:
-            with _Run(program, sizes, n_workers) as run:
-                return run.one_by_one(block, known)
+            return _Run(program, sizes, n_workers).one_by_one(block, known)
 
         key = block, arrays, tuple(sorted(sizes.items())), n_workers
         return kept_race(key, lambda: whole)
@@ -184,7 +165,7 @@ class _Run:
                         part = taken(results[one.result], one.output, frame.box(one))
                         part[...] = frame.inside[one.result]
 
-        self.each(run, [*block.boxes()])
+        run_each(run, [*block.boxes()], self.n_workers)
         return results
 
     def fused(self, block: Block, known: Mapping[str, Array]) -> dict[str, Array]:
@@ -232,7 +213,7 @@ class _Run:
         def run(boxes: Mapping[str, Box]) -> None:
             self._part(stage, given, whole, reused, boxes, frame)
 
-        self.each(run, [*self._parts(stage, extents)])
+        run_each(run, [*self._parts(stage, extents)], self.n_workers)
         return {name: whole[name] for name in stage.kept}
 
     def einsum(self, one: Statement, operands: Sequence[Array]) -> Array:

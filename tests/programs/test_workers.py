@@ -1,0 +1,59 @@
+"""Every part runs once, on threads that are kept, and none after an error."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+
+import pytest
+
+from feinsum.programs.workers import run_each
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 5])
+@pytest.mark.parametrize("n_parts", [0, 1, 7, 100])
+def test_every_part_runs_once(n_workers, n_parts):
+    seen: list[int] = []
+    run_each(seen.append, range(n_parts), n_workers)
+    assert sorted(seen) == [*range(n_parts)]
+
+
+def test_parts_run_at_the_same_time_on_threads_that_are_kept():
+    names: set[str] = set()
+    for _ in range(2):
+        together = threading.Barrier(3)
+
+        def meet(_: int, together: threading.Barrier = together) -> None:
+            together.wait(timeout=60)
+            names.add(threading.current_thread().name)
+
+        run_each(meet, range(3), 3)
+    assert len(names) == 3
+    assert threading.current_thread().name in names
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_nothing_runs_after_the_error_of_a_part(failing):
+    together, running = threading.Barrier(2), set()
+
+    def run(part: int) -> None:
+        together.wait(timeout=60)
+        if part == failing:
+            raise ValueError(f"part {part}")
+        running.add(part)
+        time.sleep(0.05)
+        running.remove(part)
+
+    with pytest.raises(ValueError, match=f"part {failing}"):
+        run_each(run, [0, 1], 2)
+    assert not running
+
+
+def test_a_forked_process_has_threads_of_its_own():
+    run_each(time.sleep, [0.001] * 3, 3)
+    fork = multiprocessing.get_context("fork")
+    child = fork.Process(target=run_each, args=(time.sleep, [0.001] * 3, 3))
+    child.start()
+    child.join(timeout=60)
+    assert child.exitcode == 0
