@@ -50,6 +50,7 @@ def test_nothing_runs_after_the_error_of_a_part(failing):
     assert not running
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_process_has_threads_of_its_own():
     run_each(time.sleep, [0.001] * 3, 3)
     fork = multiprocessing.get_context("fork")
