@@ -77,7 +77,11 @@ def _positions(
     places: Sequence[int],
     rows: Sequence[int],
 ) -> tuple[tuple[int, ...], ...]:
-    """The positions of each row: by the place of the term, then of the use."""
+    """The positions of each row: by the place of the term, then of the use.
+
+    In a batch, a sparse operand is ahead of dense ones with its term, so that it has
+    one position in all rows.
+    """
     inputs = einsum.inputs
     place = [places[graph.term_vertices[term]] for term in inputs]
     by_term = tuple(sorted(range(len(inputs)), key=place.__getitem__))
@@ -85,9 +89,13 @@ def _positions(
         return (by_term,) * len(rows)
 
     def by_term_and_use(row: int) -> tuple[int, ...]:
-        names = [operand.name for operand in einsum.rows[row]]
+        operands = einsum.rows[row]
+        names = [operand.name for operand in operands]
         uses = [graph.use_vertices[use] for use in zip(names, inputs, strict=True)]
-        return tuple(sorted(by_term, key=lambda p: (place[p], places[uses[p]])))
+        is_late = [len(rows) > 1 and not operand.storage for operand in operands]
+        return tuple(
+            sorted(by_term, key=lambda p: (place[p], is_late[p], places[uses[p]]))
+        )
 
     return tuple([by_term_and_use(row) for row in rows])
 

@@ -59,7 +59,11 @@ class _Reconstruction:
         uses = list(self.near[row, "use"])
         for between in self.near[row, "times"]:
             uses += self.near[between, "use"] * self.colors[between][1]
-        return sorted(uses, key=self.axis)
+        return sorted(uses, key=lambda use: (self.axis(use), not self.storage(use)))
+
+    def storage(self, use: int) -> str:
+        """How the operand of a use is stored."""
+        return stored(self.colors[use][3])[0]
 
     def axis(self, use: int) -> int:
         """The first axis of the term of a use."""

@@ -14,6 +14,7 @@ __all__ = [
     "ENTRY",
     "FLAT",
     "ROUND",
+    "ROW",
     "TILED",
     "WIDE",
     "NestArrays",
@@ -22,6 +23,8 @@ __all__ = [
     "axes_of",
     "buffer_places",
     "in_tile",
+    "operand_name",
+    "row_of",
     "subscripted",
 ]
 
@@ -29,6 +32,8 @@ CHUNK = "%chunk"
 """In place of an index: a chunk of the root, the unit of threads."""
 ROUND = "%lane"
 """In place of an index: the lane itself, for data of a single vector."""
+ROW = "%row"
+"""In place of an index: the number of a row, where there are several."""
 ENTRY = "%entry"
 """In place of an index: an entry of the tree."""
 TILED = "%tiled"
@@ -105,16 +110,22 @@ class NestArrays:
     def operand(self, position: int, at: Mapping[str, str]) -> str:
         """An entry of a dense operand, at values of indices."""
         term = self.nest.network.inputs[position]
-        return subscripted(f"T{position}", term, at)
+        return subscripted(operand_name(position, row_of(at)), term, at)
+
+    def result_axes(self) -> tuple[str, ...]:
+        """The axes of the result."""
+        network = self.nest.network
+        row = (ROW,) if network.n_rows > 1 else ()
+        if network.has_sparse_output:
+            return (*row, ENTRY)
+        chunk = (CHUNK,) if self.form.has_copies else ()
+        return (*chunk, *row, *network.output)
 
     def result(self, at: Mapping[str, str]) -> str:
         """An entry of the result."""
-        if self.nest.network.has_sparse_output:
-            return f"out[{at[ENTRY]}]"
-        chunk = (CHUNK,) if self.form.has_copies else ()
-        return subscripted("out", (*chunk, *self.nest.network.output), at)
+        return subscripted("out", self.result_axes(), at)
 
-    def scaled(self, value: str) -> str:
+    def scaled(self, value: str, at: Mapping[str, str]) -> str:
         """The term added to the result for a value."""
         return value
 
@@ -130,7 +141,8 @@ class NestArrays:
 def buffer_places(
     nest: Nest, form: NestForm, dense: Mapping[str, int]
 ) -> dict[int, Place]:
-    """The buffers of all terms but the last; the axis of lanes is last.
+    """The buffers of all terms but the last; the axis of lanes is last, and before it
+    that of rows, if there are several.
 
     A scalar that both terms have within the loop over the lanes is one per lane.
     Buffers too large to be private exist once per chunk.
@@ -138,15 +150,17 @@ def buffer_places(
     Args:
         dense: padded extents of the indices that the tree does not have.
     """
-    found = {}
+    found, n_rows = {}, nest.network.n_rows
     for buffer in nest.buffers:
         producer, consumer = nest.path[buffer.producer], nest.path[buffer.consumer]
         axes = tuple(i for i in buffer.indices if i != form.lane)
+        if n_rows > 1:
+            axes = (*axes, ROW)
         if form.lane in buffer.indices:
             axes = in_tile((*axes, form.lane), form)
         elif form.lane in producer.result.indices & consumer.indices:
             axes = (*axes, ROUND)
-        if form.is_chunked and not is_private(buffer.indices, dense):
+        if form.is_chunked and not is_private(buffer.indices, dense, n_rows):
             axes = (CHUNK, *axes)
         found[buffer.producer] = Place(f"X{buffer.producer}", axes)
     return found
@@ -190,6 +204,16 @@ def apart(shape: Sequence[Any]) -> tuple[Any, ...]:
     chunks, first, *others = shape
     wider = f"{first} + {GAP}" if isinstance(first, str) else first + GAP
     return (chunks, wider, *others)
+
+
+def operand_name(position: int, row: int = 0) -> str:
+    """The name of a dense operand, which has a suffix in all rows but the first."""
+    return f"T{position}_row{row}" if row else f"T{position}"
+
+
+def row_of(at: Mapping[str, str]) -> int:
+    """The number of the row among values of indices; 0 if there is only one row."""
+    return int(at.get(ROW, "0"))
 
 
 def subscripted(name: str, indices: Iterable[str], at: Mapping[str, str]) -> str:

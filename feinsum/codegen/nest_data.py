@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from feinsum.codegen.nest_arrays import CHUNK, TILED, apart, buffer_places
+from feinsum.codegen.nest_arrays import (
+    CHUNK,
+    ENTRY,
+    ROW,
+    TILED,
+    NestArrays,
+    apart,
+    buffer_places,
+    operand_name,
+)
+from feinsum.errors import InvalidEinsumError
 from feinsum.nests import Nest, NestForm, Sizes, sizes_of
 from feinsum.nests.form import is_private
 from feinsum.sparse import CSF
@@ -41,7 +51,8 @@ def nest_arguments(
 
     Args:
         nest: the nest of the kernel.
-        operands: one for each input; the sparse one is a tree.
+        operands: one for each input; the sparse one is a tree. Of a network with
+            several rows, those of one row after the other, the tree in each.
         dtype: dtype to which dense operands and values are converted.
         form: of the kernel. Operands are copied if lanes must be padded.
         n_chunks: maximum number of chunks of the root; see :func:`root_chunks`.
@@ -49,15 +60,46 @@ def nest_arguments(
     Raises:
         InvalidEinsumError: with the rule ``shape``, if operands do not fit.
     """
-    sizes = sizes_of(nest.network, operands)
+    rows = _in_rows(nest, operands)
+    sizes = sizes_of(nest.network, rows[0])
     kind = np.dtype(dtype)
     found: dict[str, Any] = {}
-    for operand in operands:
+    for operand in rows[0]:
         if isinstance(operand, CSF):
             found = tree_arguments(nest, operand, sizes, kind, form, n_chunks)
     shapes = fresh_shapes(nest, sizes, form, found.get("n_chunks", 1))
     fresh = {name: aligned_empty(shape, kind) for name, shape in shapes.items()}
     return found | dense_arguments(nest, operands, kind, form) | fresh
+
+
+def _in_rows(nest: Nest, operands: Sequence[Any]) -> list[Sequence[Any]]:
+    """The operands of each row.
+
+    Raises:
+        InvalidEinsumError: with the rule ``shape``, if rows have other sizes, or
+            another tree.
+    """
+    network = nest.network
+    n, n_rows = len(network.inputs), network.n_rows
+    if len(operands) != n * n_rows:
+        _refuse(f"{len(operands)} operands for {n_rows} rows of {n} terms")
+    rows = [operands[n * row : n * (row + 1)] for row in range(n_rows)]
+    first = sizes_of(network, rows[0])
+    for number, row in enumerate(rows):
+        if sizes_of(network, row) != first:
+            _refuse(f"the operands of row {number} have other sizes than those of 0")
+        if (
+            network.sparse is not None
+            and row[network.sparse] is not rows[0][network.sparse]
+        ):
+            _refuse(f"row {number} has another tree than row 0")
+    return rows
+
+
+def _refuse(message: str) -> None:
+    raise InvalidEinsumError(
+        f"the operands do not match the nest: {message}", rules=("shape",)
+    )
 
 
 def tree_arguments(
@@ -91,15 +133,15 @@ def dense_arguments(
     nest: Nest, operands: Sequence[Any], dtype: np.dtype[Any], form: NestForm
 ) -> dict[str, Array]:
     """The dense operands, with padded lanes."""
-    return {
-        f"T{position}": _by_lanes(
-            np.asarray(operand, dtype, order="C"), form.lane in term, form
-        )
-        for position, (term, operand) in enumerate(
-            zip(nest.network.inputs, operands, strict=True)
-        )
-        if not isinstance(operand, CSF)
-    }
+    inputs = nest.network.inputs
+    found = {}
+    for number, operand in enumerate(operands):
+        row, position = divmod(number, len(inputs))
+        if not isinstance(operand, CSF):
+            array = np.asarray(operand, dtype, order="C")
+            has_lane = form.lane in inputs[position]
+            found[operand_name(position, row)] = _by_lanes(array, has_lane, form)
+    return found
 
 
 def fresh_shapes(
@@ -115,7 +157,9 @@ def fresh_shapes(
     {'out': (2, 2, 4)}
     """
     network, extents = nest.network, form.filled(sizes.extents)
-    known = {**extents, CHUNK: n_chunks, TILED: form.tile}
+    n_rows = network.n_rows
+    known = {**extents, CHUNK: n_chunks, TILED: form.tile, ROW: n_rows}
+    known[ENTRY] = sizes.nodes[-1] if sizes.nodes else 0
 
     def shape(indices: Sequence[str]) -> tuple[int, ...]:
         whole = tuple(known[i] for i in indices)
@@ -123,12 +167,12 @@ def fresh_shapes(
         lanes = form.lanes
         return (*whole[:-1], whole[-1] // lanes, lanes) if has_lane else whole
 
-    axes = (CHUNK, *network.output) if form.has_copies else network.output
-    found = {"out": (sizes.nodes[-1],) if network.has_sparse_output else shape(axes)}
+    axes = NestArrays(nest, form).result_axes()
+    found = {"out": shape(axes)}
     dense = {i: n for i, n in extents.items() if i not in network.level_of}
     places = buffer_places(nest, form, dense)
     for buffer in nest.buffers:
-        if not is_private(buffer.indices, dense):
+        if not is_private(buffer.indices, dense, n_rows):
             place = places[buffer.producer]
             own = shape(place.indices)
             found[place.name] = apart(own) if place.indices[0] == CHUNK else own
@@ -138,7 +182,8 @@ def fresh_shapes(
 def nest_result(nest: Nest, form: NestForm, out: Array, sizes: Sizes) -> Array:
     """The result of a nest, from the output of its kernel.
 
-    Adds up copies and removes padding. The result may be a view.
+    Adds up copies and removes padding. The result may be a view. Of several rows, the
+    first axis is the row.
 
     >>> from feinsum.nests import network, path_from_pairs
     >>> spmm = network("ij,jk->ik")

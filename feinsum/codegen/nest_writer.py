@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeAlias
@@ -16,6 +16,7 @@ from feinsum.codegen.nest_arrays import (
     ENTRY,
     FLAT,
     ROUND,
+    ROW,
     TILED,
     WIDE,
     NestArrays,
@@ -43,7 +44,7 @@ class Start:
 
 @dataclass
 class Writer:
-    """Writes the statements of a nest.
+    """Writes the statements of a nest; each of them for all rows in turn.
 
     Attributes:
         nest: that is written.
@@ -86,6 +87,7 @@ class Writer:
             term: replace(place, name=self.unique(place.name))
             for term, place in buffer_places(self.nest, self.form, self.dense).items()
         }
+        self.rows = (ROW,) if self.nest.network.n_rows > 1 else ()
         self.part = self._whole_part()
         self.makers = {
             term.result.inputs: number for number, term in enumerate(self.nest.path)
@@ -166,6 +168,8 @@ class Writer:
             at = at | {axis: self._loop("cleared", *part, depth)}
             inside += 1
         for index in self.result.indices:
+            if index == ROW:
+                continue
             if index == self.form.lane:
                 count = self._size(index) // self.form.lanes
                 outer = self._loop(f"{index}_vector", "0", str(count), inside)
@@ -173,8 +177,17 @@ class Writer:
             elif index not in at:
                 iname = self._loop(index, "0", self._extent(index), inside)
                 at, inside = at | {index: iname}, inside + 1
-        self._line(inside, f"{self._text(self.result, at)} = 0")
+        for there in self._each_row(at):
+            self._line(inside, f"{self._text(self.result, there)} = 0")
         self._close(inside, depth)
+
+    def _each_row(self, at: dict[str, str]) -> Iterator[dict[str, str]]:
+        """The values of indices, for one row after the other."""
+        if not self.rows:
+            yield at
+            return
+        for row in range(self.nest.network.n_rows):
+            yield at | {ROW: str(row)}
 
     def _begin(self, depth: int, at: dict[str, str]) -> None:
         """Write what the result begins with, at all of its dense indices."""
@@ -190,13 +203,13 @@ class Writer:
         copy = self._wide("copy", chunk, depth + 1)
         self._add(total, self.of.result(at | {CHUNK: copy}), depth + 1, at)
         self._line(depth, "end")
-        value = self.of.scaled(total.name)
+        value = self.of.scaled(total.name, at)
         self._line(depth, f"{self.of.result(at)} = {self.of.start(at)} + {value}")
 
     def _each_entry(
         self, depth: int, at: dict[str, str], write: Any, tag: str = ""
     ) -> None:
-        """Loops over the indices of the result that have no value yet.
+        """Loops over the indices of the result that have no value yet, and all rows.
 
         Args:
             tag: of the outermost loop.
@@ -206,7 +219,8 @@ class Writer:
             if index not in at:
                 iname = self._loop(index, "0", self.of.extent(index), inside, tag)
                 at, inside, tag = at | {index: iname, FLAT: iname}, inside + 1, ""
-        write(inside, at)
+        for there in self._each_row(at):
+            write(inside, there)
         self._close(inside, depth)
 
     def _between(self, begin: str, end: str, depth: int, names: Bounds) -> Bounds:
@@ -243,7 +257,8 @@ class Writer:
         if left is None:
             self._write(steps, depth, at, node)
             return
-        self.total = self._temporary("total", in_tile(left, self.form))
+        axes = (*self.rows, *in_tile(left, self.form))
+        self.total = self._temporary("total", axes)
         self._zero(self.total, depth, at)
         self._write(steps, depth, at, node)
         held, self.total = self.total, None
@@ -263,7 +278,7 @@ class Writer:
         within = [i for i in self.nest.orders[last] if i not in at]
         if not is_fixed or all(index in left for index in within):
             return None
-        entries = prod(self._size(i) for i in left)
+        entries = prod(self._size(i) for i in (*self.rows, *left))
         lanes = self.form.lanes if self.form.lane in left else 1
         return left if entries <= lanes * MOST_REGISTERS else None
 
@@ -289,9 +304,9 @@ class Writer:
                 case Reset(term):
                     self._zero(self.buffers[term], depth, at)
                 case Multiply(term, is_assigned):
-                    self._multiply(
-                        term, self._target(term), is_assigned, depth, at, node
-                    )
+                    target = self._target(term)
+                    for there in self._each_row(at):
+                        self._multiply(term, target, is_assigned, depth, there, node)
                 case Repeat(index, None, body) if index == self.form.lane:
                     self._vectors(body, depth, at, node)
                 case Repeat(index, None, body):
@@ -337,7 +352,7 @@ class Writer:
             if not {self.form.lane, ROUND, TILED}.intersection(
                 self._target(term).indices
             ):
-                sums[term] = self._temporary("lanes", (ROUND,))
+                sums[term] = self._temporary("lanes", (*self.rows, ROUND))
                 self._zero(sums[term], depth, at)
         outer, inside = self._vector_loop(self.form.lane, depth)
         there, within = at, inside
@@ -347,15 +362,18 @@ class Writer:
             assert isinstance(step, Multiply)
             target = sums.get(step.term) or self._target(step.term)
             is_assigned = step.is_assigned and step.term not in sums
-            if self.of.is_flat:
-                self._from_flat(step.term, target, is_assigned, inside, outer, at, node)
-            else:
-                self._multiply(step.term, target, is_assigned, within, there, node)
+            given = step.term, target, is_assigned
+            for row in self._each_row(there):
+                if self.of.is_flat:
+                    self._from_flat(*given, inside, outer, row, node)
+                else:
+                    self._multiply(*given, within, row, node)
         self._close(within, depth)
         for term, lanes in sums.items():
             iname = self._loop("lane", "0", str(self.form.lanes), depth, "unr")
-            value = self._text(lanes, {ROUND: iname})
-            self._add(self._target(term), value, depth + 1, at)
+            for row in self._each_row(at):
+                value = self._text(lanes, row | {ROUND: iname})
+                self._add(self._target(term), value, depth + 1, row)
             self._line(depth, "end")
 
     def _from_flat(
@@ -423,10 +441,7 @@ class Writer:
 
     @property
     def result(self) -> Place:
-        if self.nest.network.has_sparse_output:
-            return Place("out", (ENTRY,))
-        chunk = (CHUNK,) if self.form.has_copies else ()
-        return Place("out", (*chunk, *self.nest.network.output))
+        return Place("out", self.of.result_axes())
 
     def _read(self, tensor: Tensor, at: dict[str, str], node: dict[int, str]) -> str:
         network = self.nest.network
@@ -466,15 +481,18 @@ class Writer:
         *,
         is_vector: bool = True,
     ) -> None:
-        """Loops over all entries of an array, around what ``write`` writes.
+        """Loops over all entries of an array, around what is written for each row.
 
         Args:
             is_vector: whether the lanes are computed as vectors, or one by one.
         """
-        inside = depth
-        for index in indices:
-            inside, at = self._open(index, inside, at, "vec" if is_vector else "unr")
-        write(inside, at)
+        inside, axes = depth, tuple(indices)
+        for index in axes:
+            if index != ROW:
+                lanes = "vec" if is_vector else "unr"
+                inside, at = self._open(index, inside, at, lanes)
+        for there in self._each_row(at) if ROW in axes else (at,):
+            write(inside, there)
         self._close(inside, depth)
 
     def _open(
@@ -515,7 +533,9 @@ class Writer:
         return at | names, depth + 1
 
     def _size(self, index: str) -> int:
-        """The extent of a dense index, or that of a tile of it."""
+        """The extent of a dense index, or that of a tile of it; or the rows."""
+        if index == ROW:
+            return self.nest.network.n_rows
         if index in (self.form.lane, TILED) and self.form.tile:
             return self.part.width
         return self.dense[index]
@@ -580,7 +600,7 @@ class Writer:
             self._line(depth, f"{target} = {target} + {value}")
             return
         target = self.of.result(at)
-        value = value if self.of.has_copies else self.of.scaled(value)
+        value = value if self.of.has_copies else self.of.scaled(value, at)
         start = f"{target} + "
         if is_first:
             start = f"{self.of.start(at)} + " if self.of.has_start else ""

@@ -15,7 +15,16 @@ import loopy as lp
 import numpy as np
 from numpy.typing import DTypeLike
 
-from feinsum.codegen.nest_arrays import CHUNK, ENTRY, TILED, WIDE, apart, axes_of
+from feinsum.codegen.nest_arrays import (
+    CHUNK,
+    ENTRY,
+    ROW,
+    TILED,
+    WIDE,
+    apart,
+    axes_of,
+    operand_name,
+)
 from feinsum.codegen.nest_writer import Writer
 from feinsum.errors import InvalidEinsumError
 from feinsum.nests import Nest, NestForm
@@ -51,7 +60,9 @@ def generate_nest(
     and so on, by position; the tree as ``indices0``, ``pointers0`` and so on, by level,
     and ``values``; the result ``out``, which the kernel first sets to zero; a buffer
     ``X3`` for term 3 if it is too large to be private; the first node of each chunk of
-    the root, ``chunks``; and ``rows``, where a chunk's part of the result begins.
+    the root, ``chunks``; and ``rows``, where a chunk's part of the result begins. If
+    the network has several rows, dense operands of row 1 are ``T1_row1`` and so on, and
+    the first axis of ``out`` is the row.
 
     Args:
         nest: the nest to execute.
@@ -97,6 +108,7 @@ def generate_nest(
     places = {
         CHUNK: "n_chunks",
         ENTRY: f"nodes{len(network.levels) - 1}",
+        ROW: str(network.n_rows),
         TILED: str(form.tile),
     }
     arguments = _arguments(writer, np.dtype(index_dtype), entries | places)
@@ -178,7 +190,8 @@ def _arguments(
 
     last = len(network.levels) - 1
     made: list[Any] = [
-        array(f"T{position}", term)
+        array(operand_name(position, row), term)
+        for row in range(network.n_rows)
         for position, term in enumerate(network.inputs)
         if position != network.sparse
     ]
@@ -200,7 +213,7 @@ def _arguments(
     made.append(array("out", writer.result.indices, is_input=False, is_output=True))
     for buffer in nest.buffers:
         place = writer.buffers[buffer.producer]
-        is_own = is_private(buffer.indices, writer.dense)
+        is_own = is_private(buffer.indices, writer.dense, network.n_rows)
         made.append(
             writer.private_array(place) if is_own else array(place.name, place.indices)
         )

@@ -112,19 +112,24 @@ def one_name_one_array(einsum: BatchedEinsum) -> Iterator[str]:
 
 
 def storage(einsum: BatchedEinsum) -> Iterator[str]:
-    """One row has at most one sparse operand, once, and no index of it is repeated."""
-    stored = [(t, op) for _, t, op in _accesses(einsum) if op.storage]
+    """At most one operand is sparse, once in every row, and repeats no index."""
+    stored = [(p, t, op) for p, t, op in _accesses(einsum) if op.storage]
     if not stored:
         return
-    names = [operand.name for _, operand in stored]
-    if len(einsum.rows) > 1:
-        yield f"operands {names} are sparse in a batch of {len(einsum.rows)} rows"
+    names = [operand.name for _, _, operand in stored]
+    position = stored[0][0]
+    for k, row in enumerate(einsum.rows):
+        if not row[position].storage:
+            yield (
+                f"row {k} has the dense operand {row[position].name!r} where others "
+                f"have sparse {names[0]!r}; all rows must have it at one position"
+            )
     if len(stored) > 1:
         yield (
             f"operands {names} are sparse; at most one may be, and only once: make "
             "the others dense"
         )
-    for term, operand in stored:
+    for _, term, operand in stored:
         if len(set(term)) < len(term):
             yield f"an index is repeated in the term {term} of sparse {operand.name!r}"
         if operand.storage == "csf=" and sorted(term) != sorted(einsum.output):

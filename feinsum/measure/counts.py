@@ -82,7 +82,7 @@ def sparse_operations(
     """Operations of the path with the fewest, by the profile of the tree."""
     network, known = network_of(einsum), sizes_at(einsum, sizes)
     if einsum.n_operands == 1:
-        least = float(known.nodes[-1])
+        least = float(einsum.batch_size * known.nodes[-1])
     else:
         cost = Operations(network, known)
         least = min(cost.least(path) for path in postorders(network))

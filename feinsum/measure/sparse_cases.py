@@ -23,7 +23,7 @@ from feinsum.codegen import (
     nest_result,
 )
 from feinsum.errors import InvalidEinsumError, TransformError
-from feinsum.ir import BatchedEinsum, profile_names
+from feinsum.ir import BatchedEinsum, profile_names, shape_at
 from feinsum.measure.kernel import BoundKernel, CompiledKernel, compile_kernel
 from feinsum.measure.reference import n_terms
 from feinsum.measure.sparse_reference import sparse_reference
@@ -65,8 +65,8 @@ class SparseCase:
     Attributes:
         einsum: canonical.
         sizes: values of its size parameters, and the profile.
-        operands: by position; the sparse one is a tree. One of rank 0 follows a single
-            operand.
+        operands: by position, of one row after the other; the sparse one is a tree. One
+            of rank 0 follows a single operand.
     """
 
     einsum: BatchedEinsum
@@ -89,7 +89,12 @@ class SparseCase:
 
     @cached_property
     def expected(self) -> dict[str, Array]:
-        return {"out": sparse_reference(self.network, self.operands)}
+        network, n = self.network, len(self.network.inputs)
+        rows = [
+            sparse_reference(network, self.operands[n * k : n * (k + 1)])
+            for k in range(network.n_rows)
+        ]
+        return {"out": np.stack(rows) if len(rows) > 1 else rows[0]}
 
     def untransformed(self, opened: OpenDevice) -> SparseKernel:
         """All operands multiplied in one loop over all indices, by one thread."""
@@ -217,23 +222,25 @@ def make_sparse_case(
     ((7, 20), (9,))
     """
     network, known = network_of(einsum), sizes_at(einsum, sizes)
-    rng = np.random.default_rng(0)
-    row = einsum.rows[0]
-    operands: list[Any] = []
-    for position, term in enumerate(network.inputs):
-        shape = tuple(known.extents[i] for i in term)
-        dtype = row[position].dtype if position < len(row) else einsum.output_dtypes[0]
-        if position != network.sparse:
-            one_alone = position >= len(row)
-            operands.append(
-                np.ones((), dtype) if one_alone else _drawn(rng, shape, dtype)
-            )
+    rng, dtype = np.random.default_rng(0), einsum.output_dtypes[0]
+    arrays: dict[str, Any] = {}
+    for operand in einsum.operands:
+        shape = shape_at(operand.shape, sizes)
+        if not operand.storage:
+            arrays[operand.name] = _drawn(rng, shape, operand.dtype)
             continue
         if tree is None:
             tree = random_profile(shape, known.nodes, seed=0, skew=SKEW)
-        values = _drawn(rng, (len(tree.values),), dtype)
-        operands.append(CSF(tree.shape, tree.axes, tree.indices, tree.pointers, values))
-    tolerance = tolerance_for(einsum.output_dtypes[0], n_terms(einsum, sizes))
+        values = _drawn(rng, (len(tree.values),), operand.dtype)
+        valued = CSF(tree.shape, tree.axes, tree.indices, tree.pointers, values)
+        arrays[operand.name] = valued
+    ones = [np.ones((), dtype)] * (len(network.inputs) - einsum.n_operands)
+    operands = [
+        array
+        for row in einsum.rows
+        for array in (*(arrays[operand.name] for operand in row), *ones)
+    ]
+    tolerance = tolerance_for(dtype, n_terms(einsum, sizes))
     return SparseCase(einsum, dict(sizes), tuple(operands), tolerance)
 
 

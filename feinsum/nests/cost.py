@@ -231,7 +231,8 @@ class Operations:
     def loop(self, part: Part, index: str, body: float) -> float:
         within = part.ancestors | {index}
         leaves = sum(term.indices <= within for term in part.terms)
-        return repetitions(self.network, self.sizes, part, index) * (2 * leaves + body)
+        own = 2 * self.network.n_rows * leaves
+        return repetitions(self.network, self.sizes, part, index) * (own + body)
 
     def beside(self, first: float, second: float) -> float:
         return first + second
@@ -240,7 +241,8 @@ class Operations:
         return 0.0
 
     def least(self, path: Path) -> float:
-        return 2 * sum(least_products(self.network, self.sizes, t) for t in path)
+        products = sum(least_products(self.network, self.sizes, t) for t in path)
+        return 2 * self.network.n_rows * products
 
 
 def repetitions(network: Network, sizes: Sizes, part: Part, index: str) -> float:

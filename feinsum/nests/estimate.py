@@ -110,8 +110,8 @@ class EstimatedTime:
         """
         if is_apart(self.network):
             return 0.0
-        entries = self._entries(frozenset(self.network.output)) * self.n_threads
-        n_bytes = entries * self.item_bytes
+        copies = self.network.n_rows * self.n_threads
+        n_bytes = copies * self._bytes(frozenset(self.network.output))
         if n_bytes > COPIES_BYTES:
             return inf
         return 2 * n_bytes * self.machine.byte_ns(n_bytes)
@@ -121,12 +121,13 @@ class EstimatedTime:
         within = part.ancestors | {index}
         leaves = [term for term in part.terms if term.indices <= within]
         over_nodes = self.network.level_within(part.ancestors, index) is not None
-        fetched = self._fetched_ns(
-            part, index, innermost=len(leaves) == len(part.terms)
-        )
-        if len(leaves) == len(part.terms) and not over_nodes:
-            return times * fetched + self._vectors_ns(leaves, index, times)
-        own = self.machine.loop_ns + len(leaves) * self.machine.chain_ns + fetched
+        is_innermost = len(leaves) == len(part.terms)
+        n_rows = self.network.n_rows
+        fetched = n_rows * self._fetched_ns(part, index, innermost=is_innermost)
+        if is_innermost and not over_nodes:
+            return times * fetched + n_rows * self._vectors_ns(leaves, index, times)
+        chains = n_rows * len(leaves) * self.machine.chain_ns
+        own = self.machine.loop_ns + chains + fetched
         entered = self.machine.enter_ns if over_nodes else 0.0
         stream = self._tree_ns(index) if over_nodes else 0.0
         return entered + times * (own + stream + body)
@@ -143,20 +144,21 @@ class EstimatedTime:
         total = 0.0
         for producer, consumer in crossing_buffers(part, split):
             kept = producer.result.indices - part.ancestors
-            held = self._bytes(kept)
+            held = self.network.n_rows * self._bytes(kept)
             has_nodes = not kept.isdisjoint(self.network.levels)
             if has_nodes or held > self.machine.register_bytes:
                 times = 4 if has_nodes else 2
                 accesses = times * self._products(producer, part.ancestors)
                 accesses += self._products(consumer, part.ancestors)
-                moved = held + accesses * self.item_bytes
+                moved = held + accesses * self.network.n_rows * self.item_bytes
                 total += moved * self.machine.byte_ns(held)
         return total
 
     def least(self, path: Path) -> float:
         lanes = self.machine.vector_bytes / self.item_bytes
         products = (least_products(self.network, self.sizes, term) for term in path)
-        return sum(products) * self.machine.vector_ns / lanes / self.n_threads
+        rate = lanes * self.n_threads / self.machine.vector_ns
+        return self.network.n_rows * sum(products) / rate
 
     def _vectors_ns(self, leaves: list[Term], index: str, times: float) -> float:
         """The time of products along a dense index: vectors if all are contiguous."""

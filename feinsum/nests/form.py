@@ -200,7 +200,7 @@ def choose_form(
     buffers = sum(_large_buffers(nest, form, sizes))
     copies = 0
     if not is_apart(nest.network):
-        copies = prod(sizes.extents[i] for i in nest.network.output)
+        copies = _result_entries(nest.network, sizes.extents)
     products = Operations(nest.network, sizes).least(nest.path) / 2
     has_room = n_threads * (buffers + copies) * item_bytes <= copies_bytes
     if has_room and products >= PRODUCTS_PER_ENTRY * n_threads * copies:
@@ -219,15 +219,16 @@ def _with_lanes(nest: Nest, sizes: Sizes, most: int) -> NestForm:
     return NestForm(longest, lanes) if longest and lanes > 1 else NestForm()
 
 
-def is_private(indices: Order, extents: Mapping[str, int]) -> bool:
+def is_private(indices: Order, extents: Mapping[str, int], n_rows: int = 1) -> bool:
     """Whether a buffer is small, whatever the tree.
 
     Args:
         indices: of the buffer.
         extents: of the indices that the tree does not have.
+        n_rows: number of rows, each of which has one.
     """
     is_fixed = all(index in extents for index in indices)
-    return is_fixed and prod(extents[i] for i in indices) <= MOST_PRIVATE
+    return is_fixed and n_rows * prod(extents[i] for i in indices) <= MOST_PRIVATE
 
 
 def n_chunks_for(nest: Nest, form: NestForm, sizes: Sizes, n_threads: int) -> int:
@@ -248,17 +249,22 @@ def needed_bytes(
     entries = sum(_large_buffers(nest, form, sizes))
     if form.has_copies:
         extents = form.filled(sizes.extents)
-        entries += prod(extents[i] for i in nest.network.output)
+        entries += _result_entries(nest.network, extents)
     return entries * item_bytes * (n_chunks if form.is_chunked else 1)
 
 
 def _large_buffers(nest: Nest, form: NestForm, sizes: Sizes) -> Iterator[int]:
     """The entries of each buffer that is not private."""
-    extents = form.filled(sizes.extents)
+    extents, n_rows = form.filled(sizes.extents), nest.network.n_rows
     dense = {i: n for i, n in extents.items() if i not in nest.network.level_of}
     for buffer in nest.buffers:
-        if not is_private(buffer.indices, dense):
-            yield prod(extents[i] for i in buffer.indices)
+        if not is_private(buffer.indices, dense, n_rows):
+            yield n_rows * prod(extents[i] for i in buffer.indices)
+
+
+def _result_entries(network: Network, extents: Mapping[str, int]) -> int:
+    """The entries of the dense results of all rows."""
+    return network.n_rows * prod(extents[i] for i in network.output)
 
 
 def _steps(steps: tuple[Step, ...]) -> Iterator[Step]:

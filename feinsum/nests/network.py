@@ -1,4 +1,9 @@
-"""Networks: products of at most one sparse tensor and dense ones."""
+"""Networks: products of at most one sparse tensor and dense ones.
+
+A network may have several rows, as a batched einsum has: products of the same sparse
+tensor with other dense ones. One nest computes them all: its loops are those of one
+row, and each of its statements is executed for every row in turn.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +37,7 @@ class Network:
         sparse: position of the sparse operand, or None.
         levels: the indices of the sparse operand, from the root of its tree.
         has_sparse_output: whether the result has the pattern of the sparse operand.
+        n_rows: number of rows, which have the sparse operand in common.
 
     Raises:
         InvalidEinsumError: with the rule ``network``.
@@ -44,9 +50,12 @@ class Network:
     sparse: int | None = None
     levels: IndexList = ()
     has_sparse_output: bool = False
+    n_rows: int = 1
 
     def __post_init__(self) -> None:
         n = len(self.inputs)
+        if self.n_rows < 1:
+            _refuse(f"{self.n_rows} rows; expected one or more")
         if not 2 <= n <= MAX_OPERANDS:
             _refuse(f"{n} operands are given; expected 2 to {MAX_OPERANDS}")
         for term in (*self.inputs, self.output):
@@ -143,25 +152,27 @@ class Sizes:
 
 
 def network_of(einsum: BatchedEinsum) -> Network:
-    """The network of an einsum with one row; a single operand gets a factor 1.
+    """The network of an einsum; a single operand gets a factor 1.
 
     Raises:
-        InvalidEinsumError: with the rule ``network``, if there is none.
+        InvalidEinsumError: with the rule ``network``, if there is none: also for rows
+            of several dtypes.
 
     >>> from feinsum.ir import array, einsum, sparse_array
     >>> spmv = einsum("ij,j->i", sparse_array("A", ("M", "N")), array("x", "N"))
     >>> network_of(spmv) == network("ij,j->i")
     True
     """
-    if einsum.batch_size > 1:
-        _refuse(f"a batch of {einsum.batch_size} rows; expected one")
-    position = einsum.sparse_position
+    if len(set(einsum.output_dtypes)) > 1:
+        dtypes = [dtype.name for dtype in einsum.output_dtypes]
+        _refuse(f"rows of the dtypes {dtypes}; expected one: convert operands")
+    position, n_rows = einsum.sparse_position, einsum.batch_size
     inputs = einsum.inputs if einsum.n_operands > 1 else (*einsum.inputs, ())
     if position is None:
-        return Network(inputs, einsum.output)
-    gives_pattern = einsum.rows[0][position].storage == "csf="
+        return Network(inputs, einsum.output, n_rows=n_rows)
+    is_kept = einsum.rows[0][position].storage == "csf="
     levels = einsum.inputs[position]
-    return Network(inputs, einsum.output, position, levels, gives_pattern)
+    return Network(inputs, einsum.output, position, levels, is_kept, n_rows)
 
 
 def sizes_at(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Sizes:

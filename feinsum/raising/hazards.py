@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeAlias
 
 import loopy as lp
@@ -20,7 +20,13 @@ from feinsum.raising.memory import (
 from feinsum.raising.nest import Expression
 from feinsum.raising.walk import EveryNode
 
-__all__ = ["ancestors", "are_independent", "check_hazards", "reads_exactly"]
+__all__ = [
+    "ancestors",
+    "are_independent",
+    "check_hazards",
+    "may_join",
+    "reads_exactly",
+]
 
 Expand: TypeAlias = Callable[[Expression], Expression]
 
@@ -169,6 +175,28 @@ def are_independent(
         places = ([subscripts_of(one.assignee)] for one in (first, second))
         return never_meet(kernel, name, *places)
     return not storage(kernel, [name]) & storage(kernel, [other_name])
+
+
+def may_join(
+    insn: lp.Assignment,
+    batch: Iterable[lp.Assignment],
+    kernel: lp.LoopKernel,
+    expand: Expand,
+    serving: Collection[str] = (),
+) -> bool:
+    """Whether an assignment may run with others: nothing has to run between them.
+
+    Args:
+        serving: instructions that only serve these, and are replaced with them.
+    """
+    others = list(batch)
+    ids = {insn.id, *(other.id for other in others)}
+    before = frozenset[str]().union(*(ancestors(kernel, i) for i in ids)) - ids
+    between = before.difference(serving)
+    is_interrupted = any(ids & ancestors(kernel, i) for i in between)
+    return not is_interrupted and all(
+        are_independent(insn, other, kernel, expand) for other in others
+    )
 
 
 def _reads_output(

@@ -21,12 +21,11 @@ from feinsum.ir import (
     LONG_EXTENT,
     BatchedEinsum,
     FunctionalBatchedEinsum,
-    Operand,
     generalize,
     precise_first,
 )
 from feinsum.raising.functions import without_tags
-from feinsum.raising.hazards import ancestors, are_independent
+from feinsum.raising.hazards import may_join
 from feinsum.raising.joint import joint_inames
 from feinsum.raising.loop_order import with_order_of
 from feinsum.raising.nest import (
@@ -37,7 +36,7 @@ from feinsum.raising.nest import (
     points_of,
 )
 from feinsum.raising.normal import is_no_op, normalized, without_no_ops
-from feinsum.raising.operands import Access, OperandTable
+from feinsum.raising.operands import Access, OperandTable, aligned
 from feinsum.raising.profile import with_profiles
 from feinsum.raising.row import RaisedRow, raise_row
 from feinsum.raising.sizes import fold_constant_bounds
@@ -270,15 +269,9 @@ def _batches(rows: Iterable[RaisedRow], table: OperandTable) -> list[list[Raised
 
 
 def _may_join(row: RaisedRow, batch: list[RaisedRow], table: OperandTable) -> bool:
-    ids = {other.instruction for other in (*batch, row)}
-    kernel = table.kernel
-    before = frozenset[str]().union(*(ancestors(kernel, i) for i in ids)) - ids
-    is_interrupted = any(ids & ancestors(kernel, between) for between in before)
-    insn = kernel.id_to_insn[row.instruction]
-    others = [kernel.id_to_insn[other.instruction] for other in batch]
-    return not is_interrupted and all(
-        are_independent(insn, other, kernel, table.expand) for other in others
-    )
+    insns = table.kernel.id_to_insn
+    others = [insns[other.instruction] for other in batch]
+    return may_join(insns[row.instruction], others, table.kernel, table.expand)
 
 
 def _raise_batch(
@@ -286,7 +279,7 @@ def _raise_batch(
 ) -> RaisedNest:
     ids = tuple(row.instruction for row in batch)
     inputs = tuple(access.term for access in batch[0].accesses)
-    rows = tuple(_aligned(row.accesses, inputs) for row in batch)
+    rows = tuple(aligned(row.accesses, inputs) for row in batch)
     einsum = BatchedEinsum(batch[0].output, inputs, rows)
     general, generalized = generalize(einsum, long_extent)
     functions = {op.name: table.functions[op.name] for op in einsum.operands}
@@ -308,19 +301,6 @@ def _raise_batch(
     )
     functional = FunctionalBatchedEinsum(general, constantdict(functions))
     return RaisedNest(nest, functional, generalized)
-
-
-def _aligned(
-    accesses: tuple[Access, ...], inputs: tuple[tuple[str, ...], ...]
-) -> tuple[Operand, ...]:
-    """The operands in the order of ``inputs``; the terms are a permutation of it."""
-    left = list(accesses)
-    row = []
-    for term in inputs:
-        found = next(access for access in left if access.term == term)
-        left.remove(found)
-        row.append(found.operand)
-    return tuple(row)
 
 
 def _with_rules(

@@ -16,7 +16,7 @@ Equal functions over equal domains are one operand, whatever rule spells them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -46,7 +46,7 @@ from feinsum.raising.functions import (
 from feinsum.raising.nest import AffineSize, Expression
 from feinsum.raising.product import has_reduction
 
-__all__ = ["Access", "OperandTable"]
+__all__ = ["Access", "OperandTable", "aligned"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,19 @@ class Access:
     def call(self) -> Expression:
         arguments = tuple(p.Variable(iname) for iname in self.term)
         return p.Call(p.Variable(self.operand.name), arguments)
+
+
+def aligned(
+    accesses: Sequence[Access], inputs: Sequence[IndexList]
+) -> tuple[Operand, ...]:
+    """The operands in the order of ``inputs``; the terms are a permutation of it."""
+    left = list(accesses)
+    row = []
+    for term in inputs:
+        found = next(access for access in left if access.term == term)
+        left.remove(found)
+        row.append(found.operand)
+    return tuple(row)
 
 
 @dataclass

@@ -3,44 +3,25 @@
 The loops over nodes are one path: each runs over the children of a node of the one
 above. An index has the name of its loop. A factor with an entry for each leaf has the
 values of the tree; others are dense, and are read at indices of nodes and other loops.
+Instructions that multiply one tree alike by other dense operands form a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-import islpy as isl
 import loopy as lp
-import numpy as np
 from constantdict import constantdict
-from loopy.symbolic import IdentityMapper, Reduction, WalkMapper, get_dependencies
-from pymbolic import primitives as p
 
 from feinsum.errors import FeinsumError, NotAnEinsumError
-from feinsum.ir import (
-    BatchedEinsum,
-    Extent,
-    FunctionalBatchedEinsum,
-    IndexList,
-    Operand,
-    OperandFunction,
-    SizeParam,
-    generalize,
-)
-from feinsum.raising.compressed import subscripts
-from feinsum.raising.extents import box_extents, parameter_of
-from feinsum.raising.functions import function_text, unresolved
-from feinsum.raising.nest import Expression, LoopNest, RaisedNest, in_kernel, value_of
-from feinsum.raising.nodes import ENTRY, INDEX, Nodes, refused, with_names
-from feinsum.raising.operands import Access, OperandTable
+from feinsum.ir import BatchedEinsum, FunctionalBatchedEinsum, generalize
+from feinsum.raising.functions import unresolved
+from feinsum.raising.hazards import may_join
+from feinsum.raising.nest import LoopNest, RaisedNest, in_kernel, value_of
+from feinsum.raising.nodes import refused
+from feinsum.raising.operands import OperandTable, aligned
 from feinsum.raising.privates import Privates
-from feinsum.raising.product import ShiftedSum, multiply, take_apart
-from feinsum.raising.row import places_of
-from feinsum.raising.strides import are_distinct_places
-from feinsum.raising.zeros import filled_by
+from feinsum.raising.tree_row import TreeRow
 
 __all__ = ["raise_trees"]
 
@@ -64,20 +45,57 @@ def raise_trees(
     """
     if not table.levels:
         return [], {}
-    privates = Privates(table.kernel)
+    batches, reasons = _batches(table, instructions)
     nests: list[RaisedNest] = []
+    while batches:
+        batch = batches.pop(0)
+        try:
+            nests.append(_raised(batch, name, long_extent))
+        except FeinsumError as error:
+            if len(batch) > 1:
+                batches += [[row] for row in batch]
+                continue
+            reasons[batch[0].insn.id] = _by_rule(batch[0].insn, error)
+    taken = {insn_id for nest in nests for insn_id in nest.instructions}
+    return nests, {i: error for i, error in reasons.items() if i not in taken}
+
+
+def _batches(
+    table: OperandTable, instructions: Iterable[lp.InstructionBase]
+) -> tuple[list[list[TreeRow]], dict[str, NotAnEinsumError]]:
+    """Rows of one kind in the same loops; and why other instructions are none."""
+    privates = Privates(table.kernel)
+    batches: list[list[TreeRow]] = []
     reasons: dict[str, NotAnEinsumError] = {}
     for insn in instructions:
         if insn.id in privates.writers or not isinstance(insn, lp.Assignment):
             continue
         try:
-            found = _TreeRow.of(insn, table, privates)
-            if found is not None:
-                nests.append(found.raised(name, long_extent))
+            row = TreeRow.of(insn, table, privates)
+            if row is not None:
+                _batch_of(row, batches).append(row)
         except FeinsumError as error:
             reasons[insn.id] = _by_rule(insn, error)
-    taken = {insn_id for nest in nests for insn_id in nest.instructions}
-    return nests, {i: error for i, error in reasons.items() if i not in taken}
+    return batches, reasons
+
+
+def _batch_of(row: TreeRow, batches: list[list[TreeRow]]) -> list[TreeRow]:
+    """The batch that a row may join; a new one if there is none."""
+    kind, table = row.kind, row.table
+    for batch in batches:
+        insns = [other.insn for other in batch]
+        serving = _loads([*batch, row])
+        if batch[0].kind == kind and may_join(
+            row.insn, insns, table.kernel, table.expand, serving
+        ):
+            return batch
+    batches.append([])
+    return batches[-1]
+
+
+def _loads(batch: Sequence[TreeRow]) -> set[str]:
+    """The instructions that only serve these rows."""
+    return {i for row in batch for i in row.loads}
 
 
 def _by_rule(insn: lp.InstructionBase, error: FeinsumError) -> NotAnEinsumError:
@@ -86,416 +104,41 @@ def _by_rule(insn: lp.InstructionBase, error: FeinsumError) -> NotAnEinsumError:
     return refused(insn, text)
 
 
-@dataclass(frozen=True)
-class _TreeRow:
-    """An instruction in loops over nodes, without private variables.
+def _raised(batch: Sequence[TreeRow], name: str, long_extent: int) -> RaisedNest:
+    """The einsum whose rows these are.
 
-    Attributes:
-        parts: of its value.
-        given: its assignee.
+    Raises:
+        NotAnEinsumError: if they are none.
     """
-
-    insn: lp.Assignment
-    table: OperandTable
-    privates: Privates
-    parts: ShiftedSum
-    given: Expression
-    nodes: Nodes
-
-    @classmethod
-    def of(
-        cls, insn: lp.Assignment, table: OperandTable, privates: Privates
-    ) -> _TreeRow | None:
-        """None if it is in no loop over nodes.
-
-        Raises:
-            NotAnEinsumError: if it is, and its loops are none of a tree.
-        """
-        value = privates.value(insn, insn.expression)
-        (own,) = insn.assignee_var_names()
-        loops = insn.within_inames | _sums_in(value)
-        if loops.isdisjoint(table.levels):
-            return None
-        if insn.predicates or insn.atomicity:
-            raise refused(insn, "it has predicates, or is atomic")
-        parts = take_apart(
-            value, table.is_operand, lambda e: own in get_dependencies(e), insn.id
-        )
-        given = privates.value(insn, insn.assignee)
-        values = (*parts.factors, parts.shift, given)
-        inames = insn.within_inames | set(parts.inames)
-        nodes = Nodes.of(insn, inames, table.levels, values)
-        return cls(insn, table, privates, parts, given, nodes)
-
-    @property
-    def own(self) -> str:
-        """The variable that it assigns."""
-        return str(self.insn.assignee_var_names()[0])
-
-    @property
-    def inames(self) -> frozenset[str]:
-        return frozenset(self.insn.within_inames | set(self.parts.inames))
-
-    @cached_property
-    def flat(self) -> lp.LoopKernel:
-        """The kernel without loops over nodes, to look at the others."""
-        return _without(self.table.kernel, self.table.levels)
-
-    @cached_property
-    def boxes(self) -> dict[str, Extent]:
-        """How long loops with known bounds are."""
-        names = self.inames - self.table.levels.keys()
-        return box_extents(self.flat, names, self.insn.id)
-
-    @cached_property
-    def assignee(self) -> Expression:
-        return self.nodes.marked(self.insn, self.given)
-
-    @cached_property
-    def gives_pattern(self) -> bool:
-        """Whether the result has an entry for each leaf."""
-        return self.nodes.is_leaf_of(self.own, self.assignee)
-
-    def raised(self, name: str, long_extent: int) -> RaisedNest:
-        """The einsum.
-
-        Raises:
-            NotAnEinsumError: if it is none.
-        """
-        insn, table, nodes = self.insn, self.table, self.nodes
-        stored, dense = self._factors()
-        output = self._output()
-        extents = self._extents(dense)
-        table.note_sizes(extents.values(), insn.id)
-        accesses = [
-            table.access(nodes.by_index(factor), output, extents, insn.id)
-            for factor in dense
-        ]
-        self._check_indices(output, accesses, extents)
-        dtype = self._dtype(stored, accesses)
-        tree = self._stored(stored, extents, dtype)
-        shift, start = self._shift(output, extents)
-        scale = multiply(self.parts.scale)
-        table.check_function(scale, insn.id)
-        loads = self._loads(start)
-        self._check_apart({insn.id, *loads}, scale)
-        einsum = BatchedEinsum(
-            output,
-            (nodes.inames, *(access.term for access in accesses)),
-            ((tree, *(access.operand for access in accesses)),),
-        )
-        general, literal = generalize(einsum, long_extent)
-        root = self.boxes.get(nodes.inames[0])
-        root_end = 0 if root is None else value_of(in_kernel(root))
-        params = [x.name for x in general.size_params]
-        nest = LoopNest(
-            general,
-            constantdict({i: nodes.point(i) for i in einsum.indices}),
-            constantdict({op.name: op.name for op in einsum.operands}),
-            (insn.id,),
-            (nodes.in_kernel(self.assignee),),
-            (unresolved(table.expand(scale)),),
-            (unresolved(nodes.in_kernel(shift)),),
-            name,
-            constantdict({n: literal.get(n, table.sizes.get(n, n)) for n in params}),
-            nodes.tree(root_end, loads),
-        )
-        functions = {op.name: table.functions[op.name] for op in einsum.operands}
-        functional = FunctionalBatchedEinsum(general, constantdict(functions))
-        return RaisedNest(nest, functional, literal)
-
-    def _factors(self) -> tuple[list[Expression], list[Expression]]:
-        """Those with entries of leaves, and those that are dense, marked."""
-        if not self.parts.factors:
-            raise refused(self.insn, "its value depends on no operand")
-        stored, dense = [], []
-        for factor in self.parts.factors:
-            found = self.nodes.marked(self.insn, factor)
-            places = self.nodes.marks(found, ENTRY)
-            if not places:
-                dense.append(found)
-                continue
-            others = self.nodes.marks(found, INDEX)
-            others |= get_dependencies(found) & self.table.kernel.all_inames()
-            if places != {self.nodes.inames[-1]} or others:
-                raise refused(
-                    self.insn,
-                    f"the factor {factor} has an entry for each node of "
-                    f"{sorted(places)}; expected values of "
-                    f"{self.nodes.inames[-1]!r} alone, and dense arrays at the indices "
-                    "of nodes",
-                )
-            stored.append(found)
-        return stored, dense
-
-    def _output(self) -> IndexList:
-        if self.gives_pattern:
-            return self.nodes.inames
-        places = places_of(self.nodes.by_index(self.assignee), self.table.kernel)
-        if self.nodes.marks(self.assignee, ENTRY) or places is None:
-            raise refused(
-                self.insn,
-                f"it assigns to {self.insn.assignee}; expected an entry for each leaf "
-                "of the tree, or one at distinct indices",
-            )
-        return tuple(name for place in places for name in place.inames)
-
-    def _extents(self, dense: Sequence[Expression]) -> dict[str, Extent]:
-        """Extents of all indices: those of nodes are as long as their axes."""
-        stored = self.nodes.stored
-        found = {i: extent for i, extent in self.boxes.items() if i not in stored}
-        for iname in self.nodes.inames:
-            if iname not in found:
-                found[iname] = self._axis_extent(iname, [*dense, self.assignee])
-        return found
-
-    def _axis_extent(self, iname: str, marked: Sequence[Expression]) -> Extent:
-        """Extent of an axis indexed by a node; an unknown one has a name."""
-        kernel, index = self.table.kernel, p.Variable(iname + INDEX)
-        for entry in (e for expression in marked for e in subscripts(expression)):
-            shape = kernel.get_var_descriptor(entry.aggregate.name).shape
-            axes = entry.index_tuple
-            if not isinstance(shape, tuple) or index not in axes:
-                continue
-            extent = shape[axes.index(index)]
-            if isinstance(extent, (int, np.integer)):
-                return int(extent)
-            if known := parameter_of(extent, kernel):
-                return known
-        unique = kernel.get_var_name_generator()
-        return SizeParam(str(unique(f"extent_{iname}")))
-
-    def _check_indices(
-        self,
-        output: IndexList,
-        accesses: Sequence[Access],
-        extents: Mapping[str, Extent],
-    ) -> None:
-        insn, kernel = self.insn, self.table.kernel
-        bound = {i for access in accesses for i in access.term} | {*self.nodes.inames}
-        if unbound := sorted((self.inames | {*output}) - bound):
-            raise refused(insn, f"no factor depends on its loop {unbound[0]!r}")
-        if twice := sorted(set(self.parts.inames) & insn.within_inames):
-            raise refused(insn, f"it sums over its own loop {twice[0]!r}")
-        if self.gives_pattern:
-            return
-        for place in places_of(self.nodes.by_index(self.assignee), kernel) or ():
-            if not are_distinct_places(place, extents):
-                raise refused(insn, f"points of its output {insn.assignee} meet")
-
-    def _dtype(
-        self, stored: Sequence[Expression], accesses: Sequence[Access]
-    ) -> np.dtype[Any]:
-        """The dtype of all accesses: a recipe rounds where the kernel does."""
-        table, insn = self.table, self.insn
-        read = [self.nodes.bare(multiply(tuple(stored)))] if stored else []
-        read += [*self.parts.scale, self.parts.shift]
-        dtypes = {access.operand.dtype for access in accesses}
-        dtypes |= {
-            table.computed_dtype(table.expand(e), insn.id)
-            for e in read
-            if not isinstance(e, (int, float))
-        }
-        declared = table.kernel.get_var_descriptor(self.own).dtype
-        dtypes |= {getattr(declared, "numpy_dtype", dtype) for dtype in dtypes}
-        dtypes |= self._private_dtypes()
-        if len(dtypes) != 1 or next(iter(dtypes)).kind not in "fc":
-            raise refused(
-                insn,
-                f"its values have the dtypes {sorted(map(str, dtypes))}; expected one "
-                "of floating point",
-            )
-        return next(iter(dtypes))
-
-    def _private_dtypes(self) -> set[np.dtype[Any]]:
-        """Those in which its values are kept.
-
-        Raises:
-            NotAnEinsumError: if a whole number is kept of a value that is none.
-        """
-        found = set()
-        for name, private in self.privates.known.items():
-            if private.last not in self.privates.used[self.insn.id]:
-                continue
-            kept = self.table.kernel.temporary_variables[name].dtype.numpy_dtype
-            value = self.table.dtype(private.value, private.last)
-            if kept.kind in "iu" and value.kind not in "iu":
-                raise refused(self.insn, f"{name!r} rounds its value to a whole number")
-            found |= {kept} if kept.kind in "fc" else set()
-        return found
-
-    def _stored(
-        self,
-        stored: Sequence[Expression],
-        extents: Mapping[str, Extent],
-        dtype: np.dtype[Any],
-    ) -> Operand:
-        """The tree: its rule is for the place of a leaf, its function for indices."""
-        value, inames = multiply(tuple(stored)), self.nodes.inames
-        arrays = [entry.aggregate.name for entry in subscripts(value)]
-        body = unresolved(with_names(value, {inames[-1] + ENTRY: "_0"}))
-        stem = f"{arrays[0] if arrays else 'pattern'}_rule"
-        name = self.table.add_rule(stem, ("_0",), body)
-        parameters = tuple(f"_{axis}" for axis in range(len(inames)))
-        text = function_text(_Entries(parameters)(body))
-        self.table.functions[name] = OperandFunction(parameters, text)
-        shape = tuple(extents[i] for i in inames)
-        return Operand(name, shape, dtype, "csf=" if self.gives_pattern else "csf")
-
-    def _shift(
-        self, output: IndexList, extents: Mapping[str, Extent]
-    ) -> tuple[Expression, str | None]:
-        """The shift, marked, and the instruction that begins with zeros, if any.
-
-        Raises:
-            NotAnEinsumError: if it assigns one entry several times.
-        """
-        insn, assignee = self.insn, self.assignee
-        shift = self.nodes.marked(insn, self.parts.shift)
-        if shift == assignee:
-            start = self._start(output, extents)
-            return (shift, None) if start is None else (0, start)
-        if several := sorted(insn.within_inames - {*output}):
-            raise refused(
-                insn,
-                f"it writes {insn.assignee} in every iteration of {several}, and adds "
-                "nothing to it",
-            )
-        self.table.check_function(self.nodes.bare(shift), insn.id)
-        reads = [e for e in subscripts(shift) if e.aggregate.name == self.own]
-        loops = get_dependencies(shift) & self.table.kernel.all_inames()
-        loops |= self.nodes.marks(shift, INDEX)
-        if any(e != assignee for e in reads) or loops - {*output}:
-            raise refused(insn, f"its shift {self.parts.shift} is of another entry")
-        return shift, None
-
-    def _start(self, output: IndexList, extents: Mapping[str, Extent]) -> str | None:
-        """The instruction that fills just the entries of the output with zeros."""
-        stored = [i for i in self.nodes.inames if i in output]
-        if {*stored} != {*self.nodes.inames[: len(stored)]}:
-            return None
-        first = filled_by(self.insn, self.own, self.table.kernel)
-        if first is None:
-            return None
-        given = self.nodes.marked(self.insn, self.privates.value(first, first.assignee))
-        own = set(stored) & first.within_inames
-        loops = first.within_inames - self.table.levels.keys()
-        sides = box_extents(self.flat, loops, first.id)
-        axes = (getattr(e, "index_tuple", ()) for e in (given, self.assignee))
-        for mine, theirs in zip(*axes, strict=True):
-            names = [getattr(axis, "name", "") for axis in (mine, theirs)]
-            if mine != theirs and sides.get(names[0]) != extents.get(names[1], -1):
-                return None
-            own |= get_dependencies(mine) & self.flat.all_inames()
-        return str(first.id) if first.within_inames == own else None
-
-    def _loads(self, start: str | None) -> set[str]:
-        """The others of the nest: bounds, indices, private values, zeros."""
-        levels = [self.table.levels[i] for i in self.nodes.inames
-                  if i in self.table.levels]  # fmt: skip
-        scalars = {scalar for level in levels for scalar in level.scalars}
-        found = set(self.privates.used[self.insn.id])
-        found |= {
-            insn.id
-            for insn in self.table.kernel.instructions
-            if scalars.intersection(insn.assignee_var_names())
-        }
-        found |= set() if start is None else {start}
-        return found - {self.insn.id}
-
-    def _check_apart(self, ids: Collection[str], scale: Expression) -> None:
-        """Nobody else needs what the nest keeps to itself, and it reads no output."""
-        kernel = self.table.kernel
-        kept = {
-            name
-            for i in ids
-            for name in kernel.id_to_insn[i].assignee_var_names()
-            if name in kernel.temporary_variables and name != self.own
-        }
-        for other in kernel.instructions:
-            if other.id in ids:
-                continue
-            inames = frozenset(other.within_inames | other.reduction_inames())
-            bounds = kernel.get_inames_domain(inames)
-            names = {*bounds.get_var_names(isl.dim_type.param)}
-            if shared := sorted(kept & (names | other.dependency_names())):
-                raise refused(
-                    self.insn,
-                    f"it shares {shared[0]!r} with instruction {other.id!r}; give each "
-                    "einsum loops of its own",
-                )
-        read = get_dependencies(multiply((*self.parts.factors, scale)))
-        read |= {level.pointers for level in self.table.levels.values()}
-        read |= {*self.nodes.arrays.values()}
-        if self.own in read:
-            raise refused(self.insn, f"it reads its output {self.own!r}")
-        read |= get_dependencies(self.parts.shift) | get_dependencies(self.given)
-        self._check_unchanged(ids, read - {self.own})
-
-    def _check_unchanged(self, ids: Collection[str], read: Collection[str]) -> None:
-        """Nothing that it reads is written in its loops."""
-        kernel = self.table.kernel
-        loops = frozenset[str]().union(
-            *(kernel.id_to_insn[i].within_inames for i in ids)
-        )
-        for other in kernel.instructions:
-            written = {*other.assignee_var_names()}.intersection(read)
-            if other.id not in ids and written and loops & other.within_inames:
-                raise refused(
-                    self.insn,
-                    f"it reads {min(written)!r}, which instruction {other.id!r} writes "
-                    "in the same loops",
-                )
-        for insn_id in ids:
-            written = {*kernel.id_to_insn[insn_id].assignee_var_names()}
-            if changed := sorted(written.intersection(read)):
-                raise refused(
-                    self.insn,
-                    f"it reads {changed[0]!r}, which instruction {insn_id!r} may not "
-                    "have written",
-                )
-
-
-def _without(kernel: lp.LoopKernel, levels: Collection[str]) -> lp.LoopKernel:
-    """A kernel without some loops, and without scalars in the bounds of others."""
-    gone = [
-        (isl.dim_type.set, {*levels}),
-        (isl.dim_type.param, {*kernel.temporary_variables}),
-    ]
-    domains = []
-    for domain in kernel.domains:
-        for kind, names in gone:
-            for name in names.intersection(domain.get_var_names(kind)):
-                _, place = domain.get_var_dict()[name]
-                domain = domain.project_out(kind, place, 1)
-        domains.append(domain)
-    return kernel.copy(domains=domains)
-
-
-class _Entries(IdentityMapper):  # type: ignore[misc]
-    """Entries at the place of a leaf become entries at all of its indices."""
-
-    def __init__(self, indices: IndexList) -> None:
-        super().__init__()
-        self.indices = tuple(map(p.Variable, indices))
-
-    def map_subscript(self, expr: p.Subscript, /) -> Expression:
-        indices = self.indices
-        return expr.aggregate[indices[0] if len(indices) == 1 else indices]
-
-
-def _sums_in(value: Expression) -> frozenset[str]:
-    """The loops of the sums in an expression."""
-    finder = _Sums()
-    finder(value)
-    return frozenset(finder.inames)
-
-
-class _Sums(WalkMapper):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        self.inames: set[str] = set()
-
-    def map_reduction(self, expr: Reduction, /) -> None:
-        self.inames |= {*expr.inames}
-        self.rec(expr.expr)
+    first = batch[0]
+    table, nodes = first.table, first.nodes
+    tree, terms = first.stored(), [access.term for access in first.terms.accesses]
+    loads = _loads(batch)
+    ids = {row.insn.id for row in batch}
+    for row in batch:
+        table.check_function(row.scale, row.insn.id)
+        row.check_apart(ids | loads, {other.own for other in batch})
+    einsum = BatchedEinsum(
+        first.terms.output,
+        (nodes.inames, *terms),
+        tuple((tree, *aligned(row.terms.accesses, terms)) for row in batch),
+    )
+    general, literal = generalize(einsum, long_extent)
+    root = first.boxes.get(nodes.inames[0])
+    root_end = 0 if root is None else value_of(in_kernel(root))
+    params = [x.name for x in general.size_params]
+    nest = LoopNest(
+        general,
+        constantdict({i: nodes.point(i) for i in einsum.indices}),
+        constantdict({op.name: op.name for op in einsum.operands}),
+        tuple(row.insn.id for row in batch),
+        tuple(nodes.in_kernel(row.assignee) for row in batch),
+        tuple(unresolved(table.expand(row.scale)) for row in batch),
+        tuple(unresolved(nodes.in_kernel(row.shift)) for row in batch),
+        name,
+        constantdict({n: literal.get(n, table.sizes.get(n, n)) for n in params}),
+        nodes.tree(root_end, loads),
+    )
+    functions = {op.name: table.functions[op.name] for op in einsum.operands}
+    functional = FunctionalBatchedEinsum(general, constantdict(functions))
+    return RaisedNest(nest, functional, literal)

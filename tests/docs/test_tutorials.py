@@ -75,13 +75,14 @@ def printed(cell: nbformat.NotebookNode) -> str:
     )
 
 
-def test_there_are_five_tutorials():
+def test_there_are_six_tutorials():
     """One for each kind of newcomer, and two about programs."""
     assert TUTORIALS == [
         "coupled-cluster.md",
         "dg-kernel.md",
         "numpy-and-chemistry.md",
         "own-transform.md",
+        "tensor-decompositions.md",
         "transformer-block.md",
     ]
 

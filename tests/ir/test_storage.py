@@ -93,6 +93,46 @@ def test_nothing_is_lost_in_the_graph():
     assert key(reconstruct(induced_graph(e))) == key(e)
 
 
+def rows(subscripts, *names):
+    """A batch over one matrix, with these dense operands in its rows."""
+    _, *terms = subscripts.split("->")[0].split(",")
+    return batched_einsum(
+        subscripts,
+        [[MATRIX8, *(array(x, (8,) * len(t)) for x, t in zip(row, terms, strict=True))]
+         for row in names],
+    )  # fmt: skip
+
+
+BATCHES = {
+    "vectors": ("ij,j->i", ["x", "y", "z"], ["u", "w", "v"]),
+    "a shared operand": ("ij,ia,ja->ij", ["BC", "BD"], ["YZ", "YX"]),
+    "a dense operand with the same term": ("ij,ij->i", ["B", "C"], ["D", "E"]),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_names_and_the_order_of_rows_are_not_in_the_key_of_a_batch(name):
+    """As for dense ones; and its canonical einsum, its text and its graph are it."""
+    subscripts, first, second = BATCHES[name]
+    e = rows(subscripts, *first)
+    form = canonicalize(e)
+    assert form.key == key(rows(subscripts, *reversed(second)))
+    assert form.key == key(form.einsum) == key(reconstruct(induced_graph(e)))
+    assert from_text(form.text) == form.einsum
+    assert len({op.name for op in form.einsum.operands if op.storage}) == 1
+
+
+def test_the_rows_of_a_batch_are_in_the_key():
+    """How many they are, and which operands they share."""
+    batches = [
+        rows("ij,ia,ja->ij", "BC"),
+        rows("ij,ia,ja->ij", "BC", "BD"),
+        rows("ij,ia,ja->ij", "BC", "DE"),
+        rows("ij,ia,ja->ij", "BC", "BD", "BE"),
+    ]
+    assert len(set(map(key, batches))) == 4
+
+
 def test_extents_of_a_sparse_operand_become_parameters():
     """One for each index, also where extents are short, equal, or summed over."""
     e = einsum("ij,jk->ik", sparse_array("A", (8, 8)), array("B", (8, 900)))
@@ -140,7 +180,11 @@ ILL_FORMED = [
     lambda: einsum("ij,j->i", sparse_array("A", (4, 4), gives_pattern=True),
                    array("x", 4)),
     lambda: batched_einsum("ij,j->i", [[MATRIX, array("x", 4)],
-                                       [MATRIX, array("y", 4)]]),
+                                       [sparse_array("B", (4, 4)), array("y", 4)]]),
+    lambda: batched_einsum("ij,j->i", [[MATRIX, array("x", 4)],
+                                       [array("B", (4, 4)), array("y", 4)]]),
+    lambda: batched_einsum("ij,ij->i", [[MATRIX, array("B", (4, 4))],
+                                        [array("C", (4, 4)), MATRIX]]),
 ]  # fmt: skip
 
 

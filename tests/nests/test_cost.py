@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, prod
 
 import numpy as np
@@ -230,6 +231,21 @@ class TestEstimatedTime:
             return evaluate(EstimatedTime(net, sizes), path, orders)
 
         assert time((4000, 2_000_000, 3_000_000)) > 1.5 * time((4000, 9_000, 3_000_000))
+
+
+def test_rows_read_the_tree_once():
+    """A batch has the operations of its rows, and takes less time than one by one."""
+    one = KERNELS["mttkrp-3"]
+    two = replace(one, n_rows=2)
+    path, orders = path_of(one, (0, 2), (3, 1)), (tuple("ijka"), tuple("ija"))
+
+    def of(cost, net):
+        found = cost(net, TestEstimatedTime.SIZES)
+        return evaluate(found, path, orders), found.least(path)
+
+    assert of(Operations, two) == tuple(2 * n for n in of(Operations, one))
+    (batch_ns, bound), (one_ns, _) = of(EstimatedTime, two), of(EstimatedTime, one)
+    assert max(one_ns, bound) < batch_ns < 2 * one_ns
 
 
 def test_a_nest_prints_as_loops():

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from feinsum import array, canonicalize, einsum, sparse_array
+from feinsum import array, batched_einsum, canonicalize, sparse_array
 from feinsum.errors import InvalidParameterError, TransformError, WrongResultError
 from feinsum.ir import Workload, generalize, nodes_of
 from feinsum.measure import open_device, verify
@@ -39,7 +39,11 @@ from tests.sparse_facts import SPECS, mttkrp
 
 
 def canonical(subscripts, *operands):
-    return canonicalize(generalize(einsum(subscripts, *operands))[0]).einsum
+    return canonical_batch(subscripts, operands)
+
+
+def canonical_batch(subscripts, *rows):
+    return canonicalize(generalize(batched_einsum(subscripts, rows))[0]).einsum
 
 
 T3, T2 = sparse_array("T", ("I", "J", "K")), sparse_array("T", ("I", "J"))
@@ -63,6 +67,10 @@ EINSUMS = {
         "ij,ir,jr->ij", PATTERN, array("u", ("I", 6)), array("v", ("J", 6))
     ),
     "sums of rows": canonical("ij->i", T2),
+    "rows that share an operand": canonical_batch(
+        "ijk,ja,ka->ia",
+        *([T3, array("B", ("J", 6)), array(name, ("K", 6))] for name in "CD"),
+    ),
 }
 
 
@@ -223,7 +231,7 @@ def test_a_kernel_of_dense_operands_is_not_rewritten():
     from feinsum.codegen import generate_loopy
     from feinsum.raising import identify_as_einsum
 
-    dense = einsum("ij,j->i", array("A", (4, 5)), array("x", 5))
+    dense = batched_einsum("ij,j->i", [[array("A", (4, 5)), array("x", 5)]])
     t_unit, nest = identify_as_einsum(generate_loopy(dense), dense)
     with pytest.raises(InvalidParameterError, match="does not fit"):
         apply_spec(SPECS["factorized"], t_unit, nest)

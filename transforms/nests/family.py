@@ -54,6 +54,8 @@ __all__ = [
 LANES = (1, 2, 4, 8, 16)
 TILES = (0, 16, 32, 64, 128)
 NO_THREADS, CHUNKS, COPIES = "none", "chunks", "copies"
+MOST_ROWS = 16
+"""Of a batch: each row adds its own statements to the kernel, and needs registers."""
 N_PATHS = 4
 """Paths whose best nest is offered, besides the best of all."""
 POOR = 10
@@ -221,7 +223,7 @@ def usual_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, in
 def _is_for(einsum: BatchedEinsum) -> bool:
     return (
         einsum.sparse_position is not None
-        and einsum.batch_size == 1
+        and einsum.batch_size <= MOST_ROWS
         and einsum.n_operands <= MAX_OPERANDS
         and einsum.output_dtypes[0].kind in "fc"
     )

@@ -23,10 +23,13 @@ from feinsum.codegen.nest_arrays import (
     CHUNK,
     ENTRY,
     FLAT,
+    ROW,
     TILED,
     NestArrays,
     apart,
     axes_of,
+    row_of,
+    subscripted,
 )
 from feinsum.codegen.nest_writer import Writer
 from feinsum.codegen.nests import SILENCED, make_nest_kernel
@@ -70,7 +73,7 @@ def over_given_arrays(
     arrays = _Given(found, form, nest, copies)
     dense = arrays.numbers()
     _check(found, form, nest, dense)
-    (dtype,) = nest.einsum.output_dtypes
+    dtype = nest.einsum.output_dtypes[0]
     writer = Writer(
         found, form.filled(dense), form, dtype, arrays=arrays, taken=taken | {copies}
     )
@@ -99,9 +102,10 @@ def _in_tiles(form: NestForm, nest: LoopNest) -> NestForm:
 def _check(
     found: Nest, form: NestForm, nest: LoopNest, dense: Mapping[str, int]
 ) -> None:
-    own = [b.indices for b in found.buffers if not is_private(b.indices, dense)]
+    n_rows = found.network.n_rows
+    own = [b.indices for b in found.buffers if not is_private(b.indices, dense, n_rows)]
     own += [found.network.output] if form.has_copies else []
-    n_bytes = sum(
+    n_bytes = n_rows * sum(
         nest.einsum.output_dtypes[0].itemsize
         * (N_COPIES if form.is_chunked else 1)
         * prod(n for i in axes if isinstance(n := nest.extent(i), int))
@@ -117,11 +121,13 @@ def _check(
 def _buffer(writer: Writer, buffer: Buffer) -> lp.TemporaryVariable:
     """Private, or in memory that is there for each chunk."""
     place = writer.buffers[buffer.producer]
-    if is_private(buffer.indices, writer.dense):
+    n_rows = writer.nest.network.n_rows
+    if is_private(buffer.indices, writer.dense, n_rows):
         return writer.private_array(place)
     extents = {i: writer.of.extent(i) for i in buffer.indices}
     extents |= {i: str(n) for i, n in writer.dense.items()}
     extents |= {CHUNK: writer.of.n_chunks(), TILED: str(writer.form.tile)}
+    extents |= {ROW: str(n_rows)}
     shape, tags = axes_of(place.indices, extents, writer.form)
     return lp.TemporaryVariable(
         place.name,
@@ -144,14 +150,13 @@ class _Given(NestArrays):
         super().__init__(nest, form)
         assert given.tree is not None
         self.given, self.tree = given, given.tree
-        (self.assignee,), (self.shift,) = given.assignees, given.shifts
-        (self.scale,) = given.scales
-        self.has_start = self.shift != self.assignee and not form.has_copies
-        self.row = given.einsum.rows[0]
+        adds = [s == a for s, a in zip(given.shifts, given.assignees, strict=True)]
+        self.has_start = not all(adds) and not form.has_copies
         self.has_copies, self.copies = form.has_copies, copies
         dense = self.numbers()
         self.has_own = form.has_copies or not all(
-            is_private(buffer.indices, dense) for buffer in nest.buffers
+            is_private(buffer.indices, dense, nest.network.n_rows)
+            for buffer in nest.buffers
         )
 
     def numbers(self) -> dict[str, int]:
@@ -200,37 +205,43 @@ class _Given(NestArrays):
         return node if index is None else _text(index, {PLACE.name: node})
 
     def value(self, leaf: str) -> str:
-        position = self.nest.network.sparse or 0
-        return f"{self.given.rules[self.row[position].name]}({leaf})"
+        rule = self._rule(0, self.nest.network.sparse or 0)
+        return f"{rule}({leaf})"
+
+    def _rule(self, row: int, position: int) -> str:
+        return self.given.rules[self.given.einsum.rows[row][position].name]
 
     def operand(self, position: int, at: Mapping[str, str]) -> str:
-        if position >= len(self.row):
+        if position >= self.given.einsum.n_operands:
             return "1"
         term = self.nest.network.inputs[position]
         places = ", ".join(self._flat(at)[index] for index in term)
-        rule = self.given.rules[self.row[position].name]
+        rule = self._rule(row_of(at), position)
         return f"{rule}({places})" if places else rule
 
     def result(self, at: Mapping[str, str]) -> str:
         if self.has_copies and CHUNK in at:
-            axes = (CHUNK, *self.nest.network.output)
-            return f"{self.copies}[{', '.join(self._flat(at)[i] for i in axes)}]"
-        return _text(self.in_indices(self.assignee), self._flat(at))
+            return subscripted(self.copies, self.result_axes(), self._flat(at))
+        assignee = self.given.assignees[row_of(at)]
+        return _text(self.in_indices(assignee), self._flat(at))
 
     def shared(self, dtype: np.dtype[Any]) -> list[lp.TemporaryVariable]:
         """The array of all copies."""
         if not self.has_copies:
             return []
-        shape = (self.n_chunks(), *map(self.extent, self.nest.network.output))
+        known = {CHUNK: self.n_chunks(), ROW: str(self.nest.network.n_rows)}
+        shape = tuple(known.get(i) or self.extent(i) for i in self.result_axes())
         where = lp.AddressSpace.GLOBAL
         return [lp.TemporaryVariable(self.copies, dtype, shape, address_space=where)]
 
-    def scaled(self, value: str) -> str:
-        return value if self.scale == 1 else f"{SCALE}()*({value})"
+    def scaled(self, value: str, at: Mapping[str, str]) -> str:
+        row = row_of(at)
+        is_plain = self.given.scales[row] == 1
+        return value if is_plain else f"{_of_row(SCALE, row)}()*({value})"
 
     def start(self, at: Mapping[str, str]) -> str:
         places = ", ".join(self._flat(at)[i] for i in self._start_arguments())
-        return f"{START}({places})"
+        return f"{_of_row(START, row_of(at))}({places})"
 
     def extent(self, index: str) -> str:
         return str(self.given.extent(index))
@@ -240,13 +251,17 @@ class _Given(NestArrays):
         return (*self.nest.network.output, *entry)
 
     def rules(self) -> list[lp.SubstitutionRule]:
-        """The scale, and with what the result begins."""
+        """The scale of each row, and with what its result begins."""
         names = {i: f"_{k}" for k, i in enumerate(self._start_arguments())}
-        start = _with_names(self.in_indices(self.shift), names)
-        return [
-            lp.SubstitutionRule(SCALE, (), self.scale),
-            lp.SubstitutionRule(START, tuple(names.values()), start),
-        ]
+        found = []
+        terms = zip(self.given.scales, self.given.shifts, strict=True)
+        for row, (scale, shift) in enumerate(terms):
+            start = _with_names(self.in_indices(shift), names)
+            found += [
+                lp.SubstitutionRule(_of_row(SCALE, row), (), scale),
+                lp.SubstitutionRule(_of_row(START, row), tuple(names.values()), start),
+            ]
+        return found
 
     def _flat(self, at: Mapping[str, str]) -> Mapping[str, str]:
         """With the index of the lanes as one number."""
@@ -259,6 +274,10 @@ class _Given(NestArrays):
         if self.nest.network.has_sparse_output:
             names[var(self.tree.inames[-1])] = var(ENTRY)
         return SubstitutionMapper(names.get)(expression)
+
+
+def _of_row(name: str, row: int) -> str:
+    return f"{name}_{row}"
 
 
 def _with_names(expression: Any, names: Mapping[str, str]) -> Any:
