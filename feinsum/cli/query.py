@@ -93,10 +93,10 @@ def query(
     profile: dict[str, int] = {}
     if sparse is None:
         einsum = read_einsum(subscripts, sizes, operands, rows, dtype)
-    elif rows is not None:
-        raise typer.BadParameter("a sparse operand is in one row", param_hint="--rows")
     else:
-        einsum, profile = read_sparse_einsum(subscripts, sparse, sizes, operands, dtype)
+        einsum, profile = read_sparse_einsum(
+            subscripts, sparse, sizes, operands, rows, dtype
+        )
     with opened_store(database, has_shipped=True) as store:
         match = retrieval.query(
             einsum, device=device, database=store, policy=policy, sizes=profile

@@ -32,6 +32,15 @@ def test_a_file_is_tuned(run, autotune, tensor):
     assert nodes == PROFILE
 
 
+def test_rows_share_the_tensor_of_a_file(run, autotune, tensor):
+    """It is the first operand of each; of others, it is refused."""
+    seen = autotune()
+    given = ("tune", MTTKRP, "--sparse", tensor, "--rows")
+    assert run(*given, "T,B,C;T,B,D").exit_code == 0
+    assert [row[0].storage for row in seen["target"].rows] == ["csf", "csf"]
+    assert "at most one may be" in run(*given, "T,B,C;U,B,D").stderr
+
+
 def test_a_rank_that_is_not_given_is_32(run, autotune, tensor):
     """So that the subscripts and the file are enough."""
     seen = autotune()
@@ -63,7 +72,7 @@ def test_a_fact_is_found_by_the_profile_of_a_file(run, database, tensor):
 
 BAD = {
     "no such file": (("--sparse", "/nowhere/T.tns"), "cannot be read"),
-    "rows": (("--rows", "A,B,C"), "one row"),
+    "rows": (("--rows", "A,B,C;A,B"), "names 2 operands"),
     "an extent of the file": (("--sizes", "i=9,a=8"), "twice"),
 }
 

@@ -46,6 +46,9 @@ def tune_command(
         words += [einsum.subscripts, "--sparse", str(sparse)]
         for text in sizes or ():
             words += ["--sizes", text]
+        if einsum.batch_size > 1:
+            rows = [",".join(operand.name for operand in row) for row in einsum.rows]
+            words += ["--rows", ";".join(rows)]
     for option, value in (("--database", database), ("--device", device)):
         if value is not None:
             words += [option, value]

@@ -25,6 +25,7 @@ def read_sparse_einsum(
     path: Path,
     sizes: Sequence[str] | None,
     operands: str | None,
+    rows: str | None,
     dtype: str,
 ) -> tuple[BatchedEinsum, dict[str, int]]:
     """An einsum whose first operand is in a file, and the profile of its tree.
@@ -37,6 +38,7 @@ def read_sparse_einsum(
         path: of a ``.tns`` or ``.tns.gz`` file.
         sizes: extents of the other indices; by default 32.
         operands: names, separated by commas.
+        rows: names of the operands of each row, the tensor first.
         dtype: of every operand.
 
     Raises:
@@ -69,8 +71,8 @@ def read_sparse_einsum(
         i for term in (*inputs, output) for i in term if i not in named
     )
     rest = [f"{index}={USUAL_RANK}" for index in others]
-    dense = read_einsum(subscripts, [*known, *rest], operands, None, dtype)
+    dense = read_einsum(subscripts, [*known, *rest], operands, rows, dtype)
     storage = "csf=" if sorted(output) == sorted(inputs[0]) else "csf"
-    row = (replace(dense.rows[0][0], storage=storage), *dense.rows[0][1:])
-    einsum = replace(dense, rows=(row,))
+    stored = [(replace(row[0], storage=storage), *row[1:]) for row in dense.rows]
+    einsum = replace(dense, rows=tuple(stored))
     return einsum, dict(zip(profile_names(einsum), tree.profile, strict=True))

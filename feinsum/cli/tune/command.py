@@ -204,9 +204,7 @@ def _read(
         return read_translation_unit(target), {}
     if sparse is None:
         return read_einsum(target, sizes, operands, rows, dtype), {}
-    if rows is not None:
-        raise typer.BadParameter("a sparse operand is in one row", param_hint="--rows")
-    return read_sparse_einsum(target, sparse, sizes, operands, dtype)
+    return read_sparse_einsum(target, sparse, sizes, operands, rows, dtype)
 
 
 def _limits(
