@@ -32,8 +32,8 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
     """An operand as a numpy array, without a copy if possible.
 
     Raises:
-        InvalidEinsumError: if it is sparse; or if it only supports DLPack, and its
-            memory is not on the host.
+        InvalidEinsumError: if it is sparse; if numpy cannot read it; or if it only
+            supports DLPack, and its memory is not on the host.
 
     >>> as_array([1.0, 2.0])
     array([1., 2.])
@@ -46,7 +46,7 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
         )
     has_way = hasattr(operand, "__array__") or hasattr(operand, "__array_interface__")
     if has_way or not hasattr(operand, "__dlpack__"):
-        return np.asarray(operand)
+        return _read(operand)
     where = operand.__dlpack_device__()[0]
     if where not in ON_HOST:
         raise InvalidEinsumError(
@@ -55,6 +55,18 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
             rules=("operand",),
         )
     return np.from_dlpack(operand)
+
+
+def _read(operand: Any) -> np.ndarray[Any, Any]:
+    try:
+        return np.asarray(operand)
+    except (TypeError, ValueError, RuntimeError) as error:  # as torch and lists say it
+        raise InvalidEinsumError(
+            f"numpy cannot read an operand of type {type(operand).__name__}: {error}; "
+            "pass an array, or a sparse one as feinsum.sparse.COO(shape, indices, "
+            "values)",
+            rules=("operand",),
+        ) from error
 
 
 def has_sparse(operands: Sequence[Any]) -> bool:

@@ -286,6 +286,7 @@ REFUSED = [
     (("operand",), "ij,jk->ik", lambda t, x: (t, random_uniform((7, 3), 5, seed=0))),
     (("dtype",), "ij,j->i", lambda t, x: (random_uniform((9, 7), 5, seed=0, dtype="i8"),
                                           x.astype(int))),
+    (("operand",), "ij,j->i", lambda t, x: (t, [[1.0], [1.0, 2.0]])),
     (("shape",), "ij,j->i", lambda t, x: (t, x[:-1])),
     (("shape",), "ij,j->i", lambda t, x: (t, x[:1])),
     (("network",), "ii,i->i", lambda t, x: (random_uniform((7, 7), 5, seed=0), x)),
