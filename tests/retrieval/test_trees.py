@@ -15,6 +15,7 @@ from feinsum.errors import TransformError
 from feinsum.measure import compile_kernel, open_device
 from feinsum.records import InMemoryStore
 from feinsum.retrieval import look_up
+from feinsum.sparse import to_csr
 from feinsum.transforms import apply_spec, configurations
 from feinsum.transforms.nests import SPARSE_NEST
 from tests.cpus import any_opencl
@@ -239,17 +240,22 @@ def test_copies_that_are_known_to_be_large_are_refused():
     ],
 )
 def test_lanes_of_an_extent_that_only_a_call_tells(name, lane):
-    """By one kernel: whole tiles, whole vectors, and a last one that is partial."""
-    lanes = 4
-    raised = raise_kernel(tree_kernel(EINSUMS[name], in_call=lane))
+    """By one kernel: whole tiles, whole vectors, and a last one that is partial. Of a
+    matrix by rows without chunks, Loopy checks the bounds of the result.
+    """
+    lanes, is_matrix = 4, name == "SpMM"
+    unit = tree_kernel(EINSUMS[name], in_call=lane, has_dense_root=is_matrix)
+    raised = raise_kernel(unit)
     (nest,) = raised.raised
     spec = next(
         one
         for one in configurations(SPARSE_NEST, nest.form.einsum)
-        if one.parameters["threads"] != "none" and one.parameters["lanes"] == lanes
+        if (one.parameters["threads"] == "none") == is_matrix
+        and one.parameters["lanes"] == lanes
     )
     made = applied(raised, nest, spec)
     tree = next(patterns(tuple(EXTENTS[i] for i in EINSUMS[name].split(",")[0])))
+    tree = to_csr(tree) if is_matrix else tree
     for n in (1, lanes - 1, lanes, lanes + 1, 3 * lanes + 5, 5 * lanes + 1):
         given, expected = tree_call(EINSUMS[name], tree, **{lane: n})
         np.testing.assert_allclose(run(made, given), expected, rtol=1e-12)

@@ -66,7 +66,7 @@ def over_given_arrays(
     Raises:
         TransformError: if its copies and buffers are known to be large.
     """
-    kernel = t_unit[nest.kernel_name]
+    kernel = _with_extent(t_unit[nest.kernel_name], nest, form)
     taken = {*kernel.all_variable_names(), *kernel.all_inames(), *kernel.substitutions}
     copies = UniqueNameGenerator(taken)("copies")
     form = _in_tiles(form, nest)
@@ -90,6 +90,16 @@ def over_given_arrays(
         assumptions=kernel.assumptions,
     )
     return t_unit.with_kernel(_merged(kernel, lp.expand_subst(made)[kernel.name], nest))
+
+
+def _with_extent(
+    kernel: lp.LoopKernel, nest: LoopNest, form: NestForm
+) -> lp.LoopKernel:
+    """The kernel under the assumption that the extent of lanes is not negative, without
+    which Loopy cannot tell that vectors of a run-time extent are within arrays.
+    """
+    extent = nest.extent(form.lane) if form.lane else 0
+    return kernel if isinstance(extent, int) else lp.assume(kernel, f"{extent} >= 0")
 
 
 def _in_tiles(form: NestForm, nest: LoopNest) -> NestForm:
