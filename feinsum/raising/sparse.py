@@ -110,25 +110,42 @@ def _raised(batch: Sequence[TreeRow], name: str, long_extent: int) -> RaisedNest
     Raises:
         NotAnEinsumError: if they are none.
     """
-    first = batch[0]
-    table, nodes = first.table, first.nodes
-    tree, terms = first.stored(), [access.term for access in first.terms.accesses]
-    loads = _loads(batch)
+    table, loads = batch[0].table, _loads(batch)
     ids = {row.insn.id for row in batch}
     for row in batch:
         table.check_function(row.scale, row.insn.id)
         row.check_apart(ids | loads, {other.own for other in batch})
-    einsum = BatchedEinsum(
+    general, literal = generalize(_einsum(batch), long_extent)
+    params = [x.name for x in general.size_params]
+    sizes = constantdict({n: literal.get(n, table.sizes.get(n, n)) for n in params})
+    functions = {op.name: table.functions[op.name] for op in general.operands}
+    functional = FunctionalBatchedEinsum(general, constantdict(functions))
+    return RaisedNest(_nest(batch, general, name, sizes), functional, literal)
+
+
+def _einsum(batch: Sequence[TreeRow]) -> BatchedEinsum:
+    """The einsum of the rows, with the tree as their first operand."""
+    first, tree = batch[0], batch[0].stored()
+    terms = [access.term for access in first.terms.accesses]
+    return BatchedEinsum(
         first.terms.output,
-        (nodes.inames, *terms),
+        (first.nodes.inames, *terms),
         tuple((tree, *aligned(row.terms.accesses, terms)) for row in batch),
     )
-    general, literal = generalize(einsum, long_extent)
-    root = first.boxes.get(nodes.inames[0])
+
+
+def _nest(
+    batch: Sequence[TreeRow],
+    einsum: BatchedEinsum,
+    name: str,
+    sizes: constantdict[str, str | int],
+) -> LoopNest:
+    """The einsum in the kernel of this name."""
+    table, nodes = batch[0].table, batch[0].nodes
+    root = batch[0].boxes.get(nodes.inames[0])
     root_end = 0 if root is None else value_of(in_kernel(root))
-    params = [x.name for x in general.size_params]
-    nest = LoopNest(
-        general,
+    return LoopNest(
+        einsum,
         constantdict({i: nodes.point(i) for i in einsum.indices}),
         constantdict({op.name: op.name for op in einsum.operands}),
         tuple(row.insn.id for row in batch),
@@ -136,9 +153,6 @@ def _raised(batch: Sequence[TreeRow], name: str, long_extent: int) -> RaisedNest
         tuple(unresolved(table.expand(row.scale)) for row in batch),
         tuple(unresolved(nodes.in_kernel(row.shift)) for row in batch),
         name,
-        constantdict({n: literal.get(n, table.sizes.get(n, n)) for n in params}),
-        nodes.tree(root_end, loads),
+        sizes,
+        nodes.tree(root_end, _loads(batch)),
     )
-    functions = {op.name: table.functions[op.name] for op in einsum.operands}
-    functional = FunctionalBatchedEinsum(general, constantdict(functions))
-    return RaisedNest(nest, functional, literal)

@@ -74,10 +74,10 @@ EINSUMS = {
 }
 
 
-@pytest.mark.parametrize("name", EINSUMS)
+@pytest.mark.parametrize("name", [name for name in EINSUMS if name != "mttkrp"])
 def test_recipes_are_right_for_ragged_trees(name):
     """Empty slices, one entry, every entry, extents of 1: the first recipes, one each
-    without lanes and with tiles.
+    without lanes and with tiles. Those of MTTKRP are among those of its rows.
     """
     host, e = open_device("host"), EINSUMS[name]
     specs = [SPARSE_NEST.spec(p) for p in SPARSE_NEST.starts(Workload(e))[:2]]
