@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,7 @@ from feinsum.ir import (
     profile_names,
     to_text,
 )
+from tests.canonical.test_graph import anonymous
 
 MATRIX8 = sparse_array("A", (8, 8))
 
@@ -120,6 +123,18 @@ def test_names_and_the_order_of_rows_are_not_in_the_key_of_a_batch(name):
     assert form.key == key(form.einsum) == key(reconstruct(induced_graph(e)))
     assert from_text(form.text) == form.einsum
     assert len({op.name for op in form.einsum.operands if op.storage}) == 1
+
+
+def test_the_sparse_operand_has_one_position_in_all_rows():
+    """Whether dense operands with its term sort before it or after it, by dtype."""
+    dense = [array("B", (8, 8), "bool"), array("C", (8, 8))]
+    e = batched_einsum("ij,ij->i", [[x, MATRIX8] for x in dense])
+    form = canonicalize(e)
+    position = form.einsum.sparse_position
+    assert {row[position].storage for row in form.einsum.rows} == {"csf"}
+    for seed in range(8):
+        graph = anonymous(induced_graph(e), Random(seed))
+        assert key(reconstruct(graph)) == form.key
 
 
 def test_the_rows_of_a_batch_are_in_the_key():

@@ -140,6 +140,10 @@ def test_the_family_is_for_one_sparse_operand():
         (canonical("ij,jj->i", T2, array("B", ("J", "J"))), "an index is repeated"),
         (canonical("ij,j->i", sparse_array("T", ("I", "J"), "i8"),
                    array("x", "J", "i8")), "integers"),
+        (canonical_batch("ij,j->i", *([T2, array(f"x{k}", "J")] for k in range(17))),
+         "too many rows"),
+        (canonical_batch("ij,j->i", [T2, array("x", "J")],
+                         [T2, array("y", "J", "c16")]), "rows of two dtypes"),
     ):  # fmt: skip
         assert not SPARSE_NEST.fits(einsum_), why
 
