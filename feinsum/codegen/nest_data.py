@@ -84,14 +84,11 @@ def _in_rows(nest: Nest, operands: Sequence[Any]) -> list[Sequence[Any]]:
     if len(operands) != n * n_rows:
         _refuse(f"{len(operands)} operands for {n_rows} rows of {n} terms")
     rows = [operands[n * row : n * (row + 1)] for row in range(n_rows)]
-    first = sizes_of(network, rows[0])
-    for number, row in enumerate(rows):
-        if sizes_of(network, row) != first:
+    for number, row in enumerate(rows[1:], 1):
+        if sizes_of(network, row) != sizes_of(network, rows[0]):
             _refuse(f"the operands of row {number} have other sizes than those of 0")
-        if (
-            network.sparse is not None
-            and row[network.sparse] is not rows[0][network.sparse]
-        ):
+        trees = [x for x in row if isinstance(x, CSF)]
+        if any(tree is not rows[0][network.sparse or 0] for tree in trees):
             _refuse(f"row {number} has another tree than row 0")
     return rows
 

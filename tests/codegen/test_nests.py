@@ -212,3 +212,21 @@ def test_a_missing_extent_is_refused_by_name():
     with pytest.raises(InvalidEinsumError, match=r"\['a'\]") as caught:
         generate_nest(nest, {"i": 3, "j": 3, "k": 3})
     assert caught.value.rules == ("size",)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda o: [*o, *o[:-1]], "5 operands for 2 rows"),
+        (lambda o: [*o, *o[:-1], o[2][:, :-1]], "index 'a'"),
+        (lambda o: [*o, to_csf(o[0], (1, 0, 2)), *o[1:]], "levels"),
+        (lambda o: [*o, *operands_for("mttkrp-3")], "another tree"),
+        (lambda o: [*o, o[0], *(x[:, :-1] for x in o[1:])], "other sizes"),
+    ],
+)
+def test_rows_that_do_not_match_are_refused(change, message):
+    """They have the tree and all extents in common; the rule is ``shape``."""
+    nest = random_nest(replace(KERNELS["mttkrp-3"], n_rows=2), np.random.default_rng(0))
+    with pytest.raises(InvalidEinsumError, match=message) as caught:
+        nest_arguments(nest, change(operands_for("mttkrp-3")))
+    assert caught.value.rules == ("shape",)
