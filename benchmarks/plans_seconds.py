@@ -73,7 +73,7 @@ def by_plan(name: str, path: str) -> list[float]:
     for operand in plan.starts:
         box = plan.start_box(operand, comm.Get_rank())
         if box is not None:
-            blocks[operand] = rng.random([end - first for first, end in box])
+            blocks[operand] = rng.random(list(map(len, box)))
     return seconds(lambda: plan.run(blocks, comm), comm.Barrier)
 
 

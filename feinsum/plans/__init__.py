@@ -5,7 +5,7 @@ from feinsum.plans.boxes import Box
 from feinsum.plans.commands import Commands, commands
 from feinsum.plans.counts import Counts
 from feinsum.plans.cyclic import CyclicCounts, CyclicPlan, plan_cyclic
-from feinsum.plans.dealing import cyclic_entries
+from feinsum.plans.dealing import with_cyclic
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.elimination import Table, least_sum
 from feinsum.plans.grids import cosma_grid, deinsum_grid, footprint_grid
@@ -56,7 +56,6 @@ __all__ = [
     "cheapest",
     "commands",
     "cosma_grid",
-    "cyclic_entries",
     "deinsum_grid",
     "eindecomp_grids",
     "factorizations",
@@ -77,4 +76,5 @@ __all__ = [
     "run_here",
     "scatter",
     "statements",
+    "with_cyclic",
 ]

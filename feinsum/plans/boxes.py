@@ -1,19 +1,26 @@
-"""Boxes: the rectangles of a tensor that ranks hold or need."""
+"""Boxes: the rectangles of a tensor that ranks hold or need.
+
+Along each axis a box has the values of a range. Its step is 1 for blocks, and the
+number of parts for entries that are dealt out cyclically.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
+from itertools import product
+from math import lcm, prod
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Box", "Boxes", "Overlap", "box_size", "cut", "overlaps"]
+from feinsum.plans.ranges import Ints, Ranges, end_of, lengths, shared, shared_along
 
-Box: TypeAlias = tuple[tuple[int, int], ...]
-"""First entry and the end along each axis; of a scalar, the empty tuple."""
+__all__ = ["Box", "Boxes", "Overlap", "box_shape", "box_size", "overlaps"]
+
+Box: TypeAlias = tuple[range, ...]
+"""The entries along each axis; of a scalar, the empty tuple."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,17 +29,30 @@ class Boxes:
 
     Attributes:
         first: the start of each box, shape (n_ranks, n_axes).
-        end: the end of each box, likewise.
+        end: the end of each box, likewise: the start plus a multiple of the step.
         is_there: whether a rank has a box at all; a scalar's box has no axes.
+        steps: the step along each axis, the same for all ranks.
     """
 
-    first: NDArray[np.int64]
-    end: NDArray[np.int64]
+    first: Ints
+    end: Ints
     is_there: NDArray[np.bool_]
+    steps: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         is_filled = (self.end > self.first).all(axis=1)
         object.__setattr__(self, "is_there", self.is_there & is_filled)
+        steps = self.steps or (1,) * self.first.shape[1]
+        object.__setattr__(self, "steps", steps)
+
+    @property
+    def ranges(self) -> Ranges:
+        return self.first, self.end, self.steps
+
+    @property
+    def lengths(self) -> Ints:
+        """The number of values along each axis, shape (n_ranks, n_axes)."""
+        return lengths(self.ranges)
 
     def __len__(self) -> int:
         return len(self.is_there)
@@ -41,15 +61,17 @@ class Boxes:
         """The box of a rank; None if it has none, or an empty one."""
         if not self.is_there[rank]:
             return None
-        pairs = zip(self.first[rank].tolist(), self.end[rank].tolist(), strict=True)
-        return tuple(pairs)
+        return tuple(
+            map(range, self.first[rank].tolist(), self.end[rank].tolist(), self.steps)
+        )
 
     def sizes(self) -> list[int]:
         """The exact number of entries of every rank."""
-        lengths = (self.end - self.first).tolist()
         return [
             prod(row) if here else 0
-            for row, here in zip(lengths, self.is_there.tolist(), strict=True)
+            for row, here in zip(
+                self.lengths.tolist(), self.is_there.tolist(), strict=True
+            )
         ]
 
     def ranks(self) -> list[int]:
@@ -59,41 +81,29 @@ class Boxes:
 
     def contains(self, other: Boxes) -> NDArray[np.bool_]:
         """For each rank, whether the other's box is inside this one."""
-        inside = (self.first <= other.first) & (other.end <= self.end)
-        found: NDArray[np.bool_] = inside.all(axis=1) & self.is_there & other.is_there
+        common = shared(self.ranges, other.ranges)
+        is_alike = common[2] == other.steps
+        inside = (lengths(common) == other.lengths).all(axis=1) & is_alike
+        found: NDArray[np.bool_] = inside & self.is_there & other.is_there
         return found
 
     def where(self, is_there: NDArray[np.bool_]) -> Boxes:
         """The boxes of some ranks only."""
-        return Boxes(self.first, self.end, self.is_there & is_there)
+        return replace(self, is_there=self.is_there & is_there)
+
+
+def box_shape(box: Box) -> tuple[int, ...]:
+    """The shape of the entries of a box."""
+    return tuple(map(len, box))
 
 
 def box_size(box: Box) -> int:
     """Entries of a box; one for that of a scalar.
 
-    >>> box_size(((2, 5), (0, 4))), box_size(())
+    >>> box_size((range(2, 5), range(0, 8, 2))), box_size(())
     (12, 1)
     """
-    return prod(end - first for first, end in box)
-
-
-def cut(
-    first: NDArray[np.int64],
-    end: NDArray[np.int64],
-    part: NDArray[np.int64],
-    n_parts: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """One of the blocks of a range, all equally long except the last ones.
-
-    Source: Deinsum, section II-C; DISTAL, section 5.3: blocks of ``ceil(N / P)``.
-
-    >>> a, b = cut(np.zeros(4, int), np.full(4, 10), np.arange(4), 4)
-    >>> a.tolist(), b.tolist()
-    ([0, 3, 6, 9], [3, 6, 9, 10])
-    """
-    length = -(-(end - first) // n_parts)
-    low = np.minimum(first + part * length, end)
-    return low, np.minimum(low + length, end)
+    return prod(map(len, box))
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,16 +113,22 @@ class Overlap:
     Attributes:
         source, target: ranks, one of each per box.
         first, end: the boxes, shape (n_boxes, n_axes).
+        steps: as of :class:`Boxes`.
     """
 
-    source: NDArray[np.int64]
-    target: NDArray[np.int64]
-    first: NDArray[np.int64]
-    end: NDArray[np.int64]
+    source: Ints
+    target: Ints
+    first: Ints
+    end: Ints
+    steps: tuple[int, ...]
 
-    def sizes(self) -> NDArray[np.int64]:
+    @property
+    def ranges(self) -> Ranges:
+        return self.first, self.end, self.steps
+
+    def sizes(self) -> Ints:
         """Entries of every box."""
-        found: NDArray[np.int64] = (self.end - self.first).prod(axis=1)
+        found: Ints = lengths(self.ranges).prod(axis=1)
         return found
 
     def boxes(self) -> Iterator[tuple[int, int, Box]]:
@@ -125,44 +141,58 @@ class Overlap:
             strict=True,
         )
         for source, target, low, high in pairs:
-            yield source, target, tuple(zip(low, high, strict=True))
+            yield source, target, tuple(map(range, low, high, self.steps))
 
     def here(self, boxes: Boxes) -> Overlap:
         """The parts that targets already hold."""
-        first, end, meets = self._shared(boxes)
+        (first, end, steps), meets = _meeting(self, boxes)
         ranks = self.target[meets]
-        return Overlap(ranks, ranks, first[meets], end[meets])
+        return Overlap(ranks, ranks, first[meets], end[meets], steps)
 
     def without(self, boxes: Boxes) -> Overlap:
         """The parts that targets do not hold yet, in rectangles."""
-        first, end, meets = self._shared(boxes)
-        left = [(self.first[~meets], self.end[~meets], np.nonzero(~meets)[0])]
+        found = _dealt(self, boxes.steps)
+        (first, end, _), meets = _meeting(found, boxes)
+        left = [(found.first[~meets], found.end[~meets], np.nonzero(~meets)[0])]
         at = np.nonzero(meets)[0]
-        low, high, first, end = self.first[at], self.end[at], first[at], end[at]
+        low, high, first, end = found.first[at], found.end[at], first[at], end[at]
         for axis in range(low.shape[1]):
             before, after = high.copy(), low.copy()
             before[:, axis], after[:, axis] = first[:, axis], end[:, axis]
             left += [(low.copy(), before, at), (after, high.copy(), at)]
             low[:, axis], high[:, axis] = first[:, axis], end[:, axis]
         lows, highs, rows = (np.concatenate(part) for part in zip(*left, strict=True))
-        is_filled = (lows < highs).all(axis=1)
-        rows = rows[is_filled]
-        return Overlap(
-            self.source[rows], self.target[rows], lows[is_filled], highs[is_filled]
-        )
-
-    def _shared(
-        self, boxes: Boxes
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        first = np.maximum(self.first, boxes.first[self.target])
-        end = np.minimum(self.end, boxes.end[self.target])
-        meets = boxes.is_there[self.target] & (first < end).all(axis=1)
-        return first, end, meets
+        return _filled(found, rows, (lows, highs, found.steps))
 
 
-def overlaps(
-    sources: Boxes, targets: Boxes, labels: NDArray[np.int64] | None = None
-) -> Overlap:
+def _meeting(found: Overlap, boxes: Boxes) -> tuple[Ranges, NDArray[np.bool_]]:
+    """What boxes share with those that their targets hold, and whether they do."""
+    at = found.target
+    both = shared(found.ranges, (boxes.first[at], boxes.end[at], boxes.steps))
+    return both, boxes.is_there[at] & (both[0] < both[1]).all(axis=1)
+
+
+def _dealt(found: Overlap, steps: tuple[int, ...]) -> Overlap:
+    """The same entries, in boxes whose steps are multiples of others."""
+    new = tuple(map(lcm, found.steps, steps))
+    if new == found.steps:
+        return found
+    shifts = np.array([*product(*map(range, [0] * len(new), new, found.steps))])
+    rows = np.repeat(np.arange(len(found.target)), len(shifts))
+    first = (found.first[:, None] + shifts).reshape(-1, len(new))
+    end = end_of(first, found.end[rows] - 1, np.array(new))
+    return _filled(found, rows, (first, end, new))
+
+
+def _filled(found: Overlap, rows: Ints, ranges: Ranges) -> Overlap:
+    """Parts of boxes, those of given rows, without empty ones."""
+    first, end, steps = ranges
+    kept = (first < end).all(axis=1)
+    at = rows[kept]
+    return Overlap(found.source[at], found.target[at], first[kept], end[kept], steps)
+
+
+def overlaps(sources: Boxes, targets: Boxes, labels: Ints | None = None) -> Overlap:
     """The intersections of the boxes of every source and every target.
 
     Args:
@@ -179,14 +209,12 @@ def overlaps(
         every = np.arange(labels.max() + 1)
         sides.insert(0, _Side((every, every), labels, labels))
     of, at = _matched(sides, of, at) if len(of) else (of, of)
-    low = np.maximum(targets.first[at], sources.first[of])
-    high = np.minimum(targets.end[at], sources.end[of])
-    return Overlap(of, at, low, high)
+    held = sources.first[of], sources.end[of], sources.steps
+    wanted = targets.first[at], targets.end[at], targets.steps
+    return Overlap(of, at, *shared(held, wanted))
 
 
-def _matched(
-    sides: Sequence[_Side], of: NDArray[np.int64], at: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _matched(sides: Sequence[_Side], of: Ints, at: Ints) -> tuple[Ints, Ints]:
     """All pairs of a source and a target that meet on all sides; by target, and then by
     source.
 
@@ -210,9 +238,7 @@ def _matched(
     return of[order], at[order]
 
 
-def _of_each(
-    wanted: NDArray[np.int64], pairs: tuple[NDArray[np.int64], NDArray[np.int64]]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _of_each(wanted: Ints, pairs: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
     """All values that belong to wanted keys, and which of those keys each belongs to.
 
     Args:
@@ -237,21 +263,23 @@ class _Side(NamedTuple):
         of_target, of_source: the range of every rank.
     """
 
-    pairs: tuple[NDArray[np.int64], NDArray[np.int64]]
-    of_target: NDArray[np.int64]
-    of_source: NDArray[np.int64]
+    pairs: tuple[Ints, Ints]
+    of_target: Ints
+    of_source: Ints
 
 
 def _meets(sources: Boxes, targets: Boxes, axis: int) -> _Side:
     ours, to = _ranges(targets, axis)
     theirs, by = _ranges(sources, axis)
-    low = np.maximum(ours[:, None, 0], theirs[None, :, 0])
-    high = np.minimum(ours[:, None, 1], theirs[None, :, 1])
+    low, high, _ = shared_along(
+        (ours[:, None, 0], ours[:, None, 1], targets.steps[axis]),
+        (theirs[None, :, 0], theirs[None, :, 1], sources.steps[axis]),
+    )
     at, of = np.nonzero(low < high)
     return _Side((at, of), to, by)
 
 
-def _ranges(boxes: Boxes, axis: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _ranges(boxes: Boxes, axis: int) -> tuple[Ints, Ints]:
     """The different ranges along an axis, and which of them each rank has."""
     pairs = np.stack([boxes.first[:, axis], boxes.end[:, axis]], axis=1)
     unique, which = np.unique(pairs, axis=0, return_inverse=True)

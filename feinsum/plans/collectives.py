@@ -53,7 +53,7 @@ def collectives_of(steps: Steps) -> tuple[Collective, ...]:
     """The collectives of all ranks, in execution order.
 
     >>> from feinsum.plans.steps import Receive
-    >>> box = ((0, 4),)
+    >>> box = (range(4),)
     >>> root = (Send(1, "A", box, 7), Send(2, "A", box, 7))
     >>> others = [(Receive(0, "A@0.0.0", box, 7),)] * 2
     >>> [(one.kind, one.ranks) for one in collectives_of((root, *others))]

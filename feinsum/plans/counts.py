@@ -104,7 +104,7 @@ class Tally:
         self, group: int, inputs: Sequence[Input], name: str, boxes: Boxes
     ) -> None:
         lengths = {
-            i: (one.boxes.end - one.boxes.first)[:, axis]
+            i: one.boxes.lengths[:, axis]
             for one in inputs
             for axis, i in enumerate(one.indices)
         }

@@ -2,44 +2,62 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from feinsum.errors import PlanError
 from feinsum.ir.violation import Violation
-from feinsum.plans.boxes import Boxes, cut
+from feinsum.plans.boxes import Boxes
 from feinsum.plans.machine import Machine, axis_name, barred, machine_violations
+from feinsum.plans.ranges import cut, deal
 from feinsum.records.document import STRICT
 
-__all__ = ["Distribution", "distribution_violations"]
+__all__ = ["Cyclic", "Distribution", "distribution_violations"]
+
+
+def _is_empty(axes: object) -> bool:
+    return axes == ()
+
+
+Cyclic = Annotated[tuple[int, ...], Field(exclude_if=_is_empty)]
+"""Machine axes that deal values out one by one; documents leave out the empty tuple."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """A tensor in blocks over the processes of a machine.
+    """A tensor in parts over the processes of a machine.
 
     The machine axes in ``cuts`` partition each axis of the tensor into blocks of
-    ``ceil(extent / processes)``; of several machine axes, each subdivides the blocks of
-    the one before. Only processes at the given coordinates of ``fixed`` axes hold
+    ``ceil(extent / processes)``; those in ``cyclic`` deal its values out one by one, in
+    turn. Of several machine axes, each subdivides the parts of the one before. Only
+    processes at the given coordinates of ``fixed`` axes hold
     anything. Along all other machine axes the tensor is replicated.
 
     Args:
         cuts: for each axis of the tensor, the machine axes that partition it.
         fixed: machine axes, each with the one coordinate where the tensor is.
+        cyclic: the axes of ``cuts`` that deal out values instead of cutting blocks.
 
-    Source: DISTAL, section 3.2 (tensor distribution notation).
+    Source: DISTAL, section 3.2 (tensor distribution notation); Blackford et al.,
+    *ScaLAPACK Users' Guide*, section 4.3 (cyclic distributions).
 
     >>> face = Distribution.parse("ik->i0k", Machine((2, 2, 2)))
     >>> face.cuts, face.fixed
     (((0,), (2,)), ((1, 0),))
     >>> face.boxes((6, 5), 8).box(5)
-    ((3, 6), (3, 5))
+    (range(3, 6), range(3, 5))
     >>> face.boxes((6, 5), 8).box(6) is None
     True
+    >>> rows = Distribution.parse("ik->i%", Machine((2,)))
+    >>> rows.boxes((6, 5), 2).box(1)
+    (range(1, 7, 2), range(0, 5))
     """
 
     __pydantic_config__ = STRICT
@@ -47,10 +65,12 @@ class Distribution:
     machine: Machine
     cuts: tuple[tuple[int, ...], ...]
     fixed: tuple[tuple[int, int], ...] = ()
+    cyclic: Cyclic = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cuts", tuple(map(tuple, self.cuts)))
         object.__setattr__(self, "fixed", tuple(sorted(map(tuple, self.fixed))))
+        object.__setattr__(self, "cyclic", tuple(sorted(self.cyclic)))
 
     @property
     def copied_axes(self) -> tuple[int, ...]:
@@ -63,8 +83,9 @@ class Distribution:
     @classmethod
     def parse(cls, text: str, machine: Machine) -> Distribution:
         """From DISTAL's notation: names of the tensor's axes, an arrow, and for each
-        machine axis a name, a number (a fixed place) or ``*`` (copies). A bar where an
-        inner level of the machine begins may be left out; each level has a name once.
+        machine axis a name, a number (a fixed place) or ``*`` (copies). A ``%`` after a
+        name makes its axis cyclic. A bar where an inner level of the machine begins may
+        be left out; each level has a name once.
 
         Raises:
             PlanError: with the rule ``notation``, saying what was expected.
@@ -73,11 +94,17 @@ class Distribution:
         'xy->xy*'
         >>> Distribution.parse("xy->x|xy", Machine((2, 2, 2), (1, 2))).cuts
         ((0, 1), (2,))
+        >>> Distribution.parse("xy->x%y", Machine((2, 2))).cyclic
+        (0,)
         """
         left, arrow, right = text.replace(" ", "").partition("->")
-        names, places = list(left), list(right.replace("|", ""))
-        if "|" in right and list(right) != barred(places, machine.bounds):
-            places = list(right)  # a bar where no level begins is no name
+        words = re.findall(r"[^\W\d]%|.", right)
+        names, places = list(left), [word[0] for word in words if word != "|"]
+        cyclic = [word[1:] == "%" for word in words if word != "|"]
+        if "|" in words and words != barred(
+            [w for w in words if w != "|"], machine.bounds
+        ):
+            places = words  # a bar where no level begins is no name
         wrong = _wrong_notation(names, places, machine, bool(arrow))
         if wrong:
             raise PlanError(
@@ -87,12 +114,14 @@ class Distribution:
             )
         cuts = tuple(tuple(k for k, p in enumerate(places) if p == n) for n in names)
         fixed = tuple((k, int(p)) for k, p in enumerate(places) if p.isdigit())
-        return cls(machine, cuts, fixed)
+        return cls(machine, cuts, fixed, tuple(np.nonzero(cyclic)[0].tolist()))
 
     def notation(self, indices: Sequence[str]) -> str:
         """DISTAL's notation, in which several axes may cut one index."""
         names = {
-            axis: i for i, term in zip(indices, self.cuts, strict=True) for axis in term
+            axis: i + "%" * (axis in self.cyclic)
+            for i, term in zip(indices, self.cuts, strict=True)
+            for axis in term
         }
         fixed = dict(self.fixed)
         glue = "" if all(len(i) == 1 for i in indices) else " "
@@ -111,16 +140,18 @@ class Distribution:
 def _boxes(held: Distribution, shape: tuple[int, ...], n_ranks: int) -> Boxes:
     places = held.machine.coordinates(n_ranks)
     first = np.zeros((n_ranks, len(shape)), np.int64)
-    end = first + np.array(shape, np.int64)
+    end, steps = first + np.array(shape, np.int64), [1] * len(shape)
     for axis, cutting in enumerate(held.cuts):
         low, high = first[:, axis], end[:, axis]
         for k in cutting:
-            low, high = cut(low, high, places[:, k], held.machine.sizes[k])
+            part_of, n = deal if k in held.cyclic else cut, held.machine.sizes[k]
+            low, high = part_of(low, high, places[:, k], n, steps[axis])
+            steps[axis] *= n if k in held.cyclic else 1
         first[:, axis], end[:, axis] = low, high
     is_there = np.arange(n_ranks) < held.machine.n_processes
     for k, place in held.fixed:
         is_there = is_there & (places[:, k] == place)
-    return Boxes(first, end, is_there)
+    return Boxes(first, end, is_there, tuple(steps))
 
 
 def _wrong_notation(
@@ -158,6 +189,12 @@ def distribution_violations(
             yield Violation("axis", f"{what} names axis {k} of {held.machine.text}")
         elif used.count(k) > 1:
             yield Violation("axis", f"{what} uses axis {axis_name(k)} more than once")
+    for k in set(held.cyclic) - {k for term in held.cuts for k in term}:
+        yield Violation(
+            "axis", f"{what}: axis {axis_name(k)} is cyclic and cuts nothing"
+        )
+    if len(set(held.cyclic)) < len(held.cyclic):
+        yield Violation("axis", f"{what} has an axis that is cyclic more than once")
     for k, place in held.fixed:
         if 0 <= k < held.machine.n_axes and not 0 <= place < held.machine.sizes[k]:
             yield Violation(

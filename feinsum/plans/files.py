@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from feinsum.errors import PlanError
 from feinsum.extras import requiring
 from feinsum.plans.boxes import Box
+from feinsum.plans.local import slices
 
 __all__ = ["create_arrays", "is_shared", "read_block", "write_block"]
 
@@ -52,7 +53,7 @@ def read_block(
                 f"{shape} and {np.dtype(dtype)}",
                 rules=("files",),
             )
-        return None if box is None else np.array(whole[_slices(box)], order="C")
+        return None if box is None else np.array(whole[slices(box)], order="C")
 
 
 def create_arrays(
@@ -86,7 +87,7 @@ def write_block(path: Path, name: str, box: Box | None, part: Any) -> None:
     if box is None:
         return
     with _opened(path, "r+") as arrays:
-        _found(arrays, path, name)[_slices(box)] = part
+        _found(arrays, path, name)[slices(box)] = part
 
 
 def _found(arrays: Any, path: Path, name: str) -> Any:
@@ -94,10 +95,6 @@ def _found(arrays: Any, path: Path, name: str) -> Any:
         return arrays[name]
     except KeyError:
         raise PlanError(f"{path} has no array {name}", rules=("files",)) from None
-
-
-def _slices(box: Box) -> tuple[Any, ...]:
-    return (*(slice(first, end) for first, end in box), ...)
 
 
 @contextmanager

@@ -156,6 +156,7 @@ def _schedule(group: Group, schedule: GroupSchedule, order: Order) -> GroupSched
         tuple(schedule.axes[k] for k in order),
         _result(group, schedule, machine, new),
         loop and replace(loop, rotate=tuple(new[k] for k in loop.rotate)),
+        tuple(new[k] for k in schedule.cyclic),
     )
 
 
@@ -176,7 +177,8 @@ def _result(
         added = [new[k] for k in term if schedule.axes[k] != index]
         cuts.append((*own, *added))
     fixed = tuple((new[k], place) for k, place in schedule.result.fixed)
-    return Distribution(machine, tuple(cuts), fixed)
+    cyclic = tuple(new[k] for k in schedule.result.cyclic)
+    return Distribution(machine, tuple(cuts), fixed, cyclic)
 
 
 class _Passing:

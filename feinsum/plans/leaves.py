@@ -106,7 +106,7 @@ def _largest_block(
     lengths = {}
     for access in group.inputs:
         boxes = needed(schedule, access, extents, n_ranks)
-        sizes = (boxes.end - boxes.first).astype(object)
+        sizes = boxes.lengths.astype(object)
         lengths.update({i: sizes[:, k] for k, i in enumerate(access.indices)})
     points = np.ones(n_ranks, object)
     for length in lengths.values():

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.errors import PlanError
-from feinsum.plans.boxes import Box
+from feinsum.plans.boxes import Box, box_shape
 from feinsum.plans.plan import Plan
 from feinsum.plans.steps import Free, Leaf, Make, Receive, Reduce, Send, Step, Take
 from feinsum.plans.traffic import Traffic
@@ -29,6 +29,7 @@ __all__ = [
     "run_here",
     "slices",
     "tensor_of",
+    "within",
 ]
 
 LeafFunction: TypeAlias = Callable[..., Any]
@@ -143,20 +144,15 @@ class Buffers:
     def view(self, name: str, box: Box) -> NDArray[Any]:
         """A part of a buffer, without a copy."""
         array, at = self.arrays[name]
-        places: tuple[Any, ...] = tuple(
-            slice(a - first, b - first)
-            for (a, b), (first, _) in zip(box, at, strict=True)
-        )
-        found: NDArray[Any] = array[(*places, ...)]
+        found: NDArray[Any] = array[slices(within(box, at))]
         return found
 
     def do(self, step: Step) -> None:
         """Execute a step that involves no other rank."""
         match step:
             case Make(buffer, box, is_zero):
-                shape = tuple(end - first for first, end in box)
                 tensor = tensor_of(buffer)
-                array = np.empty(shape, self.meaning.dtype(tensor))
+                array = np.empty(box_shape(box), self.meaning.dtype(tensor))
                 if is_zero:
                     array[...] = self.meaning.neutral(tensor)
                 self.put(buffer, box, array)
@@ -268,10 +264,23 @@ def checked_operands(
 def slices(box: Box) -> tuple[Any, ...]:
     """The index expression for a box of an array.
 
-    >>> np.arange(6)[slices(((2, 4),))].tolist()
-    [2, 3]
+    >>> np.arange(6)[slices((range(1, 6, 2),))].tolist()
+    [1, 3, 5]
     """
-    return (*(slice(first, end) for first, end in box), ...)
+    return (*(slice(side.start, side.stop, side.step) for side in box), ...)
+
+
+def within(box: Box, around: Box) -> Box:
+    """A box in coordinates of one that contains it.
+
+    >>> within((range(5, 11, 4),), (range(1, 11, 2),))
+    (range(2, 5, 2),)
+    """
+    pairs = zip(box, around, strict=True)
+    return tuple(
+        range(whole.index(side[0]), whole.index(side[-1]) + 1, side.step // whole.step)
+        for side, whole in pairs
+    )
 
 
 def after_leaves(

@@ -172,10 +172,10 @@ class _Lowering:
     def _make_target(
         self, group: Group, schedule: GroupSchedule, works: NDArray[np.bool_]
     ) -> tuple[str, Boxes]:
-        """Where leaves write: the result itself, or partial sums of it."""
+        """Where leaves write: the result itself, or what becomes it by moving."""
         name = group.output.tensor
         boxes = needed(schedule, group.output, self.extents, self.n_ranks)
-        if schedule.summed_axes(group):
+        if schedule.result != schedule.needs(group.output):
             name, boxes = f"{name}+", boxes.where(works)
         self.sink.make(name, boxes, is_zero=True)
         return name, boxes
@@ -245,16 +245,17 @@ class _Lowering:
     def _finish(
         self, group: Group, schedule: GroupSchedule, name: str, partial: Boxes
     ) -> None:
-        """Partial sums are added up where the result is to be."""
+        """What leaves wrote is added up, or moves, where the result is to be."""
         to = group.output.tensor
         result = self._rest(group.output, schedule.result)
         self.held[to] = result
         if name == to:
             return
-        self.sink.make(to, result.boxes, is_zero=True)
+        is_added = bool(schedule.summed_axes(group))
+        self.sink.make(to, result.boxes, is_zero=is_added)
         alike = tuple(k for k, index in enumerate(schedule.axes) if index is None)
         labels = _places(schedule.machine, alike, self.n_ranks)
-        self._move(name, to, overlaps(partial, result.boxes, labels), is_added=True)
+        self._move(name, to, overlaps(partial, result.boxes, labels), is_added=is_added)
         self.sink.free(name, partial.is_there)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.plans.boxes import cut
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.machine import Machine
+from feinsum.plans.ranges import cut
 
 __all__ = ["Overlaps"]
 

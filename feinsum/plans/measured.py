@@ -110,7 +110,7 @@ def identity(plan: Plan) -> Hashable:
 
     def held(where: Distribution, of: Sequence[str]) -> Hashable:
         cuts = zip([indices[i] for i in of], where.cuts, strict=True)
-        return where.machine.sizes, tuple(sorted(cuts)), where.fixed
+        return where.machine.sizes, tuple(sorted(cuts)), where.fixed, where.cyclic
 
     steps = []
     for k, (group, schedule) in enumerate(
@@ -122,7 +122,8 @@ def identity(plan: Plan) -> Hashable:
                 tuple(sorted(tensors[access.tensor] for access in group.inputs)),
                 schedule.machine.sizes,
                 tuple(None if i is None else indices[i] for i in schedule.axes),
-                loop and (indices[loop.index], loop.parts, loop.rotate),
+                schedule.cyclic,
+                loop and (indices[loop.index], loop.parts, loop.rotate, loop.is_cyclic),
                 held(schedule.result, group.output.indices),
             )
         )

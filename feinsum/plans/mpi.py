@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from feinsum.errors import PlanError
 from feinsum.extras import requiring
-from feinsum.plans.boxes import Box, box_size
+from feinsum.plans.boxes import Box, box_shape, box_size
 from feinsum.plans.collectives import Collective, Pieces
 from feinsum.plans.local import (
     Buffers,
@@ -174,7 +174,7 @@ def checked_blocks(
             continue
         if callable(block):
             block = block(box)
-        shape = tuple(end - first for first, end in box)
+        shape = box_shape(box)
         array = None if block is None else np.asarray(block)
         if array is None or (array.shape, array.dtype) != (shape, dtype):
             given = (
@@ -371,7 +371,7 @@ class _Interpreter:
         self.leaving.append((request, (mine, every)))
         for step in self.coming[one.tag]:
             first = offsets[step.rank, step.box]
-            shape = tuple(end - begin for begin, end in step.box)
+            shape = box_shape(step.box)
             part = every[first : first + box_size(step.box) * dtype.itemsize]
             arrive = partial(self._arrive, step, part, dtype, shape)
             self._expect(step.target, request, arrive)
@@ -423,5 +423,5 @@ class _Interpreter:
     ) -> None:
         for _ in range(n_others):  # each of them had that block
             self.buffers.traffic.arrived(name, part.size, is_added=True)
-        value = part.reshape([end - first for first, end in box])
+        value = part.reshape(box_shape(box))
         self.buffers.store(name, box, value, True)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.errors import PlanError
+from feinsum.plans.boxes import box_shape
 from feinsum.plans.local import Meaning, checked_operands, slices
 from feinsum.plans.plan import Plan
 
@@ -52,7 +53,7 @@ def scatter(
                     comm.Send(piece, to, TAG)
         box = plan.start_box(name, rank)
         if rank and box is not None:
-            found[name] = np.empty([end - first for first, end in box], dtype)
+            found[name] = np.empty(box_shape(box), dtype)
             comm.Recv(found[name], 0, TAG)
     return found
 
@@ -90,7 +91,7 @@ def _whole(
             continue
         piece = part
         if of:
-            piece = np.empty([end - first for first, end in box], dtype)
+            piece = np.empty(box_shape(box), dtype)
             comm.Recv(piece, of, TAG)
         whole[slices(box)] = piece
     return whole

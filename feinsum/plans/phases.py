@@ -60,7 +60,7 @@ class Phase:
 def phases_of(steps: Steps) -> tuple[tuple[Phase, ...], ...]:
     """The phases of every rank.
 
-    >>> box = ((0, 2),)
+    >>> box = (range(2),)
     >>> one = (Make("X", box, False), Send(1, "X", box, 1))
     >>> two = (Make("Y", box, False), Receive(0, "Y", box, 1))
     >>> [[len(phase.steps) for phase in rank] for rank in phases_of((one, two))]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import accumulate, islice, pairwise
 
 from feinsum.drawing import Block, Panel, Row
-from feinsum.plans.boxes import Box, Boxes
+from feinsum.plans.boxes import Box
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.groups import Access, Group
 from feinsum.plans.plan import Plan
@@ -23,7 +23,8 @@ def rows_of(plan: Plan, n_groups: int | None = None) -> tuple[Row, ...]:
     """A row for every group: the blocks of its inputs, and where its result is left.
 
     Tensors with more than two axes show the two with the most parts; those with fewer
-    have an unnamed side. Every block names the ranks that hold it.
+    have an unnamed side. Every block names the ranks that hold it. Entries dealt out
+    cyclically are drawn part by part; their index has a ``%``.
 
     Args:
         n_groups: rows of the first groups alone; of all, if it is not given.
@@ -50,38 +51,38 @@ def _panel(plan: Plan, access: Access, held: Distribution, title: str) -> Panel:
     extents = plan.extents
     shape = tuple(extents[i] for i in access.indices)
     boxes = held.boxes(shape, plan.processes)
-    parts = [
-        len({_side(boxes, rank, k) for rank in boxes.ranks()})
-        for k in range(len(shape))
-    ]
-    order = sorted(range(len(shape)), key=lambda k: (-parts[k], k))[:2]
+    there = {rank: boxes.box(rank) or () for rank in boxes.ranks()}
+    places = [_places({box[k] for box in there.values()}) for k in range(len(shape))]
+    order = sorted(range(len(shape)), key=lambda k: (-len(places[k]), k))[:2]
     shown = sorted(order)
     ranks: dict[Box, list[int]] = {}
-    for rank in boxes.ranks():
-        ranks.setdefault(_shown(boxes, rank, shown), []).append(rank)
-    numbers = {box: min(of) for box, of in ranks.items()}
+    for rank, box in there.items():
+        ranks.setdefault(tuple(box[k] for k in shown), []).append(rank)
     blocks = tuple(
-        _block(box, [shape[k] for k in shown], numbers[box], ranks_text(of))
+        _block(
+            [places[k][side] for k, side in zip(shown, box, strict=True)], min(of), of
+        )
         for box, of in ranks.items()
     )
-    names = [access.indices[k] for k in shown]
+    names = [access.indices[k] + "%" * (boxes.steps[k] > 1) for k in shown]
     down, right = {0: ("", ""), 1: ("", *names), 2: tuple(names)}[len(names)]
     return Panel(title, blocks, down, right)
 
 
-def _side(boxes: Boxes, rank: int, axis: int) -> tuple[int, int]:
-    return int(boxes.first[rank, axis]), int(boxes.end[rank, axis])
+def _places(sides: set[range]) -> dict[range, tuple[float, float]]:
+    """Where the parts of an axis are drawn, one after the other, in shares of it."""
+    parts = sorted(sides, key=lambda side: side.start)
+    ends = [0, *accumulate(map(len, parts))]
+    shares = [end / max(1, ends[-1]) for end in ends]
+    return dict(zip(parts, pairwise(shares), strict=True))
 
 
-def _shown(boxes: Boxes, rank: int, axes: Sequence[int]) -> Box:
-    return tuple(_side(boxes, rank, axis) for axis in axes)
-
-
-def _block(box: Box, shape: Sequence[int], number: int, text: str) -> Block:
-    whole = ((0.0, 1.0),) * (2 - len(box))
-    sides = [(first / n, end / n) for (first, end), n in zip(box, shape, strict=True)]
+def _block(
+    sides: Sequence[tuple[float, float]], number: int, ranks: Sequence[int]
+) -> Block:
+    whole = ((0.0, 1.0),) * (2 - len(sides))
     (top, bottom), (left, right) = (*whole, *sides)
-    return Block(left, top, right - left, bottom - top, number, text)
+    return Block(left, top, right - left, bottom - top, number, ranks_text(ranks))
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

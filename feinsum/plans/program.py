@@ -27,7 +27,7 @@ numpy and mpi4py. It was written by feinsum for a plan that moves {moved} elemen
 """
 
 import sys
-from math import prod
+from math import lcm, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,7 +69,9 @@ def _main(plan: Plan) -> Iterator[str]:
 
 
 def _where(held: Distribution) -> str:
-    return f"Where({held.machine.sizes}, {held.cuts}, {dict(held.fixed)})"
+    return (
+        f"Where({held.machine.sizes}, {held.cuts}, {dict(held.fixed)}, {held.cyclic})"
+    )
 
 
 def _group(group: Group, schedule: GroupSchedule, dtype: str) -> Iterator[str]:
@@ -84,6 +86,9 @@ def _group(group: Group, schedule: GroupSchedule, dtype: str) -> Iterator[str]:
     yield f"    grid={schedule.machine.sizes}, axes={axes},"
     loop = schedule.loop
     if loop is not None:
-        yield f'    loop=("{letters[loop.index]}", {loop.parts}, {loop.rotate}),'
+        parts = f"{loop.parts}, {loop.rotate}, {loop.is_cyclic}"
+        yield f'    loop=("{letters[loop.index]}", {parts}),'
+    if schedule.cyclic:
+        yield f"    cyclic={schedule.cyclic},"
     yield f"    result={_where(schedule.result)},"
     yield ")"

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from feinsum.ir.violation import Violation
-from feinsum.plans.boxes import Boxes, cut
-from feinsum.plans.distribution import Distribution, distribution_violations
+from feinsum.plans.boxes import Boxes
+from feinsum.plans.distribution import Cyclic, Distribution, distribution_violations
 from feinsum.plans.groups import Access, Group
 from feinsum.plans.machine import Machine, axis_name, machine_violations
+from feinsum.plans.ranges import cut, deal
 from feinsum.records.document import STRICT
 
 __all__ = ["MOST_PARTS", "GroupSchedule", "Loop", "needed", "schedule_violations"]
@@ -29,6 +33,7 @@ class Loop:
 
     Tensors with the index are fetched part by part, which needs less memory. Every
     process begins with the part given by the sum of its coordinates along ``rotate``.
+    The parts are blocks or, if the loop is cyclic, every ``parts``-th value.
 
     Source: DISTAL, section 3.3 (divide, communicate, rotate).
     """
@@ -38,6 +43,7 @@ class Loop:
     index: str
     parts: int
     rotate: tuple[int, ...] = ()
+    is_cyclic: Annotated[bool, Field(exclude_if=operator.not_)] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rotate", tuple(self.rotate))
@@ -54,6 +60,7 @@ class GroupSchedule:
         result: the final distribution of the result. Partial sums are added there: in
             blocks (a reduce-scatter) or on one rank (a reduce).
         loop: a sequential loop, if any.
+        cyclic: the axes that deal out values of their index one by one, not blocks.
     """
 
     __pydantic_config__ = STRICT
@@ -62,9 +69,11 @@ class GroupSchedule:
     axes: tuple[str | None, ...]
     result: Distribution
     loop: Loop | None = None
+    cyclic: Cyclic = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "axes", tuple(self.axes))
+        object.__setattr__(self, "cyclic", tuple(sorted(self.cyclic)))
 
     def cuts(self, index: str) -> tuple[int, ...]:
         """The machine axes that partition an index."""
@@ -76,7 +85,11 @@ class GroupSchedule:
 
     def needs(self, access: Access) -> Distribution:
         """Where a tensor must be, without any sequential loop."""
-        return Distribution(self.machine, tuple(map(self.cuts, access.indices)))
+        cuts = tuple(map(self.cuts, access.indices))
+        used = {k for cutting in cuts for k in cutting}
+        return Distribution(
+            self.machine, cuts, cyclic=tuple(k for k in self.cyclic if k in used)
+        )
 
     def summed_axes(self, group: Group) -> tuple[int, ...]:
         """Axes of the machine along which there are partial sums."""
@@ -113,8 +126,12 @@ def needed(
     axis = access.indices.index(loop.index)
     part = (step + _turn(schedule, loop, n_ranks)) % loop.parts
     first, end = boxes.first.copy(), boxes.end.copy()
-    first[:, axis], end[:, axis] = cut(first[:, axis], end[:, axis], part, loop.parts)
-    return Boxes(first, end, boxes.is_there)
+    part_of, steps = deal if loop.is_cyclic else cut, list(boxes.steps)
+    first[:, axis], end[:, axis] = part_of(
+        first[:, axis], end[:, axis], part, loop.parts, steps[axis]
+    )
+    steps[axis] *= loop.parts if loop.is_cyclic else 1
+    return replace(boxes, first=first, end=end, steps=tuple(steps))
 
 
 def _turn(schedule: GroupSchedule, loop: Loop, n_ranks: int) -> NDArray[np.int64]:
@@ -143,6 +160,15 @@ def schedule_violations(
                 f"{name}: axis {axis_name(k)} partitions {index!r}, which is not an "
                 "index",
             )
+    own = {k for k, index in enumerate(schedule.axes) if index is not None}
+    if not set(schedule.cyclic) <= own or len(set(schedule.cyclic)) < len(
+        schedule.cyclic
+    ):
+        yield Violation(
+            "axes",
+            f"{name}: cyclic axes {schedule.cyclic}; expected different ones that "
+            "partition an index",
+        )
     yield from distribution_violations(
         f"the result {name}", schedule.result, len(group.output.indices), n_processes
     )

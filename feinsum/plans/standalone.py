@@ -6,7 +6,7 @@ The source of everything below the imports is copied into the program by
 
 from __future__ import annotations
 
-from math import prod
+from math import lcm, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +15,14 @@ __all__ = ["Tensor", "Where", "block", "compute", "load", "move", "save"]
 
 
 class Where(NamedTuple):
-    """A grid of ranks, which of its axes cut each axis of a tensor, fixed places."""
+    """A grid of ranks, which of its axes cut each axis of a tensor, fixed places, and
+    which of these axes deal values out one by one.
+    """
 
     grid: tuple[int, ...]
     cuts: tuple[tuple[int, ...], ...]
     fixed: dict[int, int]
+    cyclic: tuple[int, ...] = ()
 
     def places(self, rank: int) -> tuple[int, ...]:
         inside = rank if rank < prod(self.grid) else 0
@@ -44,7 +47,7 @@ class Tensor(NamedTuple):
 
 
 def block(where: Where, shape: Any, rank: int) -> Any:
-    """First entry and end along each axis; None if the rank has nothing."""
+    """The entries along each axis; None if the rank has nothing."""
     if rank >= prod(where.grid):
         return None
     places = where.places(rank)
@@ -52,38 +55,49 @@ def block(where: Where, shape: Any, rank: int) -> Any:
         return None
     box = []
     for length, cutting in zip(shape, where.cuts, strict=True):
-        first, end = 0, length
+        side = range(length)
         for k in cutting:
-            first, end = part(first, end, places[k], where.grid[k])
-        box.append((first, end))
-    return tuple(box) if all(a < b for a, b in box) else None
+            side = part(side, places[k], where.grid[k], k in where.cyclic)
+        box.append(side)
+    return tuple(box) if all(map(len, box)) else None
 
 
-def part(first: int, end: int, number: int, n_parts: int) -> tuple[int, int]:
+def part(side: range, number: int, n_parts: int, is_cyclic: bool = False) -> range:
     """One of so many parts of a range."""
-    length = -(-(end - first) // n_parts)
-    low = min(first + number * length, end)
-    return low, min(low + length, end)
+    if is_cyclic:
+        return side[number::n_parts]
+    length = -(-len(side) // n_parts)
+    return side[number * length : (number + 1) * length]
 
 
 def meet(one: Any, other: Any) -> Any:
     """What two boxes share; None if that is nothing."""
     if one is None or other is None:
         return None
-    pairs = zip(one, other, strict=True)
-    box = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in pairs)
-    return box if all(a < b for a, b in box) else None
+    box = tuple(map(common, one, other))
+    return box if all(map(len, box)) else None
+
+
+def common(one: range, other: range) -> range:
+    """The values of two ranges: none, or a range of the least common step."""
+    start, step = max(one.start, other.start), lcm(one.step, other.step)
+    both = (x for x in range(start, start + step) if x in one and x in other)
+    end = min(one.stop, other.stop)
+    return range(next(both, end), end, step)
 
 
 def view(array: Any, at: Any, box: Any) -> Any:
-    """The box of an array whose first entry is where ``at`` begins."""
-    pairs = zip(box, at, strict=True)
-    return array[(*(slice(a - c, b - c) for (a, b), (c, _) in pairs), ...)]
+    """The box of an array that has the entries ``at``."""
+    places = [
+        slice(whole.index(side[0]), whole.index(side[-1]) + 1, side.step // whole.step)
+        for side, whole in zip(box, at, strict=True)
+    ]
+    return array[(*places, ...)]
 
 
 def zeros(box: Any, dtype: Any) -> Any:
     """For a box; None for none."""
-    return None if box is None else np.zeros([b - a for a, b in box], dtype)
+    return None if box is None else np.zeros([*map(len, box)], dtype)
 
 
 def move(comm: Any, array: Any, held: Any, wanted: Any, copied: Any, dtype: Any) -> Any:
@@ -124,11 +138,13 @@ def compute(
     axes: Any,
     result: Where,
     loop: Any = None,
+    cyclic: Any = (),
 ) -> Tensor:
     """One einsum: each axis of the grid cuts the index of ``axes``.
 
     ``loop`` is an index, in how many parts it is fetched one after the other, and along
-    which axes of the grid the first part differs.
+    which axes of the grid the first part differs, and whether its values are dealt out.
+    So do axes in ``cyclic``.
     """
     *terms, output = subscripts.replace("->", ",").split(",")
     rank, size = comm.Get_rank(), comm.Get_size()
@@ -141,16 +157,15 @@ def compute(
 
     def needs(term: str, of: int, step: int) -> Any:
         cuts = tuple(tuple(k for k, a in enumerate(axes) if a == i) for i in term)
-        where = Where(grid, cuts, {})
+        where = Where(grid, cuts, {}, cyclic)
         box = block(where, [extents[i] for i in term], of)
         if box is None or loop is None or loop[0] not in term:
             return box
-        index, n_parts, turned = loop
+        index, n_parts, turned, is_cyclic = loop
         number = (step + sum(where.places(of)[k] for k in turned)) % n_parts
         k = term.index(index)
-        low, high = box[k]
-        first, end = part(low, high, number, n_parts)
-        return (*box[:k], (first, end), *box[k + 1 :]) if first < end else None
+        side = part(box[k], number, n_parts, is_cyclic)
+        return (*box[:k], side, *box[k + 1 :]) if side else None
 
     partial_boxes = [needs(output, of, 0) for of in range(size)]
     partial = zeros(partial_boxes[rank], dtype)
@@ -174,7 +189,8 @@ def load(path: Any, where: Where, comm: Any) -> Tensor:
     """This rank's block of an array in a file."""
     whole = np.load(path, mmap_mode="r", allow_pickle=False)
     box = block(where, whole.shape, comm.Get_rank())
-    mine = None if box is None else np.array(view(whole, [(0, 0)] * whole.ndim, box))
+    every = [*map(range, whole.shape)]
+    mine = None if box is None else np.array(view(whole, every, box))
     return Tensor(mine, whole.shape, whole.dtype, where)
 
 
@@ -186,6 +202,6 @@ def save(path: Any, tensor: Tensor, comm: Any) -> None:
     box = block(tensor.where, tensor.shape, comm.Get_rank())
     if box is not None:
         whole = np.lib.format.open_memmap(path, "r+")
-        view(whole, [(0, 0)] * whole.ndim, box)[...] = tensor.block
+        view(whole, [*map(range, whole.shape)], box)[...] = tensor.block
         whole.flush()
     comm.Barrier()

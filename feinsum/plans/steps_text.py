@@ -64,8 +64,13 @@ def _blocks(plan: Plan) -> Iterator[str]:
                 yield f"    {_box(box)}  on {ranks_text(of)}"
 
 
+def _side(side: range) -> str:
+    step = f":{side.step}" if side.step > 1 else ""
+    return f"{side.start}:{side.stop}{step}"
+
+
 def _box(box: Box) -> str:
-    return ", ".join(f"{first}:{end}" for first, end in box) or "()"
+    return ", ".join(_side(side) for side in box) or "()"
 
 
 def _step(step: Step) -> str:

@@ -61,7 +61,7 @@ def passing_text(plan: Plan, units: Sequence[int]) -> str:
 
 def _machine(schedule: GroupSchedule) -> str:
     cuts = [
-        f"{axis_name(k)}={n} cuts {index}"
+        f"{axis_name(k)}={n} {'deals' if k in schedule.cyclic else 'cuts'} {index}"
         if index is not None
         else f"{axis_name(k)}={n}"
         for k, (n, index) in enumerate(

@@ -65,11 +65,13 @@ def evaluate_statement(
     statement: Statement,
     operands: Sequence[Array],
     first: Mapping[str, int] | None = None,
+    steps: Mapping[str, int] | None = None,
 ) -> Array:
     """The result of one statement.
 
     Args:
         first: the first value of each index, if the operands are parts of arrays.
+        steps: the difference of its consecutive values, likewise; by default 1.
 
     >>> best = Statement("M", ("i",), (("i", "j"), ("j",)), ("A", "x"), reduction="max")
     >>> evaluate_statement(best, [np.eye(2), np.array([3.0, 4.0])]).tolist()
@@ -83,7 +85,7 @@ def evaluate_statement(
             einsum_of(statement, shapes, dtypes), arrays, optimize=True
         )
         return result if statement.factor == 1 else result * statement.factor
-    names = _names_of(statement, operands, first or {})
+    names = _names_of(statement, operands, first or {}, steps or {})
     shape = statement.shape_of(operands, statement.indices)
     axes = [*range(len(statement.output), len(shape))]
     whole = np.broadcast_to(np.asarray(body_value(statement.body, names)), shape)
@@ -109,12 +111,15 @@ def map_into(
     >>> A.tolist()
     [[-2.0, -4.0], [-3.0, -3.0]]
     """
-    names = _names_of(statement, operands, first or {})
+    names = _names_of(statement, operands, first or {}, {})
     body_into(statement.body, names, out, "" if spent is None else operand_name(spent))
 
 
 def _names_of(
-    statement: Statement, operands: Sequence[Array], first: Mapping[str, int]
+    statement: Statement,
+    operands: Sequence[Array],
+    first: Mapping[str, int],
+    steps: Mapping[str, int],
 ) -> dict[str, Any]:
     """The names of a body: arrays that broadcast to the shape of all indices."""
     indices = statement.indices
@@ -125,7 +130,11 @@ def _names_of(
     if used := statement.counted_indices:
         shape = statement.shape_of(operands, indices)
         counts = zip(indices, np.indices(shape, sparse=True), strict=True)
-        names |= {i: count + first.get(i, 0) for i, count in counts if i in used}
+        names |= {
+            i: count * steps.get(i, 1) + first.get(i, 0)
+            for i, count in counts
+            if i in used
+        }
     return {**CONSTANTS, **names}
 
 

@@ -261,12 +261,14 @@ class _Bodies:
         one = self._program.statements[step.group]
         if one.is_contraction:
             return contracted(one, blocks)
-        first = {
-            index: low
+        sides = {
+            index: side
             for term, (_, box) in zip(one.inputs, step.sources, strict=True)
-            for index, (low, _) in zip(term, box, strict=True)
+            for index, side in zip(term, box, strict=True)
         }
-        return evaluate_statement(one, blocks, first)
+        first = {index: side.start for index, side in sides.items()}
+        steps = {index: side.step for index, side in sides.items()}
+        return evaluate_statement(one, blocks, first, steps)
 
     def combined(self, tensor: str, one: Array, other: Array) -> Any:
         return combined(self._statement(tensor).reduction, one, other)

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from feinsum.db import opened_documents
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.plans import Box, Plan, prepare
+from feinsum.plans.boxes import box_shape
 from feinsum.plans.fleets import fleet_on_ranks
-from feinsum.plans.local import slices
+from feinsum.plans.local import slices, within
 from feinsum.plans.mpi import checked_blocks, run_on_ranks, world
+from feinsum.plans.standalone import meet
 from feinsum.plans.traffic import Traffic
 from feinsum.programs.facts import AnyPlan, fact_of, plan_in
 from feinsum.programs.planned import ProgramPlan
@@ -261,7 +263,7 @@ def _samples(
     """Blocks of what a rank has."""
     found = {}
     for name, box in sample_boxes(plan, rank).items():
-        inside = _within(box, plan.result_box(rank, name))
+        inside = within(box, plan.result_box(rank, name))
         found[name] = (box, parts[name][slices(inside)])
     return found
 
@@ -299,7 +301,7 @@ def _reader_on_ranks(
     held = checked_blocks(plan, blocks, comm.Get_rank())
     pieces = [_pieces(plan, held, comm.Get_rank(), asked) for asked in wanted]
     found = {
-        (name, box): np.empty([end - first for first, end in box], plan.operands[name])
+        (name, box): np.empty(box_shape(box), plan.operands[name])
         for name, box in wanted[comm.Get_rank()]
     }
     for came in comm.alltoall(pieces):
@@ -314,7 +316,7 @@ def _wanted(plan: Plan, chosen: Mapping[str, tuple[Box, Array]]) -> list[Asked]:
         for output, (box, _) in chosen.items()
         for asked in operand_boxes(plan, output, box).items()
     }
-    return sorted(every)
+    return sorted(every, key=str)
 
 
 def _pieces(
@@ -326,22 +328,11 @@ def _pieces(
         ours = plan.start_box(name, rank)
         if ours is None or any(plan.start_box(name, r) == ours for r in range(rank)):
             continue
-        common = _common(box, ours)
-        if all(first < end for first, end in common):
-            piece = held[name][slices(_within(common, ours))]
-            found.append(((name, box), _within(common, box), piece))
+        common = meet(box, ours)
+        if common is not None:
+            piece = held[name][slices(within(common, ours))]
+            found.append(((name, box), within(common, box), piece))
     return found
-
-
-def _common(one: Box, other: Box) -> Box:
-    pairs = zip(one, other, strict=True)
-    return tuple((max(a, c), min(b, d)) for (a, b), (c, d) in pairs)
-
-
-def _within(box: Box, around: Box) -> Box:
-    """A box in coordinates of one that contains it."""
-    pairs = zip(box, around, strict=True)
-    return tuple((first - start, end - start) for (first, end), (start, _) in pairs)
 
 
 def _kept(made: PlanRecord, store: FactStore | None) -> PlanRecord:

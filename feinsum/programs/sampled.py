@@ -6,7 +6,7 @@ Only the needed parts of operands are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from feinsum.errors import PlanError, WrongResultError
 from feinsum.plans import Access, Box, Group, Plan
-from feinsum.plans.local import numpy_leaf
+from feinsum.plans.local import numpy_leaf, slices, within
 from feinsum.plans.room import free_bytes
 from feinsum.programs.evaluate import evaluate_statement
 from feinsum.programs.facts import AnyPlan, plan_in
@@ -66,15 +66,15 @@ def sample_boxes(plan: Plan, rank: int) -> dict[str, Box]:
     found = {}
     for name in plan.outputs:
         box = plan.result_box(rank, name)
-        if box is not None and all(first < end for first, end in box):
-            found[name] = tuple(_some(chosen, *side) for side in box)
+        if box is not None and all(box):
+            found[name] = tuple(_some(chosen, side) for side in box)
     return found
 
 
-def _some(chosen: np.random.Generator, first: int, end: int) -> tuple[int, int]:
-    length = min(MOST_ENTRIES, end - first)
-    start = int(chosen.integers(first, end - length + 1))
-    return start, start + length
+def _some(chosen: np.random.Generator, side: range) -> range:
+    length = min(MOST_ENTRIES, len(side))
+    start = int(chosen.integers(0, len(side) - length + 1))
+    return side[start : start + length]
 
 
 def compared(
@@ -149,7 +149,7 @@ def _reference(made: AnyPlan, read: Read, output: str, box: Box) -> Array:
 
 
 def _check_room(output: str, wanted: Mapping[str, Box]) -> None:
-    n_bytes = 8 * sum(prod(end - first for first, end in b) for b in wanted.values())
+    n_bytes = 8 * sum(prod(map(len, box)) for box in wanted.values())
     if n_bytes > (free := free_bytes()):
         raise PlanError(
             f"a block of {output} depends on {n_bytes:,} bytes, and {free:,} are free: "
@@ -180,20 +180,24 @@ def _wanted(
         for access in group.inputs:
             needed = tuple(sides[i] for i in access.indices)
             before = found.get(access.tensor, needed)
-            found[access.tensor] = tuple(
-                (min(a[0], b[0]), max(a[1], b[1]))
-                for a, b in zip(before, needed, strict=True)
-            )
+            found[access.tensor] = tuple(map(_around, before, needed))
     return found
+
+
+def _around(one: range, other: range) -> range:
+    """A range that contains both."""
+    if one == other:
+        return one
+    return range(min(one.start, other.start), max(one.stop, other.stop))
 
 
 def _sides(
     group: Group, wanted: Mapping[str, Box], extents: Mapping[str, int]
-) -> dict[str, tuple[int, int]]:
+) -> dict[str, range]:
     """For each index of a statement, the values that matter."""
     kept = dict(zip(group.output.indices, wanted[group.output.tensor], strict=True))
     every = {i for access in group.inputs for i in access.indices}
-    return {i: kept.get(i, (0, extents[i])) for i in every}
+    return {i: kept.get(i, range(extents[i])) for i in every}
 
 
 def _computed(
@@ -204,27 +208,20 @@ def _computed(
     wanted: Mapping[str, Box],
 ) -> Array:
     sides = _sides(group, wanted, plan_in(made).extents)
-    blocks = [
-        known[access.tensor][tuple(_within(access, wanted, sides))]
-        for access in group.inputs
-    ]
+    blocks = []
+    for access in group.inputs:
+        box = tuple(sides[i] for i in access.indices)
+        blocks.append(known[access.tensor][slices(within(box, wanted[access.tensor]))])
     if not isinstance(made, ProgramPlan):
         exact = [block.astype(np.result_type(block, np.float64)) for block in blocks]
         return numpy_leaf(group.subscripts, *exact)
     one = made.program.statements[k]
-    first = {
-        name: sides[index][0]
+    named = {
+        name: sides[index]
         for term, access in zip(one.inputs, group.inputs, strict=True)
         for name, index in zip(term, access.indices, strict=True)
     }
-    found: Array = evaluate_statement(one, blocks, first)
+    first = {name: side.start for name, side in named.items()}
+    steps = {name: side.step for name, side in named.items()}
+    found: Array = evaluate_statement(one, blocks, first, steps)
     return found.astype(made.program.arrays[one.result].dtype, copy=False)
-
-
-def _within(
-    access: Access, wanted: Mapping[str, Box], sides: Mapping[str, tuple[int, int]]
-) -> Iterator[slice]:
-    """The part of the known data that a statement reads."""
-    for index, (start, _) in zip(access.indices, wanted[access.tensor], strict=True):
-        first, end = sides[index]
-        yield slice(first - start, end - start)

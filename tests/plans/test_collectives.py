@@ -68,9 +68,11 @@ def reduction(made: Plan) -> tuple[list[int], list[list[int]]]:
     (group,), (schedule,) = made.groups, made.schedules
     shape = made.shape(group.output.tensor)
     boxes = schedule.needs(group.output).boxes(shape, made.processes)
-    ranks = sorted(range(made.processes), key=lambda rank: (boxes.box(rank), rank))
+    ranks = sorted(
+        range(made.processes), key=lambda rank: (boxes.first[rank].tolist(), rank)
+    )
     groups = [list(of) for _, of in groupby(ranks, key=boxes.box)]
-    return [end - first for first, end in boxes.box(0)], groups
+    return list(map(len, boxes.box(0))), groups
 
 
 def members(text: str) -> list[list[int]]:

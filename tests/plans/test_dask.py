@@ -17,7 +17,7 @@ from distributed import Client, LocalCluster, get_worker
 
 from feinsum.errors import DeviceUnavailableError, PlanError
 from feinsum.ir import array
-from feinsum.plans import named_plan, on_dask, plan
+from feinsum.plans import named_plan, on_dask, plan, with_cyclic
 from feinsum.plans.local import numpy_leaf
 from feinsum.programs import plan_program, program
 from feinsum.programs.recorded import random_arrays, record_run
@@ -61,6 +61,7 @@ def assert_right(made, outcome, einsum, seed=0):
 @pytest.mark.parametrize(
     ("name", "schedule"),
     [("paper", "planned"), ("mttkrp-5-0", "planned"), ("3mm", "deinsum"),
+     ("ttm", "dealt"),
      ("total", "planned"), ("chain of one", "planned")],
 )  # fmt: skip
 def test_workers_compute_what_numpy_does(client, name, schedule):
@@ -68,9 +69,10 @@ def test_workers_compute_what_numpy_does(client, name, schedule):
     einsum, told = KERNELS[name], []
     made = (
         plan(einsum, processes=N)
-        if schedule == "planned"
+        if schedule in ("planned", "dealt")
         else named_plan(schedule, einsum, processes=N)
     )
+    made = with_cyclic(made, einsum.indices) if schedule == "dealt" else made
     ready = made.prepare("dask", client, leaf=numpy_leaf)
     outcome = ready.run(operands_of(einsum), lambda *n: told.append(n))
     assert_right(made, outcome, einsum)

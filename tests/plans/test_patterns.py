@@ -62,7 +62,7 @@ def test_a_collective_stands_for_all_messages_of_its_ranks(name, n):
         assert there == expected
 
 
-BOX, PART = ((0, 4),), ((0, 2),)
+BOX, PART = (range(4),), (range(2),)
 
 
 @pytest.mark.parametrize(

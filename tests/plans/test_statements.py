@@ -25,6 +25,7 @@ from feinsum.plans import (
 from feinsum.plans.assembly import starts_of
 from feinsum.plans.boxes import Boxes, overlaps
 from feinsum.plans.counts import Tally, count_steps
+from feinsum.plans.local import slices
 from feinsum.plans.lowering import lower
 from feinsum.plans.named import named_like
 from feinsum.plans.placing import result_choices
@@ -217,7 +218,7 @@ def test_boxes_without_boxes():
         for rank, covered in enumerate(per_rank(rest, n, shape)):
             box = there.box(rank)
             if box is not None:
-                assert not covered[tuple(slice(a, b) for a, b in box)].any()
+                assert not covered[slices(box)].any()
 
 
 def random_boxes(rng, n: int, shape: tuple[int, ...]) -> Boxes:
@@ -233,7 +234,7 @@ def random_boxes(rng, n: int, shape: tuple[int, ...]) -> Boxes:
 def per_rank(found, n: int, shape: tuple[int, ...]) -> list[np.ndarray]:
     filled = [np.zeros(shape, int) for _ in range(n)]
     for _, to, box in found.boxes():
-        filled[to][tuple(slice(a, b) for a, b in box)] += 1
+        filled[to][slices(box)] += 1
     return filled
 
 
@@ -246,7 +247,7 @@ def count_pairs(found, there: Boxes, shape) -> int:
     for rank, filled in enumerate(per_rank(found, 3, shape)):
         box = there.box(rank)
         if box is not None:
-            total += int(filled[tuple(slice(a, b) for a, b in box)].sum())
+            total += int(filled[slices(box)].sum())
     return total
 
 
