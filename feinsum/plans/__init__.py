@@ -10,8 +10,8 @@ from feinsum.plans.distribution import Distribution
 from feinsum.plans.elimination import Table, least_sum
 from feinsum.plans.grids import cosma_grid, deinsum_grid, footprint_grid
 from feinsum.plans.groups import Access, Group, groups_of
-from feinsum.plans.hosts import between_hosts, moved_by_level
 from feinsum.plans.leaves import LeafWork
+from feinsum.plans.levels import Levels, between_hosts, moved_by_level
 from feinsum.plans.local import run_here
 from feinsum.plans.machine import Machine, factorizations
 from feinsum.plans.named import NAMES, named_plan, named_plans
@@ -41,6 +41,7 @@ __all__ = [
     "Group",
     "GroupSchedule",
     "LeafWork",
+    "Levels",
     "Loop",
     "Machine",
     "Outcome",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
 from feinsum.plans.assembly import with_schedules
+from feinsum.plans.levels import Levels
 from feinsum.plans.named import named_like
 from feinsum.plans.plan import Plan
 from feinsum.plans.search import best_of_machines
 
-__all__ = ["alternatives", "ties"]
+__all__ = ["alternatives", "priced", "ties"]
+
+MOST_PRICED = 24
+"""Plans of a search by cost whose elements are counted by level."""
 
 
 def alternatives(made: Plan, most: int | None = 4) -> tuple[Plan, ...]:
@@ -39,10 +44,29 @@ def ties(made: Plan, most_elements: float = inf) -> tuple[Plan, ...]:
     Args:
         most_elements: limit on the elements that a process holds.
     """
-    own, found = made.outline(), []
-    for other in alternatives(made, None):
-        counts = other.outline()
-        is_even = counts.most_points <= own.most_points
-        if is_even and counts.moved <= own.moved and counts.peak <= most_elements:
-            found.append(other)
-    return tuple(found)
+    moved = made.outline().moved
+    found = [one for one in alternatives(made, None) if one.outline().moved <= moved]
+    return _as_even(made, found, most_elements)
+
+
+def priced(made: Plan, levels: Levels, most_elements: float = inf) -> tuple[Plan, ...]:
+    """Other plans with low costs on these levels, with work as even.
+
+    Args:
+        most_elements: limit on the elements that a process holds.
+    """
+    found = best_of_machines(made.groups, made.extents, made.processes, levels)
+    plans = [with_schedules(made, one.schedules) for one in found[:MOST_PRICED]]
+    return _as_even(made, plans, most_elements)
+
+
+def _as_even(
+    made: Plan, others: Sequence[Plan], most_elements: float
+) -> tuple[Plan, ...]:
+    own = made.outline().most_points
+    counts = [one.outline() for one in others]
+    return tuple(
+        one
+        for one, other in zip(others, counts, strict=True)
+        if other.most_points <= own and other.peak <= most_elements
+    )

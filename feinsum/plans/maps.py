@@ -53,9 +53,14 @@ def group_maps(
     skipped: Sequence[Access],
     most_elements: float,
     tier: Tier,
-    most_excess: float = MOST_EXCESS,
+    most_excess: float,
+    of_axes: NDArray[np.float64],
 ) -> GroupMaps | None:
-    """The maps of a tier; None if there are none."""
+    """The maps of a tier; None if there are none.
+
+    Args:
+        of_axes: see :class:`feinsum.plans.levels.CopyCosts`.
+    """
     indices = group.indices
     numbers = range(len(indices)) if indices else [-1]
     maps = np.array(list(product(numbers, repeat=machine.n_axes)), np.int64)
@@ -76,7 +81,7 @@ def group_maps(
     is_viable &= _least_held(group, extents, blocks) <= most_elements
     if not is_viable.any():
         return None
-    maps, parts, blocks = maps[is_viable], parts[is_viable], blocks[is_viable]
+    maps = maps[is_viable]
     costs = np.zeros(len(maps))
     counted = [*group.inputs, group.output]
     for access in skipped:
@@ -84,8 +89,8 @@ def group_maps(
     for access in counted:
         used = [indices.index(i) for i in access.indices]
         size = prod(extents[i] for i in access.indices)
-        copies = machine.n_processes / parts[:, used].prod(axis=1)
-        costs += size * (copies - 1)
+        is_copied = ~np.isin(maps, used)
+        costs += size * of_axes[is_copied @ 2 ** np.arange(machine.n_axes)]
     excess = excess[is_viable]
     costs += 0.01 * np.clip(excess - 1, 0, 1)  # between equals, the even one
     return GroupMaps(group, maps, costs)

@@ -11,13 +11,14 @@ from os import PathLike
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, require_einsum, to_text
 from feinsum.paths import Path
-from feinsum.plans.alternatives import ties
+from feinsum.plans.alternatives import priced, ties
 from feinsum.plans.assembly import with_schedules
 from feinsum.plans.counts import Counts
 from feinsum.plans.groups import Group, groups_of
-from feinsum.plans.hosts import arranged, check_ranks_per_host
+from feinsum.plans.hosts import arranged
 from feinsum.plans.idle import with_idle
 from feinsum.plans.leaves import extents_of
+from feinsum.plans.levels import Levels, levels_of
 from feinsum.plans.machine import MOST_PROCESSES
 from feinsum.plans.maps import MOST_EXCESS
 from feinsum.plans.named import named_like
@@ -50,7 +51,7 @@ def plan(
     most_work: float = inf,
     database: str | PathLike[str] | FactSource | None = None,
     fleet: Fleet | None = None,
-    ranks_per_host: int | None = None,
+    ranks_per_host: int | Levels | None = None,
 ) -> Plan:
     """Plan an einsum on many processes so that the fewest elements move.
 
@@ -79,7 +80,9 @@ def plan(
             thread each.
         ranks_per_host: number of consecutive ranks on each host. Among plans and orders
             of machine axes that move equally many elements, chooses the one that moves
-            the fewest between hosts (:func:`feinsum.plans.between_hosts`).
+            the fewest between hosts (:func:`feinsum.plans.between_hosts`). For more
+            levels, :class:`feinsum.plans.Levels`; if these have links, chooses the
+            least seconds over all elements.
 
     Raises:
         StoreError: if the database cannot be read.
@@ -95,8 +98,7 @@ def plan(
     require_einsum(einsum)
     _check_processes(processes)
     _check_work(most_work)
-    if ranks_per_host is not None:
-        check_ranks_per_host(ranks_per_host)
+    levels = levels_of(ranks_per_host)
     extents = extents_of(einsum, sizes or {})
     steps = None if path is None else tuple(tuple(step) for step in path)
     groups_of(einsum, steps, extents)
@@ -106,16 +108,18 @@ def plan(
     if memory is None and processes <= MOST_FOR_PATHS:
         for other in others:
             made = _or_by_path(made, other, most_work)
-    made = _on_hosts(made, ranks_per_host, memory)
+    made = _on_levels(made, levels, memory)
     return made if database is None else _or_measured(made, database, fleet, memory)
 
 
-def _on_hosts(made: Plan, ranks_per_host: int | None, memory: int | str | None) -> Plan:
-    """The plan, or one that moves equally little, and less between hosts."""
-    if ranks_per_host is None:
+def _on_levels(made: Plan, levels: Levels | None, memory: int | str | None) -> Plan:
+    """The plan, or one with a lower cost on these levels."""
+    if levels is None:
         return made
     most = _elements(memory, made.dtype.itemsize)
-    return arranged([made, *ties(made, most)], ranks_per_host)
+    if not levels.links:
+        return arranged([made, *ties(made, most)], levels)
+    return arranged([made], levels, priced(made, levels, most))
 
 
 def _or_measured(
@@ -153,7 +157,7 @@ def plan_statements(
     processes: int,
     memory: int | str | None = None,
     most_work: float = inf,
-    ranks_per_host: int | None = None,
+    ranks_per_host: int | Levels | None = None,
 ) -> Plan:
     """Plan several einsums on many processes so that the fewest elements move.
 
@@ -182,11 +186,10 @@ def plan_statements(
     """
     _check_processes(processes)
     _check_work(most_work)
-    if ranks_per_host is not None:
-        check_ranks_per_host(ranks_per_host)
+    levels = levels_of(ranks_per_host)
     bare = Plan("", {}, processes, (), (), {}, (), statements=statements.check())
     made = _planned(bare, memory, most_work)
-    return _on_hosts(made, ranks_per_host, memory)
+    return _on_levels(made, levels, memory)
 
 
 def _planned(bare: Plan, memory: int | str | None, most_work: float) -> Plan:

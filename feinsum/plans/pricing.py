@@ -11,6 +11,7 @@ from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum
 from feinsum.plans.alternatives import alternatives
 from feinsum.plans.leaves import LeafWork
+from feinsum.plans.levels import Levels, seconds_on
 from feinsum.plans.plan import Plan
 from feinsum.plans.planner import plan
 from feinsum.records import Links
@@ -43,25 +44,28 @@ def best_plans(
     return (first, *alternatives(first, most - 1))
 
 
-def price(plan: Plan, links: Links, leaf_s: Callable[[LeafWork], float]) -> float:
+def price(
+    plan: Plan, links: Links | Levels, leaf_s: Callable[[LeafWork], float]
+) -> float:
     """Estimated seconds of a process with the maximum of every count.
 
     Args:
+        links: between any two processes, or of levels.
         leaf_s: returns the measured or predicted seconds of one call of a leaf.
     """
-    counts = plan.counts
-    passing = (
-        links.message_s * counts.most_messages + links.element_s * counts.most_received
-    )
     leaves = sum(
         schedule.n_steps * leaf_s(leaf)
         for schedule, leaf in zip(plan.schedules, plan.leaves, strict=True)
     )
-    return passing + leaves
+    if isinstance(links, Levels):
+        return seconds_on(plan, links) + leaves
+    counts = plan.counts
+    elements_s = links.element_s * counts.most_received
+    return links.message_s * counts.most_messages + elements_s + leaves
 
 
 def cheapest(
-    plans: Sequence[Plan], links: Links, leaf_s: Callable[[LeafWork], float]
+    plans: Sequence[Plan], links: Links | Levels, leaf_s: Callable[[LeafWork], float]
 ) -> Plan:
     """The plan with the lowest price; ties go to the first.
 

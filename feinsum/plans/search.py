@@ -8,9 +8,10 @@ is already where it is needed. Both together are a sum of small tables, which
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import permutations
 from math import inf, prod
 from operator import itemgetter
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.elimination import Table, least_sum
 from feinsum.plans.groups import Access, Group
+from feinsum.plans.levels import CopyCosts, Levels, copy_costs
 from feinsum.plans.machine import Machine, factorizations
 from feinsum.plans.maps import MOST_EXCESS, GroupMaps, Tier, group_maps
 from feinsum.plans.matching import Overlaps
@@ -37,6 +39,9 @@ MOST_STATES = 1500
 
 MOST_TOGETHER = 3
 """Earlier uses of a tensor that are taken into account together."""
+
+LEAST_PRICE = 1e-9
+"""Of an element from another rank, relative to one on the slowest link."""
 
 MOST_ENTRIES = 2**21
 """Ranks times combinations of uses whose shared elements are counted together."""
@@ -78,8 +83,16 @@ def best_schedules(
     """
     for tier in Tier:
         spaces = [
-            _Space.of(groups, extents, Machine(sizes), most_elements, tier, most_excess)
-            for sizes in factorizations(n_processes)
+            _Space.of(
+                groups,
+                extents,
+                machine,
+                most_elements,
+                tier,
+                most_excess,
+                copy_costs(machine),
+            )
+            for machine in map(Machine, factorizations(n_processes))
         ]
         fitting = [space for space in spaces if space is not None]
         if fitting:
@@ -88,19 +101,43 @@ def best_schedules(
 
 
 def best_of_machines(
-    groups: Sequence[Group], extents: Mapping[str, int], n_processes: int
+    groups: Sequence[Group],
+    extents: Mapping[str, int],
+    n_processes: int,
+    levels: Levels | None = None,
 ) -> list[Found]:
-    """The result of a quick search for every machine, best first."""
+    """The result of a quick search for every machine, best first.
+
+    Args:
+        levels: if given, axes are also in all other orders, and elements have the costs
+            of their links: exactly within groups, and between groups once those of an
+            average and once those of the cheapest link.
+    """
+    priced = [
+        one for sizes in factorizations(n_processes) for one in _priced(sizes, levels)
+    ]
     for tier in Tier:
         spaces = [
-            _Space.of(groups, extents, Machine(sizes), inf, tier, MOST_EXCESS)
-            for sizes in factorizations(n_processes)
+            _Space.of(groups, extents, machine, inf, tier, MOST_EXCESS, costs)
+            for machine, costs in priced
         ]
         solved = [space.solve(inf, BEAMS[0]) for space in spaces if space is not None]
         if solved:
             there = [one.found for one in solved if one.found is not None]
             return sorted(there, key=lambda one: one.cost)
     return []
+
+
+def _priced(
+    sizes: Sequence[int], levels: Levels | None
+) -> Iterator[tuple[Machine, CopyCosts]]:
+    """Machines with these axes, and costs to search them with."""
+    for order in sorted({*permutations(sizes)}) if levels else [tuple(sizes)]:
+        machine = Machine(order)
+        costs = copy_costs(machine, levels)
+        yield machine, costs
+        if levels:
+            yield machine, costs._replace(of_another=costs.cheapest)
 
 
 def _best_of(spaces: Sequence[_Space], limit: float) -> Found | None:
@@ -144,8 +181,10 @@ class _Space:
         extents: Mapping[str, int],
         machine: Machine,
         maps: Sequence[GroupMaps],
+        of_another: float,
     ) -> None:
         self.groups, self.extents, self.machine = groups, extents, machine
+        self.of_another = of_another
         self.maps, self.uses = maps, uses_of(groups)
         self.overlap = Overlaps(machine)
         self.placed: dict[tuple[int, int], list[Distribution]] = {}
@@ -160,9 +199,11 @@ class _Space:
         most_elements: float,
         tier: Tier,
         most_excess: float,
+        costs: CopyCosts,
     ) -> _Space | None:
         """None if a group has nothing of this tier that fits the memory."""
-        again, limits = _again(groups), (most_elements, tier, most_excess)
+        limits = most_elements, tier, most_excess, costs.of_axes
+        again = _again(groups)
         maps = [
             group_maps(group, extents, machine, again[at], *limits)
             for at, group in enumerate(groups)
@@ -170,7 +211,7 @@ class _Space:
         if any(m is None for m in maps):
             return None
         found = [m for m in maps if m is not None]
-        return cls(groups, extents, machine, found)
+        return cls(groups, extents, machine, found, costs.of_another)
 
     @cached_property
     def least(self) -> float:
@@ -311,10 +352,12 @@ class _Tables:
         size = prod(self.space.shape(access))
         most = np.full(len(need.choices), -inf)
         np.maximum.at(most, need.of_map, slack)
-        least = np.maximum(0.0, size - (most[None, :] - before[:, None]))
+        price = max(self.space.of_another, LEAST_PRICE)
+        least = np.maximum(0.0, size - (most[None, :] - before[:, None]) / price)
         held = self.results[access.tensor]
         shape = self.space.shape(access)
-        return size - self.space.overlap.table(shape, held, need.choices, least)
+        overlap = self.space.overlap.table(shape, held, need.choices, least)
+        return self.space.of_another * (size - overlap)
 
     def _add_results(
         self, at: int, rows: NDArray[np.int64], least: NDArray[np.float64], under: float
@@ -360,7 +403,7 @@ class _Tables:
             self.is_exact = False
             known.popitem()
         costs = self.space.overlap.missing(shape, list(known.values()), need.choices)
-        return Table((*known, f"{tensor}:{k}"), costs)
+        return Table((*known, f"{tensor}:{k}"), self.space.of_another * costs)
 
 
 def uses_of(groups: Sequence[Group]) -> dict[str, list[tuple[int, Access]]]:

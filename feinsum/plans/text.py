@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from feinsum.plans.groups import Group
-from feinsum.plans.hosts import moved_by_level
+from feinsum.plans.levels import moved_by_level
 from feinsum.plans.machine import ONE, axis_name, barred
 from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule

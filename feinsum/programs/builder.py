@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 
 from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir import Extent, IndexList, Operand, array, parse_subscripts
+from feinsum.plans.levels import Levels
 from feinsum.programs.local import run_program, sizes_of
 from feinsum.programs.planned import ProgramPlan, plan_program
 from feinsum.programs.program import Program
@@ -258,7 +259,7 @@ class ProgramBuilder:
         *,
         sizes: Mapping[str, int] | None = None,
         memory: int | str | None = None,
-        ranks_per_host: int | None = None,
+        ranks_per_host: int | Levels | None = None,
     ) -> ProgramPlan:
         """Plan which process computes which part, so that the fewest elements move.
 

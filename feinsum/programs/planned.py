@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from feinsum.errors import InvalidRecordError, PlanError, ProgramError
 from feinsum.plans import Counts, Outcome, Plan, Prepared, plan_statements, prepare
+from feinsum.plans.levels import Levels
 from feinsum.plans.local import Meaning, run_here
 from feinsum.plans.mpi import run_on_ranks
 from feinsum.plans.prepared import Progress
@@ -215,7 +216,7 @@ def plan_program(
     *,
     sizes: Mapping[str, int] | None = None,
     memory: int | str | None = None,
-    ranks_per_host: int | None = None,
+    ranks_per_host: int | Levels | None = None,
 ) -> ProgramPlan:
     """Plan a program for a number of processes, so that the fewest elements move.
 

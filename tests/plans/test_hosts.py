@@ -22,6 +22,7 @@ from feinsum.plans import (
 )
 from feinsum.plans.boxes import box_size
 from feinsum.plans.hosts import arranged
+from feinsum.plans.levels import Levels
 from feinsum.plans.steps import Receive, Reduce
 from tests.plans.cases import KERNELS, einsum_of
 from tests.plans.test_plans import is_numpys
@@ -62,7 +63,7 @@ def test_the_best_order_of_axes_is_taken(name):
     made = plan(KERNELS[name], processes=12, ranks_per_host=4)
     assert made.counts.moved <= first.counts.moved
     assert between_hosts(made, 4) <= between_hosts(first, 4)
-    assert arranged([made], 4) == made
+    assert arranged([made], Levels((4,))) == made
     assert is_numpys(made)
 
 
@@ -125,7 +126,7 @@ def test_plans_that_tie_are_compared_by_hosts():
     first = plan(KERNELS["ttv"], processes=12)
     made = plan(KERNELS["ttv"], processes=12, ranks_per_host=3)
     assert made.counts.moved == first.counts.moved
-    assert between_hosts(made, 3) < between_hosts(arranged([first], 3), 3)
+    assert between_hosts(made, 3) < between_hosts(arranged([first], Levels((3,))), 3)
     assert is_numpys(made)
 
 
@@ -142,7 +143,7 @@ def test_an_axis_that_fits_lies_within_hosts():
 def test_loops_that_rotate_are_arranged_too():
     """Cannon's product stays right, whatever the order of its axes."""
     made = named_plan("cannon", KERNELS["1mm"], processes=9)
-    found = arranged([made], 3)
+    found = arranged([made], Levels((3,)))
     assert is_numpys(found)
     assert found.counts.moved == made.counts.moved
     assert between_hosts(found, 3) <= between_hosts(made, 3)
