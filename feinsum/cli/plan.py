@@ -193,7 +193,8 @@ def plan(
         told = _told(recorded) | _passing(made, ranks_per_host)
         print_json(_document(made, others) | told)
         return
-    _show(made, ranks_per_host)
+    typer.echo(str(made))
+    _show_passing(made, ranks_per_host)
     if recorded is not None:
         typer.echo(f"recorded {recorded.id[:12]}: {recorded}")
     if compare:
@@ -229,7 +230,8 @@ def _plan_program(
         told = _told(recorded) | _passing(made.plan, ranks_per_host)
         print_json(_document_of_program(made) | told)
         return
-    _show(made.plan, ranks_per_host)
+    typer.echo(str(made))
+    _show_passing(made.plan, ranks_per_host)
     if recorded is not None:
         typer.echo(f"recorded {recorded.id[:12]}: {recorded}")
 
@@ -248,10 +250,9 @@ def _passing(made: Plan, ranks_per_host: int | None) -> dict[str, int]:
     return {"between_hosts": between, "within_hosts": within}
 
 
-def _show(made: Plan, ranks_per_host: int | None) -> None:
+def _show_passing(made: Plan, ranks_per_host: int | None) -> None:
     from feinsum.plans.text import passing_text
 
-    typer.echo(str(made))
     if ranks_per_host is not None and not made.units:
         typer.echo(passing_text(made, (ranks_per_host,)))
 

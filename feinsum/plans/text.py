@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from feinsum.plans.groups import Group
+from feinsum.plans.distribution import Distribution
+from feinsum.plans.groups import Access, Group
 from feinsum.plans.levels import moved_by_level
 from feinsum.plans.machine import ONE, axis_name, barred
 from feinsum.plans.plan import Plan
@@ -13,25 +14,37 @@ from feinsum.plans.schedule import GroupSchedule
 __all__ = ["passing_text", "plan_text", "schedule_text"]
 
 
-def plan_text(plan: Plan) -> str:
-    """Groups, their machines and partitions, and what moves."""
-    return "\n".join(_lines(plan))
+def plan_text(plan: Plan, statements: Sequence[object] = ()) -> str:
+    """Groups, their machines and partitions, and what moves.
+
+    Args:
+        statements: those of a program. The plan has their indices with the name of the
+            result before them, which is left out.
+    """
+    return "\n".join(_lines(plan, statements))
 
 
-def _lines(plan: Plan) -> Iterator[str]:
+def _lines(plan: Plan, statements: Sequence[object]) -> Iterator[str]:
+    def short(text: str, group: Group) -> str:
+        return text.replace(f"{group.output.tensor}_", "") if statements else text
+
+    def placed(held: Distribution, access: Access, group: Group) -> str:
+        return held.notation([short(i, group) for i in access.indices])
+
     yield f"{plan.title} on {plan.processes} processes ({plan.name})"
-    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
-        yield f"  {group}"
-        yield f"    {schedule_text(group, schedule)}"
+    steps = [*zip(plan.groups, plan.schedules, strict=True)]
+    for said, (group, schedule) in zip(statements or plan.groups, steps, strict=True):
+        yield f"  {said}"
+        yield f"    {short(schedule_text(group, schedule), group)}"
     for name, start in plan.starts.items():
-        indices = next(
-            a.indices for g in plan.groups for a in g.inputs if a.tensor == name
+        access, group = next(
+            (a, g) for g, _ in steps for a in g.inputs if a.tensor == name
         )
-        yield f"  {name} starts as {start.notation(indices)}"
-    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
-        name, indices = group.output.tensor, group.output.indices
-        if name in plan.outputs:
-            yield f"  {name} ends as {schedule.result.notation(indices)}"
+        yield f"  {name} starts as {placed(start, access, group)}"
+    for group, schedule in steps:
+        if group.output.tensor in plan.outputs:
+            where = placed(schedule.result, group.output, group)
+            yield f"  {group.output.tensor} ends as {where}"
     counts = plan.counts
     yield (
         f"moved {counts.moved:,} elements ({counts.received:,} fetched, "
@@ -42,8 +55,12 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield (
         f"{counts.messages:,} messages; at most {plan.peak_bytes:,} bytes in a process"
     )
-    if counts.busy < plan.processes:
-        yield f"{plan.processes - counts.busy} processes have no work"
+    if n_idle := plan.processes - counts.busy:
+        yield (
+            "one process has no work"
+            if n_idle == 1
+            else f"{n_idle} processes have no work"
+        )
 
 
 def schedule_text(group: Group, schedule: GroupSchedule) -> str:

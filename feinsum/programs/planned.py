@@ -21,6 +21,7 @@ from feinsum.plans.local import Meaning, run_here
 from feinsum.plans.mpi import run_on_ranks
 from feinsum.plans.prepared import Progress
 from feinsum.plans.steps import Leaf
+from feinsum.plans.text import plan_text
 from feinsum.plans.traffic import Traffic
 from feinsum.programs.contraction import contracted
 from feinsum.programs.dataflow import statements_of
@@ -163,7 +164,7 @@ class ProgramPlan:
         return _Bodies(self.program)
 
     def __str__(self) -> str:
-        return str(self.plan)
+        return plan_text(self.plan, self.program.statements)
 
 
 @dataclass(frozen=True)

@@ -104,3 +104,15 @@ def test_a_size_that_is_missing_is_asked_for():
     p.map("exp(x0)", array("X", ("n", 4)))
     with pytest.raises(ProgramError, match="size n has no value"):
         p.plan(2)
+
+
+def test_the_text_of_a_plan_has_the_statements():
+    """With bodies and the names of their indices, not products of what they read."""
+    p = program()
+    x, h = p.input("x", (6, 4)), p.input("h", (6, 4))
+    p.map("x0 - tanh(x1)", p.einsum("bd,ed->be", x, h), p.einsum("bd,ed->be", h, x))
+    text = str(p.plan(3))
+    assert all(str(one) in text for one in p.build().statements)
+    assert "cuts b\n" in text
+    assert "x starts as bd->" in text
+    assert "r0_" not in text
