@@ -10,6 +10,7 @@ from feinsum.plans.distribution import Distribution
 from feinsum.plans.elimination import Table, least_sum
 from feinsum.plans.grids import cosma_grid, deinsum_grid, footprint_grid
 from feinsum.plans.groups import Access, Group, groups_of
+from feinsum.plans.least import least_passed
 from feinsum.plans.leaves import LeafWork
 from feinsum.plans.levels import Levels, between_hosts, moved_by_level
 from feinsum.plans.local import run_here
@@ -63,6 +64,7 @@ __all__ = [
     "footprint_grid",
     "gather",
     "groups_of",
+    "least_passed",
     "least_sum",
     "moved_by_level",
     "named_plan",
