@@ -16,7 +16,7 @@ from feinsum.cli.shared.programs import ProgramFile, read_program
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from feinsum.plans import Plan
+    from feinsum.plans import Levels, Plan
     from feinsum.programs import ProgramPlan
     from feinsum.records import PlanRecord
 
@@ -57,12 +57,11 @@ MostWork: TypeAlias = Annotated[
 ]
 
 RanksPerHost: TypeAlias = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         "--ranks-per-host",
-        metavar="N",
-        min=1,
-        help="Ranks on each host: move as little as possible between hosts.",
+        metavar="N[,N]",
+        help="Ranks on each host, and in smaller units: move little between them.",
     ),
 ]
 
@@ -171,6 +170,7 @@ def plan(
     from feinsum.plans import named_plans
     from feinsum.plans import plan as plan_of
 
+    levels = _levels(ranks_per_host)
     einsum = read_einsum(subscripts, sizes, operands, None, dtype)
     made = plan_of(
         einsum,
@@ -179,7 +179,7 @@ def plan(
         memory=memory,
         most_work=inf if most_work is None else most_work,
         database=database,
-        ranks_per_host=ranks_per_host,
+        ranks_per_host=levels,
     )
     others: dict[str, Plan] = {}
     if compare or as_json:
@@ -190,11 +190,11 @@ def plan(
         _draw(picture, made)
     recorded = None if record is None else _record(made, record)
     if as_json:
-        told = _told(recorded) | _passing(made, ranks_per_host)
+        told = _told(recorded) | _passing(made, levels)
         print_json(_document(made, others) | told)
         return
     typer.echo(str(made))
-    _show_passing(made, ranks_per_host)
+    _show_passing(made, levels)
     if recorded is not None:
         typer.echo(f"recorded {recorded.id[:12]}: {recorded}")
     if compare:
@@ -206,7 +206,7 @@ def _plan_program(
     values: Mapping[str, int],
     processes: int,
     memory: str | None,
-    ranks_per_host: int | None,
+    ranks_per_host: str | None,
     save: Path | None,
     picture: Path | None,
     record: str | None,
@@ -214,12 +214,13 @@ def _plan_program(
 ) -> None:
     from feinsum.programs import plan_program
 
+    levels = _levels(ranks_per_host)
     made = plan_program(
         read_program(path),
         processes,
         sizes=values,
         memory=memory,
-        ranks_per_host=ranks_per_host,
+        ranks_per_host=levels,
     )
     if save is not None:
         _write(save, made)
@@ -227,11 +228,11 @@ def _plan_program(
         _draw_graph(picture, made)
     recorded = None if record is None else _record(made, record)
     if as_json:
-        told = _told(recorded) | _passing(made.plan, ranks_per_host)
+        told = _told(recorded) | _passing(made.plan, levels)
         print_json(_document_of_program(made) | told)
         return
     typer.echo(str(made))
-    _show_passing(made.plan, ranks_per_host)
+    _show_passing(made.plan, levels)
     if recorded is not None:
         typer.echo(f"recorded {recorded.id[:12]}: {recorded}")
 
@@ -240,21 +241,38 @@ def _told(recorded: PlanRecord | None) -> dict[str, str]:
     return {} if recorded is None else {"recorded": recorded.id}
 
 
-def _passing(made: Plan, ranks_per_host: int | None) -> dict[str, int]:
-    """Elements that pass between hosts and within them, if there are any."""
+def _levels(text: str | None) -> Levels | None:
+    """Ranks on each host, and in each smaller unit."""
+    from feinsum.plans import Levels
+
+    if text is None:
+        return None
+    try:
+        return Levels(tuple(map(int, text.split(","))))
+    except ValueError:
+        raise typer.BadParameter(
+            f"--ranks-per-host {text!r}; expected a number of ranks, or several, such "
+            "as 8,2"
+        ) from None
+
+
+def _passing(made: Plan, levels: Levels | None) -> dict[str, int | tuple[int, ...]]:
+    """Elements that pass at every level, and between hosts and within them."""
     from feinsum.plans import moved_by_level
 
-    if ranks_per_host is None:
+    if levels is None:
         return {}
-    between, within = moved_by_level(made, (ranks_per_host,))
-    return {"between_hosts": between, "within_hosts": within}
+    found = moved_by_level(made, levels.units)
+    between, *within = found
+    told = {"between_hosts": between, "within_hosts": sum(within)}
+    return told | {"by_level": found}
 
 
-def _show_passing(made: Plan, ranks_per_host: int | None) -> None:
+def _show_passing(made: Plan, levels: Levels | None) -> None:
     from feinsum.plans.text import passing_text
 
-    if ranks_per_host is not None and not made.units:
-        typer.echo(passing_text(made, (ranks_per_host,)))
+    if levels is not None and not made.units:
+        typer.echo(passing_text(made, levels.units))
 
 
 def _record(made: Plan | ProgramPlan, location: str) -> PlanRecord:

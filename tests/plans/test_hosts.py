@@ -168,6 +168,10 @@ def test_the_command_tells_what_passes_between_hosts():
     assert said.stdout.splitlines()[-2] == line
     told = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert (told["between_hosts"], told["within_hosts"]) == (64, 128)
+    told = json.loads(CliRunner().invoke(app, [*words[:-1], "4,2", "--json"]).stdout)
+    assert told["by_level"] == [64, 64, 64]
+    said = CliRunner().invoke(app, [*words[:-1], "4,two"])
+    assert said.exit_code == 2
     words[-1] = "3"
     assert "by level" in CliRunner().invoke(app, words).stdout.splitlines()[-1]
 
