@@ -177,7 +177,12 @@ def _dealt(found: Overlap, steps: tuple[int, ...]) -> Overlap:
     new = tuple(map(lcm, found.steps, steps))
     if new == found.steps:
         return found
-    shifts = np.array([*product(*map(range, [0] * len(new), new, found.steps))])
+    longest = lengths(found.ranges).max(axis=0, initial=1).tolist()
+    ways = [
+        range(0, min(step, old * n), old)
+        for step, old, n in zip(new, found.steps, longest, strict=True)
+    ]
+    shifts = np.array([*product(*ways)])
     rows = np.repeat(np.arange(len(found.target)), len(shifts))
     first = (found.first[:, None] + shifts).reshape(-1, len(new))
     end = end_of(first, found.end[rows] - 1, np.array(new))

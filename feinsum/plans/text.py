@@ -21,30 +21,31 @@ def plan_text(plan: Plan, statements: Sequence[object] = ()) -> str:
         statements: those of a program. The plan has their indices with the name of the
             result before them, which is left out.
     """
-    return "\n".join(_lines(plan, statements))
+    title = f"{plan.title} on {plan.processes} processes ({plan.name})"
+    return "\n".join([title, *_steps(plan, statements), *_counts(plan)])
 
 
-def _lines(plan: Plan, statements: Sequence[object]) -> Iterator[str]:
+def _steps(plan: Plan, statements: Sequence[object]) -> Iterator[str]:
     def short(text: str, group: Group) -> str:
         return text.replace(f"{group.output.tensor}_", "") if statements else text
 
     def placed(held: Distribution, access: Access, group: Group) -> str:
         return held.notation([short(i, group) for i in access.indices])
 
-    yield f"{plan.title} on {plan.processes} processes ({plan.name})"
     steps = [*zip(plan.groups, plan.schedules, strict=True)]
     for said, (group, schedule) in zip(statements or plan.groups, steps, strict=True):
         yield f"  {said}"
         yield f"    {short(schedule_text(group, schedule), group)}"
+    first_uses = {a.tensor: (a, g) for g, _ in reversed(steps) for a in g.inputs[::-1]}
     for name, start in plan.starts.items():
-        access, group = next(
-            (a, g) for g, _ in steps for a in g.inputs if a.tensor == name
-        )
-        yield f"  {name} starts as {placed(start, access, group)}"
+        yield f"  {name} starts as {placed(start, *first_uses[name])}"
     for group, schedule in steps:
         if group.output.tensor in plan.outputs:
             where = placed(schedule.result, group.output, group)
             yield f"  {group.output.tensor} ends as {where}"
+
+
+def _counts(plan: Plan) -> Iterator[str]:
     counts = plan.counts
     yield (
         f"moved {counts.moved:,} elements ({counts.received:,} fetched, "

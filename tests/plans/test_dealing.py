@@ -61,10 +61,9 @@ def test_from_blocks_to_cyclic_parts():
     assert is_numpys(moved)
 
 
-@pytest.mark.parametrize("processes", [2, 3, 6])
-def test_bodies_see_the_values_of_dealt_indices(processes):
+def test_bodies_see_the_values_of_dealt_indices():
     """The mask of attention, whose body compares two indices."""
-    made, arrays, _ = test_planned.on_processes(processes)
+    made, arrays, _ = test_planned.on_processes(6)
     dealt = replace(made, plan=with_cyclic(made.plan, made.plan.extents))
     assert any(one.cyclic for one in dealt.plan.schedules)
     test_planned.assert_right(dealt, arrays)

@@ -204,7 +204,7 @@ def test_what_is_there_is_not_fetched_again():
 
 
 def test_boxes_without_boxes():
-    """Rectangles of what is missing: disjoint, and together all of it."""
+    """What is missing, cyclic or not, in rectangles: disjoint, together all of it."""
     rng = np.random.default_rng(5)
     for _ in range(100):
         n, shape = 3, tuple(rng.integers(1, 6, rng.integers(0, 4)).tolist())
@@ -228,7 +228,9 @@ def random_boxes(rng, n: int, shape: tuple[int, ...]) -> Boxes:
         [[rng.integers(a, m + 1) for a, m in zip(row, shape, strict=True)]
          for row in first], np.int64,
     ).reshape(n, len(shape))  # fmt: skip
-    return Boxes(first, end, rng.random(n) < 0.8)
+    steps = rng.choice([1, 1, 2, 3, 4], len(shape))
+    end = first + -(-(end - first) // steps) * steps
+    return Boxes(first, end, rng.random(n) < 0.8, tuple(steps.tolist()))
 
 
 def per_rank(found, n: int, shape: tuple[int, ...]) -> list[np.ndarray]:
