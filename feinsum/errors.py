@@ -115,7 +115,7 @@ def error_from_code(code: str, message: str) -> FeinsumError:
 
 
 class InvalidOptionError(FeinsumError, ValueError):
-    """An option, or the environment variable for it, has an unknown value."""
+    """An option, or the environment variable for it, has an invalid value."""
 
     code = "invalid-option"
 

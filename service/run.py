@@ -71,7 +71,7 @@ def listening(host: str, port: int) -> socket.socket:
         why = (error.strerror or str(error)).partition(" (while")[0]
         raise InvalidRequestError(
             f"cannot listen on {host}, port {port} ({why}); give another "
-            "--host or --port, or end what listens there"
+            "--host or --port, or stop the program there"
         ) from None
 
 

@@ -181,7 +181,7 @@ class RemoteLayer(FactSource):
         reported = remembered(_Reported)
         if f"{self.address} too large" not in reported:
             reported.add(f"{self.address} too large")
-            logger.warning("%s; using what it answered so far", reason)
+            logger.warning("%s; using its answers so far", reason)
 
     def _failed(self, error: FeinsumError) -> ReportedError:
         """Leave the service alone, and say so once."""
@@ -194,7 +194,7 @@ class RemoteLayer(FactSource):
         if str(self.address) not in reported:
             reported.add(str(self.address))
             logger.warning(
-                "%s; it is left alone for %g s, and what it answered before counts on",
+                "%s; not queried for %g s, earlier answers are used instead",
                 reason,
                 PAUSE_S,
             )

@@ -136,8 +136,8 @@ def retract(
     """
     if not (is_dry_run or reason.strip()):
         raise InvalidRequestError(
-            "no reason was given for the retraction; state one, for those who look for "
-            "these facts"
+            "no reason was given for the retraction; state one for the users of these "
+            "facts"
         )
     suspects, plans = _suspects(connection, query), _plans(connection, query)
     ids = [*(one.id for one in suspects), *(one.id for one in plans)]

@@ -12,7 +12,7 @@ from feinsum.cli.shared.failure import NO_FACT, is_bad_usage
 from feinsum.cli.shared.fractions import fractions_of
 from feinsum.cli.shared.options import AsJson, Database, Device, Effort, Policy
 from feinsum.cli.shared.output import print_json, record_document
-from feinsum.cli.shared.recommended import tune_command
+from feinsum.cli.shared.recommended import unchanged_advice
 from feinsum.cli.shared.user_file import read_translation_unit
 from feinsum.errors import NotAnEinsumError
 from feinsum.records import Level
@@ -101,19 +101,19 @@ def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str,
         document = {"nests": [], "refused": [refusal], "applied": []}
         return retrieval.explain(t_unit, **options), document
     document, marks = _document(found, options["database"])
-    commands = _tune_commands(found, options["database"], options["device"])
-    for nest, command in zip(document["nests"], commands, strict=True):
-        nest["tune"] = command
-    advice = [f"tune it with:\n  {command}" for command in commands if command]
-    return "\n".join([str(found), *marks, *advice]), document
+    advice = _advice(found, options["database"], options["device"])
+    for nest, one in zip(document["nests"], advice, strict=True):
+        nest["tune"] = one and one[1]
+    told = [f"{words}:\n  {command}" for words, command in filter(None, advice)]
+    return "\n".join([str(found), *marks, *told]), document
 
 
-def _tune_commands(
+def _advice(
     found: Retrieval, database: str | None, device: str | None
-) -> list[str | None]:
-    """For every nest the command that tunes it, if nothing fast is on record."""
+) -> list[tuple[str, str] | None]:
+    """For every nest how to tune it, if nothing fast is on record."""
     return [
-        tune_command(one.nest.einsum, database=database, device=device)
+        unchanged_advice(one.nest.einsum, database, device)
         if one.applied is None and one.known.level == Level.MISS
         else None
         for one in found.nests

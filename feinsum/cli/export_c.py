@@ -22,7 +22,7 @@ from feinsum.cli.shared.options import (
     Subscripts,
 )
 from feinsum.cli.shared.output import print_json
-from feinsum.cli.shared.recommended import tune_command
+from feinsum.cli.shared.recommended import unchanged_advice
 
 if TYPE_CHECKING:
     from feinsum.integrations import CSource
@@ -94,8 +94,8 @@ def export_c(
         typer.echo(f"{made.signature};")
         say(f"wrote {output[0]} and {output[1]}; recipe: {made.recipe or 'none'}")
     if not made.recipe:
-        command = tune_command(einsum, database=database, device=device)
-        say(f"no recipe was applied; tune it with: {command}")
+        words, command = unchanged_advice(einsum, database, device)
+        say(f"no recipe was applied; {words}: {command}")
 
 
 def _check_files(source: Path, header: Path) -> None:

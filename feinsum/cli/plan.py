@@ -150,7 +150,7 @@ def plan(
         if any(one is not None for one in of_einsums):
             raise typer.BadParameter(
                 "an einsum, its --sizes and --operands, --most-work, --compare and "
-                "--database do not go with a program",
+                "--database cannot be combined with a program",
                 param_hint="--program",
             )
         _plan_program(
@@ -336,8 +336,8 @@ def _draw(path: Path, made: Plan) -> None:
     _check_picture(path)
     if made.processes > MOST_DRAWN:
         raise typer.BadParameter(
-            f"blocks of {made.processes} processes cannot be told apart; "
-            f"{MOST_DRAWN} can",
+            f"a plan for {made.processes} processes cannot be drawn; expected at most "
+            f"{MOST_DRAWN}",
             param_hint="--picture",
         )
     try:

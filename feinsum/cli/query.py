@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -26,12 +25,12 @@ from feinsum.cli.shared.options import (
 from feinsum.cli.shared.output import print_json, print_records, record_document
 from feinsum.cli.shared.plans import plan_documents, print_plans
 from feinsum.cli.shared.programs import ProgramFile, read_program
-from feinsum.cli.shared.recommended import tune_command
+from feinsum.cli.shared.recommended import trials_here, tune_advice, tune_command
 from feinsum.cli.shared.sparse import read_sparse_einsum
 
 if TYPE_CHECKING:
     from feinsum.bounds import Bound
-    from feinsum.records import Match, Trial
+    from feinsum.records import Match
 
 __all__ = ["EXAMPLES", "query"]
 
@@ -78,7 +77,7 @@ def query(
         of_einsums = (subscripts, sizes, operands, rows, sparse, device, policy)
         if any(one is not None for one in of_einsums):
             raise typer.BadParameter(
-                "an einsum and its options do not go with a program",
+                "an einsum and its options cannot be combined with a program",
                 param_hint="--program",
             )
         _query_program(program, database, as_json)
@@ -105,7 +104,7 @@ def query(
         least = bound_of_first(match, store)
         key = canonicalize(generalize(einsum)[0]).key
         plans = store.plans(key)
-        tried = [] if match.ranking else _tried_here(store.trials(key), device)
+        tried = [] if match.ranking else trials_here(store, einsum, device)
     command = tune_command(einsum, sparse, sizes, database, device, len(tried))
     if as_json:
         print_json(
@@ -122,33 +121,12 @@ def query(
     else:
         _print(match, fractions, least)
         if not match.ranking:
-            typer.echo(f"key: {key}\n{_advice(tried)}:\n  {command}")
+            typer.echo(f"key: {key}\n{tune_advice(tried)}:\n  {command}")
         if plans:
             typer.echo("plans:")
             print_plans(plans)
     if not match.ranking:
         raise typer.Exit(NO_FACT)
-
-
-def _tried_here(trials: Iterable[Trial], device: str | None) -> list[Trial]:
-    """The latest trial of each recipe on this device and driver."""
-    from feinsum.measure import open_device
-    from feinsum.records import Level, level_of
-
-    here = open_device(device).environment({})
-    mine = (trial for trial in trials if level_of(trial, here) == Level.EXACT)
-    return list({trial.spec: trial for trial in mine}.values())
-
-
-def _advice(tried: Sequence[Trial]) -> str:
-    """Advice before a command to run, given the recipes that were tried."""
-    if not tried:
-        return "tune it with"
-    n_passed = sum(trial.is_ok for trial in tried)
-    return (
-        f"{len(tried)} recipes were tried on this device and {n_passed} passed, but no "
-        "faster one is on record; try more with"
-    )
 
 
 def _query_program(path: Path, database: str | None, as_json: bool) -> None:
@@ -171,6 +149,11 @@ def _query_program(path: Path, database: str | None, as_json: bool) -> None:
 def _print(match: Match, fractions: Fractions, least: Bound | None) -> None:
     typer.echo(f"match: {match.level} ({match.reason})")
     if match.ranking:
-        print_records(match.ranking, fractions)
+        best = {record.recipe: record for record in reversed(match.ranking)}
+        shown = [record for record in match.ranking if best[record.recipe] is record]
+        print_records(shown, fractions)
+        if n := len(match.ranking) - len(shown):
+            records = "record" if n == 1 else "records"
+            typer.echo(f"and {n} more {records} of these recipes; see --json")
         if least is not None:
             typer.echo(least_text(least, match.ranking[0].measurement.median_s))

@@ -23,7 +23,7 @@ from feinsum.cli.shared.options import (
     Sizes,
 )
 from feinsum.cli.shared.output import print_json
-from feinsum.cli.shared.recommended import tune_command
+from feinsum.cli.shared.recommended import unchanged_advice
 from feinsum.errors import InvalidRecordError
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ def show(
     else:
         _print(applied, shown)
     if applied is None:
-        command = tune_command(einsum, database=database, device=device)
-        say(f"no recipe was applied; tune it with: {command}")
+        words, command = unchanged_advice(einsum, database, device)
+        say(f"no recipe was applied; {words}: {command}")
         raise typer.Exit(NO_FACT)
 
 

@@ -12,7 +12,7 @@ from loopy.diagnostic import ParameterFinderWarning
 from feinsum.codegen import generate_loopy
 from feinsum.db import Database
 from feinsum.effort import Effort
-from feinsum.errors import FeinsumError
+from feinsum.errors import InvalidOptionError
 from feinsum.ir import BatchedEinsum, require_einsum
 from feinsum.records import Policy
 from feinsum.retrieval import Retrieval, look_up
@@ -76,7 +76,7 @@ def c_source(
         device, database, policy, effort: see :func:`feinsum.retrieve`.
 
     Raises:
-        FeinsumError: if a name cannot be one in C.
+        InvalidOptionError: if a name is not valid in C.
         InvalidEinsumError: if the einsum breaks a rule.
 
     >>> from feinsum.ir import array, einsum
@@ -110,7 +110,7 @@ def c_source(
 
 def _check_name(name: str) -> None:
     if name in _KEYWORDS.split() or not _IDENTIFIER.fullmatch(name):
-        raise FeinsumError(
+        raise InvalidOptionError(
             f"{name!r} is not a valid C identifier; expected letters, digits and _, "
             "starting with a letter, and no keyword: rename it"
         )

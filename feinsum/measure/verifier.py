@@ -137,7 +137,7 @@ def _said(reader: int, limit_s: float) -> str | None:
                 return said.decode(errors="replace")
             said += part
         elif ready:
-            raise SystemExit("nobody waits for the answer any more")
+            raise SystemExit("the process that asked has ended")
     return None
 
 

@@ -51,7 +51,7 @@ def check_hazards(
     """
     (name,) = insn.assignee_var_names()
     if not has_distinct_entries(kernel, name):
-        raise _refuse(insn, "race", f"entries of {name!r} share places in memory")
+        raise _refuse(insn, "race", f"entries of {name!r} overlap in memory")
     values = [expand(e) for e in expressions]
     read = get_dependencies(expand(insn.expression)) - {name}
     read = read.union(*map(get_dependencies, values))

@@ -192,8 +192,8 @@ def _check_places(
             raise _refuse(
                 insn,
                 "assignee",
-                f"it assigns to {insn.assignee}, where points of its loops may meet: "
-                "a stride does not exceed all that the smaller ones reach",
+                f"it assigns to {insn.assignee}, where two iterations may write one "
+                "entry: a stride must exceed the reach of all smaller ones",
             )
 
 

@@ -143,6 +143,6 @@ def _check_ids(ids: Collection[str]) -> None:
     n_cut_off = sum(len(one) < DIGITS for one in ids)
     if len(ids) > MOST_IDS or n_cut_off > MOST_CUT_OFF:
         raise InvalidRequestError(
-            f"{len(ids)} ids were given, {n_cut_off} of them cut off; expected at most "
-            f"{MOST_IDS}, and {MOST_CUT_OFF} cut off"
+            f"{len(ids)} ids were given, {n_cut_off} of them prefixes; expected "
+            f"at most {MOST_IDS}, with {MOST_CUT_OFF} prefixes"
         )

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from feinsum.errors import TransformError
 from feinsum.records import Device
 from feinsum.retrieval.installation import is_ours
-from feinsum.retrieval.selection import Candidate, NestSelection
+from feinsum.retrieval.selection import NO_FASTER, Candidate, NestSelection
 from feinsum.retrieval.trust import Judgement, Trust
 
 __all__ = [
@@ -213,8 +213,8 @@ def _with_best(
         )
     if untried:
         why = TransformError(
-            f"{len(untried)} more recipes are not tried yet: one retrieval verifies "
-            f"{N_NEW} of an einsum, in limited time; the next one goes on"
+            f"{len(untried)} more recipes were not tried: a retrieval verifies at most "
+            f"{N_NEW} per einsum, in limited time; the next one continues"
         )
         found = _with_failures(found, [(untried[0], why)])
     return replace(found, candidates=(), is_settled=not untried)
@@ -223,15 +223,14 @@ def _with_best(
 def _with_failures(
     one: NestSelection, failures: Sequence[tuple[Candidate, Exception]]
 ) -> NestSelection:
-    """Add failures; logs the first one and their number."""
-    if not failures:
-        return one
+    """Add failures; logs the first doubtful one, and how many were passed over."""
     found = one.with_failures((c.recipe.spec, error) for c, error in failures)
-    spec, why = found.failures[len(one.failures)]
-    logger.warning(
-        "%d recipes were passed over; the first one: %.200s: %s",
-        len(failures),
-        spec,
-        why,
-    )
+    new = found.failures[len(one.failures) :]
+    for spec, why in [f for f in new if not f[1].startswith(NO_FASTER)][:1]:
+        logger.warning(
+            "%d recipes were passed over; the first one: %.200s: %s",
+            len(new),
+            spec,
+            why,
+        )
     return found

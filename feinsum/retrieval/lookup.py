@@ -39,6 +39,7 @@ from feinsum.retrieval.pipeline import follow_decision, perform_retrieval
 from feinsum.retrieval.ranks import Ranks, agreed
 from feinsum.retrieval.request import Request, policy_of
 from feinsum.retrieval.result import Retrieval
+from feinsum.retrieval.selection import NOTHING_FASTER
 from feinsum.settings import quick_collections
 from feinsum.targets.devices import open_device
 
@@ -66,7 +67,8 @@ def retrieve(
     """Transform every einsum of a kernel with the best known recipe.
 
     Never breaks a build: if there is nothing to apply, the kernel is returned unchanged
-    and, by default, a :class:`feinsum.FeinsumWarning` says why. Instructions that are
+    and, by default, a :class:`feinsum.FeinsumWarning` says why; that nothing is faster
+    here than the loops of an einsum, it says once per process. Instructions that are
     not einsums, and einsums without a known recipe, are unchanged; barriers separate
     them from the others.
 
@@ -151,24 +153,26 @@ def _or_unchanged(
         reason = _logged_reason(error)
         is_common = isinstance(error, RecordNotFoundError)
         is_reported = is_common and _is_reported_elsewhere(comm)
-        if on_miss == "warn" and not is_reported and _is_new_failure(error):
+        is_lasting = isinstance(error, StoreUnavailableError)
+        if on_miss == "warn" and not is_reported and _is_news(reason, is_lasting):
             _warn(f"kernel returned unchanged: {reason}")
         return t_unit
     if unchanged and on_miss == "warn" and not _is_reported_elsewhere(comm):
         n = f"{len(unchanged)} of {len(found.decision.nests)} einsums"
-        _warn(f"{n} of the kernel left unchanged: {_joined(unchanged)}")
+        if _is_news(reason := _joined(unchanged)):
+            _warn(f"{n} of the kernel left unchanged: {reason}")
     return found.t_unit
 
 
 class _Reported(set[str]):
-    """Failures of services and databases that this process has reported."""
+    """What this process has reported, and would report with every kernel or call."""
 
 
-def _is_new_failure(error: Exception) -> bool:
-    """Failures common to all kernels are reported with the first one."""
-    if not isinstance(error, StoreUnavailableError):
+def _is_news(reason: str, is_lasting: bool = False) -> bool:
+    """Whether to report it: lasting failures, and tiny einsums, are reported once."""
+    if not (is_lasting or reason.startswith(NOTHING_FASTER)):
         return True
-    reported, reason = remembered(_Reported), str(error)
+    reported = remembered(_Reported)
     is_new = reason not in reported
     reported.add(reason)
     return is_new

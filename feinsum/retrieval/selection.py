@@ -24,12 +24,16 @@ from feinsum.records import (
 )
 from feinsum.transforms import check_spec
 
-__all__ = ["Candidate", "NestSelection"]
+__all__ = ["NOTHING_FASTER", "NO_FASTER", "Candidate", "NestSelection"]
 
 MOST_REASONS = 10
 """Reasons that are given for an einsum without a recipe."""
 REASON_LENGTH = 1000
 """In characters; longer error messages are cut."""
+NO_FASTER = "no faster here than the untransformed kernel"
+"""How the reason begins why a sound recipe is not used."""
+NOTHING_FASTER = "no known recipe is faster here than the untransformed kernel"
+"""How the reason begins why an einsum gets none of its sound recipes."""
 
 
 class Candidate(NamedTuple):
@@ -137,19 +141,30 @@ class NestSelection:
         nest = self.nest
         if self.known.level == Level.MISS:
             doubts = "".join(f"passed over: {why}; " for _, why in self.failures)
-            todo = "tune it with" if not self.known.is_tuned else "try more trials of"
+            again = " again, with more trials," if self.known.is_tuned else ""
             return (
                 f"{doubts}{self.known.reason} (workload {nest.form.text}, key "
-                f"{nest.key}); {todo} feinsum.tune or 'feinsum tune'"
+                f"{nest.key}); tune it{again} with feinsum.tune or 'feinsum tune'"
             )
         if not self.is_separable:
             return (
                 f"the loops of {', '.join(nest.instructions)} cannot be run apart from "
                 "other instructions; move these to other loops, or state their order"
             )
-        told = [why for _, why in self.failures[:MOST_REASONS]]
-        if len(self.failures) > MOST_REASONS:
-            told.append(f"and {len(self.failures) - MOST_REASONS} more")
+        return self._why_none_of_the_known
+
+    @property
+    def _why_none_of_the_known(self) -> str:
+        """Recipes that are too slow are only counted; ``explain`` lists them."""
+        doubts = [why for _, why in self.failures if not why.startswith(NO_FASTER)]
+        n_slow = len(self.failures) - len(doubts)
+        if n_slow and not doubts:
+            return f"{NOTHING_FASTER} (key {self.nest.key})"
+        told = doubts[:MOST_REASONS]
+        if len(doubts) > MOST_REASONS:
+            told.append(f"and {len(doubts) - MOST_REASONS} more")
+        if n_slow:
+            told.append(f"{n_slow} are {NO_FASTER}")
         return f"no recorded recipe could be applied: {'; '.join(told)}"
 
 

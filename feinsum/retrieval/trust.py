@@ -1,4 +1,4 @@
-"""Believing is local: recipes measured by others are verified and timed here first.
+"""Trust is local: recipes measured by others are verified and timed here first.
 
 The records of a recipe, and who made them, only determine which one is tried first. It
 is verified in a separate process, and timed there against the untransformed kernel. The
@@ -58,7 +58,7 @@ from feinsum.records import (
 from feinsum.retrieval.installation import fingerprint, is_ours
 from feinsum.retrieval.precompiling import Prepared, all_prepared, prepared
 from feinsum.retrieval.progress import shown_progress
-from feinsum.retrieval.selection import Candidate
+from feinsum.retrieval.selection import NO_FASTER, Candidate
 from feinsum.retrieval.verifiers import request_together, request_verdict
 
 __all__ = ["OFF", "VERIFY_VARIABLE", "Judgement", "Trust", "is_verification_on"]
@@ -359,15 +359,13 @@ def _judgement(verdict: Verdict, candidate: Candidate) -> Judgement:
             f"verified on this machine at {verdict.found_at}, it failed "
             f"({verdict.code}): {verdict.message}"
         )
-    seen = (
-        f"{verdict.speedup:.2g} times as fast as the untransformed kernel "
-        f"({verdict.least_s * 1e3:.3g} ms, {verdict.baseline_s * 1e3:.3g} ms)"
-    )
+    times = f"{verdict.least_s * 1e3:.3g} ms, {verdict.baseline_s * 1e3:.3g} ms"
+    seen = f"{verdict.speedup:.2g} times as fast as the untransformed kernel ({times})"
     if verdict.sizes:
         seen += " at " + ", ".join(f"{n}={v}" for n, v in verdict.sizes.items())
     if verdict.speedup <= 1:
         raise TransformError(
-            f"timed on this machine at {verdict.found_at}, it is no faster: {seen}"
+            f"{NO_FASTER}: {times}, timed on this machine at {verdict.found_at}"
         )
     claim = candidate.claim
     said = "" if claim is None else f"; claimed were {claim:.2g} times"

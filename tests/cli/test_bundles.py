@@ -37,7 +37,7 @@ def test_trials_go_out_and_facts_come_in(run, tmp_path):
     [
         (("--export", "f"), "give an einsum or --suite"),
         (("--export", "f", "--suite", "x"), "there is no suite and no file 'x'"),
-        (("--after", "f"), "goes with --export"),
+        (("--after", "f"), "requires --export"),
         (("--import", "f", *MATVEC), "omit the einsum"),
     ],
 )

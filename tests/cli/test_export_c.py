@@ -60,8 +60,9 @@ def test_files_that_cannot_be_are_refused_first(run, tmp_path, files, said):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_name_that_c_does_not_take_is_a_failure(run):
+@pytest.mark.parametrize("name", ["while", "3x"])
+def test_a_name_that_c_does_not_take_is_bad_usage(run, name):
     """With the name and what is expected."""
-    result = run(*PRODUCT[:-1], "while")
-    assert result.exit_code == 1
-    assert "'while' is not a valid C identifier" in result.stderr
+    result = run(*PRODUCT[:-1], name)
+    assert result.exit_code == 2
+    assert f"{name!r} is not a valid C identifier" in result.stderr

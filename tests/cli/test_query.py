@@ -42,6 +42,18 @@ def test_a_miss_after_a_tuning_says_what_was_tried(run, database):
     assert result.stdout.endswith(" --trials 20\n")
 
 
+def test_a_recipe_that_was_tuned_twice_has_one_row(run, database):
+    """The best of its records; JSON has them all."""
+    with open_store(database) as store:
+        for number in range(2):
+            store.add(matvec_record(number, spec=matvec_record().spec))
+    shown = run("query", *MATVEC).stdout
+    assert shown.count(str(matvec_record().spec)) == 2  # in the reason, and the table
+    assert "\nand 1 more record of these recipes; see --json\n" in shown
+    document = json.loads(run("query", *MATVEC, "--json").stdout)
+    assert len(document["candidates"]) == 2
+
+
 def test_a_row_has_every_number_and_ends_with_the_recipe(run, known_records):
     """Nothing is cut off at 80 columns, and the recipe can be copied."""
     result = run("query", *MATVEC)

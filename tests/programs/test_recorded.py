@@ -172,7 +172,7 @@ def test_a_query_prints_the_plans_of_an_einsum_and_of_a_program(tmp_path):
     table = CliRunner().invoke(app, words).stdout
     assert table.index(known[0].id[:12]) < table.index(known[1].id[:12])
     both = CliRunner().invoke(app, [*words, "--program", str(text)])
-    assert "do not go with a program" in " ".join(both.stderr.split())
+    assert "cannot be combined with a program" in " ".join(both.stderr.split())
 
 
 @needs_mpi

@@ -15,6 +15,7 @@ from feinsum.cli.shared.output import print_json
 from feinsum.errors import (
     FeinsumError,
     InvalidEinsumError,
+    InvalidOptionError,
     InvalidParameterError,
     NotAnEinsumError,
     UnknownTransformError,
@@ -42,7 +43,12 @@ FAILED, USAGE, NO_FACT, INTERRUPTED = 1, 2, 3, 130
 DIFFERENT = 1
 """Two einsums differ, as in diff; a failure also has a line on stderr."""
 
-_BAD_USAGE = (InvalidEinsumError, InvalidParameterError, UnknownTransformError)
+_BAD_USAGE = (
+    InvalidEinsumError,
+    InvalidOptionError,
+    InvalidParameterError,
+    UnknownTransformError,
+)
 
 _BAD_CALL_RULES = ("kernel", "arguments")
 """Rules of a refused kernel that say how it was named, not what it computes."""

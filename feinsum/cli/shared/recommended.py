@@ -7,10 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from feinsum.errors import StoreError
+
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
+    from feinsum.records import FactStore, Trial
 
-__all__ = ["more_trials", "tune_command"]
+__all__ = [
+    "more_trials",
+    "trials_here",
+    "tune_advice",
+    "tune_command",
+    "unchanged_advice",
+]
 
 
 def more_trials(n_tried: int) -> int:
@@ -55,3 +64,44 @@ def tune_command(
     if n_tried:
         words += ["--trials", str(more_trials(n_tried))]
     return shlex.join(words)
+
+
+def trials_here(
+    store: FactStore, einsum: BatchedEinsum, device: str | None
+) -> list[Trial]:
+    """The latest trial of each recipe of an einsum on this device and driver."""
+    from feinsum.canonical import canonicalize
+    from feinsum.ir import generalize
+    from feinsum.measure import open_device
+    from feinsum.records import Level, level_of
+
+    key = canonicalize(generalize(einsum)[0]).key
+    here = open_device(device).environment({})
+    mine = (one for one in store.trials(key) if level_of(one, here) == Level.EXACT)
+    return list({trial.spec: trial for trial in mine}.values())
+
+
+def tune_advice(tried: Sequence[Trial]) -> str:
+    """The words before a command that tunes, given the recipes that were tried."""
+    if not tried:
+        return "tune it with"
+    n_passed = sum(trial.is_ok for trial in tried)
+    return (
+        f"{len(tried)} recipes were tried on this device and {n_passed} passed, but no "
+        "faster one is on record; try more with"
+    )
+
+
+def unchanged_advice(
+    einsum: BatchedEinsum, database: str | None, device: str | None
+) -> tuple[str, str]:
+    """What to say of an einsum without a recipe: words, and the command to run."""
+    from feinsum.db import opened_store
+
+    try:
+        with opened_store(database, has_shipped=True) as store:
+            tried = trials_here(store, einsum, device)
+    except StoreError:  # nobody has tuned into a database that is missing
+        tried = []
+    command = tune_command(einsum, database=database, device=device, n_tried=len(tried))
+    return tune_advice(tried), command

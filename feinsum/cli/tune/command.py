@@ -142,7 +142,7 @@ def tune(
         )
         return
     if after is not None:
-        raise typer.BadParameter("--after goes with --export")
+        raise typer.BadParameter("--after requires --export")
     if report is not None:
         _prepare_report(report)
     if several := _several(plan, suite, from_misses):
