@@ -143,7 +143,9 @@ class _Call:
     def _exchanged(self, connection: HTTPConnection) -> Reply:
         request = self._request
         connection.connect()
+        # The limit of one attempt to connect ends here; reads share the whole time.
         connection.timeout = self._limits.total_s
+        # The caller may have given up before there was a socket to shut down.
         if self._is_over:
             raise TimeoutError
         connection.request(

@@ -184,4 +184,5 @@ class _Series:
     def wants_more(self, rounds: int, min_total_s: float) -> bool:
         """Whether another round is needed for this kernel's sake."""
         is_short = self.spent_s - self.warmed_s < min_total_s
+        # A kernel of every k-th round counts as sampled in the rounds between.
         return self.may_run and (len(self.samples_s) * self.every < rounds or is_short)

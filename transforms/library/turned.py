@@ -181,6 +181,7 @@ class TurnedNest:
         moved, entry = (writer.loop(i, size=lanes, tag="unr") for i in ("moved", "k"))
         points = self._points(across.first + var(entry), along.first + var(moved))
         value = var(square)[(var(entry), var(moved))]
+        # Strided results cannot be stored as vectors.
         if not stands_together(self.schedule, row, self.tiles.across):
             writer.store(row, value, points, [*order, moved, entry], [read])
             return
@@ -239,6 +240,7 @@ def _space(workload: Workload) -> Space | None:
     vector = turned_index(einsum)
     if vector is None or not has_real_dtype(einsum):
         return None
+    # Vectors of AVX2; the other choice is twice as long, for AVX-512.
     lanes = 32 // einsum.operands[0].dtype.itemsize
     last = einsum.output[-1]
     if min(typical(einsum.extents[i]) for i in (vector, last)) < lanes:
@@ -293,6 +295,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     for index in (vector, einsum.output[-1]):
         extent = volume(einsum, (index,))
         whole *= (extent - extent % lanes) / extent
+    # A vector is loaded, takes part in log2(lanes) rounds of shuffles, and is stored.
     per_point = whole * (2 + log2(lanes)) / lanes + (1 - whole) * ALONE_CYCLES
     read, written = distinct_bytes(einsum)
     is_streamed = parameters["stores"] == "streamed"

@@ -150,11 +150,15 @@ class _Work:
         wide = self.columns * padding(self._points((tiles.vector,)), unit)
         high = self.rows * padding(self._points((tiles.register,)), n_rows)
         each = self.machine.fma_cycles(tiles.lanes * self.itemsize)
+        # Whatever is slowest: the multiply-adds, the loads of a column and of the rows
+        # (two a cycle), or each sum waiting for its previous addition.
         step = max(
             n_rows * n_vectors * each, n_vectors * each + n_rows / 2, LATENCY_CYCLES
         )
         if n_vectors > MANY_VECTORS:
             step *= MANY_VECTORS_FACTOR
+        # A register for each sum, one for each vector of the column, one for a row's
+        # entry; each of the rest is stored and loaded in every step.
         n_registers = 32 if self.machine.vector_bytes >= 64 else 16
         spilled = max(0, n_rows * n_vectors + n_vectors + 1 - n_registers)
         per_tile = self.summed * (step + 2 * spilled)

@@ -172,6 +172,7 @@ class TileLoops:
         plan = self.plan
         free = [*reversed(plan.columns), *reversed(plan.rows), *plan.batch]
         cuts = [cut for cut in free if cut.index in self.tiles]
+        # A grid has three axes; shorter loops over tiles run inside a work-group.
         by_length = sorted(cuts, key=lambda cut: -(cut.n_tiles or typical(cut.extent)))
         parallel = [cut for cut in cuts if cut in by_length[:3]]
         for axis, cut in enumerate(parallel):

@@ -108,6 +108,8 @@ class Packer:
         cuts = (plan.cuts[index] for index in term)
         main = next(cut for cut in cuts if len(cut.levels) > 1)
         fills: list[str] = []
+        # Whole register tiles are copied without a comparison; only the edge is padded,
+        # so the sums need no condition.
         for part in _parts(main):
             loops = self.loops.over("pack", term, part=part, turned=turned)
             value = written_out(schedule, names, loops.points, folded)

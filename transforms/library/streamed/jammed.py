@@ -134,6 +134,7 @@ class _JammedNest:
         start = f"{plan.block}*{self.grid} + " if is_cut else ""
         n_tiles = plan.block // size if is_cut else None
         base = plan.block * var(self.grid) if is_cut else 0
+        # Loopy refuses a loop whose literal domain is empty.
         if not isinstance(extent, int) or extent >= size:
             full = writer.loop(
                 "tile", f"{start}{size}*{{}} + {size} <= {extent}", size=n_tiles
