@@ -22,9 +22,10 @@ from feinsum.tune.connection import Connection
 
 SPARED = {
     "alembic", "dask", "distributed", "fastapi", "jinja2", "matplotlib", "mpi4py",
-    "optuna", "pyarrow", "rich", "scipy", "sklearn", "torch", "typer",
+    "networkx", "optuna", "pyarrow", "rich", "scipy", "sklearn", "sqlalchemy.orm",
+    "torch", "typer",
 }  # fmt: skip
-"""Packages that no look-up imports."""
+"""Packages that no look-up of a kernel with one nest imports."""
 
 MATVEC = """
 import feinsum

@@ -71,7 +71,7 @@ COLUMNS = (
 
 def add_key(connection: Connection, key: ApiKey) -> None:
     """Store a new key."""
-    values = {column.key: getattr(key, column.key) for column in COLUMNS}
+    values = {column: getattr(key, str(column.key)) for column in COLUMNS}
     connection.execute(insert(ApiKeyRow).values(values))
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Table,
     and_,
     delete,
     exists,
@@ -118,7 +117,7 @@ def _upsert(
     rows: Iterable[tuple[Any, ...]],
 ) -> None:
     """Insert rows, or add their counts to those that there are."""
-    table = cast(Table, kind.__table__)
+    table = kind.__table__
     insert = INSERTS[connection.dialect.name](table)
     new = insert.excluded
     changed = {"count": table.c["count"] + new["count"], "last_seen": new.last_seen}

@@ -159,7 +159,7 @@ SELECTS: dict[DocumentKind, Select[*tuple[Any, ...]]] = {
 def insert_missing(connection: Connection, row: Row) -> bool:
     """Insert a row unless its key exists; returns whether it was inserted."""
     kind, values = row
-    table = cast(Table, kind.__table__)
+    table = kind.__table__
     insert = INSERTS[connection.dialect.name](table).values(values)
     missing = insert.on_conflict_do_nothing().returning(*table.primary_key)
     return connection.execute(missing).first() is not None
@@ -185,7 +185,7 @@ def insert_all_missing(connection: Connection, rows: Iterable[Row]) -> int:
         tables.setdefault(kind, {}).setdefault(key, values)
     n_new = 0
     for kind, many in tables.items():
-        table = cast(Table, kind.__table__)
+        table = kind.__table__
         insert = INSERTS[connection.dialect.name](table).on_conflict_do_nothing()
         if kind in TABLES.values():
             missing = insert.returning(*table.primary_key)

@@ -11,21 +11,26 @@ rows change and are deleted.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import (
+    Boolean,
+    Column,
+    ColumnElement,
     DateTime,
     Dialect,
     Double,
     ForeignKey,
     Index,
+    Integer,
     MetaData,
     String,
+    Table,
     Text,
     TypeDecorator,
     false,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeEngine
 
 __all__ = [
     "ApiKeyRow",
@@ -66,10 +71,18 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
-class Base(DeclarativeBase):
-    """Root of the tables; every constraint has a name that migrations can use."""
+T = TypeVar("T")
 
-    metadata = MetaData(
+
+class Base:
+    """A table whose columns are attributes of a class.
+
+    SQLAlchemy's ORM declares tables like this, too. But rows are read as tuples, never
+    as objects, and importing and mapping it would slow down the start of every process.
+    """
+
+    # Every constraint has a name that migrations can use.
+    metadata: ClassVar[MetaData] = MetaData(
         naming_convention={
             "ix": "ix_%(table_name)s_%(column_0_N_name)s",
             "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -78,14 +91,44 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
+    __tablename__: ClassVar[str]
+    __table_args__: ClassVar[tuple[Index, ...]] = ()
+    __table__: ClassVar[Table]
+
+    def __init_subclass__(cls) -> None:
+        columns = {k: v for k, v in vars(cls).items() if isinstance(v, Column)}
+        for name, column in columns.items():
+            column.name = column.key = name
+        parts = (*columns.values(), *cls.__table_args__)
+        cls.__table__ = Table(cls.__tablename__, cls.metadata, *parts)
+
+    @classmethod
+    def __clause_element__(cls) -> Table:
+        """What SQLAlchemy takes for the class in a statement."""
+        return cls.__table__
 
 
-ContentId = Annotated[str, mapped_column(String(64), primary_key=True)]
-DeviceId = Annotated[str, mapped_column(ForeignKey("devices.id"), index=True)]
-Document = Annotated[str, mapped_column(Text)]
-Instant = Annotated[datetime, mapped_column(UtcDateTime)]
-Real = Annotated[float, mapped_column(Double)]
-Flag = Annotated[bool, mapped_column(server_default=false())]
+def _column(
+    kind: TypeEngine[T] | type[TypeEngine[T]], *more: Any, **options: Any
+) -> ColumnElement[T]:
+    made: Column[T] = Column(kind, *more, **{"nullable": False, **options})
+    return made
+
+
+def _content_id() -> ColumnElement[str]:
+    return _column(String(64), primary_key=True)
+
+
+def _device_id() -> ColumnElement[str]:
+    return _column(String(64), ForeignKey("devices.id"), index=True)
+
+
+def _instant(**options: Any) -> ColumnElement[datetime]:
+    return _column(UtcDateTime, **options)
+
+
+def _flag() -> ColumnElement[bool]:
+    return _column(Boolean, server_default=false())
 
 
 class DeviceRow(Base):
@@ -97,15 +140,15 @@ class DeviceRow(Base):
 
     __tablename__ = "devices"
 
-    id: Mapped[ContentId]
-    platform: Mapped[str]
-    name: Mapped[str]
-    vendor: Mapped[str]
-    kind: Mapped[str]
-    architecture: Mapped[str]
-    compute_units: Mapped[int]
-    microarchitecture: Mapped[str | None]
-    processor: Mapped[Document | None]
+    id = _content_id()
+    platform = _column(String)
+    name = _column(String)
+    vendor = _column(String)
+    kind = _column(String)
+    architecture = _column(String)
+    compute_units = _column(Integer)
+    microarchitecture = _column(String, nullable=True)
+    processor = _column(Text, nullable=True)
 
 
 class EnvironmentRow(Base):
@@ -113,10 +156,10 @@ class EnvironmentRow(Base):
 
     __tablename__ = "environments"
 
-    id: Mapped[ContentId]
-    device_id: Mapped[DeviceId]
-    driver_version: Mapped[str]
-    document: Mapped[Document]
+    id = _content_id()
+    device_id = _device_id()
+    driver_version = _column(String)
+    document = _column(Text)
 
 
 class WorkloadRow(Base):
@@ -124,8 +167,8 @@ class WorkloadRow(Base):
 
     __tablename__ = "workloads"
 
-    key: Mapped[str] = mapped_column(Text, primary_key=True)
-    text: Mapped[str] = mapped_column(Text)
+    key = _column(Text, primary_key=True)
+    text = _column(Text)
 
 
 class RecordRow(Base):
@@ -133,18 +176,16 @@ class RecordRow(Base):
 
     __tablename__ = "records"
 
-    id: Mapped[ContentId]
-    workload_key: Mapped[str] = mapped_column(ForeignKey("workloads.key"))
-    environment_id: Mapped[str] = mapped_column(
-        ForeignKey("environments.id"), index=True
-    )
-    device_id: Mapped[DeviceId]
-    transform_name: Mapped[str]
-    transform_version: Mapped[int]
-    median_s: Mapped[Real]
-    speedup: Mapped[Real]
-    recorded_at: Mapped[Instant] = mapped_column(index=True)
-    document: Mapped[Document]
+    id = _content_id()
+    workload_key = _column(Text, ForeignKey("workloads.key"))
+    environment_id = _column(String(64), ForeignKey("environments.id"), index=True)
+    device_id = _device_id()
+    transform_name = _column(String)
+    transform_version = _column(Integer)
+    median_s = _column(Double)
+    speedup = _column(Double)
+    recorded_at = _instant(index=True)
+    document = _column(Text)
 
     __table_args__ = (
         Index(None, "workload_key", "device_id"),
@@ -157,11 +198,11 @@ class DevicePeaksRow(Base):
 
     __tablename__ = "device_peaks"
 
-    id: Mapped[ContentId]
-    device_id: Mapped[DeviceId]
-    measured_at: Mapped[Instant]
-    bandwidth_bytes_per_s: Mapped[Real]
-    document: Mapped[Document]
+    id = _content_id()
+    device_id = _device_id()
+    measured_at = _instant()
+    bandwidth_bytes_per_s = _column(Double)
+    document = _column(Text)
 
 
 class TrialRow(Base):
@@ -169,17 +210,17 @@ class TrialRow(Base):
 
     __tablename__ = "trials"
 
-    id: Mapped[ContentId]
-    workload_key: Mapped[str] = mapped_column(Text, index=True)
-    device_id: Mapped[DeviceId]
-    driver_version: Mapped[str]
-    transform_name: Mapped[str]
-    transform_version: Mapped[int]
-    status: Mapped[str]
-    median_s: Mapped[Real | None]
-    ratio: Mapped[Real | None]
-    recorded_at: Mapped[Instant]
-    document: Mapped[Document]
+    id = _content_id()
+    workload_key = _column(Text, index=True)
+    device_id = _device_id()
+    driver_version = _column(String)
+    transform_name = _column(String)
+    transform_version = _column(Integer)
+    status = _column(String)
+    median_s = _column(Double, nullable=True)
+    ratio = _column(Double, nullable=True)
+    recorded_at = _instant()
+    document = _column(Text)
 
 
 class PlanRow(Base):
@@ -190,15 +231,15 @@ class PlanRow(Base):
 
     __tablename__ = "plans"
 
-    id: Mapped[ContentId]
-    workload_key: Mapped[str] = mapped_column(Text, index=True)
-    plan_id: Mapped[str] = mapped_column(String(64))
-    device_id: Mapped[DeviceId]
-    processes: Mapped[int]
-    engine: Mapped[str]
-    median_s: Mapped[Real | None]
-    recorded_at: Mapped[Instant] = mapped_column(index=True)
-    document: Mapped[Document]
+    id = _content_id()
+    workload_key = _column(Text, index=True)
+    plan_id = _column(String(64))
+    device_id = _device_id()
+    processes = _column(Integer)
+    engine = _column(String)
+    median_s = _column(Double, nullable=True)
+    recorded_at = _instant(index=True)
+    document = _column(Text)
 
 
 class RetractionRow(Base):
@@ -209,11 +250,11 @@ class RetractionRow(Base):
 
     __tablename__ = "retractions"
 
-    id: Mapped[ContentId]
-    document_id: Mapped[str] = mapped_column(String(64), index=True)
-    retracted_by: Mapped[str]
-    retracted_at: Mapped[Instant] = mapped_column(index=True)
-    document: Mapped[Document]
+    id = _content_id()
+    document_id = _column(String(64), index=True)
+    retracted_by = _column(String)
+    retracted_at = _instant(index=True)
+    document = _column(Text)
 
 
 class RecordingRow(Base):
@@ -226,10 +267,10 @@ class RecordingRow(Base):
 
     __tablename__ = "recordings"
 
-    record_id: Mapped[ContentId]
-    recorder: Mapped[str] = mapped_column(primary_key=True)
-    received_at: Mapped[Instant]
-    is_trusted: Mapped[Flag]
+    record_id = _content_id()
+    recorder = _column(String, primary_key=True)
+    received_at = _instant()
+    is_trusted = _flag()
 
 
 class QuarantineRow(Base):
@@ -237,8 +278,8 @@ class QuarantineRow(Base):
 
     __tablename__ = "quarantine"
 
-    record_id: Mapped[ContentId]
-    received_at: Mapped[Instant]
+    record_id = _content_id()
+    received_at = _instant()
 
 
 class VerdictRow(Base):
@@ -250,9 +291,9 @@ class VerdictRow(Base):
 
     __tablename__ = "verdicts"
 
-    record_id: Mapped[ContentId]
-    is_accepted: Mapped[bool]
-    decided_at: Mapped[Instant]
+    record_id = _content_id()
+    is_accepted = _column(Boolean)
+    decided_at = _instant()
 
 
 class DemandRow(Base):
@@ -264,13 +305,13 @@ class DemandRow(Base):
 
     __tablename__ = "demands"
 
-    workload_key: Mapped[str] = mapped_column(Text, primary_key=True)
-    device: Mapped[str] = mapped_column(primary_key=True)
-    workload_text: Mapped[str | None] = mapped_column(Text)
-    count: Mapped[int] = mapped_column(index=True)
-    n_callers: Mapped[int] = mapped_column(server_default="1")
-    first_seen: Mapped[Instant]
-    last_seen: Mapped[Instant]
+    workload_key = _column(Text, primary_key=True)
+    device = _column(String, primary_key=True)
+    workload_text = _column(Text, nullable=True)
+    count = _column(Integer, index=True)
+    n_callers = _column(Integer, server_default="1")
+    first_seen = _instant()
+    last_seen = _instant()
 
 
 class DemandCallerRow(Base):
@@ -281,11 +322,11 @@ class DemandCallerRow(Base):
 
     __tablename__ = "demand_callers"
 
-    workload_key: Mapped[str] = mapped_column(Text, primary_key=True)
-    device: Mapped[str] = mapped_column(primary_key=True)
-    caller: Mapped[str] = mapped_column(primary_key=True, index=True)
-    count: Mapped[int]
-    last_seen: Mapped[Instant]
+    workload_key = _column(Text, primary_key=True)
+    device = _column(String, primary_key=True)
+    caller = _column(String, primary_key=True, index=True)
+    count = _column(Integer)
+    last_seen = _instant()
 
 
 class ApiKeyRow(Base):
@@ -296,11 +337,11 @@ class ApiKeyRow(Base):
 
     __tablename__ = "api_keys"
 
-    id: Mapped[str] = mapped_column(primary_key=True)
-    name: Mapped[str]
-    scope: Mapped[str]
-    digest: Mapped[str] = mapped_column(String(64))
-    created_at: Mapped[Instant]
-    expires_at: Mapped[Instant | None]
-    revoked_at: Mapped[Instant | None]
-    is_trusted: Mapped[Flag]
+    id = _column(String, primary_key=True)
+    name = _column(String)
+    scope = _column(String)
+    digest = _column(String(64))
+    created_at = _instant()
+    expires_at = _instant(nullable=True)
+    revoked_at = _instant(nullable=True)
+    is_trusted = _flag()
