@@ -142,10 +142,10 @@ sign-facts: $(INSTALLED) ## sign the facts that are shipped; ARGS=FILE of the pr
 
 # Three processes for two cores: some tests wait for other processes, or for limits.
 test: $(INSTALLED) $(OTHER) ## the test suite
-	@$(RUN) -m pytest -q -n 3 --dist loadfile
+	@$(RUN) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 test-long: $(INSTALLED) $(OTHER) ## the long counts, and everything else
-	@$(RUN) -m pytest -q -n 3 --dist loadfile -m long
+	@$(RUN) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m long
 
 test-browser: $(BROWSER) ## the pages in headless Chromium; root gets it from Debian
 	@for one in chromium chromium-browser google-chrome; do \

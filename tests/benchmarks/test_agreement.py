@@ -113,6 +113,7 @@ def test_what_was_found_before_an_early_end_is_shown(
     assert ("no recipe" in shown.err) == (code == 1)
 
 
+@pytest.mark.long
 def test_a_small_workload_is_tuned_twice_and_compared():
     """From nothing to a ratio, as JSON."""
     command = [sys.executable, "benchmarks/agreement.py", "--only", "divergence_b1_Ni4"]

@@ -91,6 +91,7 @@ def test_shares_are_parts_of_the_time():
     assert found.largest == "memory"
 
 
+@pytest.mark.long
 def test_a_recipe_on_record_is_taken_apart(tmp_path):
     """A row with shares, and a file with all of them."""
     database, written = tmp_path / "facts.sqlite", tmp_path / "limits.json"

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.sparse_problems import PATTERNS
 from benchmarks.sparse_rivals import c_source
 from tests.docs.pages import ROOT
+from tests.portions import spread
 
 
 def run(*options: str) -> str:
@@ -19,7 +20,8 @@ def run(*options: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("only", "dtype"), [("mttkrp (nips|vast)", "float64"), ("^sp", "float32")]
+    ("only", "dtype"),
+    spread([("^sp", "float32"), ("mttkrp (nips|vast)", "float64")], 1),
 )
 def test_a_small_run_has_a_row_for_each_entry(only: str, dtype: str) -> None:
     """Right results, times of what is installed, a ratio, and the processor."""

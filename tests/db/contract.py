@@ -43,7 +43,7 @@ MakeStore: TypeAlias = Callable[[], FactStore]
 
 few_records = st.lists(tuning_records(), max_size=6)
 stores_settings = settings(
-    counts(8, 100),
+    counts(5, 100),
     deadline=None,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,  # every example makes new stores

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 
 from feinsum.errors import StoreError
@@ -20,15 +22,21 @@ def n_trials(store):
     return sum(len(store.trials(key)) for key in store.tried())
 
 
-def test_more_effort_makes_more_trials_and_none_twice():
-    """What is on record is not measured again, and a larger effort builds on it."""
+@pytest.fixture(scope="module")
+def few():
+    """A store after the product was measured with little effort."""
     store = InMemoryStore()
     assert measured(store, "measure")
-    n_few = n_trials(store)
+    return store
+
+
+def test_what_is_on_record_is_not_measured_again(few):
+    """A few trials, and facts; the second time there are no more."""
+    n_few = n_trials(few)
     assert 0 < n_few <= LIMITS["measure"].n_trials
-    assert len(store)
-    assert not measured(store, "measure")
-    assert n_trials(store) == n_few
+    assert len(few)
+    assert not measured(few, "measure")
+    assert n_trials(few) == n_few
 
 
 def test_other_extents_are_measured_anew():
@@ -40,12 +48,11 @@ def test_other_extents_are_measured_anew():
     assert measured(store, "measure", general, {"N": 200})
 
 
-def test_patience_goes_on_where_a_measurement_ended(monkeypatch):
-    """A few trials do not satisfy it; as many as it wants do."""
+def test_patience_goes_on_where_a_measurement_ended(few, monkeypatch):
+    """A few trials do not satisfy it; as many as it wants do, and none is repeated."""
     limits = {**LIMITS, "patient": Limits(7)}
     monkeypatch.setattr("feinsum.tune.efforts.LIMITS", limits)
-    store = InMemoryStore()
-    assert measured(store, "measure")
+    store = deepcopy(few)
     assert measured(store, "patient")
     assert n_trials(store) == 7
     assert not measured(store, "patient")
