@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+# Without the option old releases of pip warn about packages that have only setup.py.
+INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --use-pep517
 INSTALLED := $(VENV)/.installed
 # The oldest supported release; a test compares its keys with those of the newest.
 OLDEST_PYNAUTY := 2.8.6
@@ -33,22 +35,22 @@ install: $(INSTALLED) $(OTHER) ## install the project and all it needs into .ven
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (one to three minutes, once) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(INSTALL) --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 $(OTHER): | $(INSTALLED)
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --target $@ pynauty==$(OLDEST_PYNAUTY)
+	@$(INSTALL) --no-deps --target $@ pynauty==$(OLDEST_PYNAUTY)
 
 $(BENCHED): pyproject.toml constraints.txt | $(INSTALLED)
 	@echo "Installing the rivals into $(VENV) (some minutes, once) ..."
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	@$(INSTALL) --constraint constraints.txt --editable '.[bench]'
 	@touch $@
 
 install-intel: $(INTEL) ## also Intel's OpenCL runtime for CPUs (850 MB)
 
 $(INTEL): pyproject.toml constraints.txt | $(INSTALLED)
 	@echo "Installing Intel's OpenCL runtime into $(VENV) (850 MB, once) ..."
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[intel]'
+	@$(INSTALL) --constraint constraints.txt --editable '.[intel]'
 	@touch $@
 
 install-nginx:   ## Debian's nginx, which the tests of the proxy need (as root)
@@ -157,7 +159,7 @@ test-browser: $(BROWSER) ## the pages in headless Chromium; root gets it from De
 
 $(BROWSER): pyproject.toml constraints.txt | $(INSTALLED)
 	@echo "Installing Playwright into $(VENV) (once) ..."
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser]'
+	@$(INSTALL) --constraint constraints.txt --editable '.[browser]'
 	@touch $@
 
 mutants: $(MUTANTS) ## do tests notice mistakes in the code? ARGS="canonical -n 60"
@@ -165,7 +167,7 @@ mutants: $(MUTANTS) ## do tests notice mistakes in the code? ARGS="canonical -n 
 
 $(MUTANTS): pyproject.toml constraints.txt | $(INSTALLED)
 	@echo "Installing cosmic-ray into $(VENV) (once) ..."
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[mutants]'
+	@$(INSTALL) --constraint constraints.txt --editable '.[mutants]'
 	@touch $@
 
 golden-keys: $(INSTALLED) ## add new workloads to the golden keys
