@@ -85,6 +85,15 @@ def _keep_what_is_compiled(config: pytest.Config) -> None:
     os.environ["FEINSUM_CC"] = f"{shlex.join([KEPT_COMPILER, folder])} {named}"
 
 
+@pytest.fixture
+def two_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The effort ``measure`` tries two recipes instead of five."""
+    from feinsum.tune.efforts import LIMITS, Limits
+
+    limits = {**LIMITS, "measure": Limits(2)}
+    monkeypatch.setattr("feinsum.tune.efforts.LIMITS", limits)
+
+
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
     """The URL of a real PostgreSQL server that lives as long as the tests.

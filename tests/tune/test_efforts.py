@@ -39,6 +39,7 @@ def test_what_is_on_record_is_not_measured_again(few):
     assert n_trials(few) == n_few
 
 
+@pytest.mark.usefixtures("two_trials")
 def test_other_extents_are_measured_anew():
     """A fact of other sizes is no measurement of these."""
     store = InMemoryStore()
