@@ -30,7 +30,7 @@ from feinsum.measure import einsum_operations, footprint_bytes
 from feinsum.measure.cases import Case, make_case
 from feinsum.records import TransformSpec, utc_now
 from feinsum.targets.cuda.built import check_launch
-from feinsum.targets.cuda.code import CudaCode, CudaTarget, generated
+from feinsum.targets.cuda.code import CudaCode, CudaLaunch, CudaTarget, generated
 from feinsum.targets.cuda.figures import checked_occupancy, figures_of
 from feinsum.targets.cuda.nvrtc import HEADERS, find_nvrtc
 from feinsum.targets.layout import array_layout, typed
@@ -260,6 +260,7 @@ class Maker:
                     "shared_bytes": launch.shared_bytes,
                     "registers": figures.registers,
                     "occupancy": at_once,
+                    "product": _product(launch, scalars),
                 }
             )
         return {
@@ -303,6 +304,14 @@ def standing_alone(source: str) -> str:
     """A source that includes no file."""
     text = re.sub(r"^\s*#include <.*>\s*$", "", source, flags=re.MULTILINE)
     return "\n".join((HEADERS["stdint.h"], HEADERS["math.h"], text))
+
+
+def _product(launch: CudaLaunch, scalars: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the library is called for in the place of a launch."""
+    product, call = launch.product, launch.call(scalars)
+    if product is None:
+        return None
+    return {"arrays": (product.right, product.left, product.result), "call": call}
 
 
 def _temporaries(code: CudaCode, scalars: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def test_a_call_computes_where_the_operands_are(stand_in, subscripts, shapes):
 @pytest.mark.parametrize(
     ("subscripts", "shapes", "family"),
     [
-        ("ij,jk->ik", [(200, 64), (64, 200)], "gpu_product"),
+        ("ij,jk->ik", [(200, 64), (64, 200)], "gpu_matrices"),
         ("ij->i", [(40, 3000)], "gpu_rows"),
         ("ij->ji", [(50, 70)], "gpu_points"),
         ("ij->", [(90, 170)], "gpu_split_sum"),

@@ -26,6 +26,7 @@ from feinsum.targets.cuda.nvrtc import find_nvrtc
 from feinsum.transforms import applicable_transforms, check_spec, configurations
 from feinsum.transforms.gpu import (
     GPU_ELEMENTS,
+    GPU_MATRICES,
     GPU_MMA,
     GPU_OPERATOR,
     GPU_POINTS,
@@ -58,9 +59,19 @@ SUMS = {
     ),
     "long sum of integers": einsum("i->", array("n", "N", "int32")),
 }
-ALL = {**EINSUMS, **SUMS}
+SHARED = {
+    "shared sums": einsum(
+        "cad,dcb->ab", array("A", (8, "N", 36)), array("B", (36, 8, "M"))
+    ),
+    "shared sums of two rows": batched_einsum(
+        "ki,kj->ij",
+        [[array("A", (130, 21)), array(name, (130, 18))] for name in "BC"],
+    ),
+}
+ALL = {**EINSUMS, **SUMS, **SHARED}
 SMALL = {
     GPU_ELEMENTS: {"elements": 8, "workers": 4, "rows": 2},
+    GPU_MATRICES: {"stacked": 0},
     GPU_MMA: {
         "across": 32,
         "along": 32,
@@ -68,6 +79,8 @@ SMALL = {
         "columns": 16,
         "rows": 16,
         "stages": 2,
+        "cut": 1,
+        "shares": 1,
     },
     GPU_OPERATOR: {"lanes": 16, "columns": 2, "rows": 3},
     GPU_POINTS: {"block": 64},
@@ -91,10 +104,17 @@ CASES = [
     (GPU_ELEMENTS, "copy", {"lane": "element", "stage_matrices": True}),
     (GPU_ELEMENTS, "operand that is summed alone", {"lane": "row",
                                                     "stage_matrices": True}),
+    (GPU_MATRICES, "matrix product", {}),
+    (GPU_MATRICES, "two summed indices", {}),
+    (GPU_MATRICES, "four output indices", {}),
+    (GPU_MATRICES, "in single precision", {}),
+    (GPU_MATRICES, "two rows", {}),
     (GPU_MMA, "matrix product", {"terms": 4, "copies": "registers", "stages": 3}),
     (GPU_MMA, "two summed indices", {"along": 64, "columns": 8, "rows": 32}),
     (GPU_MMA, "four output indices", {"depth": 8, "stages": 3}),
     (GPU_MMA, "two rows", {"terms": 16}),
+    (GPU_MMA, "shared sums", {"depth": 8, "shares": 4}),
+    (GPU_MMA, "shared sums of two rows", {"depth": 8, "shares": 2}),
     (GPU_OPERATOR, "gradient", {"stage_matrix": True, "stage_output": True}),
     (GPU_OPERATOR, "gradient", {"stage_matrix": False, "stage_output": False}),
     (GPU_OPERATOR, "divergence", {"stage_matrix": True, "stage_output": True}),
@@ -120,6 +140,10 @@ LARGE = einsum(
     array("B", (48, 32, 24, 32)),
 )
 """As in suites of coupled cluster."""
+NEED_CUDA = {
+    GPU_MATRICES: "takes CUDA and cuBLAS; take gpu_product",
+    GPU_MMA: "takes CUDA and a GPU of sm_80 or newer",
+}
 IDS = [f"{t.name}-{name}-{k}" for k, (t, name, _) in enumerate(CASES)]
 EXTENTS = (5, 3, 4, 2)
 """Of the size parameters, for work-groups in numpy; no tile divides them."""
@@ -180,8 +204,8 @@ def test_the_same_family_is_right_by_opencl(transform, name, changes):
     case = generated(ALL[name])
     unit = case.apply(spec_of(transform, name, changes))
     sizes = sizes_of(case.einsum, (101, 37, 9, 5))
-    if transform is GPU_MMA:
-        with pytest.raises(BuildError, match="takes CUDA and a GPU of sm_80 or newer"):
+    if transform in NEED_CUDA:
+        with pytest.raises(BuildError, match=NEED_CUDA[transform]):
             compile_kernel(unit, opened(INTEL))
     else:
         case.assert_right(unit, [sizes], INTEL)
@@ -206,9 +230,9 @@ def test_a_gpu_without_tensor_cores_is_told(monkeypatch):
 )
 def test_large_tiles_stay_in_registers(parameters, architecture):
     """Of every start for tensor cores, for indices that take divisions."""
-    (one,) = figures_of_recipe(GPU_MMA.spec(parameters), LARGE, architecture)
-    assert one.figures.spill_bytes == 0
-    assert one.occupancy > 0
+    for one in figures_of_recipe(GPU_MMA.spec(parameters), LARGE, architecture):
+        assert one.figures.spill_bytes == 0
+        assert one.occupancy > 0
 
 
 @needs_nvrtc
@@ -282,6 +306,8 @@ def test_tiles_are_awaited(statement, kind, copies):
 
 CROSSED = einsum("aebf,dfce->abcd", array("A", (6, 8, 4, 5)), array("B", (6, 5, 8, 8)))
 """The last index of one operand is in the middle of the other; the sums fill tiles."""
+IN_PIECES = einsum("dbea,ec->abcd", array("A", (8, 3, 6, 16)), array("B", (6, 24)))
+"""The last index of the first one is not that of the output; the sums are short."""
 TURNED = einsum(
     "aebf,fdec->abcd", array("A", (5, 16, 3, 16)), array("B", (16, 6, 16, 8))
 )
@@ -290,14 +316,18 @@ TURNED = einsum(
 
 @needs_nvrtc
 def test_indices_are_cut_where_operands_are_at_odds(stand_in):
-    """Fours go together, and are copied in twos."""
+    """Pieces go together, and are copied in twos."""
     sides = sides_of(CROSSED, CROSSED.extents)
     assert (sides.summed.indices, sides.summed.cut) == (("e", "f"), "e")
     sides = sides_of(TURNED, TURNED.extents)
     assert (sides.across.indices, sides.across.cut) == (("c", "d"), "c")
-    for e, transform in ((CROSSED, GPU_MMA), (TURNED, GPU_PRODUCT)):
+    assert GPU_MMA.offered(IN_PIECES)["cut"] == (8, 4, 16, 1)
+    for e, transform, changes in (
+        (CROSSED, GPU_MMA, {}), (TURNED, GPU_PRODUCT, {}),
+        (IN_PIECES, GPU_MMA, {"cut": 8}),
+    ):  # fmt: skip
         case = generated(e)
-        unit = case.apply(spec_of(transform, "matrix product", {}))
+        unit = case.apply(spec_of(transform, "matrix product", changes))
         assert "feinsum_copy(2, " in cuda_code(unit.copy(target=CudaTarget())).source
         case.assert_right(unit, [{}], "cuda")
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,16 @@ from feinsum.errors import InvalidRecordError, MeasurementError
 from feinsum.measure.cases import make_case
 from feinsum.predict import predictions
 from feinsum.records import InMemoryStore, TransformSpec
+from feinsum.transforms.gpu import GPU_MATRICES
 from feinsum.tune import bundle_runner, make_problem
 from feinsum.tune.bundle import (
+    Made,
+    Maker,
+    document_of,
     export_bundle,
     read_bundle,
     results_of,
+    write_bundle,
 )
 from feinsum.tune.bundle_candidates import USUAL_GPU, candidates
 from feinsum.tune.bundle_facts import import_results
@@ -138,6 +144,26 @@ def test_a_run_becomes_facts_of_its_gpu(bundle):
         assert fact.environment.software["cupy"] == "0.fake"
     assert run(bundle).returncode == 0
     assert sum("state" in line for line in lines(bundle)) == 12  # nothing again
+
+
+def test_products_of_the_library_travel(tmp_path):
+    """Operands that a launch brings in order, and that are read as they are."""
+    e = einsum("bd,adc->abc", array("B", (21, 16)), array("A", (5, 16, 9)))
+    problem = make_problem(e)
+    case, maker = make_case(problem.einsum, {}), Maker("sm_80")
+    specs = [GPU_MATRICES.spec({"stacked": n}) for n in (0, 1)]
+    made = [maker.candidate(spec, case) for spec in specs]
+    assert [len(one["launches"]) for one in made] == [3, 1]
+    document = {**document_of(problem, case), "baseline": 0, "candidates": made}
+    written = Made(document, maker.files, {})
+    write_bundle(tmp_path / "b", "sm_80", partial(_given, written), [0], n_processes=1)
+    assert run(tmp_path / "b").returncode == 0
+    states = [line.get("state") for line in lines(tmp_path / "b")]
+    assert states.count("tried") == 2
+
+
+def _given(made, _item):
+    return made
 
 
 @pytest.mark.parametrize(

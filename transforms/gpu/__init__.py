@@ -1,6 +1,7 @@
 """Families for GPUs: shared memory, barriers, neighbours at neighbours."""
 
 from feinsum.transforms.gpu.elements import GPU_ELEMENTS
+from feinsum.transforms.gpu.matrices import GPU_MATRICES
 from feinsum.transforms.gpu.mma import GPU_MMA
 from feinsum.transforms.gpu.operators import GPU_OPERATOR
 from feinsum.transforms.gpu.points import GPU_POINTS
@@ -10,6 +11,7 @@ from feinsum.transforms.gpu.split import GPU_SPLIT_SUM
 
 __all__ = [
     "GPU_ELEMENTS",
+    "GPU_MATRICES",
     "GPU_MMA",
     "GPU_OPERATOR",
     "GPU_POINTS",

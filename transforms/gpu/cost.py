@@ -18,8 +18,10 @@ from feinsum.targets.cuda.figures import KernelFigures, multiprocessor_of, occup
 from feinsum.transforms.cost import Gpu, points
 
 __all__ = [
+    "LATENCY_S",
     "LINE_BYTES",
     "OVERHEAD_CYCLES",
+    "UNROLLED",
     "WARP",
     "Launch",
     "factors_of",

@@ -53,13 +53,15 @@ class Flat:
     Attributes:
         indices: only the first may have an extent that is known at run time.
         extents: in terms of the kernel.
-        cut: an index that is cut in fours, which go faster than all others; it may be
+        cut: an index that is cut in pieces, which go faster than all others; it may be
             empty.
+        piece: their length.
     """
 
     indices: tuple[str, ...]
     extents: tuple[Extent, ...]
     cut: str = ""
+    piece: int = CUT
 
     @property
     def parts(self) -> tuple[tuple[str, int, Extent], ...]:
@@ -71,10 +73,10 @@ class Flat:
         found: list[tuple[str, int, Extent]] = []
         for index, extent in zip(self.indices, self.extents, strict=True):
             if index == self.cut and isinstance(extent, int):
-                found.append((index, CUT, extent // CUT))
+                found.append((index, self.piece, extent // self.piece))
             else:
                 found.append((index, 1, extent))
-        return (*found, (self.cut, 1, CUT)) if self.cut else tuple(found)
+        return (*found, (self.cut, 1, self.piece)) if self.cut else tuple(found)
 
     @property
     def size(self) -> str:
@@ -111,10 +113,11 @@ class Flat:
         >>> Flat(("i", "j"), (9, 4)).held(8)
         {'j': 4, 'i': 2}
         """
-        found = {}
-        for index, extent in list(zip(self.indices, self.extents, strict=True))[::-1]:
-            found[index] = min(n_values, int(str(extent)))
-            n_values = -(-n_values // int(str(extent)))
+        found: dict[str, int] = {}
+        for index, _, extent in reversed(self.parts):
+            n = int(str(extent))
+            found[index] = found.get(index, 1) * min(n_values, n)
+            n_values = -(-n_values // n)
         return found
 
 

@@ -10,7 +10,7 @@ from feinsum.transforms.cost import Gpu, distinct_bytes, points
 from feinsum.transforms.gpu.cost import itemsize_of, loads
 from feinsum.transforms.gpu.sides import Sides, sides_of
 
-__all__ = ["library_s", "path_s"]
+__all__ = ["library_s", "path_s", "product_s"]
 
 CALL_S = 1e-5
 """To find and begin a product."""
@@ -43,20 +43,29 @@ def library_s(einsum: BatchedEinsum, gpu: Gpu) -> float | None:
     if sides is None or einsum.batch_size > 1:
         return None
     m, n, k = (flat.number() for flat in (sides.along, sides.across, sides.summed))
-    n_products = sides.batch.number()
+    n_products, itemsize = sides.batch.number(), itemsize_of(einsum)
+    sizes = n_products, m, n, k
+    seconds = product_s(gpu, sizes, itemsize, sum(distinct_bytes(einsum)))
+    return seconds + _copied_bytes(einsum, sides) / gpu.bandwidth_bytes_per_s
+
+
+def product_s(
+    gpu: Gpu, sizes: tuple[int, int, int, int], itemsize: int, n_bytes: float
+) -> float:
+    """Seconds of products of matrices that are in order.
+
+    Args:
+        sizes: products, rows, columns, and terms of a sum.
+        n_bytes: of all arrays.
+    """
+    n_products, m, n, k = sizes
     n_tiles = n_products * -(-m // TILE) * -(-n // TILE) * max(1.0, k / CHUNK)
     share = m / (m + TILE / 4) * n / (n + TILE / 4) * k / (k + TILE / 4)
     share *= PEAK_SHARE * min(1.0, n_tiles / gpu.n_multiprocessors)
-    itemsize = itemsize_of(einsum)
     rate = gpu.matrix_multiply_adds[4 if itemsize <= 4 else 8]
     rate *= gpu.n_multiprocessors * gpu.cycles_per_s
-    moved = sum(distinct_bytes(einsum)) / (BANDWIDTH_SHARE * gpu.bandwidth_bytes_per_s)
-    computed = points(einsum, einsum.indices) / (rate * share)
-    return (
-        CALL_S
-        + max(moved, computed)
-        + _copied_bytes(einsum, sides) / (gpu.bandwidth_bytes_per_s)
-    )
+    moved = n_bytes / (BANDWIDTH_SHARE * gpu.bandwidth_bytes_per_s)
+    return CALL_S + max(moved, n_products * m * n * k / (rate * share))
 
 
 def path_s(einsum: BatchedEinsum, path: Sequence[tuple[int, ...]], gpu: Gpu) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from math import inf
+from math import inf, prod
 
 import loopy as lp
 import numpy as np
@@ -21,7 +21,13 @@ from feinsum.transforms.cost import Machine
 from feinsum.transforms.gpu.cost import LINE_BYTES
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS
 from feinsum.transforms.gpu.shares import points_of
-from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suited
+from feinsum.transforms.gpu.sides import (
+    LEAST_REUSE,
+    pieces_of,
+    sides_of,
+    staged,
+    suited,
+)
 from feinsum.transforms.gpu.tiled_cost import Tiles, tiled_s
 from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
 from feinsum.transforms.gpu.tiles import (
@@ -40,12 +46,20 @@ from feinsum.transforms.primitives.multiply_fragments import (
 )
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
-from feinsum.transforms.roles import number, reuse
+from feinsum.transforms.roles import number, reuse, volume
 
 __all__ = ["GPU_MMA"]
 
 SHARED_BYTES = 163 << 10
 """Of a work-group, on a GPU of sm_80; some newer ones have less, and refuse it."""
+
+GROUPS = 1024
+"""Groups up to which sums are shared."""
+
+MOST_SHARES = 64
+
+LEAST_TILES = 8
+"""Along the summed indices, in each of several shares."""
 
 MOST_SUMS = 64
 """Of a lane, each of two registers of 255."""
@@ -82,6 +96,10 @@ def gpu_mma(
         terms: that one instruction adds to each sum.
         stages: tiles per operand in shared memory at once.
         copies: how arrays reach shared memory, one of ``COPY_WAYS``.
+        cut: values of the first operand's last index that stay together in a tile,
+            where that is not the output's last index.
+        shares: of the tiles along the summed indices, each of which a group has; a
+            second launch adds what they sum. More than one only without batch indices.
     """
     return _Product(t_unit, nest, parameters).written().with_preamble(PRODUCTS).t_unit
 
@@ -187,14 +205,19 @@ class _Product(TiledProduct):
         )  # fmt: skip
         r, h, c, e = (self.unrolled(n) for n in (n_rows, 2, n_columns, 2))
         at_row, at_column = 2 * var(r) + var(h), 2 * var(c) + var(e)
+        value = var(acc)[var(r), var(c), 2 * var(h) + var(e)]
+        loops = (*self.around, r, h, c, e)
+        before = (*rows.statements, *columns.statements)
+        if self.parts.n > 1:
+            self.parts.store(
+                row, value, (rows, at_row), (columns, at_column), loops, before
+            )
+            return
         writer.store(
-            row,
-            var(acc)[var(r), var(c), 2 * var(h) + var(e)],
-            {**self.batch, **rows.at(at_row), **columns.at(at_column)},
-            [*self.around, r, h, c, e],
-            [*rows.statements, *columns.statements],
+            row, value, {**self.batch, **rows.at(at_row), **columns.at(at_column)},
+            loops, before,
             where=(*rows.inside(at_row), *columns.inside(at_column)),
-        )
+        )  # fmt: skip
         writer.note_apart(self.schedule.instructions[row])
 
 
@@ -215,6 +238,15 @@ def _space(workload: Workload) -> Space | None:
     }
 
 
+def _space_with_shares(workload: Workload) -> Space | None:
+    space, einsum = _space(workload), workload.einsum
+    sides = sides_of(einsum, einsum.extents)
+    if space is None or sides is None:
+        return None
+    shares = (1,) if sides.batch.indices else (1, 32, 8, 16, 64, 4, 2)
+    return {**space, "cut": pieces_of(einsum), "shares": shares}
+
+
 def is_double(einsum: BatchedEinsum) -> bool:
     """Whether all operands are of double precision."""
     return {operand.dtype for operand in einsum.operands} == {np.dtype(np.float64)}
@@ -223,7 +255,7 @@ def is_double(einsum: BatchedEinsum) -> bool:
 def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     """Tiles that every such GPU has room for, dealt out evenly."""
     across, along, depth, columns, rows, terms = (
-        number(parameters, name) for name in NAMES[:-2]
+        number(parameters, name) for name in NAMES[:6]
     )
     if across % columns or along % rows or depth % terms:
         return "blocks of a warp and terms of an instruction do not divide the tiles"
@@ -242,7 +274,20 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     return None
 
 
-NAMES = ("across", "along", "depth", "columns", "rows", "terms", "stages", "copies")
+def _constraint_with_shares(workload: Workload, parameters: Parameters) -> str | None:
+    """Sums that are long enough to share, and all of the former."""
+    shares, depth = number(parameters, "shares"), number(parameters, "depth")
+    einsum = workload.known
+    n_tiles = volume(einsum, tuple(einsum.summation_indices)) // depth
+    if shares > 1 and n_tiles < LEAST_TILES * shares:
+        return f"{n_tiles} tiles of a sum, expected {LEAST_TILES} for each share"
+    return _constraint(workload, parameters)
+
+
+NAMES = (
+    "across", "along", "depth", "columns", "rows", "terms", "stages", "copies", "cut",
+    "shares",
+)  # fmt: skip
 
 
 def _shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
@@ -268,31 +313,63 @@ TRIED = (
     (128, 128, 16, 64, 32, 8, 3, COPY_WAYS[0]),
     (32, 128, 16, 32, 32, 4, 3, COPY_WAYS[0]),
 )
-"""Values of ``NAMES`` with which searches begin. The first six were the fastest of 35
-of 39 contractions of TCCG on an H100.
+"""Values of the first of ``NAMES`` with which searches begin. The first six were the
+fastest of 35 of 39 contractions of TCCG on an H100.
 """
 
 
 def _starts(workload: Workload) -> tuple[Parameters, ...]:
-    return suited(workload, NAMES, TRIED, _constraint)
+    """With the longest pieces, and shares that make two rounds of groups on a GPU."""
+    einsum = workload.known
+    cut = pieces_of(workload.einsum)[0]
+    tried = [(*values, cut, _shares(einsum, *values[:3])) for values in TRIED]
+    return suited(workload, NAMES, tried, _constraint_with_shares)
+
+
+def _shares(einsum: BatchedEinsum, across: int, along: int, depth: int) -> int:
+    sides = sides_of(einsum, einsum.extents)
+    assert sides is not None
+    n_groups = prod(
+        -(-volume(einsum, flat.indices) // tile)
+        for flat, tile in ((sides.across, across), (sides.along, along))
+    )
+    n_tiles = volume(einsum, sides.summed.indices) // depth
+    shares = 1
+    while (
+        not sides.batch.indices
+        and shares < MOST_SHARES
+        and 2 * shares * n_groups <= GROUPS
+        and 2 * shares * LEAST_TILES <= n_tiles
+    ):
+        shares *= 2
+    return shares
 
 
 def _proposals(workload: Workload) -> Iterable[Parameters]:
     """Every tile, for the cost to choose from, and where searches begin."""
-    space = _space(workload)
+    space = _space_with_shares(workload)
     if space is None:
         return
     yield from _starts(workload)
-    fewer = {**space, "depth": (16,), "terms": (8,), "stages": (3,),
-             "copies": COPY_WAYS[:1]}  # fmt: skip
-    yield from choices(fewer)
+    yield from choices(
+        {
+            **space,
+            "depth": (16,),
+            "terms": (8,),
+            "stages": (3,),
+            "copies": COPY_WAYS[:1],
+            "cut": space["cut"][:1],
+            "shares": (1,),
+        }
+    )
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
     """In a step of a sum, a warp reads the sides of its block from shared memory."""
     across, along, depth, columns, rows, terms, stages = (
-        number(parameters, name) for name in NAMES[:-1]
+        number(parameters, name) for name in NAMES[:7]
     )
+    cut, shares = (number(parameters, name) for name in NAMES[8:])
     gpu = machine.gpu
     assert gpu is not None
     if gpu.matrix_multiply_adds[8] <= gpu.multiply_adds[8]:
@@ -302,7 +379,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     return tiled_s(
         einsum,
         machine,
-        Tiles(across, along, depth, stages),
+        Tiles(across, along, depth, stages, cut, shares),
         n_items=WARP * (across // columns) * (along // rows),
         cycles=n_rows * ((rows + columns) * 8 / LINE_BYTES + 1 / terms),
         shared_bytes=_shared_bytes(einsum, parameters),
@@ -312,14 +389,25 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     )
 
 
-GPU_MMA = register(
+register(
     Transform(
         "gpu_mma",
         1,
-        "products of two operands on tensor cores of double precision",
+        "products on tensor cores, as before sums were shared",
         _space,
         gpu_mma,
         _constraint,
+        devices=GPUS,
+    )
+)
+GPU_MMA = register(
+    Transform(
+        "gpu_mma",
+        2,
+        "products of two operands on tensor cores of double precision",
+        _space_with_shares,
+        gpu_mma,
+        _constraint_with_shares,
         devices=GPUS,
         starts=_starts,
         cost=_cost,

@@ -13,6 +13,7 @@ from feinsum.transforms.roles import number, volume
 __all__ = [
     "LEAST_REUSE",
     "Sides",
+    "pieces_of",
     "place_in",
     "sides_of",
     "size_of",
@@ -23,6 +24,9 @@ __all__ = [
 
 LONG_SUM = 256
 """Terms of a sum, from which loads count more than stores."""
+
+PIECES = (8, 4, 16)
+"""Values of an operand's last index that stay together in a tile."""
 
 SHORT = 32
 """The length of tiles that are for short sides."""
@@ -51,8 +55,15 @@ class Sides:
     first: int
 
 
-def sides_of(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> Sides | None:
+def sides_of(
+    einsum: BatchedEinsum, extents: Mapping[str, Extent], piece: int | None = None
+) -> Sides | None:
     """The sides of a product of two operands; None if it is none.
+
+    Args:
+        piece: in pieces of which length the operand that has ``across`` may be read,
+            where its last index is not that of the output; by default fours, if sums
+            are long.
 
     >>> from feinsum import array, einsum
     >>> product = einsum("bik,bkj->bij", array("A", (9, 8, 7)), array("B", (9, 7, 6)))
@@ -82,18 +93,30 @@ def sides_of(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> Sides | No
     batch, across, along, summed = (flat for flat in flats if flat is not None)
     for end in ends:
         summed = _cut(summed, end)
-    if volume(einsum, summed.indices) >= LONG_SUM:
-        across = _cut(across, ends[first])
+    if piece is None:
+        piece = CUT if volume(einsum, summed.indices) >= LONG_SUM else 1
+    if piece > 1:
+        across = _cut(across, ends[first], piece)
     return Sides(batch, across, along, summed, first)
 
 
-def _cut(flat: Flat, end: IndexList) -> Flat:
-    """With the last index of an operand in fours, if that is not the fastest one."""
+def _cut(flat: Flat, end: IndexList, piece: int = CUT) -> Flat:
+    """With the last index of an operand in pieces, if that is not the fastest one."""
     if flat.cut or not end or end[0] not in flat.indices[:-1]:
         return flat
     extent = dict(zip(flat.indices, flat.extents, strict=True))[end[0]]
-    is_even = isinstance(extent, int) and extent % CUT == 0
-    return replace(flat, cut=end[0]) if is_even else flat
+    is_even = isinstance(extent, int) and extent % piece == 0
+    return replace(flat, cut=end[0], piece=piece) if is_even else flat
+
+
+def pieces_of(einsum: BatchedEinsum) -> tuple[int, ...]:
+    """Lengths of the pieces that an operand may be read in; see :func:`sides_of`."""
+    cuts = {
+        piece: sides.across.cut
+        for piece in PIECES
+        if (sides := sides_of(einsum, einsum.extents, piece)) is not None
+    }
+    return (*(piece for piece, cut in cuts.items() if cut), 1)
 
 
 def place_in(einsum: BatchedEinsum) -> Callable[[str], tuple[bool, int, str]]:

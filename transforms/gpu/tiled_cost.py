@@ -6,9 +6,11 @@ from math import inf
 from typing import NamedTuple
 
 from feinsum.ir import BatchedEinsum
-from feinsum.transforms.cost import Machine, distinct_bytes
+from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.gpu.cost import (
+    LATENCY_S,
     LINE_BYTES,
+    UNROLLED,
     WARP,
     Launch,
     itemsize_of,
@@ -26,12 +28,19 @@ MOST_REGISTERS = 255
 
 
 class Tiles(NamedTuple):
-    """Lengths of the tiles; ``stages`` of them are in shared memory at once."""
+    """Lengths of the tiles; ``stages`` of them are in shared memory at once.
+
+    Attributes:
+        piece: see :func:`feinsum.transforms.gpu.sides.sides_of`.
+        shares: of the tiles along the summed indices.
+    """
 
     across: int
     along: int
     depth: int
     stages: int
+    piece: int | None = None
+    shares: int = 1
 
 
 def tiled_s(
@@ -53,15 +62,19 @@ def tiled_s(
         cycles: in which a warp begins to read what it needs for a step of the sum.
         registers, chains: see :class:`feinsum.transforms.gpu.cost.Launch`.
     """
-    gpu, sides = machine.gpu, sides_of(einsum, einsum.extents)
+    gpu, sides = machine.gpu, sides_of(einsum, einsum.extents, tiles.piece)
     assert gpu is not None
     assert sides is not None
     if registers > MOST_REGISTERS:
         return inf
-    n_tiles = -(-sides.summed.number() // tiles.depth)
-    n_groups = sides.batch.number() * (
-        -(-sides.across.number() // tiles.across)
-        * -(-sides.along.number() // tiles.along)
+    n_tiles = -(-sides.summed.number() // (tiles.depth * tiles.shares))
+    n_groups = (
+        sides.batch.number()
+        * tiles.shares
+        * (
+            -(-sides.across.number() // tiles.across)
+            * -(-sides.along.number() // tiles.along)
+        )
     )
     itemsize, n_rows = itemsize_of(einsum), einsum.batch_size
     held = {
@@ -73,7 +86,7 @@ def tiled_s(
     out = read_bytes(einsum, einsum.output, itemsize, held) * n_rows
     requests = 2 * tile_bytes / LINE_BYTES + n_items / WARP * tiles.depth * cycles
     entries = tiles.depth * tiles.across * tiles.along
-    return launch_s(
+    product_s = launch_s(
         gpu,
         Launch(
             n_groups=n_groups,
@@ -90,3 +103,15 @@ def tiled_s(
             is_on_tensor_cores=is_on_tensor_cores,
         ),
     )
+    return product_s + _parts_s(einsum, machine, tiles.shares)
+
+
+def _parts_s(einsum: BatchedEinsum, machine: Machine, shares: int) -> float:
+    """To write parts of sums, and to add them in a second launch."""
+    gpu = machine.gpu
+    assert gpu is not None
+    if shares == 1:
+        return 0.0
+    n_bytes = points(einsum, einsum.output) * itemsize_of(einsum) * einsum.batch_size
+    rate = gpu.bandwidth_bytes_per_s
+    return gpu.launch_s + LATENCY_S * shares / UNROLLED + 2 * shares * n_bytes / rate

@@ -11,6 +11,7 @@ from pymbolic import var
 from feinsum.errors import TransformError
 from feinsum.raising import LoopNest
 from feinsum.transforms.gpu.grid import Flat
+from feinsum.transforms.gpu.parts import Parts
 from feinsum.transforms.gpu.sides import Sides, sides_of, size_of
 from feinsum.transforms.gpu.tiles import Items, Key, Side, Tiled, TileWriter
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
@@ -38,7 +39,8 @@ class TiledProduct(ABC):
         self, t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
     ) -> None:
         self.schedule = schedule = begin(t_unit, nest)
-        sides = sides_of(nest.einsum, schedule.extents)
+        piece = number(parameters, "cut") if "cut" in parameters else None
+        sides = sides_of(nest.einsum, schedule.extents, piece)
         if sides is None:
             raise TransformError(
                 f"{nest.einsum.subscripts} is not a product of two operands with an "
@@ -58,11 +60,15 @@ class TiledProduct(ABC):
             )
         )
         grid = (*batch, self.across.group, self.along.group)
+        shares = number(parameters, "shares") if "shares" in parameters else 1
+        self.parts = Parts(writer, self.across, self.along, shares)
+        if shares > 1:
+            grid = (*grid, self.parts.share)
         self.tiles = TileWriter(
             writer, self.items(parameters), sides.summed, self.depth, self.batch, grid,
             stages=number(parameters, "stages"),
             is_copied=parameters["copies"] == COPY_WAYS[0],
-            keeps_order=self.keeps_order,
+            keeps_order=self.keeps_order, dealt=self.parts.dealt,
         )  # fmt: skip
         self.around = self.tiles.around
 
@@ -78,6 +84,7 @@ class TiledProduct(ABC):
             wanted[row[first], True] = row[first], self.across
             wanted[row[1 - first], False] = row[1 - first], self.along
         self.tiles.multiplied(wanted, self._sums)
+        self.parts.add()
         return self.writer.finished().with_preamble(COPIES)
 
     def _sums(

@@ -38,6 +38,7 @@ Key: TypeAlias = tuple[str, bool]
 
 __all__ = [
     "PADDING",
+    "Dealt",
     "Items",
     "Key",
     "Side",
@@ -113,6 +114,27 @@ class Side:
     @property
     def start(self) -> Expression:
         return self.tile * var(self.group)
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Every so many-th tile along the summed indices, from one on.
+
+    Attributes:
+        share: the iname of the first one; empty for zero.
+        n: in how many shares they are dealt out.
+    """
+
+    share: str = ""
+    n: int = 1
+
+    @property
+    def text(self) -> str:
+        """A tile by its number in a share, in isl's syntax with ``{}`` for that."""
+        return f"{self.share} + {self.n}*{{}}" if self.share else "{}"
+
+    def tile(self, number: Expression) -> Expression:
+        return p.Sum((var(self.share), self.n * number)) if self.share else number
 
 
 @dataclass(frozen=True)
@@ -205,6 +227,7 @@ class TileWriter:
         is_copied: whether arrays are copied; else they are treated as functions.
         keeps_order: whether entries that are neighbours in an operand are so in its
             tile; else those are that are not along the summed indices.
+        dealt: which tiles a group has; by default all.
     """
 
     def __init__(
@@ -219,8 +242,9 @@ class TileWriter:
         stages: int,
         is_copied: bool,
         keeps_order: bool,
+        dealt: Dealt | None = None,
     ) -> None:
-        self.writer, self.items = writer, items
+        self.writer, self.items, self.dealt = writer, items, dealt or Dealt()
         self.summed, self.depth, self.batch = summed, depth, batch
         self.stages, self.is_copied, self.keeps_order = stages, is_copied, keeps_order
         self.around = (*grid, *reversed(items.inames))
@@ -252,7 +276,9 @@ class TileWriter:
             for load in loads.values()
         ]
         closed = self._closed([*self.around, early], first)
-        tile = writer.loop("tile", f"{self.depth}*{{}} < {self.summed.size}")
+        tile = writer.loop(
+            "tile", f"{self.depth}*({self.dealt.text}) < {self.summed.size}"
+        )
         loops = (*self.around, tile)
         now, set_now = writer.place("now", p.Remainder(var(tile), self.stages), loops)
         later = p.Sum((var(tile), n_ahead))
@@ -348,7 +374,8 @@ class TileWriter:
     ) -> _Steps:
         """The points of a tile, which may be beyond the last, for a work-item."""
         deep = points_of(
-            self.writer, self.summed, load.deep.n, load.deep.after(self.depth * tile),
+            self.writer, self.summed, load.deep.n,
+            load.deep.after(self.depth * self.dealt.tile(tile)),
             loops, [*load.dealt, *after], tile=None,
         )  # fmt: skip
         k, s = (

@@ -134,8 +134,10 @@ class NestWriter:
         value: Expression,
         loops: Sequence[str],
         after: Collection[str] = (),
+        *,
+        where: Collection[Expression] = (),
     ) -> str:
-        """A statement in ``loops``, outermost first; its id."""
+        """A statement in ``loops``, outermost first, where all conditions hold."""
         insn_id = str(self._unused_ids(stem))
         self._add(
             lp.Assignment(
@@ -144,6 +146,7 @@ class NestWriter:
                 id=insn_id,
                 within_inames=frozenset(loops),
                 depends_on=frozenset(after) | self._before,
+                predicates=frozenset(where),
             ),
             loops,
         )
@@ -174,6 +177,16 @@ class NestWriter:
         insn_id = str(self._unused_ids(stem))
         self._add(build(insn_id, loops, frozenset(after) | self._before), loops)
         return insn_id
+
+    def replace(
+        self,
+        row: int,
+        build: Callable[[str, Sequence[str], frozenset[str]], lp.InstructionBase],
+        after: Collection[str],
+    ) -> None:
+        """A statement of another kind, without loops, in the place of a row."""
+        insn_id = self.schedule.instructions[row]
+        self._add(build(insn_id, (), frozenset(after) | self._before), ())
 
     def barrier(self, loops: Sequence[str], after: Collection[str]) -> str:
         """All work-items of a group wait for each other."""

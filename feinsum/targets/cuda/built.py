@@ -25,6 +25,7 @@ from feinsum.targets.cuda.figures import (
     multiprocessor_of,
 )
 from feinsum.targets.cuda.nvrtc import CudaBinary
+from feinsum.targets.cuda.products import BlasCall
 from feinsum.targets.layout import Layout, array_layout, entry_kernel
 from feinsum.targets.protocol import Timer
 from feinsum.variables import CUDA_CACHE_VARIABLE
@@ -93,6 +94,7 @@ class _Sized(NamedTuple):
     function: Any
     grid: list[int]
     block: list[int]
+    call: BlasCall | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,27 +162,49 @@ class CudaBuilt:
     def _steps(
         self, sized: Sequence[_Sized], values: Mapping[str, Any], stream: Any
     ) -> list[Callable[[], None]]:
-        return [
-            partial(
-                self.opened.session.launch,
-                one.function, one.grid, one.block,
-                [self._passed(name, values[name]) for name in one.launch.arguments],
-                one.launch.shared_bytes, stream,
-            )
-            for one in sized
-        ]  # fmt: skip
+        session = self.opened.session
+
+        def step(one: _Sized) -> Callable[[], None]:
+            product = one.launch.product
+            if product is not None and one.call is not None:
+                first, second, result = (
+                    self._passed(name, values[name])
+                    for name in (product.right, product.left, product.result)
+                )
+                return partial(
+                    session.multiply, one.call, first, second, result, stream
+                )
+            given = [self._passed(name, values[name]) for name in one.launch.arguments]
+            return partial(
+                session.launch,
+                one.function, one.grid, one.block, given, one.launch.shared_bytes,
+                stream,
+            )  # fmt: skip
+
+        return list(map(step, sized))
 
     def _sized(self, scalars: Mapping[str, Any]) -> list[_Sized]:
         """The launches that have a work-group."""
         found = [
-            _Sized(launch, function, *launch.sizes(scalars))
+            _Sized(launch, function, *launch.sizes(scalars), launch.call(scalars))
             for launch, function in zip(self.code.launches, self.functions, strict=True)
         ]
         return [one for one in found if prod(one.grid)]
 
     def repeated(self, arguments: Mapping[str, Any], n: int) -> Callable[[], None]:
-        """``n`` runs as one graph, which the GPU starts without the host."""
-        return self.opened.session.repeated(self.launcher(arguments), n)
+        """``n`` runs as one graph, which the GPU starts without the host.
+
+        CuPy captures no calls of cuBLAS: runs with these are made one by one.
+        """
+        run = self.launcher(arguments)
+        if all(launch.product is None for launch in self.code.launches):
+            return self.opened.session.repeated(run, n)
+
+        def runs() -> None:
+            for _ in range(n):
+                run()
+
+        return runs
 
     def caller(
         self, names: Sequence[str], constants: Mapping[str, Any], place: Any = None

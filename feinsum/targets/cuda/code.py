@@ -30,6 +30,7 @@ from loopy.types import NumpyType
 from pymbolic.mapper.evaluator import evaluate
 
 from feinsum.errors import BuildError
+from feinsum.targets.cuda.products import BlasCall, MatrixProduct
 from feinsum.targets.cuda.vectors import PREAMBLE, VECTORS, vector_name
 from feinsum.targets.layout import entry_kernel
 from feinsum.targets.quicker import quicker
@@ -202,6 +203,7 @@ class CudaLaunch:
         shared_bytes: of the shared memory that is asked for at the launch.
         static_bytes: of the shared memory that its source declares.
         least_capability: the compute capability that it takes, as a number.
+        product: what the library is called for in its place.
     """
 
     name: str
@@ -211,19 +213,25 @@ class CudaLaunch:
     shared_bytes: int
     static_bytes: int
     least_capability: int = 0
+    product: MatrixProduct | None = None
 
     def sizes(self, scalars: Mapping[str, Any]) -> tuple[list[int], list[int]]:
         """Grid and block for the values of the scalars."""
-        values = {name: int(n) for name, n in scalars.items() if _is_integer(n)}
+        values = _integers(scalars)
         grid, block = (
             [int(evaluate(extent, values)) for extent in part]
             for part in (self.grid, self.block)
         )
         return grid, block
 
+    def call(self, scalars: Mapping[str, Any]) -> BlasCall | None:
+        """The product for the values of the scalars."""
+        return None if self.product is None else self.product.call(_integers(scalars))
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, (int, np.integer))
+
+def _integers(scalars: Mapping[str, Any]) -> dict[str, int]:
+    integers = (int, np.integer)
+    return {name: int(n) for name, n in scalars.items() if isinstance(n, integers)}
 
 
 @dataclass(frozen=True)
@@ -289,6 +297,11 @@ def _launch(kernel: Any, callables: Any, at: int, capability: int) -> CudaLaunch
     grid, block = kernel.get_grid_sizes_for_insn_ids_as_exprs(ids, callables)
     _, n_bytes = _shared_places(kernel, at)
     is_large = n_bytes > STATIC_SHARED_BYTES
+    products = [
+        tag
+        for insn_id in ids
+        for tag in kernel.id_to_insn[insn_id].tags_of_type(MatrixProduct)
+    ]
     return CudaLaunch(
         name,
         tuple(get_subkernel_arg_info(kernel, name).passed_names),
@@ -297,6 +310,7 @@ def _launch(kernel: Any, callables: Any, at: int, capability: int) -> CudaLaunch
         n_bytes if is_large else 0,
         0 if is_large else n_bytes,
         capability,
+        products[0] if products else None,
     )
 
 

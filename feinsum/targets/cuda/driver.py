@@ -17,6 +17,7 @@ import numpy as np
 
 from feinsum.errors import DeviceUnavailableError, MeasurementError
 from feinsum.targets.cuda.nvrtc import INSTALL_HINT, CudaBinary
+from feinsum.targets.cuda.products import BlasCall
 from feinsum.targets.messages import first_lines
 from feinsum.targets.protocol import Array
 
@@ -97,6 +98,12 @@ class Session(Protocol):
         shared_bytes: int,
         stream: Any = None,
     ) -> None: ...
+
+    def multiply(
+        self, call: BlasCall, first: Any, second: Any, result: Any, stream: Any = None
+    ) -> None:
+        """A stack of products of matrices, by cuBLAS."""
+        ...
 
     def synchronize(self) -> None: ...
 
@@ -359,6 +366,22 @@ class CupySession:
             function(
                 tuple(grid), tuple(block), tuple(arguments),
                 shared_mem=shared_bytes, stream=self._on(stream),
+            )  # fmt: skip
+
+    def multiply(
+        self, call: BlasCall, first: Any, second: Any, result: Any, stream: Any = None
+    ) -> None:
+        cupy = _cupy()
+        library = importlib.import_module("cupy_backends.cuda.libs.cublas")
+        gemm = library.dgemmStridedBatched
+        if result.dtype == np.float32:
+            gemm = library.sgemmStridedBatched
+        one, zero = np.ones(1, result.dtype), np.zeros(1, result.dtype)
+        with cuda_errors("cuBLAS failed"), self.device, self._on(stream):
+            gemm(
+                cupy.cuda.device.get_cublas_handle(), *call[:5], one.ctypes.data,
+                first.data.ptr, *call[5:7], second.data.ptr, *call[7:9],
+                zero.ctypes.data, result.data.ptr, *call[9:],
             )  # fmt: skip
 
     def synchronize(self) -> None:

@@ -6,6 +6,7 @@ import loopy as lp
 import numpy as np
 import pytest
 
+from feinsum import array, einsum
 from feinsum.errors import BuildError, MeasurementError
 from feinsum.measure import compile_kernel
 from feinsum.records import TransformSpec
@@ -224,6 +225,19 @@ def test_repeated_runs_are_one_graph(stand_in):
     before = len(opened.session.launches)
     compiled.built.repeated(arguments, 5)()
     assert len(opened.session.launches) - before == 5
+
+
+def test_repeated_products_of_the_library_are_made_one_by_one(stand_in):
+    """CuPy captures none."""
+    case = generated(einsum("ik,kj->ij", array("A", (30, 20)), array("B", (20, 50))))
+    unit = case.apply(TransformSpec("gpu_matrices", 1, {"stacked": 0}))
+    compiled = compile_kernel(unit, opened := open_device("cuda"))
+    arguments, expected, _ = case._reference({})
+    bound = compiled.bind(arguments)
+    slots = {k: getattr(s, "array", s) for k, s in bound.slots.items()}
+    compiled.built.repeated(slots, 3)()
+    assert opened.session.launches[-3:] == ["library"] * 3
+    assert np.allclose(bound.read()["out"], expected["out"])
 
 
 @pytest.mark.parametrize("architecture", ["sm_70", "sm_80", "sm_90"])

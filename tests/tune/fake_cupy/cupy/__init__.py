@@ -30,6 +30,7 @@ class CUDADriverError(Exception):
 class ndarray:  # noqa: N801
     def __init__(self, host):
         self.host, self.data, self.nbytes = host, self, host.nbytes
+        self.dtype, self.ptr = host.dtype, host.ctypes.data
 
     def memset(self, byte, n_bytes):
         ctypes.memset(self.host.ctypes.data, byte, n_bytes)
@@ -106,6 +107,7 @@ def _properties(_device):
 cuda = SimpleNamespace(
     get_current_stream=lambda: SimpleNamespace(synchronize=lambda: None),
     Event=_Event,
+    device=SimpleNamespace(get_cublas_handle=lambda: 7),
     get_elapsed_time=lambda first, last: 1e3 * (last.at - first.at),
     runtime=SimpleNamespace(
         CUDARuntimeError=CUDARuntimeError,
