@@ -243,8 +243,14 @@ def _space_with_shares(workload: Workload) -> Space | None:
     sides = sides_of(einsum, einsum.extents)
     if space is None or sides is None:
         return None
-    shares = (1,) if sides.batch.indices else (1, 32, 8, 16, 64, 4, 2)
-    return {**space, "cut": pieces_of(einsum), "shares": shares}
+    return {
+        **space,
+        "across": (*space["across"], 80),
+        "along": (*space["along"], 80),
+        "columns": (*space["columns"], 40, 80),
+        "cut": pieces_of(einsum),
+        "shares": (1,) if sides.batch.indices else (1, 32, 8, 16, 64, 4, 2),
+    }
 
 
 def is_double(einsum: BatchedEinsum) -> bool:
