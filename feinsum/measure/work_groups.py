@@ -48,6 +48,7 @@ from feinsum.transforms.primitives.multiply_fragments import (
     WARP,
     FragmentProduct,
 )
+from feinsum.transforms.primitives.store_lanes import LaneStore
 
 __all__ = ["Execution", "Race", "execute_groups", "scheduled"]
 
@@ -365,6 +366,7 @@ class _Group:
         return {
             FragmentProduct: self._multiply,
             MatrixProduct: self._multiply_matrices,
+            LaneStore: self._store_lanes,
             AsyncCopy: self._copy,
             CloseGroup: self._close_group,
             AwaitGroups: self._await_groups,
@@ -379,15 +381,30 @@ class _Group:
         for lane in range(copy.lanes):
             places = self.private[at][who] + lane
             origins = np.where(inside, self.private[begin][who] + lane, 0)
-            size = self.array(array).size
-            if ((origins < 0) | (origins >= size)).any():
-                raise MeasurementError(
-                    f"{array!r} has {size} entries, a work-item copies others"
-                )
+            self._check_places(array, origins, self.array(array).size)
             values = np.where(inside, self.array(array).reshape(-1)[origins], 0)
             self._note_groups(array, origins, is_written=False)
             self._note_copies(tile, places, who)
             self.copies[-1].append((tile, places, who, values))
+
+    def _store_lanes(self, insn: Any, store: LaneStore) -> None:
+        """Each lane as a statement of its own would."""
+        (target, at), (source, begin) = store.target, store.source
+        mask = self.mask & self._is_inside(frozenset(insn.within_inames))
+        mask = mask & (self.private[store.inside] != 0)
+        held = self.private[source].reshape(self.n_items, -1)
+        items, size = np.arange(self.n_items), self.array(target).size
+        for lane in range(store.lanes):
+            places = np.where(mask, self.private[at] + lane, 0)
+            self._check_places(target, places, size)
+            values = held[items, self.private[begin] + lane]
+            self._put(target, places, values, mask)
+
+    def _check_places(self, name: str, places: Array, size: int) -> None:
+        if ((places < 0) | (places >= size)).any():
+            raise MeasurementError(
+                f"{name!r} has {size} entries, a work-item moves others"
+            )
 
     def _note_copies(self, tile: str, places: Array, who: Array) -> None:
         for kind, found in zip(
@@ -469,7 +486,11 @@ class _Group:
     def write(
         self, name: str, indices: Sequence[Any], values: Array, mask: Array
     ) -> None:
-        places = self._places(name, indices, mask)[mask]
+        self._put(name, self._places(name, indices, mask), values, mask)
+
+    def _put(self, name: str, places: Array, values: Array, mask: Array) -> None:
+        """Write at places in C order."""
+        places = places[mask]
         if name not in self.private:
             written, read = self.notes[name].writes(places, np.flatnonzero(mask))
             self._note(name, written, "write-write")

@@ -59,7 +59,11 @@ SUMS = {
     ),
     "long sum of integers": einsum("i->", array("n", "N", "int32")),
 }
-SHARED = {
+PRODUCTS = {
+    "in pieces": einsum(
+        "dbea,ec->abcd", array("A", (16, 3, 6, 16)), array("B", (6, 24))
+    ),
+    "of even rows": einsum("ki,kj->ij", array("A", (21, 35)), array("B", (21, 38))),
     "shared sums": einsum(
         "cad,dcb->ab", array("A", (8, "N", 36)), array("B", (36, 8, "M"))
     ),
@@ -68,7 +72,7 @@ SHARED = {
         [[array("A", (130, 21)), array(name, (130, 18))] for name in "BC"],
     ),
 }
-ALL = {**EINSUMS, **SUMS, **SHARED}
+ALL = {**EINSUMS, **SUMS, **PRODUCTS}
 SMALL = {
     GPU_ELEMENTS: {"elements": 8, "workers": 4, "rows": 2},
     GPU_MATRICES: {"stacked": 0},
@@ -113,6 +117,8 @@ CASES = [
     (GPU_MMA, "two summed indices", {"along": 64, "columns": 8, "rows": 32}),
     (GPU_MMA, "four output indices", {"depth": 8, "stages": 3}),
     (GPU_MMA, "two rows", {"terms": 16}),
+    (GPU_MMA, "in pieces", {"cut": 4, "copies": "registers", "depth": 8}),
+    (GPU_MMA, "of even rows", {}),
     (GPU_MMA, "shared sums", {"depth": 8, "shares": 4}),
     (GPU_MMA, "shared sums of two rows", {"depth": 8, "shares": 2}),
     (GPU_OPERATOR, "gradient", {"stage_matrix": True, "stage_output": True}),
@@ -306,8 +312,6 @@ def test_tiles_are_awaited(statement, kind, copies):
 
 CROSSED = einsum("aebf,dfce->abcd", array("A", (6, 8, 4, 5)), array("B", (6, 5, 8, 8)))
 """The last index of one operand is in the middle of the other; the sums fill tiles."""
-IN_PIECES = einsum("dbea,ec->abcd", array("A", (8, 3, 6, 16)), array("B", (6, 24)))
-"""The last index of the first one is not that of the output; the sums are short."""
 TURNED = einsum(
     "aebf,fdec->abcd", array("A", (5, 16, 3, 16)), array("B", (16, 6, 16, 8))
 )
@@ -321,10 +325,10 @@ def test_indices_are_cut_where_operands_are_at_odds(stand_in):
     assert (sides.summed.indices, sides.summed.cut) == (("e", "f"), "e")
     sides = sides_of(TURNED, TURNED.extents)
     assert (sides.across.indices, sides.across.cut) == (("c", "d"), "c")
-    assert GPU_MMA.offered(IN_PIECES)["cut"] == (8, 4, 16, 1)
+    assert GPU_MMA.offered(ALL["in pieces"])["cut"] == (8, 4, 16, 1)
     for e, transform, changes in (
         (CROSSED, GPU_MMA, {}), (TURNED, GPU_PRODUCT, {}),
-        (IN_PIECES, GPU_MMA, {"cut": 8}),
+        (ALL["in pieces"], GPU_MMA, {"cut": 8}),
     ):  # fmt: skip
         case = generated(e)
         unit = case.apply(spec_of(transform, "matrix product", changes))

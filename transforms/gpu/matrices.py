@@ -209,7 +209,7 @@ class _Products:
         )  # fmt: skip
         build = partial(multiply_matrices, product, len(order))
         if direct:
-            writer.replace(k, build, self.after)
+            writer.replace(k, build, (), self.after)
             return
         step = writer.add("multiply", build, (), self.after)
         self.after = (*self.after, step, writer.launch_end([step]))
@@ -235,17 +235,10 @@ class _Products:
     def _result_of(self, k: int) -> str | None:
         """The array that takes the products of a row as they are."""
         schedule, order = self.schedule, self.plan.result
+        if not schedule.is_sum(k):
+            return None
         statement = schedule.kernel.id_to_insn[schedule.instructions[k]]
         inames = [schedule.inames[i] for i in order]
-        scale = schedule.scales[k]
-        is_sum = isinstance(scale, int) and scale == 1
-        if (
-            not is_sum
-            or schedule.is_shifted(statement.id)
-            or statement.predicates
-            or statement.within_inames != {*inames}
-        ):
-            return None
         extents = [schedule.extents[i] for i in order]
         return whole_array(schedule.kernel, statement.assignee, inames, extents)
 

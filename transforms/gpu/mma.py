@@ -12,6 +12,7 @@ from math import inf, prod
 
 import loopy as lp
 import numpy as np
+from loopy.symbolic import get_dependencies
 from pymbolic import primitives as p
 from pymbolic import var
 
@@ -20,7 +21,7 @@ from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.gpu.cost import LINE_BYTES
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS
-from feinsum.transforms.gpu.shares import points_of
+from feinsum.transforms.gpu.shares import Points, points_of
 from feinsum.transforms.gpu.sides import (
     LEAST_REUSE,
     pieces_of,
@@ -33,6 +34,7 @@ from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
 from feinsum.transforms.gpu.tiles import (
     Items,
     Tiled,
+    Turn,
     tile_entries,
     uneven_tile,
 )
@@ -44,7 +46,8 @@ from feinsum.transforms.primitives.multiply_fragments import (
     FragmentProduct,
     multiply_fragments,
 )
-from feinsum.transforms.primitives.schedule import Expression, Names
+from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
+from feinsum.transforms.primitives.store_lanes import STORES
 from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
 from feinsum.transforms.roles import number, reuse, volume
 
@@ -101,7 +104,8 @@ def gpu_mma(
         shares: of the tiles along the summed indices, each of which a group has; a
             second launch adds what they sum. More than one only without batch indices.
     """
-    return _Product(t_unit, nest, parameters).written().with_preamble(PRODUCTS).t_unit
+    schedule = _Product(t_unit, nest, parameters).written()
+    return schedule.with_preamble(PRODUCTS).with_preamble(STORES).t_unit
 
 
 class _Product(TiledProduct):
@@ -110,6 +114,7 @@ class _Product(TiledProduct):
     keeps_order = True
 
     def items(self, parameters: Parameters) -> Items:
+        self.has_pairs = "shares" in parameters
         self.terms, self.rows, self.columns = (
             number(parameters, name) for name in ("terms", "rows", "columns")
         )
@@ -191,34 +196,78 @@ class _Product(TiledProduct):
         x, y = self.across, self.along
         n_rows, n_columns = self.rows // ROWS, self.columns // COLUMNS
         down = p.Sum((y.start, self.rows * var(self.warp_along), g))
-        right = p.Sum((x.start, self.columns * var(self.warp_across), 2 * t))
+        right = p.Sum((self.columns * var(self.warp_across), 2 * t))
         rows = points_of(
             writer, y.flat, 2 * n_rows, lambda step: p.Sum((down, 8 * step)),
             self.around, after, tile=y.tile,
         )  # fmt: skip
         columns = points_of(
             writer, x.flat, 2 * n_columns,
-            lambda step: p.Sum(
-                (right, 8 * p.FloorDiv(step, 2), p.Remainder(step, 2))
+            lambda step: x.start + x.turn.load_of(
+                p.Sum((right, 8 * p.FloorDiv(step, 2), p.Remainder(step, 2)))
             ),
             self.around, after, tile=x.tile,
         )  # fmt: skip
-        r, h, c, e = (self.unrolled(n) for n in (n_rows, 2, n_columns, 2))
-        at_row, at_column = 2 * var(r) + var(h), 2 * var(c) + var(e)
-        value = var(acc)[var(r), var(c), 2 * var(h) + var(e)]
-        loops = (*self.around, r, h, c, e)
+        self._write(row, acc, (n_rows, n_columns), rows, columns)
+
+    def _write(
+        self,
+        row: int,
+        acc: str,
+        shape: tuple[int, int],
+        rows: Points,
+        columns: Points,
+    ) -> None:
+        """Store sums, of which two lie side by side, in pairs where that is known."""
+        writer, is_paired = self.writer, self._is_paired(row)
+        steps = (shape[0], 2, shape[1], 1 if is_paired else 2)
+        loops = *self.around, *(inames := [self.unrolled(n) for n in steps])
+        r, h, c, e = map(var, inames)
+        at_row, at_column = 2 * r + h, 2 * c + e
+        value = var(acc)[r, c, 2 * h + e]
         before = (*rows.statements, *columns.statements)
+        inside = (*rows.inside(at_row), *columns.inside(at_column))
+        points = {**self.batch, **rows.at(at_row), **columns.at(at_column)}
         if self.parts.n > 1:
             self.parts.store(
                 row, value, (rows, at_row), (columns, at_column), loops, before
             )
-            return
-        writer.store(
-            row, value, {**self.batch, **rows.at(at_row), **columns.at(at_column)},
-            loops, before,
-            where=(*rows.inside(at_row), *columns.inside(at_column)),
-        )  # fmt: skip
+        elif is_paired:
+            writer.store_lanes(row, value, points, loops, before, lanes=2, where=inside)
+        else:
+            writer.store(row, value, points, loops, before, where=inside)
         writer.note_apart(self.schedule.instructions[row])
+
+    def _is_paired(self, row: int) -> bool:
+        """Whether the columns of a lane are neighbours in the output."""
+        schedule, flat = self.schedule, self.across.flat
+        place = -1 - bool(flat.cut)
+        is_turned = self.across.turn.piece > 1
+        if not self.has_pairs or self.parts.n > 1 or bool(flat.cut) != is_turned:
+            return False
+        index, factor, extent = flat.parts[place]
+        run = self.across.turn.run if is_turned else self.across.tile
+        is_even = isinstance(extent, int) and extent % 2 == 0 and run % 2 == 0
+        return (
+            is_even
+            and factor == 1
+            and index == schedule.output[-1]
+            and schedule.is_sum(row)
+            and has_neighbours(schedule, row, index)
+        )
+
+
+def has_neighbours(schedule: Schedule, row: int, index: str) -> bool:
+    """Whether entries of a row's result lie side by side along an index."""
+    kernel = schedule.kernel
+    entry = kernel.id_to_insn[schedule.instructions[row]].assignee
+    if not isinstance(entry, p.Subscript):
+        return False
+    array, iname = kernel.arg_dict[entry.aggregate.name], schedule.inames[index]
+    *others, last = entry.index_tuple
+    strides = [getattr(tag, "stride", None) for tag in array.dim_tags]
+    is_alone = last == var(iname) and iname not in get_dependencies(tuple(others))
+    return is_alone and strides[-1] == 1 and not array.offset
 
 
 def _space(workload: Workload) -> Space | None:
@@ -301,8 +350,13 @@ def _shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     across, along, depth, stages = (
         number(parameters, name) for name in ("across", "along", "depth", "stages")
     )
+    cut = number(parameters, "cut") if "cut" in parameters else 1
+    turn = Turn(cut, across // cut)
     return stages * sum(
-        8 * tile_entries(across if is_across else along, depth)
+        8
+        * tile_entries(
+            *((across, depth, turn) if is_across else (along, depth, Turn()))
+        )
         for _, is_across in staged(einsum)
     )
 

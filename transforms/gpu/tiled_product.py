@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 
 import loopy as lp
 from pymbolic import var
@@ -13,7 +14,7 @@ from feinsum.raising import LoopNest
 from feinsum.transforms.gpu.grid import Flat
 from feinsum.transforms.gpu.parts import Parts
 from feinsum.transforms.gpu.sides import Sides, sides_of, size_of
-from feinsum.transforms.gpu.tiles import Items, Key, Side, Tiled, TileWriter
+from feinsum.transforms.gpu.tiles import Items, Key, Side, Tiled, TileWriter, Turn
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
 from feinsum.transforms.primitives.copy_async import COPIES
 from feinsum.transforms.primitives.schedule import Names
@@ -59,6 +60,9 @@ class TiledProduct(ABC):
                 [(sides.across, "across"), (sides.along, "along")]
             )
         )
+        if piece is not None and sides.across.cut:
+            turn = Turn(piece, self.across.tile // piece)
+            self.across = replace(self.across, turn=turn)
         grid = (*batch, self.across.group, self.along.group)
         shares = number(parameters, "shares") if "shares" in parameters else 1
         self.parts = Parts(writer, self.across, self.along, shares)

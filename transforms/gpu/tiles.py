@@ -45,6 +45,7 @@ __all__ = [
     "Tile",
     "TileWriter",
     "Tiled",
+    "Turn",
     "tile_entries",
     "uneven_tile",
 ]
@@ -82,18 +83,74 @@ class Items:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """The order of a tile along a side that is cut in pieces.
+
+    Operands are read piece by piece, results are written across pieces. In shared
+    memory, one entry after each run keeps those of a piece in different banks.
+
+    Attributes:
+        piece: its length; 1 if both orders are the same.
+        run: how many pieces a tile has.
+    """
+
+    piece: int = 1
+    run: int = 0
+
+    @property
+    def padding(self) -> int:
+        """Entries after each row of a tile."""
+        return PADDING if self.piece == 1 else self.piece + (PADDING - self.piece) % 16
+
+    def place(self, wide: Expression) -> Expression:
+        """In shared memory, of the entries in the order of results."""
+        return wide if self.piece == 1 else p.Sum((wide, p.FloorDiv(wide, self.run)))
+
+    def place_of_load(self, wide: Expression) -> Expression:
+        """The same in the order in which they are read."""
+        if self.piece == 1:
+            return wide
+        row = p.Product((self.run + 1, p.Remainder(wide, self.piece)))
+        return p.Sum((row, p.FloorDiv(wide, self.piece)))
+
+    def load_of(self, wide: Expression) -> Expression:
+        """From the order of results to that in which entries are read.
+
+        >>> [Turn(2, 3).load_of(k) for k in range(6)]
+        [0, 2, 4, 1, 3, 5]
+        """
+        if self.piece == 1:
+            return wide
+        row = p.Product((self.piece, p.Remainder(wide, self.run)))
+        return p.Sum((row, p.FloorDiv(wide, self.run)))
+
+
+@dataclass(frozen=True)
 class Tile:
     """Tiles of an operand in shared memory, of which several are there at once.
 
     Attributes:
         is_deep: whether entries along the summed indices lie side by side.
+        turn: where entries along the others lie.
     """
 
     array: str
     is_deep: bool
+    turn: Turn
 
     def at(self, slot: Expression, deep: Expression, wide: Expression) -> p.Subscript:
         """The entry at places along the summed indices and along the others."""
+        return self._entry(slot, deep, self.turn.place(wide))
+
+    def loaded(
+        self, slot: Expression, deep: Expression, wide: Expression
+    ) -> p.Subscript:
+        """The same, by its place in the order in which operands are read."""
+        return self._entry(slot, deep, self.turn.place_of_load(wide))
+
+    def _entry(
+        self, slot: Expression, deep: Expression, wide: Expression
+    ) -> p.Subscript:
         place = (wide, deep) if self.is_deep else (deep, wide)
         return var(self.array)[(slot, *place)]
 
@@ -105,11 +162,13 @@ class Side:
     Attributes:
         group: the iname of the tiles.
         tile: its length.
+        turn: the order of its entries.
     """
 
     flat: Flat
     group: str
     tile: int
+    turn: Turn = Turn()
 
     @property
     def start(self) -> Expression:
@@ -311,14 +370,15 @@ class TileWriter:
         shape = (side.tile, self.depth) if is_deep else (self.depth, side.tile)
         is_kept = self.keeps_order or not is_deep
         n_rows, n_columns = shape if is_kept else shape[::-1]
+        turn = Turn() if is_deep else side.turn
         array = writer.array(
-            f"{operand}_tile", (self.stages, n_rows, n_columns + PADDING), dtype,
+            f"{operand}_tile", (self.stages, n_rows, n_columns + turn.padding), dtype,
             is_shared=True,
         )  # fmt: skip
         source = source_of(schedule, operand) if self.is_copied else None
         fast = self.summed if is_deep else side.flat
         lanes = 1
-        if source is not None and is_kept:
+        if source is not None and is_kept and turn.piece == 1:
             lanes = self._lanes(source, operand, fast, shape)
         shares = [
             self._share(share)
@@ -332,7 +392,7 @@ class TileWriter:
         registers = ""
         if source is None:
             registers = writer.array("ahead", (deep.n, wide.n), dtype)
-        tile = Tile(array, is_deep and is_kept)
+        tile = Tile(array, is_deep and is_kept, turn)
         return Load(
             operand, tile, deep, wide, (one, two), points, source, lanes, registers
         )
@@ -405,7 +465,7 @@ class TileWriter:
         assert source is not None
         steps = self._steps(load, tile, loops, after)
         k, s = steps.at
-        entry = load.tile.at(slot, load.deep.at(k), load.wide.at(s))
+        entry = load.tile.loaded(slot, load.deep.at(k), load.wide.at(s))
         target, one = writer.place_of(entry, steps.loops, steps.before)
         origin, two = writer.place(
             "origin", source.at(steps.points), steps.loops, steps.before
@@ -441,7 +501,7 @@ class TileWriter:
             value = p.If(p.LogicalAnd(steps.inside), value, zero)
         target = var(load.registers)[k, s]
         if slot is not None:
-            target = load.tile.at(slot, load.deep.at(k), load.wide.at(s))
+            target = load.tile.loaded(slot, load.deep.at(k), load.wide.at(s))
         done = writer.assign("load", target, value, steps.loops, steps.before)
         writer.note_apart(done)
         return done
@@ -454,7 +514,7 @@ class TileWriter:
         k, s = (
             writer.loop("step", size=x.n, tag="unr") for x in (load.deep, load.wide)
         )
-        target = load.tile.at(slot, load.deep.at(var(k)), load.wide.at(var(s)))
+        target = load.tile.loaded(slot, load.deep.at(var(k)), load.wide.at(var(s)))
         value = var(load.registers)[var(k), var(s)]
         before = [*load.dealt, *after]
         done = writer.assign("settle", target, value, [*loops, k, s], before)
@@ -505,6 +565,6 @@ def uneven_tile(tiles: Sequence[int], depth: int, n_items: int) -> str | None:
     return None
 
 
-def tile_entries(tile: int, depth: int) -> int:
+def tile_entries(tile: int, depth: int, turn: Turn) -> int:
     """The most that a tile takes of shared memory, in entries."""
-    return max(tile * (depth + PADDING), depth * (tile + PADDING))
+    return max(tile * (depth + PADDING), depth * (tile + turn.padding))

@@ -114,6 +114,18 @@ class Schedule:
         shift = shifts.get(instruction, 0)
         return not (isinstance(shift, int) and shift == 0)
 
+    def is_sum(self, k: int) -> bool:
+        """Whether a row assigns its sum as it is, everywhere."""
+        statement = self.kernel.id_to_insn[self.instructions[k]]
+        scale = self.scales[k]
+        return (
+            isinstance(scale, int)
+            and scale == 1
+            and not self.is_shifted(statement.id)
+            and not statement.predicates
+            and statement.within_inames == {self.inames[i] for i in self.output}
+        )
+
     def dtype_of_row(self, k: int) -> np.dtype[Any]:
         return np.dtype(np.result_type(*(self.dtypes[name] for name in self.rows[k])))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from graphlib import TopologicalSorter
 from itertools import pairwise
 from typing import Any
@@ -29,6 +30,7 @@ from feinsum.transforms.primitives.schedule import (
     scaled_sum,
 )
 from feinsum.transforms.primitives.stage_operand import vectorize_last_axis
+from feinsum.transforms.primitives.store_lanes import LaneStore, store_lanes
 from feinsum.transforms.primitives.vector_store import (
     flat_subscript,
     vector_store,
@@ -182,11 +184,12 @@ class NestWriter:
         self,
         row: int,
         build: Callable[[str, Sequence[str], frozenset[str]], lp.InstructionBase],
+        loops: Sequence[str],
         after: Collection[str],
     ) -> None:
-        """A statement of another kind, without loops, in the place of a row."""
+        """A statement of another kind in the place of a row."""
         insn_id = self.schedule.instructions[row]
-        self._add(build(insn_id, (), frozenset(after) | self._before), ())
+        self._add(build(insn_id, loops, frozenset(after) | self._before), loops)
 
     def barrier(self, loops: Sequence[str], after: Collection[str]) -> str:
         """All work-items of a group wait for each other."""
@@ -283,6 +286,35 @@ class NestWriter:
             vector_store(kernel, statement, lanes, place, is_streamed=is_streamed),
             loops,
         )
+
+    def store_lanes(
+        self,
+        row: int,
+        first: p.Subscript,
+        points: Mapping[str, Expression],
+        loops: Sequence[str],
+        after: Collection[str],
+        *,
+        lanes: int,
+        where: Collection[Expression] = (),
+    ) -> None:
+        """Assign contiguous sums that a work-item has to contiguous entries of a row.
+
+        Args:
+            first: of the sums, in an own array.
+            points: of the first entry.
+        """
+        kernel = self.schedule.kernel
+        target = self._target(row, points, loops, after)[0].assignee
+        inside = p.If(p.LogicalAnd(tuple(where)), 1, 0) if where else 1
+        before = tuple(after)
+        source, one = self.place_of(first, loops, before)
+        at, two = self.place("place", flat_subscript(kernel, target), loops, before)
+        is_inside, three = self.place("inside", inside, loops, before)
+        names = first.aggregate.name, target.aggregate.name
+        store = LaneStore(lanes, (names[1], at), (names[0], source), is_inside)
+        build = partial(store_lanes, store, len(target.index_tuple))
+        self.replace(row, build, loops, (*before, one, two, three))
 
     def scaled(self, row: int, value: Expression) -> Expression:
         """A sum times the scale of its row."""
