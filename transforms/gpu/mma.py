@@ -297,6 +297,7 @@ def _space_with_shares(workload: Workload) -> Space | None:
         "across": (*space["across"], 80),
         "along": (*space["along"], 80),
         "columns": (*space["columns"], 40, 80),
+        "rows": (*space["rows"], 80),
         "cut": pieces_of(einsum),
         "shares": (1,) if sides.batch.indices else (1, 32, 8, 16, 64, 4, 2),
     }

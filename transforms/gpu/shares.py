@@ -19,6 +19,9 @@ from feinsum.transforms.primitives.schedule import Expression
 
 __all__ = ["Points", "Share", "are_dealt_evenly", "is_even", "points_of", "shares_of"]
 
+LEAST_WIDTH = 4
+"""Neighbours that read together: 32 bytes of double precision."""
+
 MOST_COUNTED = 1 << 31
 """Up to which numbers are counted in 32 bits, in which GPUs divide faster."""
 
@@ -58,20 +61,30 @@ def shares_of(
         few, many = shares_of(slow, fast // lanes, n_items, item)
         first = p.Product((lanes, many.first))
         return few, Share(first, lanes * many.stride, many.n)
-    if fast >= n_items:
+    width = _width(slow, fast, n_items)
+    if width == n_items:
         return Share(0, 1, slow), Share(item, n_items, fast // n_items)
-    rows = n_items // fast
+    rows = n_items // width
     return (
-        Share(p.FloorDiv(item, fast), rows, slow // rows),
-        Share(p.Remainder(item, fast), fast, 1),
+        Share(p.FloorDiv(item, width), rows, slow // rows),
+        Share(p.Remainder(item, width), width, fast // width),
     )
+
+
+def _width(slow: int, fast: int, n_items: int) -> int:
+    """The most neighbours along ``fast`` with which all have equally many; 0 if none.
+
+    >>> _width(16, 64, 128), _width(16, 80, 128), _width(8, 80, 128)
+    (64, 16, 16)
+    """
+    widths = (w for w in range(min(fast, n_items), LEAST_WIDTH - 1, -1)
+              if fast % w == n_items % w == 0)  # fmt: skip
+    return next((w for w in widths if slow % (n_items // w) == 0), 0)
 
 
 def are_dealt_evenly(slow: int, fast: int, n_items: int) -> bool:
     """Whether :func:`shares_of` gives every work-item equally many entries."""
-    if fast >= n_items:
-        return fast % n_items == 0
-    return n_items % fast == 0 and slow % (n_items // fast) == 0
+    return _width(slow, fast, n_items) > 0
 
 
 @dataclass(frozen=True)
