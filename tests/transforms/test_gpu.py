@@ -118,7 +118,7 @@ CASES = [
     (GPU_MMA, "four output indices", {"depth": 8, "stages": 3}),
     (GPU_MMA, "two rows", {"terms": 16}),
     (GPU_MMA, "in pieces", {"cut": 4, "copies": "registers", "depth": 8}),
-    (GPU_MMA, "of even rows", {}),
+    (GPU_MMA, "of even rows", {"copies": "arguments"}),
     (GPU_MMA, "shared sums", {"depth": 8, "shares": 4}),
     (GPU_MMA, "shared sums of two rows", {"depth": 8, "shares": 2}),
     (GPU_OPERATOR, "gradient", {"stage_matrix": True, "stage_output": True}),
@@ -367,13 +367,20 @@ def test_neighbours_are_copied_together(stand_in):
 
 @needs_nvrtc
 @pytest.mark.parametrize(
-    "transform", [GPU_ELEMENTS, GPU_MMA, GPU_PRODUCT], ids=lambda t: t.name
-)
-def test_functions_of_operands_are_fused(transform, stand_in):
-    """What a kernel computes in the place of an array is computed where it is read."""
+    ("transform", "changes"),
+    [
+        (GPU_ELEMENTS, {}), (GPU_MATRICES, {}), (GPU_MMA, {"copies": "registers"}),
+        (GPU_MMA, {"copies": "arguments"}), (GPU_PRODUCT, {}),
+    ],
+    ids=lambda x: getattr(x, "name", str(x)),
+)  # fmt: skip
+def test_functions_of_operands_are_fused(transform, changes, stand_in):
+    """What a kernel computes in the place of an array is computed where it is read;
+    beyond the sums it is zero, even if the function of zeros is not.
+    """
     unit = lp.make_kernel(
         "{[e,i,j]: 0<=e<N and 0<=i,j<20}",
-        "v[e,i] = sum(j, D[i,j]*0.5*(a[e,j] + b[e,j]))",
+        "v[e,i] = sum(j, (D[i,j] + 3)*(0.5*(a[e,j] + b[e,j]) + 1))",
         [
             lp.GlobalArg("D", np.float64, shape="20,20"),
             lp.GlobalArg("a,b,v", np.float64, shape="N,20"),
@@ -384,11 +391,11 @@ def test_functions_of_operands_are_fused(transform, stand_in):
     )
 
     def expected(given):
-        return {"v": 0.5 * (given["a"] + given["b"]) @ given["D"].T}
+        return {"v": (0.5 * (given["a"] + given["b"]) + 1) @ (given["D"] + 3).T}
 
     case = written(unit, expected)
     recommended = next(configurations(transform, case.einsum)).parameters
-    spec = transform.spec({**recommended, **SMALL[transform]})
+    spec = transform.spec({**recommended, **SMALL[transform], **changes})
     case.assert_right(case.apply(spec), [{"N": 21}], "cuda")
 
 

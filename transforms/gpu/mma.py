@@ -30,7 +30,7 @@ from feinsum.transforms.gpu.sides import (
     suited,
 )
 from feinsum.transforms.gpu.tiled_cost import Tiles, tiled_s
-from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
+from feinsum.transforms.gpu.tiled_product import ARGUMENTS, COPY_WAYS, TiledProduct
 from feinsum.transforms.gpu.tiles import (
     Items,
     Tiled,
@@ -98,7 +98,8 @@ def gpu_mma(
         rows: from the second one.
         terms: that one instruction adds to each sum.
         stages: tiles per operand in shared memory at once.
-        copies: how arrays reach shared memory, one of ``COPY_WAYS``.
+        copies: how arrays reach shared memory, one of ``COPY_WAYS``; or
+            ``arguments``, which copies those that functions read as well.
         cut: values of the first operand's last index that stay together in a tile,
             where that is not the output's last index.
         shares: of the tiles along the summed indices, each of which a group has; a
@@ -298,6 +299,7 @@ def _space_with_shares(workload: Workload) -> Space | None:
         "along": (*space["along"], 80),
         "columns": (*space["columns"], 40, 80),
         "rows": (*space["rows"], 80),
+        "copies": (*COPY_WAYS, ARGUMENTS),
         "cut": pieces_of(einsum),
         "shares": (1,) if sides.batch.indices else (1, 32, 8, 16, 64, 4, 2),
     }

@@ -155,7 +155,7 @@ class _Product(TiledProduct):
     ) -> tuple[str, str]:
         """The entries of a tile that a work-item multiplies, in registers."""
         writer = self.writer
-        array = writer.array("held", (block.n,), writer.dtype_of(tile.tile.array))
+        array = writer.array("held", (block.n,), tile.dtype)
         step = self.unrolled(block.n)
         entry = tile.at(var(k), block.at(var(step)))
         target = var(array)[var(step)]

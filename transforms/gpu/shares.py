@@ -17,7 +17,15 @@ from feinsum.transforms.gpu.grid import Flat
 from feinsum.transforms.primitives import NestWriter
 from feinsum.transforms.primitives.schedule import Expression
 
-__all__ = ["Points", "Share", "are_dealt_evenly", "is_even", "points_of", "shares_of"]
+__all__ = [
+    "Points",
+    "Share",
+    "are_dealt_evenly",
+    "is_even",
+    "points_of",
+    "shares_of",
+    "size_of",
+]
 
 LEAST_WIDTH = 4
 """Neighbours that read together: 32 bytes of double precision."""
@@ -152,7 +160,7 @@ def points_of(
     limit = ""
     if tile is None or not is_even(flat, tile):
         limit = writer.array("limit", (), count)
-        done.append(writer.assign("limit", var(limit), _size(flat), loops, after))
+        done.append(writer.assign("limit", var(limit), size_of(flat), loops, after))
     value = rest = assigned("value", count, at)
     found: dict[str, list[tuple[int, str]]] = {}
     point = np.dtype(np.int64)
@@ -193,7 +201,7 @@ def is_even(flat: Flat, tile: int) -> bool:
     return size is not None and size % tile == 0
 
 
-def _size(flat: Flat) -> Expression:
+def size_of(flat: Flat) -> Expression:
     """How many values several indices have together."""
     return p.Product(
         tuple(

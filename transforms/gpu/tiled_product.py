@@ -21,10 +21,13 @@ from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters
 from feinsum.transforms.roles import number
 
-__all__ = ["COPY_WAYS", "TiledProduct"]
+__all__ = ["ARGUMENTS", "COPY_WAYS", "TiledProduct"]
 
 COPY_WAYS = ("asynchronous", "registers")
-"""How arrays come to tiles; functions of arrays always come through registers."""
+"""How arrays come to tiles; functions of arrays come through registers."""
+
+ARGUMENTS = "arguments"
+"""Another way: what functions read is copied, and they are evaluated in the end."""
 
 
 class TiledProduct(ABC):
@@ -71,7 +74,8 @@ class TiledProduct(ABC):
         self.tiles = TileWriter(
             writer, self.items(parameters), sides.summed, self.depth, self.batch, grid,
             stages=number(parameters, "stages"),
-            is_copied=parameters["copies"] == COPY_WAYS[0],
+            is_copied=parameters["copies"] != COPY_WAYS[1],
+            is_late=parameters["copies"] == ARGUMENTS,
             keeps_order=self.keeps_order, dealt=self.parts.dealt,
         )  # fmt: skip
         self.around = self.tiles.around

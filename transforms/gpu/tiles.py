@@ -6,23 +6,24 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from loopy.symbolic import SubstitutionMapper, get_dependencies
 from pymbolic import primitives as p
 from pymbolic import var
-from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.transforms.gpu.grid import Flat
+from feinsum.transforms.gpu.reads import Reads, Source, reads_of, source_of
 from feinsum.transforms.gpu.shares import (
     Points,
     Share,
     are_dealt_evenly,
+    is_even,
     points_of,
     shares_of,
+    size_of,
 )
-from feinsum.transforms.primitives import NestWriter, Schedule
+from feinsum.transforms.primitives import NestWriter
 from feinsum.transforms.primitives.copy_async import (
     VECTOR_BYTES,
     AsyncCopy,
@@ -31,7 +32,6 @@ from feinsum.transforms.primitives.copy_async import (
     copy_async,
 )
 from feinsum.transforms.primitives.schedule import Expression, Names
-from feinsum.transforms.primitives.vector_store import flat_subscript
 
 Key: TypeAlias = tuple[str, bool]
 """An operand, and whether it is the one that is across."""
@@ -197,50 +197,6 @@ class Dealt:
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where an operand is read that is an array, and no function.
-
-    Attributes:
-        arguments: those of its rule.
-        place: of an entry, in terms of the arguments.
-        neighbour: the argument along which entries lie side by side; may be empty.
-    """
-
-    array: str
-    arguments: tuple[str, ...]
-    place: Expression
-    neighbour: str
-
-    def at(self, values: Sequence[Expression]) -> Expression:
-        """The place for values of the arguments."""
-        given = dict(zip(self.arguments, values, strict=True))
-        found: Expression = SubstitutionMapper(make_subst_func(given))(self.place)
-        return found
-
-
-def source_of(schedule: Schedule, operand: str) -> Source | None:
-    """Where an operand can be copied from; None if it takes arithmetic."""
-    kernel = schedule.kernel
-    rule = kernel.substitutions[schedule.rules[operand]]
-    entry = rule.expression
-    if not isinstance(entry, p.Subscript):
-        return None
-    array = kernel.arg_dict.get(entry.aggregate.name)
-    dtype = schedule.dtypes[operand]
-    if array is None or array.dtype.numpy_dtype != dtype or array.offset:
-        return None
-    strides = [getattr(tag, "stride", None) for tag in array.dim_tags]
-    if dtype.itemsize not in (4, 8) or None in strides:
-        return None
-    last, *others = entry.index_tuple[::-1]
-    is_alone = isinstance(last, p.Variable) and not any(
-        last.name in get_dependencies(other) for other in others
-    )
-    neighbour = last.name if is_alone and strides[-1] == 1 else ""
-    return Source(array.name, rule.arguments, flat_subscript(kernel, entry), neighbour)
-
-
-@dataclass(frozen=True)
 class Load:
     """An operand and the way that it takes to its tiles.
 
@@ -286,6 +242,8 @@ class TileWriter:
         is_copied: whether arrays are copied; else they are treated as functions.
         keeps_order: whether entries that are neighbours in an operand are so in its
             tile; else those are that are not along the summed indices.
+        is_late: whether functions of arrays are evaluated when a tile is read, and
+            what they read is copied.
         dealt: which tiles a group has; by default all.
     """
 
@@ -301,11 +259,13 @@ class TileWriter:
         stages: int,
         is_copied: bool,
         keeps_order: bool,
+        is_late: bool = False,
         dealt: Dealt | None = None,
     ) -> None:
         self.writer, self.items, self.dealt = writer, items, dealt or Dealt()
         self.summed, self.depth, self.batch = summed, depth, batch
         self.stages, self.is_copied, self.keeps_order = stages, is_copied, keeps_order
+        self.is_late = is_late
         self.around = (*grid, *reversed(items.inames))
         self.item = writer.array("number", (), np.dtype(np.uint32))
         self.numbered = writer.assign(
@@ -326,13 +286,14 @@ class TileWriter:
                 ones.
         """
         writer, n_ahead = self.writer, self.stages - 1
-        loads = {key: self._load(*pair) for key, pair in wanted.items()}
+        by_key = {key: self._loads(*pair) for key, pair in wanted.items()}
+        loads = [load for several in by_key.values() for load in several]
         early = writer.loop("early", size=n_ahead, tag="unr")
         first = [
             self._begun(load, var(early), var(early), [*self.around, early], [])
             if load.source is not None
             else self._computed(load, var(early), [*self.around, early], [], var(early))
-            for load in loads.values()
+            for load in loads
         ]
         closed = self._closed([*self.around, early], first)
         tile = writer.loop(
@@ -351,19 +312,56 @@ class TileWriter:
             self._begun(load, later, var(slot), loops, barrier)
             if load.source is not None
             else self._computed(load, later, loops, barrier)
-            for load in loads.values()
+            for load in loads
         ]
         closed = self._closed(loops, begun)
-        tiled = {key: Tiled(load.tile, now) for key, load in loads.items()}
+        tiled = {
+            key: self._tiled(wanted[key][0], several, now, var(tile))
+            for key, several in by_key.items()
+        }
         reads, last = multiply(tiled, loops, (*barrier, *closed))
         settled = [
             self._settled(load, var(slot), loops, [*last, *begun, set_slot])
-            for load in loads.values()
+            for load in loads
             if load.source is None
         ]
         writer.note_ordered(*first, *begun, *reads, *settled)
 
-    def _load(self, operand: str, side: Side) -> Load:
+    def _loads(self, operand: str, side: Side) -> list[Load]:
+        """One of an operand, or one of each array that it is a function of."""
+        reads = self._reads(operand)
+        if reads is not None:
+            return [self._load(operand, side, source) for source in reads.sources]
+        source = source_of(self.writer.schedule, operand) if self.is_copied else None
+        return [self._load(operand, side, source)]
+
+    def _reads(self, operand: str) -> Reads | None:
+        """If it is a function that is evaluated in the end."""
+        schedule = self.writer.schedule
+        if not self.is_late or source_of(schedule, operand) is not None:
+            return None
+        return reads_of(schedule, operand)
+
+    def _tiled(
+        self, operand: str, loads: Sequence[Load], now: str, tile: Expression
+    ) -> Tiled:
+        """Tiles of what an operand reads, whose function is zero beyond the sums."""
+        reads, tiles = self._reads(operand), tuple(load.tile for load in loads)
+        dtype = self.writer.schedule.dtypes[operand]
+        if reads is None:
+            return Tiled(tiles, now, dtype, lambda entries, _: entries[0])
+        start = self.depth * self.dealt.tile(tile)
+
+        def value(entries: Sequence[Expression], deep: Expression) -> Expression:
+            found = reads.value(entries)
+            if is_even(self.summed, self.depth):
+                return found
+            inside = p.Comparison(p.Sum((start, deep)), "<", size_of(self.summed))
+            return p.If(inside, found, dtype.type(0))
+
+        return Tiled(tiles, now, dtype, value)
+
+    def _load(self, operand: str, side: Side, source: Source | None) -> Load:
         writer, schedule = self.writer, self.writer.schedule
         span, dtype = schedule.spans[operand], schedule.dtypes[operand]
         is_deep = bool(span) and span[-1] in self.summed.indices
@@ -375,7 +373,6 @@ class TileWriter:
             f"{operand}_tile", (self.stages, n_rows, n_columns + turn.padding), dtype,
             is_shared=True,
         )  # fmt: skip
-        source = source_of(schedule, operand) if self.is_copied else None
         fast = self.summed if is_deep else side.flat
         lanes = 1
         if source is not None and is_kept and turn.piece == 1:
@@ -421,8 +418,8 @@ class TileWriter:
         )
         return lanes if fits else 1
 
-    def _has_copies(self, loads: Mapping[Key, Load]) -> bool:
-        return any(load.source is not None for load in loads.values())
+    def _has_copies(self, loads: Sequence[Load]) -> bool:
+        return any(load.source is not None for load in loads)
 
     def _closed(self, loops: Sequence[str], begun: list[str]) -> list[str]:
         if not self.is_copied:
@@ -524,17 +521,22 @@ class TileWriter:
 
 @dataclass(frozen=True)
 class Tiled:
-    """A tile at the present step of the loop over tiles.
+    """An operand at the present step of the loop over tiles.
 
     Attributes:
-        slot: the scalar that says which one it is.
+        tiles: of what it reads.
+        slot: the scalar that says which ones they are.
+        value: of the operand, given the entries and the place along the sums.
     """
 
-    tile: Tile
+    tiles: tuple[Tile, ...]
     slot: str
+    dtype: np.dtype[Any]
+    value: Callable[[Sequence[Expression], Expression], Expression]
 
-    def at(self, deep: Expression, wide: Expression) -> p.Subscript:
-        return self.tile.at(var(self.slot), deep, wide)
+    def at(self, deep: Expression, wide: Expression) -> Expression:
+        entries = [tile.at(var(self.slot), deep, wide) for tile in self.tiles]
+        return self.value(entries, deep)
 
 
 class _Steps(NamedTuple):
