@@ -11,7 +11,7 @@ from pymbolic import parse, var
 from pymbolic import primitives as p
 
 from feinsum.transforms.gpu.shares import Points, points_of
-from feinsum.transforms.gpu.tiles import Dealt, Side
+from feinsum.transforms.gpu.tile_shapes import Dealt, Side
 from feinsum.transforms.primitives import NestWriter
 from feinsum.transforms.primitives.schedule import Expression, Names
 

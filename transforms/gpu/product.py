@@ -24,15 +24,15 @@ from feinsum.transforms.gpu.cost import (
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, has_plain_dtype
 from feinsum.transforms.gpu.shares import points_of
 from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suited
-from feinsum.transforms.gpu.tiled_cost import Tiles, tiled_s
-from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
-from feinsum.transforms.gpu.tiles import (
+from feinsum.transforms.gpu.tile_shapes import (
     PADDING,
     Items,
     Side,
     Tiled,
     uneven_tile,
 )
+from feinsum.transforms.gpu.tiled_cost import Tiles, tiled_s
+from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
 from feinsum.transforms.primitives.copy_async import VECTOR_BYTES
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters, Space, Transform, choices, register

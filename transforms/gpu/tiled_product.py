@@ -14,7 +14,8 @@ from feinsum.raising import LoopNest
 from feinsum.transforms.gpu.grid import Flat
 from feinsum.transforms.gpu.parts import Parts
 from feinsum.transforms.gpu.sides import Sides, sides_of, size_of
-from feinsum.transforms.gpu.tiles import Items, Key, Side, Tiled, TileWriter, Turn
+from feinsum.transforms.gpu.tile_shapes import Items, Side, Tiled, Turn
+from feinsum.transforms.gpu.tiles import Key, TileWriter
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
 from feinsum.transforms.primitives.copy_async import COPIES
 from feinsum.transforms.primitives.schedule import Names
