@@ -110,6 +110,7 @@ CASES = [
                                                     "stage_matrices": True}),
     (GPU_MATRICES, "matrix product", {}),
     (GPU_MATRICES, "two summed indices", {}),
+    (GPU_MATRICES, "two summed indices", {"stacked": 1}),
     (GPU_MATRICES, "four output indices", {}),
     (GPU_MATRICES, "in single precision", {}),
     (GPU_MATRICES, "two rows", {}),

@@ -115,22 +115,21 @@ class Plan:
         if sides is None:
             return None
         output, both = einsum.output, sides.batch.indices
-        free = [i for i in output if i not in both]
-        stack = (*both, *free[:n_stacked])
+        stack = (*both, *[i for i in output if i not in both][:n_stacked])
         rows, columns = (
-            tuple(i for i in flat.indices if i not in stack)
+            tuple(i for i in output if i in flat.indices and i not in stack)
             for flat in (sides.along, sides.across)
         )
-        rows = tuple(i for i in output if i in rows)
-        columns = tuple(i for i in output if i in columns)
         terms = einsum.inputs[1 - sides.first], einsum.inputs[sides.first]
         has = [{*stack} & {*term} for term in terms]
-        if not rows or not columns or any(h and h != {*stack} for h in has):
-            return None
-        if any(_n_running(term, extents) > MOST_RUNNING for term in (*terms, output)):
-            return None
+        is_step = all(not h or h == {*stack} for h in has)
         larger = max(einsum.inputs, key=lambda term: volume(einsum, term))
         summed = tuple(i for i in dict.fromkeys(larger) if i not in output)
+        is_whole = {*summed} == {*einsum.summation_indices} <= {*terms[0]} & {*terms[1]}
+        if not (rows and columns and is_step and is_whole):
+            return None
+        if _has_many_running(einsum, extents):
+            return None
         return cls(stack, rows, columns, summed, sides.first, (not has[0], not has[1]))
 
     @property
@@ -155,8 +154,12 @@ class Plan:
             yield einsum.output
 
 
-def _n_running(term: IndexList, extents: Mapping[str, Extent]) -> int:
-    return sum(not isinstance(extents[i], int) for i in term)
+def _has_many_running(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> bool:
+    """Whether an array has more extents that are known at run time only than loops."""
+    return any(
+        sum(not isinstance(extents[i], int) for i in term) > MOST_RUNNING
+        for term in (*einsum.inputs, einsum.output)
+    )
 
 
 class _Products:
