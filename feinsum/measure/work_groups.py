@@ -48,7 +48,7 @@ from feinsum.transforms.primitives.multiply_fragments import (
     WARP,
     FragmentProduct,
 )
-from feinsum.transforms.primitives.store_lanes import LaneStore
+from feinsum.transforms.primitives.store_pair import PairStore
 
 __all__ = ["Execution", "Race", "execute_groups", "scheduled"]
 
@@ -366,7 +366,7 @@ class _Group:
         return {
             FragmentProduct: self._multiply,
             MatrixProduct: self._multiply_matrices,
-            LaneStore: self._store_lanes,
+            PairStore: self._store_pair,
             AsyncCopy: self._copy,
             CloseGroup: self._close_group,
             AwaitGroups: self._await_groups,
@@ -387,14 +387,14 @@ class _Group:
             self._note_copies(tile, places, who)
             self.copies[-1].append((tile, places, who, values))
 
-    def _store_lanes(self, insn: Any, store: LaneStore) -> None:
+    def _store_pair(self, insn: Any, store: PairStore) -> None:
         """Each lane as a statement of its own would."""
         (target, at), (source, begin) = store.target, store.source
         mask = self.mask & self._is_inside(frozenset(insn.within_inames))
         mask = mask & (self.private[store.inside] != 0)
         held = self.private[source].reshape(self.n_items, -1)
         items, size = np.arange(self.n_items), self.array(target).size
-        for lane in range(store.lanes):
+        for lane in range(2):
             places = np.where(mask, self.private[at] + lane, 0)
             self._check_places(target, places, size)
             values = held[items, self.private[begin] + lane]

@@ -37,7 +37,7 @@ from feinsum.transforms.primitives.multiply_fragments import (
     multiply_fragments,
 )
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
-from feinsum.transforms.primitives.store_lanes import STORES
+from feinsum.transforms.primitives.store_pair import STORES
 from feinsum.transforms.registry import Parameters, Transform, register
 from feinsum.transforms.roles import number
 
@@ -210,7 +210,7 @@ class _Product(TiledProduct):
                 row, value, (rows, at_row), (columns, at_column), loops, before
             )
         elif is_paired:
-            writer.store_lanes(row, value, points, loops, before, lanes=2, where=inside)
+            writer.store_pair(row, value, points, loops, before, where=inside)
         else:
             writer.store(row, value, points, loops, before, where=inside)
         writer.note_apart(self.schedule.instructions[row])

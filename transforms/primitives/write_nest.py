@@ -30,7 +30,7 @@ from feinsum.transforms.primitives.schedule import (
     scaled_sum,
 )
 from feinsum.transforms.primitives.stage_operand import vectorize_last_axis
-from feinsum.transforms.primitives.store_lanes import LaneStore, store_lanes
+from feinsum.transforms.primitives.store_pair import PairStore, store_pair
 from feinsum.transforms.primitives.vector_store import (
     flat_subscript,
     vector_store,
@@ -287,7 +287,7 @@ class NestWriter:
             loops,
         )
 
-    def store_lanes(
+    def store_pair(
         self,
         row: int,
         first: p.Subscript,
@@ -295,10 +295,9 @@ class NestWriter:
         loops: Sequence[str],
         after: Collection[str],
         *,
-        lanes: int,
         where: Collection[Expression] = (),
     ) -> None:
-        """Assign contiguous sums that a work-item has to contiguous entries of a row.
+        """Assign two contiguous sums of a work-item to contiguous entries of a row.
 
         Args:
             first: of the sums, in an own array.
@@ -312,8 +311,8 @@ class NestWriter:
         at, two = self.place("place", flat_subscript(kernel, target), loops, before)
         is_inside, three = self.place("inside", inside, loops, before)
         names = first.aggregate.name, target.aggregate.name
-        store = LaneStore(lanes, (names[1], at), (names[0], source), is_inside)
-        build = partial(store_lanes, store, len(target.index_tuple))
+        store = PairStore((names[1], at), (names[0], source), is_inside)
+        build = partial(store_pair, store, len(target.index_tuple))
         self.replace(row, build, loops, (*before, one, two, three))
 
     def scaled(self, row: int, value: Expression) -> Expression:

@@ -1,4 +1,7 @@
-"""Stores of neighbouring entries, by one instruction where they are aligned."""
+"""Stores of two neighbouring entries, by one instruction where they are aligned.
+
+Source: NVIDIA, PTX ISA, "st" with the vector ``.v2``.
+"""
 
 from __future__ import annotations
 
@@ -9,61 +12,56 @@ import loopy as lp
 from pymbolic import primitives as p
 from pytools.tag import Tag
 
-__all__ = ["STORES", "LaneStore", "store_lanes"]
+__all__ = ["STORES", "PairStore", "store_pair"]
 
 STORES = (
-    "10_feinsum_lane_stores",
+    "10_feinsum_pair_stores",
     """\
-template <int LANES, typename T>
-inline __device__ void feinsum_store_lanes(T *to, T const *from, bool is_inside)
+inline __device__ void feinsum_store_pair(double *to, double const *from)
 {
-  struct alignas(LANES * sizeof(T)) lanes { T s[LANES]; };
-  if (is_inside && (size_t) to % sizeof(lanes) == 0) {
-    lanes together;
-    _Pragma("unroll")
-    for (int k = 0; k < LANES; ++k)
-      together.s[k] = from[k];
-    *(lanes *) to = together;
-  } else if (is_inside)
-    _Pragma("unroll")
-    for (int k = 0; k < LANES; ++k)
-      to[k] = from[k];
+#if defined(__CUDA_ARCH__)
+  if ((size_t) to % 16 == 0) {
+    asm volatile("st.global.v2.f64 [%0], {%1, %2};"
+                 :: "l"(to), "d"(from[0]), "d"(from[1]) : "memory");
+    return;
+  }
+#endif
+  to[0] = from[0];
+  to[1] = from[1];
 }
 """,
 )
 
 
 @dataclass(frozen=True)
-class LaneStore(Tag):  # type: ignore[misc]
+class PairStore(Tag):  # type: ignore[misc]
     """The store that a C statement makes, for readers of the kernel that skip C.
 
     Attributes:
-        lanes: contiguous entries.
         target, source: arrays in global memory and of a work-item, each with the
             private scalar that holds the offset of the first entry, in C order.
         inside: the private scalar that is 0 where nothing shall be stored.
     """
 
-    lanes: int
     target: tuple[str, str]
     source: tuple[str, str]
     inside: str
 
 
-def store_lanes(
-    store: LaneStore,
+def store_pair(
+    store: PairStore,
     n_axes: int,
     insn_id: str,
     loops: Sequence[str],
     after: Collection[str],
 ) -> lp.CInstruction:
-    """Store entries that a work-item has.
+    """Store two entries of double precision that a work-item has.
 
     Rewrite::
 
         if inside:  array[array_at : array_at + 2] = held[held_at : held_at + 2]
 
-        feinsum_store_lanes<2>(array + array_at, held + held_at, inside);
+        if (inside) feinsum_store_pair(array + array_at, held + held_at);
 
     The kernel needs the function in ``STORES``, and CUDA.
 
@@ -73,7 +71,7 @@ def store_lanes(
     places = [f"{array} + {at}" for array, at in (store.target, store.source)]
     return lp.CInstruction(
         [],
-        f"feinsum_store_lanes<{store.lanes}>({', '.join(places)}, {store.inside});",
+        f"if ({store.inside}) feinsum_store_pair({', '.join(places)});",
         read_variables=frozenset({store.target[1], *store.source, store.inside}),
         assignees=(p.Variable(store.target[0])[(0,) * n_axes],),
         id=insn_id,
