@@ -198,19 +198,12 @@ class _Products:
     def _product(self, k: int) -> None:
         """A row, in its place or on the way to it."""
         schedule, writer, order = self.schedule, self.writer, self.plan.result
-        right = self.plan.right
-        pair = [self.made[schedule.rows[k][n]] for n in (1 - right, right)]
         direct = self._result_of(k)
         shape = [extent_of(schedule.extents[i]) for i in order]
         result = direct or writer.array(
             "product", shape, schedule.dtype_of_row(k), is_global=True
         )
-        product = MatrixProduct(
-            pair[0][0], pair[1][0], result,
-            tuple(map(self._size, self.plan_sizes)),
-            (pair[0][1], pair[1][1]), self.plan.are_single,
-        )  # fmt: skip
-        build = partial(multiply_matrices, product, len(order))
+        build = partial(multiply_matrices, self._call(k, result), len(order))
         if direct:
             writer.replace(k, build, (), self.after)
             return
@@ -224,10 +217,16 @@ class _Products:
         )  # fmt: skip
         writer.note_apart(schedule.instructions[k])
 
-    @property
-    def plan_sizes(self) -> tuple[IndexList, ...]:
+    def _call(self, k: int, result: str) -> MatrixProduct:
         plan = self.plan
-        return plan.stack, plan.rows, plan.columns, plan.summed
+        row = self.schedule.rows[k]
+        left, right = (self.made[row[n]] for n in (1 - plan.right, plan.right))
+        sizes = plan.stack, plan.rows, plan.columns, plan.summed
+        n_products, rows, columns, terms = map(self._size, sizes)
+        return MatrixProduct(
+            left[0], right[0], result, (n_products, rows, columns, terms),
+            (left[1], right[1]), plan.are_single,
+        )  # fmt: skip
 
     def _size(self, indices: IndexList) -> Expression:
         size: Expression = 1

@@ -56,35 +56,44 @@ def each_entry(writer: NestWriter, order: Names, near: str, after: Names) -> Ent
         near: that of the other one.
         after: ids of what has to be done before.
     """
-    extents = writer.schedule.extents
-    extent = extents[near]
-    parts = parts_of([i for i in order if i != near], extents)
-    assert parts is not None
-    others, *alone = parts
+    schedule = writer.schedule
+    extent = schedule.extents[near]
     is_wide = order[-1] == near and isinstance(extent, int) and extent % WARP == 0
     lanes = WARP if is_wide else FEW
-    n_rows, steps = ITEMS // lanes, _steps(extent, lanes)
-    group = writer.loop("group", f"{n_rows}*{{}} < {others.size}", tag="g.0")
+    steps = _steps(extent, lanes)
     chunk = writer.loop("chunk", f"{lanes * steps}*{{}} < {extent}", tag="g.1")
+    lane = writer.loop("lane", size=lanes, tag="l.0")
+    others = [i for i in order if i != near]
+    rest = _others(writer, others, ITEMS // lanes, (chunk, lane), after)
+    step = writer.loop("step", size=steps, tag="unr")
+    place = p.Sum((steps * var(chunk), var(step)))
+    value = p.Sum((lanes * place, var(lane)))
+    inside = rest.inside
+    if not isinstance(extent, int) or extent % (lanes * steps):
+        inside = (*inside, p.Comparison(value, "<", extent_of(extent)))
+    points = {**rest.points, near: value}
+    return Entries((*rest.loops, step), points, inside, rest.before)
+
+
+def _others(
+    writer: NestWriter, order: list[str], n_rows: int, within: Names, after: Names
+) -> Entries:
+    """Loops over groups and their ``n_rows`` rows, with what the points take."""
+    parts = parts_of(order, writer.schedule.extents)
+    assert parts is not None
+    first, *alone = parts
+    group = writer.loop("group", f"{n_rows}*{{}} < {first.size}", tag="g.0")
     single = {
         part.indices[0]: writer.loop("group", size=part.extents[0], tag=f"g.{axis}")
         for axis, part in enumerate(alone, start=2)
     }
     item = writer.loop("item", size=n_rows, tag="l.1")
-    lane = writer.loop("lane", size=lanes, tag="l.0")
-    around = (group, chunk, *single.values(), item, lane)
-    rest = points_of(
-        writer, others, 1, lambda _: p.Sum((n_rows * var(group), var(item))), around,
-        after, tile=n_rows,
-    )  # fmt: skip
-    step = writer.loop("step", size=steps, tag="unr")
-    place = p.Sum((steps * var(chunk), var(step)))
-    value = p.Sum((lanes * place, var(lane)))
-    inside = rest.inside(0)
-    if not isinstance(extent, int) or extent % (lanes * steps):
-        inside = (*inside, p.Comparison(value, "<", extent_of(extent)))
-    points = {**rest.at(0), **{i: var(x) for i, x in single.items()}, near: value}
-    return Entries((*around, step), points, inside, (*after, *rest.statements))
+    chunk, lane = within
+    loops = (group, chunk, *single.values(), item, lane)
+    row = p.Sum((n_rows * var(group), var(item)))
+    rest = points_of(writer, first, 1, lambda _: row, loops, after, tile=n_rows)
+    points = {**rest.at(0), **{i: var(name) for i, name in single.items()}}
+    return Entries(loops, points, rest.inside(0), (*after, *rest.statements))
 
 
 def _steps(extent: Extent, lanes: int) -> int:

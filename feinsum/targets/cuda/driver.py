@@ -185,6 +185,21 @@ def _cupy() -> Any:
         ) from error
 
 
+def _cublas() -> Any:
+    """The module of CuPy that calls cuBLAS.
+
+    Raises:
+        MeasurementError: if it cannot be loaded.
+    """
+    try:
+        return importlib.import_module("cupy_backends.cuda.libs.cublas")
+    except ImportError as error:
+        raise MeasurementError(
+            f"cuBLAS cannot be loaded ({first_lines(str(error))}); install the CUDA "
+            "toolkit or nvidia-cublas, or take another recipe than gpu_matrices"
+        ) from error
+
+
 def check_driver(load: Callable[[str], Any] = ctypes.CDLL) -> None:
     """Refuse what CuPy could not work with, by name.
 
@@ -371,8 +386,7 @@ class CupySession:
     def multiply(
         self, call: BlasCall, first: Any, second: Any, result: Any, stream: Any = None
     ) -> None:
-        cupy = _cupy()
-        library = importlib.import_module("cupy_backends.cuda.libs.cublas")
+        library, cupy = _cublas(), _cupy()
         gemm = library.dgemmStridedBatched
         if result.dtype == np.float32:
             gemm = library.sgemmStridedBatched

@@ -7,9 +7,9 @@ import importlib
 
 import pytest
 
-from feinsum.errors import DeviceUnavailableError
+from feinsum.errors import DeviceUnavailableError, MeasurementError
 from feinsum.targets.cuda import CUDA, driver
-from feinsum.targets.cuda.driver import CupyDriver, check_driver, explained
+from feinsum.targets.cuda.driver import CupyDriver, CupySession, check_driver, explained
 
 
 class Library:
@@ -61,6 +61,17 @@ def test_the_lack_of_cupy_is_named(monkeypatch):
     monkeypatch.setattr(importlib, "import_module", refuse)
     with pytest.raises(DeviceUnavailableError, match=r"CuPy .* pip install 'feinsum"):
         CupyDriver().gpus()
+
+
+def test_the_lack_of_cublas_is_named(monkeypatch):
+    """CuPy loads it when it is called for the first time."""
+
+    def refuse(name):
+        raise ImportError('Failure finding "libcublasLt.so.13"')
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    with pytest.raises(MeasurementError, match=r"libcublasLt.* install the CUDA"):
+        CupySession(None, None).multiply((), None, None, None)
 
 
 def test_a_machine_without_a_gpu_says_so():
