@@ -95,6 +95,11 @@ class Flat:
             found[self.indices[0]] = value
         return found
 
+    @property
+    def is_known(self) -> bool:
+        """Whether all extents are numbers."""
+        return all(isinstance(n, int) for n in self.extents)
+
     def number(self) -> int:
         """How many values it has, where all extents are known."""
         return prod(int(str(n)) for n in self.extents)

@@ -27,8 +27,26 @@ __all__ = ["ARGUMENTS", "COPY_WAYS", "TiledProduct"]
 COPY_WAYS = ("asynchronous", "registers")
 """How arrays come to tiles; functions of arrays come through registers."""
 
+FEW = 16
+"""Tiles of the shorter side, up to which it is the faster one of the grid."""
+
+MOST_ROWS = 1 << 20
+"""Entries of the longer side: a grid has 65535 groups along its second axis."""
+
 ARGUMENTS = "arguments"
 """Another way: what functions read is copied, and they are evaluated in the end."""
+
+
+def _has_few(flat: Flat, tile: int, other: Flat) -> bool:
+    """Whether a side has few tiles: one group after the other has them, then, so that
+    what they read of the longer side is still in the cache.
+    """
+    numbers = [one.number() for one in (flat, other) if one.is_known]
+    return (
+        len(numbers) == 2
+        and numbers[0] <= FEW * tile
+        and (numbers[0] < numbers[1] <= MOST_ROWS)
+    )
 
 
 class TiledProduct(ABC):
@@ -58,11 +76,14 @@ class TiledProduct(ABC):
         if sides.batch.indices:
             batch = [writer.loop("batch", size_of(sides.batch), tag="g.0")]
         self.batch = sides.batch.points(var(batch[0])) if batch else {}
+        flats = {"across": sides.across, "along": sides.along}
+        tiles = {name: number(parameters, name) for name in flats}
+        axes = ("across", "along")
+        if piece is not None and _has_few(sides.along, tiles["along"], sides.across):
+            axes = axes[::-1]
         self.across, self.along = (
-            self._side(flat, number(parameters, name), len(batch) + k)
-            for k, (flat, name) in enumerate(
-                [(sides.across, "across"), (sides.along, "along")]
-            )
+            self._side(flats[name], tiles[name], len(batch) + axes.index(name))
+            for name in flats
         )
         if piece is not None and sides.across.cut:
             turn = Turn(piece, self.across.tile // piece)
