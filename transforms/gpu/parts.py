@@ -34,16 +34,21 @@ class Parts:
 
     Args:
         shares: of the tiles along the summed indices.
+
+    Attributes:
+        loops: over the shares.
+        dealt: the tiles of a group.
     """
 
     def __init__(
         self, writer: NestWriter, across: Side, along: Side, shares: int
     ) -> None:
         self.writer, self.across, self.along, self.n = writer, across, along, shares
+        self.loops: Names = ()
         self.dealt = Dealt()
         if shares > 1:
-            self.share = writer.loop("share", size=shares, tag="g.2")
-            self.dealt = Dealt(self.share, shares)
+            share = writer.loop("share", size=shares, tag="g.2")
+            self.loops, self.dealt = (share,), Dealt(share, shares)
         self.written: dict[int, tuple[Expression, str]] = {}
 
     def store(
@@ -67,7 +72,7 @@ class Parts:
         (rows, at_row), (columns, at_column) = y, x
         place = var(rows.value)[at_row], var(columns.value)[at_column]
         done = writer.assign(
-            "part", part[(var(self.share), *place)], value, loops, after,
+            "part", part[(var(self.dealt.share), *place)], value, loops, after,
             where=(*rows.inside(at_row), *columns.inside(at_column)),
         )  # fmt: skip
         writer.note_apart(done)

@@ -76,23 +76,10 @@ class TiledProduct(ABC):
         if sides.batch.indices:
             batch = [writer.loop("batch", size_of(sides.batch), tag="g.0")]
         self.batch = sides.batch.points(var(batch[0])) if batch else {}
-        flats = {"across": sides.across, "along": sides.along}
-        tiles = {name: number(parameters, name) for name in flats}
-        axes = ("across", "along")
-        if piece is not None and _has_few(sides.along, tiles["along"], sides.across):
-            axes = axes[::-1]
-        self.across, self.along = (
-            self._side(flats[name], tiles[name], len(batch) + axes.index(name))
-            for name in flats
-        )
-        if piece is not None and sides.across.cut:
-            turn = Turn(piece, self.across.tile // piece)
-            self.across = replace(self.across, turn=turn)
-        grid = (*batch, self.across.group, self.along.group)
+        self.across, self.along = self._sides(parameters, piece, len(batch))
         shares = number(parameters, "shares") if "shares" in parameters else 1
         self.parts = Parts(writer, self.across, self.along, shares)
-        if shares > 1:
-            grid = (*grid, self.parts.share)
+        grid = (*batch, self.across.group, self.along.group, *self.parts.loops)
         self.tiles = TileWriter(
             writer, self.items(parameters), sides.summed, self.depth, self.batch, grid,
             stages=number(parameters, "stages"),
@@ -101,6 +88,19 @@ class TiledProduct(ABC):
             keeps_order=self.keeps_order, dealt=self.parts.dealt,
         )  # fmt: skip
         self.around = self.tiles.around
+
+    def _sides(
+        self, parameters: Parameters, piece: int | None, axis: int
+    ) -> tuple[Side, Side]:
+        """Loops over the tiles of both sides, from an axis of the grid on."""
+        x, y = self.sides.across, self.sides.along
+        n_x, n_y = number(parameters, "across"), number(parameters, "along")
+        is_turned = piece is not None and _has_few(y, n_y, x)
+        across = self._side(x, n_x, axis + is_turned)
+        along = self._side(y, n_y, axis + (not is_turned))
+        if piece is not None and x.cut:
+            across = replace(across, turn=Turn(piece, n_x // piece))
+        return across, along
 
     def _side(self, flat: Flat, tile: int, axis: int) -> Side:
         group = self.writer.loop("group", f"{tile}*{{}} < {flat.size}", tag=f"g.{axis}")
