@@ -92,8 +92,8 @@ class Turn:
     def load_of(self, wide: Expression) -> Expression:
         """From the order of results to that in which entries are read.
 
-        >>> [Turn(2, 3).load_of(k) for k in range(6)]
-        [0, 2, 4, 1, 3, 5]
+        >>> print(Turn(8, 16).load_of(var("k")))
+        8*(k % 16) + k // 16
         """
         if self.piece == 1:
             return wide
