@@ -329,13 +329,15 @@ class Gpu:
         import numpy as np
 
         library = importlib.import_module("cupy_backends.cuda.libs.cublas")
-        is_double = result.dtype == np.float64
-        name = "dgemmStridedBatched" if is_double else "sgemmStridedBatched"
-        one, zero = np.ones(1, result.dtype), np.zeros(1, result.dtype)
-        getattr(library, name)(
-            self.cupy.cuda.device.get_cublas_handle(), *call[:5], one.ctypes.data,
-            first.data.ptr, *call[5:7], second.data.ptr, *call[7:9],
-            zero.ctypes.data, result.data.ptr, *call[9:],
+        name = "dgemm" if result.dtype == np.float64 else "sgemm"
+        one, zero = (np.full(1, x, result.dtype).ctypes for x in (1, 0))
+        left, right = (first.data.ptr, *call[5:7]), (second.data.ptr, *call[7:9])
+        into = result.data.ptr, *call[9:11]
+        n = 3 if call[11] > 1 else 2  # without steps, there is one product
+        gemm = getattr(library, name if n == 2 else f"{name}StridedBatched")
+        gemm(
+            self.cupy.cuda.device.get_cublas_handle(), *call[:5], one.data,
+            *left[:n], *right[:n], zero.data, *into[:n], *call[11 : 9 + n],
         )  # fmt: skip
 
     def seconds(self, kernel: Any) -> float:

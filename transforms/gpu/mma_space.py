@@ -144,19 +144,22 @@ def shared_bytes_of(einsum: BatchedEinsum, parameters: Parameters) -> int:
 
 
 TRIED = (
-    (64, 64, 16, 32, 32, 8, 2, COPY_WAYS[1]),
-    (64, 128, 16, 32, 32, 8, 3, COPY_WAYS[0]),
-    (64, 64, 32, 32, 32, 8, 2, COPY_WAYS[0]),
-    (64, 128, 16, 32, 32, 4, 3, COPY_WAYS[0]),
-    (128, 32, 16, 32, 32, 4, 3, COPY_WAYS[0]),
-    (128, 64, 16, 32, 32, 8, 3, COPY_WAYS[0]),
-    (32, 32, 16, 16, 16, 4, 4, COPY_WAYS[0]),
-    (128, 64, 16, 32, 32, 16, 3, COPY_WAYS[0]),
-    (128, 128, 16, 64, 32, 8, 3, COPY_WAYS[0]),
-    (32, 128, 16, 32, 32, 4, 3, COPY_WAYS[0]),
+    (64, 64, 8, 32, 32, 8, 4, ARGUMENTS),
+    (64, 80, 8, 16, 80, 8, 4, ARGUMENTS),
+    (64, 32, 8, 16, 16, 8, 4, ARGUMENTS),
+    (128, 64, 8, 32, 32, 8, 4, ARGUMENTS),
+    (64, 64, 16, 32, 32, 8, 3, ARGUMENTS),
+    (64, 64, 32, 32, 32, 8, 2, ARGUMENTS),
+    (64, 80, 16, 16, 80, 8, 3, ARGUMENTS),
+    (64, 32, 16, 16, 16, 8, 2, COPY_WAYS[1]),
+    (80, 80, 16, 40, 16, 8, 3, ARGUMENTS),
+    (128, 32, 16, 16, 32, 8, 3, ARGUMENTS),
+    (64, 128, 8, 32, 32, 8, 4, ARGUMENTS),
+    (128, 128, 16, 64, 32, 8, 3, ARGUMENTS),
+    (32, 32, 16, 16, 16, 4, 4, ARGUMENTS),
 )
-"""Values of the first of ``NAMES`` with which searches begin. The first six were the
-fastest of 35 of 39 contractions of TCCG on an H100.
+"""Values of the first of ``NAMES`` with which searches begin: first the fastest ones
+for functional contractions of TCCG on an H100.
 """
 
 
@@ -199,7 +202,7 @@ def proposals(workload: Workload) -> Iterable[Parameters]:
             "depth": (16,),
             "terms": (8,),
             "stages": (3,),
-            "copies": COPY_WAYS[:1],
+            "copies": (ARGUMENTS,),
             "cut": whole["cut"][:1],
             "shares": (1,),
         }

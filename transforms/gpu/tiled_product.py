@@ -38,15 +38,13 @@ ARGUMENTS = "arguments"
 
 
 def _has_few(flat: Flat, tile: int, other: Flat) -> bool:
-    """Whether a side has few tiles: one group after the other has them, then, so that
-    what they read of the longer side is still in the cache.
+    """Whether a side has few tiles, but several: one group after the other has them,
+    then, so that what they read of the longer side is still in the cache.
     """
-    numbers = [one.number() for one in (flat, other) if one.is_known]
-    return (
-        len(numbers) == 2
-        and numbers[0] <= FEW * tile
-        and (numbers[0] < numbers[1] <= MOST_ROWS)
-    )
+    if not (flat.is_known and other.is_known):
+        return False
+    n = flat.number()
+    return tile < n <= FEW * tile and n < other.number() <= MOST_ROWS
 
 
 class TiledProduct(ABC):

@@ -387,15 +387,17 @@ class CupySession:
         self, call: BlasCall, first: Any, second: Any, result: Any, stream: Any = None
     ) -> None:
         library, cupy = _cublas(), _cupy()
-        gemm = library.dgemmStridedBatched
-        if result.dtype == np.float32:
-            gemm = library.sgemmStridedBatched
-        one, zero = np.ones(1, result.dtype), np.zeros(1, result.dtype)
+        name = "sgemm" if result.dtype == np.float32 else "dgemm"
+        one, zero = (np.full(1, x, result.dtype).ctypes for x in (1, 0))
+        left = first.data.ptr, call.ld_first, call.step_first
+        right = second.data.ptr, call.ld_second, call.step_second
+        into = result.data.ptr, call.ld_result, call.step_result
+        n = 3 if call.n_products > 1 else 2  # without steps, there is one product
         with cuda_errors("cuBLAS failed"), self.device, self._on(stream):
+            gemm = getattr(library, name if n == 2 else f"{name}StridedBatched")
             gemm(
-                cupy.cuda.device.get_cublas_handle(), *call[:5], one.ctypes.data,
-                first.data.ptr, *call[5:7], second.data.ptr, *call[7:9],
-                zero.ctypes.data, result.data.ptr, *call[9:],
+                cupy.cuda.device.get_cublas_handle(), *call[:5], one.data,
+                *left[:n], *right[:n], zero.data, *into[:n], *call[11 : 9 + n],
             )  # fmt: skip
 
     def synchronize(self) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+from contextlib import nullcontext
 
+import numpy as np
 import pytest
 
 from feinsum.errors import DeviceUnavailableError, MeasurementError
 from feinsum.targets.cuda import CUDA, driver
 from feinsum.targets.cuda.driver import CupyDriver, CupySession, check_driver, explained
+from feinsum.targets.cuda.products import MatrixProduct
+from tests.tune.fake_cupy import cupy
+from tests.tune.fake_cupy.cupy_backends.cuda.libs import cublas
 
 
 class Library:
@@ -72,6 +77,22 @@ def test_the_lack_of_cublas_is_named(monkeypatch):
     monkeypatch.setattr(importlib, "import_module", refuse)
     with pytest.raises(MeasurementError, match=r"libcublasLt.* install the CUDA"):
         CupySession(None, None).multiply((), None, None, None)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_products_are_asked_of_cublas(monkeypatch, n):
+    """One, or a stack of them, at the addresses of the arrays."""
+    monkeypatch.setattr(driver, "_cublas", lambda: cublas)
+    monkeypatch.setattr(driver, "_cupy", lambda: cupy)
+    rng = np.random.default_rng(0)
+    left, right = rng.random((n, 6, 4)), rng.random((6, 5))
+    product = MatrixProduct(
+        "A", "B", "C", (n, 4, 5, 6), (True, False), (False, True)
+    )  # fmt: skip
+    arrays = [cupy.asarray(x) for x in (right, left, np.empty((n, 4, 5)))]
+    session = CupySession(nullcontext(), nullcontext())
+    session.multiply(product.call({}), *arrays)
+    assert np.allclose(arrays[2].get(), left.transpose(0, 2, 1) @ right)
 
 
 def test_a_machine_without_a_gpu_says_so():

@@ -27,5 +27,15 @@ def dgemmStridedBatched(  # noqa: N802
     )
 
 
+def dgemm(
+    handle, turn_first, turn_second, m, n, k, one, first, ld_first, second, ld_second,
+    zero, result, ld_result,
+):  # fmt: skip
+    dgemmStridedBatched(
+        handle, turn_first, turn_second, m, n, k, one, first, ld_first, 0, second,
+        ld_second, 0, zero, result, ld_result, 0, 1,
+    )  # fmt: skip
+
+
 def _doubles(address, n):
     return np.ctypeslib.as_array((ctypes.c_double * n).from_address(address))
