@@ -140,8 +140,13 @@ def missing_of(bundle: Any, k: int, out: Path) -> list[int]:
 
 
 def blame(bundle: Any, k: int, out: Path, code: int | None) -> None:
-    """Write down that the candidate that was tried last ended its process."""
+    """Write down that the candidate that was tried last ended its process.
+
+    None did if all have an outcome: the process ended while it timed the best of them.
+    """
     missing = set(missing_of(bundle, k, out))
+    if not missing:
+        return
     started = [
         line["candidate"]
         for line in lines_of(out)

@@ -298,3 +298,15 @@ def test_the_runner_needs_no_feinsum():
     }
     assert named - sys.stdlib_module_names == {"numpy", "cupy"}
     assert TransformSpec("gpu_points", 1, {}).name == "gpu_points"
+
+
+def test_a_process_that_ends_after_all_trials_has_no_candidate_to_blame(tmp_path):
+    bundle = {"workloads": [{"candidates": ["one", "other"]}]}
+    out = tmp_path / "results.jsonl"
+    for state in ({0: "tried"}, {0: "tried", 1: "started"}, {1: "tried"}):
+        for candidate, name in state.items():
+            line = {"workload": 0, "candidate": candidate, "state": name}
+            bundle_runner.say(out, line)
+    written = out.read_text()
+    bundle_runner.blame(bundle, 0, out, None)
+    assert out.read_text() == written
