@@ -1,15 +1,25 @@
 """Calls of the everyday suite on arrays of a GPU, untuned, beside rivals.
 
 ``python -m benchmarks.gpu.everyday --out FILE`` needs feinsum, CuPy, JAX and torch on
-the machine with the GPU. Contenders are timed in turns as in a contest; entries in
-the file already are skipped.
+the machine with the GPU. Several processes build calls, the smallest entries first.
+Then one at a time has the machine for timing, and a line is written for each entry;
+those in the file already are skipped.
+
+Contenders are timed in turns: one call that is waited for, and calls that follow each
+other, of which only the last one is.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
+import logging
+import os
+import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -21,38 +31,134 @@ import feinsum
 from benchmarks.experiments import functions
 from benchmarks.experiments.entries import Entry, everyday
 from benchmarks.gpu import contest
+from feinsum.calling.kernel_cache import Calls
+from feinsum.memory import remembered
 from feinsum.records import InMemoryStore
+from feinsum.targets.cuda.cupy_session import CupySession
 
 sys.path.insert(0, str(Path(functions.__file__).parent))  # as beside a contest
 
 WITHOUT = "torch.compile"
 """It takes seconds for each entry."""
+N_IN_A_ROW = 20
+ROUNDS = 21
+LONG_S = 0.02
+"""A call that takes longer is timed in fewer rounds."""
+START_S = 8.0
+"""For which processes wait for one that still builds, and after the end."""
+TIMING_SHARE = 0.35
+"""Of the budget, for timing."""
 
 
 def main() -> None:
     options = _options()
-    end = time.monotonic() + options.budget
+    if options.worker is not None:
+        work(options)
+        return
+    options.end = time.time() + options.budget
+    for place in Path(options.out).parent.glob(Path(options.out).name + ".*.built"):
+        place.unlink()
+    command = [sys.executable, "-m", "benchmarks.gpu.everyday", *sys.argv[1:]]
+    workers = [
+        subprocess.Popen([*command, "--worker", str(k), "--end", str(options.end)])
+        for k in range(options.jobs)
+    ]
+    for worker in workers:
+        try:
+            worker.wait(max(options.end + START_S - time.time(), 0.1))
+        except subprocess.TimeoutExpired:
+            worker.kill()
+    print(summary(options.out))
+
+
+def work(options: argparse.Namespace) -> None:
+    """One process's share of the entries: build all, wait for the others, time all."""
+    _time_alone(options.out)
+    messages = _Messages()
+    logger = logging.getLogger("feinsum.calling.gpu_building")
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(messages)
     done = {line["name"] for line in contest.read(options.out)}
-    store = InMemoryStore()
     entries = [e for e in everyday() if e.group in options.sizes]
-    for entry in entries:
-        if time.monotonic() > end:
+    entries.sort(key=lambda entry: entry.footprint_bytes)
+    store, built = InMemoryStore(), []
+    for entry in entries[options.worker :: options.jobs]:
+        if time.time() > options.end - TIMING_SHARE * options.budget:
             break
         if _name(entry) not in done:
-            contest.say(options.out, {"name": _name(entry), **measured(entry, store)})
-    print(summary(options.out))
+            messages.said.clear()
+            calls, found = prepared(entry, store)
+            found["said"] = [*messages.said]
+            cupy.get_default_memory_pool().free_all_blocks()
+            built.append((calls, found))
+    _meet(options)
+    for calls, found in built:
+        if calls and time.time() < options.end:
+            with _alone(options.out):
+                found["one_s"], found["seconds"] = timed(calls)
+        contest.say(options.out, found)
+
+
+def _meet(options: argparse.Namespace) -> None:
+    """Until all processes have built their entries, or the time for that is over."""
+    places = [Path(f"{options.out}.{k}.built") for k in range(options.jobs)]
+    places[options.worker].touch()
+    limit = options.end - TIMING_SHARE * options.budget + START_S
+    while time.time() < limit and not all(place.exists() for place in places):
+        time.sleep(0.1)
+
+
+class _Messages(logging.Handler):
+    """What is said of contenders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage()[:300])
+
+
+@contextmanager
+def _alone(path: str) -> Iterator[None]:
+    """While no other process of this run times anything."""
+    with Path(path + ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _time_alone(path: str) -> None:
+    """Let our calls choose among contenders while nothing else is timed."""
+    timed = CupySession.timed
+
+    def alone(session: CupySession, run: Any, stream: Any = None) -> float:
+        with _alone(path):
+            return timed(session, run, stream)
+
+    CupySession.timed = alone  # type: ignore[method-assign]
 
 
 def _name(entry: Entry) -> str:
     return f"{entry.name} {entry.group}"
 
 
-def measured(entry: Entry, store: InMemoryStore) -> dict[str, Any]:
-    """Seconds of all contenders, and how far our result is from CuPy's."""
-    values = {name: cupy.asarray(value) for name, value in entry.values().items()}
+def values_of(entry: Entry) -> dict[str, Any]:
+    """Uniform in 0.5 to 1.5, drawn on the GPU, or whole numbers from 0 to 9."""
+    rng, dtype = cupy.random.default_rng(0), np.dtype(entry.dtype)
+    factor, least = (1.0, 0.5) if dtype.kind in "fc" else (10.0, 0.0)
+    return {
+        name: (rng.random(shape) * factor + least).astype(dtype)
+        for name, shape in entry.arrays.items()
+    }
+
+
+def prepared(entry: Entry, store: InMemoryStore) -> tuple[dict[str, Any], Any]:
+    """The contenders, and what is known of them: how far our result is from CuPy's."""
+    values = values_of(entry)
     operands = [values[f.name] for row in entry.rows for f in row]
     stream = cupy.cuda.get_current_stream()
     found: dict[str, Any] = {
+        "name": _name(entry),
         "subscripts": entry.subscripts,
         "dtype": entry.dtype,
         "flops": entry.flops,
@@ -62,21 +168,35 @@ def measured(entry: Entry, store: InMemoryStore) -> dict[str, Any]:
     def ours() -> Any:
         return feinsum.call_einsum(entry.subscripts, *operands, database=store)
 
-    workload = {
-        "subscripts": entry.subscripts,
-        "rows": [
-            [{"kind": "Plain", "name": f.name} for f in row] for row in entry.rows
-        ],
-    }
-    calls: dict[str, Any] = {}
-    start = time.perf_counter()
     try:
-        result = ours()
-        stream.synchronize()
-        calls[contest.OURS] = ours, lambda _: stream.synchronize()
+        for key in ("first_s", "second_s", "third_s"):
+            start = time.perf_counter()
+            result = ours()
+            stream.synchronize()
+            found[key] = time.perf_counter() - start
     except feinsum.FeinsumError as error:
-        return {**found, "failed": f"{error!r:.300}"}
-    found["first_s"] = time.perf_counter() - start
+        return {}, {**found, "failed": f"{error!r:.300}"}
+    found["choice"] = _choice()
+    calls: dict[str, Any] = {contest.OURS: (ours, lambda _: stream.synchronize())}
+    _add_rivals(calls, entry, values, found)
+    if "cupy" in calls:
+        (expected,) = calls["cupy"][0]()
+        scale = float(cupy.abs(expected).max()) or 1.0
+        found["error"] = float(cupy.abs(result - expected).max()) / scale
+    return calls, found
+
+
+def _choice() -> str:
+    """The call that was built last."""
+    made = [kept.made for kept in remembered(Calls).gpu.values() if kept.made]
+    return repr(made[-1]) if made else ""
+
+
+def _add_rivals(
+    calls: dict[str, Any], entry: Entry, values: Any, found: dict[str, Any]
+) -> None:
+    rows = [[{"kind": "Plain", "name": f.name} for f in row] for row in entry.rows]
+    workload = {"subscripts": entry.subscripts, "rows": rows}
     for name, prepare in contest.RIVALS.items():
         if name == WITHOUT:
             continue
@@ -86,43 +206,75 @@ def measured(entry: Entry, store: InMemoryStore) -> dict[str, Any]:
             calls[name] = call, finish
         except Exception as error:  # noqa: BLE001  (whatever a rival's library raises)
             found.setdefault("refused", {})[name] = f"{error!r:.200}"
-    if "cupy" in calls:
-        (expected,) = calls["cupy"][0]()
-        scale = float(cupy.abs(expected).max()) or 1.0
-        found["error"] = float(cupy.abs(result - expected).max()) / scale
-    found["seconds"] = contest.timed(calls)
-    return found
+
+
+Samples = dict[str, list[float]]
+
+
+def timed(calls: Mapping[str, Any]) -> tuple[Samples, Samples]:
+    """Seconds of one call that is waited for, and of each of some in a row."""
+    one: Samples = {name: [] for name in calls}
+    row: Samples = {name: [] for name in calls}
+    longest = max(_seconds(*call, 1) for call in calls.values())
+    for _ in range(3 if longest > LONG_S else ROUNDS):
+        for name, (call, finish) in calls.items():
+            one[name].append(_seconds(call, finish, 1))
+            row[name].append(_seconds(call, finish, N_IN_A_ROW))
+    return one, row
+
+
+def _seconds(call: Any, finish: Any, n: int) -> float:
+    start = time.perf_counter()
+    for _ in range(n):
+        last = call()
+    finish(last)
+    return (time.perf_counter() - start) / n
 
 
 def summary(path: str) -> str:
     """The ratio of the best rival's time to ours, entry by entry and in the mean."""
-    ratios, lines = [], []
-    for found in contest.read(path):
-        if "seconds" not in found:
-            lines.append(f"{found['name']:28} {found['failed']}")
-            continue
-        seconds = {name: median(s) for name, s in found["seconds"].items()}
-        ours = seconds.pop(contest.OURS)
-        best = min(seconds, key=seconds.__getitem__)
-        ratios.append(seconds[best] / ours)
-        lines.append(
-            f"{found['name']:28} {ours * 1e6:9.1f} us {ratios[-1]:6.2f} {best:6} "
-            f"{found.get('error', np.nan):8.1e} {found['subscripts']} {found['dtype']}"
-        )
-    if ratios:
-        lost = sum(ratio < 0.9 for ratio in ratios)
-        lines.append(
-            f"{len(ratios)} entries, {geometric_mean(ratios):.2f} in the mean, "
-            f"{lost} below 0.9, worst {min(ratios):.2f}"
-        )
+    found = contest.read(path)
+    lines = [f"{one['name']:28} {one['failed']}" for one in found if "failed" in one]
+    found = [one for one in found if "seconds" in one]
+    lines += [_line(one) for one in found]
+    for kind in ("seconds", "one_s"):
+        ratios = [_ratio(one[kind])[1] for one in found]
+        if ratios:
+            lines.append(
+                f"{kind}: {len(ratios)} entries, {geometric_mean(ratios):.2f} in the "
+                f"mean, {sum(ratio < 0.9 for ratio in ratios)} below 0.9, worst "
+                f"{min(ratios):.2f}"
+            )
     return "\n".join(lines)
+
+
+def _ratio(samples: Mapping[str, Sequence[float]]) -> tuple[float, float, str]:
+    """Our seconds, those of the best rival as a multiple, and its name."""
+    seconds = {name: median(s) for name, s in samples.items()}
+    ours = seconds.pop(contest.OURS)
+    best = min(seconds, key=seconds.__getitem__)
+    return ours, seconds[best] / ours, best
+
+
+def _line(found: Mapping[str, Any]) -> str:
+    ours, ratio, best = _ratio(found["seconds"])
+    one, ratio_of_one, _ = _ratio(found["one_s"])
+    return (
+        f"{found['name']:28} {ours * 1e6:8.1f} us {ratio:5.2f} {best:5} "
+        f"{one * 1e6:8.1f} us {ratio_of_one:5.2f} {found.get('error', np.nan):7.1e} "
+        f"{found['first_s']:5.2f} s {found['second_s']:5.2f} s "
+        f"{found['subscripts']} {found['dtype']} {found['choice']}"
+    )
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--budget", type=float, default=120.0)
+    parser.add_argument("--budget", type=float, default=90.0)
     parser.add_argument("--out", required=True)
     parser.add_argument("--sizes", nargs="+", default=["large"])
+    parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1))
+    parser.add_argument("--worker", type=int)
+    parser.add_argument("--end", type=float)
     return parser.parse_args()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy import ndarray
 
 from feinsum.calling.first_call import FirstCall, path_for_numpy
 from feinsum.calling.forms import Form, as_array, form_of, has_sparse
+from feinsum.calling.gpu_quick import quick_key, ready_result
 from feinsum.calling.kernel_cache import CACHE_BOUND, Call, Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of, place_of
@@ -88,8 +89,15 @@ def call_einsum(
         type(x) is ndarray for x in operands
     )
     if out is not None or not are_simple:
+        gpu_key = None
+        if out is None and device is None:
+            how = database, policy, on_miss, effort
+            gpu_key = quick_key(subscripts, operands, n_objects, *how)
+            result = None if gpu_key is None else ready_result(gpu_key, operands)
+            if result is not None:
+                return result
         options = CallOptions(database, policy, on_miss, _effort(effort))
-        return _called(subscripts, operands, device, options, out)
+        return _called(subscripts, operands, device, options, out, gpu_key)
     named = os.environ.get(DEVICE_VARIABLE, "") if device is None else device
     where = name_of(database)
     key = (
@@ -127,12 +135,17 @@ def _called(
     device: str | None,
     options: CallOptions,
     out: Any,
+    gpu_key: Hashable | None,
 ) -> Any:
-    """A call of whatever operands, and of whatever result."""
+    """A call of whatever operands, and of whatever result.
+
+    Args:
+        gpu_key: under which a call on a GPU is kept.
+    """
     if any(type(x) is not np.ndarray and is_cuda_array(x) for x in operands):
         from feinsum.calling.gpu_call import call_on_gpu  # loads Loopy, for a second
 
-        return call_on_gpu(subscripts, operands, device, options, out)
+        return call_on_gpu(subscripts, operands, device, options, out, gpu_key)
     if has_sparse(operands):
         return _called_sparse(subscripts, operands, device, options, out)
     arrays = [_as_array(operand) for operand in operands]

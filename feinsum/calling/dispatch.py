@@ -217,8 +217,10 @@ def _finished(
     if out is None:
         if order == "A":
             order = "F" if all(_is_fortran(x) for x in given) else "C"
-        if order != "K" and type(result) is np.ndarray:
-            result = np.asarray(result, order=order)  # type: ignore[call-overload]
+        if order != "K" and hasattr(result, "flags"):  # of numpy or CuPy
+            flags = result.flags
+            is_so = flags.c_contiguous if order == "C" else flags.f_contiguous
+            result = result if is_so else result.copy(order)
         return _as_scalar(result)
     if not isinstance(out, np.ndarray) or out.shape != result.shape:
         raise InvalidEinsumError(

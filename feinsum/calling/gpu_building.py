@@ -1,158 +1,230 @@
-"""How a call of arrays on a GPU is made: by a kernel, by a library, or in pairs."""
+"""How a call of arrays on a GPU is made: of contenders, the one that proves faster."""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import numpy as np
+from constantdict import constantdict
 
-from feinsum.calling.first_call import path_for_numpy
-from feinsum.calling.kernel import (
-    CallKernel,
-    recorded_kernel,
-    untransformed_path,
+from feinsum.calling.gpu_calls import (
+    LETTERS,
+    CopyCall,
+    GpuCall,
+    KernelCall,
+    LibraryCall,
+    ProductCall,
+    StepsCall,
+    ViewCall,
+    ZerosCall,
+    blas_dtype,
+    in_letters,
+    shaped,
 )
-from feinsum.calling.kernel_cache import Calls, cached_kernel
+from feinsum.calling.gpu_program import flattened
+from feinsum.calling.gpu_steps import (
+    Contraction,
+    Plan,
+    Step,
+    as_operands,
+    plans,
+    step_of,
+)
+from feinsum.calling.kernel import CallKernel, recorded_kernel, untransformed_path
+from feinsum.calling.kernel_cache import cached_kernel
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of
-from feinsum.calling.predicted import Problem, predicted_kernel
-from feinsum.calling.reading import Reading, first_uses, read_shapes, terms_of
-from feinsum.codegen import ContractionPath
-from feinsum.errors import BuildError
-from feinsum.ir import BatchedEinsum, IndexList
-from feinsum.memory import remembered
-from feinsum.predict import machine_of, predictions
+from feinsum.calling.predicted import Problem, predicted_families, predicted_kernel
+from feinsum.calling.products import Product
+from feinsum.calling.reading import (
+    Reading,
+    first_uses,
+    read_shapes,
+    reading_of,
+    terms_of,
+)
+from feinsum.calling.strided import StridedTerm, c_steps, simplified
+from feinsum.errors import BuildError, FeinsumError
+from feinsum.ir import IndexList, with_extents
+from feinsum.predict import machine_of
 from feinsum.targets.cuda import CudaBuilt, CudaDevice
-from feinsum.transforms.gpu.library import library_s, path_s
-from feinsum.transforms.ranking import at_sizes
+from feinsum.transforms.cost import Gpu
+from feinsum.transforms.ranking import Costed
 
-__all__ = ["GpuCall", "LibraryCall", "gpu_call"]
+__all__ = ["Site", "build", "library_call", "read", "view_call"]
 
-LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-UNPROVEN = 1.5
-"""Required predicted speed-up of an unrecorded recipe over a library."""
-N_TIMED = 3
+logger = logging.getLogger(__name__)
+
+PLAUSIBLE = 2.5
+"""Predicted slow-down at which a contender may prove the fastest."""
+N_PLANS = 2
+"""Paths that are timed, if the second is not expected to take much longer."""
+CLOSE = 1.3
+LIBRARY_SHARE = 2.0
+"""Time of CuPy's einsum, as a multiple of what the operation takes at best."""
+N_FAMILIES = 3
+"""Families whose best recipes are timed."""
+N_TIMED = 5
 """Runs of each contender; the fastest counts."""
 
 
-class GpuCall(Protocol):
-    """A call that can be repeated with other arrays of the same shapes and dtypes."""
+class Site(NamedTuple):
+    """The arguments for which a call is built; the arrays are not kept.
 
-    @property
-    def reading(self) -> Reading: ...
-
-    def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
-        """The result, on the stream on which the arrays are ready."""
-        ...
-
-
-def gpu_call(
-    subscripts: str,
-    arrays: Sequence[Any],
-    operands: Sequence[Any],
-    opened: CudaDevice,
-    options: CallOptions,
-    stream: Any,
-) -> GpuCall:
-    """The call that was made for such arrays, or a new one, which is kept.
-
-    Args:
-        operands: as they were given: one object given twice is one operand.
+    Attributes:
         stream: on which the arrays are ready; contenders are timed there.
-
-    Raises:
-        InvalidEinsumError: if notation, shapes or dtypes do not fit.
-        BuildError: if nothing computes it.
+        is_exact: whether the result is to lie in C's order.
     """
-    given = tuple((tuple(array.shape), np.dtype(array.dtype)) for array in arrays)
-    first = first_uses(operands)
-    where = (
-        opened, os.getpid(), name_of(options.database),
-        options.policy, options.on_miss, options.effort,
-    )  # fmt: skip
-
-    def make() -> _CachedCalls:
-        reading = read_shapes(subscripts, given, first)
-        is_usual = options == CallOptions(options.database)
-        is_short = is_usual and path_for_numpy(reading) is not None
-        return _CachedCalls(
-            reading, _library(reading, opened) if is_short else None, options
-        )
-
-    key = str(subscripts), given, first, where
-    kept_call: _CachedCalls = remembered(Calls).gpu.get(key, make)
-    return kept_call.next(_Site(arrays, stream, opened, options, where))
-
-
-class _Site(NamedTuple):
-    """The arguments for which a call is built; the arrays are not kept."""
 
     arrays: Sequence[Any]
     stream: Any
     opened: CudaDevice
     options: CallOptions
-    where: Hashable
+    is_exact: bool = False
+
+    @property
+    def where(self) -> Hashable:
+        """All but the einsum that decides which kernel is found."""
+        options = self.options
+        return (
+            self.opened, os.getpid(), name_of(options.database),
+            options.policy, options.on_miss, options.effort,
+        )  # fmt: skip
+
+    @property
+    def gpu(self) -> Gpu:
+        gpu = machine_of(self.opened.device).gpu
+        assert gpu is not None
+        return gpu
 
 
-@dataclass(eq=False)
-class _CachedCalls:
-    """The state kept for calls of one kind.
+def read(text: str, arrays: Sequence[Any], first: Sequence[int]) -> Reading:
+    given = [(tuple(array.shape), np.dtype(array.dtype)) for array in arrays]
+    return read_shapes(text, given, first)
+
+
+class _Contender(NamedTuple):
+    """A way to compute an einsum.
 
     Attributes:
-        first: answers the first one, sooner than a kernel is built.
-        options: kept for the store in them, whose id tells it from others.
-        made: answers the others.
+        kind: a word for it.
+        seconds: as predicted.
+        make: None if it does not work.
+        is_proven: whether it is timed whatever is predicted.
     """
 
-    reading: Reading
-    first: GpuCall | None
-    options: CallOptions
-    made: GpuCall | None = None
-
-    def next(self, site: _Site) -> GpuCall:
-        if self.made is None and self.first is not None:
-            first, self.first = self.first, None
-            return first
-        if self.made is None:
-            self.made = _build(self.reading, site)
-        return self.made
+    kind: str
+    seconds: float
+    make: Callable[[], GpuCall | None]
+    is_proven: bool = False
 
 
-def _build(reading: Reading, site: _Site) -> GpuCall:
+def build(reading: Reading, site: Site) -> GpuCall:
     """The fastest known call.
 
     Raises:
         BuildError: if nothing computes it.
     """
-    opened, options = site.opened, site.options
+    opened = site.opened
     if reading.is_empty:
         return ZerosCall(reading, opened)
-    library = _library(reading, opened)
-    if reading.work_dtype.kind not in "iuf":
-        return _some(library, reading)
+    view = view_call(reading, opened)
+    if view is not None:
+        return view
+    found = [*_contenders(reading, site)]
+    limit = PLAUSIBLE * min((x.seconds for x in found if not x.is_proven), default=0.0)
+    made = [one.make() for one in found if one.is_proven or one.seconds <= limit]
+    calls = [flattened(x, opened, site.arrays) for x in made if x is not None]
+    return _fastest(calls or [_some(library_call(reading, opened), reading)], site)
+
+
+def _contenders(reading: Reading, site: Site) -> Iterator[_Contender]:
+    """All that may compute an einsum."""
+    problem = _contraction(reading, site)
+    if len(problem.terms) == 2 and reading.work_dtype.kind in "fc":
+        yield from _products(reading, site, problem)
+    for plan in _plans(reading, site, problem):
+        make = partial(_steps, reading, site, plan)
+        yield _Contender("steps", plan.seconds, make)
+    if reading.work_dtype.kind in "iuf":
+        yield from _kernels(reading, site)
+    library = library_call(reading, site.opened)
+    if library is not None and len(problem.terms) <= 2:
+        seconds, _ = step_of(problem, problem.values, problem.output)
+        yield _Contender("library", LIBRARY_SHARE * seconds, lambda: library)
+
+
+def _products(
+    reading: Reading, site: Site, problem: Contraction
+) -> Iterator[_Contender]:
+    """By BLAS as it is expected to be the fastest; also whole, if that is in parts."""
+    is_half = reading.dtype == np.float16  # in which no partial sums are kept
+    for is_whole in (True,) if is_half else (False, True):
+        how = {"is_free": not site.is_exact, "is_whole": is_whole}
+        seconds, product = step_of(problem, problem.values, problem.output, **how)
+        if product is None:
+            return
+        make = partial(_product, reading, site, product)
+        yield _Contender("product", seconds, make)
+        if product.n_parts == 1:
+            return
+
+
+def _plans(reading: Reading, site: Site, problem: Contraction) -> Iterator[Plan]:
+    """Paths, and the result in the order of the operands, which is then a view."""
+    n_operands = len(problem.terms)
     path = untransformed_path(reading.einsum, reading.sizes)
-    if path is not None and _is_quicker_in_pairs(reading, opened, path):
-        return PairsCall(reading, opened, path, options)
-    product = library if _library_s(reading, opened) is not None else None
-    recorded = _recorded(reading, site)
-    if recorded is not None:
-        return recorded if product is None else _faster(recorded, product, site)
-    if product is not None and _is_quicker(reading, opened):
-        return product
-    kernel = cached_kernel(
-        (reading.einsum, _magnitudes(reading), site.where),
-        lambda: _predicted(reading.einsum, reading.sizes, opened),
-    )
-    if kernel is None:
-        return _some(library, reading)
-    return KernelCall(reading, opened, kernel)
+    found = plans(problem, path or (tuple(range(n_operands)),))[:N_PLANS]
+    yield from (plan for plan in found if plan.seconds <= CLOSE * found[0].seconds)
+    order = as_operands(problem)
+    if order != problem.output and not site.is_exact:
+        seconds, _ = step_of(problem, problem.values, order)
+        every = Step(tuple(range(n_operands)), order)
+        yield Plan(seconds, (every, Step((0,), problem.output)))
 
 
-def _library(reading: Reading, opened: CudaDevice) -> LibraryCall | None:
+def _fastest(calls: Sequence[GpuCall], site: Site) -> GpuCall:
+    """The call that takes the least time with these arrays."""
+    if len(calls) == 1:
+        return calls[0]
+    return min(calls, key=lambda call: _seconds(call, site))
+
+
+def _seconds(call: GpuCall, site: Site) -> float:
+    """Of the GPU, or of the host if that takes longer."""
+
+    def run() -> None:
+        start = perf_counter()
+        call(site.arrays, site.stream)
+        on_host.append(perf_counter() - start)
+
+    on_host: list[float] = []
+    try:
+        run()
+        timed = site.opened.session.timed
+        on_gpu = min(timed(run, site.stream) for _ in range(N_TIMED))
+    except FeinsumError as error:
+        logger.warning("%r was skipped: %s", call, error)
+        return float("inf")
+    logger.debug("%r takes %.3g s, the host %.3g s", call, on_gpu, min(on_host))
+    return max(on_gpu, min(on_host))
+
+
+def view_call(reading: Reading, opened: CudaDevice) -> ViewCall | None:
+    """None if entries are added, or there are several operands."""
+    term, output = reading.einsum.inputs[0], reading.einsum.output
+    if len(reading.einsum.inputs) > 1 or {*term} != {*output}:
+        return None
+    return ViewCall(reading, opened)
+
+
+def library_call(reading: Reading, opened: CudaDevice) -> LibraryCall | None:
     """None if the notation of the library has too few letters."""
     is_short = len(reading.einsum.indices) <= len(LETTERS)
     is_needed = is_short and not reading.is_empty
@@ -168,13 +240,140 @@ def _some(library: GpuCall | None, reading: Reading) -> GpuCall:
     return library
 
 
-def _recorded(reading: Reading, site: _Site) -> KernelCall | None:
-    einsum, opened = reading.einsum, site.opened
-    kernel = cached_kernel(
-        (einsum, site.where),
-        lambda: recorded_kernel(einsum, reading.sizes, {}, opened, site.options),
+def _contraction(reading: Reading, site: Site) -> Contraction:
+    numbers, terms = terms_of(reading)
+    feeds = shaped(reading, site.arrays, blas_dtype(reading))
+    strides = [
+        tuple(stride // feed.itemsize for stride in feed.strides) for feed in feeds
+    ]
+    sizes = {
+        index: extent if isinstance(extent, int) else reading.sizes[extent.name]
+        for index, extent in reading.einsum.extents.items()
+    }
+    return Contraction(
+        tuple(terms),
+        reading.einsum.output,
+        sizes,
+        tuple(strides[k] for k in numbers),
+        blas_dtype(reading).itemsize,
+        site.gpu,
     )
-    return None if kernel is None else KernelCall(reading, opened, kernel)
+
+
+def _product(reading: Reading, site: Site, product: Product) -> ProductCall:
+    """The call of BLAS, with the quickest copies that it needs."""
+    numbers, terms = terms_of(reading)
+    feeds = shaped(reading, site.arrays, blas_dtype(reading))
+    copies = (
+        None if order is None else _copy(term, order, feeds[k], site)
+        for k, term, order in zip(numbers, terms, product.orders, strict=True)
+    )
+    return ProductCall(
+        reading, site.opened, product, tuple(copies), _added(reading, site, product)
+    )
+
+
+def _added(reading: Reading, site: Site, product: Product) -> GpuCall | None:
+    """How partial results are added up."""
+    if product.n_parts == 1:
+        return None
+    shape, session = (product.n_parts, product.n_results), site.opened.session
+    parts = session.empty(shape, blas_dtype(reading))
+    session.clear(parts, site.stream)
+    return build(read("ij->j", [parts], (0,)), site._replace(arrays=[parts]))
+
+
+def _copy(term: IndexList, order: IndexList, array: Any, site: Site) -> GpuCall:
+    """How an array is copied with its indices in another order."""
+    reading = read(in_letters([term], order), [array], (0,))
+    here = site._replace(arrays=[array])
+    calls: list[GpuCall | None] = [CopyCall(reading, site.opened)]
+    is_packed = array.ndim > 1 and site.opened.session.is_packed(array)
+    if is_packed and reading.work_dtype.kind in "iuf":
+        calls += [one.make() for one in _kernels(reading, here)]
+    return _fastest([call for call in calls if call is not None], here)
+
+
+def _steps(reading: Reading, site: Site, plan: Plan) -> StepsCall:
+    """The call of a plan, whose steps are built with what those before them give."""
+    numbers, terms = terms_of(reading)
+    feeds = shaped(reading, site.arrays, reading.work_dtype)
+    values = [(term, feeds[k]) for k, term in zip(numbers, terms, strict=True)]
+    steps = []
+    for taken, output in plan.steps:
+        chosen = [values[k] for k in taken]
+        values = [value for k, value in enumerate(values) if k not in taken]
+        arrays = [array for _, array in chosen]
+        text = in_letters([term for term, _ in chosen], output)
+        given = read(text, arrays, first_uses(arrays))
+        here = site._replace(arrays=arrays, is_exact=site.is_exact or bool(values))
+        call = build(given, here)
+        steps.append((taken, call))
+        values.append((output, call(arrays, site.stream)))
+    return StepsCall(reading, site.opened, tuple(steps))
+
+
+def _kernels(reading: Reading, site: Site) -> Iterator[_Contender]:
+    """What is recorded, or the best recipes that are predicted of some families."""
+    opened = site.opened
+    recorded = cached_kernel(
+        (reading.einsum, site.where),
+        lambda: recorded_kernel(
+            reading.einsum, reading.sizes, {}, opened, site.options
+        ),
+    )
+    if recorded is not None:
+        call = _with_kernel(reading, site, recorded)
+        yield _Contender("kernel", 0.0, lambda: call, is_proven=True)
+        return
+    merged = _with_fixed_end(_merged(reading))
+    problem = Problem(merged.einsum, merged.sizes, strides={}, given={}, steps={})
+    for family in predicted_families(problem, opened)[:N_FAMILIES]:
+        make = partial(_predicted, merged, site, problem, family)
+        yield _Contender("kernel", family[0].seconds, make)
+
+
+def _merged(reading: Reading) -> Reading:
+    """The einsum with indices as one that stand side by side in all arrays.
+
+    Fewer divisions find the place of an entry. Arrays are in C's order.
+    """
+    numbers, terms = terms_of(reading)
+    feeds = [reading.feeds[k] for k in numbers]
+    inputs = [
+        StridedTerm(term, feed.shape, c_steps(feed.shape))
+        for term, feed in zip(terms, feeds, strict=True)
+    ]
+    shape = reading.shape
+    output = StridedTerm(reading.einsum.output, shape, c_steps(shape))
+    positions = [feed.position for feed in feeds]
+    return reading_of(reading, positions, *simplified(inputs, output))
+
+
+def _with_fixed_end(reading: Reading) -> Reading:
+    """With the extent of the result's last index in the kernel, if others are there.
+
+    Families put indices whose extents they do not know before all others, and then
+    work-items side by side would write entries far apart.
+    """
+    extents, output = dict(reading.einsum.extents), reading.einsum.output
+    has_fixed = any(isinstance(extents[index], int) for index in output)
+    last = extents[output[-1]] if output else 0
+    if not has_fixed or isinstance(last, int):
+        return reading
+    extents[output[-1]] = reading.sizes[last.name]
+    einsum = with_extents(reading.einsum, extents)
+    left = {x.name: reading.sizes[x.name] for x in einsum.size_params}
+    return replace(reading, einsum=einsum, sizes=constantdict(left))
+
+
+def _with_kernel(reading: Reading, site: Site, kernel: CallKernel) -> KernelCall:
+    session = site.opened.session
+    arrays = [site.arrays[feed.position] for feed in reading.feeds]
+    is_plain = reading.dtype == reading.work_dtype and all(
+        session.is_packed(array) and array.dtype == reading.dtype for array in arrays
+    )
+    return KernelCall(reading, site.opened, kernel, is_plain)
 
 
 def _magnitudes(reading: Reading) -> tuple[int, ...]:
@@ -182,166 +381,18 @@ def _magnitudes(reading: Reading) -> tuple[int, ...]:
     return tuple(n.bit_length() for n in reading.sizes.values())
 
 
-@dataclass(frozen=True, eq=False)
-class _Prepared:
-    """The common part of all calls."""
-
-    reading: Reading
-    opened: CudaDevice
-
-    def prepare(self, arrays: Sequence[Any]) -> list[Any]:
-        """The arrays to read for the einsum's operands, in the working dtype."""
-        reading = self.reading
-        return [
-            arrays[feed.position]
-            .reshape(feed.shape)
-            .astype(reading.work_dtype, copy=False)
-            for feed in reading.feeds
-        ]
-
-    def finish(self, result: Any) -> Any:
-        return result.astype(self.reading.dtype, copy=False)
-
-
-@dataclass(frozen=True, eq=False)
-class ZerosCall(_Prepared):
-    """No product is formed."""
-
-    def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
-        shape, session = self.reading.shape, self.opened.session
-        zeros = session.allocate(int(np.prod(shape)), self.reading.dtype)
-        session.clear(zeros, stream)
-        return zeros.reshape(shape)
-
-
-@dataclass(frozen=True, eq=False)
-class LibraryCall(_Prepared):
-    """The libraries of the vendor compute everything."""
-
-    @cached_property
-    def text(self) -> str:
-        """The notation in letters, with a term for each operand of the einsum."""
-        return _in_letters(self.reading.einsum.inputs, self.reading.einsum.output)
-
-    @cached_property
-    def numbers(self) -> list[int]:
-        """Which feed each operand of the einsum is."""
-        return terms_of(self.reading)[0]
-
-    def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
-        inputs = self.prepare(arrays)
-        ordered = [inputs[k] for k in self.numbers]
-        session = self.opened.session
-        return self.finish(session.einsum(self.text, ordered, stream))
-
-    def with_torch(self, torch: Any, tensors: Sequence[Any]) -> Any:
-        """The result of tensors by torch itself, on its own stream."""
-        kind = getattr(torch, str(self.reading.work_dtype))
-        feeds = self.reading.feeds
-        inputs = [tensors[x.position].reshape(x.shape).to(kind) for x in feeds]
-        result = torch.einsum(self.text, *(inputs[k] for k in self.numbers))
-        return result.to(getattr(torch, str(self.reading.dtype))).contiguous()
-
-
-@dataclass(frozen=True, eq=False)
-class KernelCall(_Prepared):
-    """A kernel computes everything; it reads arrays in C's order."""
-
-    kernel: CallKernel
-
-    @cached_property
-    def caller(self) -> Callable[..., Any]:
-        names = [feed.name for feed in self.reading.feeds]
-        return self.kernel.compiled.built.caller(names, self.reading.sizes)
-
-    def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
-        packed = [self.opened.session.packed(array) for array in self.prepare(arrays)]
-        return self.finish(self.caller(packed, None, stream))
-
-
-@dataclass(frozen=True, eq=False)
-class PairsCall(_Prepared):
-    """Two operands at a time, where one nest would do far more work."""
-
-    path: ContractionPath
-    options: CallOptions
-
-    def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
-        reading = self.reading
-        feeds = [arrays[x.position].reshape(x.shape) for x in reading.feeds]
-        numbers, terms = terms_of(reading)
-        values = [(term, feeds[k]) for k, term in zip(numbers, terms, strict=True)]
-        for step in self.path:
-            chosen = [values[k] for k in step]
-            values = [value for k, value in enumerate(values) if k not in step]
-            needed = set(reading.einsum.output).union(*(term for term, _ in values))
-            joint = dict.fromkeys(i for term, _ in chosen for i in term)
-            left = tuple(i for i in joint if i in needed)
-            term = left if values else reading.einsum.output
-            operands = [array for _, array in chosen]
-            text = _in_letters([term for term, _ in chosen], term)
-            call = gpu_call(text, operands, operands, self.opened, self.options, stream)
-            values.append((term, call(operands, stream)))
-        ((_, result),) = values
-        return result
-
-
-def _in_letters(terms: Sequence[IndexList], output: IndexList) -> str:
-    """The notation of a few indices, whatever their names."""
-    indices = dict.fromkeys(i for term in terms for i in term)
-    letter = dict(zip(indices, LETTERS, strict=False))
-    left = ",".join("".join(letter[i] for i in term) for term in terms)
-    return left + "->" + "".join(letter[i] for i in output)
-
-
-def _library_s(reading: Reading, opened: CudaDevice) -> float | None:
-    """Time of a matrix product by a library; None if the einsum is none."""
-    gpu = machine_of(opened.device).gpu
-    assert gpu is not None
-    if reading.work_dtype.kind != "f" or len(reading.einsum.indices) > len(LETTERS):
-        return None
-    return library_s(at_sizes(reading.einsum, reading.sizes), gpu)
-
-
-def _is_quicker_in_pairs(
-    reading: Reading, opened: CudaDevice, path: ContractionPath
-) -> bool:
-    """Whether a path is expected to be faster than one kernel for everything."""
-    gpu = machine_of(opened.device).gpu
-    assert gpu is not None
-    seconds = path_s(at_sizes(reading.einsum, reading.sizes), path, gpu)
-    best = predictions(reading.einsum, reading.sizes, opened.device)[:1]
-    return all(seconds < UNPROVEN * one.seconds for one in best)
-
-
-def _is_quicker(reading: Reading, opened: CudaDevice) -> bool:
-    """Whether a library is expected to be faster than the predicted recipe."""
-    seconds = _library_s(reading, opened)
-    best = predictions(reading.einsum, reading.sizes, opened.device)[:1]
-    return seconds is not None and all(seconds < UNPROVEN * one.seconds for one in best)
-
-
-def _faster(one: GpuCall, other: GpuCall, site: _Site) -> GpuCall:
-    """The call that takes less time with these arrays, by events."""
-
-    def seconds(call: GpuCall) -> float:
-        def run() -> None:
-            call(site.arrays, site.stream)
-
-        run()
-        timed = site.opened.session.timed
-        return min(timed(run, site.stream) for _ in range(N_TIMED))
-
-    return min((one, other), key=seconds)
-
-
 def _predicted(
-    einsum: BatchedEinsum, sizes: Mapping[str, int], opened: CudaDevice
-) -> CallKernel | None:
-    """Without a record: the correct recipe that is expected to be the fastest."""
-    problem = Problem(einsum, sizes, strides={}, given={}, steps={})
-    found = predicted_kernel(problem, opened, _check_figures)
-    return None if found is None else found[0]
+    reading: Reading, site: Site, problem: Problem, family: Sequence[Costed]
+) -> KernelCall | None:
+    """With the first one of these recipes that is correct and spills little."""
+
+    def make() -> CallKernel | None:
+        found = predicted_kernel(problem, site.opened, _check_figures, family)
+        return None if found is None else found[0]
+
+    key = reading.einsum, _magnitudes(reading), family[0].spec.name, site.where
+    kernel = cached_kernel(key, make)
+    return None if kernel is None else _with_kernel(reading, site, kernel)
 
 
 def _check_figures(kernel: CallKernel) -> None:

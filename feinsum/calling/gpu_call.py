@@ -2,18 +2,30 @@
 
 They come and go by DLPack, without copies, on the stream that CuPy has as its current
 one; DLPack makes that wait for the stream of the array, and the other way round.
+Repeated calls of torch's tensors run on torch's own stream, by their addresses.
 """
 
 from __future__ import annotations
 
 import importlib
+import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
-from feinsum.calling.gpu_building import GpuCall, LibraryCall, gpu_call
+from feinsum.calling.gpu_building import Site
+from feinsum.calling.gpu_cache import cached_calls
+from feinsum.calling.gpu_calls import GpuCall, LibraryCall
+from feinsum.calling.gpu_program import FlatCall
+from feinsum.calling.gpu_quick import (
+    Ready,
+    ReadyForTensors,
+    form_of_tensor,
+    keep_ready,
+    know_form,
+)
 from feinsum.calling.options import CallOptions
 from feinsum.errors import (
     DeviceUnavailableError,
@@ -25,7 +37,7 @@ from feinsum.targets.cuda import CUDA, CudaDevice
 
 __all__ = ["call_on_gpu"]
 
-LIBRARIES = {"cupy": "cupy", "torch": "torch", "jaxlib": "jax.dlpack"}
+LIBRARIES = {"torch": "torch", "jaxlib": "jax.dlpack"}
 """By the first word of the module of an array's type: what takes results over."""
 IMMUTABLE = "jaxlib"
 
@@ -36,10 +48,12 @@ def call_on_gpu(
     device: str | None,
     options: CallOptions,
     out: Any,
+    key: Hashable | None,
 ) -> Any:
     """The result, where the operands are, as an array of the first one's library.
 
     Args:
+        key: under which the call is kept, see :func:`quick_key`.
         out: an array of the same GPU for the result, of its very shape and dtype.
 
     Raises:
@@ -52,14 +66,41 @@ def call_on_gpu(
             "operands are on a GPU, where the einsum is evaluated; omit device="
         )
     opened = CUDA.open_ordinal(_ordinal(operands))
+    with opened.session.active():
+        return _called(subscripts, operands, opened, options, out, key)
+
+
+def _called(
+    subscripts: str,
+    operands: Sequence[Any],
+    opened: CudaDevice,
+    options: CallOptions,
+    out: Any,
+    key: Hashable | None,
+) -> Any:
+    """The result, where the GPU is the current one."""
     adopted = [opened.session.adopted(operand) for operand in operands]
     arrays, stream = [array for array, _ in adopted], adopted[0][1]
-    call = gpu_call(subscripts, arrays, operands, opened, options, stream)
+    site = Site(arrays, stream, opened, options)
+    kept = cached_calls(subscripts, operands, site)
+    call = kept.next(site)
     if out is not None:
         return _written(call, arrays, stream, opened, operands, out)
     if isinstance(call, LibraryCall) and _are_of(operands, "torch"):
         return call.with_torch(sys.modules["torch"], operands)
-    return _as_given(call(arrays, stream), operands[0])
+    result, session = call(arrays, stream), opened.session
+    if all(map(operator.is_, arrays, operands)):
+        know_form(type(operands[0]), session.form)
+        if kept.made is not None:
+            keep_ready(key, Ready(kept.made, session, options))
+        return result
+    if _are_of(operands, "torch") and isinstance(kept.made, FlatCall):
+        know_form(type(operands[0]), form_of_tensor)
+        ready = ReadyForTensors(kept.made, session, options, sys.modules["torch"])
+        keep_ready(key, ready)
+    if _word(operands[0]) == IMMUTABLE:  # whose arrays are packed
+        result = session.packed(result)
+    return _as_given(result, operands[0])
 
 
 def _written(

@@ -40,6 +40,8 @@ class Calls:
         quick: the same calls under keys that are cheaper to compute; dropped when there
             are many.
         gpu: calls of arrays on a GPU.
+        ready: the quick ones among them.
+        forms: by the type of an array there, the function that makes its key.
         sparse: nests and kernels of calls with a sparse operand.
         fused: races of fused kernels of programs.
         trees: such calls, ready to be repeated, kept as long as their tree lives.
@@ -52,6 +54,8 @@ class Calls:
         self.kernels: WeakValueDictionary[Hashable, CallKernel] = WeakValueDictionary()
         self.quick: dict[Hashable, Call] = {}
         self.gpu: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
+        self.ready: dict[Hashable, Any] = {}
+        self.forms: dict[type | None, Callable[[Any], Hashable]] = {}
         self.sparse: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
         self.fused: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
         self.trees: WeakKeyDictionary[CSF, dict[Hashable, Any]] = WeakKeyDictionary()
@@ -66,6 +70,7 @@ def clear_call_cache() -> None:
     calls.kernels.clear()
     calls.quick.clear()
     calls.gpu.clear()
+    calls.ready.clear()
     calls.sparse.clear()
     calls.fused.clear()
     calls.trees.clear()

@@ -8,7 +8,7 @@ everything else together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -32,7 +32,13 @@ from feinsum.targets.protocol import Array
 from feinsum.transforms import apply_spec
 from feinsum.transforms.ranking import Costed
 
-__all__ = ["Problem", "checked_kernel", "predicted_kernel", "view_as"]
+__all__ = [
+    "Problem",
+    "checked_kernel",
+    "predicted_families",
+    "predicted_kernel",
+    "view_as",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -68,17 +74,20 @@ def predicted_kernel(
     problem: Problem,
     opened: OpenDevice,
     accept: Callable[[CallKernel], None] = lambda _kernel: None,
+    found: Sequence[Costed] | None = None,
 ) -> tuple[CallKernel, list[TransformSpec]] | None:
     """The kernel expected to be the fastest among the correct ones.
 
     Args:
         accept: raises a FeinsumError for a kernel that is not to be taken.
+        found: the predictions; None for all.
 
     Returns:
         The kernel, with the next recipes that may turn out to be faster; or None if no
         family has a prediction, or none of those tried works.
     """
-    found = _predictions(problem, opened)
+    if found is None:
+        found = _predictions(problem, opened)
     for k, one in enumerate(found[:N_TRIED]):
         try:
             kernel = checked_kernel(one.spec, problem, opened)
@@ -91,6 +100,14 @@ def predicted_kernel(
             near = (x for x in found[k + 1 :] if x.seconds <= DOUBT * one.seconds)
             return kernel, [x.spec for x in near]
     return None
+
+
+def predicted_families(problem: Problem, opened: OpenDevice) -> list[list[Costed]]:
+    """The predictions by family, the fastest first."""
+    found: dict[str, list[Costed]] = {}
+    for one in _predictions(problem, opened):
+        found.setdefault(one.spec.name, []).append(one)
+    return [*found.values()]
 
 
 def checked_kernel(

@@ -12,8 +12,14 @@ import numpy as np
 import pytest
 
 import feinsum
-from feinsum.calling import gpu_building
+from feinsum.calling import gpu_building, gpu_cache
+from feinsum.calling.gpu_building import Site
+from feinsum.calling.gpu_cache import cached_calls
+from feinsum.calling.gpu_calls import LibraryCall
+from feinsum.calling.gpu_program import flattened
+from feinsum.calling.gpu_quick import ReadyForTensors
 from feinsum.calling.options import CallOptions
+from feinsum.calling.predicted import Problem, predicted_families, predicted_kernel
 from feinsum.calling.reading import read_shapes
 from feinsum.errors import (
     DeviceUnavailableError,
@@ -21,6 +27,7 @@ from feinsum.errors import (
     MeasurementError,
 )
 from feinsum.measure import open_device
+from feinsum.memory import fresh_memory
 from feinsum.records import InMemoryStore
 from tests.targets.cuda.stand_in import StandInDriver, needs_nvrtc, stand_in
 from tests.transforms.support import LOOPY_WARNINGS
@@ -28,6 +35,12 @@ from tests.transforms.support import LOOPY_WARNINGS
 __all__ = ["stand_in"]
 
 pytestmark = [needs_nvrtc, LOOPY_WARNINGS]
+
+
+@pytest.fixture(autouse=True)
+def without_timing(monkeypatch):
+    """What is predicted to be the fastest is taken: the times here mean nothing."""
+    monkeypatch.setattr(gpu_building, "PLAUSIBLE", 1.0)
 
 
 class OnGpu:
@@ -58,6 +71,8 @@ RNG = np.random.default_rng(0)
         ("ij->ji", [(5, 7)]),
         ("ij,j,k->ik", [(5, 4), (4,), (3,)]),
         ("...ij,jk", [(2, 5, 4), (4, 3)]),
+        ("iij,kjl->lk", [(5, 5, 4), (3, 4, 6)]),
+        ("ijk,i->ijk", [(3, 20, 30), (3,)]),
         ("ij,jk->ik", [(0, 4), (4, 3)]),
     ],
 )
@@ -72,7 +87,7 @@ def test_a_call_computes_where_the_operands_are(stand_in, subscripts, shapes):
     [
         ("ij,jk->ik", [(200, 64), (64, 200)], "gpu_matrices"),
         ("ij->i", [(40, 3000)], "gpu_rows"),
-        ("ij->ji", [(50, 70)], "gpu_points"),
+        ("ij,ij->ij", [(50, 70), (50, 70)], "gpu_points"),
         ("ij->", [(90, 170)], "gpu_split_sum"),
     ],
 )
@@ -88,9 +103,23 @@ def test_the_family_is_the_one_that_is_predicted(
         return made[-1]
 
     monkeypatch.setattr(gpu_building, "predicted_kernel", seen)
-    monkeypatch.setattr(gpu_building, "_is_quicker", lambda *_: False)
+    monkeypatch.setattr(gpu_building, "step_of", lambda *_, **__: (1.0, None))
     call(subscripts, *(RNG.random(shape).astype("float32") for shape in shapes))
     assert [found[0].spec.name for found in made] == [family]
+
+
+def test_neighbours_write_neighbours(stand_in):
+    """The last extent of a result is in the kernel, if other ones are; all are merged
+    that can be.
+    """
+    given = [((3, 20, 30), np.dtype(float)), ((3,), np.dtype(float))]
+    reading = read_shapes("ijk,i->ijk", given, (0, 1))
+    merged = gpu_building._merged(reading)
+    assert [str(n) for n in merged.einsum.output_shape] == ["3", "n0"]
+    assert merged.sizes == {"n0": 600}
+    fixed = gpu_building._with_fixed_end(merged)
+    assert fixed.einsum.output_shape == (3, 600)
+    assert fixed.sizes == {}
 
 
 def test_a_kernel_that_spills_is_skipped(stand_in, monkeypatch):
@@ -99,7 +128,7 @@ def test_a_kernel_that_spills_is_skipped(stand_in, monkeypatch):
     session = open_device("cuda").session
     session.launches.clear()
     a = RNG.random((5, 6))
-    assert np.array_equal(call("ij->ji", a), a.T)
+    assert np.array_equal(call("ij,ij->ij", a, a), a * a)
     assert session.launches[-1] == "library"
 
 
@@ -152,7 +181,7 @@ def test_large_products_are_for_libraries(stand_in):
         session.launches.clear()
         arrays = RNG.random((n, n)), RNG.random((n, n))
         assert np.allclose(call("ij,jk->ik", *arrays), arrays[0] @ arrays[1])
-        assert ("library" in session.launches) == is_library
+        assert ("product" in session.launches) == is_library
 
 
 @pytest.mark.parametrize("is_kernel", [True, False])
@@ -160,19 +189,22 @@ def test_a_recorded_recipe_is_timed_against_the_library(
     stand_in, monkeypatch, is_kernel
 ):
     """Once, and the faster one is taken."""
+    monkeypatch.setattr(gpu_building, "PLAUSIBLE", np.inf)
     session = open_device("cuda").session
-    monkeypatch.setattr(
-        gpu_building,
-        "recorded_kernel",
-        lambda einsum, sizes, _, opened, __: gpu_building._predicted(
-            einsum, sizes, opened
-        ),
-    )
+    expected = "launch" if is_kernel else "product"
+
+    def recorded(einsum, sizes, strides, opened, _options):
+        problem = Problem(einsum, sizes, strides, given={}, steps={})
+        every = predicted_families(problem, opened)
+        (family,) = [some for some in every if some[0].spec.name == "gpu_product"]
+        return predicted_kernel(problem, opened, found=family)[0]
+
+    monkeypatch.setattr(gpu_building, "recorded_kernel", recorded)
 
     def timed(_self, run, _stream):
         session.launches.clear()
         run()
-        return float(("library" in session.launches) == is_kernel)
+        return 1e9 * (session.launches != [expected])
 
     monkeypatch.setattr(type(session), "timed", timed)
     arrays = RNG.random((40, 50)), RNG.random((50, 60))
@@ -183,7 +215,7 @@ def test_a_recorded_recipe_is_timed_against_the_library(
             "ij,jk->ik", *map(OnGpu, arrays), database=database
         )
         assert np.allclose(result, arrays[0] @ arrays[1])
-    assert session.launches == ["launch" if is_kernel else "library"]
+    assert session.launches == [expected]
 
 
 def test_a_call_is_kept(stand_in, monkeypatch):
@@ -193,7 +225,7 @@ def test_a_call_is_kept(stand_in, monkeypatch):
     session = open_device("cuda").session
     given = OnGpu(RNG.random((5, 33)))
     options = {"database": InMemoryStore(), "effort": "amortized"}
-    made = gpu_building._build
+    made = gpu_cache.build
     session.launches.clear()
     for k in range(4):
         result = feinsum.call_einsum("ij->i", given, **options)
@@ -202,7 +234,7 @@ def test_a_call_is_kept(stand_in, monkeypatch):
         session.launches.clear()
         gc.collect()
         forbidden = made if k == 0 else lambda *_: pytest.fail("made again")
-        monkeypatch.setattr(gpu_building, "_build", forbidden)
+        monkeypatch.setattr(gpu_cache, "build", forbidden)
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (0, 5)])
@@ -221,24 +253,40 @@ def test_arrays_with_other_strides_are_copied(stand_in):
     assert np.allclose(call("ij,ij->ij", a[::2, ::-1], a[::2]), a[::2, ::-1] * a[::2])
 
 
-def test_tensors_of_torch_go_to_torch(stand_in, monkeypatch):
+def test_tensors_of_torch_go_to_torch(stand_in):
     """Where a library computes the einsum; its own notation is letters."""
     torch = pytest.importorskip("torch")
-    a, b = torch.rand(600, 700), torch.rand(700, 800)
-    opened = open_device("cuda")
-    arrays = [x.numpy() for x in (a, b)]
+    a, b = torch.rand(6, 7), torch.rand(7, 8)
+    reading = read_shapes("ij,jk", [(x.shape, np.dtype("f4")) for x in (a, b)], (0, 1))
+    call = LibraryCall(reading, open_device("cuda"))
+    assert torch.allclose(call.with_torch(torch, [a, b]), a @ b, rtol=1e-4)
+
+
+@pytest.mark.parametrize("subscripts", ["ij,jk->ik", "ij,jk,kl->li"])
+def test_repeated_calls_of_tensors_run_on_torchs_stream(stand_in, subscripts):
+    """By their addresses; results and intermediate results are tensors."""
+    torch = pytest.importorskip("torch")
+    stream = SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=7))
+    library = SimpleNamespace(**{
+        name: getattr(torch, name) for name in ("empty", "uint8", "float64")
+    }, cuda=stream)  # fmt: skip
+    tensors = [torch.rand(n, n + 1, dtype=torch.float64) for n in (3, 4, 5)]
+    tensors = tensors[: subscripts.count(",") + 1]
+    arrays, opened = [x.numpy() for x in tensors], open_device("cuda")
     options = CallOptions(InMemoryStore(), effort="estimate")
-    made = gpu_building.gpu_call("ij,jk", arrays, [a, b], opened, options, None)
-    assert isinstance(made, gpu_building.LibraryCall)
-    assert torch.allclose(made.with_torch(torch, [a, b]), a @ b, rtol=1e-4)
+    site = Site(arrays, None, opened, options)
+    made = cached_calls(subscripts, tensors, site).next(site)
+    result = ReadyForTensors(made, opened.session, options, library).run(tensors)
+    assert torch.allclose(result, torch.einsum(subscripts, *tensors))
 
 
 def test_results_go_to_the_library_of_the_first_operand(stand_in, monkeypatch):
     """By its own ``from_dlpack``, without a copy."""
     taken = SimpleNamespace(from_dlpack=lambda array: ("taken", array))
-    monkeypatch.setitem(sys.modules, "cupy", taken)
-    monkeypatch.setattr(OnGpu, "__module__", "cupy._core")
-    kind, array = call("i,i->i", np.arange(3.0), np.ones(3))
+    monkeypatch.setitem(sys.modules, "torch", taken)
+    monkeypatch.setattr(OnGpu, "__module__", "torch._tensor")
+    with fresh_memory():  # which learns how tensors are told apart
+        kind, array = call("i,i->i", np.arange(3.0), np.ones(3))
     assert kind == "taken"
     assert array.tolist() == [0.0, 1.0, 2.0]
 
@@ -252,21 +300,106 @@ def test_a_repeated_call_does_not_ask_the_driver(stand_in, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("subscripts", "shapes", "is_in_pairs"),
+    ("subscripts", "shapes", "kind"),
     [
-        ("ja,a,ka,ikcd->ijcd", [(40, 90), (90,), (40, 90), (40, 40, 90, 90)], True),
-        ("ab,cd,de->be", [(900, 900)] * 3, True),
-        ("xre,rij,ej->xei", [(3, 3, 90000), (3, 20, 20), (90000, 20)], False),
+        ("ja,a,ka,ikcd->ijcd", [(40, 90), (90,), (40, 90), (40, 40, 90, 90)], "steps"),
+        ("ab,cd,de->be", [(900, 900)] * 3, "steps"),
+        ("xre,rij,ej->xei", [(3, 3, 90000), (3, 20, 20), (90000, 20)], "kernel"),
+        ("ij,jk->ik", [(900, 900)] * 2, "product"),
+        ("obk,ijk->ioj", [(48, 48, 102), (36, 102, 102)], "steps"),
     ],
 )
-def test_what_one_kernel_computes_more_slowly_is_computed_in_pairs(
-    stand_in, subscripts, shapes, is_in_pairs
+def test_the_way_to_compute_is_the_one_that_is_predicted(
+    stand_in, subscripts, shapes, kind
 ):
-    """By what is predicted; an operator of elements is one kernel."""
+    """A path where one kernel takes longer; an operator of elements is one kernel."""
+    arrays = [np.broadcast_to(np.float64(1), shape) for shape in shapes]
     given = [(shape, np.dtype(np.float64)) for shape in shapes]
     reading = read_shapes(subscripts, given, tuple(range(len(shapes))))
-    site = gpu_building._Site([], None, open_device("cuda"), CallOptions(None), ())
-    path = gpu_building.untransformed_path(reading.einsum, reading.sizes)
-    assert path is not None
-    found = gpu_building._is_quicker_in_pairs(reading, site.opened, path)
-    assert found is is_in_pairs
+    site = Site(arrays, None, open_device("cuda"), CallOptions(None, effort="estimate"))
+    found = {one.kind: one.seconds for one in gpu_building._contenders(reading, site)}
+    assert min(found, key=found.__getitem__) == kind
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shapes", "dtype"),
+    [
+        ("ja,ka,ikc->ijc", [(3, 4), (5, 4), (2, 5, 6)], "float64"),
+        ("iij,kjl->lk", [(5, 5, 4), (3, 4, 6)], "float64"),
+        ("ij,k->jik", [(5, 4), (3,)], "float32"),
+        ("ij,kj->ki", [(5, 4), (3, 4)], "float16"),
+        ("tij,tjk->ik", [(40, 3, 4), (40, 4, 5)], "float64"),
+    ],
+)
+def test_every_contender_computes_the_einsum(
+    stand_in, monkeypatch, subscripts, shapes, dtype
+):
+    """Step by step, and with all launches prepared, where that is possible."""
+    monkeypatch.setattr(gpu_building, "N_FAMILIES", 1)
+    arrays = [RNG.random(shape).astype(dtype) for shape in shapes]
+    given = [(shape, np.dtype(dtype)) for shape in shapes]
+    reading = read_shapes(subscripts, given, tuple(range(len(shapes))))
+    opened = open_device("cuda")
+    site = Site(arrays, None, opened, CallOptions(InMemoryStore(), effort="estimate"))
+    expected = np.einsum(subscripts, *(x.astype("float64") for x in arrays))
+    tolerance = 100 * np.finfo(dtype).eps
+    n_flat = 0
+    for contender in gpu_building._contenders(reading, site):
+        call = contender.make()
+        quick = flattened(call, opened, arrays)
+        n_flat += quick is not call
+        for one in (call, quick):
+            result = one(arrays, None)
+            assert (result.shape, result.dtype) == (expected.shape, dtype)
+            assert np.allclose(result, expected, tolerance, tolerance)
+    assert n_flat
+
+
+def test_views_are_views(stand_in):
+    """Of a single operand without a sum, as numpy gives them."""
+    a = np.asarray(RNG.random((5, 7, 3)))
+    result = call("ijk->kij", a)
+    assert np.array_equal(result, a.transpose(2, 0, 1))
+    assert np.shares_memory(result, a)
+    diagonal = call("iij->ji", a[:3].transpose(0, 2, 1))
+    assert np.array_equal(diagonal, np.einsum("iji->ji", a[:3]))
+    assert np.shares_memory(diagonal, a)
+
+
+class Native(np.ndarray):
+    """An array of the stand-in's own kind."""
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+
+def test_a_repeated_call_of_native_arrays_is_at_hand(stand_in, monkeypatch):
+    """Nothing is read or looked up again: only the launch is left."""
+    a, b = (RNG.random(shape).view(Native) for shape in ((9, 8), (8, 7)))
+    options = {"database": InMemoryStore(), "effort": "estimate"}
+    for _ in range(2):
+        assert np.allclose(feinsum.call_einsum("ij,jk->ik", a, b, **options), a @ b)
+    monkeypatch.setattr("feinsum.calling.gpu_call.call_on_gpu", None)
+    for other in (b, 2 * b):
+        result = feinsum.call_einsum("ij,jk->ik", a, other, **options)
+        assert np.allclose(result, a @ other)
+    with pytest.raises(TypeError, match="not callable"):  # of other strides
+        feinsum.call_einsum("ij,jk->ik", a, b.T.copy().T, **options)
+
+
+def test_contenders_are_timed(stand_in, monkeypatch):
+    """The fastest one is kept, whatever was predicted; one that fails is skipped."""
+    monkeypatch.setattr(gpu_building, "PLAUSIBLE", np.inf)
+    session = open_device("cuda").session
+
+    def timed(_self, run, _stream):
+        session.launches.clear()
+        run()
+        if "product" in session.launches:
+            raise MeasurementError("cuBLAS is not there")
+        return 1.0
+
+    monkeypatch.setattr(type(session), "timed", timed)
+    a, b = RNG.random((9, 8)), RNG.random((8, 7))
+    assert np.allclose(call("ij,jk->ik", a, b), a @ b)
+    assert session.launches[-1] == "launch"

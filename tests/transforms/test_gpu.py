@@ -25,6 +25,7 @@ from feinsum.targets.cuda.figures import figures_of, multiprocessor_of
 from feinsum.targets.cuda.nvrtc import find_nvrtc
 from feinsum.transforms import applicable_transforms, check_spec, configurations
 from feinsum.transforms.gpu import (
+    GPU_COLUMNS,
     GPU_ELEMENTS,
     GPU_MATRICES,
     GPU_MMA,
@@ -33,6 +34,7 @@ from feinsum.transforms.gpu import (
     GPU_PRODUCT,
     GPU_ROWS,
     GPU_SPLIT_SUM,
+    GPU_TURNED,
 )
 from feinsum.transforms.gpu.sides import sides_of
 from feinsum.transforms.primitives.copy_async import AwaitGroups
@@ -72,7 +74,13 @@ PRODUCTS = {
         [[array("A", (130, 21)), array(name, (130, 18))] for name in "BC"],
     ),
 }
-ALL = {**EINSUMS, **SUMS, **PRODUCTS}
+TURNED = {
+    "factors": einsum(
+        "abj,ja,b->bja",
+        array("A", ("N", 3, "M")), array("B", ("M", "N")), array("c", 3),
+    )
+}  # fmt: skip
+ALL = {**EINSUMS, **SUMS, **PRODUCTS, **TURNED}
 SMALL = {
     GPU_ELEMENTS: {"elements": 8, "workers": 4, "rows": 2},
     GPU_MATRICES: {"stacked": 0},
@@ -96,8 +104,10 @@ SMALL = {
         "rows": 2,
         "stages": 2,
     },
+    GPU_COLUMNS: {"items": 4, "columns": 32},
     GPU_ROWS: {"items": 32, "rows": 1},
     GPU_SPLIT_SUM: {"items": 128, "parts": 8},
+    GPU_TURNED: {"rows": 8},
 }
 CASES = [
     (GPU_ELEMENTS, "gradient", {"lane": "element", "stage_matrices": True}),
@@ -135,10 +145,14 @@ CASES = [
     (GPU_PRODUCT, "two rows", {"stages": 3}),
     (GPU_PRODUCT, "of known extents", {"along": 32, "rows": 4}),
     (GPU_PRODUCT, "in single precision", {}),
+    (GPU_COLUMNS, "integers", {}),
+    (GPU_COLUMNS, "two rows", {}),
     (GPU_ROWS, "integers", {}),
     (GPU_ROWS, "unsigned", {}),
     (GPU_ROWS, "two rows", {}),
     *((GPU_SPLIT_SUM, name, {}) for name in SUMS),
+    (GPU_TURNED, "transpose", {}),
+    (GPU_TURNED, "factors", {}),
 ]  # fmt: skip
 """Of each family the ways that differ."""
 LARGE = einsum(
@@ -252,8 +266,10 @@ def test_large_tiles_stay_in_registers(parameters, architecture):
         (GPU_POINTS, "divergence"),
         (GPU_PRODUCT, "two summed indices"),
         (GPU_PRODUCT, "in single precision"),
+        (GPU_COLUMNS, "unsigned"),
         (GPU_ROWS, "unsigned"),
         (GPU_SPLIT_SUM, "long sum"),
+        (GPU_TURNED, "factors"),
     ],
     ids=lambda x: getattr(x, "name", x),
 )

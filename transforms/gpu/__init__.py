@@ -1,5 +1,6 @@
 """Families for GPUs: shared memory, barriers, neighbours at neighbours."""
 
+from feinsum.transforms.gpu.columns import GPU_COLUMNS
 from feinsum.transforms.gpu.elements import GPU_ELEMENTS
 from feinsum.transforms.gpu.matrices import GPU_MATRICES
 from feinsum.transforms.gpu.mma import GPU_MMA
@@ -8,8 +9,10 @@ from feinsum.transforms.gpu.points import GPU_POINTS
 from feinsum.transforms.gpu.product import GPU_PRODUCT
 from feinsum.transforms.gpu.rows import GPU_ROWS
 from feinsum.transforms.gpu.split import GPU_SPLIT_SUM
+from feinsum.transforms.gpu.turned import GPU_TURNED
 
 __all__ = [
+    "GPU_COLUMNS",
     "GPU_ELEMENTS",
     "GPU_MATRICES",
     "GPU_MMA",
@@ -18,4 +21,5 @@ __all__ = [
     "GPU_PRODUCT",
     "GPU_ROWS",
     "GPU_SPLIT_SUM",
+    "GPU_TURNED",
 ]

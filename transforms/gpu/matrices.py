@@ -304,7 +304,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     arrays = sum(points(einsum, term) * size for term, size in loads(einsum))
     arrays += points(einsum, einsum.output) * itemsize
     return (
-        einsum.batch_size * product_s(gpu, sizes, itemsize, arrays)
+        einsum.batch_size * product_s(sizes, arrays, itemsize, gpu)
         + 2 * sum(moved) / rate
         + gpu.launch_s * len(moved)
     )

@@ -35,7 +35,7 @@ from feinsum.transforms.primitives.schedule import Expression, calls_product
 from feinsum.transforms.registry import Parameters, Space, Transform, every, register
 from feinsum.transforms.roles import number, text
 
-__all__ = ["BARRIER_CYCLES", "GPU_ROWS", "halved"]
+__all__ = ["BARRIER_CYCLES", "GPU_ROWS", "halved", "shared_sums"]
 
 BARRIER_CYCLES = 8
 """Of a warp, to wait for the others of its group."""
@@ -63,17 +63,33 @@ def gpu_rows(
         items: work-items of a row, a power of two.
         rows: of a work-group.
     """
+    items, rows = number(parameters, "items"), number(parameters, "rows")
+    return shared_sums(t_unit, nest, text(parameters, "summed"), items, rows, (0, 1))
+
+
+def shared_sums(
+    t_unit: lp.TranslationUnit,
+    nest: LoopNest,
+    summed: str,
+    items: int,
+    rows: int,
+    axes: tuple[int, int],
+) -> lp.TranslationUnit:
+    """Rows of work-items that each share a sum.
+
+    Args:
+        axes: of the group, those of the items and of the rows; 0 is the fastest.
+    """
     schedule = begin(t_unit, nest)
     writer = NestWriter(schedule)
-    summed = text(parameters, "summed")
-    items, rows = number(parameters, "items"), number(parameters, "rows")
+    of_item, of_row = (f"l.{axis}" for axis in axes)
     parts = parts_of(schedule.output, schedule.extents)
     if parts is None:
         raise TransformError("the output has more run-time extents than a grid axes")
     first, *others = parts
     group = writer.loop("group", f"{rows}*{{}} < {first.size}", tag="g.0")
     row_of = writer.loop(
-        "row", f"{rows}*{group} + {{}} < {first.size}", size=rows, tag="l.1"
+        "row", f"{rows}*{group} + {{}} < {first.size}", size=rows, tag=of_row
     )
     points = first.points(p.Sum((rows * var(group), var(row_of))))
     grid = [group]
@@ -81,10 +97,11 @@ def gpu_rows(
         grid.append(writer.loop("group", size=part.extents[0], tag=f"g.{axis}"))
         points[part.indices[0]] = var(grid[-1])
     for k, row in enumerate(schedule.rows):
-        item = writer.loop("item", size=items, tag="l.0")
+        item = writer.loop("item", size=items, tag=of_item)
         dtype = schedule.dtype_of_row(k)
-        own, here = [*grid, row_of], (var(row_of), var(item))
-        part = var(writer.array("part", (rows, items), dtype, is_shared=True))
+        own = [*grid, row_of]
+        shape = (rows, items) if axes == (0, 1) else (items, rows)
+        part = var(writer.array("part", shape, dtype, is_shared=True))
         total = var(writer.array("total", (), dtype))
         extent = schedule.extents[summed]
         dealt = strided(writer, summed, item, items, f"{{}} < {extent}")
@@ -98,16 +115,19 @@ def gpu_rows(
         last = writer.assign("zero", total, dtype.type(0), [*own, item])
         loops = [*own, item, *inner.values(), *dealt.inames]
         last = writer.assign("add", total, p.Sum((total, product)), loops, [last])
-        last = writer.assign("share", part[here], total, [*own, item], [last])
-        place = partial(_place, part, var(row_of))
-        last = halved(writer, place, items, own, last)
-        only = writer.loop("lane", size=1, tag="l.0")
-        writer.store(k, part[var(row_of), 0], points, [*own, only], [last])
+        place = partial(_place, part, axes, var(row_of))
+        last = writer.assign("share", place(var(item)), total, [*own, item], [last])
+        last = halved(writer, place, items, own, last, of_item)
+        only = writer.loop("lane", size=1, tag=of_item)
+        writer.store(k, place(0), points, [*own, only], [last])
     return writer.finished().t_unit
 
 
-def _place(part: Expression, row: Expression, lane: Expression) -> Expression:
-    return part[row, lane]
+def _place(
+    part: Expression, axes: tuple[int, int], row: Expression, item: Expression
+) -> Expression:
+    """A partial sum: neighbours on the fastest axis are neighbours in memory."""
+    return part[row, item] if axes == (0, 1) else part[item, row]
 
 
 def halved(
@@ -116,14 +136,16 @@ def halved(
     n: int,
     around: Sequence[str],
     last: str,
+    tag: str = "l.0",
 ) -> str:
     """The first of ``n`` shared numbers becomes their sum; the id of the last step.
 
     Args:
         place: of a number.
+        tag: the axis of the group whose work-items add.
     """
     while n := n // 2:
-        lane = writer.loop("lane", size=n, tag="l.0")
+        lane = writer.loop("lane", size=n, tag=tag)
         own, other = place(var(lane)), place(p.Sum((var(lane), n)))
         last = writer.assign("halve", own, p.Sum((own, other)), [*around, lane], [last])
     return last

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +15,6 @@ from pymbolic.mapper.evaluator import evaluate
 
 from feinsum.errors import BuildError, MeasurementError
 from feinsum.targets.cuda.code import CudaCode, CudaLaunch
-from feinsum.targets.cuda.driver import Session
 from feinsum.targets.cuda.figures import (
     MOST_THREADS,
     KernelFigures,
@@ -24,8 +22,10 @@ from feinsum.targets.cuda.figures import (
     figures_of,
     multiprocessor_of,
 )
+from feinsum.targets.cuda.gemm import gemm_of
 from feinsum.targets.cuda.nvrtc import CudaBinary
 from feinsum.targets.cuda.products import BlasCall
+from feinsum.targets.cuda.session import Session
 from feinsum.targets.layout import Layout, array_layout, entry_kernel
 from feinsum.targets.protocol import Timer
 from feinsum.variables import CUDA_CACHE_VARIABLE
@@ -33,7 +33,13 @@ from feinsum.variables import CUDA_CACHE_VARIABLE
 if TYPE_CHECKING:
     from feinsum.targets.cuda.device import CudaDevice
 
-__all__ = ["CudaBuilt", "DeviceArray", "cache_state", "check_launch"]
+__all__ = [
+    "CudaBuilt",
+    "DeviceArray",
+    "PreparedLaunches",
+    "cache_state",
+    "check_launch",
+]
 
 CACHES = ("warm", "flushed")
 """State of the GPU's cache before a timed run; the first is the default."""
@@ -92,9 +98,39 @@ def check_launch(launch: CudaLaunch, capability: int) -> None:
 class _Sized(NamedTuple):
     launch: CudaLaunch
     function: Any
-    grid: list[int]
-    block: list[int]
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
     call: BlasCall | None
+
+
+def _arrays_of(launch: CudaLaunch, scalars: Mapping[str, Any]) -> list[str]:
+    """Of a product as cuBLAS takes them."""
+    product = launch.product
+    if product is not None:
+        return [product.right, product.left, product.result]
+    return [name for name in launch.arguments if name not in scalars]
+
+
+class PreparedLaunches(NamedTuple):
+    """Launches of a kernel that only lack addresses.
+
+    Attributes:
+        temporaries: entries and dtype of each.
+        launches: each with the places of its arrays among operands, result and
+            temporaries; it takes their addresses and a stream.
+    """
+
+    temporaries: tuple[tuple[int, np.dtype[Any]], ...]
+    launches: tuple[tuple[Callable[[Sequence[int], Any], None], tuple[int, ...]], ...]
+
+    def run(
+        self, session: Session, operands: Sequence[Any], result: Any, stream: Any
+    ) -> None:
+        """Launch on the current GPU."""
+        made = [session.empty((n,), dtype) for n, dtype in self.temporaries]
+        table = session.addresses((*operands, result, *made))
+        for launch, places in self.launches:
+            launch([table[k] for k in places], stream)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,10 +221,10 @@ class CudaBuilt:
 
     def _sized(self, scalars: Mapping[str, Any]) -> list[_Sized]:
         """The launches that have a work-group."""
-        found = [
-            _Sized(launch, function, *launch.sizes(scalars), launch.call(scalars))
-            for launch, function in zip(self.code.launches, self.functions, strict=True)
-        ]
+        found = []
+        for launch, function in zip(self.code.launches, self.functions, strict=True):
+            grid, block = map(tuple, launch.sizes(scalars))
+            found.append(_Sized(launch, function, grid, block, launch.call(scalars)))
         return [one for one in found if prod(one.grid)]
 
     def repeated(self, arguments: Mapping[str, Any], n: int) -> Callable[[], None]:
@@ -213,53 +249,91 @@ class CudaBuilt:
 
         Results are where the operands were, on the stream of the caller.
         """
+        prepared, session = self.prepared(names, constants), self.opened.session
         (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
-        layout, turn = array_layout(output, constants), Lock()
-        session = self.opened.session
-        scalars = {name: constants[name] for name in self.code.scalars}
-        sized = self._sized(scalars)
+        layout = array_layout(output, constants)
 
         def call(arrays: Sequence[Any], out: Any = None, place: Any = place) -> Any:
             is_host = all(isinstance(array, np.ndarray) for array in arrays)
-            given, stream = self._given(names, arrays, place, is_host=is_host)
-            with turn:
-                result = session.allocate(layout.n_entries, layout.dtype)
-                values = {**constants, **given, **self._temporaries(scalars)}
-                values[output.name] = result
-                for step in self._steps(sized, values, stream):
-                    step()
-                if not is_host:
-                    return _delivered(result, layout, out)
-                session.synchronize()
-                found = layout.unpack(session.read(result))
-            if out is None:
-                return found.copy()
-            out[...] = found
-            return out
+            with session.active():
+                given = (
+                    [self._uploaded(array) for array in arrays] if is_host else arrays
+                )
+                result = session.empty((layout.n_entries,), layout.dtype)
+                prepared.run(
+                    session, given, result, session.stream if is_host else place
+                )
+            if not is_host:
+                return _delivered(result.reshape(layout.shape), out)
+            session.synchronize()
+            return _delivered(layout.unpack(session.read(result)), out)
 
         return call
 
-    def _given(
-        self, names: Sequence[str], arrays: Sequence[Any], place: Any, *, is_host: bool
-    ) -> tuple[dict[str, Any], Any]:
-        """The operands on the GPU, and the stream on which they are ready."""
-        if not is_host:
-            return dict(zip(names, arrays, strict=True)), place
-        given = {}
-        for name, array in zip(names, arrays, strict=True):
-            flat = np.ascontiguousarray(array).reshape(-1)
-            layout = Layout(flat.shape, (1,), flat.dtype)
-            given[name] = self.opened.upload(flat, layout).flat
-        return given, None
+    def prepared(
+        self, names: Sequence[str], constants: Mapping[str, Any]
+    ) -> PreparedLaunches:
+        """All launches with what does not depend on the arrays.
+
+        Args:
+            names: of the operands, in the order in which their arrays will come.
+        """
+        (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
+        scalars = {name: constants[name] for name in self.code.scalars}
+        held = *names, output.name, *self.code.temporaries
+        launches = [
+            (
+                self._launcher(one, scalars),
+                tuple(held.index(x) for x in _arrays_of(one.launch, scalars)),
+            )
+            for one in self._sized(scalars)
+        ]
+        temporaries = self._temporary_sizes(scalars).values()
+        return PreparedLaunches(tuple(temporaries), tuple(launches))
+
+    def _launcher(
+        self, one: _Sized, scalars: Mapping[str, Any]
+    ) -> Callable[[Sequence[int], Any], None]:
+        launch = one.launch
+        if one.call is not None and launch.product is not None:
+            dtype = self._dtype_of(launch.product.result)
+            return self.opened.session.multiplier(gemm_of(one.call), dtype)
+        values = [
+            self._passed(name, scalars[name]) if name in scalars else None
+            for name in launch.arguments
+        ]
+        return self.opened.session.launcher(
+            one.function, one.grid, one.block, launch.shared_bytes, values
+        )
+
+    def _dtype_of(self, name: str) -> np.dtype[Any]:
+        """Of an array of the kernel."""
+        kernel = entry_kernel(self.t_unit)
+        arrays = {**kernel.temporary_variables, **kernel.arg_dict}
+        dtype: np.dtype[Any] = arrays[name].dtype.numpy_dtype
+        return dtype
+
+    def _uploaded(self, array: Any) -> Any:
+        flat = np.ascontiguousarray(array).reshape(-1)
+        return self.opened.upload(flat, Layout(flat.shape, (1,), flat.dtype)).flat
 
     def _temporaries(self, scalars: Mapping[str, Any]) -> dict[str, Any]:
         """Arrays that one launch hands to the next."""
         made = {}
-        for name, (shape, dtype) in self.code.temporaries.items():
-            n_entries = int(prod(int(evaluate(n, dict(scalars))) for n in shape))
+        for name, (n_entries, dtype) in self._temporary_sizes(scalars).items():
             self.opened.check_room(n_entries * dtype.itemsize)
-            made[name] = self.opened.session.allocate(max(n_entries, 1), dtype)
+            made[name] = self.opened.session.allocate(n_entries, dtype)
         return made
+
+    def _temporary_sizes(
+        self, scalars: Mapping[str, Any]
+    ) -> dict[str, tuple[int, np.dtype[Any]]]:
+        """Their entries and dtypes."""
+        values = dict(scalars)
+        return {
+            name: (max(1, prod(int(evaluate(n, values)) for n in shape)), dtype)
+            for name, (shape, dtype) in self.code.temporaries.items()
+        }
 
     def _passed(self, name: str, value: Any) -> Any:
         dtype = self.code.scalars.get(name)
@@ -275,10 +349,9 @@ def _by_wall(session: Session, launch: Callable[[], None]) -> float:
     return perf_counter() - start
 
 
-def _delivered(result: Any, layout: Layout, out: Any) -> Any:
-    """The result in its shape, or in ``out``."""
-    shaped = result.reshape(layout.shape)
+def _delivered(result: Any, out: Any) -> Any:
+    """The result, or ``out`` with it."""
     if out is None:
-        return shaped
-    out[...] = shaped
+        return result
+    out[...] = result
     return out

@@ -21,9 +21,10 @@ from feinsum.targets.cuda.built import (
     check_launch,
 )
 from feinsum.targets.cuda.code import CudaTarget, generated
-from feinsum.targets.cuda.driver import Driver, GpuFacts, Session, find_driver
+from feinsum.targets.cuda.driver import Driver, GpuFacts, find_driver
 from feinsum.targets.cuda.nvrtc import INSTALL_HINT, CudaBinary, find_nvrtc
 from feinsum.targets.cuda.program import CudaProgram
+from feinsum.targets.cuda.session import Session
 from feinsum.targets.layout import Layout
 from feinsum.targets.protocol import Array, Memory, Timer
 from feinsum.targets.software import software

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from feinsum.targets.cuda.driver import Session
 from feinsum.targets.cuda.nvrtc import CudaBinary
+from feinsum.targets.cuda.session import Session
 from feinsum.targets.cuda.vectors import PREAMBLE
 from feinsum.targets.protocol import Timer
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,8 +18,9 @@ import pytest
 from feinsum.errors import DeviceUnavailableError, MeasurementError
 from feinsum.targets.cuda import driver
 from feinsum.targets.cuda.driver import GpuFacts
+from feinsum.targets.cuda.gemm import multiply
 from feinsum.targets.cuda.nvrtc import find_nvrtc
-from tests.targets.cuda.blas import multiply
+from tests.targets.cuda.blas import multiply as multiply_by_blas
 from tests.targets.cuda.fibers import function
 
 __all__ = ["StandInDriver", "needs_nvrtc", "stand_in"]
@@ -45,6 +47,13 @@ def stand_in(monkeypatch):
     return made
 
 
+def memory_at(address, dtype, shape, strides):
+    """The flat memory that a strided array spans."""
+    n = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    memory = (ctypes.c_char * (n * dtype.itemsize)).from_address(address)
+    return np.frombuffer(memory, dtype)
+
+
 @dataclass(frozen=True, eq=False)
 class StandInDriver:
     """Finds one GPU; see :class:`feinsum.targets.cuda.driver.Driver`."""
@@ -66,13 +75,21 @@ class StandInDriver:
 
 @dataclass(frozen=True, eq=False)
 class StandInSession:
-    """Arrays are those of numpy; see :class:`feinsum.targets.cuda.driver.Session`."""
+    """Arrays are those of numpy; see :class:`feinsum.targets.cuda.session.Session`."""
 
     memory_bytes: int
     launches: list[str] = field(default_factory=list)
 
+    stream = "the target's"
+
+    def active(self):
+        return nullcontext()
+
     def allocate(self, n_entries, dtype):
         return np.empty(n_entries, dtype)
+
+    def empty(self, shape, dtype):
+        return np.empty(shape, dtype)
 
     def write(self, array, values):
         array[: values.size] = values
@@ -83,8 +100,41 @@ class StandInSession:
     def clear(self, array, stream=None):
         array[:] = 0
 
+    def strided(self, array, shape, strides):
+        return np.lib.stride_tricks.as_strided(array, shape, strides)
+
     def packed(self, array):
-        return np.ascontiguousarray(array)
+        return array if self.is_packed(array) else array.copy("C")
+
+    def is_packed(self, array):
+        return array.flags.c_contiguous
+
+    def form(self, array):
+        return array.shape, array.strides, array.dtype
+
+    def stream_at(self, address):
+        return address
+
+    def current_stream(self):
+        return "the caller's"
+
+    def multiplier(self, gemm, dtype):
+        def run(addresses, stream):
+            self.launches.append("product")
+            sizes = gemm.sizes
+            shapes = (0, 1, 3), (0, 3, 2), (0, 1, 2)
+            flat = [
+                memory_at(address, dtype, [sizes[k] for k in shape], strides)
+                for address, shape, strides in zip(
+                    addresses, shapes, (gemm.left, gemm.right, gemm.out), strict=True
+                )
+            ]
+            multiply(gemm, *flat)
+
+        return run
+
+    def addresses(self, arrays):
+        return [array.ctypes.data for array in arrays]
 
     def overwrite(self, array, values, stream=None):
         array[...] = values
@@ -99,8 +149,9 @@ class StandInSession:
 
     def launch(self, function, grid, block, arguments, shared_bytes, stream=None):
         assert all(isinstance(n, int) and n > 0 for n in (*grid, *block))
-        held = [x if isinstance(x, np.ndarray) else np.array(x) for x in arguments]
-        slots = (ctypes.c_void_p * len(held))(*(x.ctypes.data for x in held))
+        held = [np.array(x) if isinstance(x, np.generic) else x for x in arguments]
+        places = [x if isinstance(x, int) else x.ctypes.data for x in held]
+        slots = (ctypes.c_void_p * len(held))(*places)
         sizes = [(ctypes.c_uint * 3)(*part) for part in (grid, block)]
         if function(*sizes, slots):
             raise MeasurementError(BARRIERS)
@@ -108,7 +159,18 @@ class StandInSession:
 
     def multiply(self, call, first, second, result, stream=None):
         self.launches.append("library")
-        multiply(call, first.reshape(-1), second.reshape(-1), result.reshape(-1))
+        multiply_by_blas(
+            call, first.reshape(-1), second.reshape(-1), result.reshape(-1)
+        )
+
+    def launcher(self, function, grid, block, shared_bytes, values):
+        def launch(addresses, stream):
+            left = iter(addresses)
+            given = [next(left) if value is None else value for value in values]
+            assert not list(left)
+            self.launch(function, grid, block, given, shared_bytes, stream)
+
+        return launch
 
     def synchronize(self):
         pass
@@ -129,4 +191,4 @@ class StandInSession:
         return self.memory_bytes
 
     def adopted(self, array):
-        return array.host, None
+        return (array if isinstance(array, np.ndarray) else array.host), None

@@ -11,7 +11,10 @@ import pytest
 
 from feinsum.errors import DeviceUnavailableError, MeasurementError
 from feinsum.targets.cuda import CUDA, driver
-from feinsum.targets.cuda.driver import CupyDriver, CupySession, check_driver, explained
+from feinsum.targets.cuda.cublas import blas
+from feinsum.targets.cuda.cupy_errors import explained, load_cupy
+from feinsum.targets.cuda.cupy_session import CupySession
+from feinsum.targets.cuda.driver import CupyDriver, check_driver
 from feinsum.targets.cuda.products import MatrixProduct
 from tests.tune.fake_cupy import cupy
 from tests.tune.fake_cupy.cupy_backends.cuda.libs import cublas
@@ -61,7 +64,7 @@ def test_the_lack_of_cupy_is_named(monkeypatch):
     def refuse(name):
         raise ImportError(f"No module named {name!r}")
 
-    driver._cupy.cache_clear()
+    load_cupy.cache_clear()
     monkeypatch.setattr(driver, "check_driver", lambda: None)
     monkeypatch.setattr(importlib, "import_module", refuse)
     with pytest.raises(DeviceUnavailableError, match=r"CuPy .* pip install 'feinsum"):
@@ -76,14 +79,15 @@ def test_the_lack_of_cublas_is_named(monkeypatch):
 
     monkeypatch.setattr(importlib, "import_module", refuse)
     with pytest.raises(MeasurementError, match=r"libcublasLt.* install the CUDA"):
-        CupySession(None, None).multiply((), None, None, None)
+        blas.__wrapped__("d", is_stack=False)
 
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_products_are_asked_of_cublas(monkeypatch, n):
     """One, or a stack of them, at the addresses of the arrays."""
-    monkeypatch.setattr(driver, "_cublas", lambda: cublas)
-    monkeypatch.setattr(driver, "_cupy", lambda: cupy)
+    monkeypatch.setattr("feinsum.targets.cuda.cublas.load_cublas", lambda: cublas)
+    monkeypatch.setattr("feinsum.targets.cuda.cupy_session.load_cupy", lambda: cupy)
+    blas.cache_clear()
     rng = np.random.default_rng(0)
     left, right = rng.random((n, 6, 4)), rng.random((6, 5))
     product = MatrixProduct(
@@ -92,12 +96,13 @@ def test_products_are_asked_of_cublas(monkeypatch, n):
     arrays = [cupy.asarray(x) for x in (right, left, np.empty((n, 4, 5)))]
     session = CupySession(nullcontext(), nullcontext())
     session.multiply(product.call({}), *arrays)
+    blas.cache_clear()
     assert np.allclose(arrays[2].get(), left.transpose(0, 2, 1) @ right)
 
 
 def test_a_machine_without_a_gpu_says_so():
     """The real driver: either there are devices, or a reason."""
-    driver._cupy.cache_clear()
+    load_cupy.cache_clear()
     try:
         assert all(device.kind == "gpu" for device in CUDA.devices())
     except DeviceUnavailableError as error:

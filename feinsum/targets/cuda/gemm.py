@@ -1,0 +1,116 @@
+"""Products of stacks of matrices as BLAS takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from feinsum.targets.cuda.products import BlasCall
+
+__all__ = ["ANY", "Gemm", "gemm_of", "multiply"]
+
+ANY = 0
+"""The stride of an axis with one value."""
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """``out[b,i,j] = sum(left[b,i,k] * right[b,k,j])``.
+
+    Attributes:
+        sizes: numbers of values of b, i, j and k.
+        left, right, out: strides in entries, in the order of the subscripts. The second
+            stride of ``out`` is 1: its matrices are in Fortran's order.
+        is_swapped: whether the left matrices are those of the second operand.
+    """
+
+    sizes: tuple[int, int, int, int]
+    left: tuple[int, int, int]
+    right: tuple[int, int, int]
+    out: tuple[int, int, int]
+    is_swapped: bool
+
+    @cached_property
+    def flags(self) -> tuple[bool, bool]:
+        """Whether BLAS has to transpose left and right."""
+        return self.left[1] not in (1, ANY), self.right[1] not in (1, ANY)
+
+    @property
+    def leads(self) -> tuple[int, int, int]:
+        """Leading dimensions of left, right and out."""
+        _, m, n, k = self.sizes
+        turn_left, turn_right = self.flags
+        return (
+            max(self.left[1 if turn_left else 2], k if turn_left else m, 1),
+            max(self.right[1 if turn_right else 2], n if turn_right else k, 1),
+            max(self.out[2], m, 1),
+        )
+
+    def split(self, n_parts: int) -> Gemm:
+        """The products of parts of the sum, which are to be added; of one matrix each.
+
+        Args:
+            n_parts: divides the sum.
+        """
+        _, m, n, k = self.sizes
+        part = k // n_parts
+        return replace(
+            self,
+            sizes=(n_parts, m, n, part),
+            left=(self.left[2] * part, *self.left[1:]),
+            right=(self.right[1] * part, *self.right[1:]),
+            out=(m * n, *self.out[1:]),
+        )
+
+    def arguments(self, *, is_stack: bool) -> Callable[..., tuple[int, ...]]:
+        """What BLAS takes after its handle.
+
+        The function takes the addresses of one, zero, left, right and out.
+
+        Args:
+            is_stack: whether it takes a stack of matrices, or single ones.
+        """
+        b, m, n, k = self.sizes
+        lda, ldb, ldc = self.leads
+        sizes = *map(int, self.flags), m, n, k
+        one_left, one_right, one_out = self.left[0], self.right[0], self.out[0]
+        if not is_stack:
+            return lambda one, zero, left, right, out: (
+                *sizes, one, left, lda, right, ldb, zero, out, ldc
+            )  # fmt: skip
+        return lambda one, zero, left, right, out: (
+            *sizes, one, left, lda, one_left, right, ldb, one_right,
+            zero, out, ldc, one_out, b,
+        )  # fmt: skip
+
+
+def gemm_of(call: BlasCall) -> Gemm:
+    """The product that is given as BLAS takes it."""
+    first = (call.ld_first, 1) if call.turn_first else (1, call.ld_first)
+    second = (call.ld_second, 1) if call.turn_second else (1, call.ld_second)
+    return Gemm(
+        (call.n_products, call.m, call.n, call.k),
+        (call.step_first, *first),
+        (call.step_second, *second),
+        (call.step_result, 1, call.ld_result),
+        is_swapped=True,
+    )
+
+
+def multiply(gemm: Gemm, left: Any, right: Any, out: Any) -> None:
+    """The meaning of a product, on flat arrays of numpy."""
+    b, m, n, k = gemm.sizes
+    shapes = (b, m, k), (b, k, n), (b, m, n)
+    views = [
+        np.lib.stride_tricks.as_strided(
+            array, shape, [stride * array.itemsize for stride in strides]
+        )
+        for array, shape, strides in zip(
+            (left, right, out), shapes, (gemm.left, gemm.right, gemm.out), strict=True
+        )
+    ]
+    np.matmul(views[0], views[1], out=views[2])

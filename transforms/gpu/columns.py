@@ -1,0 +1,122 @@
+"""Sums side by side: work-items with neighbouring results read neighbouring terms."""
+
+from __future__ import annotations
+
+from math import log2, prod
+
+import loopy as lp
+
+from feinsum.ir import BatchedEinsum, Workload
+from feinsum.raising import LoopNest
+from feinsum.transforms.cost import Machine, distinct_bytes, points
+from feinsum.transforms.gpu.cost import (
+    WARP,
+    Launch,
+    factors_of,
+    group_bytes,
+    itemsize_of,
+    launch_s,
+    warp_cycles,
+)
+from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, has_plain_dtype, parts_of
+from feinsum.transforms.gpu.rows import BARRIER_CYCLES, shared_sums
+from feinsum.transforms.registry import Parameters, Space, Transform, every, register
+from feinsum.transforms.roles import number, text
+
+__all__ = ["GPU_COLUMNS"]
+
+
+def gpu_columns(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """Deal the terms of neighbouring sums out to columns of work-items.
+
+    Rewrite, for ``ij->j`` with the summed index i::
+
+        for j:  out[j] = sum(i, A[i,j])
+
+        for group, y, x in parallel, j = columns*group + x:
+            part[y,x] = sum(step, A[y + items*step, j])
+            (barrier)
+            for half in items/2, ..., 1:  if y < half:
+                part[y,x] = part[y,x] + part[y + half, x]
+                (barrier)
+            if y == 0:  out[j] = part[0,x]
+
+    Parameters:
+        summed: the index that is dealt out.
+        items: work-items of a column, a power of two.
+        columns: of a work-group.
+    """
+    items, columns = number(parameters, "items"), number(parameters, "columns")
+    summed = text(parameters, "summed")
+    return shared_sums(t_unit, nest, summed, items, columns, (1, 0))
+
+
+def _space(workload: Workload) -> Space | None:
+    einsum = workload.einsum
+    summed = einsum.summation_indices
+    fits = has_plain_dtype(einsum) and summed and einsum.output
+    if not fits or parts_of(einsum.output, einsum.extents) is None:
+        return None
+    return {
+        "summed": tuple(sorted(summed)),
+        "items": (8, 16, 32, 4),
+        "columns": (32, 64, 128),
+    }
+
+
+def _constraint(_workload: Workload, parameters: Parameters) -> str | None:
+    n_items = number(parameters, "items") * number(parameters, "columns")
+    if n_items > MOST_ITEMS:
+        return f"{n_items} work-items in a group, of {MOST_ITEMS}"
+    return None
+
+
+def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """A warp reads neighbouring columns; a group has a part of each term of a few."""
+    assert machine.gpu is not None
+    parts, summed = parts_of(einsum.output, einsum.extents), text(parameters, "summed")
+    items, columns = number(parameters, "items"), number(parameters, "columns")
+    assert parts is not None
+    first, *others = parts
+    n_groups = -(-first.number() // columns) * prod(part.number() for part in others)
+    extent = points(einsum, (summed,))
+    inner = points(einsum, einsum.summation_indices) // extent
+    n_terms = -(-extent // items) * inner
+    lanes = [first.at(k) for k in range(min(WARP, first.number()))]
+    held = {
+        **first.held(columns),
+        **{i: points(einsum, (i,)) for i in einsum.summation_indices},
+    }
+    halvings = log2(items)
+    work = warp_cycles(einsum, lanes, n_terms) + BARRIER_CYCLES * halvings
+    return launch_s(
+        machine.gpu,
+        Launch(
+            n_groups=n_groups,
+            n_items=items * columns,
+            itemsize=itemsize_of(einsum),
+            multiply_adds=n_groups * items * columns * n_terms * factors_of(einsum),
+            requests=n_groups * items * columns / WARP * work,
+            cached_bytes=n_groups * group_bytes(einsum, held),
+            distinct_bytes=sum(distinct_bytes(einsum)),
+            steps=n_terms + halvings,
+            shared_bytes=items * columns * itemsize_of(einsum) * einsum.batch_size,
+        ),
+    )
+
+
+GPU_COLUMNS = register(
+    Transform(
+        "gpu_columns",
+        1,
+        "neighbouring sums, each shared by a column of the group",
+        _space,
+        gpu_columns,
+        _constraint,
+        devices=GPUS,
+        cost=_cost,
+        proposals=every(_space),
+    )
+)
