@@ -7,6 +7,7 @@ runtime, whose barriers are right.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import loopy as lp
 import numpy as np
@@ -30,6 +31,7 @@ from feinsum.transforms.gpu import (
     GPU_MATRICES,
     GPU_MMA,
     GPU_OPERATOR,
+    GPU_OPERATOR_MMA,
     GPU_POINTS,
     GPU_PRODUCT,
     GPU_ROWS,
@@ -80,7 +82,11 @@ TURNED = {
         array("A", ("N", 3, "M")), array("B", ("M", "N")), array("c", 3),
     )
 }  # fmt: skip
-ALL = {**EINSUMS, **SUMS, **PRODUCTS, **TURNED}
+WEIGHTED = einsum(
+    "ij,ei,je->ei", array("M", (5, 5)), array("w", ("N", 5)), array("u", (5, "N"))
+)
+"""Weights of rows, and elements last."""
+ALL = {**EINSUMS, **SUMS, **PRODUCTS, **TURNED, "weighted rows": WEIGHTED}
 SMALL = {
     GPU_ELEMENTS: {"elements": 8, "workers": 4, "rows": 2},
     GPU_MATRICES: {"stacked": 0},
@@ -95,6 +101,13 @@ SMALL = {
         "shares": 1,
     },
     GPU_OPERATOR: {"lanes": 16, "columns": 2, "rows": 3},
+    GPU_OPERATOR_MMA: {
+        "elements": 32,
+        "height": 16,
+        "width": 8,
+        "turns": 2,
+        "groups": 2,
+    },
     GPU_POINTS: {"block": 64},
     GPU_PRODUCT: {
         "across": 16,
@@ -137,6 +150,10 @@ CASES = [
     (GPU_OPERATOR, "divergence", {"stage_matrix": True, "stage_output": True}),
     (GPU_OPERATOR, "mass of three", {"stage_matrix": False, "stage_output": True}),
     (GPU_OPERATOR, "face mass", {"stage_matrix": True, "stage_output": True}),
+    (GPU_OPERATOR_MMA, "gradient of three", {"ahead": True}),
+    (GPU_OPERATOR_MMA, "divergence", {"terms": 8, "ahead": False}),
+    (GPU_OPERATOR_MMA, "weighted rows", {"height": 32, "groups": 1}),
+    (GPU_OPERATOR_MMA, "face mass", {"width": 16, "turns": 1, "ahead": True}),
     (GPU_POINTS, "divergence", {}),
     (GPU_POINTS, "matrix times itself", {}),
     (GPU_POINTS, "mixed", {}),
@@ -155,6 +172,7 @@ CASES = [
     (GPU_TURNED, "factors", {}),
 ]  # fmt: skip
 """Of each family the ways that differ."""
+ON_TENSOR_CORES = (GPU_MMA, GPU_OPERATOR_MMA)
 LARGE = einsum(
     "aebf,dfce->abcd",
     array("A", (48, 32, 24, 32)),
@@ -164,6 +182,7 @@ LARGE = einsum(
 NEED_CUDA = {
     GPU_MATRICES: "takes CUDA and cuBLAS; take gpu_product",
     GPU_MMA: "takes CUDA and a GPU of sm_80 or newer",
+    GPU_OPERATOR_MMA: "takes CUDA and a GPU of sm_80 or newer",
 }
 IDS = [f"{t.name}-{name}-{k}" for k, (t, name, _) in enumerate(CASES)]
 EXTENTS = (5, 3, 4, 2)
@@ -196,6 +215,19 @@ def test_a_recipe_is_right_and_has_no_race(transform, name, changes):
 
 
 @needs_nvrtc
+def test_recorded_recipes_let_the_compiler_move_loads(stand_in):
+    """Version 1 does; version 2 does not. Both say how many groups have registers."""
+    case = generated(ALL["divergence"])
+    spec = spec_of(GPU_OPERATOR_MMA, "divergence", {})
+    for version, is_free in ((1, True), (2, False)):
+        unit = case.apply(replace(spec, version=version))
+        source = cuda_code(unit.copy(target=CudaTarget())).source
+        assert "__launch_bounds__(64, 2)" in source
+        assert ("double *__restrict__" in source) == is_free
+        case.assert_right(unit, [sizes_of(case.einsum, (37,))], "cuda")
+
+
+@needs_nvrtc
 @pytest.mark.parametrize(("transform", "name", "changes"), CASES, ids=IDS)
 def test_the_code_for_cuda_is_right(transform, name, changes, stand_in):
     """As CUDA C++ with fibers for work-items; tiles are full, partly full and one."""
@@ -219,17 +251,30 @@ def test_a_sum_is_split_among_groups(name, stand_in):
     case.assert_right(unit, [{x.name: sizes[x.name] for x in e.size_params}], "cuda")
 
 
-@pytest.mark.parametrize(("transform", "name", "changes"), CASES, ids=IDS)
+@pytest.mark.parametrize(
+    ("transform", "name", "changes"),
+    [case for case in CASES if case[0] not in NEED_CUDA],
+)
 def test_the_same_family_is_right_by_opencl(transform, name, changes):
-    """On a runtime for CPUs whose barriers are right; it has no tensor cores."""
+    """On a runtime for CPUs whose barriers are right."""
     case = generated(ALL[name])
     unit = case.apply(spec_of(transform, name, changes))
-    sizes = sizes_of(case.einsum, (101, 37, 9, 5))
-    if transform in NEED_CUDA:
-        with pytest.raises(BuildError, match=NEED_CUDA[transform]):
-            compile_kernel(unit, opened(INTEL))
-    else:
-        case.assert_right(unit, [sizes], INTEL)
+    case.assert_right(unit, [sizes_of(case.einsum, (101, 37, 9, 5))], INTEL)
+
+
+@pytest.mark.parametrize(
+    ("transform", "name"),
+    [
+        (GPU_MATRICES, "matrix product"),
+        (GPU_MMA, "matrix product"),
+        (GPU_OPERATOR_MMA, "face mass"),
+    ],
+)
+def test_what_takes_cuda_is_not_for_opencl(transform, name):
+    """The compiler says what to take instead."""
+    unit = generated(ALL[name]).apply(spec_of(transform, name, {}))
+    with pytest.raises(BuildError, match=NEED_CUDA[transform]):
+        compile_kernel(unit, opened(INTEL))
 
 
 @needs_nvrtc
@@ -286,7 +331,9 @@ def test_the_recommended_code_compiles(transform, name, architecture):
 def test_the_code_of_every_tile_compiles(transform, architecture):
     """For einsums of every kind that it fits."""
     for name, e in ALL.items():
-        if transform.fits(e) and (transform, architecture) != (GPU_MMA, "sm_70"):
+        if transform.fits(e) and not (
+            transform in ON_TENSOR_CORES and architecture == "sm_70"
+        ):
             for spec in sampled(e, transform, 20):
                 assert_compiles(name, spec, architecture, most_spilled=1 << 12)
 

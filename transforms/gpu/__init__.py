@@ -4,6 +4,7 @@ from feinsum.transforms.gpu.columns import GPU_COLUMNS
 from feinsum.transforms.gpu.elements import GPU_ELEMENTS
 from feinsum.transforms.gpu.matrices import GPU_MATRICES
 from feinsum.transforms.gpu.mma import GPU_MMA
+from feinsum.transforms.gpu.operator_mma import GPU_OPERATOR_MMA
 from feinsum.transforms.gpu.operators import GPU_OPERATOR
 from feinsum.transforms.gpu.points import GPU_POINTS
 from feinsum.transforms.gpu.product import GPU_PRODUCT
@@ -17,6 +18,7 @@ __all__ = [
     "GPU_MATRICES",
     "GPU_MMA",
     "GPU_OPERATOR",
+    "GPU_OPERATOR_MMA",
     "GPU_POINTS",
     "GPU_PRODUCT",
     "GPU_ROWS",

@@ -76,6 +76,7 @@ class Launch:
         distinct_bytes: of all arrays.
         steps: loads of a work-item of which each waits for the one before.
         chains: sums of a work-item that do not wait for each other.
+        n_loads: of a work-item that it waits for together.
         is_on_tensor_cores: whether these do the multiply-adds.
     """
 
@@ -90,6 +91,7 @@ class Launch:
     shared_bytes: int = 0
     registers: int = 32
     chains: int = 1
+    n_loads: float = UNROLLED
     is_on_tensor_cores: bool = False
 
 
@@ -112,7 +114,7 @@ def launch_s(gpu: Gpu, launch: Launch) -> float:
     busy = launch.n_groups / n_units / rounds
     hidden = min(1.0, at_once * launch.chains / BUSY_WARPS) * busy
     all_at_once = min(n_threads * n_units, launch.n_items * launch.n_groups)
-    in_flight = all_at_once * launch.itemsize * UNROLLED / 2
+    in_flight = all_at_once * launch.itemsize * launch.n_loads / 2
     cycles_per_s = n_units * gpu.cycles_per_s
     rates = gpu.matrix_multiply_adds if launch.is_on_tensor_cores else gpu.multiply_adds
     rate = rates[4 if launch.itemsize <= 4 else 8]

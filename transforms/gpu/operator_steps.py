@@ -108,6 +108,11 @@ class Steps:
             tuple(i for i in output if i not in {*rows, *tile, element}),
         )
 
+    def lies_in_order(self, einsum: BatchedEinsum) -> bool:
+        """Whether rows of an element lie side by side, and elements after another."""
+        tail = (self.element, *self.rows)
+        return einsum.output[-len(tail) :] == tail
+
     def operations(self, einsum: BatchedEinsum) -> int:
         """Additions and multiplications of an element, about."""
         sums = {*self.rows, *self.kept, *self.outer}

@@ -101,7 +101,7 @@ def _space(workload: Workload) -> Space | None:
     fits = {i: s for i in element_indices(einsum) if (s := Steps.of(einsum, i))}
     if not fits:
         return None
-    in_order = all(_lies_in_order(einsum, steps) for steps in fits.values())
+    in_order = all(steps.lies_in_order(einsum) for steps in fits.values())
     return {
         "element": tuple(fits),
         "lanes": (32, 16, 64),
@@ -110,12 +110,6 @@ def _space(workload: Workload) -> Space | None:
         "stage_matrix": (True, False),
         "stage_output": (True, False) if in_order else (False,),
     }
-
-
-def _lies_in_order(einsum: BatchedEinsum, steps: Steps) -> bool:
-    """Whether the rows of an element lie side by side, and elements after another."""
-    tail = (steps.element, *steps.rows)
-    return einsum.output[-len(tail) :] == tail
 
 
 def _constraint(workload: Workload, parameters: Parameters) -> str | None:

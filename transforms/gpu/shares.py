@@ -19,10 +19,12 @@ from feinsum.transforms.primitives.schedule import Expression
 
 __all__ = [
     "Points",
+    "RaggedShare",
     "Share",
     "are_dealt_evenly",
     "is_even",
     "points_of",
+    "ragged_shares",
     "shares_of",
     "size_of",
 ]
@@ -88,6 +90,44 @@ def _width(slow: int, fast: int, n_items: int) -> int:
     widths = (w for w in range(min(fast, n_items), LEAST_WIDTH - 1, -1)
               if fast % w == n_items % w == 0)  # fmt: skip
     return next((w for w in widths if slow % (n_items // w) == 0), 0)
+
+
+@dataclass(frozen=True)
+class RaggedShare(Share):
+    """A share that may go beyond the end of its axis, or into that of others.
+
+    Attributes:
+        most: above all its values.
+        is_idle: whether work-items whose first value is the stride or more have none.
+    """
+
+    most: int
+    is_idle: bool
+
+
+def ragged_shares(
+    slow: int, fast: int, n_items: int, item: Expression
+) -> tuple[RaggedShare, RaggedShare]:
+    """Like :func:`shares_of`, of tiles of any shape.
+
+    >>> slow, fast = ragged_shares(32, 35, 160, var("item"))
+    >>> (slow.stride, slow.n, slow.most, slow.is_idle), (fast.n, fast.most)
+    ((4, 8, 33, True), (1, 35))
+    """
+    if fast > n_items:
+        n = -(-fast // n_items)
+        return (
+            RaggedShare(0, 1, slow, slow, False),
+            RaggedShare(item, n_items, n, n * n_items, False),
+        )
+    rows = n_items // fast
+    n, n_firsts = -(-slow // rows), -(-n_items // fast)
+    return (
+        RaggedShare(
+            p.FloorDiv(item, fast), rows, n, rows * (n - 1) + n_firsts, n_firsts > rows
+        ),
+        RaggedShare(p.Remainder(item, fast), fast, 1, fast, False),
+    )
 
 
 def are_dealt_evenly(slow: int, fast: int, n_items: int) -> bool:

@@ -61,7 +61,7 @@ PRODUCTS = (
     f"""\
 #define feinsum_least_capability 80
 #if !defined(feinsum_has_cuda) || defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-#error "this recipe takes CUDA and a GPU of sm_80 or newer; take gpu_product"
+#error "this recipe takes CUDA and a GPU of sm_80 or newer; take another"
 #else
 template <int DEPTH>
 inline __device__ void feinsum_mma(double *c, double const *a, double const *b)

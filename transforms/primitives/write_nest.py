@@ -232,7 +232,7 @@ class NestWriter:
         *,
         is_last: bool = True,
         where: Collection[Expression] = (),
-    ) -> None:
+    ) -> str:
         """Assign a row's value at ``points`` of the output; it keeps the row's id.
 
         It keeps loops that are of no index as well: those of a single iteration.
@@ -242,6 +242,9 @@ class NestWriter:
             is_last: False for entries that others follow, each of which is stored
                 once. Such a statement has an id of its own.
             where: conditions that all have to hold.
+
+        Returns:
+            The id of the statement.
         """
         schedule = self.schedule
         statement, at = self._target(row, points, loops, after)
@@ -256,6 +259,7 @@ class NestWriter:
         if schedule.is_shifted(schedule.instructions[row]):
             value = p.Sum((at(schedule.shifts[row]), value))
         self._add(statement.copy(expression=value), loops)
+        return str(statement.id)
 
     def store_vector(
         self,

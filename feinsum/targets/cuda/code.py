@@ -18,7 +18,7 @@ from typing import Any
 
 import loopy as lp
 import numpy as np
-from cgen import AlignedAttribute, Line, Value
+from cgen import AlignedAttribute, Line, Pointer, Value
 from cgen.cuda import CudaRestrictPointer, CudaShared
 from loopy.diagnostic import LoopyError
 from loopy.kernel.data import AddressSpace
@@ -28,6 +28,7 @@ from loopy.target.c import CFamilyASTBuilder
 from loopy.target.cuda import CUDACASTBuilder
 from loopy.types import NumpyType
 from pymbolic.mapper.evaluator import evaluate
+from pytools.tag import Tag
 
 from feinsum.errors import BuildError
 from feinsum.targets.cuda.products import BlasCall, MatrixProduct
@@ -35,7 +36,14 @@ from feinsum.targets.cuda.vectors import PREAMBLE, VECTORS, vector_name
 from feinsum.targets.layout import entry_kernel
 from feinsum.targets.quicker import quicker
 
-__all__ = ["STATIC_SHARED_BYTES", "CudaCode", "CudaLaunch", "CudaTarget", "generated"]
+__all__ = [
+    "STATIC_SHARED_BYTES",
+    "CudaCode",
+    "CudaLaunch",
+    "CudaTarget",
+    "LeastGroups",
+    "generated",
+]
 
 STATIC_SHARED_BYTES = 48 << 10
 """Most shared memory that a kernel declares; more is requested at the launch."""
@@ -48,6 +56,21 @@ ALIGNMENT = 16
 
 SHARED = "feinsum_shared"
 """Name of the memory requested at the launch."""
+
+
+@dataclass(frozen=True)
+class LeastGroups(Tag):  # type: ignore[misc]
+    """Of a kernel: so many work-groups fit the registers of a multiprocessor."""
+
+    n: int
+
+
+@dataclass(frozen=True)
+class OrderedLoads(Tag):  # type: ignore[misc]
+    """Of a kernel: loads stay between the barriers where they are.
+
+    Otherwise arrays are restricted and loads of what nobody writes may move anywhere.
+    """
 
 
 def _source_digest() -> str:
@@ -130,8 +153,27 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
     def preamble_generators(self) -> Sequence[Any]:
         return (*super().preamble_generators(), _vector_preamble)
 
+    def get_function_declaration(
+        self, codegen_state: Any, codegen_result: Any, schedule_index: int
+    ) -> Any:
+        preambles, declared = super().get_function_declaration(
+            codegen_state, codegen_result, schedule_index
+        )
+        for least in codegen_state.kernel.tags_of_type(LeastGroups):
+            declared.subdecl.min_blocks_per_mp = least.n
+        return preambles, declared
+
     def add_vector_access(self, access_expr: Any, index: Any) -> Any:
         return access_expr.attr("s")[index]
+
+    def arg_to_cgen_declarator(
+        self, kernel: Any, passed_name: str, is_written: bool
+    ) -> Any:
+        found = super().arg_to_cgen_declarator(kernel, passed_name, is_written)
+        is_array = isinstance(found, CudaRestrictPointer)
+        if is_array and kernel.tags_of_type(OrderedLoads):
+            return Pointer(found.subdecl)
+        return found
 
     def get_array_arg_declarator(self, arg: Any, is_written: bool) -> Any:
         """Read-only arrays are const: the compiler uses the read-only path for them."""

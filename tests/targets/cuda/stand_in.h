@@ -9,7 +9,7 @@
 #define __global__
 #define __device__
 #define __shared__ static
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define __int_as_float(x) feinsum_as_float(x)
 static inline float feinsum_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
