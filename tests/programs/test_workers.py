@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import subprocess
+import sys
 import threading
 import time
 
@@ -50,11 +51,22 @@ def test_nothing_runs_after_the_error_of_a_part(failing):
     assert not running
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+FORKED = """
+import multiprocessing, time
+from feinsum.programs.workers import run_each
+parts = [0.001] * 3
+run_each(time.sleep, parts, 3)
+child = multiprocessing.get_context("fork").Process(
+    target=run_each, args=(time.sleep, parts, 3)
+)
+child.start()
+child.join(timeout=60)
+print(child.exitcode)
+"""
+
+
 def test_a_forked_process_has_threads_of_its_own():
-    run_each(time.sleep, [0.001] * 3, 3)
-    fork = multiprocessing.get_context("fork")
-    child = fork.Process(target=run_each, args=(time.sleep, [0.001] * 3, 3))
-    child.start()
-    child.join(timeout=60)
-    assert child.exitcode == 0
+    """In a process without JAX, which refuses to be forked."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["0"], done.stderr
