@@ -195,7 +195,7 @@ def nest_result(nest: Nest, form: NestForm, out: Array, sizes: Sizes) -> Array:
         total = aligned_empty(out.shape[1:], out.dtype)
         out = np.add.reduce(out, axis=0, out=total)
     elif form.has_copies:
-        out = out[0]
+        out = out.reshape(out.shape[1:])  # an array for results without an axis, too
     if form.lane not in nest.network.output:
         return out
     *others, n_vectors, lanes = out.shape

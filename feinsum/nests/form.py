@@ -34,6 +34,8 @@ MOST_PRIVATE = 2**15
 """Entries of a buffer that is private to a thread; a larger one is an argument."""
 MOST_REGISTERS = 16
 """Maximum vectors of a sum in registers: the number of AVX2's registers."""
+FEW_PRODUCTS = 1 << 14
+"""Multiply-adds of a nest that one thread computes in a few microseconds."""
 CHUNKS_PER_THREAD = 8
 """Where chunks need no memory."""
 COPIES_BYTES = 2**28
@@ -234,9 +236,11 @@ def is_private(indices: Order, extents: Mapping[str, int], n_rows: int = 1) -> b
 def n_chunks_for(nest: Nest, form: NestForm, sizes: Sizes, n_threads: int) -> int:
     """The number of chunks of the root: one per thread if they need memory.
 
-    Otherwise there are more, so that threads that finish early take others.
+    Otherwise there are more, so that threads that finish early take others. Little work
+    is one chunk, which the calling thread takes: to wake another takes longer.
     """
-    if not form.is_chunked:
+    n_products = Operations(nest.network, sizes).least(nest.path) / 2
+    if not form.is_chunked or n_products <= FEW_PRODUCTS:
         return 1
     needs_memory = form.has_copies or any(_large_buffers(nest, form, sizes))
     return n_threads * (1 if needs_memory else CHUNKS_PER_THREAD)

@@ -292,13 +292,15 @@ def test_large_buffers_are_there_for_each_chunk_within_the_memory():
 
 
 def test_chunks_that_need_no_memory_are_several_for_a_thread():
-    """And one if there are none."""
+    """And one if there are none, or if there is little to compute."""
     net = KERNELS["mttkrp-3"]
     nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijka"), tuple("ija")))
     sizes = Sizes(dict.fromkeys("ijka", 40), (40, 900, 9000))
     form = choose_form(nest, sizes, n_threads=4)
     assert n_chunks_for(nest, form, sizes, 4) == 32
     assert n_chunks_for(nest, NestForm(), sizes, 4) == 1
+    few = Sizes(dict.fromkeys("ijka", 40), (40, 90, 200))
+    assert n_chunks_for(nest, form, few, 4) == 1
 
 
 def test_threads_decide_about_the_nest():

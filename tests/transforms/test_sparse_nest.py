@@ -220,7 +220,8 @@ def test_copies_beyond_the_memory_are_refused(monkeypatch):
     monkeypatch.setenv(THREADS_VARIABLE, "4")
     e = EINSUMS["mttkrp of the last mode"]
     sizes = {x.name: 3_000_000 for x in e.size_params}
-    case = make_sparse_case(e, sizes | {"nodes.0": 1, "nodes.1": 1, "nodes.2": 1})
+    nodes = dict.fromkeys(("nodes.0", "nodes.1", "nodes.2"), 10_000)
+    case = make_sparse_case(e, sizes | nodes)
     spec = next(
         SPARSE_NEST.spec(p)
         for p in SPARSE_NEST.starts(Workload(e))
