@@ -108,7 +108,7 @@ class _Call:
     def __init__(self, address: Address, request: Request, limits: Limits) -> None:
         self._address, self._request, self._limits = address, request, limits
         self._connection: HTTPConnection | None = None
-        self._is_over = False
+        self._is_over = self._is_connected = False
         self._reply: Reply | None = None
         self._error: Exception | None = None
         self._body = bytearray()
@@ -129,7 +129,9 @@ class _Call:
         if self._reply is not None:
             return self._reply
         error = self._error
-        if error is None:
+        # The socket's own limit may end first, by a moment.
+        is_late = self._is_connected and isinstance(error, TimeoutError)
+        if error is None or is_late:
             self._hang_up()
             if len(body := bytes(self._body)) >= MUCH_BYTES:
                 problem = f"answers with more than {len(body)} bytes"
@@ -143,6 +145,7 @@ class _Call:
     def _exchanged(self, connection: HTTPConnection) -> Reply:
         request = self._request
         connection.connect()
+        self._is_connected = True
         # The limit of one attempt to connect ends here; reads share the whole time.
         connection.timeout = self._limits.total_s
         # The caller may have given up before there was a socket to shut down.

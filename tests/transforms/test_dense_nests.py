@@ -14,8 +14,9 @@ from feinsum.nests import EstimatedTime, Network, Sizes, best_nest
 from feinsum.transforms import apply_spec
 from feinsum.transforms.library import CONTRACTION_PATH_BY_COST
 from feinsum.transforms.nests.dense import cheapest_path
-from tests.transforms.support import EINSUMS
+from tests.transforms.support import EINSUMS, LOOPY_WARNINGS
 
+pytestmark = LOOPY_WARNINGS
 CHAINS = "chains over one index"
 
 
