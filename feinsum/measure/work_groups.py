@@ -34,6 +34,7 @@ from pymbolic.mapper.evaluator import EvaluationMapper, evaluate
 from pytools.tag import Tag
 
 from feinsum.errors import MeasurementError
+from feinsum.targets.cuda.gemm import multiply
 from feinsum.targets.cuda.products import MatrixProduct
 from feinsum.targets.layout import entry_kernel
 from feinsum.targets.protocol import Array
@@ -427,21 +428,9 @@ class _Group:
 
     def _multiply_matrices(self, _insn: Any, product: MatrixProduct) -> None:
         """What the library makes of whole arrays."""
-        n, rows, columns, terms = (
-            int(evaluate(size, self.run.sizes)) for size in product.sizes
-        )
-        shapes = (n, rows, terms), (n, terms, columns)
-        left, right = (
-            _matrices(self.array(name), shape, is_turned, is_single)
-            for name, shape, is_turned, is_single in zip(
-                (product.left, product.right),
-                shapes,
-                product.are_turned,
-                product.are_single,
-                strict=True,
-            )
-        )
-        self.array(product.result).reshape(n, rows, columns)[...] = left @ right
+        names = product.right, product.left, product.result
+        arrays = (self.array(name).reshape(-1) for name in names)
+        multiply(product.gemm(self.run.sizes), *arrays)
 
     def _multiply(self, _insn: Any, product: FragmentProduct) -> None:
         """Every warp multiplies what its lanes hold; see its primitive for who has
@@ -542,17 +531,6 @@ class _Group:
                 self._note(name, found, "group-write")
         else:
             self._note(name, notes.reads(unique, who), "group-write")
-
-
-def _matrices(
-    array: Array, shape: tuple[int, int, int], is_turned: bool, is_single: bool
-) -> Array:
-    """A stack of matrices in C order, or one for all products."""
-    n, rows, columns = shape
-    n = 1 if is_single else n
-    if is_turned:
-        return array.reshape(n, columns, rows).transpose(0, 2, 1)
-    return array.reshape(n, rows, columns)
 
 
 def _end_of_loop(schedule: Sequence[Any], at: int) -> int:

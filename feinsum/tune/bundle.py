@@ -308,10 +308,13 @@ def standing_alone(source: str) -> str:
 
 def _product(launch: CudaLaunch, scalars: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the library is called for in the place of a launch."""
-    product, call = launch.product, launch.call(scalars)
-    if product is None:
+    product, gemm = launch.product, launch.gemm(scalars)
+    if product is None or gemm is None:
         return None
-    return {"arrays": (product.right, product.left, product.result), "call": call}
+    return {
+        "arrays": (product.right, product.left, product.result),
+        "call": gemm.numbers,
+    }
 
 
 def _temporaries(code: CudaCode, scalars: Mapping[str, Any]) -> dict[str, Any]:

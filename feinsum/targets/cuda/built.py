@@ -22,9 +22,8 @@ from feinsum.targets.cuda.figures import (
     figures_of,
     multiprocessor_of,
 )
-from feinsum.targets.cuda.gemm import gemm_of
+from feinsum.targets.cuda.gemm import Gemm
 from feinsum.targets.cuda.nvrtc import CudaBinary
-from feinsum.targets.cuda.products import BlasCall
 from feinsum.targets.cuda.session import Session
 from feinsum.targets.layout import Layout, array_layout, entry_kernel
 from feinsum.targets.protocol import Timer
@@ -100,7 +99,7 @@ class _Sized(NamedTuple):
     function: Any
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    call: BlasCall | None
+    gemm: Gemm | None
 
 
 def _arrays_of(launch: CudaLaunch, scalars: Mapping[str, Any]) -> list[str]:
@@ -202,13 +201,13 @@ class CudaBuilt:
 
         def step(one: _Sized) -> Callable[[], None]:
             product = one.launch.product
-            if product is not None and one.call is not None:
+            if product is not None and one.gemm is not None:
                 first, second, result = (
                     self._passed(name, values[name])
                     for name in (product.right, product.left, product.result)
                 )
                 return partial(
-                    session.multiply, one.call, first, second, result, stream
+                    session.multiply, one.gemm, first, second, result, stream
                 )
             given = [self._passed(name, values[name]) for name in one.launch.arguments]
             return partial(
@@ -224,7 +223,7 @@ class CudaBuilt:
         found = []
         for launch, function in zip(self.code.launches, self.functions, strict=True):
             grid, block = map(tuple, launch.sizes(scalars))
-            found.append(_Sized(launch, function, grid, block, launch.call(scalars)))
+            found.append(_Sized(launch, function, grid, block, launch.gemm(scalars)))
         return [one for one in found if prod(one.grid)]
 
     def repeated(self, arguments: Mapping[str, Any], n: int) -> Callable[[], None]:
@@ -295,9 +294,9 @@ class CudaBuilt:
         self, one: _Sized, scalars: Mapping[str, Any]
     ) -> Callable[[Sequence[int], Any], None]:
         launch = one.launch
-        if one.call is not None and launch.product is not None:
+        if one.gemm is not None and launch.product is not None:
             dtype = self._dtype_of(launch.product.result)
-            return self.opened.session.multiplier(gemm_of(one.call), dtype)
+            return self.opened.session.multiplier(one.gemm, dtype)
         values = [
             self._passed(name, scalars[name]) if name in scalars else None
             for name in launch.arguments

@@ -31,7 +31,8 @@ from pymbolic.mapper.evaluator import evaluate
 from pytools.tag import Tag
 
 from feinsum.errors import BuildError
-from feinsum.targets.cuda.products import BlasCall, MatrixProduct
+from feinsum.targets.cuda.gemm import Gemm
+from feinsum.targets.cuda.products import MatrixProduct
 from feinsum.targets.cuda.vectors import PREAMBLE, VECTORS, vector_name
 from feinsum.targets.layout import entry_kernel
 from feinsum.targets.quicker import quicker
@@ -266,9 +267,9 @@ class CudaLaunch:
         )
         return grid, block
 
-    def call(self, scalars: Mapping[str, Any]) -> BlasCall | None:
+    def gemm(self, scalars: Mapping[str, Any]) -> Gemm | None:
         """The product for the values of the scalars."""
-        return None if self.product is None else self.product.call(_integers(scalars))
+        return None if self.product is None else self.product.gemm(_integers(scalars))
 
 
 def _integers(scalars: Mapping[str, Any]) -> dict[str, int]:

@@ -14,10 +14,9 @@ import numpy as np
 from feinsum.errors import MeasurementError
 from feinsum.targets.cuda.cublas import blas
 from feinsum.targets.cuda.cupy_errors import CudaErrors, load_cupy
-from feinsum.targets.cuda.gemm import Gemm, gemm_of
+from feinsum.targets.cuda.gemm import Gemm
 from feinsum.targets.cuda.launching import Launcher
 from feinsum.targets.cuda.nvrtc import CudaBinary
-from feinsum.targets.cuda.products import BlasCall
 from feinsum.targets.messages import first_lines
 from feinsum.targets.protocol import Array
 
@@ -229,11 +228,11 @@ class CupySession:
             )  # fmt: skip
 
     def multiply(
-        self, call: BlasCall, first: Any, second: Any, result: Any, stream: Any = None
+        self, gemm: Gemm, left: Any, right: Any, result: Any, stream: Any = None
     ) -> None:
-        multiply = self.multiplier(gemm_of(call), result.dtype)
+        multiply = self.multiplier(gemm, result.dtype)
         with self.device:
-            multiply(self.addresses((first, second, result)), self._on(stream))
+            multiply(self.addresses((left, right, result)), self._on(stream))
 
     def synchronize(self) -> None:
         with CudaErrors("the kernel failed to run"), self.device:

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.targets.cuda.products import BlasCall
-
-__all__ = ["ANY", "Gemm", "gemm_of", "multiply"]
+__all__ = ["ANY", "Gemm", "multiply"]
 
 ANY = 0
 """The stride of an axis with one value."""
@@ -50,6 +48,20 @@ class Gemm:
             max(self.out[2], m, 1),
         )
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The integers that BLAS takes for a stack, in its order.
+
+        Two flags, m, n and k, leading dimension and step of left, right and out, and
+        the number of products.
+        """
+        b, m, n, k = self.sizes
+        lda, ldb, ldc = self.leads
+        return (
+            *map(int, self.flags), m, n, k,
+            lda, self.left[0], ldb, self.right[0], ldc, self.out[0], b,
+        )  # fmt: skip
+
     def split(self, n_parts: int) -> Gemm:
         """The products of parts of the sum, which are to be added; of one matrix each.
 
@@ -74,31 +86,15 @@ class Gemm:
         Args:
             is_stack: whether it takes a stack of matrices, or single ones.
         """
-        b, m, n, k = self.sizes
-        lda, ldb, ldc = self.leads
-        sizes = *map(int, self.flags), m, n, k
-        one_left, one_right, one_out = self.left[0], self.right[0], self.out[0]
+        *head, lda, left_step, ldb, right_step, ldc, out_step, b = self.numbers
         if not is_stack:
             return lambda one, zero, left, right, out: (
-                *sizes, one, left, lda, right, ldb, zero, out, ldc
+                *head, one, left, lda, right, ldb, zero, out, ldc
             )  # fmt: skip
         return lambda one, zero, left, right, out: (
-            *sizes, one, left, lda, one_left, right, ldb, one_right,
-            zero, out, ldc, one_out, b,
+            *head, one, left, lda, left_step, right, ldb, right_step,
+            zero, out, ldc, out_step, b,
         )  # fmt: skip
-
-
-def gemm_of(call: BlasCall) -> Gemm:
-    """The product that is given as BLAS takes it."""
-    first = (call.ld_first, 1) if call.turn_first else (1, call.ld_first)
-    second = (call.ld_second, 1) if call.turn_second else (1, call.ld_second)
-    return Gemm(
-        (call.n_products, call.m, call.n, call.k),
-        (call.step_first, *first),
-        (call.step_second, *second),
-        (call.step_result, 1, call.ld_result),
-        is_swapped=True,
-    )
 
 
 def multiply(gemm: Gemm, left: Any, right: Any, out: Any) -> None:

@@ -4,34 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from pymbolic.mapper.evaluator import evaluate
 from pytools.tag import Tag
 
-__all__ = ["BlasCall", "MatrixProduct"]
+from feinsum.targets.cuda.gemm import Gemm
 
-
-class BlasCall(NamedTuple):
-    """Sizes of a strided batched product, in the order in which cuBLAS takes them.
-
-    Its matrices are in Fortran's order, in which those of C are transposed: the right
-    matrix comes first. ``turn`` is 1 for a matrix that is to be transposed; ``ld`` and
-    ``step`` are from a column to the next one, and from a product to the next one.
-    """
-
-    turn_first: int
-    turn_second: int
-    m: int
-    n: int
-    k: int
-    ld_first: int
-    step_first: int
-    ld_second: int
-    step_second: int
-    ld_result: int
-    step_result: int
-    n_products: int
+__all__ = ["MatrixProduct"]
 
 
 @dataclass(frozen=True)
@@ -52,24 +32,27 @@ class MatrixProduct(Tag):  # type: ignore[misc]
     are_turned: tuple[bool, bool]
     are_single: tuple[bool, bool]
 
-    def call(self, scalars: Mapping[str, int]) -> BlasCall:
+    def gemm(self, scalars: Mapping[str, int]) -> Gemm:
         """For the values of the scalars.
 
+        The transposed matrices of C are those of Fortran, so the right one comes first.
+
         >>> whole, turned = (False, False), (False, True)
-        >>> MatrixProduct("A", "B", "C", (1, 2, 3, 4), turned, whole).call({})[:7]
-        (1, 0, 3, 2, 4, 4, 12)
+        >>> MatrixProduct("A", "B", "C", (1, 2, 3, 4), turned, whole).gemm({}).left
+        (12, 4, 1)
         """
         n_products, rows, columns, summed = (
             int(evaluate(size, dict(scalars))) for size in self.sizes
         )
-        left, right = self.are_turned
-        steps = [
+        left_steps, right_steps = (
             0 if is_single else length * summed
             for length, is_single in zip((rows, columns), self.are_single, strict=True)
-        ]
-        return BlasCall(
-            int(right), int(left), columns, rows, summed,
-            summed if right else columns, steps[1],
-            rows if left else summed, steps[0],
-            columns, rows * columns, n_products,
-        )  # fmt: skip
+        )
+        left_is_turned, right_is_turned = self.are_turned
+        return Gemm(
+            (n_products, columns, rows, summed),
+            (right_steps, *((summed, 1) if right_is_turned else (1, columns))),
+            (left_steps, *((rows, 1) if left_is_turned else (1, summed))),
+            (rows * columns, 1, columns),
+            is_swapped=True,
+        )

@@ -10,7 +10,6 @@ import numpy as np
 
 from feinsum.targets.cuda.gemm import Gemm
 from feinsum.targets.cuda.nvrtc import CudaBinary
-from feinsum.targets.cuda.products import BlasCall
 from feinsum.targets.protocol import Array
 
 __all__ = ["Session"]
@@ -116,7 +115,7 @@ class Session(Protocol):
     ) -> None: ...
 
     def multiply(
-        self, call: BlasCall, first: Any, second: Any, result: Any, stream: Any = None
+        self, gemm: Gemm, left: Any, right: Any, result: Any, stream: Any = None
     ) -> None:
         """A stack of products of matrices, by cuBLAS."""
         ...
