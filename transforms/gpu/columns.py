@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from math import log2, prod
-
 import loopy as lp
 
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Machine, distinct_bytes, points
-from feinsum.transforms.gpu.cost import (
-    WARP,
-    Launch,
-    factors_of,
-    group_bytes,
-    itemsize_of,
-    launch_s,
-    warp_cycles,
-)
+from feinsum.transforms.cost import Machine
+from feinsum.transforms.gpu.cost import WARP
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, has_plain_dtype, parts_of
-from feinsum.transforms.gpu.rows import BARRIER_CYCLES, shared_sums
+from feinsum.transforms.gpu.rows import shared_sums, shared_sums_s
 from feinsum.transforms.registry import Parameters, Space, Transform, every, register
 from feinsum.transforms.roles import number, text
 
@@ -75,36 +65,12 @@ def _constraint(_workload: Workload, parameters: Parameters) -> str | None:
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
     """A warp reads neighbouring columns; a group has a part of each term of a few."""
-    assert machine.gpu is not None
     parts, summed = parts_of(einsum.output, einsum.extents), text(parameters, "summed")
-    items, columns = number(parameters, "items"), number(parameters, "columns")
     assert parts is not None
-    first, *others = parts
-    n_groups = -(-first.number() // columns) * prod(part.number() for part in others)
-    extent = points(einsum, (summed,))
-    inner = points(einsum, einsum.summation_indices) // extent
-    n_terms = -(-extent // items) * inner
+    first = parts[0]
     lanes = [first.at(k) for k in range(min(WARP, first.number()))]
-    held = {
-        **first.held(columns),
-        **{i: points(einsum, (i,)) for i in einsum.summation_indices},
-    }
-    halvings = log2(items)
-    work = warp_cycles(einsum, lanes, n_terms) + BARRIER_CYCLES * halvings
-    return launch_s(
-        machine.gpu,
-        Launch(
-            n_groups=n_groups,
-            n_items=items * columns,
-            itemsize=itemsize_of(einsum),
-            multiply_adds=n_groups * items * columns * n_terms * factors_of(einsum),
-            requests=n_groups * items * columns / WARP * work,
-            cached_bytes=n_groups * group_bytes(einsum, held),
-            distinct_bytes=sum(distinct_bytes(einsum)),
-            steps=n_terms + halvings,
-            shared_bytes=items * columns * itemsize_of(einsum) * einsum.batch_size,
-        ),
-    )
+    items, columns = number(parameters, "items"), number(parameters, "columns")
+    return shared_sums_s(einsum, machine, summed, items, columns, lanes)
 
 
 GPU_COLUMNS = register(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import log2, prod
 
@@ -35,7 +35,7 @@ from feinsum.transforms.primitives.schedule import Expression, calls_product
 from feinsum.transforms.registry import Parameters, Space, Transform, every, register
 from feinsum.transforms.roles import number, text
 
-__all__ = ["BARRIER_CYCLES", "GPU_ROWS", "halved", "shared_sums"]
+__all__ = ["BARRIER_CYCLES", "GPU_ROWS", "halved", "shared_sums", "shared_sums_s"]
 
 BARRIER_CYCLES = 8
 """Of a warp, to wait for the others of its group."""
@@ -175,18 +175,38 @@ def _constraint(_workload: Workload, parameters: Parameters) -> str | None:
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
     """A warp reads neighbours of the sum; a group has all terms of few rows."""
-    assert machine.gpu is not None
-    parts, summed = parts_of(einsum.output, einsum.extents), text(parameters, "summed")
+    summed = text(parameters, "summed")
+    lanes = [{summed: k} for k in range(min(WARP, points(einsum, (summed,))))]
     items, rows = number(parameters, "items"), number(parameters, "rows")
+    return shared_sums_s(einsum, machine, summed, items, rows, lanes)
+
+
+def shared_sums_s(
+    einsum: BatchedEinsum,
+    machine: Machine,
+    summed: str,
+    items: int,
+    sums: int,
+    lanes: Sequence[Mapping[str, int]],
+) -> float:
+    """The seconds of :func:`shared_sums`.
+
+    Args:
+        summed: the index that is dealt out.
+        items: work-items of a sum.
+        sums: of a work-group.
+        lanes: the indices of a warp's first reads.
+    """
+    assert machine.gpu is not None
+    parts = parts_of(einsum.output, einsum.extents)
     assert parts is not None
     first, *others = parts
-    n_groups = -(-first.number() // rows) * prod(part.number() for part in others)
+    n_groups = -(-first.number() // sums) * prod(part.number() for part in others)
     extent = points(einsum, (summed,))
     inner = points(einsum, einsum.summation_indices) // extent
     n_terms = -(-extent // items) * inner
-    lanes = [{summed: k} for k in range(min(WARP, extent))]
     held = {
-        **first.held(rows),
+        **first.held(sums),
         **{i: points(einsum, (i,)) for i in einsum.summation_indices},
     }
     halvings = log2(items)
@@ -195,14 +215,14 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
         machine.gpu,
         Launch(
             n_groups=n_groups,
-            n_items=items * rows,
+            n_items=items * sums,
             itemsize=itemsize_of(einsum),
-            multiply_adds=n_groups * items * rows * n_terms * factors_of(einsum),
-            requests=n_groups * items * rows / WARP * work,
+            multiply_adds=n_groups * items * sums * n_terms * factors_of(einsum),
+            requests=n_groups * items * sums / WARP * work,
             cached_bytes=n_groups * group_bytes(einsum, held),
             distinct_bytes=sum(distinct_bytes(einsum)),
             steps=n_terms + halvings,
-            shared_bytes=items * rows * itemsize_of(einsum) * einsum.batch_size,
+            shared_bytes=items * sums * itemsize_of(einsum) * einsum.batch_size,
         ),
     )
 
