@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
+from typing import Self
 
 import loopy as lp
 from pymbolic import primitives as p
@@ -27,11 +30,14 @@ from feinsum.transforms.gpu.grid import GPUS, flat_of, has_plain_dtype, strided
 from feinsum.transforms.gpu.rows import BARRIER_CYCLES
 from feinsum.transforms.library.turned import turned_index
 from feinsum.transforms.primitives import NestWriter, begin
-from feinsum.transforms.primitives.schedule import calls_product
+from feinsum.transforms.primitives.schedule import Expression, Schedule, calls_product
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import number, text
 
 __all__ = ["GPU_TURNED"]
+
+Places = Mapping[str, Expression]
+"""Of indices."""
 
 SIDE = 32
 """Of a square: what neighbouring work-items read, and what they write."""
@@ -57,56 +63,91 @@ def gpu_turned(
         turned: the index along which operands are read.
         rows: of work-items, of 32 each.
     """
-    schedule = begin(t_unit, nest)
-    writer, rows = NestWriter(schedule), number(parameters, "rows")
-    read, written = text(parameters, "turned"), schedule.output[-1]
-    extents = schedule.extents
-    others = [index for index in schedule.output if index not in (read, written)]
-    rest = flat_of(others, extents)
-    if rest is None:
-        raise TransformError("the output has more run-time extents than a grid axes")
-    groups = [writer.loop("group", f"{{}} < {rest.size}", tag="g.0")] if others else []
-    tiles = {
-        index: writer.loop("tile", f"{SIDE}*{{}} < {extents[index]}", tag=f"g.{axis}")
-        for axis, index in enumerate((read, written), start=len(groups))
-    }
-    grid = [*groups, *tiles.values()]
-    fixed = rest.points(var(groups[0])) if groups else {}
+    squares = _Squares.of(
+        begin(t_unit, nest), text(parameters, "turned"), number(parameters, "rows")
+    )
+    return squares.written().t_unit
 
-    def square(fast: str, slow: str) -> tuple[list[str], dict[str, p.Expression]]:
-        """Loops over a square, and the place in it for each of its indices."""
-        lane = writer.loop(
-            "lane",
-            f"{SIDE}*{tiles[fast]} + {{}} < {extents[fast]}",
-            size=SIDE,
-            tag="l.0",
-        )
-        item = writer.loop("item", size=rows, tag="l.1")
-        below = f"{SIDE}*{tiles[slow]} + {{}} < {extents[slow]}"
-        dealt = strided(writer, "step", item, rows, f"{{}} < {SIDE}", below)
-        return [*grid, lane, item, *dealt.inames], {fast: var(lane), slow: dealt.value}
 
-    def at(places: dict[str, p.Expression]) -> dict[str, p.Expression]:
-        starts = {index: SIDE * var(tile) for index, tile in tiles.items()}
-        return {**fixed, **{i: p.Sum((starts[i], x)) for i, x in places.items()}}
+@dataclass(frozen=True)
+class _Squares:
+    """Writes the squares of a work-group; see :func:`gpu_turned`.
 
-    for k, row in enumerate(schedule.rows):
+    Attributes:
+        pair: the index along which operands are read, and that of the result.
+        rows: of work-items.
+        grid: the inames of the work-groups.
+        tiles: the iname that counts squares, for each index of the pair.
+        fixed: the other indices.
+    """
+
+    writer: NestWriter
+    pair: tuple[str, str]
+    rows: int
+    grid: list[str]
+    tiles: Places
+    fixed: Places
+
+    @classmethod
+    def of(cls, schedule: Schedule, read: str, rows: int) -> Self:
+        writer, extents = NestWriter(schedule), schedule.extents
+        pair = read, schedule.output[-1]
+        others = [index for index in schedule.output if index not in pair]
+        rest = flat_of(others, extents)
+        if rest is None:
+            raise TransformError(
+                "the output has more run-time extents than a grid axes"
+            )
+        below = f"{{}} < {rest.size}"
+        groups = [writer.loop("group", below, tag="g.0")] if others else []
+        tiles = [
+            writer.loop("tile", f"{SIDE}*{{}} < {extents[index]}", tag=f"g.{axis}")
+            for axis, index in enumerate(pair, start=len(groups))
+        ]
+        fixed = rest.points(var(groups[0])) if groups else {}
+        counted = dict(zip(pair, map(var, tiles), strict=True))
+        return cls(writer, pair, rows, [*groups, *tiles], counted, fixed)
+
+    def written(self) -> Schedule:
+        """The schedule with the nest replaced."""
+        for k in range(len(self.writer.schedule.rows)):
+            self._row(k)
+        return self.writer.finished()
+
+    def _row(self, k: int) -> None:
+        """Squares of the operands that are turned, then the results of a row."""
+        schedule, (read, written) = self.writer.schedule, self.pair
+        row = schedule.rows[k]
         turned = [n for n in row if _is_turned(schedule.spans[n], read, written)]
-        loops, places = square(read, written)
+        loops, places = self._square(read, written)
         squares, held = [], []
         for name in turned:
             dtype, shape = schedule.dtypes[name], (SIDE, SIDE + 1)
-            squares.append(var(writer.array("square", shape, dtype, is_shared=True)))
-            value = calls_product(schedule, (name,), at(places))
-            here = squares[-1][places[written], places[read]]
-            held.append(writer.assign("load", here, value, loops))
-        loops, places = square(written, read)
+            square = var(self.writer.array("square", shape, dtype, is_shared=True))
+            value = calls_product(schedule, (name,), self._at(places))
+            here = square[places[written], places[read]]
+            held.append(self.writer.assign("load", here, value, loops))
+            squares.append(square)
+        loops, places = self._square(written, read)
         factors = [one[places[written], places[read]] for one in squares]
-        left = tuple(name for name in row if name not in turned)
-        if left:
-            factors.append(calls_product(schedule, left, at(places)))
-        writer.store(k, p.Product(tuple(factors)), at(places), loops, held)
-    return writer.finished().t_unit
+        if left := tuple(name for name in row if name not in turned):
+            factors.append(calls_product(schedule, left, self._at(places)))
+        product = p.Product(tuple(factors))
+        self.writer.store(k, product, self._at(places), loops, held)
+
+    def _square(self, fast: str, slow: str) -> tuple[list[str], Places]:
+        """Loops over a square, and the place in it for each of its indices."""
+        writer, extents = self.writer, self.writer.schedule.extents
+        within = {i: f"{SIDE}*{self.tiles[i]} + {{}} < {extents[i]}" for i in self.pair}
+        lane = writer.loop("lane", within[fast], size=SIDE, tag="l.0")
+        item = writer.loop("item", size=self.rows, tag="l.1")
+        dealt = strided(writer, "step", item, self.rows, f"{{}} < {SIDE}", within[slow])
+        loops = [*self.grid, lane, item, *dealt.inames]
+        return loops, {fast: var(lane), slow: dealt.value}
+
+    def _at(self, places: Places) -> Places:
+        starts = {index: SIDE * tile for index, tile in self.tiles.items()}
+        return {**self.fixed, **{i: p.Sum((starts[i], x)) for i, x in places.items()}}
 
 
 def _is_turned(term: IndexList, read: str, written: str) -> bool:
