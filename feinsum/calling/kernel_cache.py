@@ -44,6 +44,7 @@ class Calls:
         forms: by the type of an array there, the function that makes its key.
         sparse: nests and kernels of calls with a sparse operand.
         fused: races of fused kernels of programs.
+        stages: races of their compiled stages.
         trees: such calls, ready to be repeated, kept as long as their tree lives.
         matrices: trees of compressed matrices, by the id of the matrix, while it lives.
         coordinates: trees of coordinates, by level order.
@@ -58,6 +59,7 @@ class Calls:
         self.forms: dict[type | None, Callable[[Any], Hashable]] = {}
         self.sparse: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
         self.fused: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
+        self.stages: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
         self.trees: WeakKeyDictionary[CSF, dict[Hashable, Any]] = WeakKeyDictionary()
         self.matrices: dict[int, Any] = {}
         self.coordinates: WeakKeyDictionary[COO, dict[Any, Any]] = WeakKeyDictionary()
@@ -73,6 +75,7 @@ def clear_call_cache() -> None:
     calls.ready.clear()
     calls.sparse.clear()
     calls.fused.clear()
+    calls.stages.clear()
     calls.trees.clear()
     calls.matrices.clear()
     calls.coordinates.clear()

@@ -34,8 +34,14 @@ __all__ = ["Block", "Box", "blocks_of", "inner_bytes"]
 Box = Mapping[str, slice]
 """Values of some indices of a statement."""
 
-BLOCK_BYTES = 1 << 20
-"""Bytes of the largest array in a block, so that it stays in a second-level cache."""
+BLOCK_BYTES = 1 << 22
+"""Bytes of the largest array in a block: several stay in a last-level cache, and take a
+thread about a millisecond, against tenths of one to call their kernels.
+"""
+LEAST_BLOCK_BYTES = 1 << 18
+"""Blocks of less are not worth another thread."""
+BLOCKS = 4
+"""Blocks for each thread, so that none waits long for another."""
 LEAST_ROWS = 64
 """Values of an index that some operand of a product lacks: fewer make products slow."""
 STATEMENT_S = 1.5e-5
@@ -92,8 +98,11 @@ class Block:
         return dict(zip(names, values, strict=True))
 
 
-def blocks_of(program: Program, sizes: Sizes) -> tuple[Block, ...]:
+def blocks_of(program: Program, sizes: Sizes, n_threads: int = 1) -> tuple[Block, ...]:
     """The stages of a program, grouped into blocks where that is expected to be faster.
+
+    Args:
+        n_threads: that share the blocks.
 
     >>> from feinsum.programs.builder import program
     >>> from feinsum.programs.macros import attention
@@ -101,20 +110,20 @@ def blocks_of(program: Program, sizes: Sizes) -> tuple[Block, ...]:
     >>> _ = attention(p, *(p.input(name, (512, 32, 64)) for name in "QKV"))
     >>> (block,) = blocks_of(p.build(), {})
     >>> block.extents, block.lengths, block.kept
-    ((32, 512), (1, 256), ('r5',))
+    ((32, 512), (2, 512), ('r5',))
     """
-    return _blocks_of(program, tuple(sorted(sizes.items())))
+    return _blocks_of(program, tuple(sorted(sizes.items())), n_threads)
 
 
 @lru_cache(maxsize=64)
 def _blocks_of(
-    program: Program, sizes: tuple[tuple[str, int], ...]
+    program: Program, sizes: tuple[tuple[str, int], ...], n_threads: int
 ) -> tuple[Block, ...]:
     """Choose blocks first, then fusions among the rest."""
     known = dict(sizes)
     found = [
         one
-        for block in _in_rows(program, known)
+        for block in _in_rows(program, known, n_threads)
         for one in (_dissolved(program, block, known) or [block])
     ]
     free = [one for block in found if not block.cuts for one in block.statements]
@@ -183,7 +192,7 @@ def _fused(program: Program, fusion: Fusion) -> Block:
     return Block(stages, kept=fusion.results, fusion=fusion)
 
 
-def _in_rows(program: Program, known: Sizes) -> tuple[Block, ...]:
+def _in_rows(program: Program, known: Sizes, n_threads: int) -> tuple[Block, ...]:
     """The grouping of consecutive stages that saves the most."""
     stages = stages_of(program)
     best: list[tuple[float, tuple[Block, ...]]] = [(0.0, ())]
@@ -192,7 +201,7 @@ def _in_rows(program: Program, known: Sizes) -> tuple[Block, ...]:
         saved, before = best[end - 1]
         found = saved, (*before, Block((last,), kept=last.kept))
         for begin in range(end - 1):
-            block = _block(program, stages[begin:end], known)
+            block = _block(program, stages[begin:end], known, n_threads)
             if block is None:
                 continue
             total = best[begin][0] + _saved_s(program, block, known)
@@ -202,7 +211,9 @@ def _in_rows(program: Program, known: Sizes) -> tuple[Block, ...]:
     return best[-1][1]
 
 
-def _block(program: Program, stages: Sequence[Stage], sizes: Sizes) -> Block | None:
+def _block(
+    program: Program, stages: Sequence[Stage], sizes: Sizes, n_threads: int
+) -> Block | None:
     """Stages cut along all indices that they share; None if that is no use."""
     statements = [one for stage in stages for one in stage.statements]
     kept = kept_of(program, statements)
@@ -218,8 +229,9 @@ def _block(program: Program, stages: Sequence[Stage], sizes: Sizes) -> Block | N
     lengths = list(extents)
     inner = [name for stage in stages for name in stage.kept if name not in kept]
     largest = max(_n_bytes(program, name, sizes) for name in inner)
+    share = max(LEAST_BLOCK_BYTES, largest // (BLOCKS * n_threads))
     for k in order:
-        fitting = max(1, BLOCK_BYTES * extents[k] // largest)
+        fitting = max(1, min(BLOCK_BYTES, share) * extents[k] // largest)
         least = 1 if is_free[k] else min(LEAST_ROWS, extents[k])
         lengths[k] = min(extents[k], max(least, fitting))
         largest = max(1, largest * lengths[k] // extents[k])

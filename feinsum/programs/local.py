@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,11 @@ import numpy as np
 from feinsum.ir import SizeParam
 from feinsum.programs.blocks import Block, Box, blocks_of, inner_bytes
 from feinsum.programs.contraction import contracted
-from feinsum.programs.evaluate import checked_arrays, evaluate_statement, map_into
-from feinsum.programs.fused import TOLERANCE, Race, kept_race, race_of
+from feinsum.programs.evaluate import checked_arrays
+from feinsum.programs.fused import race_of
+from feinsum.programs.parts import Part, compute, taken
 from feinsum.programs.program import Program
+from feinsum.programs.race import TOLERANCE, Race, kept_race
 from feinsum.programs.reuse import overwritten
 from feinsum.programs.stages import Stage
 from feinsum.programs.statement import Statement
@@ -24,9 +25,6 @@ from feinsum.programs.workers import run_each
 __all__ = ["run_program", "sizes_of"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-PART_BYTES = 1 << 19
-"""Size of the largest array of a part: several of them fit into an L2 cache."""
 
 MOST_WHOLE_BYTES = 1 << 25
 """Largest results inside a block for which parts are timed against the whole: they
@@ -57,9 +55,9 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
 
     given = checked_arrays(program, arrays)
     known = dict(given)
-    blocks = blocks_of(program, sizes_of(program, known))
-    last = _last_uses(program, blocks)
     run = _Run(program, sizes_of(program, known), n_threads())
+    blocks = blocks_of(program, run.sizes, run.n_workers)
+    last = _last_uses(program, blocks)
     for k, block in enumerate(blocks):
         spent = {name for name in known if last.get(name, -1) <= k}
         known |= run.block(block, known, spent - {*given})
@@ -118,7 +116,7 @@ class _Run:
             return self.in_parts(block, known)
         return race.run(known, lambda: self.in_parts(block, known))
 
-    def _race_of(self, block: Block) -> Race | None:
+    def _race_of(self, block: Block) -> Race[Mapping[str, Array]] | None:
         """Between parts and wholes, unless wholes are too large or empty."""
         size = inner_bytes(self.program, block, self.sizes)
         arrays = tuple(
@@ -193,113 +191,41 @@ class _Run:
         if stage.is_contraction:
             (one,) = stage.statements
             return {one.result: self.einsum(one, frame.operands(one))}
-        given = {one.result: frame.operands(one) for one in stage.statements}
-        extents = {
-            one.result: self._extents(one, frame.box(one)) for one in stage.statements
-        }
-        reused = overwritten(self.program, stage, spent)
-        whole: dict[str, Array] = {}
-        for one in stage.statements:
-            shape = tuple(extents[one.result][i] for i in one.output)
-            if (k := reused.get(one.result)) is not None:
-                array = given[one.result][k]
-                array = whole.get(one.operands[k]) if array is None else array
-                if array is not None:
-                    whole[one.result] = array
-            elif one.result in stage.kept:
-                dtype = self.program.arrays[one.result].dtype
-                whole[one.result] = _empty(shape, dtype)
-
-        def run(boxes: Mapping[str, Box]) -> None:
-            self._part(stage, given, whole, reused, boxes, frame)
-
-        run_each(run, [*self._parts(stage, extents)], self.n_workers)
-        return {name: whole[name] for name in stage.kept}
+        part = self._part(stage, frame, spent)
+        run_each(compute, part.shares(self.n_workers), self.n_workers)
+        return dict(part.outs)
 
     def einsum(self, one: Statement, operands: Sequence[Array]) -> Array:
         dtype = self.program.arrays[one.result].dtype
         return contracted(one, operands).astype(dtype, copy=False)
 
-    def _parts(
-        self, stage: Stage, extents: Mapping[str, Mapping[str, int]]
-    ) -> Iterable[Mapping[str, Box]]:
-        """Values of the index that is cut, for each statement; none for all of them."""
-        if not stage.cuts:
-            return [{}]
-        largest = max(
-            prod(extents[one.result].values())
-            * self.program.arrays[one.result].dtype.itemsize
+    def _part(self, stage: Stage, frame: _Frame, spent: AbstractSet[str]) -> Part:
+        """A stage within a box, with memory for its results."""
+        given = {one.result: frame.operands(one) for one in stage.statements}
+        first = {
+            one.result: {index: s.start for index, s in frame.box(one).items()}
             for one in stage.statements
-        )
-        n_parts = max(1, -(-largest // PART_BYTES))
-        first = stage.statements[0].result
-        lengths = [extents[first][cut[first]] for cut in stage.cuts]
-        most = max(lengths)
-        extent, cut = next(
-            (n, cut)
-            for n, cut in zip(lengths, stage.cuts, strict=True)
-            if n >= min(n_parts, most)
-        )
-        length = max(1, extent // n_parts)
-        return (
-            {
-                one.result: {cut[one.result]: slice(low, min(low + length, extent))}
-                for one in stage.statements
-            }
-            for low in range(0, max(extent, 1), length)
-        )
-
-    def _part(
-        self,
-        stage: Stage,
-        given: Mapping[str, Sequence[Array | None]],
-        whole: Mapping[str, Array],
-        reused: Mapping[str, int],
-        boxes: Mapping[str, Box],
-        frame: _Frame,
-    ) -> None:
-        """One part of all statements of a stage, one after the other."""
-        inside: dict[str, Array] = {}
+        }
+        extents = {
+            one.result: self._extents(one, frame.box(one)) for one in stage.statements
+        }
+        reused = overwritten(self.program, stage, spent)
+        held: dict[str, Array] = {}
         for one in stage.statements:
-            box = boxes.get(one.result, {})
-            operands = [
-                inside[name] if array is None else taken(array, term, box)
-                for name, array, term in zip(
-                    one.operands, given[one.result], one.inputs, strict=True
-                )
-            ]
-            first = {index: s.start for index, s in frame.box(one).items()}
-            for index, values in box.items():
-                first[index] = first.get(index, 0) + values.start
-            out = whole.get(one.result)
-            if out is not None:
-                out = taken(out, one.output, box)
-            inside[one.result] = self._value_of(
-                one, operands, out, reused.get(one.result), first
-            )
+            if (k := reused.get(one.result)) is not None:
+                array = given[one.result][k]
+                array = held.get(one.operands[k]) if array is None else array
+                if array is not None:
+                    held[one.result] = array
+            elif one.result in stage.kept:
+                shape = tuple(extents[one.result][i] for i in one.output)
+                held[one.result] = _empty(shape, self.program.arrays[one.result].dtype)
+        outs = {name: held[name] for name in stage.kept}
+        return Part(stage, given, outs, reused, first, extents, self._dtypes(stage))
 
-    def _value_of(
-        self,
-        one: Statement,
-        operands: Sequence[Array],
-        out: Array | None,
-        spent: int | None,
-        first: Mapping[str, int],
-    ) -> Array:
-        """The value of a statement, in ``out`` or the memory of an operand if given."""
-        dtype = self.program.arrays[one.result].dtype
-        if one.reduced_indices:
-            value = evaluate_statement(one, operands, first).astype(dtype, copy=False)
-            if out is None:
-                return value
-            out[...] = value
-            return out
-        if spent is not None:
-            out = operands[spent]
-        elif out is None:
-            out = np.empty(one.shape_of(operands), dtype)
-        map_into(one, operands, out, first, spent)
-        return out
+    def _dtypes(self, stage: Stage) -> dict[str, np.dtype[Any]]:
+        made = {one.result for one in stage.statements}
+        return {name: self.program.arrays[name].dtype for name in stage.operands | made}
 
     def _extents(self, one: Statement, box: Box) -> dict[str, int]:
         return {
@@ -349,10 +275,3 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     from feinsum.targets.host.results import aligned_empty
 
     return aligned_empty(shape, dtype)
-
-
-def taken(array: Array, term: Sequence[str], box: Box) -> Array:
-    """The part of an array at some values of its indices, as a view."""
-    if not any(index in box for index in term):
-        return array
-    return array[tuple(box.get(index, slice(None)) for index in term)]

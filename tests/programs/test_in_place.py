@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from feinsum.ir import array, body_into, body_value
-from feinsum.programs import feed_forward_step, program, run_program
-from feinsum.programs import local as local_engine
+from feinsum.programs import feed_forward_step, parts, program, run_program
 from feinsum.programs.reuse import overwritten
 from feinsum.programs.stages import stages_of
 from tests.programs.random_programs import assert_right, numbers, random_program
@@ -57,7 +56,7 @@ def test_a_body_in_place_has_the_same_value(body, dtype, spent):
 @pytest.mark.parametrize("seed", range(25))
 def test_inputs_and_outputs_stay(seed, monkeypatch):
     """Only what the program made, and nothing reads any more, is overwritten."""
-    monkeypatch.setattr(local_engine, "PART_BYTES", 1)
+    monkeypatch.setattr(parts, "PIECE_BYTES", 1)
     given = random_program(random.Random(seed), 6)
     arrays = numbers(given, seed)
     before = {name: one.copy() for name, one in arrays.items()}

@@ -13,10 +13,10 @@ from feinsum.programs import (
     feed_forward_step,
     layer_norm,
     multi_head_attention,
+    parts,
     program,
     run_program,
 )
-from feinsum.programs import local as local_engine
 from feinsum.programs.stages import stages_of
 from tests.programs.random_programs import assert_right as assert_as_reference
 from tests.programs.random_programs import numbers, random_program
@@ -30,7 +30,7 @@ def assert_right(given, arrays):
 def threads(request, monkeypatch):
     """And parts of one row."""
     monkeypatch.setenv("FEINSUM_NUM_THREADS", request.param)
-    monkeypatch.setattr(local_engine, "PART_BYTES", 1)
+    monkeypatch.setattr(parts, "PIECE_BYTES", 1)
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -1,0 +1,186 @@
+"""Bodies in C: the same value as in numpy, for real numbers of one dtype."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from math import isfinite, pi
+from typing import Literal, NamedTuple
+
+from feinsum.errors import ProgramError
+from feinsum.ir.functional import expression_of
+
+__all__ = ["FUNCTIONS", "PAIRS", "Term", "c_expression"]
+
+FUNCTIONS = frozenset(
+    {
+        *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil"),
+        *("copysign", "cos", "cosh", "exp", "exp2", "expm1", "fabs", "floor", "hypot"),
+        *("log", "log10", "log1p", "log2", "pow", "rint", "sin", "sinh", "sqrt"),
+        *("tan", "tanh", "trunc"),
+    }
+)
+"""Functions with one name in numpy, in operand functions and in C."""
+_OWN = {
+    "abs": "fabs",
+    "absolute": "fabs",
+    "arccos": "acos",
+    "arcsin": "asin",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "power": "pow",
+    "max": "feinsum_fmax",
+    "fmax": "feinsum_fmax",
+    "maximum": "feinsum_maximum",
+    "min": "feinsum_fmin",
+    "fmin": "feinsum_fmin",
+    "minimum": "feinsum_minimum",
+}
+_ARITHMETIC = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
+_COMPARISONS = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
+PAIRS = frozenset({"atan2", "copysign", "hypot", "pow"})
+
+
+class Term(NamedTuple):
+    """An expression in C: a real number, an index, or a truth value."""
+
+    text: str
+    kind: Literal["real", "index", "truth"]
+
+
+def c_expression(body: str, names: Mapping[str, Term], itemsize: int) -> str:
+    """A body in C.
+
+    Calls are of functions for double precision; the source redefines them for single.
+
+    Args:
+        names: what operands and indices are called.
+        itemsize: bytes of a real number, 4 or 8.
+
+    Raises:
+        ProgramError: if a part of it might not have the same value in C as in numpy.
+
+    >>> names = {"x0": Term("a[i]", "real"), "s": Term("i", "index")}
+    >>> c_expression("exp(x0) if s >= 3 else 0.5", names, 8)
+    '((i >= 3) ? exp(a[i]) : 0.5)'
+    """
+    writer = _Writer(names, itemsize)
+    node = expression_of(body)
+    term = writer.term(node)
+    if term.kind == "truth":
+        raise _without_equivalent(node)
+    return term.text
+
+
+def _without_equivalent(node: ast.expr) -> ProgramError:
+    return ProgramError(f"{ast.unparse(node)!r} has no equivalent in C")
+
+
+class _Writer:
+    def __init__(self, names: Mapping[str, Term], itemsize: int) -> None:
+        self.names, self.itemsize = names, itemsize
+
+    def term(self, node: ast.expr) -> Term:
+        match node:
+            case ast.Constant(value=bool() | complex()):
+                raise _without_equivalent(node)
+            case ast.Constant(value=int() as value) if abs(value) < 1 << 31:
+                return Term(str(value), "index")
+            case ast.Constant(value=float() as value) if isfinite(value):
+                return Term(self._number(value), "real")
+            case ast.Name(id=name) if name in self.names:
+                return self.names[name]
+            case ast.Name(id="inf"):
+                return Term("INFINITY", "real")
+            case ast.Name(id="pi"):
+                return Term(self._number(pi), "real")
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                term = self.term(inner)
+                if term.kind == "truth":
+                    raise _without_equivalent(node)
+                return Term(f"(-{term.text})", term.kind)
+            case ast.UnaryOp(op=ast.Not(), operand=inner):
+                return Term(f"(!{self._truth(inner)})", "truth")
+            case ast.BinOp():
+                return self._binary(node)
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if (
+                type(op) in _COMPARISONS
+            ):
+                sides, _ = self._alike(left, right)
+                return Term(
+                    f"({sides[0]} {_COMPARISONS[type(op)]} {sides[1]})", "truth"
+                )
+            case ast.BoolOp(op=op, values=values):
+                # bits instead of && and ||: no branch inside of vector loops
+                sign = " & " if isinstance(op, ast.And) else " | "
+                return Term(f"({sign.join(map(self._truth, values))})", "truth")
+            case ast.IfExp(test=test, body=then, orelse=other):
+                sides, kind = self._alike(then, other)
+                text = f"({self._truth(test)} ? {sides[0]} : {sides[1]})"
+                return Term(text, kind)
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+                return self._call(node, name, args)
+        raise _without_equivalent(node)
+
+    def _binary(self, node: ast.BinOp) -> Term:
+        if type(node.op) in _ARITHMETIC:
+            sides, kind = self._alike(node.left, node.right)
+            return Term(f"({sides[0]} {_ARITHMETIC[type(node.op)]} {sides[1]})", kind)
+        if isinstance(node.op, ast.Div):
+            left, right = self._real(node.left), self._real(node.right)
+            return Term(f"({left} / {right})", "real")
+        if isinstance(node.op, ast.Pow):
+            return self._power(node)
+        raise _without_equivalent(node)
+
+    def _power(self, node: ast.BinOp) -> Term:
+        """Numpy squares and takes roots likewise, which vectors do faster than pow."""
+        base = self._real(node.left)
+        match node.right:
+            case ast.Constant(value=2 | 2.0):
+                return Term(f"feinsum_square({base})", "real")
+            case ast.Constant(value=0.5):
+                return Term(f"sqrt({base})", "real")
+        return Term(f"pow({base}, {self._real(node.right)})", "real")
+
+    def _call(self, node: ast.expr, name: str, args: list[ast.expr]) -> Term:
+        known = _OWN.get(name, name if name in FUNCTIONS else None)
+        is_pair = known in PAIRS or (known or "").startswith("feinsum_")
+        if known is None or len(args) != (2 if is_pair else 1):
+            raise _without_equivalent(node)
+        return Term(f"{known}({', '.join(map(self._real, args))})", "real")
+
+    def _alike(
+        self, one: ast.expr, other: ast.expr
+    ) -> tuple[tuple[str, str], Literal["real", "index"]]:
+        """Both as indices, or both as real numbers."""
+        terms = self.term(one), self.term(other)
+        if all(term.kind == "index" for term in terms):
+            return (terms[0].text, terms[1].text), "index"
+        return (self._real(one), self._real(other)), "real"
+
+    def _real(self, node: ast.expr) -> str:
+        term = self.term(node)
+        if term.kind == "real":
+            return term.text
+        match node:
+            case ast.Constant(value=int() as value):
+                return self._number(float(value))
+        # numpy computes with an index in double precision
+        if term.kind == "index" and self.itemsize == 4:
+            raise _without_equivalent(node)
+        return f"((R) {term.text})"
+
+    def _truth(self, node: ast.expr) -> str:
+        term = self.term(node)
+        return term.text if term.kind == "truth" else f"({term.text} != 0)"
+
+    def _number(self, value: float) -> str:
+        return repr(value) + ("f" if self.itemsize == 4 else "")

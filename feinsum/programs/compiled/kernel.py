@@ -1,0 +1,170 @@
+"""Compiled stages, and their calls."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from feinsum.errors import BuildError
+from feinsum.memory import remembered
+from feinsum.programs.compiled.loops import Access, Loops, loops_of
+from feinsum.programs.compiled.source import ENTRY, Source
+from feinsum.programs.stages import Stage
+
+__all__ = ["StageKernel", "kernel_for"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+DTYPES = {"f", "d"}
+
+
+@dataclass(frozen=True)
+class StageKernel:
+    """A stage for arrays of one dtype, and of certain extents and strides.
+
+    Attributes:
+        extents: of each loop.
+        strides: in entries, of each loop of each access.
+    """
+
+    source: Source
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @cached_property
+    def _constants(self) -> tuple[Any, Any]:
+        return _integers(self.extents), _integers(self.strides)
+
+    def run(
+        self,
+        operands: Mapping[str, Sequence[Array | None]],
+        outs: Mapping[str, Array],
+        first: Mapping[str, Mapping[str, int]],
+    ) -> None:
+        """Compute the stage.
+
+        Args:
+            operands: of each statement, by its result; None for results of the stage.
+            outs: where the results go that are kept.
+            first: of each statement, the first values of its indices; 0 by default.
+
+        Raises:
+            DeviceUnavailableError: if there is no compiler.
+            ProgramError: if a body or reduction has no equivalent in C.
+            BuildError: if the stage cannot be compiled.
+        """
+        loops = self.source.loops
+        entry = remembered(_Built)[self.source]
+        addresses = [a.ctypes.data for a in _arrays(loops, operands, outs)]
+        begin = [0] * loops.n_loops
+        for result, values in first.items():
+            for index, value in values.items():
+                begin[loops.numbers[result][index]] = value
+        n_entries = self.source.scratch_entries(self.extents)
+        scratch = np.empty(n_entries, self.source.dtype)
+        extents, strides = self._constants
+        entry(
+            (ctypes.c_void_p * len(addresses))(*addresses),
+            extents,
+            _integers(begin),
+            strides,
+            ctypes.c_void_p(scratch.ctypes.data),
+        )
+
+
+def kernel_for(
+    stage: Stage,
+    operands: Mapping[str, Sequence[Array | None]],
+    outs: Mapping[str, Array],
+    dtypes: Mapping[str, np.dtype[Any]],
+) -> StageKernel | None:
+    """The kernel for a stage with arrays of these strides; it is not compiled yet.
+
+    None for arrays of several dtypes, of others than real numbers, and without entries.
+
+    Args:
+        operands, outs: as for :meth:`StageKernel.run`.
+        dtypes: of all operands and results.
+    """
+    dtype, *others = {*dtypes.values()}
+    loops = None if others or dtype.char not in DTYPES else loops_of(stage)
+    if loops is None:
+        return None
+    arrays = _arrays(loops, operands, outs)
+    if not all(array.flags.aligned for array in arrays):
+        return None
+    layouts = tuple((array.shape, array.strides) for array in arrays)
+    return _kernel(loops, dtype, layouts)
+
+
+@lru_cache(maxsize=1024)
+def _kernel(
+    loops: Loops,
+    dtype: np.dtype[Any],
+    layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...],
+) -> StageKernel | None:
+    """The kernel for arrays of these shapes and strides, in the order of accesses."""
+    accesses = loops.accesses
+    extents = {
+        k: n
+        for access, (shape, _) in zip(accesses, layouts, strict=True)
+        for k, n in zip(access.axes, shape, strict=True)
+    }
+    if not 0 < len(extents) == loops.n_loops or 0 in extents.values():
+        return None
+    strides = [
+        {k: n // dtype.itemsize for k, n in access.strides(by_axis).items()}
+        for access, (_, by_axis) in zip(accesses, layouts, strict=True)
+    ]
+    vector = max(extents, key=lambda k: (sum(one.get(k) == 1 for one in strides), k))
+    contiguous = tuple(one.get(vector) == 1 for one in strides)
+    return StageKernel(
+        Source(loops, dtype, vector, contiguous),
+        tuple(extents[k] for k in range(loops.n_loops)),
+        tuple(n for one in strides for n in one.values()),
+    )
+
+
+def _arrays(
+    loops: Loops,
+    operands: Mapping[str, Sequence[Array | None]],
+    outs: Mapping[str, Array],
+) -> list[Array]:
+    def array(access: Access) -> Array:
+        if access.position is None:
+            return outs[access.result]
+        given = operands[access.result][access.position]
+        assert given is not None
+        return given
+
+    return [array(access) for access in loops.accesses]
+
+
+def _integers(values: Sequence[int]) -> Any:
+    return (ctypes.c_int64 * len(values))(*values)
+
+
+class _Built(dict[Source, Any]):
+    """Entry points of compiled stages."""
+
+    def __missing__(self, source: Source) -> Any:
+        return self.setdefault(source, _built(source))
+
+
+def _built(source: Source) -> Any:
+    from feinsum.targets.host.compiler import find_compiler  # plans are read without it
+    from feinsum.targets.host.library import load
+
+    text, compiler = source.text(), find_compiler()
+    flags = (*compiler.flags, "-fopenmp-simd")
+    if compiler.is_clang and platform.machine() == "x86_64":
+        flags = (*flags, "-fveclib=libmvec")
+    try:
+        return getattr(load(compiler, text, flags), ENTRY)
+    except BuildError:  # a library without all of these vector functions
+        return getattr(load(compiler, text, (*flags, "-DSCALAR_FUNCTIONS")), ENTRY)

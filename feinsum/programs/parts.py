@@ -1,0 +1,182 @@
+"""A part of a stage: its statements at some values of the indices that they share.
+
+numpy evaluates a part statement by statement. Where that takes long, the stage is also
+compiled, and the faster way is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from feinsum.memory import remembered
+from feinsum.programs.blocks import Box
+from feinsum.programs.compiled import StageKernel, kernel_for
+from feinsum.programs.evaluate import evaluate_statement, map_into
+from feinsum.programs.race import Race, Results
+from feinsum.programs.stages import Stage
+from feinsum.programs.statement import Statement
+
+__all__ = ["Part", "compute", "taken"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+PIECE_BYTES = 1 << 19
+"""Size of the largest array that numpy computes at once: several of them fit into an L2
+cache.
+"""
+SHARES = 4
+"""Parts for each thread, so that none waits long for another."""
+BUILD_S = 0.2
+"""The time to compile a stage, which it must have taken before it is compiled."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A part of a stage.
+
+    Attributes:
+        operands: of each statement, by its result; None for results of the stage.
+        outs: where the results go that are kept.
+        spent: the number of the operand that a map overwrites.
+        first: of each statement, the first values of its indices, if not 0.
+        extents: of each statement, the number of values of its indices.
+        dtypes: of all operands and results.
+    """
+
+    stage: Stage
+    operands: Mapping[str, Sequence[Array | None]]
+    outs: Mapping[str, Array]
+    spent: Mapping[str, int]
+    first: Mapping[str, Mapping[str, int]]
+    extents: Mapping[str, Mapping[str, int]]
+    dtypes: Mapping[str, np.dtype[Any]]
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the largest result, with its reduced indices."""
+        return max(
+            prod(self.extents[one.result].values()) * self.dtypes[one.result].itemsize
+            for one in self.stage.statements
+        )
+
+    def shares(self, n_workers: int) -> list[Part]:
+        """Parts for threads."""
+        n_pieces = -(-self.n_bytes // PIECE_BYTES)
+        return self.split(min(n_pieces, SHARES * n_workers) if n_workers > 1 else 1)
+
+    def split(self, n_parts: int) -> list[Part]:
+        """About so many parts, along an index that all results have."""
+        cuts = self.stage.cuts
+        if n_parts <= 1 or not cuts:
+            return [self]
+        first = self.stage.statements[0].result
+        lengths = [self.extents[first][cut[first]] for cut in cuts]
+        enough = min(n_parts, max(lengths))
+        extent, cut = next(
+            (n, cut) for n, cut in zip(lengths, cuts, strict=True) if n >= enough
+        )
+        length = max(1, -(-extent // n_parts))
+        return [
+            self._at(cut, slice(low, min(low + length, extent)))
+            for low in range(0, max(extent, 1), length)
+        ]
+
+    def _at(self, cut: Mapping[str, str], values: slice) -> Part:
+        """At some values of an index."""
+        operands, outs, first, extents = {}, {}, {}, {}
+        for one in self.stage.statements:
+            name, index = one.result, cut[one.result]
+            box = {index: values}
+            operands[name] = [
+                None if array is None else taken(array, term, box)
+                for array, term in zip(self.operands[name], one.inputs, strict=True)
+            ]
+            if name in self.outs:
+                outs[name] = taken(self.outs[name], one.output, box)
+            begin = self.first[name].get(index, 0) + values.start
+            first[name] = {**self.first[name], index: begin}
+            extents[name] = {**self.extents[name], index: values.stop - values.start}
+        return replace(self, operands=operands, outs=outs, first=first, extents=extents)
+
+    def copied(self) -> Part:
+        """The same in other memory."""
+        operands = {
+            name: [None if a is None else a.copy("K") for a in arrays]
+            for name, arrays in self.operands.items()
+        }
+        outs = {name: np.empty_like(out) for name, out in self.outs.items()}
+        return replace(self, operands=operands, outs=outs)
+
+    def evaluate(self) -> Results:
+        """Compute the part by numpy, statement by statement, a piece at a time."""
+        for piece in self.split(-(-self.n_bytes // PIECE_BYTES)):
+            piece.evaluate_at_once()
+        return dict(self.outs)
+
+    def evaluate_at_once(self) -> None:
+        inside: dict[str, Array] = {}
+        for one in self.stage.statements:
+            given = zip(one.operands, self.operands[one.result], strict=True)
+            operands = [inside[name] if a is None else a for name, a in given]
+            inside[one.result] = self._value_of(one, operands)
+
+    def _value_of(self, one: Statement, operands: Sequence[Array]) -> Array:
+        """The value of a statement, in its place or the memory of an operand if any."""
+        dtype, out = self.dtypes[one.result], self.outs.get(one.result)
+        first = self.first[one.result]
+        if one.reduced_indices:
+            value = evaluate_statement(one, operands, first).astype(dtype, copy=False)
+            if out is None:
+                return value
+            out[...] = value
+            return out
+        spent = self.spent.get(one.result)
+        if spent is not None:
+            out = operands[spent]
+        elif out is None:
+            out = np.empty(one.shape_of(operands), dtype)
+        map_into(one, operands, out, first, spent)
+        return out
+
+    @property
+    def kernel(self) -> StageKernel | None:
+        """A kernel for arrays of these extents and strides."""
+        return kernel_for(self.stage, self.operands, self.outs, self.dtypes)
+
+    def run(self) -> Results:
+        """Compute the part by its kernel."""
+        kernel = self.kernel
+        assert kernel is not None
+        kernel.run(self.operands, self.outs, self.first)
+        return dict(self.outs)
+
+
+def compute(part: Part) -> None:
+    """Compute a part, by the way that is or may be the faster one."""
+    kernel = part.kernel
+    if kernel is None:
+        part.evaluate()
+    else:
+        _race_of(kernel).run(part, part.evaluate)
+
+
+def _race_of(kernel: StageKernel) -> Race[Part]:
+    from feinsum.calling.kernel_cache import Calls  # plans are read without it
+
+    def race() -> Race[Part]:
+        return Race(lambda: Part.run, BUILD_S, Part.copied)
+
+    found: Race[Part] = remembered(Calls).stages.get(kernel, race)
+    return found
+
+
+def taken(array: Array, term: Sequence[str], box: Box) -> Array:
+    """The part of an array at some values of its indices, as a view."""
+    if not any(index in box for index in term):
+        return array
+    return array[tuple(box.get(index, slice(None)) for index in term)]

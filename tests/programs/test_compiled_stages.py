@@ -1,0 +1,221 @@
+"""Compiled stages compute what numpy does, for any extents, strides and bodies."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import given as examples
+from hypothesis import strategies as st
+
+from feinsum.calling.kernel_cache import Calls, clear_call_cache
+from feinsum.errors import ProgramError
+from feinsum.memory import remembered
+from feinsum.programs import evaluate_program, program, run_program
+from feinsum.programs import local as local_engine
+from feinsum.programs import parts as parts_module
+from feinsum.programs.compiled.expression import Term, c_expression
+from feinsum.programs.parts import Part
+from feinsum.programs.race import Race
+from feinsum.programs.stages import stages_of
+from tests.portions import spread
+from tests.programs.random_programs import numbers, random_program
+
+WIDE = 150
+"""More than the lanes of either dtype, and no multiple of them."""
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    """Every part by both ways; counts those that were compiled."""
+    found = []
+
+    def compute(part: Part) -> None:
+        kernel = part.kernel
+        if kernel is None:
+            part.evaluate()
+            return
+        results, right = part.copied().run(), part.evaluate()
+        tolerance = 1e-4 if kernel.source.dtype.char == "f" else 1e-10
+        for name, expected in right.items():
+            np.testing.assert_allclose(
+                results[name], expected, tolerance, tolerance, equal_nan=True
+            )
+        found.append(part.stage)
+
+    monkeypatch.setattr(local_engine, "compute", compute)
+    return found
+
+
+@pytest.mark.parametrize("seed", spread(range(48), 12))
+def test_random_programs(seed, compared):
+    built = random_program(random.Random(seed), 2 + seed % 5)
+    run_program(built, numbers(built, seed))
+
+
+def assert_compiled(p, compared, **sizes):
+    """Every part of a program has the results of numpy, and none is left to it."""
+    built = p.build()
+    n_stages = sum(not stage.is_contraction for stage in stages_of(built))
+    arrays = numbers(built, **sizes)
+    run_program(built, {x.name: arrays[x.name].astype(x.dtype) for x in built.inputs})
+    assert len({*compared}) == n_stages
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_softmax_along_every_axis(axis, dtype, compared):
+    """Vectors lie along the sum, or along the rows of several sums."""
+    p = program()
+    p.softmax(p.input("X", (3, WIDE, WIDE), dtype), axis)
+    assert_compiled(p, compared)
+
+
+@pytest.mark.parametrize("n", [1, 7, WIDE])
+def test_extents_at_run_time_with_indices_as_numbers(n, compared):
+    p = program()
+    X = p.input("X", ("s", "t"))
+    p.softmax(p.map("x0 if a >= b else -inf", X))
+    p.map("x0*a + b/4", X)
+    assert_compiled(p, compared, s=n, t=n + 2)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    "reduction", ["sum", "prod", "max", "min", "a + b - a*b", "maximum(a, b)"]
+)
+def test_reductions_of_several_axes(reduction, dtype, compared):
+    """Some before the axis of the vectors, some after it."""
+    p = program()
+    X = p.input("X", (5, 3, WIDE, 2), dtype)
+    p.reduce(reduction, X, (1, 2))
+    p.reduce(reduction, X, (1, 3))
+    assert_compiled(p, compared)
+
+
+def test_no_number_goes_through_reductions_as_in_numpy(compared):
+    p = program()
+    X = p.input("X", (4, WIDE))
+    for reduction in ("max", "min", "sum"):
+        p.reduce(reduction, X, 1)
+    values = np.random.default_rng(0).normal(size=(4, WIDE))
+    values[0, 3], values[1, WIDE - 1], values[2, 70] = np.nan, np.nan, -np.inf
+    run_program(p.build(), {"X": values})
+    assert compared
+
+
+def test_turned_and_strided_arrays(compared):
+    p = program()
+    X, Y = p.input("X", (WIDE, 40)), p.input("Y", (WIDE, 40))
+    p.map("x0*x1 - exp(x1)", X, Y)
+    values = np.random.default_rng(0).normal(size=(80, 2 * WIDE))
+    run_program(p.build(), {"X": values[::2, ::2].T, "Y": values[40:, WIDE:].T})
+    assert compared
+
+
+def test_the_compiled_way_is_used_where_it_is_faster(monkeypatch):
+    """And computes the same from run to run, in the memory of what is read last."""
+    monkeypatch.setattr(parts_module, "BUILD_S", 0.0)
+    clear_call_cache()
+    p = program()
+    p.softmax(p.map("tanh(x0) + cos(x0)", p.input("X", (WIDE, WIDE))))
+    built = p.build()
+    arrays = numbers(built)
+    results = [run_program(built, arrays)["r4"] for _ in range(12)]
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], 1e-12)
+    races = remembered(Calls).stages.values()
+    assert races
+    assert all(race.is_over for race in races)
+
+
+def test_without_a_compiler_numpy_computes(monkeypatch, caplog):
+    monkeypatch.setenv("FEINSUM_CC", "/no/such/compiler")
+    monkeypatch.setattr(parts_module, "BUILD_S", 0.0)
+    p = program()
+    p.softmax(p.input("X", (5, 6)))
+    built = p.build()
+    arrays = numbers(built)
+    with caplog.at_level("INFO"):
+        for _ in range(4):
+            np.testing.assert_allclose(
+                run_program(built, arrays)["r3"],
+                evaluate_program(built, arrays)["r3"],
+            )
+    assert "does not work as a C compiler" in caplog.text
+
+
+def test_a_wrong_kernel_is_not_used(monkeypatch, caplog):
+    race = Race(lambda: lambda given: {"y": given + 1})
+    for _ in range(4):
+        assert race.run(np.ones(2), lambda: {"y": np.ones(2)})["y"].tolist() == [1, 1]
+    assert race.is_over
+    assert "is wrong" in caplog.text
+
+
+ARRAY = st.sampled_from(["x0", "x1"])
+LEAF = st.sampled_from(["x0", "x1", "2", "0.5", "a", "-3", "pi"])
+TRUTH = st.sampled_from(["x0 > x1", "a >= 2", "not (x0 == 1)", "x0 < 2 and b != 3"])
+UNARY = ["exp", "sin", "fabs", "tanh", "floor", "sqrt", "abs", "expm1", "arctan"]
+BINARY = ["max", "min", "maximum", "minimum", "fmax", "hypot"]
+# Denominators and arguments are leaves: what rounding changes must not become large.
+BODY = st.recursive(
+    LEAF,
+    lambda inner: st.one_of(
+        st.builds("({} {} {})".format, inner, st.sampled_from("+-*"), inner),
+        st.builds("({} / {})".format, inner, LEAF),
+        st.builds("{}({})".format, st.sampled_from(UNARY), LEAF),
+        st.builds("{}({}, {})".format, st.sampled_from(BINARY), inner, inner),
+        st.builds("({} if {} else {})".format, inner, TRUTH, inner),
+        st.builds("({})**{}".format, ARRAY, st.sampled_from(["2", "0.5", "x1"])),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=[*HealthCheck])
+@examples(st.lists(BODY, min_size=25, max_size=25))
+def test_bodies_in_c_have_the_values_of_numpy(bodies):
+    p = program()
+    X, Y = p.input("X", (5, 33)), p.input("Y", (5, 33))
+    last = X
+    for body in bodies:  # each reads the last one, so that all are one stage
+        last = p.output(p.map(f"({body}) + (0.0*x0 if x2 > 0 else 0.0*x1)", X, Y, last))
+    built = p.build()
+    arrays = numbers(built)
+    expected = evaluate_program(built, arrays)
+    (stage,) = stages_of(built)
+    part = part_of(stage, arrays, {name: np.empty((5, 33)) for name in built.outputs})
+    for name, found in part.run().items():
+        np.testing.assert_allclose(found, expected[name], 1e-9, 1e-9, equal_nan=True)
+
+
+def part_of(stage, arrays, outs):
+    """A stage of maps, as a whole."""
+    results = [one.result for one in stage.statements]
+    operands = {
+        one.result: [arrays.get(name) for name in one.operands]
+        for one in stage.statements
+    }
+    nothing = {name: {} for name in results}
+    dtypes = dict.fromkeys([*arrays, *results], np.dtype(float))
+    return Part(stage, operands, outs, {}, nothing, nothing, dtypes)
+
+
+NAMES = {"x0": Term("a", "real"), "s": Term("i", "index")}
+
+
+@pytest.mark.parametrize(
+    "body", ["x0 // 2", "x0 % 2", "x0 > 1", "sinc(x0)", "x0 + 1j", "x0 & 1", "s + t"]
+)
+def test_what_has_no_equivalent_is_left_to_numpy(body):
+    with pytest.raises(ProgramError, match="has no equivalent in C"):
+        c_expression(body, NAMES, 8)
+
+
+def test_numpy_computes_with_indices_in_double_precision():
+    assert c_expression("x0 * s", NAMES, 8) == "(a * ((R) i))"
+    with pytest.raises(ProgramError, match="has no equivalent in C"):
+        c_expression("x0 * s", NAMES, 4)
