@@ -76,7 +76,7 @@ def use_write_ahead_log(path: Path, patience_s: float = WAL_PATIENCE_S) -> bool:
                 if not is_in_use or time.monotonic() > deadline:
                     logger.debug("%s keeps its journal: %s", path, error)
                     return False
-                # while others read, SQLite may refuse this at once, whatever the timeout
+                # SQLite may refuse this at once while others read, whatever the timeout
                 time.sleep(0.02)
 
 

@@ -102,7 +102,7 @@ def _answer_and_exit(question: Question, writer: int, log: int) -> None:
 
 
 def _lead_group(process: int) -> None:
-    """Make a fork lead a group that is ended as a whole; either process may be first."""
+    """Make a fork lead a group that ends as a whole; both call this, in any order."""
     with suppress(ProcessLookupError, PermissionError):
         os.setpgid(process, 0)
 
