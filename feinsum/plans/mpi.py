@@ -343,11 +343,11 @@ class _Interpreter:
             group.Free()
         return self.comms[ranks]
 
-    def _packed(self, pieces: Pieces) -> NDArray[Any]:
+    def _packed(self, pieces: Pieces, dtype: np.dtype[Any]) -> NDArray[Any]:
         for name, _ in pieces:
             self._settle(name)
         parts = [self.buffers.view(name, box).reshape(-1) for name, box in pieces]
-        return np.concatenate(parts) if parts else np.empty(0)
+        return np.concatenate(parts) if parts else np.empty(0, dtype)
 
     def _gather(self, one: Collective, me: int) -> None:
         among = self._among(one.ranks, one.tag)
@@ -355,7 +355,7 @@ class _Interpreter:
         sizes = [
             sum(box_size(box) for _, box in p) * dtype.itemsize for p in one.pieces
         ]
-        mine = self._packed(one.pieces[me]).view(np.uint8)
+        mine = self._packed(one.pieces[me], dtype).view(np.uint8)
         every = np.empty(sum(sizes), np.uint8)
         if one.kind == "bcast":
             every[: mine.size] = mine
@@ -398,8 +398,9 @@ class _Interpreter:
         among = self._among(one.ranks, one.tag)
         dtype = self._dtype(one)
         sizes = [sum(box_size(box) for _, box in pieces) for pieces in one.pieces]
+        # our own is added later, from the buffer
         parts = [
-            np.zeros(n, dtype) if k == me else self._packed(pieces)  # ours we add later
+            np.zeros(n, dtype) if k == me else self._packed(pieces, dtype)
             for k, (n, pieces) in enumerate(zip(sizes, one.pieces, strict=True))
         ]
         mine, total = np.concatenate(parts), np.empty(sizes[me], dtype)
