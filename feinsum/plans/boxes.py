@@ -209,6 +209,7 @@ def overlaps(sources: Boxes, targets: Boxes, labels: Ints | None = None) -> Over
     """
     of, at = np.nonzero(sources.is_there)[0], np.nonzero(targets.is_there)[0]
     sides = [_meets(sources, targets, axis) for axis in range(sources.first.shape[1])]
+    # the axis with the most different ranges first: it rules out the most pairs
     sides.sort(key=lambda side: -len(side.pairs[0]))
     if labels is not None:
         every = np.arange(labels.max() + 1)

@@ -237,6 +237,7 @@ class CyclicPlan:
         output = self.terms[-1]
         work = leaf or _tuned_leaf()
         partial = np.ascontiguousarray(work(self.subscripts, entries, *blocks))
+        # without reordering, for ranks have their blocks already
         grid = comm.Create_cart(self.grid)
         same = grid.Sub([index not in output for index in self.terms[0]])
         is_first = same.Get_rank() == 0

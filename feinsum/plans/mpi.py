@@ -300,6 +300,7 @@ class _Interpreter:
                 self._settle(source)
             case Free(buffer):
                 self._settle(buffer)
+                # frees copies of what has left, and gives MPI a chance to progress
                 self.leaving = [one for one in self.leaving if not one[0].Test()]
         self.buffers.do(step)
 
@@ -315,6 +316,7 @@ class _Interpreter:
         """One message, point to point."""
         if isinstance(step, Send):
             self._settle(step.source)
+            # MPI reads it until the request is done; leaves may write to the buffer
             value = self.buffers.view(step.source, step.box).copy()
             request = self.comm.Isend(value, step.rank, step.tag % MOST_TAGS)
             self.leaving.append((request, value))
@@ -338,6 +340,7 @@ class _Interpreter:
     def _among(self, ranks: tuple[int, ...], tag: int) -> Any:
         """A communicator of some ranks; all of these come here in one order of tags."""
         if ranks not in self.comms:
+            # not by Split or Create, which all ranks of the communicator have to call
             group = self.comm.Get_group().Incl(ranks)
             self.comms[ranks] = self.comm.Create_group(group, tag % MOST_TAGS)
             group.Free()
@@ -355,6 +358,7 @@ class _Interpreter:
         sizes = [
             sum(box_size(box) for _, box in p) * dtype.itemsize for p in one.pieces
         ]
+        # as bytes: what is only moved needs no type of MPI, which lacks some
         mine = self._packed(one.pieces[me], dtype).view(np.uint8)
         every = np.empty(sum(sizes), np.uint8)
         if one.kind == "bcast":
