@@ -140,6 +140,7 @@ class CyclicPlan:
         at = np.zeros(entries.nnz, np.int64)
         for indices, n in pairs:
             at = at * n + indices % n
+        # stable, so that a rank adds up entries in the order in which they were given
         order = np.argsort(at, kind="stable")
         ends = np.searchsorted(at[order], np.arange(self.processes + 1))
         found = []
