@@ -384,6 +384,7 @@ def _is_narrow(
     Numbers with a point are what the others make of them.
     """
     if isinstance(factor, (int, np.integer)):
+        # a sign rounds nothing
         return abs(factor) != 1
     if isinstance(factor, (float, complex)):
         return False

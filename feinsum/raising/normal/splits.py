@@ -80,6 +80,7 @@ def _joined(program: Program, split: Split) -> Program | None:
         for names in (insn.within_inames, insn.reduction_inames())
     )
     is_tagged = any(
+        # unrolling changes no value, so that this tag may be lost
         not isinstance(tag, UnrollTag)
         for iname in pair
         for tag in kernel.inames[iname].tags
