@@ -205,7 +205,7 @@ def best_nest(
     >>> found.cost
     0.0
     """
-    # the least depth first: every loop more around a term multiplies its work
+    # the fewest loops first, since each further one multiplies the work
     groups = by_depth(network) if paths is None else iter([list(paths)])
     search = Search(network, cost, rule)
     found = (_best_of(search, group) for group in groups)

@@ -209,7 +209,7 @@ def _level(
 def _resolved(expression: Expression, values: Mapping[str, Expression]) -> Expression:
     """The expression with the values of scalars; those of these, too."""
     substitute = SubstitutionMapper(make_subst_func(values))
-    # as often as there are scalars: one that counts itself up would never be done
+    # at most once per scalar, since `i = i + 1` would never be resolved
     for _ in range(len(values)):
         if not _names([expression]) & values.keys():
             break
