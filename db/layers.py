@@ -129,6 +129,7 @@ class LayeredStore(FactStore):
         }
 
     def records(self) -> Iterator[TuningRecord]:
+        # read to the end here, where a layer that fails is skipped
         answers = self._ask(lambda layer: tuple(layer.records()))
         yield from self._without_retracted(_union(answers))
 

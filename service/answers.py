@@ -146,6 +146,7 @@ class Answer:
 
     @cached_property
     def compressed(self) -> bytes:
+        # without a time in its head: equal answers are equal bytes
         return gzip.compress(self.body, compresslevel=5, mtime=0)
 
     @property
@@ -200,6 +201,7 @@ def answer_of(
         f'"next":{following}}}'
     )
     digest = hashlib.sha256(repr((workload, ids, following)).encode()).hexdigest()[:32]
+    # a weak tag: the compressed body has the same one
     return Answer(f'W/"{digest}"'.encode(), body.encode())
 
 

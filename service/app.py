@@ -90,6 +90,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.include_router(router)
     add_problems(app, _routes())
     app.openapi = partial(_description, app)  # type: ignore[method-assign]
+    # the last one added is outermost: the gate is passed before anything else
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
     app.add_middleware(best.Shortcut)
     app.add_middleware(

@@ -84,6 +84,7 @@ class MissCounter:
         """Write what was counted; what cannot be written is dropped and logged."""
         if not self._counts:
             return
+        # taken before the write: what is counted meanwhile is written the next time
         counts, texts = self._counts, self._texts
         self._forget()
         try:

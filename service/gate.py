@@ -130,8 +130,10 @@ class Gate:
             try:
                 await self._app(inner, receive, send_with_id)
             finally:
+                # for HEAD, routing wrote into a copy
                 scope.update(route=inner.get("route"))
         except Exception as error:
+            # an answer has begun, which no problem document can replace
             if status:
                 raise
             refusal = problem_of(error, _headers(error, is_admitted))

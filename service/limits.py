@@ -24,6 +24,7 @@ __all__ = [
 MOST_CALLERS = 10_000
 """How many callers are remembered; the one seen longest ago is forgotten first."""
 
+# Possessive quantifiers: no input makes it backtrack.
 _VALUE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[,\[{]', re.DOTALL)
 """A text of JSON, or what stands before another value."""
 

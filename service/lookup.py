@@ -158,6 +158,7 @@ class Lookup:
         """
         if self._check is None:
             self._check = asyncio.create_task(self._ask())
+        # one that is cancelled must not cancel the question of the others
         await asyncio.shield(self._check)
 
     def expire(self) -> None:
@@ -170,6 +171,7 @@ class Lookup:
         self._reader.close()
 
     async def _ask(self) -> None:
+        # before the question, whose answer may miss what is committed meanwhile
         asked_at = time.monotonic()
         loop, thread = asyncio.get_running_loop(), self._thread
         try:
@@ -215,11 +217,14 @@ class Lookup:
     async def _read_now(
         self, questions: Sequence[Question], budget: Budget | None = None
     ) -> dict[Question, Kept]:
+        # before the facts are read: a commit in between makes the answers seem older
+        # than they are, never newer
         generation, devices = self._generation, self._devices
         known = {q: self._kept[q] for q in questions if q in self._kept}
         read = partial(_read, self._reader, questions, known, devices, budget)
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self._thread, read)
+        # otherwise an answer may be for devices that have changed
         if devices == self._devices:
             self._keep(found, generation)
         return found

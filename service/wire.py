@@ -73,6 +73,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._address = self.client[0] if self.client else ""
         _connections[self._address] += 1
         most = self._limits.max_connections
+        # all clients of a proxy have its address
         is_proxy = self._address in self._limits.proxies
         if most and not is_proxy and _connections[self._address] > most:
             error = f"more than {most} connections of one address; end some"
@@ -93,6 +94,7 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         self._n_head_bytes += len(data)
         if self._is_in_head:
+            # on a kept connection, the time starts with the first byte of a request
             self._start("head", self._limits.header_s, self._head_is_late)
         super().data_received(data)
         most = self._limits.max_header_bytes

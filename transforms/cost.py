@@ -131,6 +131,7 @@ def region_s(
     where = n_bytes if footprint is None else footprint
     moved_s = n_bytes / machine.stream_bytes_per_s(where)
     if n_groups < 2:
+        # one core alone is taken to draw half of the bandwidth
         moved_s *= min(2.0, n_cores)
     # the slower of both, and a part of the other, since they do not overlap wholly
     long_s, short_s = max(shared_s, moved_s), min(shared_s, moved_s)

@@ -43,6 +43,7 @@ def export_transforms(folder: str | Path) -> tuple[str, ...]:
     import cloudpickle  # only who registers transforms waits for it
 
     try:
+        # paths first: reading the transforms imports modules from there
         content = cloudpickle.dumps(sys.path) + cloudpickle.dumps(transforms)
     except Exception as error:  # whatever a foreign function refers to
         names = ", ".join(f"{t.name}@{t.version}" for t in transforms)

@@ -145,6 +145,7 @@ def collect_garbage(store: SqlStore, plan: GarbagePlan, folder: Path) -> Collect
         hidden = (fact for fact in store.retracted() if fact.id in retracted)
         for document in chain(store.documents("record", ids), hidden):
             yield document
+            # asked for more, so this one is in the file and may be removed
             written.append(document.id)
 
     write_file(noted(), removed)

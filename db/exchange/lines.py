@@ -114,6 +114,7 @@ def write_lines(documents: Iterable[Document], stream: BinaryIO) -> Counter[str]
     n_written: Counter[str] = Counter()
     for document in documents:
         kind = kind_of(document)
+        # as to_json writes a line, names in order, without parsing the document again
         line = {"document": to_json(document), "id": f'"{document.id}"'}
         text = ",".join(f'"{name}":{value}' for name, value in line.items())
         stream.write(f'{{{text},"kind":"{kind}"}}\n'.encode())

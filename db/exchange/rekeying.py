@@ -188,6 +188,7 @@ def rekey(
         StoreUnavailableError: if the store cannot be written.
     """
     n_new: Counter[Kind] = Counter({"record": 0, "trial": 0})
+    # a plan has the trials of one workload together, and there may be many of them
     trials_under = lru_cache(1)(lambda key: {t.id: t for t in store.trials(key)})
     missing = plan.missing
     for n_done, move in enumerate(missing, start=1):

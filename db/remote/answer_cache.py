@@ -47,6 +47,7 @@ class CachedAnswer:
 
     @property
     def is_fresh(self) -> bool:
+        # an answer from the future: the clock was set back since
         return 0 <= time.time() - self.at < self.max_age_s
 
 

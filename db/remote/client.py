@@ -107,6 +107,7 @@ class Client:
         sent = {
             "Accept": JSON,
             "Accept-Encoding": "gzip",
+            # each exchange has a connection of its own
             "Connection": "close",
             "User-Agent": "feinsum",
             **headers,

@@ -176,7 +176,8 @@ class _Call:
         stream = self._connection.sock if self._connection is not None else None
         if stream is not None:
             with suppress(OSError):
-                socket.socket.shutdown(stream, socket.SHUT_RDWR)  # below TLS
+                # SSLSocket's own would take the TLS object from the thread that reads
+                socket.socket.shutdown(stream, socket.SHUT_RDWR)
 
 
 def _connection(address: Address, limits: Limits) -> HTTPConnection:

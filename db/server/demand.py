@@ -90,7 +90,7 @@ def add_misses(
     if not kept:
         return
     ordered = sorted(kept, key=lambda one: (*one.miss.place, one.caller))
-    # in one order, so that several writers wait for each other and not in a circle
+    # all writers lock rows in one order, so that they never deadlock
     totals: dict[Miss, int] = {}
     for one in ordered:
         totals[one.miss] = totals.get(one.miss, 0) + counts[one]

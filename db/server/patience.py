@@ -16,6 +16,7 @@ T = TypeVar("T")
 PATIENCE_S = 10.0
 """How long a question waits for a server that was there before."""
 
+# At first without a pause: often only connections in the pool are stale.
 PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4)
 """Between attempts; the last one again and again."""
 

@@ -175,6 +175,7 @@ class Reader:
                 lost, self._watch = self._watch, None
                 self._give_up(lost)
                 raise
+            # values of data_version are comparable within one connection only
             return self._n_watches, row[0]
 
     def facts(self, workloads: Sequence[str]) -> dict[str, list[StoredFact]]:
@@ -276,7 +277,9 @@ class Reader:
         """The settings of a connection that only reads."""
         if self._dialect == "postgresql":
             driver: Any = connection.dbapi_connection
+            # a read is one statement, which needs neither BEGIN nor COMMIT
             driver.autocommit = True
+            # statements are few and each runs often: prepared at its first use
             driver.prepare_threshold = 0
         self._run(connection, SET_UP[self._dialect], ())
 

@@ -194,6 +194,7 @@ class ServingStore(SqlStore):
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
+        # and it stays so if anything is raised before the commit is done
         self._has_failed = True
         with super()._writing() as connection:
             yield connection

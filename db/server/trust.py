@@ -170,6 +170,7 @@ def _is_reached(fact: Witness, known: Sequence[Witness], n_others: int) -> bool:
     ]
     agreeing = [one for one in others if one.agrees(fact)]
     n_against = len(others) - len(agreeing)
+    # the recorder of the fact is one of those who agree
     if len(agreeing) < max(n_others, 1) or len(agreeing) + 1 <= n_against:
         return False
     seen = zip(*(one.claims for one in agreeing), strict=True)
@@ -338,6 +339,8 @@ def _kept(
 def _take_turns(connection: Connection, record: Fact) -> None:
     """Let facts of a workload arrive one after the other, so that each sees all."""
     if connection.dialect.name == "postgresql":  # SQLite has one writer at a time
+        # equal hashes of two workloads only make them wait; the statements that follow
+        # see what the one before committed, since they are READ COMMITTED
         lock = text("SELECT pg_advisory_xact_lock(hashtextextended(:workload, 0))")
         connection.execute(lock, {"workload": record.workload})
 

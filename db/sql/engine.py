@@ -76,12 +76,14 @@ def use_write_ahead_log(path: Path, patience_s: float = WAL_PATIENCE_S) -> bool:
                 if not is_in_use or time.monotonic() > deadline:
                     logger.debug("%s keeps its journal: %s", path, error)
                     return False
+                # SQLite may refuse this at once while others read, whatever the timeout
                 time.sleep(0.02)
 
 
 def _server_engine(url: URL) -> Engine:
     try:
         with requiring("psycopg", "postgresql", "PostgreSQL", StoreUnavailableError):
+            # a restarted server has ended the connections of the pool
             return create_engine(url, pool_pre_ping=True)
     except SQLAlchemyError as error:
         raise StoreUnavailableError(
@@ -120,7 +122,9 @@ def _connect(target: str, busy_timeout_s: float, uri: bool = False) -> Any:
     connection.text_factory = _lenient_text
     try:
         connection.execute("PRAGMA foreign_keys=ON")
+        # with a write-ahead log, NORMAL may lose the last facts at a power failure
         connection.execute("PRAGMA synchronous=FULL")
+        # SQLite opens the file at the first statement: errors shall come here
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.Error:
         connection.close()

@@ -256,6 +256,7 @@ def _is_writable(path: Path) -> bool:
 
 def may_write(path: Path) -> bool:
     """Whether this process may write a file, or create files in a folder."""
+    # opening a file goes by the effective user, which os.access takes only if asked
     is_effective = os.access in os.supports_effective_ids
     wanted = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
     return os.access(path, wanted, effective_ids=is_effective)

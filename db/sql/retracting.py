@@ -261,6 +261,7 @@ def _conditions(query: RetractionQuery, row: FactRow) -> Iterator[ColumnElement[
         yield _sent_by(query, row)
         yield ~_sent_by_others(query, row)
     elif (since := query.since_instant) is not None:
+        # by the clock of the service, if it got the fact: recorded_at is by the sender
         received_at = (
             select(func.min(RecordingRow.received_at))
             .where(RecordingRow.record_id == row.id)

@@ -57,6 +57,7 @@ _VERSION = Table(
 )  # fmt: skip
 """As Alembic makes it."""
 
+# "feinsum" in ASCII; any number that other programs do not lock would do.
 POSTGRESQL_LOCK = 0x6665696E73756D
 
 
@@ -102,6 +103,7 @@ def _make(location: Location, path: Path) -> None:
     try:
         with writer(engine).begin() as connection:
             _create(connection)
+        # closed, and so without a journal, before others find it by its name
         engine.dispose()
         with suppress(FileExistsError):
             _name(part, path)
@@ -122,6 +124,7 @@ def _create(connection: Connection) -> None:
 def _name(part: Path, path: Path) -> None:
     """Give a file a name that nothing has; FileExistsError if something has it."""
     try:
+        # a rename would replace the database that another process has just made
         path.hardlink_to(part)
     except FileExistsError:
         raise
@@ -134,6 +137,7 @@ def _name(part: Path, path: Path) -> None:
 def _migrate(engine: Engine, location: Location) -> None:
     with writer(engine).begin() as connection:
         if connection.dialect.name == "postgresql":
+            # in SQLite, BEGIN IMMEDIATE has the same effect
             lock = text("SELECT pg_advisory_xact_lock(:key)")
             connection.execute(lock, {"key": POSTGRESQL_LOCK})
         version = _version(connection, location)  # again: now nobody else writes

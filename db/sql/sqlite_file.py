@@ -126,6 +126,7 @@ def _is_truncated(path: Path, header: bytes) -> bool:
     if has_log(path):
         return False
     page_bytes = int.from_bytes(header[16:18], "big")
+    # 1 stands for 64 KiB, too large for the field of 16 bits
     page_bytes = 65536 if page_bytes == 1 else page_bytes
     return path.stat().st_size < page_bytes * int.from_bytes(header[28:32], "big")
 

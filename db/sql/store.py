@@ -261,6 +261,7 @@ class SqlStore(FactStore):
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         wanted = PEAKS.where(DevicePeaksRow.device_id == device_id)
+        # not only the latest: damaged and implausible ones are skipped
         latest = wanted.order_by(DevicePeaksRow.measured_at.desc()).limit(PAGE)
         with self._reading() as connection:
             known = sound_peaks(connection.execute(latest).all())

@@ -80,6 +80,7 @@ class AmortizedCall:
         result = self.call.run(arrays, out)
         self.spent_s += perf_counter() - start_s
         self._n_calls += 1
+        # threads that find another one investing go on with their own calls
         if self.spent_s >= self._due_s and self._lock.acquire(blocking=False):
             try:
                 self._invest(arrays)

@@ -97,6 +97,7 @@ def host_call(
     sharing = (where, _sizes_that_matter(reading))
     key = (reading.einsum, tuple(sorted(strides.items())), sharing)
     kernel = None
+    # otherwise simple_call tunes the simplified einsum, whose facts more calls share
     if not (opened.reads_in_place and options.effort in MEASURING):
         kernel = cached_kernel(
             key,
@@ -111,6 +112,7 @@ def host_call(
             return call
     if kernel is None:
         kernel = cached_kernel(
+            # the path depends on sizes, which are not in the einsum of the key
             ("untransformed", untransformed_path(reading.einsum, reading.sizes), *key),
             lambda: untransformed_kernel(
                 reading.einsum, reading.sizes, strides, opened

@@ -24,7 +24,9 @@ class BoundedCache(Generic[K, V]):
 
     def __init__(self, bound: int) -> None:
         self._entries: LRUCache[K, V] = LRUCache(bound)
+        # two locks: calls that are known do not wait for one that is being built
         self._using = RLock()
+        # reentrant: what makes a value may ask for another one
         self._making = RLock()
 
     def __len__(self) -> int:

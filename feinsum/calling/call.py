@@ -85,6 +85,7 @@ def call_einsum(
     [3.0, 4.0]
     """
     n_objects = len({id(x) for x in operands})
+    # an array given twice makes another einsum, which the key below cannot tell
     are_simple = n_objects == len(operands) and all(
         type(x) is ndarray for x in operands
     )
@@ -124,6 +125,7 @@ def call_einsum(
             None,
         )
         if len(quick) >= CACHE_BOUND:
+            # no LRU cache, which is slower to read; `prepared` still has the calls
             quick.clear()
         quick[key] = call
     return call.run(operands)

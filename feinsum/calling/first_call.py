@@ -98,6 +98,7 @@ def path_for_numpy(reading: Reading) -> Path | None:
     is_large = sum(entries) * reading.dtype.itemsize > MOST_BYTES
     if reading.dtype != reading.work_dtype or is_large or len(extents) > MOST_INDICES:
         return None
+    # numpy does not know of that limit
     if len(einsum.inputs) > 2 and os.environ.get(INTERMEDIATE_VARIABLE):
         return None
     path = find_path(einsum.inputs, einsum.output, extents, max_entries=max(entries))

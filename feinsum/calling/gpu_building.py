@@ -306,6 +306,7 @@ def _steps(reading: Reading, site: Site, plan: Plan) -> StepsCall:
         arrays = [array for _, array in chosen]
         text = in_letters([term for term, _ in chosen], output)
         given = read(text, arrays, first_uses(arrays))
+        # the plan counts on C order for all results but the last
         here = site._replace(arrays=arrays, is_exact=site.is_exact or bool(values))
         call = build(given, here)
         steps.append((taken, call))

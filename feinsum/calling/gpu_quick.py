@@ -66,6 +66,7 @@ class ReadyForTensors:
         dtype = getattr(torch, call.dtype.name)
         result = torch.empty(call.written.shape, dtype=dtype, device=device)
         addresses = [tensor.data_ptr() for tensor in (*operands, result)]
+        # freed before the launches end, but torch reuses memory in order of the stream
         if call.n_bytes:
             room = torch.empty(call.n_bytes, dtype=torch.uint8, device=device)
             addresses.append(room.data_ptr())
@@ -79,6 +80,7 @@ def form_of_tensor(tensor: Any) -> Hashable:
     return (
         tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(),
         tensor.data_ptr() % ALIGNMENT,
+        # the entries at the address do not show these
         tensor.requires_grad or tensor.is_conj() or tensor.is_neg(),
     )  # fmt: skip
 

@@ -123,6 +123,7 @@ def _with_sums_first(problem: Contraction, path: Path) -> Path:
     for step in path:
         chosen = [left[k] for k in step]
         steps.append(tuple(moved.index(one) for one in chosen))
+        # results have negative numbers, as operands have their positions
         made = -len(steps)
         left = [one for one in left if one not in chosen] + [made]
         moved = [one for one in moved if one not in chosen] + [made]

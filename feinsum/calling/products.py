@@ -203,6 +203,7 @@ def _gemm(
         at.append([stride for stride in found if stride is not None])
     counts = [prod(sizes[i] for i in kind) for kind in order]
     b, m, n, k = range(4)
+    # cuBLAS writes columns: a result in rows is that of the transposed product
     is_swapped = at[2][m] not in (1, ANY) or (at[2][n] == 1 and counts[m] == 1)
     first, second = (1, 0) if is_swapped else (0, 1)
     rows, columns = (n, m) if is_swapped else (m, n)

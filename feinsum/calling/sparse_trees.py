@@ -50,6 +50,7 @@ def tree_of_matrix(matrix: Any) -> CSF | None:
     arrays = tuple(getattr(matrix, name, None) for name in names)
     if any(array is None for array in arrays):
         return None
+    # matrices of scipy cannot be hashed
     kept, key = remembered(Calls).matrices, id(matrix)
     known = kept.get(key)
     if known is not None and known.is_of(matrix, arrays):
@@ -93,6 +94,7 @@ def tree_of_coordinates(entries: COO, axes: tuple[int, ...]) -> CSF:
         return to_csf(entries, axes)
     if found.places is not None:
         values = found.tree.values
+        # with the usual mode="raise", numpy would buffer the output; all places fit
         np.take(entries.values, found.places, out=values, mode="clip")
     return found.tree
 

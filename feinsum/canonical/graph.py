@@ -115,6 +115,7 @@ def _add_term(graph: InducedGraph, term: IndexList) -> None:
         axis += 1
     graph.edges += pairwise(range(first, axis))
     if not term:
+        # the uses of a scalar need the vertex of a term, too
         graph.colors.append(("axis", 0, 0, ""))
 
 

@@ -104,7 +104,9 @@ def bounded_order(
     if sys.executable is None or getattr(sys, "frozen", False):
         raise _failed(n_vertices, "needs a Python interpreter, but none was found")
     limit_s = deadline.left_s
+    # the process ends itself a second later, if nobody is left here to stop it
     given = [limit_s + 1, n_vertices, [sorted(cell) for cell in cells], edges]
+    # -P: modules beside the script must not hide others of their names
     command = [sys.executable, "-P", search_process.__file__]
     env = os.environ | {"PYTHONPATH": str(Path(pynauty.__file__).parents[1])}
     try:

@@ -49,6 +49,7 @@ def searched_order(
     [1, 0, 2]
     """
     adjacency: dict[int, list[int]] = {}
+    # one direction of an edge: pynauty adds the other one
     for u, v in edges:
         if u in adjacency:
             adjacency[u].append(v)

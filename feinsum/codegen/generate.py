@@ -165,6 +165,7 @@ class _Generator:
             arrays = [a for at, a in enumerate(arrays) if at not in step]
             is_last = number == len(path) - 1
             kept = self.einsum.output if is_last else self._kept(chosen, arrays)
+            # families tile each step on its own, which shared inames would prevent
             inames = {i: self.unique(f"{i}_{k}_{number}") for i in _used(chosen, kept)}
             self.domains.append(self._domain(inames))
             target = output if is_last else self._temporary(chosen, kept)
@@ -211,6 +212,7 @@ class _Generator:
                 id=insn_id,
                 depends_on=depends_on,
                 within_inames=frozenset(inames[i] for i in indices),
+                # Loopy would add the inames of whatever writes the temporaries it reads
                 within_inames_is_final=True,
             )
         )

@@ -229,6 +229,7 @@ def root_chunks(tree: CSF, n_chunks: int) -> Array:
     wanted = np.linspace(0, begins[-1], max(n_chunks, 1) + 1)[1:-1]
     cuts = np.searchsorted(begins, wanted)
     n_nodes = len(tree.indices[0])
+    # whole root nodes only: chunks then write disjoint rows, without atomics
     inner = np.unique(cuts[(cuts > 0) & (cuts < n_nodes)])
     return np.concatenate([[0], inner, [n_nodes]])
 
@@ -249,6 +250,7 @@ def chunk_rows(nest: Nest, tree: CSF, chunks: Array) -> Array:
     """
     if nest.network.has_sparse_output:
         return _first_entries(tree)[chunks]
+    # rows between two root nodes have no entries, but some chunk must zero them
     inner = tree.indices[0][chunks[1:-1]]
     return np.concatenate([[0], inner, [tree.shape[tree.axes[0]]]])
 

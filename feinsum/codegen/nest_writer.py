@@ -39,28 +39,28 @@ Bounds: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True)
 class Start:
-    """In the place of a step: the result gets what it begins with."""
+    """In place of a step: write the initial value of the result."""
 
 
 @dataclass
 class Writer:
-    """Writes the statements of a nest; each of them for all rows in turn.
+    """Writes the statements of a nest, each for one row after the other.
 
     Attributes:
-        nest: that is written.
-        dense: extents of the indices that the tree does not have, filled up.
-        form: in which it is written.
+        nest: the nest to write.
+        dense: padded extents of the indices that the tree does not have.
+        form: how its loops are executed.
         dtype: of entries.
         tags: how loops run, by iname.
         own: temporaries beside the buffers: sums in registers.
-        total: to what the last term adds, if that is not the result.
+        total: the sum in registers to which the last term adds, if not to the result.
         root: where the nodes of the root begin and end.
         tile: the loop over tiles of the lanes, if there is one.
         part: of the lanes' index, that is written.
-        arrays: what the nest reads, and where its result goes.
+        arrays: names and axes of operands and result.
         fetched: vectors of entries of operands, by position.
         taken: names that its loops and temporaries may not have.
-        is_written_once: whether each entry of the result is, when it is complete.
+        is_written_once: whether each entry of the result is assigned once, complete.
     """
 
     nest: Nest
@@ -113,6 +113,7 @@ class Writer:
         self._whole(1, {CHUNK: chunk}, part)
         self._line(0, "end")
         if self.of.has_copies:
+            # the sum over copies needs the copies of all chunks
             self._line(0, "... gbarrier")
             self._each_entry(0, {}, self._sum_copies, "g.0")
 
@@ -132,7 +133,7 @@ class Writer:
         self.lines += after
 
     def _started(self, depth: int, at: dict[str, str]) -> None:
-        """Give each entry of the result what it begins with."""
+        """Write the initial value of each entry of the result."""
         network = self.nest.network
         body: tuple[Any, ...] = (Start(),)
         for level, index in reversed([*enumerate(network.levels)]):
@@ -151,6 +152,7 @@ class Writer:
         if network.has_sparse_output and self.is_written_once:
             return after
         if self.tile and self.form.lane in network.output:
+            # after[0] opens the loop over tiles
             self.lines.append(after[0])
             self._clear(depth + 1, at, part)
             return after[1:]
@@ -190,7 +192,7 @@ class Writer:
             yield at | {ROW: str(row)}
 
     def _begin(self, depth: int, at: dict[str, str]) -> None:
-        """Write what the result begins with, at all of its dense indices."""
+        """Write the initial value of the result, at all of its dense indices."""
         self._each_entry(depth, at, lambda inside, there: self._line(
             inside, f"{self.of.result(there)} = {self.of.start(there)}"
         ))  # fmt: skip
@@ -334,6 +336,7 @@ class Writer:
         iname = self._loop(f"node{level}", begin, end, depth)
         value = self.of.index(level, iname)
         if value != iname:
+            # see WIDE: loaded once, as a 64-bit factor of every subscript below
             value = self._wide(f"{index}_0", value, depth + 1)
         inside = at | {index: value, ENTRY: iname}
         self._body(body, depth + 1, inside, node | {level: iname})

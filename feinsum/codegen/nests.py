@@ -141,6 +141,7 @@ def make_nest_kernel(
         [*rules, "\n".join(writer.lines)],
         [*arguments, *writer.own],
         lang_version=(2018, 2),
+        # lines are written in their order of execution; Loopy need not infer it
         seq_dependencies=True,
         silenced_warnings=SILENCED,
         **options,
@@ -170,7 +171,7 @@ def _nesting(writer: Writer) -> frozenset[tuple[str, ...]]:
 
 
 def _typed_zero(dtype: np.dtype[Any], insn: Any) -> Any:
-    """The zero of the entries, which is a vector where it goes to one."""
+    """A zero in the entries' dtype: an integer would be assigned lane by lane."""
     is_zero = isinstance(insn, lp.Assignment) and insn.expression == 0
     return insn.copy(expression=dtype.type(0)) if is_zero else insn
 

@@ -105,6 +105,7 @@ def _instruction(
         value,
         id=f"row_{k}",
         within_inames=frozenset(row.output),
+        # Loopy would add inames that it infers from the variables read
         within_inames_is_final=True,
     )
 

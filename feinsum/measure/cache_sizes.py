@@ -86,6 +86,7 @@ def edges(sizes: Sequence[int], rates: Sequence[float]) -> list[int]:
                 error, start = min(choices)
                 fits[end, n] = error, (*fits[start, n - 1][1], start)
     best = min(
+        # each plateau costs what noise may explain; else the most plateaus fit best
         (error + n * LEAST_DROP**2, starts)
         for (end, n), (error, starts) in fits.items()
         if end == len(logs)

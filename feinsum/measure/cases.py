@@ -68,6 +68,7 @@ def bare_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
     """The kernel of an einsum and its tolerance, for arguments from elsewhere."""
     reference = reference_of(einsum)
     t_unit, nest = reference.kernel()
+    # one tolerance for all rows: that of the least precise
     dtype = min(einsum.output_dtypes, key=lambda d: d.itemsize)
     tolerance = tolerance_for(dtype, reference.n_terms(sizes))
     return Case(einsum, t_unit, nest, sizes, {}, {}, tolerance)

@@ -102,6 +102,7 @@ def _judge_sparse(
     with locked(question.timing_lock, fcntl.LOCK_EX):
         plain.poison()
         baseline_s = plain.run()
+        # the untransformed kernel rounds, too
         verify(kernel, plain.read(), tolerance=2 * case.tolerance)
         mine_s, others_s = in_turns(kernel, plain, baseline_s)
     return Verdict(OK, least_s=mine_s, baseline_s=others_s, sizes=timed)

@@ -114,6 +114,7 @@ def triad_array_bytes(opened: OpenDevice) -> int:
 
 def _bandwidth(opened: OpenDevice, array_bytes: int, repeats: int) -> float:
     """Bytes per second of the best triad over all widths."""
+    # a multiple of every vector width
     n_entries = -(-array_bytes // 4096) * 1024
     layout = Layout((n_entries,), (1,), np.dtype(np.float32))
     a, b, c = (

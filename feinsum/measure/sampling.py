@@ -68,6 +68,7 @@ def check_samples(
         if not np.isfinite(magnitude):
             continue
         found = result[place]
+        # not "greater than": NaN has to fail
         if not abs(found - right) <= tolerance * magnitude:
             raise WrongResultError(
                 f"entry {list(place)} of the result is {found}, expected {right}"
@@ -82,7 +83,7 @@ def _places(shape: Sequence[int], seed: int) -> list[tuple[int, ...]]:
         [int(k) for k in place]
         for place in zip(*(rng.integers(0, n, n_drawn) for n in shape), strict=True)
     ]
-    for axis, extent in enumerate(shape):  # what tiles leave over is done apart
+    for axis, extent in enumerate(shape):  # the end of each axis: remainders of tiles
         drawn[axis][axis] = extent - 1
     return list(dict.fromkeys([*corners, *map(tuple, drawn)]))
 
@@ -139,4 +140,5 @@ def _boxes(box: _Box, terms: Sequence[Sequence[str]]) -> Iterator[_Box]:
 
 
 def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    # sums of integers wrap in their own dtype, as those of kernels do
     return dtype if dtype.kind in "iu" else np.result_type(dtype, np.float64)

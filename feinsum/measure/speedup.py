@@ -105,6 +105,7 @@ def race_of(
     plain = built_baseline(case.einsum, constantdict(sizes), opened)
     baseline = plain.bind(posed.arguments)
     kernel = compiled.bind(posed.arguments).sharing(baseline)
+    # results of both kernels are rounded
     return Race(kernel, baseline, sizes, 2 * posed.tolerance)
 
 
@@ -128,4 +129,5 @@ def _is_long(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
     if n_points * einsum.n_operands * einsum.batch_size <= QUICK_OPERATIONS:
         return False
     n_least = sum(einsum_operations(einsum, sizes).values())
+    # one nest with more operations than that is replaced by pairwise steps
     return MANY_TIMES * n_least > QUICK_OPERATIONS or not n_least

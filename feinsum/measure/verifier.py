@@ -97,11 +97,12 @@ def _answer_and_exit(question: Question, writer: int, log: int) -> None:
         traceback.print_exc()
     finally:
         sys.stderr.flush()
+        # without the exit handlers of the process that forked
         os._exit(code)
 
 
 def _lead_group(process: int) -> None:
-    """Make a fork lead a group, which is ended as a whole; both processes call this."""
+    """Make a fork lead a group that ends as a whole; both call this, in any order."""
     with suppress(ProcessLookupError, PermissionError):
         os.setpgid(process, 0)
 

@@ -275,6 +275,7 @@ class _Group:
         self.run, self.number = run, number
         self.n_items = prod(block)
         self.values: dict[str, Any] = {}
+        # axis 0 varies fastest, as on a GPU: a warp is WARP neighbours in this order
         local = np.unravel_index(np.arange(self.n_items), tuple(block)[::-1] or (1,))
         for name, iname in run.kernel.inames.items():
             for tag in iname.tags:  # also of axes that only other launches have

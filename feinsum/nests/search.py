@@ -115,6 +115,7 @@ class Search:
             for index in sorted(left)
             if (candidate := self._rooted(numbers, part, index)) is not None
         ]
+        # stable: equal costs go by name, whatever order a set has in this process
         best.sort(key=_cost_of)
         return tuple(best[:2])
 
@@ -126,6 +127,7 @@ class Search:
         within = part.ancestors | {index}
         for split, number in enumerate(numbers, 1):
             needed = self._needed[number].get(index)
+            # a loop around more terms would have this one in it, too
             if needed is None or not needed <= part.ancestors:
                 break
             bodies = self._order(numbers[:split], within)
@@ -144,6 +146,7 @@ class Search:
         """The first node, and the cheapest of what can follow it."""
         if split == len(numbers):
             return first
+        # the first one that fits is the cheapest
         for rest in self._order(numbers[split:], part.ancestors):
             if first.root is None or rest.root != first.root:
                 crossing = self.cost.crossing(part, split)
@@ -202,6 +205,7 @@ def best_nest(
     >>> found.cost
     0.0
     """
+    # the fewest loops first, since each further one multiplies the work
     groups = by_depth(network) if paths is None else iter([list(paths)])
     search = Search(network, cost, rule)
     found = (_best_of(search, group) for group in groups)

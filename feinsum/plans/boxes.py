@@ -82,6 +82,7 @@ class Boxes:
     def contains(self, other: Boxes) -> NDArray[np.bool_]:
         """For each rank, whether the other's box is inside this one."""
         common = shared(self.ranges, other.ranges)
+        # a longer common step skips entries of the other one
         is_alike = common[2] == other.steps
         inside = (lengths(common) == other.lengths).all(axis=1) & is_alike
         found: NDArray[np.bool_] = inside & self.is_there & other.is_there
@@ -209,6 +210,7 @@ def overlaps(sources: Boxes, targets: Boxes, labels: Ints | None = None) -> Over
     """
     of, at = np.nonzero(sources.is_there)[0], np.nonzero(targets.is_there)[0]
     sides = [_meets(sources, targets, axis) for axis in range(sources.first.shape[1])]
+    # the axis with the most different ranges first: it rules out the most pairs
     sides.sort(key=lambda side: -len(side.pairs[0]))
     if labels is not None:
         every = np.arange(labels.max() + 1)
@@ -234,6 +236,7 @@ def _matched(sides: Sequence[_Side], of: Ints, at: Ints) -> tuple[Ints, Ints]:
         place, meeting = _of_each(of_target[at], pairs)
         at, wanted = at[place], wanted[place] * n_ranges + meeting
         found = np.searchsorted(known, wanted)
+        # the search gives the length for what is greater than all
         is_known = known[np.minimum(found, len(known) - 1)] == wanted
         at, wanted = at[is_known], found[is_known]
     order = np.argsort(group, kind="stable")

@@ -90,6 +90,7 @@ class Tally:
         is_sent = found.source != found.target
         to, sizes = found.target[is_sent], found.sizes()[is_sent]
         total = self.reduced if is_added else self.received
+        # one move fits 64 bits, which are added faster than Python's integers
         by_rank = np.zeros(len(total), np.int64)
         np.add.at(by_rank, to, sizes)
         total += by_rank.astype(object)

@@ -140,6 +140,7 @@ class CyclicPlan:
         at = np.zeros(entries.nnz, np.int64)
         for indices, n in pairs:
             at = at * n + indices % n
+        # stable, so that a rank adds up entries in the order in which they were given
         order = np.argsort(at, kind="stable")
         ends = np.searchsorted(at[order], np.arange(self.processes + 1))
         found = []
@@ -237,6 +238,7 @@ class CyclicPlan:
         output = self.terms[-1]
         work = leaf or _tuned_leaf()
         partial = np.ascontiguousarray(work(self.subscripts, entries, *blocks))
+        # without reordering, for ranks have their blocks already
         grid = comm.Create_cart(self.grid)
         same = grid.Sub([index not in output for index in self.terms[0]])
         is_first = same.Get_rank() == 0

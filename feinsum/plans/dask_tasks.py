@@ -115,6 +115,7 @@ def _advance(
 def _cut(
     buffers: Buffers, pieces: Sequence[tuple[str, Box]]
 ) -> tuple[NDArray[Any], ...]:
+    # a view would keep the whole buffer in memory until the parcel is there
     return tuple(buffers.view(name, box).copy() for name, box in pieces)
 
 

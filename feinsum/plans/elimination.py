@@ -135,6 +135,7 @@ def _least_of_few(sparse: Table, rest: Table, name: str) -> Table:
     costs = np.moveaxis(sparse.costs, sparse.variables.index(name), -1)
     rows = costs.reshape(-1, costs.shape[-1])
     row, value = np.nonzero(np.isfinite(rows))
+    # only rows with a finite value: np.minimum.reduceat knows no empty segment
     there, begins = np.unique(row, return_index=True)
     shape = rest.costs.shape[:-1]
     found = np.full((*shape, len(rows)), inf)

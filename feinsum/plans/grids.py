@@ -52,6 +52,7 @@ def deinsum_grid(group: Group, extents: Mapping[str, int], n: int) -> tuple[int,
     if min((extents[i] for i in indices), default=0) < 1:
         return (1,) * len(indices)
     tile = _tile(group, indices, extents, n)
+    # tiles come from logarithms, so that 8 may be a little more than 8
     grid = [
         ceil(extents[i] / ceil(t - 1e-9)) for i, t in zip(indices, tile, strict=True)
     ]
@@ -121,6 +122,7 @@ def footprint_grid(group: Group, extents: Mapping[str, int], n: int) -> tuple[in
     held = np.zeros(len(grids))
     for access in (*group.inputs, group.output):
         held += blocks[:, [indices.index(i) for i in access.indices]].prod(axis=1)
+    # equal but for rounding, whatever the order of the products
     is_least = held <= held.min() * (1 + 1e-12)
     return tuple(grids[int(is_least.argmax())].tolist())
 

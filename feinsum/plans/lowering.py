@@ -186,6 +186,7 @@ class _Lowering:
         Of a sequential loop the next part is fetched before this one is used.
         """
         access = self.groups[at].inputs[k]
+        # two names in turn, as both parts are there at one time
         tensor, name = access.tensor, f"{access.tensor}@{at}.{k}.{step % 2}"
         held = self.held[tensor]
         missing, buffers = boxes.is_there.copy(), []

@@ -62,6 +62,7 @@ def group_maps(
         of_axes: see :class:`feinsum.plans.levels.CopyCosts`.
     """
     indices = group.indices
+    # -1 is None in GroupMaps.axes: a scalar has nothing to partition
     numbers = range(len(indices)) if indices else [-1]
     maps = np.array(list(product(numbers, repeat=machine.n_axes)), np.int64)
     maps = maps.reshape(len(maps), machine.n_axes)

@@ -93,6 +93,7 @@ class Overlaps:
         for size in range(len(known) + 1):
             for chosen in combinations(range(len(known)), size):
                 shared = self._shared_once(shape, sides, (*chosen, len(known)))
+                # inclusion and exclusion: what two uses brought counts once
                 total += (-1) ** size * shared
         return total
 

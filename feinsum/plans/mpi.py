@@ -300,6 +300,7 @@ class _Interpreter:
                 self._settle(source)
             case Free(buffer):
                 self._settle(buffer)
+                # frees copies of what has left, and gives MPI a chance to progress
                 self.leaving = [one for one in self.leaving if not one[0].Test()]
         self.buffers.do(step)
 
@@ -315,6 +316,7 @@ class _Interpreter:
         """One message, point to point."""
         if isinstance(step, Send):
             self._settle(step.source)
+            # MPI reads it until the request is done; leaves may write to the buffer
             value = self.buffers.view(step.source, step.box).copy()
             request = self.comm.Isend(value, step.rank, step.tag % MOST_TAGS)
             self.leaving.append((request, value))
@@ -338,16 +340,17 @@ class _Interpreter:
     def _among(self, ranks: tuple[int, ...], tag: int) -> Any:
         """A communicator of some ranks; all of these come here in one order of tags."""
         if ranks not in self.comms:
+            # not by Split or Create, which all ranks of the communicator have to call
             group = self.comm.Get_group().Incl(ranks)
             self.comms[ranks] = self.comm.Create_group(group, tag % MOST_TAGS)
             group.Free()
         return self.comms[ranks]
 
-    def _packed(self, pieces: Pieces) -> NDArray[Any]:
+    def _packed(self, pieces: Pieces, dtype: np.dtype[Any]) -> NDArray[Any]:
         for name, _ in pieces:
             self._settle(name)
         parts = [self.buffers.view(name, box).reshape(-1) for name, box in pieces]
-        return np.concatenate(parts) if parts else np.empty(0)
+        return np.concatenate(parts) if parts else np.empty(0, dtype)
 
     def _gather(self, one: Collective, me: int) -> None:
         among = self._among(one.ranks, one.tag)
@@ -355,7 +358,8 @@ class _Interpreter:
         sizes = [
             sum(box_size(box) for _, box in p) * dtype.itemsize for p in one.pieces
         ]
-        mine = self._packed(one.pieces[me]).view(np.uint8)
+        # as bytes: what is only moved needs no type of MPI, which lacks some
+        mine = self._packed(one.pieces[me], dtype).view(np.uint8)
         every = np.empty(sum(sizes), np.uint8)
         if one.kind == "bcast":
             every[: mine.size] = mine
@@ -398,8 +402,9 @@ class _Interpreter:
         among = self._among(one.ranks, one.tag)
         dtype = self._dtype(one)
         sizes = [sum(box_size(box) for _, box in pieces) for pieces in one.pieces]
+        # our own is added later, from the buffer
         parts = [
-            np.zeros(n, dtype) if k == me else self._packed(pieces)  # ours we add later
+            np.zeros(n, dtype) if k == me else self._packed(pieces, dtype)
             for k, (n, pieces) in enumerate(zip(sizes, one.pieces, strict=True))
         ]
         mine, total = np.concatenate(parts), np.empty(sizes[me], dtype)

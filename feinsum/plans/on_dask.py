@@ -145,7 +145,8 @@ class DaskEngine:
             self.client.subscribe_topic(topic, told)
         lost = self._lost()
         sender = TaskSender(self.client, token, topic, places)
-        with dask.config.set({LARGE_GRAPH: ANY_SIZE}):  # blocks can be sent again
+        # blocks are part of the graph, and can so be sent again if they are lost
+        with dask.config.set({LARGE_GRAPH: ANY_SIZE}):
             for rank in range(self.plan.processes):
                 sender.begin(rank, self.meaning, self._blocks(known, rank))
         for rank, number in _in_order(self.phases):
@@ -239,6 +240,7 @@ class DaskEngine:
         missing_since: float | None = None
         while missing_since is None or monotonic() - missing_since < RETURN_LIMIT_S:
             try:
+                # with a limit, as Dask would wait for ever for a worker that is gone
                 wait(list(run.results), timeout=LOOK_S)
             except TimeoutError:
                 is_missing = bool(self._missing(run))

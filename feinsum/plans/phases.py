@@ -90,7 +90,7 @@ class _Rank:
         self.number, self.left = number, deque(steps)
         self.now = 0
         self.ready: dict[str, int] = defaultdict(int)
-        self.unsent: dict[str, int] = defaultdict(int)  # first phase that may write
+        self.unsent: dict[str, int] = defaultdict(int)  # the first phase that may write
         self.phases: dict[int, list[tuple[Step, _Coming | None]]] = defaultdict(list)
 
     def go_on(self, sent: dict[_Message, tuple[int, str]]) -> bool:

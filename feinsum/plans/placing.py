@@ -67,6 +67,7 @@ def _evenly(
     for place, term in enumerate(cuts):
         for k in term:
             lengths[place] = -(-lengths[place] // machine.sizes[k])
+    # the largest ones first, for which the fewest axes are long enough
     for k in sorted(axes, key=lambda k: -machine.sizes[k]):
         place = max(range(len(cuts)), key=lambda d: lengths[d], default=-1)
         if place < 0 or lengths[place] < machine.sizes[k]:

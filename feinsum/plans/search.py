@@ -352,6 +352,7 @@ class _Tables:
         size = prod(self.space.shape(access))
         most = np.full(len(need.choices), -inf)
         np.maximum.at(most, need.of_map, slack)
+        # links may be said to cost nothing, and this divides
         price = max(self.space.of_another, LEAST_PRICE)
         least = np.maximum(0.0, size - (most[None, :] - before[:, None]) / price)
         held = self.results[access.tensor]

@@ -195,6 +195,7 @@ def _level(
     step.subtract(_terms(begin.index_tuple[0]))
     if {x: n for x, n in step.items() if n} != {1: 1}:
         return None
+    # it runs over places, or from 0, with the first place added in subscripts
     start = _resolved(lower, values)
     place = p.Variable(iname) if _terms(start) == {begin: 1} else None
     if place is None and not _terms(start):
@@ -208,6 +209,7 @@ def _level(
 def _resolved(expression: Expression, values: Mapping[str, Expression]) -> Expression:
     """The expression with the values of scalars; those of these, too."""
     substitute = SubstitutionMapper(make_subst_func(values))
+    # at most once per scalar, since `i = i + 1` would never be resolved
     for _ in range(len(values)):
         if not _names([expression]) & values.keys():
             break

@@ -100,6 +100,7 @@ def _is_box(domain: isl.Set, extents: dict[str, Extent], kernel: lp.LoopKernel) 
         f"[{', '.join(sorted(params))}] -> {{ [{', '.join(names)}] : {bounds} }}",
     )
     box, domain = isl.align_two(box, domain)
+    # equal at the sizes that the kernel assumes; at others, loops may be empty
     assumed = isl.Set.from_params(isl.Set.from_basic_set(kernel.assumptions).params())
     assumed, box = isl.align_two(assumed, box)
     context = assumed.params()

@@ -98,6 +98,7 @@ class Nodes:
                 raise refused(
                     insn, f"nodes of {iname!r} have indices in {sorted(arrays)}"
                 )
+        # the smallest name: the order of a set differs between processes
         return replace(self, arrays={i: min(arrays) for i, arrays in found.items()})
 
     def explains_root(self, values: Iterable[Expression]) -> bool:

@@ -218,6 +218,7 @@ class OperandTable:
         if rule is None or _inames_only(arguments, self.kernel) is None:
             return None
         place = tuple(map(p.Variable, self._parameters(len(arguments))))
+        # a rule that reads inames besides its arguments is no function of these alone
         is_closed = not self.inames_of(p.Call(p.Variable(rule.name), place))
         return rule if is_closed else None
 

@@ -114,6 +114,7 @@ def _parts(insn: lp.Assignment, table: OperandTable) -> ShiftedSum:
     if dtype is None or dtype.kind not in "fc":
         return parts
     real = np.empty(0, dtype).real.dtype
+    # literals are double already
     if real == np.float64:
         return parts
     return replace(
@@ -383,6 +384,7 @@ def _is_narrow(
     Numbers with a point are what the others make of them.
     """
     if isinstance(factor, (int, np.integer)):
+        # a sign rounds nothing
         return abs(factor) != 1
     if isinstance(factor, (float, complex)):
         return False

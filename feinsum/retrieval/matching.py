@@ -253,6 +253,7 @@ def nearest(
     if first[1].level < Level.NEAREST_EXTENTS:
         return first
     others = list(rest)
+    # nobody wants the generalizations themselves: their misses are no demand
     facts.ask((one.form for one in others), counts=False)
     found = [known(k, one) for k, one in enumerate(others, start=1)]
     return min([first, *found], key=lambda one: _nearness(*one))

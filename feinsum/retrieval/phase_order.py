@@ -96,6 +96,7 @@ def _merged(
     phases: list[Phase] = []
     condensed = nx.condensation(graph)
     members = nx.get_node_attributes(condensed, "members")
+    # ties by program order, so that every process finds the same phases
     order = nx.lexicographical_topological_sort(
         condensed, key=lambda c: min(position[i] for part in members[c] for i in part)
     )

@@ -40,6 +40,7 @@ class Ranks:
         """The text of rank 0, on all ranks."""
         if hasattr(self._comm, "bcast"):
             return str(self._comm.bcast(text if self.rank == 0 else None, root=0))
+        # Bcast takes writable buffers only
         content = np.frombuffer(text.encode(), dtype=np.uint8).copy()
         length = np.array([content.size], dtype=np.int64)
         self._comm.Bcast(length, root=0)

@@ -67,6 +67,7 @@ def _error(expected: dict[str, Any], found: dict[str, Any]) -> float:
     for name, right in expected.items():
         scale = float(np.abs(right).max(initial=0.0)) or 1.0
         difference = float(np.abs(found[name] - right).max(initial=0.0))
+        # JSON has no infinity
         errors.append(difference / scale if np.isfinite(difference) else 1e300)
     return max(errors)
 

@@ -165,6 +165,7 @@ class _Verifier:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=child_environment(folder.name),
+            # end_session reaches what it starts, and Ctrl-C does not reach it
             start_new_session=True,
             bufsize=0,
         )

@@ -62,6 +62,7 @@ def from_object(value: Any) -> COO:
     if fill != 0:
         reject("fill-value", f"entries that are not stored are {fill}; expected 0")
     entries = _as_coordinates(value)
+    # matrices of older releases of scipy have no coords
     coords = getattr(entries, "coords", None)
     columns = (entries.row, entries.col) if coords is None else tuple(coords)
     dtype = index_dtype(max(value.shape, default=0))

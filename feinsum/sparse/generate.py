@@ -53,6 +53,7 @@ def _distinct(rng: np.random.Generator, n_places: int, n: int) -> Array:
     while len(found) < n:
         more = rng.integers(0, n_places, 2 * (n - len(found)))
         found = np.union1d(found, more)
+    # they are sorted, and the first of them would all be small
     return np.sort(rng.permutation(found)[:n])
 
 
@@ -124,6 +125,7 @@ def _dealt(
     """Numbers of children from 1 to the extent, with that sum."""
     lengths = np.ones(n_parents, dtype=np.int64)
     ranks = rng.permutation(n_parents) + 1.0
+    # not 0, or parents without weight would never get what full ones leave
     weights = np.maximum(ranks**-skew, 1e-9)
     left = n_nodes - n_parents
     while left:
@@ -131,6 +133,7 @@ def _dealt(
         exact = left * np.diff(shares, prepend=0.0) / shares[-1]
         more = np.floor(exact).astype(np.int64)
         drawn = rng.random(left - int(more.sum())) * shares[-1]
+        # the last place has no end: rounding may put a number beyond it
         places = np.searchsorted(shares, drawn, side="right")
         more += np.bincount(np.minimum(places, n_parents - 1), minlength=n_parents)
         more = np.minimum(more, extent - lengths)

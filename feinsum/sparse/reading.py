@@ -224,6 +224,7 @@ def _entries(
         at = int(wrong[0])
         reject("not-finite", f"line {lines[at]} has the value {values[at]}; expected a "
                "finite one")  # fmt: skip
+    # a view of the values would keep the whole table in memory
     return indices.T.astype(np.int64) - 1, values.copy()
 
 
@@ -232,6 +233,7 @@ def _numbers(text: bytes) -> Array | None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
+            # at a word that is no number it stops early, and only warns
             return np.fromstring(text.decode("ascii"), sep=" ")
         except (DeprecationWarning, ValueError):
             return None

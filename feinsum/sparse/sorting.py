@@ -31,6 +31,7 @@ def sort_coordinates(columns: Sequence[Array], extents: Sequence[int]) -> Array 
     if len(keys) == 1 and bool(np.all(keys[0][0][1:] >= keys[0][0][:-1])):
         return None
     order = np.arange(len(columns[0]))
+    # from the last digit to the first, for each pass is stable
     for key, span in reversed(keys):
         for shift in range(0, (span - 1).bit_length(), _DIGIT):
             digit = ((key >> shift) & (2**_DIGIT - 1)).astype(np.uint16)
@@ -79,5 +80,6 @@ def sorted_and_summed(
     if first.all():
         return list(columns), values
     starts = np.flatnonzero(first)
+    # numpy adds up short integers in 64 bits
     summed = np.add.reduceat(values, starts).astype(values.dtype, copy=False)
     return [c[starts] for c in columns], summed

@@ -37,6 +37,7 @@ def write_tns(path: str | PathLike[str], array: SparseArray) -> None:
         for start in range(0, entries.nnz, _ENTRIES):
             part = slice(start, start + _ENTRIES)
             columns = [(column[part] + 1).tolist() for column in entries.indices]
+            # booleans as numbers
             values = (entries.values[part] + 0).tolist()
             rows = zip(*columns, values, strict=True)
             text = "".join(" ".join(map(repr, row)) + "\n" for row in rows)

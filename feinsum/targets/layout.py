@@ -46,6 +46,7 @@ class Layout:
     def n_entries(self) -> int:
         """Length of the buffer, padding included; at least one."""
         if 0 in self.shape:
+            # OpenCL has no empty buffers
             return 1
         steps = zip(self.shape, self.strides, strict=True)
         return 1 + sum((extent - 1) * stride for extent, stride in steps)

@@ -72,6 +72,7 @@ def _asked(device: Device) -> str:
     ended = run_to_end((*command, device.id), limit_s=LIMIT_S)
     if ended.code is None:
         return f"a small kernel did not end within {LIMIT_S:g} s"
+    # the answer comes last: drivers may write to stdout before it
     if ended.said.splitlines()[-1:] == [_WORKS]:
         return ""
     if ended.code < 0:

@@ -166,6 +166,7 @@ def _vendor(name: str) -> str:
 
 def _number(text: str) -> int:
     try:
+        # x86 writes decimal numbers, ARM hexadecimal ones with 0x
         return int(text, 0)
     except ValueError:
         return UNKNOWN

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
+import feinsum
 from feinsum.errors import PlanError
 from feinsum.plans import (
     Plan,
@@ -34,6 +35,7 @@ from tests.plans.cases import KERNELS, by_numpy, einsum_of, operands_of
 from tests.programs import test_planned
 
 PROGRAMS = test_statements.PROGRAMS
+DTYPES = ("float32", "int64", "complex64")
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 
@@ -136,10 +138,18 @@ def collectives() -> dict[str, object]:
 
     mpi._Interpreter._pass = no_message
     cases = [("3mm", "eindecomp"), ("same twice", "cosma")]
-    return {
-        f"{name} {kind}": outcome(named_plan(kind, KERNELS[name], processes=SIZE))
+    plans = {
+        f"{name} {kind}": named_plan(kind, KERNELS[name], processes=SIZE)
         for name, kind in cases
     }
+    plans |= {dtype: inner_product(dtype, SIZE) for dtype in DTYPES}
+    return {name: outcome(made) for name, made in plans.items()}
+
+
+def inner_product(dtype: str, n: int) -> Plan:
+    """Its partial sums are reduced on one rank; the others end with nothing."""
+    operands = (feinsum.array(name, (40,), dtype) for name in "AB")
+    return plan(feinsum.einsum("i,i->", *operands), processes=n)
 
 
 def is_near(made: Plan, parts, expected, name: str) -> bool:

@@ -279,6 +279,8 @@ def test_collectives_take_the_place_of_messages():
         moved = sum(rank[case]["received"] + rank[case]["reduced"] for rank in ranks)
         assert moved == counts.moved
         assert sum(rank[case]["messages"] for rank in ranks) == counts.messages
+    for dtype in ("float32", "int64", "complex64"):
+        assert all(rank[dtype]["right"] for rank in ranks), dtype
 
 
 @needs_mpi

@@ -114,6 +114,7 @@ def launch_s(gpu: Gpu, launch: Launch) -> float:
     busy = launch.n_groups / n_units / rounds
     hidden = min(1.0, at_once * launch.chains / BUSY_WARPS) * busy
     all_at_once = min(n_threads * n_units, launch.n_items * launch.n_groups)
+    # by Little's law, bytes on their way over the latency bound the rate below
     in_flight = all_at_once * launch.itemsize * launch.n_loads / 2
     cycles_per_s = n_units * gpu.cycles_per_s
     rates = gpu.matrix_multiply_adds if launch.is_on_tensor_cores else gpu.multiply_adds

@@ -91,6 +91,7 @@ class ElementWriter:
             for first, second in self._path()[:-1]:
                 pair = values[first], values[second]
                 rest = [v for at, v in enumerate(values) if at not in (first, second)]
+                # what is left decides over which indices this product is summed
                 name = (*pair[0], "*", *pair[1], "|", *self._spans(rest))
                 if name not in known:
                     known[name] = self._product([known[v] for v in pair], rest, known)
@@ -287,6 +288,7 @@ class ElementWriter:
             points[self.element] = var(item)
             loops.append(item)
             if is_last:
+                # elements beyond the last are summed as well, and only not stored
                 limits = self._limits(self.element, f"{item} + {{0}}")
                 loops.append(writer.loop("once", *limits, size=1))
         others = sorted(

@@ -283,6 +283,7 @@ class _Counted:
             return 1.0
         stride = prod(self.extents[i] for i in value[value.index(dealt) + 1 :])
         if self.element in value or self.is_staged:
+            # a stride with a divisor in common with the 32 banks hits only some of them
             return max(words, min(self.workers, gcd(int(stride * words), WARP)))
         sectors = min(self.workers * stride * words * 4 / LINE_BYTES, self.workers / 4)
         return max(1.0, sectors)

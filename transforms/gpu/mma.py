@@ -224,6 +224,7 @@ class _Product(TiledProduct):
             return False
         index, factor, extent = flat.parts[place]
         run = self.across.turn.run if is_turned else self.across.tile
+        # pairs begin at even places, and none goes over the end of a row
         is_even = isinstance(extent, int) and extent % 2 == 0 and run % 2 == 0
         return (
             is_even
@@ -243,6 +244,7 @@ def has_neighbours(schedule: Schedule, row: int, index: str) -> bool:
     array, iname = kernel.arg_dict[entry.aggregate.name], schedule.inames[index]
     *others, last = entry.index_tuple
     strides = [getattr(tag, "stride", None) for tag in array.dim_tags]
+    # an offset could put pairs off their alignment
     is_alone = last == var(iname) and iname not in get_dependencies(tuple(others))
     return is_alone and strides[-1] == 1 and not array.offset
 

@@ -217,6 +217,7 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> flo
     cut, shares = (number(parameters, name) for name in NAMES[8:])
     gpu = machine.gpu
     assert gpu is not None
+    # tensor cores that are not faster than the other units gain nothing
     if gpu.matrix_multiply_adds[8] <= gpu.multiply_adds[8]:
         return inf
     n_sums, n_rows = rows * columns // WARP, einsum.batch_size

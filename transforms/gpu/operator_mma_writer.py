@@ -115,6 +115,7 @@ class OperatorMmaWriter(ElementTiles):
             settled = [*settled, self.writer.barrier(self.loops, settled)]
         loads = self._next_loads(parts, k, settled) if self.tiles.is_ahead else []
         if self.has_early_loads:
+            # behind this barrier, the compiler cannot move the loads into the product
             barrier = self.writer.barrier(self.loops, [*settled, *loads])
             settled = [*settled, barrier]
         return settled, loads

@@ -76,10 +76,12 @@ class OperatorWriter:
         dtype = self.schedule.dtype_of_row(0)
         shape = [self._length(i) for i in steps.tile]
         tile = var(
+            # an odd stride: neighbours along other indices are in other banks
             writer.array("tile", (*shape, self.n_elements + 1), dtype, is_shared=True)
         )
         result = None
         if self.is_output_staged:
+            # odd, so that lanes write one row of several elements to several banks
             shape = [self.n_elements, self.n_matrix_rows | 1]
             result = var(writer.array("result", shape, dtype, is_shared=True))
         before: list[str] = []
@@ -338,7 +340,7 @@ class OperatorWriter:
             writer.store(k, value, self._global(points), [*around, *inside], last)
             return
         place = result[points[steps.element], block.points[""]]
-        last += self.schedule.instructions[:k][-1:]  # which reads it
+        last += self.schedule.instructions[:k][-1:]  # the row before reads `result`
         share = writer.assign("share", place, value, [*around, *inside], last)
         loops, dealt = self._dealt(steps.element, steps.rows)
         of_row = self._row(dealt)

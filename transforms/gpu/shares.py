@@ -183,6 +183,7 @@ def points_of(
         n: how many steps there are.
         tile: the length of the tiles that they are in; None if these go beyond the end.
     """
+    # unsigned, as C rounds quotients of signed numbers towards zero, not down
     count = np.dtype(np.uint64 if _is_long(flat) else np.uint32)
     done: list[str] = []
 

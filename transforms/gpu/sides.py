@@ -84,6 +84,7 @@ def sides_of(
     kinds = (
         [i for i in einsum.output if i in both],
         [i for i in einsum.output if i in terms[first] - both],
+        # the last index of the operand is the fastest: neighbours read neighbours
         sorted(others, key=lambda i: (i,) == ends[1 - first]),
         sorted(einsum.summation_indices, key=place_in(einsum)),
     )

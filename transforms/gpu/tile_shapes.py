@@ -76,6 +76,7 @@ class Turn:
     @property
     def padding(self) -> int:
         """Entries after each row of a tile."""
+        # one for each run, and as many as make it PADDING in the 16 banks
         return PADDING if self.piece == 1 else self.piece + (PADDING - self.piece) % 16
 
     def place(self, wide: Expression) -> Expression:

@@ -84,6 +84,7 @@ def tiled_s(
     }
     tile_bytes = sum(read_bytes(einsum, *load, held) for load in loads(einsum))
     out = read_bytes(einsum, einsum.output, itemsize, held) * n_rows
+    # tiles are read from the caches and written to shared memory
     requests = 2 * tile_bytes / LINE_BYTES + n_items / WARP * tiles.depth * cycles
     entries = tiles.depth * tiles.across * tiles.along
     product_s = launch_s(

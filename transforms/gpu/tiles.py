@@ -148,8 +148,11 @@ class TileWriter:
         slot, set_slot = writer.place("slot", p.Remainder(later, self.stages), loops)
         before = [*closed, set_now, set_slot]
         if self._has_copies(loads):
+            # stages - 1 tiles are on their way; the oldest has to be there
             wait = partial(await_groups, self.stages - 2)
             before = [writer.add("wait", wait, loops, before)]
+        # one barrier for each tile: after it, nobody reads the one before, whose
+        # place is filled next
         barrier = [writer.barrier(loops, before), set_now, set_slot]
         begun = [
             self._begun(load, later, var(slot), loops, barrier)

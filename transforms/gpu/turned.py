@@ -122,6 +122,7 @@ class _Squares:
         loops, places = self._square(read, written)
         squares, held = [], []
         for name in turned:
+            # one entry more, so that a column is spread over all banks
             dtype, shape = schedule.dtypes[name], (SIDE, SIDE + 1)
             square = var(self.writer.array("square", shape, dtype, is_shared=True))
             value = calls_product(schedule, (name,), self._at(places))

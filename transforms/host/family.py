@@ -147,6 +147,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     if not _is_matrix(einsum, einsum.output, (stack, rows, columns)):
         n_moved += points(einsum, einsum.output)
     itemsize = einsum.operands[0].dtype.itemsize
+    # an entry is read, the line of its copy is fetched, and the copy is written
     copy_s = 3 * n_moved * itemsize / machine.bandwidth_bytes_per_s
     index, block = text(parameters, "index"), number(parameters, "block")
     n_blocks = 1 if index == WHOLE else -(-points(einsum, (index,)) // block)
@@ -175,6 +176,7 @@ def _is_matrix(
     }
     order = [index for group in groups for index in group]
     shape = [points(einsum, (i,)) if i in lie else 1 for i in order]
+    # only for numpy's answer about shape and strides; its entries are never read
     array = np.lib.stride_tricks.as_strided(
         np.empty(1, einsum.operands[0].dtype), shape, [lie.get(i, 0) for i in order]
     )

@@ -265,6 +265,7 @@ def each_box(
     share = max(-(-n_entries // n_cores), FEW_ENTRIES)
     pieces = list(boxes(ranges, near, min(share, PIECE_ENTRIES)))
     is_shared = n_cores > 1 and len(pieces) > 1
+    # by process, as a forked one inherits the pool without its threads
     spread = _threads(n_cores, os.getpid()).map if is_shared else map
     for _ in spread(evaluate, pieces):
         pass  # an error of a thread is raised here

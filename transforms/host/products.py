@@ -67,9 +67,11 @@ def find_roles(einsum: BatchedEinsum) -> Roles | None:
     first, second = map(set, einsum.inputs)
     free = [i for i in einsum.output if (i in first) != (i in second)]
     larger = max(einsum.inputs, key=lambda term: volume(einsum, term))
+    # if one operand has to be transposed, it is the smaller one
     summed = tuple(i for i in larger if i not in einsum.output)
     if not summed or (first ^ second) - {*free}:
         return None
+    # the columns end with the last axis of the result, so BLAS can write rows in place
     right = int(not free or free[-1] in second)
     columns = tuple(i for i in free if i in einsum.inputs[right])
     rows = tuple(i for i in free if i in einsum.inputs[1 - right])

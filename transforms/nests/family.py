@@ -183,6 +183,7 @@ def _made(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
     machine = Machine()
     costs = [
         EstimatedTime(network, sizes, machine, item_bytes=item_bytes, n_threads=n)
+        # a nest without a loop around everything can be best for one thread only
         for n in (2, 1)
     ]
     for cost in costs:

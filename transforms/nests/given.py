@@ -160,6 +160,7 @@ class _Given(NestArrays):
         super().__init__(nest, form)
         assert given.tree is not None
         self.given, self.tree = given, given.tree
+        # `out = out + sum` finds in the result what others have to put there first
         adds = [s == a for s, a in zip(given.shifts, given.assignees, strict=True)]
         self.has_start = not all(adds) and not form.has_copies
         self.has_copies, self.copies = form.has_copies, copies

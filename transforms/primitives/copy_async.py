@@ -31,6 +31,8 @@ __all__ = [
 VECTOR_BYTES = 16
 """The most that one copy moves."""
 
+# .cg, which bypasses the first-level cache, exists for 16 bytes only; a source of 0
+# bytes writes zeros and reads nothing, so guards need no branch
 COPIES = (
     "10_feinsum_async_copies",
     """\

@@ -56,6 +56,7 @@ _WHOLE = "\n".join(
     f"  if constexpr (DEPTH == {depth})\n    {_mma(ROWS, depth, 'c', 'a', 'b')}"
     for depth in DEPTHS
 )
+# before sm_90, double precision has only m8n8k4, so 16 rows take two instructions
 PRODUCTS = (
     "10_feinsum_fragment_products",
     f"""\

@@ -78,6 +78,7 @@ def stage_accumulator(
     if lane is not None:
         schedule = vectorize_last_axis(schedule, name)
     if value.inames:
+        # the block innermost: additions to its entries do not wait for one another
         nesting = tuple(order) or (*value.inames, *spanned)
         schedule = schedule.with_unit(lp.prioritize_loops(schedule.t_unit, nesting))
     for step, tag in (("zero", "vec"), ("store", store_tag)):

@@ -83,6 +83,7 @@ def stage_operand(
         precompute_outer_inames=outside,
         temporary_name=temporary,
         temporary_address_space=lp.AddressSpace.PRIVATE,
+        # or Loopy would hand the loops of the fill to work-items
         default_tag=None,
         compute_insn_id=fill,
     )

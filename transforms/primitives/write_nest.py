@@ -355,6 +355,7 @@ class NestWriter:
             instructions=[*others, *map(self._with_order, self._statements)],
             temporary_variables={**kernel.temporary_variables, **self._arrays},
             domains=[*kernel.domains, *self._domains],
+            # offsets in large arrays exceed 32 bits
             index_dtype=NumpyType(np.dtype(np.int64)),
             silenced_warnings=kernel.silenced_warnings | self._without_races(),
         )

@@ -53,6 +53,7 @@ def normalized(
     for _ in range(MOST_STEPS):
         done = _without_loops(program)
         if done.kernel is program.kernel:
+            # kept values cost memory, so only what cannot be put in is kept
             done = with_kept_values(program)
         if done.kernel is program.kernel:
             break

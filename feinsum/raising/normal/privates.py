@@ -135,6 +135,7 @@ def _can_be_put_in(value: Value, program: Program) -> bool:
         return False
     outputs = [reader.assignee_var_names()[0] for reader in value.readers]
     dtype = program.dtypes.get(value.name)
+    # the variable rounds its value to this dtype; without it, nothing would
     if dtype is None or any(
         dtype.kind in "fc" and program.dtypes.get(name) != dtype for name in outputs
     ):

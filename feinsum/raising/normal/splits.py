@@ -80,6 +80,7 @@ def _joined(program: Program, split: Split) -> Program | None:
         for names in (insn.within_inames, insn.reduction_inames())
     )
     is_tagged = any(
+        # unrolling changes no value, so that this tag may be lost
         not isinstance(tag, UnrollTag)
         for iname in pair
         for tag in kernel.inames[iname].tags
@@ -145,6 +146,7 @@ def _image(domain: isl.BasicSet, split: Split, new: str) -> isl.BasicSet | None:
     points = points.set_dim_name(SET, 0, new)
     for place, name in enumerate(kept, start=1):
         points = points.set_dim_name(SET, place, name)
+    # a domain of Loopy is one basic set, with no hole
     hull = points.simple_hull()
     if isl.Set.from_basic_set(hull).is_equal(points):
         return hull.remove_redundancies()

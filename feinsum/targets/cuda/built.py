@@ -103,7 +103,7 @@ class _Sized(NamedTuple):
 
 
 def _arrays_of(launch: CudaLaunch, scalars: Mapping[str, Any]) -> list[str]:
-    """Of a product as cuBLAS takes them."""
+    """The arrays of a launch; those of a product in cuBLAS's order."""
     product = launch.product
     if product is not None:
         return [product.right, product.left, product.result]
@@ -224,6 +224,7 @@ class CudaBuilt:
         for launch, function in zip(self.code.launches, self.functions, strict=True):
             grid, block = map(tuple, launch.sizes(scalars))
             found.append(_Sized(launch, function, grid, block, launch.gemm(scalars)))
+        # CUDA refuses to launch an empty grid
         return [one for one in found if prod(one.grid)]
 
     def repeated(self, arguments: Mapping[str, Any], n: int) -> Callable[[], None]:

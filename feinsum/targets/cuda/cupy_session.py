@@ -82,6 +82,7 @@ class CupySession:
     def write(self, array: Any, values: Array) -> None:
         with CudaErrors("an array cannot be written"), self.device, self.stream:
             array.set(values)
+            # the copy may be asynchronous, and callers reuse `values`
             self.stream.synchronize()
 
     def read(self, array: Any) -> Array:
@@ -169,6 +170,7 @@ class CupySession:
 
         def multiply(addresses: Sequence[int], stream: Any) -> None:
             try:
+                # CuPy's handle works on the current stream: others are entered first
                 if stream is current_stream():
                     function(handle_here(), *arguments(one, zero, *addresses))
                 else:
@@ -267,6 +269,7 @@ class CupySession:
     def free_bytes(self) -> int:
         cupy = load_cupy()
         with CudaErrors("the memory cannot be asked for"), self.device:
+            # the driver counts blocks that CuPy's pool keeps for reuse as taken
             free, _ = cupy.cuda.runtime.memGetInfo()
             return int(free) + int(cupy.get_default_memory_pool().free_bytes())
 

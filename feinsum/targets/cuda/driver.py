@@ -125,6 +125,7 @@ class CupyDriver:
         ):
             device = cupy.cuda.Device(ordinal)
             with device:
+                # does not wait for the legacy default stream, which others use
                 return CupySession(device, cupy.cuda.Stream(non_blocking=True))
 
 

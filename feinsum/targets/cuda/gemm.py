@@ -43,6 +43,7 @@ class Gemm:
         _, m, n, k = self.sizes
         turn_left, turn_right = self.flags
         return (
+            # BLAS checks leading dimensions even where a single column never uses them
             max(self.left[1 if turn_left else 2], k if turn_left else m, 1),
             max(self.right[1 if turn_right else 2], n if turn_right else k, 1),
             max(self.out[2], m, 1),

@@ -37,6 +37,7 @@ class Launcher:
         places = [start + SLOT_BYTES * k for k in range(len(values))]
         for place, value in zip(places, values, strict=True):
             if value is not None:
+                # the driver reads as many bytes of a slot as the parameter has
                 ctypes.memmove(place, value.tobytes(), value.nbytes)
         self._function = function  # which keeps its module loaded
         self._launch, self._head = launch, (function.ptr, *sizes)
@@ -48,6 +49,7 @@ class Launcher:
     def __call__(self, addresses: Sequence[int], stream: int) -> None:
         """Launch on a stream, with the addresses of the arrays."""
         slots = self._slots
+        # the driver copies the arguments before it returns: then the slots are free
         with self._turn:
             for k, address in zip(self._arrays, addresses, strict=True):
                 slots[k] = address

@@ -20,6 +20,7 @@ __all__ = ["HEADERS", "INSTALL_HINT", "CudaBinary", "Nvrtc", "find_nvrtc"]
 
 INSTALL_HINT = "pip install 'feinsum[cuda]' gives CuPy and NVRTC"
 
+# ptxas reports registers and spills, see KernelFigures, only if it is verbose.
 FLAGS = ("--std=c++17", "-default-device", "--ptxas-options=--verbose")
 """No option reorders sums."""
 
@@ -115,6 +116,7 @@ class Nvrtc:
         key = hashlib.sha256("\0".join((*given, source)).encode()).hexdigest()
         kept = None if kept_in is None else kept_in.read(key)
         if kept is not None:
+            # the log is text, so its end is the first NUL; the image may have more
             log, _, image = kept.partition(b"\0")
             return CudaBinary(source, image, log.decode())
         made = self._compiled(source, architecture)

@@ -33,11 +33,13 @@ INSTALL_HINT = (
 
 _COMMON = (
     *("-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-w", "-O3"),
+    # none allows another order of sums; contraction gives fused multiply-adds
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
 )
 # Products of complex numbers as numpy computes them. Annex G of C looks for NaN in each
 # of them and computes it again, which no loop with vectors does.
 _ONLY_GCC = ("-fcx-fortran-rules",)
+# On aarch64, -mcpu sets architecture and tuning, as -march=native does on x86.
 _ARCHITECTURE = "-march=native" if platform.machine() != "aarch64" else "-mcpu=native"
 
 
@@ -150,7 +152,8 @@ def _examined(command: tuple[str, ...], named_by: str) -> Compiler:
 
 def _run(words: Sequence[str], folder: str | None = None) -> str:
     """The output of a command; its processes end at the time limit."""
-    # gcc finds its own parts by PATH, which services of systemd and cron may lack.
+    # gcc finds its own programs by PATH, which systemd and cron may leave out; messages
+    # and the version, a part of cache keys, do not depend on the locale.
     env = {"PATH": os.defpath, **os.environ, "LC_ALL": "C"}
     ended = run_to_end(words, limit_s=LIMIT_S, env=env, cwd=folder)
     if ended.code is None:

@@ -79,7 +79,7 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
 
     @memoize_method  # type: ignore[untyped-decorator]
     def generated(self, arg_to_dtype: Any = None) -> HostCode:
-        """The code, however it is come by."""
+        """The code, generated here; subclasses may take it from elsewhere."""
         return self.generate(arg_to_dtype)
 
     def generate(self, arg_to_dtype: Any = None) -> HostCode:
@@ -112,7 +112,7 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
 
 
 def _check_array(name: str, value: Any, *, is_written: bool) -> None:
-    """Loopy checks the rest. To a read-only array the kernel would write, or crash."""
+    """What Loopy does not check: a kernel that writes a read-only array may crash."""
     if not isinstance(value, np.ndarray):
         kind = type(value).__name__
         raise MeasurementError(f"{name!r} is a {kind}; expected a numpy array")
@@ -226,7 +226,7 @@ class ProgramLaunch(NamedTuple):
 
 @dataclass(frozen=True)
 class HostInfo:
-    """The code of a kernel, and the kernel that was built of it."""
+    """The code of a kernel, and the kernel built from it."""
 
     code: HostCode
     kernel: HostKernel | ProgramKernel
@@ -282,7 +282,7 @@ def _has_conditional_reads(unit: Any) -> bool:
 
 
 class _ConditionFinder(WalkMapper):  # type: ignore[misc]
-    """Looks for reads in the branches of conditions that these do not do anyway."""
+    """Looks for branches that read entries which their condition does not read."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -158,9 +158,13 @@ class HostKernel:
         entry = ctypes.cast(self._entry, ctypes.c_void_p)
         shared_call = pool().call
 
+        # slots has the addresses of the scalars, which _held keeps alive; each call
+        # fills a table of its own, because several threads may call at once
         def call(arrays: Sequence[Any], _held: Any = scalars) -> None:
             own = slots.copy()
             for place, array in zip(places, arrays, strict=True):
+                # the address of the object in CPython; C reads the data pointer there:
+                # array.ctypes takes longer than a small kernel
                 own[place] = id(array)
             if shared_call(entry, table(*own), numbers, n, offset):
                 raise MeasurementError(NO_MEMORY)
@@ -173,6 +177,7 @@ class HostKernel:
         """The same by the addresses that arrays tell."""
         entry, shared, table = self._entry, pool(), ctypes.c_void_p * len(slots)
 
+        # as in caller: _held keeps the scalars alive, tables are per call
         def call(arrays: Sequence[Any], _held: Any = held) -> None:
             own = slots.copy()
             for place, array in zip(places, arrays, strict=True):

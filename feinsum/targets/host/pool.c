@@ -146,7 +146,9 @@ static void *work(void *number) {
       --n_asleep;
       pthread_mutex_unlock(&lock);
     }
-    /* Once inside, an open region stays as it is until this thread has left it. */
+    /* Once inside, an open region stays as it is until this thread has left it. Here
+       and in wait_for_workers, each side writes its flag before it reads the other's:
+       the atomics must be sequentially consistent. */
     ++n_inside;
     if (is_open) {
       seen = epoch;
@@ -223,6 +225,7 @@ static int is_done_alone(char *own, int64_t start_ns) {
 EXPORT int feinsum_parallel(body_t body, void *const *slots, int64_t n,
                             size_t scratch_bytes, _Atomic int64_t *work_ns) {
   if (n <= 0) return 0;
+  /* A second caller computes alone rather than wait for the threads of the first. */
   if (n == 1 || n_threads == 1 || pthread_mutex_trylock(&owner)) {
     char none[1], *own = scratch_bytes ? reserve(&scratch, scratch_bytes) : none;
     if (!own) return 1;
@@ -233,6 +236,7 @@ EXPORT int feinsum_parallel(body_t body, void *const *slots, int64_t n,
   region.body = body;
   region.slots = slots;
   region.n = n;
+  /* Chunks of one group each took nearly twice as long for many small groups. */
   region.chunk = 1 + n / (64 * (int64_t) n_threads);
   region.scratch_bytes = scratch_bytes;
   has_failed = 0;

@@ -83,7 +83,7 @@ def _started(library: ctypes.CDLL, content: bytes) -> Pool:
 if hasattr(os, "register_at_fork"):
 
     def _free_lock() -> None:
-        """The thread that started the pool is not in the child."""
+        """The child lacks the thread that may hold the lock: it would stay locked."""
         global _STARTING
         _STARTING = Lock()
 

@@ -113,7 +113,7 @@ class HostCProgram:
         given = [None if kind is None else np.dtype(kind) for kind in kinds]
         named = tuple((f"slot{at}", dtype) for at, dtype in enumerate([*sizes, *given]))
         with ThreadPoolExecutor(1) as other:
-            other.submit(pool)  # often not compiled yet, either; errors come at its use
+            other.submit(pool)  # compiled meanwhile; errors come at its first use
             return HostKernel.compiled(self.compiler, source, (), named)
 
 

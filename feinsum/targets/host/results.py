@@ -104,7 +104,7 @@ class ResultMemory:
             )
 
     def keep(self, size: int, block: _Block) -> None:
-        """Have a block wait; others go if there are too many."""
+        """Keep a block for the next result; drop others beyond the limit."""
         if size > self.limit_bytes:
             return
         self._idle.setdefault(size, []).append(block)
@@ -113,7 +113,7 @@ class ResultMemory:
             self._trim()
 
     def _trim(self) -> None:
-        """Let blocks go until the rest is within the limit.
+        """Drop blocks until the rest is within the limit.
 
         What waits is counted anew: threads that add at once lose a count now and then.
         """

@@ -219,6 +219,7 @@ class _SharedMemory:
         """The array, when all that it waits for is done."""
         if array.size == 0:
             return np.empty(array.shape, array.dtype)
+        # a buffer; only shared virtual memory has map_rw
         if not hasattr(array.base_data, "map_rw"):
             host: Array = array.map_to_host(self.queue, wait_for=self.wait_for)
             self.maps.append(host.base)

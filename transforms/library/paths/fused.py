@@ -126,6 +126,7 @@ class FusedNest:
             return loops, [points]
         last = step.summed[-1]
         extent = self.schedule.extents[last]
+        # several terms for each load and store of an entry of the product
         n_terms = _divisor(extent) if isinstance(extent, int) else 1
         loops, points = self._loops(order, {last: n_terms})
         first = n_terms * points[last]

@@ -256,6 +256,7 @@ def streaming_s(
     return region_s(
         machine,
         einsum.batch_size * cycles,
+        # a store first fetches its cache line
         read + 2 * written,
         n_groups=n_groups,
         footprint=distinct + written,

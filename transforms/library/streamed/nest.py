@@ -187,6 +187,7 @@ class StreamedNest:
         yield _Step(outer.inside(full), size * var(full), size)
         if isinstance(extent, int) and extent % size == 0:
             return
+        # apart: a condition in full steps would keep compilers from making vectors
         left = [f"{extent} < {size}*{{0}} + {size}", f"{size}*{{0}} < {extent}"]
         tile = self.writer.loop(f"{last}_left", *left)
         rest = self.writer.loop(last, f"{size}*{tile} + {{}} < {extent}", size=size)

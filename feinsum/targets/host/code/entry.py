@@ -66,7 +66,7 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
         ]
 
     def _n_bytes(self, codegen_state: Any, temporary: Any) -> str:
-        """The size of an array; the product may be longer than its factors."""
+        """The size of an array, in size_t: the product may overflow its factors."""
         extents = self._integers(codegen_state, temporary.shape)
         factors = (f"(size_t) ({extent})" for extent in extents)
         return " * ".join((str(temporary.dtype.itemsize), *factors))
@@ -93,6 +93,8 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
         n_bytes = sum(map(bytes_in_scratch, kernel.temporary_variables.values()))
         return ScopingBlock(
             [
+                # per kernel: the pool remembers whether the last call was worth
+                # waking the other threads
                 Line("static _Atomic int64_t _work_ns;"),
                 Line(f"const int64_t _grid[] = {{{grid}}};"),
                 Line(f"void *const _arguments[] = {{{pointers}}};"),

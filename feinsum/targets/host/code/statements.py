@@ -33,7 +33,7 @@ MAX_COPIES = 64
 
 
 def _known_number(_kernel: Any, name: str) -> tuple[Any, str] | None:
-    """The neutral element of a maximum, as Loopy calls it."""
+    """The dtype of HUGE_VAL, which Loopy writes for infinity but does not declare."""
     return (NumpyType(np.dtype(np.float64)), name) if name == "HUGE_VAL" else None
 
 
@@ -165,4 +165,5 @@ class _OfThread(DeclSpecifier):
     def __init__(self, declared: Any) -> None:
         super().__init__(declared, "static _Thread_local")
 
+    # cgen has no visitor for thread storage; that of static prints the same
     mapper_method = "map_static"

@@ -71,6 +71,8 @@ class Vector:
             f"typedef {self.entry} {self.name} "
             f"__attribute__((vector_size({room * size})));\n"
             f"typedef {self.name} {self.name}{UNALIGNED} "
+            # arrays are declared by entry: without may_alias, access to them as
+            # vectors would break strict aliasing
             f"__attribute__((aligned({size}), may_alias));"
         )
 
@@ -114,9 +116,9 @@ def declared(name: str) -> str:
 
 
 class VectorValue(CombineMapper[bool, []]):  # type: ignore[misc]
-    """Looks whether GNU C computes a value with vectors.
+    """Tells whether GNU C can compute a value with vectors.
 
-    It has no choices and no functions of vectors, and converts nothing but scalars
+    It has no conditionals and no functions of vectors, and converts only scalars
     that are shorter than an entry.
     """
 
