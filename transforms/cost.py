@@ -15,12 +15,32 @@ from constantdict import constantdict
 
 from feinsum.ir import BatchedEinsum, IndexList
 
-__all__ = ["Gpu", "Machine", "distinct_bytes", "padding", "points", "region_s"]
+__all__ = [
+    "Gpu",
+    "Machine",
+    "SizedEinsum",
+    "distinct_bytes",
+    "padding",
+    "points",
+    "region_s",
+]
 
 LEVELS = ("L2", "L3")
 """Caches that can hold an array from call to call. The first level, a few tens of KB,
 matters within a tile only. All cores share the last one.
 """
+
+
+@dataclass(frozen=True)
+class SizedEinsum(BatchedEinsum):
+    """An einsum with numbers for all extents.
+
+    Attributes:
+        at_run_time: the indices whose extents a kernel learns at run time only. Their
+            tiles have a fixed size, while those of others are made about equally large.
+    """
+
+    at_run_time: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -106,6 +126,7 @@ def region_s(
     n_bytes: float,
     *,
     n_groups: float = 1e9,
+    idle: float | None = None,
     footprint: float | None = None,
 ) -> float:
     """Seconds of one parallel region.
@@ -115,6 +136,8 @@ def region_s(
         n_bytes: bytes moved between the caches and the level that holds the arrays.
         n_groups: number of pieces of work for threads, the last of which may be
             partial; leftover pieces keep some threads idle.
+        idle: the time of the busiest thread over that of all on average; by default
+            that of pieces of equal size.
         footprint: size of all arrays, which determines where they are; by default
             ``n_bytes``.
 
@@ -123,9 +146,10 @@ def region_s(
     [0.001, 0.002, 0.0016]
     """
     n_cores = machine.n_cores
-    whole = int(n_groups)
-    most = whole // n_cores + (1 if whole % n_cores else n_groups - whole)
-    idle = min(float(n_cores), max(1.0, most * n_cores / n_groups))
+    if idle is None:
+        whole = int(n_groups)
+        most = whole // n_cores + (1 if whole % n_cores else n_groups - whole)
+        idle = min(float(n_cores), max(1.0, most * n_cores / n_groups))
     alone_s = cycles / machine.cycles_per_s
     shared_s = alone_s * idle / n_cores
     where = n_bytes if footprint is None else footprint

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from feinsum.ir import BatchedEinsum, SizeParam, Workload, with_extents
 from feinsum.records import TransformSpec
-from feinsum.transforms.cost import Machine
+from feinsum.transforms.cost import Machine, SizedEinsum
 from feinsum.transforms.registry import Transform, proposed
 from feinsum.transforms.roles import RUN_TIME_EXTENT
 
@@ -21,7 +21,7 @@ class Costed(NamedTuple):
     spec: TransformSpec
 
 
-def at_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> BatchedEinsum:
+def at_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> SizedEinsum:
     """The einsum with numbers for all extents; those that are not given are long.
 
     >>> from feinsum.ir import array, einsum
@@ -29,13 +29,13 @@ def at_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> BatchedEinsum:
     >>> dict(at_sizes(general, {"N": 100}).extents)
     {'i': 100, 'j': 4}
     """
-    if not einsum.size_params:
-        return einsum
     extents = {
         index: sizes.get(x.name, RUN_TIME_EXTENT) if isinstance(x, SizeParam) else x
         for index, x in einsum.extents.items()
     }
-    return with_extents(einsum, extents)
+    at_run_time = {i for i, x in einsum.extents.items() if isinstance(x, SizeParam)}
+    sized = with_extents(einsum, extents)
+    return SizedEinsum(sized.output, sized.inputs, sized.rows, frozenset(at_run_time))
 
 
 def ranked(

@@ -8,6 +8,7 @@ from feinsum import array, einsum
 from feinsum.ir import BatchedEinsum
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.library.packed.cost import packed_cost
+from feinsum.transforms.ranking import at_sizes
 
 MACHINE = Machine(n_cores=2, vector_bytes=64, fma_bytes=128)
 TILES = {
@@ -69,3 +70,40 @@ def test_tiles_are_even_so_no_thread_is_idle(extent):
     each = cost(e, vector="j", register="i", rows=8) / extent
     usual = product_of("ik,kj->ij", {"i": 192, "k": 20_000, "j": 384})
     assert each < 1.25 * cost(usual, vector="j", register="i", rows=8) / 192
+
+
+def sized(n: int) -> tuple[BatchedEinsum, BatchedEinsum]:
+    """A product of square matrices: with that extent built in, and at run time."""
+    general = einsum("ik,kj->ij", array("A", ("N", "N")), array("B", ("N", "N")))
+    return at_sizes(product_of("ik,kj->ij", dict.fromkeys("ikj", n)), {}), at_sizes(
+        general, {"N": n}
+    )
+
+
+PAIR = {"vector": "j", "register": "i"}
+AREA = {"rows": 4, "vectors": 4, "depth": 128}
+
+
+def test_tiles_of_run_time_extents_may_keep_cores_waiting():
+    """1024 rows are two tiles of 512, or tiles of 384, 384 and 256: measured, a quarter
+    slower on two cores. Known at build time, they are three tiles of 342.
+    """
+    fixed, general = sized(1024)
+    low, high = ({**PAIR, **AREA, "width": 768, "height": n} for n in (384, 512))
+    assert cost(general, **low) > 1.05 * cost(general, **high)
+    assert cost(fixed, **low) < 1.03 * cost(fixed, **high)
+
+
+def test_an_extent_that_tiles_divide_costs_the_same_built_in_or_not():
+    fixed, general = sized(1536)
+    tiles = {**PAIR, **AREA, "width": 768, "height": 384}
+    assert cost(general, **tiles) == pytest.approx(cost(fixed, **tiles))
+
+
+def test_many_half_written_panels_are_slow():
+    """Rows of six doubles end within lines; those of eight do not."""
+    e = product_of("ki,kj->ij", {"k": 1024, "i": 512, "j": 1024})
+    tall = {**PAIR, "width": 384, "height": 512}
+    split, whole = (cost(e, **tall, rows=n) for n in (6, 8))
+    low = {**tall, "height": 96}
+    assert split / whole > 1.1 * cost(e, **low, rows=6) / cost(e, **low, rows=8)

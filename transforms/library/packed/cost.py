@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from heapq import heapreplace
+from itertools import product
 from math import prod
 
-from feinsum.ir import BatchedEinsum, IndexList
-from feinsum.transforms.cost import Machine, distinct_bytes, padding, points, region_s
+from feinsum.ir import BatchedEinsum, Extent, IndexList, SizeParam
+from feinsum.transforms.cost import (
+    Machine,
+    SizedEinsum,
+    distinct_bytes,
+    padding,
+    points,
+    region_s,
+)
 from feinsum.transforms.library.packed.plan import (
     Cut,
     Plan,
@@ -25,6 +34,10 @@ PACK_CYCLES = 1.0
 """Of an entry whose neighbours in the pack are neighbours in memory, over a vector."""
 TURN_CYCLES = 0.75
 """Of an entry that is brought to its place by squares, or alone."""
+MANY_PANELS, LINE_CYCLES, SPLIT_LINE_CYCLES = 32, 1.0, 7.0
+"""Of an entry that is packed into one of many panels in turns; more where a line of a
+cache holds entries of two turns, since it leaves the first level between them.
+"""
 TILE_CYCLES = 20.0
 """To begin a register tile, beside loads and stores of its sums."""
 SCATTERED_CYCLES = 3.0
@@ -35,7 +48,7 @@ READ_RUN_CYCLES, STORE_RUN_CYCLES, FAR_RUN_CYCLES = 30.0, 30.0, 90.0
 """Of such a run in a large array: to read it, to store it, and to store it if the next
 row of a register tile is on another page. Chosen by trials of 49 workloads on a Zen 5.
 """
-PAGE_BYTES = 4096
+PAGE_BYTES, LINE_BYTES = 4096, 64
 STREAMED_BYTES = 8_000_000
 """Smaller results are better off in the caches than stored past them."""
 CACHED_STORE, STREAMED_STORE, NEEDLESS_STREAM = 1.7, 1.0, 3.0
@@ -49,6 +62,8 @@ MANY_VECTORS, MANY_VECTORS_FACTOR = 4, 1.25
 """Tiles of five vectors were a quarter slower than their multiply-adds with gcc 12."""
 CALL_CYCLES = 300.0
 """To begin a tile in the caches."""
+MANY_AREAS = 16
+"""Areas for each core; with more, it matters little that they are not equal."""
 
 
 def packed_cost(
@@ -66,12 +81,9 @@ def packed_cost(
         cycles + CALL_CYCLES * n_areas * work.n_deep,
         read + n_rows * work.again_bytes + _moved(is_streamed, written) * written,
         n_groups=n_areas,
+        idle=work.idle,
         footprint=read + written,
     )
-
-
-def _n_tiles(cuts: Iterable[Cut]) -> int:
-    return prod(cut.n_tiles or 1 for cut in cuts)
 
 
 def _moved(is_streamed: bool, written: int) -> float:
@@ -113,7 +125,7 @@ class _Work:
         batch = (*roles.batch, *roles.outer)
         return cls(
             einsum,
-            make_plan(einsum, einsum.extents, roles, tiles),
+            make_plan(einsum, _at_build_time(einsum), roles, tiles),
             tiles,
             parameters["inside"] == "rows",
             machine,
@@ -130,17 +142,38 @@ class _Work:
     @cached_property
     def n_wide(self) -> int:
         """Tiles over the columns, which are about equally wide."""
-        return _n_tiles(self.plan.columns)
+        return self._n_tiles(self.plan.columns)
 
     @cached_property
     def n_high(self) -> int:
         """Tiles over the rows."""
-        return _n_tiles(self.plan.rows)
+        return self._n_tiles(self.plan.rows)
 
     @cached_property
     def n_deep(self) -> int:
         """Tiles over the sum."""
-        return _n_tiles(self.plan.summed)
+        return self._n_tiles(self.plan.summed)
+
+    def _n_tiles(self, cuts: Iterable[Cut]) -> int:
+        return prod(-(-self._points((cut.index,)) // cut.size) for cut in cuts)
+
+    @property
+    def idle(self) -> float:
+        """The work of the busiest core over that of all on average.
+
+        Cores take areas, some of which are at the end of an index and smaller, one
+        after the other.
+        """
+        n_cores = self.machine.n_cores
+        sides = (*self.plan.columns, *self.plan.rows)
+        n_areas = self.batch * self._n_tiles(sides)
+        if n_areas > MANY_AREAS * n_cores:
+            return 1 + n_cores / n_areas / 2
+        lengths = [_lengths(self._points((cut.index,)), cut.size) for cut in sides]
+        busy = [0.0] * n_cores
+        for area in [*map(prod, product(*lengths))] * self.batch:
+            heapreplace(busy, busy[0] + area)
+        return max(busy) * n_cores / sum(busy)
 
     @property
     def multiply_cycles(self) -> float:
@@ -205,6 +238,12 @@ class _Work:
         tiles = self.tiles
         width = tiles.lanes if index == tiles.vector else min(tiles.rows, tiles.lanes)
         cycles = PACK_CYCLES * 2 / width if is_along else TURN_CYCLES
+        if is_along and index == tiles.register:
+            height = min(self.plan.cuts[index].size, self._points((index,)))
+            n_panels = height / tiles.rows
+            is_split = tiles.rows * self.itemsize % LINE_BYTES > 0
+            if n_panels > MANY_PANELS:
+                cycles += SPLIT_LINE_CYCLES if is_split else LINE_CYCLES
         return cycles + READ_RUN_CYCLES * self._runs(term)
 
     @property
@@ -233,3 +272,22 @@ class _Work:
                 break
         is_near = self._points(term) * self.itemsize <= self.machine.cache_bytes["L2"]
         return 0.0 if is_near or run * self.itemsize >= RUN_BYTES else 1 / run
+
+
+def _at_build_time(einsum: BatchedEinsum) -> Mapping[str, Extent]:
+    """The extents that the kernel is built with."""
+    unknown = einsum.at_run_time if isinstance(einsum, SizedEinsum) else frozenset()
+    return {
+        index: SizeParam(f"n_{index}") if index in unknown else n
+        for index, n in einsum.extents.items()
+    }
+
+
+def _lengths(extent: int, size: int) -> list[int]:
+    """Of the tiles of an index.
+
+    >>> _lengths(1000, 384)
+    [384, 384, 232]
+    """
+    whole, rest = divmod(extent, size)
+    return [size] * whole + [rest] * (rest > 0)

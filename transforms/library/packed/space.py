@@ -52,6 +52,10 @@ N_PAIRS = 4
 """Of a vector index and a register index, among which a prediction chooses."""
 PACK_BYTES = 400_000
 """Of all packs on the left together; larger ones leave the second cache level."""
+LARGE_TILE = 12
+"""Sums of register tiles that are proposed with several widths and heights: the extents
+decide which of them share the work among cores evenly.
+"""
 PRIVATE_BYTES = 6_000_000
 """Of all private arrays of a work-item: a thread's stack has to hold them."""
 MIN_TILES = 4
@@ -169,8 +173,12 @@ def proposals(workload: Workload) -> Iterator[Parameters]:
             line_bytes = lanes * n_vectors * einsum.operands[0].dtype.itemsize
             depth = _fitting_depth(n_summed, line_bytes)
             widths, heights = _areas(known, vector, row, depth=depth)
-            area = {"width": widths[0], "height": heights[0], "depth": depth}
-            yield {**pair, **tile, **area, "stores": stores}
+            others = n_vectors * n_rows >= LARGE_TILE
+            areas = [(widths[0], h) for h in heights[: None if others else 1]]
+            areas += [(w, heights[0]) for w in widths[1:3] if others]
+            for width, height in areas:
+                area = {"width": width, "height": height, "depth": depth}
+                yield {**pair, **tile, **area, "stores": stores}
 
 
 def _fitting_depth(n_summed: int, line_bytes: int) -> int:
