@@ -25,7 +25,7 @@ from feinsum.cli.shared.options import (
 from feinsum.cli.shared.output import print_json, print_records, record_document
 from feinsum.cli.shared.plans import plan_documents, print_plans
 from feinsum.cli.shared.programs import ProgramFile, read_program
-from feinsum.cli.shared.recommended import trials_here, tune_advice, tune_command
+from feinsum.cli.shared.recommended import tried_here, tune_advice, tune_command
 from feinsum.cli.shared.sparse import read_sparse_einsum
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def query(
         least = bound_of_first(match, store)
         key = canonicalize(generalize(einsum)[0]).key
         plans = store.plans(key)
-        tried = [] if match.ranking else trials_here(store, einsum, device)
-    command = tune_command(einsum, sparse, sizes, database, device, len(tried))
+        tried = None if match.ranking else tried_here(store, einsum, device)
+    command = tune_command(einsum, sparse, sizes, database, device, tried)
     if as_json:
         print_json(
             {
@@ -115,6 +115,7 @@ def query(
                 "bound": None if least is None else least.document(),
                 "key": key,
                 "plans": plan_documents(plans),
+                "tried": None if tried is None else tried._asdict(),
                 "tune": None if match.ranking else command,
             }
         )
