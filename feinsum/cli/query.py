@@ -42,6 +42,8 @@ Examples:
   feinsum query --program attention.txt
 """
 
+QUARANTINE = "the service may hold facts in quarantine, which it does not list"
+
 OptionalSubscripts: TypeAlias = Annotated[
     str | None,
     typer.Argument(
@@ -86,7 +88,7 @@ def query(
         raise typer.BadParameter("give an einsum, or --program")
     from feinsum import retrieval
     from feinsum.canonical import canonicalize
-    from feinsum.db import opened_store
+    from feinsum.db import is_service, opened_store
     from feinsum.ir import generalize
 
     profile: dict[str, int] = {}
@@ -122,7 +124,10 @@ def query(
     else:
         _print(match, fractions, least)
         if not match.ranking:
-            typer.echo(f"key: {key}\n{tune_advice(tried)}:\n  {command}")
+            typer.echo(f"key: {key}")
+            if tried is None and is_service(database):
+                typer.echo(QUARANTINE)
+            typer.echo(f"{tune_advice(tried)}:\n  {command}")
         if plans:
             typer.echo("plans:")
             print_plans(plans)

@@ -303,7 +303,7 @@ def query(
         # A service does not answer with facts of recipes that are no faster; it lists
         # them.
         rest = store.query(canonicalize(general).key)
-        slower = best_match(rest, environment, chosen)
+    slower = best_match(rest, environment, chosen)
     return match if slower.is_hit else slower
 
 
