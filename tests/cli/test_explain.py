@@ -225,7 +225,7 @@ def test_an_unknown_name_is_refused_before_the_script_runs(run, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         f"from pathlib import Path\nPath({str(witness)!r}).touch()\n"
-        "def build():\n    hidden = 1\nkernel = build()\n"
+        "def build():\n    hidden = 1\nkernel = build()\nn = 3\n"
     )
     result = run("explain", f"{script}:hidden")
     assert result.exit_code == 2

@@ -75,15 +75,22 @@ def _check_name(path: Path, name: str) -> None:
         return
     top = list(_outside_functions(tree))
     bound = {node.name for node in top if isinstance(node, _DEFINITIONS)}
+    own = bound | set(_made_by_calls(top))
     names = [node for node in top if isinstance(node, ast.Name)]
     bound |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
-    own = frozenset(bound)
     imported = [alias for n in top if isinstance(n, _IMPORTS) for alias in n.names]
     bound |= {(one.asname or one.name).partition(".")[0] for one in imported}
     called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     is_sure = not bound & {"*", "__getattr__"} and not called & _DYNAMIC
     if name not in bound and is_sure:
         raise _unknown(path, name, own)
+
+
+def _made_by_calls(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Variables that may be kernels."""
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            yield from (t.id for t in node.targets if isinstance(t, ast.Name))
 
 
 def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
