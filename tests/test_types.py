@@ -10,6 +10,7 @@ import venv
 from pathlib import Path
 from zipfile import ZipFile
 
+import numpy as np
 import pytest
 
 import feinsum
@@ -18,9 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 PROGRAM = """
 import feinsum
+import numpy as np
 
 A = feinsum.array("A", ("n", 4))
 reveal_type(feinsum.einsum("ij->i", A))
+reveal_type(feinsum.call_einsum("ij->i", np.eye(3)))
 feinsum.array("A", 4, wrong=1)
 """
 
@@ -58,6 +61,7 @@ def test_an_editable_installation_is_a_path(site):
 @pytest.mark.long
 def test_mypy_finds_the_types(site, tmp_path):
     """Of results, and it refuses what is no argument."""
+    (site / "numpy").symlink_to(Path(np.__file__).parent)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     python = tmp_path / "env" / "bin" / "python"
@@ -80,5 +84,6 @@ def test_mypy_finds_the_types(site, tmp_path):
         check=False,
     )
     assert 'Revealed type is "feinsum.ir.einsum.BatchedEinsum"' in said.stdout
+    assert 'Revealed type is "numpy.ndarray[' in said.stdout
     assert 'Unexpected keyword argument "wrong"' in said.stdout
     assert said.stdout.count("error:") == 1

@@ -114,7 +114,7 @@ class RemoteLayer(FactSource):
         self, workload: WorkloadKey, *, device_id: str | None = None
     ) -> tuple[TuningRecord, ...]:
         """The facts usable anywhere, or on a device; never all facts."""
-        found = self.candidates(LookUp({workload: ""}))[workload]
+        found = self.candidates(LookUp({workload: ""}, counts=False))[workload]
         return tuple(r for r in found if device_id in (None, r.environment.device.id))
 
     def get(self, record_id: str) -> TuningRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Self
 
@@ -47,8 +48,15 @@ from feinsum.records import (
 
 __all__ = ["HttpStore"]
 
+logger = logging.getLogger(__name__)
+
 PAGE = 200
 """How many facts are read at once."""
+
+QUARANTINED = (
+    "the service at %s quarantines these facts: they are served once others confirm "
+    "them, or its operator trusts the key that sent them"
+)
 
 
 class HttpStore(FactStore):
@@ -56,7 +64,7 @@ class HttpStore(FactStore):
 
     When ``add`` returns, the fact is on the disk of the service. Facts that do not
     match their ids are skipped and logged, like rows of a database. Trials are not
-    stored there.
+    stored there. That facts are quarantined is logged once.
 
     Every method raises a :class:`StoreUnavailableError` if the service does not answer,
     and the error of its code if it refuses: a :class:`feinsum.errors.ServiceError` for
@@ -68,6 +76,7 @@ class HttpStore(FactStore):
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._warns = True
 
     @classmethod
     def at(cls, url: str) -> Self:
@@ -89,6 +98,9 @@ class HttpStore(FactStore):
         kept = parsed(self._client.address, reply)
         if not isinstance(kept, dict) or kept.get("id") != record.id:
             raise self._odd("kept another fact than the one that was sent")
+        if kept.get("is_quarantined") and self._warns:
+            self._warns = False
+            logger.warning(QUARANTINED, self._client.address)
         return reply.status == 201
 
     def get(self, record_id: str) -> TuningRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy import ndarray
@@ -23,6 +23,8 @@ from feinsum.targets.arrays import is_cuda_array, is_device_array
 from feinsum.variables import DEVICE_VARIABLE
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from feinsum.calling.amortized import AmortizedCall
     from feinsum.calling.prepared import PreparedCall
     from feinsum.db import Database
@@ -30,6 +32,32 @@ if TYPE_CHECKING:
     from feinsum.retrieval import OnMiss
 
 __all__ = ["call_einsum", "prepare_call"]
+
+
+@overload
+def call_einsum(
+    subscripts: str,
+    *operands: NDArray[Any],
+    device: str | None = None,
+    database: Database = None,
+    policy: Policy | None = None,
+    on_miss: OnMiss = "return",
+    effort: Effort | None = None,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]: ...
+
+
+@overload
+def call_einsum(
+    subscripts: str,
+    *operands: Any,
+    device: str | None = None,
+    database: Database = None,
+    policy: Policy | None = None,
+    on_miss: OnMiss = "return",
+    effort: Effort | None = None,
+    out: Any = None,
+) -> Any: ...
 
 
 def call_einsum(

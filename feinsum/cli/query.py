@@ -25,7 +25,7 @@ from feinsum.cli.shared.options import (
 from feinsum.cli.shared.output import print_json, print_records, record_document
 from feinsum.cli.shared.plans import plan_documents, print_plans
 from feinsum.cli.shared.programs import ProgramFile, read_program
-from feinsum.cli.shared.recommended import trials_here, tune_advice, tune_command
+from feinsum.cli.shared.recommended import tried_here, tune_advice, tune_command
 from feinsum.cli.shared.sparse import read_sparse_einsum
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ Examples:
   feinsum query "ijk,ja,ka->ia" --sparse T.tns --sizes a=16
   feinsum query --program attention.txt
 """
+
+QUARANTINE = "the service may hold facts in quarantine, which it does not list"
 
 OptionalSubscripts: TypeAlias = Annotated[
     str | None,
@@ -86,7 +88,7 @@ def query(
         raise typer.BadParameter("give an einsum, or --program")
     from feinsum import retrieval
     from feinsum.canonical import canonicalize
-    from feinsum.db import opened_store
+    from feinsum.db import is_service, opened_store
     from feinsum.ir import generalize
 
     profile: dict[str, int] = {}
@@ -104,8 +106,8 @@ def query(
         least = bound_of_first(match, store)
         key = canonicalize(generalize(einsum)[0]).key
         plans = store.plans(key)
-        tried = [] if match.ranking else trials_here(store, einsum, device)
-    command = tune_command(einsum, sparse, sizes, database, device, len(tried))
+        tried = None if match.ranking else tried_here(store, einsum, device)
+    command = tune_command(einsum, sparse, sizes, database, device, tried)
     if as_json:
         print_json(
             {
@@ -115,13 +117,17 @@ def query(
                 "bound": None if least is None else least.document(),
                 "key": key,
                 "plans": plan_documents(plans),
+                "tried": None if tried is None else tried._asdict(),
                 "tune": None if match.ranking else command,
             }
         )
     else:
         _print(match, fractions, least)
         if not match.ranking:
-            typer.echo(f"key: {key}\n{tune_advice(tried)}:\n  {command}")
+            typer.echo(f"key: {key}")
+            if tried is None and is_service(database):
+                typer.echo(QUARANTINE)
+            typer.echo(f"{tune_advice(tried)}:\n  {command}")
         if plans:
             typer.echo("plans:")
             print_plans(plans)

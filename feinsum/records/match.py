@@ -288,7 +288,8 @@ def best_match(
         if best is not None:
             why = f"the policy {policy!r} rejects the best (level: {best.level})"
         facts = "1 fact is" if len(records) == 1 else f"{len(records)} facts are"
-        reason = f"{facts} recorded, but {why}"
+        last = max(record.recorded_at for record in records)[:10]
+        reason = f"{facts} recorded, the last on {last}, but {why}"
         return Match(Level.MISS, reason, is_tuned=closest == Level.EXACT)
     ranking = [r for fit, found in groups if fit.level == best.level for r in found]
     here = known.get(ranking[0].workload_text, {})

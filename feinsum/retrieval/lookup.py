@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 
 import loopy as lp
 
+from feinsum.canonical import canonicalize
 from feinsum.db import Database, opened_store
 from feinsum.errors import (
     FeinsumError,
@@ -30,7 +31,7 @@ from feinsum.memory import remembered
 from feinsum.options import check_option
 from feinsum.predict import Effort, effort_of
 from feinsum.raising import RaisedKernel
-from feinsum.records import Match, Policy
+from feinsum.records import Match, Policy, best_match
 from feinsum.retrieval.answer_cache import Answer, place_of
 from feinsum.retrieval.decision import decision_of
 from feinsum.retrieval.facts import Facts
@@ -296,8 +297,14 @@ def query(
     forms = forms_of(general, {**literal, **(sizes or {})})
     with opened_store(database, has_shipped=True) as store:
         facts = Facts(store, environment.device, chosen)
-        _, match = nearest(forms, facts, environment, chosen)
-    return match
+        found, match = nearest(forms, facts, environment, chosen)
+        if match.is_hit or found.records:
+            return match
+        # A service does not answer with facts of recipes that are no faster; it lists
+        # them.
+        rest = store.query(canonicalize(general).key)
+    slower = best_match(rest, environment, chosen)
+    return match if slower.is_hit else slower
 
 
 def _refusal(raised: RaisedKernel) -> NotAnEinsumError:

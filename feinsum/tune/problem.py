@@ -91,8 +91,10 @@ def make_problem(
     known = {*size_names(general)}
     for name, value in given.items():
         if name not in known or not _is_size(value):
+            wanted = f"positive values of {sorted(known)}"
             raise InvalidEinsumError(
-                f"size {name}={value!r}; expected positive values of {sorted(known)}",
+                f"size {name}={value!r}; expected "
+                f"{wanted if known else 'none, for every extent is a number'}",
                 rules=("size",),
             )
     if any(0 in operand.shape for operand in general.operands):

@@ -55,6 +55,22 @@ def test_bad_usage_is_exit_code_2(run, arguments, code, word, is_json):
         assert error["code"] == code
 
 
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        ("--budgett", ". Did you mean '--budget'?"),
+        ("--devise", ". Did you mean '--device'?"),
+        ("--seconds", "; see 'feinsum tune --help'"),
+        ("--second", "; see 'feinsum tune --help'"),
+        ("-x", "; see 'feinsum tune --help'"),
+    ],
+)
+def test_of_the_options_only_a_similar_one_is_suggested(run, option, advice):
+    """Names are similar without their dashes; if none is, the help is named."""
+    result = run("tune", *MATVEC, option, "20")
+    assert result.stderr == f"feinsum: [usage] No such option: {option}{advice}\n"
+
+
 def test_a_group_without_a_command_is_bad_usage(run):
     """A group does nothing by itself."""
     result = run("db")

@@ -11,10 +11,11 @@ import pytest
 
 from feinsum.cli.query import query
 from feinsum.cli.shared.output import speedup_text, time_text
-from feinsum.db import open_store
+from feinsum.db import HttpStore, open_store
 from feinsum.records import Policy, rank
 from tests.cli.facts import MATVEC, fast_peaks, matvec_record, sized
 from tests.cli.tuning import trials
+from tests.remote.live import live_service
 
 
 def test_a_fact_is_found_and_ranked(run, known_records):
@@ -38,8 +39,33 @@ def test_a_miss_after_a_tuning_says_what_was_tried(run, database):
             store.add_trial(trial)
     result = run("query", *MATVEC)
     assert result.exit_code == 3
-    assert "2 recipes were tried on this device and 1 passed" in result.stdout
+    last = max(trial.recorded_at for trial in trials())[:10]
+    words = f"recipes tried on this device: 2, of which 1 passed, the last on {last}; "
+    assert words in result.stdout
     assert result.stdout.endswith(" --trials 20\n")
+    tried = json.loads(run("query", *MATVEC, "--json").stdout)["tried"]
+    assert tried == {"recipes": 2, "passed": 1, "last": last}
+
+
+def test_a_miss_of_a_service_says_that_nothing_was_faster(run, tmp_path):
+    """It serves no such facts and stores no trials, but it lists the facts."""
+    fact = matvec_record()
+    halved = (fact.measurement.median_s / 2,)
+    slower = replace(fact, measurement=replace(fact.measurement, baseline_s=halved))
+    with live_service(tmp_path) as service:
+        url = service.lease()
+        before = run("query", *MATVEC, "--database", url).stdout
+        HttpStore.at(url).add(slower)
+        text = run("query", *MATVEC, "--database", url).stdout
+        document = json.loads(run("query", *MATVEC, "--database", url, "--json").stdout)
+    assert (
+        "the service may hold facts in quarantine, which it does not list\n" in before
+    )
+    last = slower.recorded_at[:10]
+    assert f"1 fact is recorded, the last on {last}, but none beats" in text
+    assert "recipes tried on this device: 1, of which 1 passed" in text
+    assert document["reason"] in text
+    assert document["tried"] == {"recipes": 1, "passed": 1, "last": last}
 
 
 def test_a_recipe_that_was_tuned_twice_has_one_row(run, database):
@@ -81,6 +107,7 @@ def test_no_fact_is_exit_code_3(run):
         "candidates": [],
         "bound": None,
         "plans": [],
+        "tried": None,
     }
     assert text.stderr == document.stderr == ""
 

@@ -88,6 +88,16 @@ def test_scopes_open_what_they_say(service, key, monkeypatch):
         HttpStore.at(service).get(make_record().id)
 
 
+def test_a_sender_is_told_once_that_facts_are_quarantined(tmp_path, caplog):
+    """They are stored, but not served."""
+    with live_service(tmp_path, confirmations=1) as strict:
+        store = HttpStore.at(strict.lease())
+        assert all(store.add(make_record(k)) for k in range(2))
+        assert store.query(WORKLOAD) == ()
+    (told,) = [one for one in caplog.messages if "quarantines these facts" in one]
+    assert strict.url in told
+
+
 def test_candidates_are_those_of_the_service(service, key):
     """One workload or many; a device that is far has none under a strict policy."""
     key("record")

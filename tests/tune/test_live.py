@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from html import escape
+from threading import Timer
 from urllib.request import urlopen
 
 import pytest
 
 from feinsum import autotune
 from feinsum.records import InMemoryStore
+from feinsum.tune import TuningStart, make_problem
 from feinsum.tune.live import LivePage
 from feinsum.tune.progress import both
+from tests.db.factories import make_environment
 from tests.tune.odd_transforms import odd_einsum
 
 
@@ -45,3 +48,17 @@ def test_the_page_has_every_trial_once_it_is_made():
     assert finalist in last.partition("<h2>Finalists</h2>")[2].partition("<h2>")[0]
     with pytest.raises(OSError, match="refused"):
         read(page)
+
+
+def test_a_browser_gets_the_last_page():
+    """The end waits for who read an earlier page, and fetches it again for a while."""
+    problem = make_problem(odd_einsum(), {"N": 64})
+    last = []
+    with LivePage() as page:
+        page.begin(TuningStart(problem, make_environment(), 2, (), None))
+        assert "0 of 2 trials" in read(page)
+        page.final([])
+        browser = Timer(0.2, lambda: last.append(read(page)))
+        browser.start()
+    browser.join()
+    assert "<dd>done</dd>" in last[0]

@@ -41,6 +41,9 @@ def test_bad_sizes_are_refused(sizes):
         make_problem(GEMM, sizes)
     assert caught.value.rules == ("size",)
     assert "['K', 'M', 'P']" in str(caught.value)
+    fixed = einsum("ij->i", array("A", (3, 4)))
+    with pytest.raises(InvalidEinsumError, match="expected none, for every extent"):
+        make_problem(fixed, {"i": 3})
 
 
 def test_there_is_nothing_to_tune_where_nothing_is_computed():

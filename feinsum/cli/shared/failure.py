@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from traceback import format_exception
 from typing import TYPE_CHECKING
 
@@ -78,14 +79,28 @@ def report_failure(error: FeinsumError | typer.TyperException, *, is_json: bool)
         code, message = error.code, _one_line(str(error))
         status = USAGE if is_bad_usage(error) else FAILED
     else:
-        told = error.format_message().replace("Value error, ", "")
-        code, message = "usage", _one_line(told)
-        status = error.exit_code
-        context = getattr(error, "ctx", None)
-        if message.startswith("Missing ") and context is not None:
-            message = f"{message.rstrip('.')}; see '{context.command_path} --help'"
+        code, message, status = "usage", _usage_message(error), error.exit_code
     _print(code, message, is_json)
     return status
+
+
+def _usage_message(error: typer.TyperException) -> str:
+    told = error.format_message().replace("Value error, ", "")
+    if (known := getattr(error, "possibilities", None)) is not None:
+        told = error.message  # without them, since "--" makes any two names similar
+        if near := _similar(getattr(error, "option_name", ""), known):
+            return _one_line(f"{told}. Did you mean '{near}'?")
+    context = getattr(error, "ctx", None)
+    if told.startswith(("Missing ", "No such option")) and context is not None:
+        told = f"{told.rstrip('.')}; see '{context.command_path} --help'"
+    return _one_line(told)
+
+
+def _similar(option: str, known: Iterable[str]) -> str | None:
+    """The known option with the most similar name, if any is similar."""
+    names = {one.lstrip("-"): one for one in known}
+    near = get_close_matches(option.lstrip("-"), names, n=1, cutoff=0.7)
+    return names[near[0]] if near else None
 
 
 def report_bug(error: Exception, *, is_json: bool) -> int:

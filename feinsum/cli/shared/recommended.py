@@ -5,17 +5,18 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from feinsum.errors import StoreError
 
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
-    from feinsum.records import FactStore, Trial
+    from feinsum.records import FactStore
 
 __all__ = [
+    "Tried",
     "more_trials",
-    "trials_here",
+    "tried_here",
     "tune_advice",
     "tune_command",
     "unchanged_advice",
@@ -33,14 +34,14 @@ def tune_command(
     sizes: Sequence[str] | None = None,
     database: str | None = None,
     device: str | None = None,
-    n_tried: int = 0,
+    tried: Tried | None = None,
 ) -> str:
     """The command that tunes an einsum, in one line.
 
     Args:
         sparse, sizes: of an einsum whose first operand is a sparse tensor of a file:
             that file, and what was said of the other indices.
-        n_tried: recipes that were tried before; more are asked for.
+        tried: before; more recipes are asked for.
 
     >>> from feinsum.ir import array, einsum
     >>> print(tune_command(einsum("ij,j->i", array("A", ("n", 4)), array("x", 4))))
@@ -61,34 +62,54 @@ def tune_command(
     for option, value in (("--database", database), ("--device", device)):
         if value is not None:
             words += [option, value]
-    if n_tried:
-        words += ["--trials", str(more_trials(n_tried))]
+    if tried is not None:
+        words += ["--trials", str(more_trials(tried.recipes))]
     return shlex.join(words)
 
 
-def trials_here(
+class Tried(NamedTuple):
+    """The recipes of an einsum that were tried on this device, none of them useful.
+
+    Attributes:
+        recipes, passed: how many were tried, and how many of them ran correctly.
+        last: the date of the last one.
+    """
+
+    recipes: int
+    passed: int
+    last: str
+
+
+def tried_here(
     store: FactStore, einsum: BatchedEinsum, device: str | None
-) -> list[Trial]:
-    """The latest trial of each recipe of an einsum on this device and driver."""
+) -> Tried | None:
+    """What was tried for an einsum on this device and driver; None if nothing was.
+
+    A service stores no trials, but it has the facts about the best of them.
+    """
     from feinsum.canonical import canonicalize
     from feinsum.ir import generalize
     from feinsum.measure import open_device
-    from feinsum.records import Level, level_of
+    from feinsum.records import Level, Trial, level_of
 
     key = canonicalize(generalize(einsum)[0]).key
     here = open_device(device).environment({})
-    mine = (one for one in store.trials(key) if level_of(one, here) == Level.EXACT)
-    return list({trial.spec: trial for trial in mine}.values())
+    known = store.trials(key) or store.query(key)
+    mine = [one for one in known if level_of(one, here) == Level.EXACT]
+    if not mine:
+        return None
+    latest = {one.spec: not isinstance(one, Trial) or one.is_ok for one in mine}
+    last = max(one.recorded_at for one in mine)[:10]
+    return Tried(len(latest), sum(latest.values()), last)
 
 
-def tune_advice(tried: Sequence[Trial]) -> str:
+def tune_advice(tried: Tried | None) -> str:
     """The words before a command that tunes, given the recipes that were tried."""
-    if not tried:
+    if tried is None:
         return "tune it with"
-    n_passed = sum(trial.is_ok for trial in tried)
     return (
-        f"{len(tried)} recipes were tried on this device and {n_passed} passed, but no "
-        "faster one is on record; try more with"
+        f"recipes tried on this device: {tried.recipes}, of which {tried.passed} "
+        f"passed, the last on {tried.last}; no faster one is on record; try more with"
     )
 
 
@@ -100,8 +121,8 @@ def unchanged_advice(
 
     try:
         with opened_store(database, has_shipped=True) as store:
-            tried = trials_here(store, einsum, device)
+            tried = tried_here(store, einsum, device)
     except StoreError:  # nobody has tuned into a database that is missing
-        tried = []
-    command = tune_command(einsum, database=database, device=device, n_tried=len(tried))
+        tried = None
+    command = tune_command(einsum, database=database, device=device, tried=tried)
     return tune_advice(tried), command

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -75,7 +75,7 @@ def _check_name(path: Path, name: str) -> None:
         return
     top = list(_outside_functions(tree))
     bound = {node.name for node in top if isinstance(node, _DEFINITIONS)}
-    functions = sorted(bound)
+    own = bound | set(_made_by_calls(top))
     names = [node for node in top if isinstance(node, ast.Name)]
     bound |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
     imported = [alias for n in top if isinstance(n, _IMPORTS) for alias in n.names]
@@ -83,7 +83,14 @@ def _check_name(path: Path, name: str) -> None:
     called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     is_sure = not bound & {"*", "__getattr__"} and not called & _DYNAMIC
     if name not in bound and is_sure:
-        raise _refuse(f"{path} has no function {name!r}; it has {functions}")
+        raise _unknown(path, name, own)
+
+
+def _made_by_calls(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Variables that may be kernels."""
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            yield from (t.id for t in node.targets if isinstance(t, ast.Name))
 
 
 def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
@@ -128,12 +135,26 @@ def _function(module: Any, path: Path, name: str) -> Any:
     function = getattr(module, name, None)
     if callable(function):
         return function
-    known = [
-        key
-        for key, value in vars(module).items()
-        if callable(value) and getattr(value, "__module__", None) == _MODULE
-    ]
-    raise _refuse(f"{path} has no function {name!r}; it has {known}")
+    raise _unknown(
+        path, name, [n for n, value in vars(module).items() if _is_own(value)]
+    )
+
+
+def _is_own(value: Any) -> bool:
+    """Whether a value is a kernel, or a function of the file."""
+    import loopy as lp
+
+    return isinstance(value, lp.TranslationUnit) or (
+        callable(value) and getattr(value, "__module__", None) == _MODULE
+    )
+
+
+def _unknown(path: Path, name: str, known: Iterable[str]) -> typer.BadParameter:
+    names = ", ".join(sorted(n for n in known if not n.startswith("_"))) or "none"
+    return _refuse(
+        f"{path} has no {name!r}; name a kernel, or a function that returns one, as in "
+        f"{path}:NAME; names there: {names}"
+    )
 
 
 @contextmanager

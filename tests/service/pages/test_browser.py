@@ -11,10 +11,13 @@ import pytest
 from feinsum.db.server import open_serving_store
 from feinsum.records import to_json
 from feinsum.service import new_key
+from feinsum.tune import TuningStart
+from feinsum.tune.live import LivePage
 from tests.db.factories import make_device, make_environment
 from tests.service.pages.conftest import fill
 from tests.service.pages.facts import HOSTILE, MATMUL, MATVEC, form_of, make_fact
 from tests.service.running import running
+from tests.tune.test_report import PROBLEM, trial
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: make test-browser"
@@ -237,3 +240,23 @@ def test_a_browser_asks_for_the_key(chromium, tmp_path):
         page.get_by_text("1 workload with these subscripts").wait_for()
         context.close()
         assert secret not in server.log.read_text()
+
+
+def test_a_running_tuning_is_followed(chromium):
+    """A page opened before the first trial gets trials, figures and style."""
+    start = TuningStart(
+        PROBLEM, make_environment(), 9, tuple(map(trial, range(6))), None
+    )
+    page = chromium.new_page()
+    troubles: list[str] = []
+    page.on("pageerror", lambda e: troubles.append(str(e)))
+    with LivePage() as live:
+        page.goto(live.url)
+        page.get_by_text("The tuning has not begun.").wait_for()
+        live.begin(start)
+        page.get_by_text("6 of 9 trials").wait_for()
+        assert page.get_by_alt_text("trials across the parameters").is_visible()
+        style = "getComputedStyle(document.querySelector('dl')).display"
+        assert page.evaluate(style) == "grid"
+    page.close()
+    assert troubles == []
