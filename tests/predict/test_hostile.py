@@ -23,7 +23,7 @@ CLASSES = [
     "xre,rij,ej->xei", "ij->ji", "ab,bc,cd,de,ef,fg,gh->ah",
 ]  # fmt: skip
 HOSTILE = [0, 1, 2**31 - 1, 2**40]
-MOST_PROPOSALS = {"cpu": 1100, "gpu": 1100}
+MOST_PROPOSALS = {"cpu": 1000, "gpu": 1000}
 
 
 def at(subscripts, extents):

@@ -173,7 +173,7 @@ def proposals(workload: Workload) -> Iterator[Parameters]:
             line_bytes = lanes * n_vectors * einsum.operands[0].dtype.itemsize
             depth = _fitting_depth(n_summed, line_bytes)
             widths, heights = _areas(known, vector, row, depth=depth)
-            others = n_vectors * n_rows >= LARGE_TILE
+            others = (vector, row) == pairs[0] and n_vectors * n_rows >= LARGE_TILE
             areas = [(widths[0], h) for h in heights[: None if others else 1]]
             areas += [(w, heights[0]) for w in widths[1:3] if others]
             for width, height in areas:
