@@ -47,7 +47,7 @@ from feinsum.programs import (  # noqa: E402
 
 STDERR = Console(stderr=True)
 PAUSE_S = 0.2
-WARMUP = 10
+WARMUP = 40
 """Runs in which ours builds kernels, and finds out which ways are faster."""
 Arrays = Mapping[str, Any]
 Contender = Callable[[Arrays], Any]
@@ -121,7 +121,7 @@ def ccsd_task(scale: float, dtype: str) -> Task:
     """Terms of the doubles: 20 occupied orbitals, 60 virtual ones."""
     o, v = (max(2, round(x * scale)) for x in (20, 60))
     p = feinsum.program()
-    ccsd_doubles(p, o, v)
+    ccsd_doubles(p, o, v, dtype)
     ladder, holes, ring = "ijef,efab->ijab", "mnij,mnab->ijab", "imae,mbej->ijab"
 
     def terms(einsum: Callable[..., Any], a: Arrays) -> Any:

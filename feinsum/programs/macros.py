@@ -191,7 +191,9 @@ def _layers(
     return values
 
 
-def ccsd_doubles(p: ProgramBuilder, occupied: Size, virtual: Size) -> Tensor:
+def ccsd_doubles(
+    p: ProgramBuilder, occupied: Size, virtual: Size, dtype: DTypeLike = np.float64
+) -> Tensor:
     """The terms of the CCSD doubles residual that are linear in the doubles.
 
     Inputs are ``t`` (amplitudes, ``ijab``) and integrals by orbital spaces: the driver
@@ -206,11 +208,11 @@ def ccsd_doubles(p: ProgramBuilder, occupied: Size, virtual: Size) -> Tensor:
     (2, 2, 3, 3)
     """
     o, v = occupied, virtual
-    t = p.input("t", (o, o, v, v))
-    driver = p.input("oovv", (o, o, v, v))
-    particles = p.einsum("ijef,efab->ijab", t, p.input("vvvv", (v, v, v, v)))
-    holes = p.einsum("mnij,mnab->ijab", p.input("oooo", (o, o, o, o)), t)
-    ring = p.einsum("imae,mbej->ijab", t, p.input("ovvo", (o, v, v, o)))
+    t = p.input("t", (o, o, v, v), dtype)
+    driver = p.input("oovv", (o, o, v, v), dtype)
+    particles = p.einsum("ijef,efab->ijab", t, p.input("vvvv", (v, v, v, v), dtype))
+    holes = p.einsum("mnij,mnab->ijab", p.input("oooo", (o, o, o, o), dtype), t)
+    ring = p.einsum("imae,mbej->ijab", t, p.input("ovvo", (o, v, v, o), dtype))
     body = "x0 + 0.5*(x1 + x2) + x3 - x4 - x5 + x6"
     terms = "ijab,ijab,ijab,ijab,jiab,ijba,jiba->ijab"
     return p.einsum(terms, driver, particles, holes, *[ring] * 4, body=body)

@@ -29,10 +29,18 @@ PIECE_BYTES = 1 << 19
 """Size of the largest array that numpy computes at once: several of them fit into an L2
 cache.
 """
-SHARES = 4
-"""Parts for each thread, so that none waits long for another."""
-BUILD_S = 0.2
-"""The time to compile a stage, which it must have taken before it is compiled."""
+SHARE_BYTES, SHARES = 1 << 22, 4
+"""Each thread gets one part, or up to four of this size, so that none waits long for
+another.
+"""
+N_TURNS, CLEAR = 3, 1.5
+"""Measurements of a stage each way; one is enough if one way takes this many times as
+long.
+"""
+LEAST_S = 0.005
+"""How long a stage has to take before it is compiled, in about 0.2 s: programs with such
+stages are run many times.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +74,10 @@ class Part:
 
     def shares(self, n_workers: int) -> list[Part]:
         """Parts for threads."""
-        n_pieces = -(-self.n_bytes // PIECE_BYTES)
-        return self.split(min(n_pieces, SHARES * n_workers) if n_workers > 1 else 1)
+        if n_workers == 1 or self.n_bytes <= PIECE_BYTES:
+            return [self]
+        n_shares = min(SHARES * n_workers, self.n_bytes // SHARE_BYTES)
+        return self.split(max(n_workers, n_shares))
 
     def split(self, n_parts: int) -> list[Part]:
         """About so many parts, along an index that all results have."""
@@ -169,7 +179,7 @@ def _race_of(kernel: StageKernel) -> Race[Part]:
     from feinsum.calling.kernel_cache import Calls  # plans are read without it
 
     def race() -> Race[Part]:
-        return Race(lambda: Part.run, BUILD_S, Part.copied)
+        return Race(lambda: Part.run, LEAST_S, Part.copied, N_TURNS, CLEAR)
 
     found: Race[Part] = remembered(Calls).stages.get(kernel, race)
     return found

@@ -10,8 +10,9 @@ Source: Karlin, Manasse, Rudolph and Sleator 1988 (when to rent, when to buy).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from threading import Lock
 from time import perf_counter
 from typing import Any, Generic, TypeVar
@@ -25,8 +26,10 @@ __all__ = ["TOLERANCE", "Race", "Results", "kept_race"]
 
 logger = logging.getLogger(__name__)
 
-N_TURNS = 3
-"""Timed runs of each way before one is chosen."""
+N_TURNS = 8
+"""Timed runs of each way before one is chosen: in the first ones, the stages and calls in
+them are still looking for their own best ways.
+"""
 TOLERANCE = {"f": 1e-4, "d": 1e-10}
 """Allowed difference of two orders of a sum, over the largest entry, by dtype."""
 
@@ -44,6 +47,8 @@ class Race(Generic[T]):
         build: builds the kernel, a function of what is given to a run.
         least_s: how long runs statement by statement take before the kernel is built.
         copied: copies what is given, if either way overwrites it.
+        n_turns: timed runs of each way before one is chosen.
+        clear: the ratio of the first timed runs at which no more are needed.
         kernel: the built kernel; None before that, and if it is unusable.
         seconds: times of each way, ``fused`` and ``plain``.
         is_over: whether the better way is known.
@@ -52,6 +57,8 @@ class Race(Generic[T]):
     build: Callable[[], Kernel[T]]
     least_s: float = 0.0
     copied: Callable[[T], T] = lambda given: given
+    n_turns: int = N_TURNS
+    clear: float = inf
     kernel: Kernel[T] | None = None
     seconds: dict[str, list[float]] = field(
         default_factory=lambda: {"fused": [], "plain": []}
@@ -93,11 +100,17 @@ class Race(Generic[T]):
         begun_s = perf_counter()
         results = kernel(given) if is_ours else plain()
         (fused_s if is_ours else plain_s).append(perf_counter() - begun_s)
-        if min(len(fused_s), len(plain_s)) >= N_TURNS:
-            self.is_over = True
-            if min(plain_s) < min(fused_s):
-                self.kernel = None
+        self._decide(fused_s, plain_s)
         return results
+
+    def _decide(self, fused_s: Sequence[float], plain_s: Sequence[float]) -> None:
+        if not (fused_s and plain_s):
+            return
+        gain = min(plain_s) / min(fused_s)
+        is_clear = max(gain, 1 / gain) >= self.clear
+        self.is_over = is_clear or min(len(fused_s), len(plain_s)) >= self.n_turns
+        if self.is_over and gain < 1:
+            self.kernel = None
 
     def _checked(self, given: T, right: Results) -> Kernel[T] | None:
         """The kernel, if it can be built and computes the same."""

@@ -99,7 +99,7 @@ def test_the_faster_of_parts_and_wholes_is_kept():
     given = causal(7)
     arrays = numbers(given)
     with fresh_memory():
-        for _ in range(9):
+        for _ in range(20):
             assert_right(given, arrays)
         (race,) = remembered(Calls).fused.values()
         assert race.is_over

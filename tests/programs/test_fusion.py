@@ -145,7 +145,7 @@ def test_a_batch_runs_as_one_kernel(dtype, monkeypatch):
     given = lifting(dtype)
     arrays = {k: x.astype(dtype) for k, x in numbers(given, n=1237).items()}
     with fresh_memory():
-        for _ in range(8):
+        for _ in range(20):
             found = run_program(given, arrays)
             for name, right in evaluate_program(given, arrays).items():
                 np.testing.assert_allclose(found[name], right, rtol=1e-4, atol=1e-4)

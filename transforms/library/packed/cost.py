@@ -34,7 +34,7 @@ PACK_CYCLES = 1.0
 """Of an entry whose neighbours in the pack are neighbours in memory, over a vector."""
 TURN_CYCLES = 0.75
 """Of an entry that is brought to its place by squares, or alone."""
-MANY_PANELS, LINE_CYCLES, SPLIT_LINE_CYCLES = 32, 1.0, 7.0
+MANY_PANELS, LINE_CYCLES, SPLIT_LINE_CYCLES = 32, 0.5, 2.0
 """Of an entry that is packed into one of many panels in turns; more where a line of a
 cache holds entries of two turns, since it leaves the first level between them.
 """
@@ -60,6 +60,8 @@ the 201 packaged facts with such vectors 27 have eight sums, and 140 have twelve
 """
 MANY_VECTORS, MANY_VECTORS_FACTOR = 4, 1.25
 """Tiles of five vectors were a quarter slower than their multiply-adds with gcc 12."""
+L2_SHARE, OVERFLOW_FACTOR = 0.7, 1.08
+"""Of steps whose packs take more than that share of the second-level cache."""
 CALL_CYCLES = 300.0
 """To begin a tile in the caches."""
 MANY_AREAS = 16
@@ -194,10 +196,22 @@ class _Work:
         # entry; each of the rest is stored and loaded in every step.
         n_registers = 32 if self.machine.vector_bytes >= 64 else 16
         spilled = max(0, n_rows * n_vectors + n_vectors + 1 - n_registers)
+        if self._packed_bytes > self.machine.cache_bytes["L2"] * L2_SHARE:
+            step *= OVERFLOW_FACTOR
         per_tile = self.summed * (step + 2 * spilled)
         per_tile += self.n_deep * (TILE_CYCLES + 3 * n_rows * n_vectors)
         postponed = self._points(self.plan.roles.postponed)
         return self.batch * postponed * per_tile * wide * high / (unit * n_rows)
+
+    @property
+    def _packed_bytes(self) -> int:
+        """Of both packs of an area."""
+        plan = self.plan
+        width, height, depth = (
+            prod(min(cut.size, self._points((cut.index,))) for cut in cuts)
+            for cuts in (plan.columns, plan.rows, plan.summed)
+        )
+        return self.itemsize * depth * (width + height)
 
     @property
     def pack_cycles(self) -> float:
