@@ -38,8 +38,8 @@ N_TURNS, CLEAR = 3, 1.5
 long.
 """
 LEAST_S = 0.005
-"""How long a stage has to take before it is compiled, in about 0.2 s: programs with such
-stages are run many times.
+"""How long a stage has to take before it is compiled, in about 0.2 s: programs are run
+many times.
 """
 
 

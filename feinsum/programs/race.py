@@ -27,8 +27,8 @@ __all__ = ["TOLERANCE", "Race", "Results", "kept_race"]
 logger = logging.getLogger(__name__)
 
 N_TURNS = 8
-"""Timed runs of each way before one is chosen: in the first ones, the stages and calls in
-them are still looking for their own best ways.
+"""Timed runs of each way before one is chosen: in the first ones, stages and calls are
+still looking for their own best ways.
 """
 TOLERANCE = {"f": 1e-4, "d": 1e-10}
 """Allowed difference of two orders of a sum, over the largest entry, by dtype."""

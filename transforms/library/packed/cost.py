@@ -49,8 +49,8 @@ READ_RUN_CYCLES, STORE_RUN_CYCLES, FAR_RUN_CYCLES = 30.0, 30.0, 90.0
 row of a register tile is on another page. Chosen by trials of 49 workloads on a Zen 5.
 """
 PAGE_BYTES, LINE_BYTES = 4096, 64
-STREAMED_BYTES = 8_000_000
-"""Smaller results are better off in the caches than stored past them."""
+STREAMED_SHARE = 0.5
+"""Of the last-level cache: smaller results are better off in it than stored past it."""
 CACHED_STORE, STREAMED_STORE, NEEDLESS_STREAM = 1.7, 1.0, 3.0
 """Bytes moved for a byte of the result: a store to the caches also reads the line."""
 LATENCY_CYCLES = 5.0
@@ -60,7 +60,9 @@ the 201 packaged facts with such vectors 27 have eight sums, and 140 have twelve
 """
 MANY_VECTORS, MANY_VECTORS_FACTOR = 4, 1.25
 """Tiles of five vectors were a quarter slower than their multiply-adds with gcc 12."""
-L2_SHARE, OVERFLOW_FACTOR = 0.7, 1.08
+ROW_BYTES = 96.0
+"""Of the rows of a tile that are read in a cycle, beside multiply-adds."""
+L2_SHARE, OVERFLOW_FACTOR = 0.7, 1.04
 """Of steps whose packs take more than that share of the second-level cache."""
 CALL_CYCLES = 300.0
 """To begin a tile in the caches."""
@@ -78,20 +80,23 @@ def packed_cost(
     cycles = n_rows * (work.multiply_cycles + work.pack_cycles + work.store_cycles)
     read, written = distinct_bytes(einsum)
     is_streamed = parameters.get("stores") == "streamed"
+    moved = _moved(is_streamed, written, machine)
     return region_s(
         machine,
         cycles + CALL_CYCLES * n_areas * work.n_deep,
-        read + n_rows * work.again_bytes + _moved(is_streamed, written) * written,
+        read + n_rows * work.again_bytes + moved * written,
         n_groups=n_areas,
         idle=work.idle,
         footprint=read + written,
     )
 
 
-def _moved(is_streamed: bool, written: int) -> float:
+def _moved(is_streamed: bool, written: int, machine: Machine) -> float:
+    """Bytes moved for a byte of the result."""
     if not is_streamed:
         return CACHED_STORE
-    return STREAMED_STORE if written > STREAMED_BYTES else NEEDLESS_STREAM
+    is_large = written > STREAMED_SHARE * machine.cache_bytes["L3"]
+    return STREAMED_STORE if is_large else NEEDLESS_STREAM
 
 
 @dataclass(frozen=True)
@@ -196,6 +201,8 @@ class _Work:
         # entry; each of the rest is stored and loaded in every step.
         n_registers = 32 if self.machine.vector_bytes >= 64 else 16
         spilled = max(0, n_rows * n_vectors + n_vectors + 1 - n_registers)
+        # Each step of a tile reads its rows from the second level, partly meanwhile.
+        step += n_rows * self.itemsize / ROW_BYTES
         if self._packed_bytes > self.machine.cache_bytes["L2"] * L2_SHARE:
             step *= OVERFLOW_FACTOR
         per_tile = self.summed * (step + 2 * spilled)
