@@ -9,7 +9,7 @@ Source: Dao and others 2022 (attention in tiles that stay in fast memory).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -77,11 +77,15 @@ class Block:
     def statements(self) -> tuple[Statement, ...]:
         return tuple(one for stage in self.stages for one in stage.statements)
 
-    def spent_after(self, k: int) -> frozenset[str]:
-        """Results made in the block that nothing reads after its k-th stage."""
+    def spent_after(self, k: int, owned: Iterable[str] = ()) -> frozenset[str]:
+        """What nothing reads after the k-th stage.
+
+        Args:
+            owned: arrays from before the block that nothing reads after it.
+        """
         made = {one.result for one in self.statements}
         later = {name for stage in self.stages[k + 1 :] for name in stage.operands}
-        return frozenset(made - later - {*self.kept})
+        return frozenset({*made, *owned} - later - {*self.kept})
 
     def boxes(self) -> Iterator[tuple[slice, ...]]:
         """The values of the partitioned indices, block by block."""

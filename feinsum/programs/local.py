@@ -60,9 +60,8 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
     last = _last_uses(program, blocks)
     for k, block in enumerate(blocks):
         spent = {name for name in known if last.get(name, -1) <= k}
-        known |= run.block(block, known, spent - {*given})
-        for name in spent:
-            del known[name]
+        owned = {name: known.pop(name) for name in spent - {*given}}
+        known |= run.block(block, known, owned)
     return {name: known[name] for name in program.outputs}
 
 
@@ -99,22 +98,48 @@ class _Run:
     n_workers: int
 
     def block(
-        self, block: Block, known: Mapping[str, Array], spent: AbstractSet[str]
+        self, block: Block, known: Mapping[str, Array], owned: dict[str, Array]
     ) -> dict[str, Array]:
         """The results of a block that are kept.
 
         Args:
-            spent: arrays of ours that are not read after the block.
+            owned: arrays that nothing reads after the block: they may be overwritten,
+                and are taken out when they are not needed any more.
         """
         if block.fusion is not None:
-            return self.fused(block, known)
-        if not block.cuts:
-            (stage,) = block.stages
-            return self.stage(stage, _Frame(known, {}), spent)
+            return self.fused(block, known, owned)
+        if block.cuts:
+            return self.cut(block, known, owned)
+        return self.one_by_one(block, known, owned)
+
+    def cut(
+        self, block: Block, known: Mapping[str, Array], owned: dict[str, Array]
+    ) -> dict[str, Array]:
+        """The results of a block, in parts or one stage after the other."""
         race = self._race_of(block)
+        if race is not None and race.is_over and race.kernel is not None:
+            return self.one_by_one(block, known, owned)
+        arrays = {**known, **owned}
         if race is None:
-            return self.in_parts(block, known)
-        return race.run(known, lambda: self.in_parts(block, known))
+            return self.in_parts(block, arrays)
+        return race.run(arrays, lambda: self.in_parts(block, arrays))
+
+    def fused(
+        self, block: Block, known: Mapping[str, Array], owned: dict[str, Array]
+    ) -> dict[str, Array]:
+        """The results of a fusion: by its kernel, or statement by statement."""
+        fusion = block.fusion
+        assert fusion is not None
+        race = race_of(self.program, fusion, self.sizes)
+        arrays = {
+            name: known[name] if name in known else owned[name]
+            for name in fusion.operands
+        }
+        is_empty = any(array.size == 0 for array in arrays.values())
+        if is_empty or (race.is_over and race.kernel is None):
+            del arrays
+            return self.one_by_one(block, known, owned)
+        return race.run(arrays, lambda: self.one_by_one(block, arrays, {}))
 
     def _race_of(self, block: Block) -> Race[Mapping[str, Array]] | None:
         """Between parts and wholes, unless wholes are too large or empty."""
@@ -130,19 +155,25 @@ class _Run:
         program, sizes, n_workers = self.program, self.sizes, self.n_workers
 
         def whole(known: Mapping[str, Array]) -> dict[str, Array]:
-            return _Run(program, sizes, n_workers).one_by_one(block, known)
+            return _Run(program, sizes, n_workers).one_by_one(block, known, {})
 
         key = block, arrays, tuple(sorted(sizes.items())), n_workers
         return kept_race(key, lambda: whole)
 
-    def one_by_one(self, block: Block, known: Mapping[str, Array]) -> dict[str, Array]:
+    def one_by_one(
+        self, block: Block, known: Mapping[str, Array], owned: dict[str, Array]
+    ) -> dict[str, Array]:
         """The results of a block that are kept, each stage as a whole."""
-        frame = _Frame(known, {})
+        frame = _Frame({**known, **owned}, {})
         for k, stage in enumerate(block.stages):
-            frame.inside.update(self.stage(stage, frame, block.spent_after(k)))
+            spent = block.spent_after(k, owned)
+            frame.inside.update(self.stage(stage, frame, spent))
+            for name in spent:
+                for arrays in (owned, frame.known, frame.inside):
+                    arrays.pop(name, None)
         return {name: frame.inside[name] for name in block.kept}
 
-    def in_parts(self, block: Block, known: Mapping[str, Array]) -> dict[str, Array]:
+    def in_parts(self, block: Block, known: dict[str, Array]) -> dict[str, Array]:
         """The same for a few values of the indices that are cut at a time."""
         results = {
             name: _empty(self._shape(name), self.program.arrays[name].dtype)
@@ -165,20 +196,6 @@ class _Run:
 
         run_each(run, [*block.boxes()], self.n_workers)
         return results
-
-    def fused(self, block: Block, known: Mapping[str, Array]) -> dict[str, Array]:
-        """The results of a fusion: by its kernel, or statement by statement."""
-        fusion = block.fusion
-        assert fusion is not None
-
-        def plain() -> dict[str, Array]:
-            return self.one_by_one(block, known)
-
-        if any(0 in known[name].shape for name in fusion.operands):
-            return plain()
-        arrays = {name: known[name] for name in fusion.operands}
-        race = race_of(self.program, fusion, self.sizes)
-        return race.run(arrays, plain)
 
     def stage(
         self, stage: Stage, frame: _Frame, spent: AbstractSet[str]
@@ -251,7 +268,7 @@ class _Frame:
         inside: results that were computed for these values alone.
     """
 
-    known: Mapping[str, Array]
+    known: dict[str, Array]
     boxes: Mapping[str, Box]
     inside: dict[str, Array] = field(default_factory=dict)
 

@@ -9,6 +9,8 @@ import pytest
 
 from feinsum.ir import array, body_into, body_value
 from feinsum.programs import feed_forward_step, parts, program, run_program
+from feinsum.programs import local as local_engine
+from feinsum.programs.race import Race
 from feinsum.programs.reuse import overwritten
 from feinsum.programs.stages import stages_of
 from tests.programs.random_programs import assert_right, numbers, random_program
@@ -89,3 +91,31 @@ def test_a_finish_takes_the_memory_of_its_product():
     for stage in stages_of(built):
         found |= overwritten(built, stage, {one.result for one in built.statements})
     assert found == {"r1": 0, "r3": 0, "r5": 1, "r7": 0, "r9": 1}
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_block_holds_what_it_still_reads_only(is_whole, monkeypatch):
+    """Once it runs stage by stage for good: its fused kernel or its parts lost."""
+    lost = Race(lambda: None, is_over=True)
+    cut = Race(lambda: None, is_over=True, kernel=object() if is_whole else None)
+    monkeypatch.setattr(local_engine, "race_of", lambda *_: lost)
+    monkeypatch.setattr(local_engine, "kept_race", lambda *_: cut)
+    seen = {}
+    stage = local_engine._Run.stage
+
+    def watched(run, one, frame, spent):
+        seen[one.statements[0].result] = {*frame.known, *frame.inside}
+        return stage(run, one, frame, spent)
+
+    monkeypatch.setattr(local_engine._Run, "stage", watched)
+    p = program()
+    X, Y = p.input("X", (700, 500)), p.input("Y", (700, 500))
+    weights = p.input("V", (500, 800)), p.input("W", (800, 500))
+    for updated in feed_forward_step(p, X, Y, weights, 0.1):
+        p.output(updated)
+    built = p.build()
+    assert_right(lambda a: run_program(built, a), built, numbers(built))
+    kept = {*built.outputs, *(x.name for x in built.inputs)}
+    for k, one in enumerate(built.statements):
+        read = {name for x in built.statements[k:] for name in x.operands}
+        assert seen.get(one.result, set()) <= kept | read
