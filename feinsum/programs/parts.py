@@ -34,8 +34,8 @@ SHARE_BYTES, SHARES = 1 << 22, 4
 another.
 """
 N_TURNS, CLEAR = 3, 1.5
-"""Measurements of a stage each way; one is enough if one way takes this many times as
-long.
+"""Measurements of a stage each way; one is enough for a kernel that is this many times
+as fast.
 """
 LEAST_S = 0.005
 """How long a stage has to take before it is compiled, in about 0.2 s: programs are run

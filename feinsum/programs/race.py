@@ -48,7 +48,7 @@ class Race(Generic[T]):
         least_s: how long runs statement by statement take before the kernel is built.
         copied: copies what is given, if either way overwrites it.
         n_turns: timed runs of each way before one is chosen.
-        clear: the ratio of the first timed runs at which no more are needed.
+        clear: how many times as fast a kernel is that needs no more of them.
         kernel: the built kernel; None before that, and if it is unusable.
         seconds: times of each way, ``fused`` and ``plain``.
         is_over: whether the better way is known.
@@ -107,8 +107,10 @@ class Race(Generic[T]):
         if not (fused_s and plain_s):
             return
         gain = min(plain_s) / min(fused_s)
-        is_clear = max(gain, 1 / gain) >= self.clear
-        self.is_over = is_clear or min(len(fused_s), len(plain_s)) >= self.n_turns
+        # A kernel that loses at first may be slow because its code and memory are new.
+        self.is_over = (
+            gain >= self.clear or min(len(fused_s), len(plain_s)) >= self.n_turns
+        )
         if self.is_over and gain < 1:
             self.kernel = None
 
