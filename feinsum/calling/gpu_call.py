@@ -32,7 +32,7 @@ from feinsum.errors import (
     InvalidEinsumError,
     MeasurementError,
 )
-from feinsum.targets.arrays import is_cuda_array
+from feinsum.targets.arrays import is_cuda_array, resolved
 from feinsum.targets.cuda import CUDA, CudaDevice
 
 __all__ = ["call_on_gpu"]
@@ -79,6 +79,7 @@ def _called(
     key: Hashable | None,
 ) -> Any:
     """The result, where the GPU is the current one."""
+    operands = [resolved(operand) for operand in operands]
     adopted = [opened.session.adopted(operand) for operand in operands]
     arrays, stream = [array for array, _ in adopted], adopted[0][1]
     site = Site(arrays, stream, opened, options)
@@ -119,6 +120,8 @@ def _written(
     """
     if _word(out) == IMMUTABLE:
         raise MeasurementError("out is an array of JAX, which cannot be written")
+    if resolved(out) is not out:
+        raise MeasurementError("out is negated or conjugated; give a plain tensor")
     _ordinal([*operands, out])
     into, _ = opened.session.adopted(out)
     reading = call.reading

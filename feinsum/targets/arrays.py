@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
-__all__ = ["is_cuda_array", "is_device_array"]
+__all__ = ["is_cuda_array", "is_device_array", "resolved"]
 
 CUDA = 2
 """``kDLCUDA`` of DLPack."""
@@ -20,3 +21,16 @@ def is_device_array(value: object) -> bool:
     """Whether this is a :class:`pyopencl.array.Array`; pyopencl is not imported."""
     module = sys.modules.get("pyopencl.array")
     return module is not None and isinstance(value, module.Array)
+
+
+def resolved(array: Any) -> Any:
+    """An array whose memory has its entries.
+
+    A tensor of torch may note that its entries are to be negated or conjugated. DLPack
+    drops the first note and refuses tensors with the second.
+    """
+    if getattr(array, "is_neg", bool)():
+        array = array.resolve_neg()
+    if getattr(array, "is_conj", bool)():
+        array = array.resolve_conj()
+    return array

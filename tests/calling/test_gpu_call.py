@@ -29,6 +29,7 @@ from feinsum.errors import (
 from feinsum.measure import open_device
 from feinsum.memory import fresh_memory
 from feinsum.records import InMemoryStore
+from feinsum.targets.arrays import resolved
 from tests.targets.cuda.stand_in import StandInDriver, needs_nvrtc, stand_in
 from tests.transforms.support import LOOPY_WARNINGS
 
@@ -403,3 +404,12 @@ def test_contenders_are_timed(stand_in, monkeypatch):
     a, b = RNG.random((9, 8)), RNG.random((8, 7))
     assert np.allclose(call("ij,jk->ik", a, b), a @ b)
     assert session.launches[-1] == "launch"
+
+
+def test_notes_of_torch_are_carried_out_first():
+    """DLPack drops the sign of a conjugate's imaginary part, and refuses the rest."""
+    torch = pytest.importorskip("torch")
+    given = torch.tensor([1 + 2j, 3 - 4j])
+    for noted in (given.conj().imag, given.conj(), given.real):
+        assert np.from_dlpack(resolved(noted)).tolist() == noted.tolist()
+    assert resolved(given) is given
