@@ -35,8 +35,8 @@ Box = Mapping[str, slice]
 """Values of some indices of a statement."""
 
 BLOCK_BYTES = 1 << 22
-"""Bytes of the largest array in a block: several stay in a last-level cache, and take a
-thread about a millisecond, against tenths of one to call their kernels.
+"""Bytes of the largest array in a block: several stay in a last-level cache, and their
+kernels take about a millisecond, where calling them takes tenths of one.
 """
 LEAST_BLOCK_BYTES = 1 << 18
 """Blocks of less are not worth another thread."""
@@ -232,7 +232,7 @@ def _block(
     order = sorted(range(len(cuts)), key=lambda k: not is_free[k])
     lengths = list(extents)
     inner = [name for stage in stages for name in stage.kept if name not in kept]
-    largest = max(_n_bytes(program, name, sizes) for name in inner)
+    largest = max(1, *(_n_bytes(program, name, sizes) for name in inner))
     share = max(LEAST_BLOCK_BYTES, largest // (BLOCKS * n_threads))
     for k in order:
         fitting = max(1, min(BLOCK_BYTES, share) * extents[k] // largest)

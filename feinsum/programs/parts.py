@@ -38,8 +38,8 @@ N_TURNS, CLEAR = 3, 1.5
 as fast.
 """
 LEAST_S = 0.005
-"""How long a stage has to take before it is compiled, in about 0.2 s: programs are run
-many times.
+"""Seconds that a stage has to take before it is compiled. Programs are run many times,
+so that is less than the 0.2 s of a compiler.
 """
 
 
@@ -114,10 +114,16 @@ class Part:
         return replace(self, operands=operands, outs=outs, first=first, extents=extents)
 
     def copied(self) -> Part:
-        """The same in other memory."""
+        """The same with results in other memory; operands that share it are copied."""
+
+        def copied(array: Array | None) -> Array | None:
+            is_shared = array is not None and any(
+                np.may_share_memory(array, out) for out in self.outs.values()
+            )
+            return array.copy("K") if array is not None and is_shared else array
+
         operands = {
-            name: [None if a is None else a.copy("K") for a in arrays]
-            for name, arrays in self.operands.items()
+            name: [*map(copied, arrays)] for name, arrays in self.operands.items()
         }
         outs = {name: np.empty_like(out) for name, out in self.outs.items()}
         return replace(self, operands=operands, outs=outs)

@@ -1,7 +1,7 @@
 """Two ways to compute the same, the faster of which is found while it is used.
 
 The first runs are statement by statement. The other way, a kernel, is built when that
-has taken as long as to build it, and its results are compared. Both ways then take
+has taken some time, and its results are compared. Both ways then take
 turns until it is known which is faster.
 
 Source: Karlin, Manasse, Rudolph and Sleator 1988 (when to rent, when to buy).
@@ -98,7 +98,14 @@ class Race(Generic[T]):
         fused_s, plain_s = self.seconds["fused"], self.seconds["plain"]
         is_ours = len(fused_s) <= len(plain_s)
         begun_s = perf_counter()
-        results = kernel(given) if is_ours else plain()
+        try:
+            results = kernel(given) if is_ours else plain()
+        except FeinsumError as error:
+            if not is_ours:
+                raise
+            logger.info("not fused: %s", error)
+            self.kernel, self.is_over = None, True
+            return plain()
         (fused_s if is_ours else plain_s).append(perf_counter() - begun_s)
         self._decide(fused_s, plain_s)
         return results
@@ -127,7 +134,7 @@ class Race(Generic[T]):
             return None
         for name, results in right.items():
             if not _are_close(found[name], results):
-                logger.error("the fused kernel of %s is wrong", name)
+                logger.warning("the kernel of %s gives other results: not used", name)
                 return None
         return kernel
 

@@ -144,7 +144,7 @@ def _folded(reduction: str, values: Array) -> Array:
         half = len(values) // 2
         pairs = _combined(reduction, values[:half], values[half : 2 * half])
         values = np.concatenate([pairs, values[2 * half :]])
-    return np.asarray(values[0])
+    return np.array(values[0])
 
 
 def _combined(reduction: str, a: Array, b: Array) -> Array:

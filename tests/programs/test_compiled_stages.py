@@ -37,7 +37,13 @@ def compared(monkeypatch):
         if kernel is None:
             part.evaluate()
             return
-        results, right = part.copied().run(), part.evaluate()
+        other = part.copied()
+        try:
+            kernel.source.text()
+        except ProgramError:
+            part.evaluate()
+            return
+        results, right = other.run(), part.evaluate()
         tolerance = 1e-4 if kernel.source.dtype.char == "f" else 1e-10
         for name, expected in right.items():
             np.testing.assert_allclose(
@@ -83,9 +89,7 @@ def test_extents_at_run_time_with_indices_as_numbers(n, compared):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize(
-    "reduction", ["sum", "prod", "max", "min", "a + b - a*b", "maximum(a, b)"]
-)
+@pytest.mark.parametrize("reduction", ["sum", "prod", "max", "min"])
 def test_reductions_of_several_axes(reduction, dtype, compared):
     """Some before the axis of the vectors, some after it."""
     p = program()
@@ -152,7 +156,7 @@ def test_a_wrong_kernel_is_not_used(monkeypatch, caplog):
     for _ in range(4):
         assert race.run(np.ones(2), lambda: {"y": np.ones(2)})["y"].tolist() == [1, 1]
     assert race.is_over
-    assert "is wrong" in caplog.text
+    assert "gives other results" in caplog.text
 
 
 ARRAY = st.sampled_from(["x0", "x1"])
@@ -219,3 +223,51 @@ def test_numpy_computes_with_indices_in_double_precision():
     assert c_expression("x0 * s", NAMES, 8) == "(a * ((R) i))"
     with pytest.raises(ProgramError, match="has no equivalent in C"):
         c_expression("x0 * s", NAMES, 4)
+
+
+def test_long_bodies_are_written_once():
+    """And large numbers are not those of 32 bits."""
+    body = "+".join(["x0"] * 200)
+    assert c_expression(body, NAMES, 8).count("a") == 200
+    assert c_expression("x0*(100000*100000)", NAMES, 8).count("100000LL") == 2
+
+
+def test_a_kernel_that_fails_later_is_given_up():
+    calls = []
+
+    def kernel(given):
+        calls.append(given)
+        if len(calls) > 1:
+            raise ProgramError("cannot be built for these arrays")
+        return {"y": given.copy()}
+
+    race = Race(lambda: kernel)
+    for _ in range(5):
+        assert race.run(np.ones(2), lambda: {"y": np.ones(2)})["y"].tolist() == [1, 1]
+    assert race.is_over
+    assert len(calls) == 2
+
+
+def test_what_is_large_between_statements_is_left_to_numpy(compared):
+    """Softmax over two axes whose entries lie apart: lanes times all of them."""
+    p = program()
+    X = p.input("X", (2, 300, 700))
+    most = p.reduce("max", X, (1, 2))
+    powers = p.along("exp(x0 - x1)", X, most, (1, 2))
+    p.along("x0 / x1", powers, p.reduce("sum", powers, (1, 2)), (1, 2))
+    values = np.random.default_rng(0).normal(size=(700, 300, 2)).T
+    run_program(p.build(), {"X": values})
+    assert not compared
+
+
+def test_results_of_no_values_and_of_one():
+    """An empty index that blocks would cut, and a result of one value in place."""
+    p = program()
+    A = p.map("exp(x0)", p.input("X", ("n", 3)))
+    p.einsum("ij,jk->ik", A, p.input("W", (3, 4)))
+    assert run_program(p.build(), {"X": np.ones((0, 3)), "W": np.ones((3, 4))})
+    p = program()
+    folded = p.reduce("a + b - a*b", p.input("X", (4, 1)), 1)
+    last = p.map("2*x0", p.map("x0 + 1", folded))
+    found = run_program(p.build(), {"X": np.ones((4, 1))})[last.name]
+    assert found.tolist() == [4.0] * 4

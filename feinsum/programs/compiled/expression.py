@@ -69,7 +69,7 @@ def c_expression(body: str, names: Mapping[str, Term], itemsize: int) -> str:
 
     >>> names = {"x0": Term("a[i]", "real"), "s": Term("i", "index")}
     >>> c_expression("exp(x0) if s >= 3 else 0.5", names, 8)
-    '((i >= 3) ? exp(a[i]) : 0.5)'
+    '((i >= 3LL) ? exp(a[i]) : 0.5)'
     """
     writer = _Writer(names, itemsize)
     node = expression_of(body)
@@ -92,7 +92,7 @@ class _Writer:
             case ast.Constant(value=bool() | complex()):
                 raise _without_equivalent(node)
             case ast.Constant(value=int() as value) if abs(value) < 1 << 31:
-                return Term(str(value), "index")
+                return Term(f"{value}LL", "index")
             case ast.Constant(value=float() as value) if isfinite(value):
                 return Term(self._number(value), "real")
             case ast.Name(id=name) if name in self.names:
@@ -161,13 +161,15 @@ class _Writer:
         self, one: ast.expr, other: ast.expr
     ) -> tuple[tuple[str, str], Literal["real", "index"]]:
         """Both as indices, or both as real numbers."""
-        terms = self.term(one), self.term(other)
-        if all(term.kind == "index" for term in terms):
-            return (terms[0].text, terms[1].text), "index"
-        return (self._real(one), self._real(other)), "real"
+        first, second = self.term(one), self.term(other)
+        if first.kind == second.kind == "index":
+            return (first.text, second.text), "index"
+        return (self._as_real(one, first), self._as_real(other, second)), "real"
 
     def _real(self, node: ast.expr) -> str:
-        term = self.term(node)
+        return self._as_real(node, self.term(node))
+
+    def _as_real(self, node: ast.expr, term: Term) -> str:
         if term.kind == "real":
             return term.text
         match node:

@@ -21,6 +21,10 @@ __all__ = ["StageKernel", "kernel_for"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DTYPES = {"f", "d"}
+MOST_SCRATCH_BYTES = 1 << 23
+"""What statements pass to each other has to stay in the caches."""
+MOST_STATEMENTS = 50
+"""With more, compilers take seconds."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,10 @@ class StageKernel:
     def _constants(self) -> tuple[Any, Any]:
         return _integers(self.extents), _integers(self.strides)
 
+    @cached_property
+    def _entry(self) -> Any:
+        return remembered(_Built)[self.source.text()]
+
     def run(
         self,
         operands: Mapping[str, Sequence[Array | None]],
@@ -58,8 +66,7 @@ class StageKernel:
             ProgramError: if a body or reduction has no equivalent in C.
             BuildError: if the stage cannot be compiled.
         """
-        loops = self.source.loops
-        entry = remembered(_Built)[self.source]
+        loops, entry = self.source.loops, self._entry
         addresses = [a.ctypes.data for a in _arrays(loops, operands, outs)]
         begin = [0] * loops.n_loops
         for result, values in first.items():
@@ -85,14 +92,19 @@ def kernel_for(
 ) -> StageKernel | None:
     """The kernel for a stage with arrays of these strides; it is not compiled yet.
 
-    None for arrays of several dtypes, of others than real numbers, and without entries.
+    None for arrays of several dtypes, of others than real numbers, without entries or
+    not aligned, and for stages that are too long or pass too much from statement to
+    statement.
 
     Args:
         operands, outs: as for :meth:`StageKernel.run`.
         dtypes: of all operands and results.
     """
     dtype, *others = {*dtypes.values()}
-    loops = None if others or dtype.char not in DTYPES else loops_of(stage)
+    is_long = len(stage.statements) > MOST_STATEMENTS
+    if others or dtype.char not in DTYPES or is_long:
+        return None
+    loops = loops_of(stage)
     if loops is None:
         return None
     arrays = _arrays(loops, operands, outs)
@@ -123,10 +135,12 @@ def _kernel(
     ]
     vector = max(extents, key=lambda k: (sum(one.get(k) == 1 for one in strides), k))
     contiguous = tuple(one.get(vector) == 1 for one in strides)
+    source = Source(loops, dtype, vector, contiguous)
+    ordered = tuple(extents[k] for k in range(loops.n_loops))
+    if source.scratch_entries(ordered) * dtype.itemsize > MOST_SCRATCH_BYTES:
+        return None
     return StageKernel(
-        Source(loops, dtype, vector, contiguous),
-        tuple(extents[k] for k in range(loops.n_loops)),
-        tuple(n for one in strides for n in one.values()),
+        source, ordered, tuple(n for one in strides for n in one.values())
     )
 
 
@@ -149,19 +163,19 @@ def _integers(values: Sequence[int]) -> Any:
     return (ctypes.c_int64 * len(values))(*values)
 
 
-class _Built(dict[Source, Any]):
-    """Entry points of compiled stages."""
+class _Built(dict[str, Any]):
+    """Entry points of compiled stages, by their source."""
 
-    def __missing__(self, source: Source) -> Any:
-        return self.setdefault(source, _built(source))
+    def __missing__(self, text: str) -> Any:
+        return self.setdefault(text, _built(text))
 
 
-def _built(source: Source) -> Any:
+def _built(text: str) -> Any:
     from feinsum.targets.host.compiler import find_compiler  # plans are read without it
     from feinsum.targets.host.library import load
 
-    text, compiler = source.text(), find_compiler()
-    flags = (*compiler.flags, "-fopenmp-simd")
+    compiler = find_compiler()
+    flags = (*compiler.flags, "-fopenmp-simd", "-fwrapv")
     if compiler.is_clang and platform.machine() == "x86_64":
         flags = (*flags, "-fveclib=libmvec")
     try:

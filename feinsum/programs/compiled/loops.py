@@ -88,7 +88,7 @@ class Loops:
 
 @lru_cache(maxsize=256)
 def loops_of(stage: Stage) -> Loops | None:
-    """The loops of a stage; None if an index of a statement is in two of its axes.
+    """The loops of a stage; None if a result is a diagonal, or indices are equal.
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program

@@ -156,7 +156,9 @@ class _Writer:
                 yield f"static inline R combine_{k}(R a, R b) {{ return {joined}; }}"
 
     def _joined(self, one: Statement) -> str:
-        known = _REDUCTIONS.get(one.reduction, one.reduction)
+        known = _REDUCTIONS.get(one.reduction)
+        if known is None:  # the neutral element of others is only sampled
+            raise ProgramError(f"{one.reduction!r} has no equivalent in C")
         names = {name: Term(name, "real") for name in "ab"}
         return c_expression(known, names, self.source.dtype.itemsize)
 
@@ -331,8 +333,6 @@ class _Writer:
 
     def _neutral(self, one: Statement) -> str:
         value = neutral_of(one.reduction, self.source.dtype)
-        if value is None:
-            raise ProgramError(f"the neutral element of {one.reduction!r} is unknown")
         if np.isinf(value):
             return "-INFINITY" if value < 0 else "INFINITY"
         return repr(float(value))
