@@ -42,6 +42,8 @@ class SizedEinsum(BatchedEinsum):
 
     at_run_time: frozenset[str] = frozenset()
 
+    __hash__ = BatchedEinsum.__hash__
+
 
 @dataclass(frozen=True)
 class Gpu:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy import ndarray
@@ -34,29 +34,26 @@ if TYPE_CHECKING:
 __all__ = ["call_einsum", "prepare_call"]
 
 
+class _Options(TypedDict, total=False):
+    device: str | None
+    database: Database
+    policy: Policy | None
+    on_miss: OnMiss
+    effort: Effort | None
+
+
 @overload
 def call_einsum(
     subscripts: str,
     *operands: NDArray[Any],
-    device: str | None = None,
-    database: Database = None,
-    policy: Policy | None = None,
-    on_miss: OnMiss = "return",
-    effort: Effort | None = None,
     out: NDArray[Any] | None = None,
+    **options: Unpack[_Options],
 ) -> NDArray[Any]: ...
 
 
 @overload
 def call_einsum(
-    subscripts: str,
-    *operands: Any,
-    device: str | None = None,
-    database: Database = None,
-    policy: Policy | None = None,
-    on_miss: OnMiss = "return",
-    effort: Effort | None = None,
-    out: Any = None,
+    subscripts: str, *operands: Any, out: Any = None, **options: Unpack[_Options]
 ) -> Any: ...
 
 

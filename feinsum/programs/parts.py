@@ -34,12 +34,10 @@ SHARE_BYTES, SHARES = 1 << 22, 4
 another.
 """
 N_TURNS, CLEAR = 3, 1.5
-"""Measurements of a stage each way; one is enough for a kernel that is this many times
-as fast.
-"""
+"""Timed runs of a stage each way, and the speedup with which a kernel wins at once."""
 LEAST_S = 0.005
-"""Seconds that a stage has to take before it is compiled. Programs are run many times,
-so that is less than the 0.2 s of a compiler.
+"""Seconds that a stage takes before it is compiled: fewer than a compiler's 0.2 s, since
+programs are run many times.
 """
 
 

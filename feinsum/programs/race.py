@@ -1,8 +1,8 @@
 """Two ways to compute the same, the faster of which is found while it is used.
 
-The first runs are statement by statement. The other way, a kernel, is built when that
-has taken some time, and its results are compared. Both ways then take
-turns until it is known which is faster.
+The first runs are statement by statement. Once these have taken some time, the other
+way, a kernel, is built, and its results are compared. Both ways then take turns until
+it is known which is faster.
 
 Source: Karlin, Manasse, Rudolph and Sleator 1988 (when to rent, when to buy).
 """
@@ -45,10 +45,10 @@ class Race(Generic[T]):
 
     Attributes:
         build: builds the kernel, a function of what is given to a run.
-        least_s: how long runs statement by statement take before the kernel is built.
+        least_s: seconds of runs statement by statement before the kernel is built.
         copied: copies what is given, if either way overwrites it.
         n_turns: timed runs of each way before one is chosen.
-        clear: how many times as fast a kernel is that needs no more of them.
+        clear: the speedup with which a kernel wins at once.
         kernel: the built kernel; None before that, and if it is unusable.
         seconds: times of each way, ``fused`` and ``plain``.
         is_over: whether the better way is known.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 
 from feinsum.calling.kernel_cache import Calls, clear_call_cache
 from feinsum.errors import ProgramError
-from feinsum.memory import remembered
+from feinsum.memory import fresh_memory, remembered
 from feinsum.programs import evaluate_program, program, run_program
 from feinsum.programs import local as local_engine
 from feinsum.programs import parts as parts_module
+from feinsum.programs.compiled import kernel as kernel_module
 from feinsum.programs.compiled.expression import Term, c_expression
 from feinsum.programs.parts import Part
 from feinsum.programs.race import Race
@@ -29,36 +31,39 @@ WIDE = 150
 
 @pytest.fixture
 def compared(monkeypatch):
-    """Every part by both ways; counts those that were compiled."""
+    """What every part of a program was computed to: stage, by its kernel, by numpy."""
     found = []
 
     def compute(part: Part) -> None:
-        kernel = part.kernel
+        kernel, other = part.kernel, part.copied()
+        results = part.evaluate()
         if kernel is None:
-            part.evaluate()
             return
-        other = part.copied()
         try:
             kernel.source.text()
         except ProgramError:
-            part.evaluate()
             return
-        results, right = other.run(), part.evaluate()
-        tolerance = 1e-4 if kernel.source.dtype.char == "f" else 1e-10
-        for name, expected in right.items():
-            np.testing.assert_allclose(
-                results[name], expected, tolerance, tolerance, equal_nan=True
-            )
-        found.append(part.stage)
+        right = {name: result.copy() for name, result in results.items()}
+        found.append((part.stage, other.run(), right))
 
     monkeypatch.setattr(local_engine, "compute", compute)
     return found
+
+
+def assert_equal(compared):
+    for _, results, right in compared:
+        for name, expected in right.items():
+            tolerance = 1e-4 if expected.dtype.char == "f" else 1e-10
+            np.testing.assert_allclose(
+                results[name], expected, tolerance, tolerance, equal_nan=True
+            )
 
 
 @pytest.mark.parametrize("seed", spread(range(48), 12))
 def test_random_programs(seed, compared):
     built = random_program(random.Random(seed), 2 + seed % 5)
     run_program(built, numbers(built, seed))
+    assert_equal(compared)
 
 
 def assert_compiled(p, compared, **sizes):
@@ -67,7 +72,8 @@ def assert_compiled(p, compared, **sizes):
     n_stages = sum(not stage.is_contraction for stage in stages_of(built))
     arrays = numbers(built, **sizes)
     run_program(built, {x.name: arrays[x.name].astype(x.dtype) for x in built.inputs})
-    assert len({*compared}) == n_stages
+    assert_equal(compared)
+    assert len({stage for stage, *_ in compared}) == n_stages
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -107,6 +113,7 @@ def test_no_number_goes_through_reductions_as_in_numpy(compared):
     values = np.random.default_rng(0).normal(size=(4, WIDE))
     values[0, 3], values[1, WIDE - 1], values[2, 70] = np.nan, np.nan, -np.inf
     run_program(p.build(), {"X": values})
+    assert_equal(compared)
     assert compared
 
 
@@ -116,6 +123,7 @@ def test_turned_and_strided_arrays(compared):
     p.map("x0*x1 - exp(x1)", X, Y)
     values = np.random.default_rng(0).normal(size=(80, 2 * WIDE))
     run_program(p.build(), {"X": values[::2, ::2].T, "Y": values[40:, WIDE:].T})
+    assert_equal(compared)
     assert compared
 
 
@@ -271,3 +279,27 @@ def test_results_of_no_values_and_of_one():
     last = p.map("2*x0", p.map("x0 + 1", folded))
     found = run_program(p.build(), {"X": np.ones((4, 1))})[last.name]
     assert found.tolist() == [4.0] * 4
+
+
+def test_one_source_for_any_sizes_and_names():
+    """So the number of compiled stages is bounded by that of different ones."""
+    with fresh_memory():
+        for n in (4, 9, 20):
+            p = program()
+            p.softmax(p.map("exp(x0)", p.input(f"X{n}", (n, n + 3))))
+            built = p.build()
+            results = dict.fromkeys(built.outputs, np.empty((n, n + 3)))
+            (stage,) = stages_of(built)
+            part_of(stage, numbers(built), results).run()
+        assert len(remembered(kernel_module._Built)) == 1
+
+
+def test_functions_without_vectors_are_called_one_by_one():
+    """Libmvec has no lgamma: a library that lacks a function is like that."""
+    p = program()
+    p.map("exp(x0)", p.input("X", (4, 50)))
+    built = p.build()
+    (stage,) = stages_of(built)
+    outs = {name: np.empty((4, 50)) for name in built.outputs}
+    text = part_of(stage, numbers(built), outs).kernel.source.text()
+    assert kernel_module._built(re.sub(r"\bexp\b", "lgamma", text)) is not None

@@ -191,28 +191,31 @@ class _Writer:
 
     def _statement(self, one: Statement) -> list[str]:
         """One statement, within the shared loops."""
-        inner, reduced = self.loops.inner(one), self.loops.reduced(one)
-        vector = self.source.vector
-        outer = [k for k in inner if k != vector]
-        if reduced:
-            rest = [k for k in reduced if k != vector]
-            if vector in reduced:
-                lines = self._along_sum(one, rest)
-            elif self.source.is_shared:
-                lines = self._lanes_of_sums(one, rest)
-            elif vector in inner:
-                lines = self._in_blocks(self._lanes_of_sums(one, rest))
-            else:
-                lines = self._scalar_sum(one, rest)
-        elif self.source.is_shared:
-            lines = _lane_loop("n_lanes", self._stored(one, self._value(one)))
-        elif vector in inner:
-            lines = self._loop(vector, self._stored(one, self._value(one)), True)
-        else:
-            lines = self._stored(one, self._value(one))
-        for k in reversed(outer):
-            lines = self._loop(k, lines)
+        lines = self._sum(one) if one.reduced_indices else self._map(one)
+        for k in reversed(self.loops.inner(one)):
+            lines = lines if k == self.source.vector else self._loop(k, lines)
         return ["{", *lines, "}"]
+
+    def _map(self, one: Statement) -> list[str]:
+        """At one value of all loops but that of the vectors."""
+        lines, vector = self._stored(one, self._value(one)), self.source.vector
+        if self.source.is_shared:
+            return _lane_loop("n_lanes", lines)
+        if vector in self.loops.inner(one):
+            return self._loop(vector, lines, is_vector=True)
+        return lines
+
+    def _sum(self, one: Statement) -> list[str]:
+        """Likewise."""
+        reduced, vector = self.loops.reduced(one), self.source.vector
+        rest = [k for k in reduced if k != vector]
+        if vector in reduced:
+            return self._along_sum(one, rest)
+        if self.source.is_shared:
+            return self._lanes_of_sums(one, rest)
+        if vector in self.loops.inner(one):
+            return self._in_blocks(self._lanes_of_sums(one, rest))
+        return self._scalar_sum(one, rest)
 
     def _scalar_sum(self, one: Statement, rest: Sequence[int]) -> list[str]:
         name = f"combine_{self._number(one.result)}"
