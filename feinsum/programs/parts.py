@@ -36,7 +36,7 @@ another.
 N_TURNS, CLEAR = 3, 1.5
 """Timed runs of a stage each way, and the speedup with which a kernel wins at once."""
 LEAST_S = 0.005
-"""Seconds that a stage takes before it is compiled: fewer than a compiler's 0.2 s, since
+"""Seconds that a stage takes before it is compiled: less than the compiler, since
 programs are run many times.
 """
 
