@@ -17,8 +17,11 @@ MUTANTS := $(VENV)/.installed-mutants
 # Options of the experiments, as in: make bench-tccg ARGS="--only abc- --tune 20"
 ARGS ?=
 
-# Where the wheels for a GPU machine are collected (some GB, because of CUDA).
+# The wheels for a GPU machine: where they are collected, of what, and by what Python,
+# whose version is that of the machine. Otherwise nauty is compiled for this processor.
 WHEELS ?= .cache/gpu-wheels
+WHEELS_OF ?= .[cli]
+PORTABLE := $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v2)
 
 .PHONY: help install install-intel install-nginx demo bench-canonical bench-retrieve \
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
@@ -102,9 +105,10 @@ bench-storage: $(INSTALLED) ## bytes of a fact in each kind of database; ARGS=..
 bench-cache-hits: $(INSTALLED) ## simulate who answers a million builds a day; ARGS=...
 	@$(RUN) benchmarks/cache_hits.py $(ARGS)
 
-gpu-wheels: $(INSTALLED) ## wheels for benchmarks/gpu.sh on a machine without network; WHEELS=...
-	@$(RUN) -m pip wheel --quiet --wheel-dir $(WHEELS) --constraint constraints.txt \
-		'.[cli,opencl,plots]' 'jax[cuda12]'
+gpu-wheels:      ## wheels for benchmarks/gpu.sh on a machine without network; WHEELS=... PYTHON=...
+	@CFLAGS="$(PORTABLE)" $(PYTHON) -m pip wheel --quiet --no-cache-dir \
+		--wheel-dir $(WHEELS) --constraint constraints.txt $(WHEELS_OF)
+	@du -sh $(WHEELS)
 
 bench-bandwidth: $(INSTALLED) ## einsums bound by memory bandwidth against the triad
 	@$(RUN) benchmarks/bandwidth.py $(ARGS)

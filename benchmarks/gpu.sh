@@ -1,36 +1,101 @@
 #!/usr/bin/env bash
 # The experiments on a GPU:
-#   benchmarks/gpu.sh FOLDER...              with CUDA, of trials and contests
-#   benchmarks/gpu.sh [WHEELS] [OPTION...]   with OpenCL
+#   benchmarks/gpu.sh cuda [WHEELS] [FOLDER...]     with CUDA
+#   benchmarks/gpu.sh opencl [WHEELS] [OPTION...]   with OpenCL
 #
-# FOLDER   trials of `feinsum tune --export`, or a contest of
-#          `python -m benchmarks.gpu.making`. They need Python, numpy and CuPy, and a
-#          contest JAX and torch. What is in their files of results is not run again.
-# WHEELS   a folder of wheels, as `make gpu-wheels` collects them: everything is installed
+# WHEELS   a folder of wheels, as `make gpu-wheels` collects them: feinsum is installed
 #          from there, and from nowhere else. Without it nothing is installed.
+# FOLDER   a contest of `python -m benchmarks.gpu.making`, or trials of `feinsum tune
+#          --export`: they need Python, numpy and CuPy, and a contest JAX and torch.
+#          Then come calls of the everyday suite, if feinsum is installed. What is in
+#          the files of results is not run again.
 # OPTION   handed on to `python -m benchmarks.experiments`, such as --only gradient.
 #
-# BUDGET   seconds for all folders together; 500 by default.
+# BUDGET   seconds for all that runs with CUDA; 520 by default.
+# CALLS    seconds of them for calls of the everyday suite; 130 by default, 0 for none.
 # PYTHON   the interpreter; python3 by default.
-# OUT      where the JSON files and the pictures are written; .cache/gpu by default.
+# OUT      where results, JSON files and pictures are written; .cache/gpu by default.
 # DEVICE   a part of the name of the GPU; the first one that OpenCL lists by default.
 # JAX_PLATFORMS  where JAX runs; by default CUDA if it is there, else the CPU.
 #
 # Exit codes: 0 done; 1 an experiment or the installation failed, or the time ran out;
-# 2 bad usage; 3 there is no GPU with an OpenCL driver.
+# 2 bad usage; 3 there is no GPU.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly PYTHON=${PYTHON:-python3} OUT=${OUT:-.cache/gpu} NO_GPU=3
+readonly CALLS=${CALLS:-130} REPORT_S=10
 
 say() { echo "gpu.sh: $*" >&2; }
+
+refuse() {
+    say "$*"
+    exit 2
+}
 
 install_from() {
     local pip=("$PYTHON" -m pip install --quiet --no-index --find-links "$1")
     say "installing from $1"
-    "${pip[@]}" 'feinsum[cli,opencl,plots]' jax
-    "${pip[@]}" 'jax[cuda12]' || say "no wheels of JAX for CUDA: it will run on the CPU"
+    "${pip[@]}" "feinsum[$2]"
+}
+
+has_wheels() { compgen -G "$1/*.whl" > /dev/null; }
+
+has_cutensor() {
+    "$PYTHON" -c 'from cupy_backends.cuda.libs import cutensor
+assert cutensor.get_version() > 0' 2> /dev/null
+}
+
+script_of() {
+    local name
+    for name in contest.py runner.py; do
+        [[ ! -e $1/$name ]] || { echo "$1/$name"; return; }
+    done
+}
+
+run_cuda() {
+    local end=$((SECONDS + ${BUDGET:-520})) code=0 calls=$CALLS folder results=()
+    if [[ $# -gt 0 ]] && has_wheels "$1"; then
+        install_from "$1" cli
+        shift
+    fi
+    for folder; do
+        [[ -n $(script_of "$folder") ]] ||
+            refuse "neither wheels, nor a contest, nor trials: $folder"
+    done
+    "$PYTHON" -c 'import cupy; cupy.cuda.runtime.getDeviceProperties(0)' 2> /dev/null || {
+        say "CuPy finds no GPU here; nothing is run"
+        exit "$NO_GPU"
+    }
+    ! has_cutensor || export CUPY_ACCELERATORS=${CUPY_ACCELERATORS:-cub,cutensor}
+    [[ $calls -eq 0 ]] || "$PYTHON" -c 'import feinsum' 2> /dev/null || {
+        say "feinsum is not installed: no calls of the everyday suite"
+        calls=0
+    }
+    for folder; do
+        run $((end - SECONDS - calls - REPORT_S)) "$(script_of "$folder")" || code=1
+        [[ ! -e $folder/contest.jsonl ]] || results+=("$folder/contest.jsonl")
+    done
+    if [[ $calls -gt 0 ]]; then
+        run $((end - SECONDS - REPORT_S)) \
+            -m benchmarks.gpu.everyday --out "$OUT/everyday.jsonl" || code=1
+        results+=("$OUT/everyday.jsonl")
+    fi
+    if [[ ${#results[@]} -gt 0 ]]; then
+        "$PYTHON" -m benchmarks.gpu.report "$OUT" "${results[@]}" || code=1
+        say "written: $OUT"
+    fi
+    exit "$code"
+}
+
+# a script or a module for some seconds; the report has its table
+run() {
+    local seconds=$1
+    shift
+    [[ $seconds -gt 0 ]] || { say "no time for $*"; return 1; }
+    say "$*: at most $seconds s"
+    "$PYTHON" "$@" --budget "$seconds" > /dev/null
 }
 
 jax_platforms() {
@@ -44,34 +109,13 @@ except Exception:
 PY
 }
 
-run_folders() {
-    local end=$((SECONDS + ${BUDGET:-500})) code=0 folder script
-    # By default JAX takes most of the memory of the GPU, and others are left without.
-    export XLA_PYTHON_CLIENT_PREALLOCATE=false
-    for folder; do
-        script=$folder/runner.py
-        [[ -e $folder/contest.py ]] && script=$folder/contest.py
-        [[ -e $script ]] || { say "neither trials nor a contest: $folder"; exit 2; }
-    done
-    for folder; do
-        script=$folder/runner.py
-        [[ -e $folder/contest.py ]] && script=$folder/contest.py
-        say "$script, $((end - SECONDS)) s left"
-        "$PYTHON" "$script" --budget $((end - SECONDS)) || code=1
-    done
-    exit "$code"
-}
-
-main() {
-    [[ $# -eq 0 || ! -e $1/bundle.json ]] || run_folders "$@"
+run_opencl() {
     if [[ $# -gt 0 && $1 != --* ]]; then
-        [[ -d $1 ]] || { say "no folder of wheels: $1"; exit 2; }
-        install_from "$1"
+        has_wheels "$1" || refuse "no folder of wheels: $1"
+        install_from "$1" cli,opencl,plots
         shift
     fi
-    export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
-    mkdir -p "$OUT"
-    local gpu code=0
+    local gpu code=0 suite
     gpu=$("$PYTHON" benchmarks/opencl_facts.py "${DEVICE:-}" 2> "$OUT/opencl.txt") ||
         code=$?
     cat "$OUT/opencl.txt" >&2
@@ -79,8 +123,6 @@ main() {
         [[ $code -ne $NO_GPU ]] || say "no GPU has an OpenCL driver here; nothing is run"
         exit "$code"
     fi
-    # By default JAX takes most of the memory of the GPU, and OpenCL is left without.
-    export XLA_PYTHON_CLIENT_PREALLOCATE=false
     export JAX_PLATFORMS=${JAX_PLATFORMS:-$(jax_platforms)}
     say "running on $gpu; JAX on $JAX_PLATFORMS"
     for suite in dgfem tccg; do
@@ -91,6 +133,19 @@ main() {
     "$PYTHON" -m feinsum.cli roofline --device "$gpu" --measure \
         --png "$OUT/roofline.png" --json > "$OUT/roofline.json"
     say "written: $OUT"
+}
+
+main() {
+    local mode=${1:-}
+    [[ $mode == cuda || $mode == opencl ]] || refuse "expected cuda or opencl, got '$mode'"
+    shift
+    mkdir -p "$OUT"
+    export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+    # By default JAX takes most of the memory of the GPU, and others are left without.
+    export XLA_PYTHON_CLIENT_PREALLOCATE=false
+    # torch.compile starts so many processes for each of ours.
+    export TORCHINDUCTOR_COMPILE_THREADS=${TORCHINDUCTOR_COMPILE_THREADS:-2}
+    "run_$mode" "$@"
 }
 
 main "$@"

@@ -2,10 +2,11 @@
 
 python3 contest.py [--budget SECONDS] [--out contest.jsonl] [--without RIVAL]
 
-It stands beside ``runner.py`` and ``bundle.json``, and needs numpy, CuPy, and what it
-compares with: JAX and torch. Several processes prepare entries, one at a time has the
-GPU, and a crash costs one entry. Entries in the file of results are skipped. All arrays
-are on the GPU before anything is timed.
+It stands beside ``runner.py``, ``report.py`` and ``bundle.json``, and needs numpy,
+CuPy, and what it compares with: JAX and torch. Several processes prepare entries, one
+at a time has the GPU, and a crash costs one entry. Entries in the file of results are
+skipped, so the same command goes on where it was stopped. All arrays are on the GPU
+before anything is timed.
 
 A contender is called as often as fits some milliseconds, and then waited for: the work
 of the host counts if it takes longer than that of the GPU. ``device_s`` is the time of
@@ -15,16 +16,17 @@ our kernel alone, between two events.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
@@ -33,7 +35,8 @@ PREFIX = "given_"
 ROUNDS = 7
 TURN_S = 4e-3
 """For which a contender is called in its turn, and once at least."""
-OURS = "feinsum"
+MOST_STARTS = 2
+"""Of an entry: what ended its process twice, or did not end in time, is given up."""
 
 
 def main() -> int:
@@ -45,7 +48,8 @@ def main() -> int:
     options.end = time.time() + options.budget
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda k: keep_working(bundle, k, options), range(options.jobs)))
-    print(table(options.out))
+    report = beside("report")
+    print(report.text(report.measurements(read(options.out))))
     return 1 if missing(bundle, options) else 0
 
 
@@ -56,36 +60,100 @@ def keep_working(bundle: Any, k: int, options: argparse.Namespace) -> None:
                "--out", options.out, "--end", options.end]  # fmt: skip
     command += [x for rival in options.without for x in ("--without", rival)]
     while missing(bundle, options) and time.time() < options.end:
-        left = options.end - time.time()
+        left, begun = options.end - time.time(), len(said(bundle, options))
         try:
             subprocess.run(list(map(str, command)), timeout=left + 10, check=False)
         except subprocess.TimeoutExpired:
             return
+        if len(said(bundle, options)) == begun:
+            return  # no process gets as far as an entry
 
 
 def missing(bundle: Any, options: argparse.Namespace) -> list[int]:
-    """The entries that have not been started yet: of one process, or of all."""
-    done = {line["name"] for line in read(options.out)}
+    """The entries that have no result yet: of one process, or of all."""
+    lines = said(bundle, options)
+    done = {line["name"] for line in lines if "seconds" in line}
+    starts = Counter(line["name"] for line in lines if "seconds" not in line)
+    done |= {name for name, n in starts.items() if n >= MOST_STARTS}
+    own = shared_out(bundle, options)
+    return [k for k in own if bundle["workloads"][k]["name"] not in done]
+
+
+def shared_out(bundle: Any, options: argparse.Namespace) -> range:
+    """The entries of one process, or of all."""
     entries = range(len(bundle["workloads"]))
-    if options.worker is not None:
-        entries = entries[options.worker :: options.jobs]
-    return [k for k in entries if bundle["workloads"][k]["name"] not in done]
+    return (
+        entries if options.worker is None else entries[options.worker :: options.jobs]
+    )
+
+
+def said(bundle: Any, options: argparse.Namespace) -> list[Any]:
+    """What the file of results has of these entries."""
+    names = {bundle["workloads"][k]["name"] for k in shared_out(bundle, options)}
+    return [line for line in read(options.out) if line["name"] in names]
 
 
 def work(bundle: Any, options: argparse.Namespace) -> None:
-    runner = importlib.import_module("runner")
+    runner = beside("runner")
     gpu = runner.Gpu(bundle, Path(options.out))
+    rivals = [name for name in RIVALS if name not in options.without]
+    _tune_alone(gpu)
+    _warm_up(gpu, rivals)
     for k in missing(bundle, options):
         if time.time() > options.end:
             return
         say(options.out, {"name": bundle["workloads"][k]["name"]})
         run_entry(runner, gpu, bundle, k, options)
+        _free(gpu)
+
+
+def beside(name: str) -> Any:
+    """A module of this folder."""
+    return importlib.import_module(name)
 
 
 def read(path: str) -> list[Any]:
-    if not Path(path).exists():
-        return []
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+    lines: list[Any] = beside("report").read(path)
+    return lines
+
+
+def _warm_up(gpu: Any, rivals: Iterable[str]) -> None:
+    """Have libraries load and compile once, which takes them up to half a minute."""
+    import numpy as np
+
+    affine = {"kind": "Affine", "name": "a", "scale": "s", "shift": "t", "at": (2, 1)}
+    rows, square = [[affine, {"kind": "Plain", "name": "b"}]], np.ones((8, 8))
+    workload = {"subscripts": "ij,jk->ik", "rows": rows}
+    values = {name: gpu.cupy.asarray(square) for name in "ab"}
+    for rival in rivals:
+        with contextlib.suppress(Exception):  # entries say why a rival does not run
+            call, finish = RIVALS[rival](workload, {**values, "s": 2.0, "t": 1.0})
+            finish(call())
+
+
+def _tune_alone(gpu: Any) -> None:
+    """Let torch.compile try kernels while no other process has the GPU.
+
+    It compiles outside of its turn, since that takes most of the time.
+    """
+    try:
+        from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+    except ImportError:
+        return
+    tried = CachingAutotuner.autotune_to_one_config
+
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        with gpu.turn():
+            return tried(*args, **kwargs)
+
+    CachingAutotuner.autotune_to_one_config = alone
+
+
+def _free(gpu: Any) -> None:
+    """Leave the memory of the GPU to others."""
+    gpu.cupy.get_default_memory_pool().free_all_blocks()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
 
 
 def say(path: str, line: Any) -> None:
@@ -114,7 +182,7 @@ def run_entry(
     if kernels:
         seconds, found["spec"], best = min(kernels, key=lambda kernel: kernel[0])
         found["device_s"] = seconds
-        calls[OURS] = (
+        calls[beside("report").OURS] = (
             lambda: [launch() for launch in best],
             lambda _: gpu.cupy.cuda.get_current_stream().synchronize(),
         )
@@ -127,7 +195,8 @@ def run_entry(
         if name in options.without:
             continue
         try:
-            with gpu.turn():  # compilers try kernels on the GPU, too
+            # XLA tries kernels while it compiles; see _tune_alone for torch.compile
+            with contextlib.nullcontext() if name == COMPILED else gpu.turn():
                 call, finish = prepare(workload, values)
                 off = _error(workload, call, finish)
             found.setdefault("errors", {})[name] = off
@@ -183,7 +252,7 @@ def _host(result: Any) -> Any:
 
 def evaluation(workload: Any, xp: Any, einsum: Any) -> Callable[[Any], list[Any]]:
     """The entry as a user writes it in an array library: a function of the values."""
-    functions = importlib.import_module("functions")
+    functions = beside("functions")
     rows = [[_function(functions, f) for f in row] for row in workload["rows"]]
 
     def evaluate(values: Any) -> list[Any]:
@@ -203,13 +272,18 @@ def _function(functions: Any, document: Mapping[str, Any]) -> Any:
 
 
 def jax(workload: Any, values: Mapping[str, Any]) -> Any:
-    """The whole evaluation, jitted; scalars are arguments."""
+    """The whole evaluation, jitted; scalars are arguments.
+
+    Single precision is single, as with the others: by default, JAX multiplies numbers
+    of 10 bits on such GPUs.
+    """
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import cupy
     import jax
     from jax import numpy as jnp
 
     jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_default_matmul_precision", "highest")
     given = {
         name: jnp.from_dlpack(value)
         if isinstance(value, cupy.ndarray)
@@ -247,6 +321,7 @@ def torch_compile(workload: Any, values: Mapping[str, Any]) -> Any:
     """The whole evaluation as one function."""
     import torch
 
+    torch.compiler.reset()  # it refuses to compile one function for many shapes
     given = _tensors(values)
     whole = torch.compile(
         evaluation(workload, torch, torch.einsum), fullgraph=True, dynamic=False
@@ -268,27 +343,7 @@ def cupy(workload: Any, values: Mapping[str, Any]) -> Any:
 
 
 RIVALS = {"jax": jax, "torch": torch, "torch.compile": torch_compile, "cupy": cupy}
-
-
-def table(path: str) -> str:
-    """A line for each entry: seconds of ours, and its speed over each rival's."""
-    lines = []
-    for found in read(path):
-        if "seconds" not in found:
-            continue
-        seconds = {name: median(s) for name, s in found["seconds"].items()}
-        ours = seconds.get(OURS)
-        if ours is None:
-            lines.append(f"{found['name']:28} failed")
-            continue
-        ratios = " ".join(f"{seconds[r] / ours:6.2f}" if r in seconds else "     -"
-                          for r in RIVALS)  # fmt: skip
-        lines.append(
-            f"{found['name']:28} {ours * 1e6:9.1f} us {found['device_s'] * 1e6:9.1f} "
-            f"{found['flops'] / ours / 1e12:6.2f} TFLOP/s "
-            f"{found['entry_bytes'] / ours / 1e12:5.2f} TB/s  {ratios}"
-        )
-    return "\n".join(lines)
+COMPILED = "torch.compile"
 
 
 def _options() -> argparse.Namespace:

@@ -18,10 +18,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import geometric_mean, median
 from typing import Any
 
 import cupy
@@ -30,13 +29,15 @@ import numpy as np
 import feinsum
 from benchmarks.experiments import functions
 from benchmarks.experiments.entries import Entry, everyday
-from benchmarks.gpu import contest
+from benchmarks.gpu import contest, report
+from benchmarks.gpu.report import OURS
 from feinsum.calling.kernel_cache import Calls
 from feinsum.memory import remembered
 from feinsum.records import InMemoryStore
 from feinsum.targets.cuda.cupy_session import CupySession
 
-sys.path.insert(0, str(Path(functions.__file__).parent))  # as beside a contest
+for module in (functions, report):  # as beside a contest
+    sys.path.insert(0, str(Path(str(module.__file__)).parent))
 
 WITHOUT = "torch.compile"
 """It takes seconds for each entry."""
@@ -78,7 +79,7 @@ def work(options: argparse.Namespace) -> None:
     logger = logging.getLogger("feinsum.calling.gpu_building")
     logger.setLevel(logging.DEBUG)
     logger.addHandler(messages)
-    done = {line["name"] for line in contest.read(options.out)}
+    done = {line["name"] for line in report.read(options.out)}
     entries = [e for e in everyday() if e.group in options.sizes]
     entries.sort(key=lambda entry: entry.footprint_bytes)
     store, built = InMemoryStore(), []
@@ -153,7 +154,7 @@ def values_of(entry: Entry) -> dict[str, Any]:
 
 
 def prepared(entry: Entry, store: InMemoryStore) -> tuple[dict[str, Any], Any]:
-    """The contenders, and what is known of them: how far our result is from CuPy's."""
+    """The contenders, and what is known of them: how far results are from CuPy's."""
     values = values_of(entry)
     operands = [values[f.name] for row in entry.rows for f in row]
     stream = cupy.cuda.get_current_stream()
@@ -162,7 +163,7 @@ def prepared(entry: Entry, store: InMemoryStore) -> tuple[dict[str, Any], Any]:
         "subscripts": entry.subscripts,
         "dtype": entry.dtype,
         "flops": entry.flops,
-        "bytes": entry.footprint_bytes,
+        "entry_bytes": entry.footprint_bytes,
     }
 
     def ours() -> Any:
@@ -177,13 +178,22 @@ def prepared(entry: Entry, store: InMemoryStore) -> tuple[dict[str, Any], Any]:
     except feinsum.FeinsumError as error:
         return {}, {**found, "failed": f"{error!r:.300}"}
     found["choice"] = _choice()
-    calls: dict[str, Any] = {contest.OURS: (ours, lambda _: stream.synchronize())}
+    calls: dict[str, Any] = {OURS: (ours, lambda _: stream.synchronize())}
     _add_rivals(calls, entry, values, found)
     if "cupy" in calls:
-        (expected,) = calls["cupy"][0]()
-        scale = float(cupy.abs(expected).max()) or 1.0
-        found["error"] = float(cupy.abs(result - expected).max()) / scale
+        results = {name: call() for name, (call, _) in calls.items() if name != OURS}
+        found["errors"] = _errors({OURS: [result], **results})
     return calls, found
+
+
+def _errors(results: Mapping[str, Any]) -> dict[str, float]:
+    """How far each is from what CuPy has, relative to its largest entry."""
+    (expected,) = results["cupy"]
+    scale = float(cupy.abs(expected).max()) or 1.0
+    return {
+        name: float(cupy.abs(cupy.from_dlpack(result) - expected).max()) / scale
+        for name, (result,) in results.items()
+    }
 
 
 def _choice() -> str:
@@ -232,39 +242,9 @@ def _seconds(call: Any, finish: Any, n: int) -> float:
 
 
 def summary(path: str) -> str:
-    """The ratio of the best rival's time to ours, entry by entry and in the mean."""
-    found = contest.read(path)
-    lines = [f"{one['name']:28} {one['failed']}" for one in found if "failed" in one]
-    found = [one for one in found if "seconds" in one]
-    lines += [_line(one) for one in found]
-    for kind in ("seconds", "one_s"):
-        ratios = [_ratio(one[kind])[1] for one in found]
-        if ratios:
-            lines.append(
-                f"{kind}: {len(ratios)} entries, {geometric_mean(ratios):.2f} in the "
-                f"mean, {sum(ratio < 0.9 for ratio in ratios)} below 0.9, worst "
-                f"{min(ratios):.2f}"
-            )
-    return "\n".join(lines)
-
-
-def _ratio(samples: Mapping[str, Sequence[float]]) -> tuple[float, float, str]:
-    """Our seconds, those of the best rival as a multiple, and its name."""
-    seconds = {name: median(s) for name, s in samples.items()}
-    ours = seconds.pop(contest.OURS)
-    best = min(seconds, key=seconds.__getitem__)
-    return ours, seconds[best] / ours, best
-
-
-def _line(found: Mapping[str, Any]) -> str:
-    ours, ratio, best = _ratio(found["seconds"])
-    one, ratio_of_one, _ = _ratio(found["one_s"])
-    return (
-        f"{found['name']:28} {ours * 1e6:8.1f} us {ratio:5.2f} {best:5} "
-        f"{one * 1e6:8.1f} us {ratio_of_one:5.2f} {found.get('error', np.nan):7.1e} "
-        f"{found['first_s']:5.2f} s {found['second_s']:5.2f} s "
-        f"{found['subscripts']} {found['dtype']} {found['choice']}"
-    )
+    """What calls failed, and what was measured."""
+    lines = report.read(path)
+    return "\n".join([*report.failures(lines), report.text(report.measurements(lines))])
 
 
 def _options() -> argparse.Namespace:

@@ -2,18 +2,20 @@
 
 ``python -m benchmarks.gpu.making FOLDER --after BUNDLE`` writes a bundle like that of
 ``feinsum tune --export``. The operands are the functions of the suites. The candidates
-are predicted recipes and the fastest of bundles that ran on the GPU; ``contest.py``
-beside the runner times them and the rivals.
+are the fastest recipes of bundles that ran on the GPU and of packaged facts, and
+predicted ones; ``contest.py`` beside the runner times them and the rivals.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,9 @@ from rich.progress import Progress
 from benchmarks.experiments import functions
 from benchmarks.experiments.entries import Entry, both_suites
 from benchmarks.experiments.functions import Function
-from benchmarks.gpu import contest
+from benchmarks.gpu import contest, report
 from feinsum.canonical import CanonicalForm, canonicalize
+from feinsum.db.shipped import shipped_facts
 from feinsum.errors import FeinsumError
 from feinsum.ir import generalize
 from feinsum.measure.cases import Case, bare_case
@@ -48,17 +51,21 @@ from feinsum.tune.bundle import (
 from feinsum.tune.bundle_candidates import candidates
 from feinsum.tune.problem import Problem
 
-N_BEST, N_UNMEASURED = 2, 3
-"""Recipes of a workload that take part: measured ones, and the first of a search."""
+N_BEST, N_BESIDE, N_UNMEASURED = 2, 1, 4
+"""Recipes of a workload that take part: measured ones, and the first of a search beside
+them or without any.
+"""
+BESIDE = contest, report, functions
+"""Modules that travel with a contest."""
 
 
 def main() -> None:
     options = _options()
-    known: dict[str, dict[TransformSpec, float]] = {}
+    known = recorded(options.architecture)
     for folder in options.after:
         for key, seconds in results_of(folder).items():
             known.setdefault(key, {}).update(seconds)
-    entries = both_suites(options.only, max_gflop=options.max_gflop)
+    entries = mixed(both_suites(options.only, max_gflop=options.max_gflop))
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("compile", total=len(entries))
         said = write_bundle(
@@ -68,11 +75,32 @@ def main() -> None:
             entries,
             on_workload=lambda n: progress.update(task, completed=n),
         )
-    for module in (contest, functions):
+    for module in BESIDE:
         shutil.copy(str(module.__file__), options.folder)
     print(f"{said.n_candidates} kernels of {said.n_workloads} entries, "
           f"{said.n_bytes / 1e6:.1f} MB, in {options.folder}; "
           f"left out: {dict(said.left_out)}")  # fmt: skip
+
+
+def recorded(architecture: str) -> dict[str, dict[TransformSpec, float]]:
+    """The seconds of recipes in packaged facts of GPUs, by key."""
+    known: dict[str, dict[TransformSpec, float]] = {}
+    for record in shipped_facts().records():
+        if record.environment.device.architecture == architecture:
+            seconds = known.setdefault(str(record.workload), {})
+            seconds[record.spec] = record.measurement.median_s
+    return known
+
+
+def mixed(entries: Sequence[Entry]) -> list[Entry]:
+    """In an order in which every suite is through at the same time."""
+    of_suite = Counter(entry.suite for entry in entries)
+    so_far: Counter[str] = Counter()
+    places = []
+    for entry in entries:
+        places.append((so_far[entry.suite] / of_suite[entry.suite], entry))
+        so_far[entry.suite] += 1
+    return [entry for _, entry in sorted(places, key=itemgetter(0))]
 
 
 def made(
@@ -83,7 +111,8 @@ def made(
     case, maker = posed.case(), Maker(architecture)
     tried = known.get(str(posed.problem.form.key), {})
     best = sorted((s for s in tried if tried[s] < np.inf), key=tried.__getitem__)
-    others = islice(candidates(posed.problem, {}), N_UNMEASURED)
+    n_others = N_BESIDE if best else N_UNMEASURED
+    others = islice(candidates(posed.problem, {}), n_others)
     kernels = []
     for spec in dict.fromkeys((*best[:N_BEST], *others)):
         try:

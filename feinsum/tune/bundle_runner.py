@@ -259,7 +259,7 @@ class Gpu:
         import numpy as np
 
         self.cupy, self.bundle = cupy, bundle["id"]
-        self.lock = out.with_suffix(".lock")
+        self.lock, self.has_turn = out.with_suffix(".lock"), False
         runtime = cupy.cuda.runtime
         has = runtime.getDeviceProperties(0)
         version = runtime.driverGetVersion()
@@ -288,10 +288,20 @@ class Gpu:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """The GPU for this process alone: nothing else is timed or copied meanwhile."""
+        """The GPU for this process alone: nothing else is timed or copied meanwhile.
+
+        Within a turn, another one is the same.
+        """
+        if self.has_turn:
+            yield
+            return
         with self.lock.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
-            yield
+            self.has_turn = True
+            try:
+                yield
+            finally:
+                self.has_turn = False
 
     def kernel(self, candidate: Any, case: Any) -> list[Any]:
         """The launches of a candidate, ready to be made."""

@@ -34,7 +34,7 @@ def call(*arguments, **variables):
 @pytest.mark.skipif(HAS_GPU, reason="there is a GPU, and the experiments take hours")
 def test_without_a_gpu_the_script_says_so_and_runs_nothing(tmp_path):
     """Exit code 3, the facts of every device that there is, no report."""
-    result = call(OUT=str(tmp_path))
+    result = call("opencl", OUT=str(tmp_path))
     assert result.returncode == 3, result.stderr
     assert "no GPU has an OpenCL driver here" in result.stderr
     for device in OPENCL.devices():
@@ -42,12 +42,25 @@ def test_without_a_gpu_the_script_says_so_and_runs_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["opencl.txt"]
 
 
-def test_a_folder_of_wheels_must_be_there(tmp_path):
-    """A folder that is not there is bad usage, before anything is installed."""
-    result = call(str(tmp_path / "wheels"), OUT=str(tmp_path / "out"))
-    assert result.returncode == 2
-    assert "no folder of wheels" in result.stderr
-    assert not list(tmp_path.iterdir())
+def test_folders_must_be_there(tmp_path):
+    """One that is not is bad usage, before anything is installed."""
+    for mode, message in (
+        ("opencl", "no folder of wheels"),
+        ("cuda", "neither wheels, nor a contest, nor trials"),
+        ("metal", "expected cuda or opencl, got 'metal'"),
+    ):
+        result = call(mode, str(tmp_path / "wheels"), OUT=str(tmp_path / "out"))
+        assert result.returncode == 2
+        assert message in result.stderr
+        assert not list((tmp_path / "out").glob("*"))
+
+
+@pytest.mark.skipif(find_spec("cupy") is not None, reason="there is CuPy")
+def test_without_cupy_or_a_gpu_nothing_runs_with_cuda(tmp_path):
+    """Exit code 3, one line."""
+    result = call("cuda", OUT=str(tmp_path))
+    assert result.returncode == 3
+    assert result.stderr == "gpu.sh: CuPy finds no GPU here; nothing is run\n"
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="no shellcheck")

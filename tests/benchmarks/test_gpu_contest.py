@@ -8,13 +8,13 @@ import shutil
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from benchmarks.experiments import functions
 from benchmarks.experiments.entries import both_suites, with_elements
-from benchmarks.gpu import contest, making
+from benchmarks.gpu import contest, making, report
 from feinsum.tune.bundle import read_bundle, write_bundle
 from tests.docs.pages import ROOT
 from tests.targets.cuda.stand_in import needs_nvrtc
@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("contests") / "contest"
     made = write_bundle(folder, "sm_80", partial(making.made, {}, "sm_80"), entries())
     assert made.n_workloads == 3
-    for module in (contest, functions):
+    for module in making.BESIDE:
         shutil.copy(module.__file__, folder)
     return folder
 
@@ -46,9 +46,10 @@ def folder(tmp_path_factory):
 def test_our_kernels_are_right_with_functions_for_operands(folder):
     """Each is verified before it is timed; rivals that are not there are named."""
     environment = {**os.environ, "PYTHONPATH": f"{FAKE}:{ROOT}", "BUDGET": "100",
-                   "PYTHON": sys.executable, "JAX_PLATFORMS": "cpu"}  # fmt: skip
+                   "CALLS": "0", "OUT": str(folder / "out"), "PYTHON": sys.executable,
+                   "JAX_PLATFORMS": "cpu"}  # fmt: skip
     ended = subprocess.run(
-        [str(SCRIPT), str(folder)],
+        [str(SCRIPT), "cuda", str(folder)],
         env=environment,
         capture_output=True,
         text=True,
@@ -56,13 +57,50 @@ def test_our_kernels_are_right_with_functions_for_operands(folder):
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    found = [x for x in contest.read(folder / "contest.jsonl") if "seconds" in x]
+    found = [x for x in report.read(folder / "contest.jsonl") if "seconds" in x]
     assert {x["name"] for x in found} == {e.name for e in entries()}
     for line in found:
         assert line["spec"].startswith("gpu_")
         assert len(line["seconds"]["feinsum"]) == contest.ROUNDS
         assert set(line["refused"]) == set(contest.RIVALS)
     assert "divergence_b1_Ni4" in ended.stdout
+    document = json.loads((folder / "out" / "gpu.json").read_text())
+    assert document["device"]["name"] == found[0]["device"]["name"]
+    assert {x["name"] for x in document["entries"]} == {e.name for e in entries()}
+
+
+def test_entries_without_a_result_are_tried_twice(folder, tmp_path, monkeypatch):
+    """What was ended with its process, or by the end of the time, is run once more."""
+    monkeypatch.syspath_prepend(str(folder))
+    bundle = read_bundle(folder)
+    names = [workload["name"] for workload in bundle["workloads"]]
+    out = tmp_path / "contest.jsonl"
+    options = SimpleNamespace(out=out, worker=None)
+    started = [*names, names[0]]
+    lines = [json.dumps({"name": name}) for name in started]
+    done = json.dumps({"name": names[1], "seconds": {}})
+    out.write_text("\n".join([*lines, done, '{"name": "torn']))
+    assert contest.missing(bundle, options) == [2]
+
+
+def test_a_contest_begins_with_the_recipes_on_record():
+    """The fastest packaged ones, and few that are predicted beside them."""
+    (entry,) = both_suites("^divergence_b1_Ni4$", max_gflop=1e6)
+    posed = making._Posed.of(entry)
+    known = making.recorded("sm_90")[str(posed.problem.form.key)]
+    document = making.made(making.recorded("sm_90"), "sm_90", entry).document
+    specs = [candidate["spec"] for candidate in document["candidates"]]
+    assert specs[0] == str(min(known, key=known.__getitem__))
+    assert len(specs) <= making.N_BEST + making.N_BESIDE
+
+
+def test_no_suite_waits_for_another():
+    """When a suite is half through, so are the others."""
+    mixed = making.mixed(both_suites("", max_gflop=1e6))
+    half = [entry.suite for entry in mixed[: len(mixed) // 2]]
+    for suite in {*half}:
+        n = sum(entry.suite == suite for entry in mixed)
+        assert abs(half.count(suite) - n / 2) <= 1
 
 
 def test_rivals_evaluate_the_entry(folder, monkeypatch):
