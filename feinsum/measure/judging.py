@@ -77,6 +77,7 @@ def judge_recipe(question: Question, opened: OpenDevice) -> Verdict:
     with locked(question.timing_lock, fcntl.LOCK_SH):
         for unit, cases in kernels_to_try(spec, einsum, make_case):
             compiled = compile_kernel(unit, opened)
+            compiled.built.check_figures()
             for case in cases:
                 _verify(compiled, case)
             last = compiled, cases[-1]

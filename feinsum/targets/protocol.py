@@ -78,6 +78,14 @@ class Built(Protocol):
     @property
     def n_launches(self) -> int: ...
 
+    def check_figures(self) -> None:
+        """Refuse a kernel that its compiler's figures show not to be worth a run.
+
+        Raises:
+            BuildError: naming the figures.
+        """
+        ...
+
     def run(self, arguments: Mapping[str, Any], timer: Timer) -> float:
         """Run once, wait for the end, and say how long it took, in seconds.
 

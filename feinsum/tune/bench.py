@@ -218,9 +218,9 @@ class Bench:
     def verified_kernel(self, spec: TransformSpec) -> BoundKernel:
         """The kernel of a recipe, verified at the tuned sizes.
 
-        It is verified on separate arrays, so that it cannot corrupt those of others,
-        and then bound to those of the untransformed kernel. It is kept for the
-        comparison.
+        One that the compiler's figures rule out is not run. It is verified on separate
+        arrays, so that it cannot corrupt those of others, and then bound to those of
+        the untransformed kernel. It is kept for the comparison.
 
         Raises:
             TransformError, BuildError, WrongResultError: what went wrong.
@@ -230,7 +230,9 @@ class Bench:
         case = self.case
         if not suits_device(spec, self.opened.device.kind):
             raise TransformError(f"{spec} is not for devices like {self.opened.device}")
-        kernel = self._bind(apply_spec(spec, case.t_unit, case.nest), case)
+        compiled = compile_kernel(apply_spec(spec, case.t_unit, case.nest), self.opened)
+        compiled.built.check_figures()
+        kernel = compiled.bind(case.arguments)
         self._errors[spec] = self._verify(kernel, case)
         self._kernels[spec] = kernel.sharing(self.baseline)
         return self._kernels[spec]

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from feinsum import array, einsum
+from feinsum import array, canonicalize, einsum
 from feinsum.errors import BuildError
+from feinsum.ir import to_text
+from feinsum.measure import open_device
 from feinsum.measure.gpu_figures import figures_of_starts
-from tests.targets.cuda.stand_in import needs_nvrtc
+from feinsum.measure.judging import judge_recipe
+from feinsum.measure.question import Question
+from feinsum.transforms.gpu import GPU_POINTS
+from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
 from tests.transforms.support import LOOPY_WARNINGS
+
+__all__ = ["stand_in"]
 
 pytestmark = [LOOPY_WARNINGS, needs_nvrtc]
 
@@ -41,3 +48,15 @@ def test_an_architecture_that_is_none_is_refused():
         figures_of_starts(PRODUCT, "volta")
     with pytest.raises(BuildError, match="NVRTC"):
         figures_of_starts(PRODUCT, "sm_10")
+
+
+def test_what_spills_is_not_verified(stand_in, monkeypatch):
+    """A recorded recipe that the compiler's figures rule out is never launched."""
+    monkeypatch.setattr("feinsum.targets.cuda.figures.MOST_SPILLED", -1)
+    opened = open_device("cuda")
+    frame = to_text(canonicalize(PRODUCT).einsum)
+    spec = GPU_POINTS.spec({"block": 64})
+    question = Question(frame, spec, opened.device.id, 1 << 32, {})
+    with pytest.raises(BuildError, match="spills 0 bytes"):
+        judge_recipe(question, opened)
+    assert opened.session.launches == []

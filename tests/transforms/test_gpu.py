@@ -19,6 +19,8 @@ from feinsum.ir import Workload
 from feinsum.measure import compile_kernel, open_device
 from feinsum.measure.gpu_figures import figures_of_recipe
 from feinsum.measure.work_groups import execute_groups
+from feinsum.predict import machine_of
+from feinsum.records import Device
 from feinsum.retrieval.applying import _check_loops
 from feinsum.targets.cuda import CudaTarget
 from feinsum.targets.cuda.code import generated as cuda_code
@@ -38,6 +40,7 @@ from feinsum.transforms.gpu import (
     GPU_SPLIT_SUM,
     GPU_TURNED,
 )
+from feinsum.transforms.gpu import cost as gpu_cost
 from feinsum.transforms.gpu.sides import sides_of
 from feinsum.transforms.primitives.copy_async import AwaitGroups
 from tests.cpus import INTEL, opened
@@ -185,6 +188,9 @@ NEED_CUDA = {
     GPU_OPERATOR_MMA: "takes CUDA and a GPU of sm_80 or newer",
 }
 IDS = [f"{t.name}-{name}-{k}" for k, (t, name, _) in enumerate(CASES)]
+H100 = Device("NVIDIA CUDA C++", "H100", "NVIDIA", "gpu", "sm_90", 132)
+FEW_REGISTERS = 32
+"""Of a work-item; fewer limit no occupancy."""
 EXTENTS = (5, 3, 4, 2)
 """Of the size parameters, for work-groups in numpy; no tile divides them."""
 
@@ -236,6 +242,18 @@ def test_the_code_for_cuda_is_right(transform, name, changes, stand_in):
     extents = [(1, 2, 1, 3), (37, 18, 21, 5)]
     sizes = [sizes_of(case.einsum, several) for several in extents]
     case.assert_right(unit, sizes if sizes[0] else [{}], "cuda")
+
+
+@needs_nvrtc
+def test_the_number_of_elements_may_be_known(stand_in):
+    """Of an operator on tensor cores, which limits the last tile."""
+    known = einsum("ij,ej->ei", array("M", (5, 5)), array("u", (101, 5)))
+    case = generated(known)
+    (element,) = {*known.output} - {*known.inputs[0]}
+    recommended = next(configurations(GPU_OPERATOR_MMA, known)).parameters
+    changes = {**SMALL[GPU_OPERATOR_MMA], "element": element}
+    unit = case.apply(GPU_OPERATOR_MMA.spec({**recommended, **changes}))
+    case.assert_right(unit, [{}], "cuda")
 
 
 @needs_nvrtc
@@ -322,6 +340,42 @@ def test_the_recommended_code_compiles(transform, name, architecture):
     """Without spills, and within what a work-group has."""
     spec = next(configurations(transform, ALL[name]))
     assert_compiles(name, spec, architecture)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    ("transform", "name", "changes"),
+    [
+        (GPU_ELEMENTS, "gradient", {"elements": 32, "workers": 1}),
+        (GPU_ELEMENTS, "face mass", {"rows": 8, "workers": 16}),
+        (GPU_MMA, "of even rows", {"copies": "arguments"}),
+        (GPU_OPERATOR, "mass", {}),
+        (GPU_OPERATOR_MMA, "face mass", {"turns": 1, "ahead": False}),
+        (GPU_PRODUCT, "in single precision", {}),
+        (GPU_ROWS, "two rows", {}),
+        (GPU_SPLIT_SUM, "long sum", {}),
+        (GPU_TURNED, "factors", {}),
+    ],
+    ids=lambda x: getattr(x, "name", x),
+)
+def test_costs_know_what_a_kernel_takes(transform, name, changes, monkeypatch):
+    """The registers and shared bytes that the model of prediction counts with are those
+    of ptxas, up to a factor of two, where they can limit the occupancy.
+    """
+    counted = []
+
+    def seen(figures, *_):
+        counted.append((figures.registers, figures.shared_bytes))
+        return 1.0
+
+    monkeypatch.setattr(gpu_cost, "occupancy", seen)
+    e, spec = ALL[name], spec_of(transform, name, changes)
+    known = Workload(e, sizes_of(e, (5000, 500, 400, 3))).known
+    transform.cost(known, spec.parameters, machine_of(H100))
+    made = figures_of_recipe(spec, e, "sm_90")
+    taken = [(one.figures.registers, one.shared_bytes) for one in made]
+    theirs, ours = (np.maximum(x, (FEW_REGISTERS, 0)) for x in (taken, counted))
+    assert np.all((ours <= 2 * theirs) & (theirs <= 2 * ours))
 
 
 @needs_nvrtc

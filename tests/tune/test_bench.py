@@ -13,12 +13,16 @@ from feinsum.errors import ImplausibleError
 from feinsum.measure import open_device, timing
 from feinsum.measure.cases import ragged_cases
 from feinsum.records import InMemoryStore, from_json, to_json
+from feinsum.transforms.gpu import GPU_ROWS
 from feinsum.tune import make_problem
 from feinsum.tune.bench import Bench
 from feinsum.tune.messages import Answer, Request
 from feinsum.tune.recording import record
 from feinsum.tune.worker import serve, try_specs
+from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
 from tests.tune.odd_transforms import ODD, TUNED_SIZE, odd_einsum, odd_spec
+
+__all__ = ["stand_in"]
 
 pytestmark = pytest.mark.filterwarnings(  # Loopy's own use of islpy
     "ignore:.*with implicit conversion:DeprecationWarning"
@@ -247,3 +251,22 @@ def test_many_operands_are_compared_with_pairs():
 def test_one_nest_is_compared_with_itself(bench):
     """Of two operands the baseline is the untransformed nest."""
     assert "baseline" not in bench.policy
+
+
+@needs_nvrtc
+def test_what_spills_on_a_gpu_is_not_launched(stand_in, monkeypatch):
+    """The compiler's figures rule it out first; other recipes are tried."""
+    there = Bench(make_problem(odd_einsum(), {"N": TUNED_SIZE}, device="cuda"))
+    assert there.baseline_s
+    launches = there.opened.session.launches
+    launches.clear()
+    (summed,) = there.problem.einsum.summation_indices
+    specs = [GPU_ROWS.spec({"summed": summed, "items": n, "rows": 1}) for n in (32, 64)]
+    with monkeypatch.context() as patch:
+        patch.setattr("feinsum.targets.cuda.figures.MOST_SPILLED", -1)
+        (refused,) = try_specs(there, Request(specs=specs[:1]))
+    assert (refused.status, launches) == ("build-failed", [])
+    assert "spills 0 bytes of a work-item" in refused.message
+    (tried,) = try_specs(there, Request(specs=specs[1:]))
+    assert tried.is_ok
+    assert launches

@@ -14,6 +14,7 @@ import loopy as lp
 from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.paths import pairwise_path
 from feinsum.raising import LoopNest
+from feinsum.targets.cuda.figures import MOST_REGISTERS
 from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.gpu.cost import (
     LINE_BYTES,
@@ -187,7 +188,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
             shared_bytes=_shared_bytes(
                 einsum, element, n_elements, bool(parameters["stage_matrices"])
             ),
-            registers=40 + 2 * words * number(parameters, "rows"),
+            registers=min(MOST_REGISTERS, 44 + 2 * words * counted.n_dealt),
             chains=number(parameters, "rows"),
         ),
     )
@@ -224,6 +225,12 @@ class _Counted:
         n_rows = einsum.batch_size
         multiply_adds, cycles = (n_rows * sum(part) for part in zip(*done, strict=True))
         return multiply_adds, cycles, len(done)
+
+    @property
+    def n_dealt(self) -> int:
+        """Sums of a work-item along the longest index: compilers unroll these loops."""
+        others = (self.extents[i] for i in self.einsum.output if i != self.element)
+        return -(-max(others, default=1) // self.workers)
 
     @property
     def n_results(self) -> int:

@@ -188,7 +188,9 @@ class ElementTiles:
         key = share.first, start.name
         if key not in self._left:
             first = p.Sum((var(start.name), share.first))
-            left = p.Sum((var(str(self.extent)), -1 * first))
+            extent = self.extent
+            end = extent if isinstance(extent, int) else var(str(extent))
+            left = p.Sum((end, -1 * first))
             n = self.tiles.elements
             left = p.If(p.Comparison(left, "<", n), left, n)
             array = self.writer.array("left", (), np.dtype(np.int32))

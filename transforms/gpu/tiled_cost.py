@@ -6,6 +6,7 @@ from math import inf
 from typing import NamedTuple
 
 from feinsum.ir import BatchedEinsum
+from feinsum.targets.cuda.figures import MOST_REGISTERS
 from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.gpu.cost import (
     LATENCY_S,
@@ -24,7 +25,6 @@ __all__ = ["Tiles", "tiled_s"]
 
 STEPS_OF_TILE = 4
 """Latency of a tile until it is in shared memory, in loads of a sum."""
-MOST_REGISTERS = 255
 
 
 class Tiles(NamedTuple):

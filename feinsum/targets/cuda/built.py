@@ -85,13 +85,11 @@ def check_launch(launch: CudaLaunch, capability: int) -> None:
             f"a work-group of {launch.name!r} takes {n_bytes} bytes of shared memory; "
             f"sm_{capability} has {has.group_shared_bytes}; take smaller tiles"
         )
-    if all(isinstance(n, (int, np.integer)) for n in launch.block):
-        n_threads = prod(int(n) for n in launch.block)
-        if n_threads > MOST_THREADS:
-            raise BuildError(
-                f"a work-group of {launch.name!r} has {n_threads} work-items; expected "
-                f"at most {MOST_THREADS}"
-            )
+    if launch.n_threads is not None and launch.n_threads > MOST_THREADS:
+        raise BuildError(
+            f"a work-group of {launch.name!r} has {launch.n_threads} work-items; "
+            f"expected at most {MOST_THREADS}"
+        )
 
 
 class _Sized(NamedTuple):
@@ -153,7 +151,7 @@ class CudaBuilt:
         return tuple(figures_of(self.binary.log, x.name) for x in self.code.launches)
 
     def check_figures(self) -> None:
-        """Refuse what spills too much, where the compiler tells; PTX has no figures.
+        """Refuse what spills too much or does not fit; PTX has no figures.
 
         Raises:
             BuildError: naming the figures.
@@ -161,7 +159,7 @@ class CudaBuilt:
         if not self.binary.has_figures:
             return
         for launch, figures in zip(self.code.launches, self.figures(), strict=True):
-            n_threads = prod(int(n) for n in launch.block)
+            n_threads = launch.n_threads or 1
             given = figures, n_threads, self.opened.capability, launch.shared_bytes
             checked_occupancy(launch.name, *given)
 

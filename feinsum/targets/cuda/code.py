@@ -267,6 +267,12 @@ class CudaLaunch:
         )
         return grid, block
 
+    @property
+    def n_threads(self) -> int | None:
+        """Work-items of a group; None if scalars decide."""
+        is_known = all(isinstance(n, (int, np.integer)) for n in self.block)
+        return prod(map(int, self.block)) if is_known else None
+
     def gemm(self, scalars: Mapping[str, Any]) -> Gemm | None:
         """The product for the values of the scalars."""
         return None if self.product is None else self.product.gemm(_integers(scalars))

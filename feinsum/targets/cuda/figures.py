@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from feinsum.errors import BuildError
 
 __all__ = [
+    "MOST_REGISTERS",
     "MOST_THREADS",
     "KernelFigures",
     "Multiprocessor",

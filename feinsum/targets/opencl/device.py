@@ -154,6 +154,9 @@ class _Built:
         """``wall`` unless a run makes one event, else what the device allows."""
         return "wall" if self.n_launches != 1 else self.opened.timer
 
+    def check_figures(self) -> None:
+        """Drivers report none."""
+
     def run(self, arguments: Mapping[str, Any], timer: Timer) -> float:
         """By the event for ``opencl-profiling``: of the last launch of several."""
         queue = self.opened.queue
