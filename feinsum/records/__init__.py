@@ -23,6 +23,7 @@ from feinsum.records.match import (
 from feinsum.records.measurement import (
     Measurement,
     Verification,
+    is_noisy,
     median_interval,
     quartiles,
 )
@@ -104,6 +105,7 @@ __all__ = [
     "distance",
     "from_json",
     "is_apart",
+    "is_noisy",
     "is_text_of",
     "judge",
     "kind_of",

@@ -15,7 +15,16 @@ from constantdict import constantdict
 from feinsum.records.document import STRICT
 from feinsum.reprs import brief
 
-__all__ = ["Measurement", "Verification", "median_interval", "quartiles"]
+__all__ = [
+    "Measurement",
+    "Verification",
+    "is_noisy",
+    "median_interval",
+    "quartiles",
+]
+
+NOISE = 0.2
+"""Interquartile range, over the median, above which times say little."""
 
 Seconds = Annotated[float, Gt(0)]
 Count = Annotated[int, Ge(0), Le(2**63 - 1)]
@@ -84,6 +93,11 @@ class Measurement:
         low, high = quartiles(self.samples_s)
         return high - low
 
+    @property
+    def is_noisy(self) -> bool:
+        """See :func:`is_noisy`."""
+        return is_noisy(self.samples_s)
+
     @cached_property
     def speedup(self) -> float:
         """Median time of the untransformed kernel over this one's."""
@@ -116,6 +130,16 @@ class Measurement:
             f"{len(self.samples_s)} samples), {self.speedup:.3g} times as fast as "
             "untransformed",
         )
+
+
+def is_noisy(samples: tuple[float, ...]) -> bool:
+    """Whether the interquartile range is above a fifth of the median.
+
+    >>> is_noisy((1.0, 1.0, 1.1)), is_noisy((1.0, 1.0, 2.0))
+    (False, True)
+    """
+    low, high = quartiles(samples)
+    return high - low > NOISE * median(samples)
 
 
 def median_interval(samples: tuple[float, ...]) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from feinsum.measure.own import mark_as_own
 from feinsum.records import (
+    Device,
     FactStore,
     Measurement,
     TransformSpec,
@@ -69,7 +70,8 @@ def record(
 ) -> tuple[TuningRecord, ...]:
     """Record the results of a comparison; returns the facts, in the given order.
 
-    This installation trusts them from now on, if this machine measured them.
+    This installation trusts them from now on, if this machine measured them. Facts of a
+    GPU whose times are noisy, even at the second attempt, say so.
 
     Raises:
         ImplausibleError: if the clock or the timer of this machine is wrong.
@@ -83,7 +85,11 @@ def record(
                 environment,
                 in_full(spec, problem.einsum),
                 measurement,
-                {"recorded_by": "feinsum.tune", "strategy": strategy},
+                {
+                    "recorded_by": "feinsum.tune",
+                    "strategy": strategy,
+                    **_doubt(measurement, environment.device),
+                },
             )
         )
         for spec, measurement in measured
@@ -94,3 +100,9 @@ def record(
         if bench.is_here:
             mark_as_own(fact.id)
     return records
+
+
+def _doubt(measurement: Measurement, device: Device) -> dict[str, str]:
+    """What the provenance of a fact says against its times."""
+    is_noisy = device.kind == "gpu" and measurement.is_noisy
+    return {"times": "noisy"} if is_noisy else {}

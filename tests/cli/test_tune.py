@@ -18,7 +18,7 @@ from rich.console import Console
 from feinsum.cli.shared.notation import read_einsum
 from feinsum.cli.tune.command import tune
 from feinsum.cli.tune.one import nothing_recorded
-from feinsum.cli.tune.view import ProgressBar, is_noisy, why_failed
+from feinsum.cli.tune.view import ProgressBar, why_failed
 from feinsum.db import open_store
 from feinsum.measure import open_device
 from feinsum.tune import Finalist, Strategy, TuningProgress
@@ -238,7 +238,7 @@ def test_noise_is_an_interquartile_range_above_a_fifth(spread, expected):
     samples = tuple(1e-3 * (1 + spread * k / 20) for k in range(21))
     record = make_record()
     measured = replace(record.measurement, samples_s=samples)
-    assert is_noisy(replace(record, measurement=measured)) is expected
+    assert measured.is_noisy is expected
 
 
 def test_a_real_tuning_records_a_fact_that_a_query_finds(run, database):

@@ -14,6 +14,7 @@ from feinsum.measure import open_device, timing
 from feinsum.measure.cases import ragged_cases
 from feinsum.records import InMemoryStore, from_json, to_json
 from feinsum.transforms.gpu import GPU_ROWS
+from feinsum.tune import bench as bench_module
 from feinsum.tune import make_problem
 from feinsum.tune.bench import Bench
 from feinsum.tune.messages import Answer, Request
@@ -270,3 +271,39 @@ def test_what_spills_on_a_gpu_is_not_launched(stand_in, monkeypatch):
     (tried,) = try_specs(there, Request(specs=specs[1:]))
     assert tried.is_ok
     assert launches
+
+
+STEADY, WIDE = (1.0, 1.0, 1.0, 1.1), (1.0, 2.0, 1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "attempts", "expected"),
+    [
+        ("gpu", [STEADY], STEADY),
+        ("gpu", [WIDE, STEADY], STEADY),
+        ("gpu", [WIDE, WIDE], WIDE),
+        ("cpu", [WIDE], WIDE),
+    ],
+)
+def test_noisy_times_of_a_gpu_are_taken_once_more(
+    bench, monkeypatch, kind, attempts, expected
+):
+    """Its clock may have changed; a fact says if they are noisy again."""
+    left = [*attempts]
+    monkeypatch.setattr(bench_module, "interleave", lambda *_, **__: (left.pop(0),))
+    device = replace(bench.opened.device, kind=kind)
+    monkeypatch.setattr(bench, "opened", SimpleNamespace(device=device))
+    (samples,) = bench._time([])
+    assert (samples, left) == (expected, [])
+
+
+@pytest.mark.parametrize(("samples", "is_doubtful"), [(STEADY, False), (WIDE, True)])
+def test_a_fact_of_a_gpu_says_that_its_times_are_noisy(bench, samples, is_doubtful):
+    """In its provenance."""
+    right = outcome_of(bench, "odd_right", is_comparison=True).measurement
+    measured = replace(right, samples_s=samples)
+    environment = bench.environment
+    gpu = replace(environment, device=replace(environment.device, kind="gpu"))
+    here = SimpleNamespace(problem=bench.problem, start=lambda: gpu, is_here=False)
+    (fact,) = record(here, [(RIGHT, measured)], InMemoryStore(), "random")
+    assert ("times" in fact.provenance) == is_doubtful

@@ -36,8 +36,6 @@ Examples:
   feinsum compare "ij,j->i" --sizes i=n,j=4 --size n=1000000 --plot matvec.png
 """
 
-NOISE = 0.2
-"""Interquartile range, over the median, above which times say little."""
 CURE = "compare again on an idle machine ('feinsum doctor' says how busy it is)"
 
 SUFFIXES = (".pdf", ".png", ".svg")
@@ -201,7 +199,7 @@ def _print(
             typer.echo(f"{one.name}: {one.note}")
         if one.why_not:
             typer.echo(f"{one.name}: {one.why_not}")
-    if noisy := [one.name for one in timed if one.spread_s > NOISE * one.median_s]:
+    if noisy := [one.name for one in timed if one.is_noisy]:
         say(f"noisy times: {', '.join(noisy)}; {CURE}")
 
 

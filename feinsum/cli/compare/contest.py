@@ -19,7 +19,7 @@ from feinsum.effort import Effort
 from feinsum.errors import FeinsumError
 from feinsum.measure import Timer, interleave, largest_error, tolerance_for
 from feinsum.records import Policy
-from feinsum.records.measurement import quartiles
+from feinsum.records.measurement import is_noisy, quartiles
 
 __all__ = ["OURS", "Entrant", "Outcome", "Subject", "hold"]
 
@@ -77,6 +77,10 @@ class Outcome:
         """The interquartile range."""
         low, high = self.quartiles_s
         return high - low
+
+    @property
+    def is_noisy(self) -> bool:
+        return is_noisy(self.samples_s)
 
 
 @dataclass

@@ -19,15 +19,13 @@ from feinsum.cli.shared.output import (
     to_digits,
 )
 from feinsum.cli.shared.recommended import more_trials
-from feinsum.records import Trial, TuningRecord
+from feinsum.records import Trial
 from feinsum.tune import Finalist, TuningProgress, TuningReport, TuningStart
 from feinsum.tune.bar import TuningBar
 
-__all__ = ["JsonLines", "ProgressBar", "is_noisy", "why_failed"]
+__all__ = ["JsonLines", "ProgressBar", "why_failed"]
 
 
-NOISE = 0.2
-"""Interquartile range, over the median, above which times say little."""
 NOISY = (
     "the times are noisy: the interquartile range of the best exceeds a fifth of its "
     "median; repeat with --fresh on an idle machine (see 'feinsum doctor'), or at "
@@ -119,7 +117,7 @@ class ProgressBar(TuningBar):
             baseline_s = median(report.records[0].measurement.baseline_s)
             typer.echo(f"untransformed: {to_digits(baseline_s * 1e3)} ms")
             print_records(report.records, fractions)
-            if is_noisy(report.records[0]):
+            if report.records[0].measurement.is_noisy:
                 say(NOISY)
             if not any(record.measurement.is_faster for record in report.records):
                 say(USELESS.format(more_trials(len(report.trials))))
@@ -135,11 +133,6 @@ def why_failed(trials: Sequence[Trial]) -> list[str]:
         why = message or "no reason is known"
         lines.append(f"  {n} {status}; the first, {first.spec}: {why}")
     return lines
-
-
-def is_noisy(record: TuningRecord) -> bool:
-    """Whether the interquartile range is above a fifth of the median."""
-    return record.measurement.spread_s > NOISE * record.measurement.median_s
 
 
 def _fraction(trial: Trial | None, roofline_s: float | None) -> float | None:
