@@ -13,6 +13,7 @@
     ├── MeasurementError            measurement-failed
     │   ├── DeviceUnavailableError  device-unavailable
     │   ├── BuildError              build-failed
+    │   ├── DeviceLostError         device-lost
     │   ├── TrialTimeoutError       trial-timeout
     │   ├── TrialCrashError         trial-crashed
     │   └── WrongResultError        wrong-result
@@ -51,6 +52,7 @@ __all__ = [
     "BoundError",
     "BuildError",
     "CanonicalizationError",
+    "DeviceLostError",
     "DeviceUnavailableError",
     "FeinsumError",
     "FeinsumWarning",
@@ -192,6 +194,12 @@ class BuildError(MeasurementError):
     """Code generation or a compiler failed on a kernel."""
 
     code = "build-failed"
+
+
+class DeviceLostError(MeasurementError):
+    """A kernel cost this process its GPU; only another process can use it again."""
+
+    code = "device-lost"
 
 
 class TrialTimeoutError(MeasurementError):

@@ -7,12 +7,14 @@ import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 from constantdict import constantdict
 
+from feinsum.calling.faults import is_faulty, note_fault
 from feinsum.calling.gpu_calls import (
     LETTERS,
     CopyCall,
@@ -27,7 +29,7 @@ from feinsum.calling.gpu_calls import (
     in_letters,
     shaped,
 )
-from feinsum.calling.gpu_program import flattened
+from feinsum.calling.gpu_program import FlatCall, flattened
 from feinsum.calling.gpu_steps import (
     Contraction,
     Plan,
@@ -40,7 +42,12 @@ from feinsum.calling.kernel import CallKernel, recorded_kernel, untransformed_pa
 from feinsum.calling.kernel_cache import cached_kernel
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of
-from feinsum.calling.predicted import Problem, predicted_families, predicted_kernel
+from feinsum.calling.predicted import (
+    N_TRIED,
+    Problem,
+    predicted_families,
+    predicted_kernel,
+)
 from feinsum.calling.products import Product
 from feinsum.calling.reading import (
     Reading,
@@ -50,7 +57,7 @@ from feinsum.calling.reading import (
     terms_of,
 )
 from feinsum.calling.strided import StridedTerm, c_steps, simplified
-from feinsum.errors import BuildError, FeinsumError
+from feinsum.errors import BuildError, DeviceLostError, FeinsumError
 from feinsum.ir import IndexList, with_extents
 from feinsum.predict import machine_of
 from feinsum.targets.cuda import CudaDevice
@@ -130,6 +137,7 @@ def build(reading: Reading, site: Site) -> GpuCall:
 
     Raises:
         BuildError: if nothing computes it.
+        DeviceLostError: if a contender cost this process the GPU.
     """
     opened = site.opened
     if reading.is_empty:
@@ -209,11 +217,21 @@ def _seconds(call: GpuCall, site: Site) -> float:
         run()
         timed = site.opened.session.timed
         on_gpu = min(timed(run, site.stream) for _ in range(N_TIMED))
+    except DeviceLostError:
+        _note_fault(call, site)
+        raise
     except FeinsumError as error:
         logger.warning("%r was skipped: %s", call, error)
         return float("inf")
     logger.debug("%r takes %.3g s, the host %.3g s", call, on_gpu, min(on_host))
     return max(on_gpu, min(on_host))
+
+
+def _note_fault(call: GpuCall, site: Site) -> None:
+    """Leave a predicted recipe out from now on."""
+    origin = call.origin if isinstance(call, FlatCall) else call
+    if isinstance(origin, KernelCall) and origin.kernel.spec is not None:
+        note_fault(origin.reading.einsum, origin.kernel.spec, site.opened)
 
 
 def view_call(reading: Reading, opened: CudaDevice) -> ViewCall | None:
@@ -386,9 +404,12 @@ def _predicted(
     reading: Reading, site: Site, problem: Problem, family: Sequence[Costed]
 ) -> KernelCall | None:
     """With the first one of these recipes that is correct and spills little."""
+    einsum, opened = problem.einsum, site.opened
 
     def make() -> CallKernel | None:
-        found = predicted_kernel(problem, site.opened, _check_figures, family)
+        usable = (x for x in family if not is_faulty(einsum, x.spec, opened))
+        tried = [*islice(usable, N_TRIED)]
+        found = predicted_kernel(problem, opened, _check_figures, tried)
         return None if found is None else found[0]
 
     key = reading.einsum, _magnitudes(reading), family[0].spec.name, site.where

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from feinsum.calling.faults import note_fault
 from feinsum.calling.kernel import OUTPUT, CallKernel, compiled_quietly
 from feinsum.calling.strided import StridedTerm, c_steps
 from feinsum.codegen import Strides, generate_loopy
-from feinsum.errors import FeinsumError
+from feinsum.errors import DeviceLostError, FeinsumError
 from feinsum.ir import BatchedEinsum, shape_at
 from feinsum.measure import OpenDevice, footprint_bytes
 from feinsum.measure.cases import ragged_cases
@@ -33,6 +34,7 @@ from feinsum.transforms import apply_spec
 from feinsum.transforms.ranking import Costed
 
 __all__ = [
+    "N_TRIED",
     "Problem",
     "checked_kernel",
     "predicted_families",
@@ -85,6 +87,10 @@ def predicted_kernel(
     Returns:
         The kernel, with the next recipes that may turn out to be faster; or None if no
         family has a prediction, or none of those tried works.
+
+    Raises:
+        DeviceLostError: if one of them cost this process the device; see
+            :mod:`feinsum.calling.faults`.
     """
     if found is None:
         found = _predictions(problem, opened)
@@ -92,6 +98,9 @@ def predicted_kernel(
         try:
             kernel = checked_kernel(one.spec, problem, opened)
             accept(kernel)
+        except DeviceLostError:
+            note_fault(problem.einsum, one.spec, opened)
+            raise
         except FeinsumError as error:
             logger.warning("predicted recipe %s was skipped: %s", one.spec, error)
         except Exception:  # no recipe may break a call

@@ -31,6 +31,7 @@ from typing import NamedTuple
 from feinsum.cache import DiskCache, default_cache, locked
 from feinsum.errors import (
     BuildError,
+    DeviceLostError,
     InvalidParameterError,
     InvalidRecordError,
     MeasurementError,
@@ -84,7 +85,10 @@ _PERMANENT = {
     *(kind.code for kind in (BuildError, InvalidParameterError, TransformError,
                              UnknownTransformError, WrongResultError)),
 }  # fmt: skip
-_TRANSIENT = {TrialCrashError.code, TrialTimeoutError.code, MeasurementError.code}
+_TRANSIENT = {
+    kind.code
+    for kind in (DeviceLostError, MeasurementError, TrialCrashError, TrialTimeoutError)
+}
 """Failures that may be transient, such as a recipe that is slow on a busy machine;
 they are remembered for a day."""
 _DAY = timedelta(days=1)

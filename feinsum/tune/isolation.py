@@ -1,8 +1,8 @@
 """Trials in a separate process, with a time limit.
 
-A candidate that crashes or hangs a compiler ends its process; the next trial gets a new
-one. Each process has its own OpenCL compiler cache, since caches shared between
-processes have crashed.
+A candidate that crashes, hangs, or costs its process the GPU ends that process; the
+next trial gets a new one. Each process has its own OpenCL compiler cache, since caches
+shared between processes have crashed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from time import monotonic
 
 from feinsum.errors import (
+    DeviceLostError,
     FeinsumError,
     InvalidRecordError,
     TrialCrashError,
@@ -143,11 +144,14 @@ class IsolatedBench(TrialBench):
     def _try(self, request: Request, limit_s: float) -> tuple[TrialOutcome, ...]:
         self.start()
         try:
-            return self._ask(request, limit_s).outcomes
+            outcomes = self._ask(request, limit_s).outcomes
         except (TrialCrashError, TrialTimeoutError) as error:
             return tuple(
                 TrialOutcome(spec, error.code, str(error)) for spec in request.specs
             )
+        if any(outcome.status == DeviceLostError.code for outcome in outcomes):
+            self.close()
+        return outcomes
 
     def _spawn(self) -> None:
         self._folder = tempfile.TemporaryDirectory(

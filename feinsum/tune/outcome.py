@@ -18,7 +18,7 @@ class TrialOutcome:
     Attributes:
         status: ``ok``, or the code of an error of :mod:`feinsum.errors`
             (``transform-failed``, ``build-failed``, ``wrong-result``,
-            ``trial-timeout``, ``trial-crashed``, ...).
+            ``trial-timeout``, ``trial-crashed``, ``device-lost``, ...).
         message: what went wrong, in words.
         ratio: its time over the reference's, in the same rounds.
         reference: the recipe that it was timed against; None for the untransformed

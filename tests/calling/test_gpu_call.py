@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import feinsum
-from feinsum.calling import gpu_building, gpu_cache
+from feinsum.calling import gpu_building, gpu_cache, predicted
+from feinsum.calling.faults import is_faulty
 from feinsum.calling.gpu_building import Site
 from feinsum.calling.gpu_cache import cached_calls
 from feinsum.calling.gpu_calls import LibraryCall
@@ -22,6 +23,7 @@ from feinsum.calling.options import CallOptions
 from feinsum.calling.predicted import Problem, predicted_families, predicted_kernel
 from feinsum.calling.reading import read_shapes
 from feinsum.errors import (
+    DeviceLostError,
     DeviceUnavailableError,
     InvalidEinsumError,
     MeasurementError,
@@ -404,6 +406,47 @@ def test_contenders_are_timed(stand_in, monkeypatch):
     a, b = RNG.random((9, 8)), RNG.random((8, 7))
     assert np.allclose(call("ij,jk->ik", a, b), a @ b)
     assert session.launches[-1] == "launch"
+
+
+def lose_gpu(*_):
+    raise DeviceLostError("start another process")
+
+
+def test_a_recipe_that_costs_the_gpu_is_left_out_later(stand_in, monkeypatch, tmp_path):
+    """The call ends with the reason; the next process takes another recipe."""
+    monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
+    checked, tried = predicted.checked_kernel, []
+
+    def seen(spec, *given):
+        tried.append(spec)
+        return checked(spec, *given)
+
+    monkeypatch.setattr(predicted, "checked_kernel", seen)
+    session, a = open_device("cuda").session, RNG.random((40, 300))
+    with monkeypatch.context() as patch, fresh_memory():
+        patch.setattr(type(session), "launch", lose_gpu)
+        with pytest.raises(DeviceLostError, match="start another process"):
+            call("ij->i", a)
+    (lost,) = tried
+    with fresh_memory():
+        assert np.allclose(call("ij->i", a), a.sum(1))
+    assert lost not in tried[1:]
+    assert tried[1:]
+
+
+def test_a_contender_that_costs_the_gpu_is_left_out_later(
+    stand_in, monkeypatch, tmp_path
+):
+    """Also if it is right and fails only while it is timed."""
+    monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
+    arrays, opened = [RNG.random((40, 300))], open_device("cuda")
+    reading = read_shapes("ij->i", [(arrays[0].shape, arrays[0].dtype)], (0,))
+    site = Site(arrays, None, opened, CallOptions(InMemoryStore(), effort="estimate"))
+    kernel = next(gpu_building._kernels(reading, site)).make()
+    monkeypatch.setattr(type(opened.session), "timed", lose_gpu)
+    with pytest.raises(DeviceLostError):
+        gpu_building._seconds(flattened(kernel, opened, arrays), site)
+    assert is_faulty(kernel.reading.einsum, kernel.kernel.spec, opened)
 
 
 def test_notes_of_torch_are_carried_out_first():

@@ -18,6 +18,7 @@ import loopy as lp
 from pymbolic import primitives as p
 from pymbolic import var
 
+from feinsum.errors import DeviceLostError
 from feinsum.ir import BatchedEinsum, SizeParam, Workload, array, einsum
 from feinsum.raising import LoopNest
 from feinsum.records import TransformSpec
@@ -112,6 +113,18 @@ def _vanishes(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
 
 def _segfaults(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
     ctypes.string_at(0)
+
+
+def _loses_device(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
+    """From now on the device gives nothing to this process."""
+    from feinsum.tune import bench
+
+    bench.verify = _refuse
+    return t_unit
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise DeviceLostError("the device is lost")
 
 
 def _returns_nothing(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
@@ -220,6 +233,7 @@ ODD = {
         _exits,
         _vanishes,
         _segfaults,
+        _loses_device,
         _sleeps,
         _tires,
         _watched,

@@ -35,6 +35,7 @@ def bench() -> Iterator[IsolatedBench]:
         ("odd_exits", "trial-crashed", "code 3: famous last words"),
         ("odd_segfaults", "trial-crashed", "SIGSEGV"),
         ("odd_sleeps", "trial-timeout", "no answer within 1 s"),
+        ("odd_loses_device", "device-lost", "the device is lost"),
     ],
 )
 def test_a_bad_trial_is_an_outcome_and_the_next_one_works(bench, name, status, words):

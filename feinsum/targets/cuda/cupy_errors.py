@@ -6,11 +6,11 @@ import importlib
 from functools import cache
 from typing import Any
 
-from feinsum.errors import DeviceUnavailableError, MeasurementError
+from feinsum.errors import DeviceLostError, DeviceUnavailableError, MeasurementError
 from feinsum.targets.cuda.nvrtc import INSTALL_HINT
 from feinsum.targets.messages import first_lines
 
-__all__ = ["CudaErrors", "explained", "load_cupy"]
+__all__ = ["CudaErrors", "explained", "is_lasting", "load_cupy"]
 
 
 @cache
@@ -30,6 +30,8 @@ def load_cupy() -> Any:
 
 class CudaErrors:
     """Turns every error of CuPy in the body into a ``kind``.
+
+    Those after which the GPU is lost to the process become a ``DeviceLostError``.
 
     Args:
         what: failed; a format of the given parts, which is filled in when it did.
@@ -62,24 +64,62 @@ class CudaErrors:
                 "compute it in parts, or free arrays of other libraries"
             ) from error
         if isinstance(error, RuntimeError):  # of the driver, cuBLAS or cuTENSOR
-            raise self.kind(f"{what}: {explained(str(error))}") from error
+            kind = DeviceLostError if is_lasting(str(error)) else self.kind
+            raise kind(f"{what}: {explained(str(error))}") from error
 
 
 def explained(said: str) -> str:
-    """The meaning of a CUDA error code for the user.
+    """The meaning of a CUDA error for the user.
 
     >>> explained("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access")[:44]
     'the kernel accessed memory that is not its o'
     """
-    for code, meaning in _MEANINGS.items():
-        if code in said.replace("_", "").lower():
-            return f"{meaning} ({first_lines(said)})"
-    return first_lines(said)
+    name, told = _name(said), first_lines(said)
+    meaning = next((words for code, words in _MEANINGS.items() if code in name), "")
+    end = f"; {LOST}" if is_lasting(said) else ""
+    return (f"{meaning} ({told})" if meaning else told) + end
 
+
+def is_lasting(said: str) -> bool:
+    """Whether every later use of the GPU by this process fails as well.
+
+    Source: NVIDIA, CUDA Runtime API, "Data types used by CUDA Runtime", ``cudaError``.
+
+    >>> is_lasting("cudaErrorMisalignedAddress: misaligned address")
+    True
+    >>> is_lasting("CUDA_ERROR_OUT_OF_MEMORY: out of memory")
+    False
+    """
+    return any(code in _name(said) for code in _LASTING)
+
+
+def _name(said: str) -> str:
+    """Of an error, spelled alike for the driver and the runtime.
+
+    >>> _name("CUDA_ERROR_LAUNCH_FAILED: why"), _name("cudaErrorLaunchFailure: why")
+    ('cudaerrorlaunchfailed', 'cudaerrorlaunchfailure')
+    """
+    return said.partition(":")[0].replace("_", "").lower()
+
+
+LOST = "the GPU gives nothing more to this process; start another one"
+
+_LASTING = (
+    "illegaladdress",
+    "illegalinstruction",
+    "misalignedaddress",
+    "invalidaddressspace",
+    "invalidpc",
+    "hardwarestackerror",
+    "launchfail",
+    "launchtimeout",
+    "errorassert",
+    "eccuncorrectable",
+    "contextisdestroyed",
+)
 
 _MEANINGS = {
-    "illegaladdress": "the kernel accessed memory that is not its own; the GPU gives "
-    "nothing more to this process, start another one",
+    "illegaladdress": "the kernel accessed memory that is not its own",
     "ecc": "the memory of the GPU has an error that its ECC could not correct; "
     "measure again, and replace the GPU if this comes back",
     "launchoutofresources": "the GPU lacks registers or shared memory for a "

@@ -9,10 +9,14 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from feinsum.errors import DeviceUnavailableError, MeasurementError
-from feinsum.targets.cuda import CUDA, driver
+from feinsum.errors import (
+    DeviceLostError,
+    DeviceUnavailableError,
+    MeasurementError,
+)
+from feinsum.targets.cuda import CUDA, cupy_errors, driver
 from feinsum.targets.cuda.cublas import blas
-from feinsum.targets.cuda.cupy_errors import explained, load_cupy
+from feinsum.targets.cuda.cupy_errors import LOST, CudaErrors, explained, load_cupy
 from feinsum.targets.cuda.cupy_session import CupySession
 from feinsum.targets.cuda.driver import CupyDriver, check_driver
 from feinsum.targets.cuda.products import MatrixProduct
@@ -122,3 +126,24 @@ def test_a_machine_without_a_gpu_says_so():
 def test_errors_of_cuda_are_explained(code, said):
     """Codes that users meet come with what to do; others as they are."""
     assert said in explained(code)
+
+
+@pytest.mark.parametrize(
+    ("said", "is_lost"),
+    [
+        ("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access", True),
+        ("cudaErrorMisalignedAddress: misaligned address", True),
+        ("CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure", True),
+        ("cudaErrorLaunchFailure: unspecified launch failure", True),
+        ("CUDA_ERROR_ASSERT: device-side assert triggered", True),
+        ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources", False),
+        ("cudaErrorInvalidValue: invalid argument", False),
+    ],
+)
+def test_an_error_that_lasts_is_told_from_others(monkeypatch, said, is_lost):
+    """Its kind and its words say that the process has lost the GPU."""
+    monkeypatch.setattr(cupy_errors, "load_cupy", lambda: cupy)
+    with pytest.raises(MeasurementError) as caught, CudaErrors("the kernel failed"):
+        raise RuntimeError(said)
+    assert isinstance(caught.value, DeviceLostError) == is_lost
+    assert (LOST in str(caught.value)) == is_lost
