@@ -233,6 +233,7 @@ def _error(workload: Any, call: Any, finish: Any) -> float:
     """The largest, as the runner has it for ours, over the checked entries."""
     import numpy as np
 
+    entries_error = beside("runner").entries_error
     results = call()
     finish(results)
     worst = 0.0
@@ -241,8 +242,7 @@ def _error(workload: Any, call: Any, finish: Any) -> float:
     ):
         result = results[row]
         found = np.asarray(result.get() if hasattr(result, "get") else _host(result))
-        off = np.abs(found.reshape(-1)[checks["places"]] - np.array(checks["values"]))
-        worst = max(worst, float(off.max()) / (checks["largest"] or 1.0))
+        worst = max(worst, entries_error(np, checks, found))
     return worst
 
 

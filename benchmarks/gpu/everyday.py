@@ -18,12 +18,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import cupy
 import numpy as np
 
 import feinsum
@@ -34,10 +33,8 @@ from benchmarks.gpu.report import OURS
 from feinsum.calling.kernel_cache import Calls
 from feinsum.memory import remembered
 from feinsum.records import InMemoryStore
+from feinsum.targets.cuda.cupy_errors import load_cupy
 from feinsum.targets.cuda.cupy_session import CupySession
-
-for module in (functions, report):  # as beside a contest
-    sys.path.insert(0, str(Path(str(module.__file__)).parent))
 
 WITHOUT = "torch.compile"
 """It takes seconds for each entry."""
@@ -51,11 +48,12 @@ TIMING_SHARE = 0.35
 """Of the budget, for timing."""
 
 
-def main() -> None:
+def main() -> int:
     options = _options()
+    load_cupy()
     if options.worker is not None:
         work(options)
-        return
+        return 0
     options.end = time.time() + options.budget
     for place in Path(options.out).parent.glob(Path(options.out).name + ".*.built"):
         place.unlink()
@@ -64,16 +62,25 @@ def main() -> None:
         subprocess.Popen([*command, "--worker", str(k), "--end", str(options.end)])
         for k in range(options.jobs)
     ]
+    has_failed = not have_ended(workers, options.end + START_S)
+    print(summary(options.out))
+    return int(has_failed)
+
+
+def have_ended(workers: Sequence[subprocess.Popen[bytes]], limit: float) -> bool:
+    """Wait for processes, and kill them at the limit; whether all ended well."""
     for worker in workers:
         try:
-            worker.wait(max(options.end + START_S - time.time(), 0.1))
+            worker.wait(max(limit - time.time(), 0.1))
         except subprocess.TimeoutExpired:
             worker.kill()
-    print(summary(options.out))
+    return not any(worker.wait() for worker in workers)
 
 
 def work(options: argparse.Namespace) -> None:
     """One process's share of the entries: build all, wait for the others, time all."""
+    for module in (functions, report):  # as beside a contest
+        sys.path.insert(0, str(Path(str(module.__file__)).parent))
     _time_alone(options.out)
     messages = _Messages()
     logger = logging.getLogger("feinsum.calling.gpu_building")
@@ -81,23 +88,29 @@ def work(options: argparse.Namespace) -> None:
     logger.addHandler(messages)
     done = {line["name"] for line in report.read(options.out)}
     entries = [e for e in everyday() if e.group in options.sizes]
-    entries.sort(key=lambda entry: entry.footprint_bytes)
     store, built = InMemoryStore(), []
-    for entry in entries[options.worker :: options.jobs]:
+    for entry in share_of(entries, options.worker, options.jobs, done):
         if time.time() > options.end - TIMING_SHARE * options.budget:
             break
-        if _name(entry) not in done:
-            messages.said.clear()
-            calls, found = prepared(entry, store)
-            found["said"] = [*messages.said]
-            cupy.get_default_memory_pool().free_all_blocks()
-            built.append((calls, found))
+        messages.said.clear()
+        calls, found = prepared(entry, store)
+        found["said"] = [*messages.said]
+        load_cupy().get_default_memory_pool().free_all_blocks()
+        built.append((calls, found))
     _meet(options)
     for calls, found in built:
         if calls and time.time() < options.end:
             with _alone(options.out):
                 found["one_s"], found["seconds"] = timed(calls)
         contest.say(options.out, found)
+
+
+def share_of(
+    entries: Sequence[Entry], worker: int, jobs: int, done: Collection[str]
+) -> list[Entry]:
+    """What one of several processes builds: the smallest entries first."""
+    by_size = sorted(entries, key=lambda entry: entry.footprint_bytes)
+    return [entry for entry in by_size[worker::jobs] if _name(entry) not in done]
 
 
 def _meet(options: argparse.Namespace) -> None:
@@ -143,19 +156,28 @@ def _name(entry: Entry) -> str:
     return f"{entry.name} {entry.group}"
 
 
-def values_of(entry: Entry) -> dict[str, Any]:
-    """Uniform in 0.5 to 1.5, drawn on the GPU, or whole numbers from 0 to 9."""
-    rng, dtype = cupy.random.default_rng(0), np.dtype(entry.dtype)
+def values_of(entry: Entry, xp: Any) -> dict[str, Any]:
+    """Uniform in 0.5 to 1.5, real and imaginary parts, or whole numbers from 0 to 9.
+
+    Args:
+        xp: CuPy, or numpy.
+    """
+    rng, dtype = xp.random.default_rng(0), np.dtype(entry.dtype)
     factor, least = (1.0, 0.5) if dtype.kind in "fc" else (10.0, 0.0)
-    return {
-        name: (rng.random(shape) * factor + least).astype(dtype)
-        for name, shape in entry.arrays.items()
-    }
+
+    def drawn(shape: tuple[int, ...]) -> Any:
+        values = rng.random(shape) * factor + least
+        if dtype.kind == "c":
+            values = values + 1j * (rng.random(shape) * factor + least)
+        return values.astype(dtype)
+
+    return {name: drawn(shape) for name, shape in entry.arrays.items()}
 
 
 def prepared(entry: Entry, store: InMemoryStore) -> tuple[dict[str, Any], Any]:
     """The contenders, and what is known of them: how far results are from CuPy's."""
-    values = values_of(entry)
+    cupy = load_cupy()
+    values = values_of(entry, cupy)
     operands = [values[f.name] for row in entry.rows for f in row]
     stream = cupy.cuda.get_current_stream()
     found: dict[str, Any] = {
@@ -182,16 +204,23 @@ def prepared(entry: Entry, store: InMemoryStore) -> tuple[dict[str, Any], Any]:
     _add_rivals(calls, entry, values, found)
     if "cupy" in calls:
         results = {name: call() for name, (call, _) in calls.items() if name != OURS}
-        found["errors"] = _errors({OURS: [result], **results})
+        found["errors"] = errors_of({OURS: [result], **results}, cupy)
     return calls, found
 
 
-def _errors(results: Mapping[str, Any]) -> dict[str, float]:
-    """How far each is from what CuPy has, relative to its largest entry."""
+def errors_of(results: Mapping[str, Any], xp: Any) -> dict[str, float]:
+    """How far each is from what CuPy has, relative to its largest entry.
+
+    Args:
+        xp: CuPy, or numpy.
+    """
     (expected,) = results["cupy"]
-    scale = float(cupy.abs(expected).max()) or 1.0
+    # integers wrap around, booleans have no difference, halves overflow
+    wide = np.result_type(expected.dtype, np.float64)
+    expected = expected.astype(wide)
+    scale = float(abs(expected).max()) or 1.0
     return {
-        name: float(cupy.abs(cupy.from_dlpack(result) - expected).max()) / scale
+        name: float(abs(xp.from_dlpack(result).astype(wide) - expected).max()) / scale
         for name, (result,) in results.items()
     }
 
@@ -259,4 +288,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

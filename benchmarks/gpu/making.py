@@ -112,7 +112,7 @@ def made(
     tried = known.get(str(posed.problem.form.key), {})
     best = sorted((s for s in tried if tried[s] < np.inf), key=tried.__getitem__)
     n_others = N_BESIDE if best else N_UNMEASURED
-    others = islice(candidates(posed.problem, {}), n_others)
+    others = islice(candidates(posed.problem, {}, architecture), n_others)
     kernels = []
     for spec in dict.fromkeys((*best[:N_BEST], *others)):
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from os import PathLike
@@ -292,18 +292,11 @@ def _as_uneven(made: Plan, other: Plan, counts: Counts, most: float) -> Plan:
 
 def _within(made: Plan, most: float) -> Plan:
     """Add sequential loops that keep a process below its memory limit, if any do."""
-    for parts in _doubling():
-        if made.counts.peak <= most:
-            return made
-        made = _with_loops(made, parts)
-    return made
-
-
-def _doubling() -> Iterator[int]:
     parts = 2
-    while parts <= MOST_PARTS:
-        yield parts
+    while made.counts.peak > most and parts <= MOST_PARTS:
+        made = _with_loops(made, parts)
         parts *= 4
+    return made
 
 
 def _with_loops(made: Plan, parts: int) -> Plan:

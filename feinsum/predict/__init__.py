@@ -1,7 +1,7 @@
 """Predictions: recipes for untuned workloads, in the order of their expected times."""
 
 from feinsum.effort import MEASURING, Effort, effort_of
-from feinsum.predict.machine import machine_of
+from feinsum.predict.machine import machine_of, usual_gpu
 from feinsum.predict.predictions import hopeless, is_outdone, predictions
 from feinsum.predict.vectors import has_vectors
 from feinsum.variables import EFFORT_VARIABLE
@@ -16,4 +16,5 @@ __all__ = [
     "is_outdone",
     "machine_of",
     "predictions",
+    "usual_gpu",
 ]

@@ -9,9 +9,10 @@ import numpy as np
 from constantdict import constantdict
 
 from feinsum.records import Device, DevicePeaks, Processor
+from feinsum.records.environment import CUDA_PLATFORM
 from feinsum.transforms.cost import LEVELS, Gpu, Machine
 
-__all__ = ["machine_of"]
+__all__ = ["machine_of", "usual_gpu"]
 
 WIDE_UNITS = {"zen5", "skylake_avx512", "cascadelake", "icelake", "sapphirerapids"}
 """Microarchitectures that begin two multiply-adds of 64 bytes in a cycle."""
@@ -38,15 +39,17 @@ def machine_of(device: Device, peaks: DevicePeaks | None = None) -> Machine:
     return replace(machine, bandwidth_bytes_per_s=peaks.bandwidth_bytes_per_s)
 
 
-class _PerMultiprocessor(NamedTuple):
-    """Figures of a compute capability, for each multiprocessor.
+class _Usual(NamedTuple):
+    """Figures of the usual GPU of a compute capability.
 
     Attributes:
-        bandwidth, cache_bytes: its share, of what its usual GPU has.
-        single, double: multiply-adds in a cycle.
+        n_units: its multiprocessors.
+        bandwidth, cache_bytes: of them all.
+        single, double: multiply-adds of a multiprocessor in a cycle.
         matrices: the same of doubles in products of matrices.
     """
 
+    n_units: int
     cycles_per_s: float
     bandwidth: float
     cache_bytes: int
@@ -56,31 +59,52 @@ class _PerMultiprocessor(NamedTuple):
 
 
 _KNOWN = {
-    70: _PerMultiprocessor(1.53e9, 900e9 / 80, (6 << 20) // 80, 64, 32, 32),
-    75: _PerMultiprocessor(1.59e9, 320e9 / 40, (4 << 20) // 40, 64, 2, 2),
-    80: _PerMultiprocessor(1.41e9, 1555e9 / 108, (40 << 20) // 108, 64, 32, 64),
-    86: _PerMultiprocessor(1.70e9, 936e9 / 82, (6 << 20) // 82, 128, 2, 2),
-    89: _PerMultiprocessor(2.52e9, 1008e9 / 128, (72 << 20) // 128, 128, 2, 2),
-    90: _PerMultiprocessor(1.75e9, 3350e9 / 132, (50 << 20) // 132, 128, 64, 128),
-    100: _PerMultiprocessor(1.85e9, 8000e9 / 148, (126 << 20) // 148, 128, 64, 64),
-    120: _PerMultiprocessor(2.41e9, 1792e9 / 170, (96 << 20) // 170, 128, 2, 2),
+    70: _Usual(80, 1.53e9, 900e9, 6 << 20, 64, 32, 32),
+    75: _Usual(40, 1.59e9, 320e9, 4 << 20, 64, 2, 2),
+    80: _Usual(108, 1.41e9, 1555e9, 40 << 20, 64, 32, 64),
+    86: _Usual(82, 1.70e9, 936e9, 6 << 20, 128, 2, 2),
+    89: _Usual(128, 2.52e9, 1008e9, 72 << 20, 128, 2, 2),
+    90: _Usual(132, 1.75e9, 3350e9, 50 << 20, 128, 64, 128),
+    100: _Usual(148, 1.85e9, 8000e9, 126 << 20, 128, 64, 64),
+    120: _Usual(170, 2.41e9, 1792e9, 96 << 20, 128, 2, 2),
 }
 """V100, T4, A100, RTX 3090, RTX 4090, H100 SXM, B200, RTX 5090.
 
 Source: NVIDIA, data sheets and CUDA C++ Programming Guide, arithmetic instructions.
 """
-_USUAL = 80
+_DEFAULT = 80
+
+
+def usual_gpu(architecture: str) -> Device:
+    """The usual GPU of an architecture such as ``sm_90``, or of the next older one.
+
+    >>> usual_gpu("sm_87").compute_units
+    82
+    """
+    n_units = _figures(_capability(architecture) or _DEFAULT).n_units
+    vendor = "NVIDIA Corporation"
+    return Device(CUDA_PLATFORM, "a GPU", vendor, "gpu", architecture, n_units)
+
+
+def _capability(architecture: str) -> int | None:
+    """As a number; None if it is none of NVIDIA's, or older than all known ones."""
+    word, _, number = architecture.partition("_")
+    is_known = word == "sm" and number.isdecimal() and int(number) >= min(_KNOWN)
+    return int(number) if is_known else None
+
+
+def _figures(capability: int) -> _Usual:
+    return _KNOWN[max(known for known in _KNOWN if known <= capability)]
 
 
 def _gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
-    word, _, number = device.architecture.partition("_")
-    is_known = word == "sm" and number.isdecimal() and int(number) >= min(_KNOWN)
-    capability = int(number) if is_known else _USUAL
-    each = _KNOWN[max(known for known in _KNOWN if known <= capability)]
+    known = _capability(device.architecture)
+    capability = known or _DEFAULT
+    each = _figures(capability)
     n_units = max(device.compute_units, 1)
-    bandwidth = n_units * each.bandwidth
+    bandwidth = n_units * (each.bandwidth / each.n_units)
     rates = {4: each.single, 8: each.double}
-    matrices = each.matrices if is_known else each.double  # OpenCL has none of these
+    matrices = each.matrices if known else each.double  # OpenCL has none of these
     if peaks is not None:
         bandwidth = peaks.bandwidth_bytes_per_s
         cycles = 2 * n_units * each.cycles_per_s
@@ -93,7 +117,7 @@ def _gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
         n_units,
         each.cycles_per_s,
         bandwidth,
-        n_units * each.cache_bytes,
+        n_units * (each.cache_bytes // each.n_units),
         constantdict(rates),
         constantdict({4: rates[4], 8: max(rates[8], matrices)}),
     )

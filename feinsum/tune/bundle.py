@@ -60,8 +60,8 @@ Item = TypeVar("Item")
 
 FORMAT = 1
 MOST_BYTES = 30_000_000
-"""Largest bundle."""
-N_CHECKED = 4096
+"""Largest bundle, all its files together."""
+N_CHECKED = 1024
 """Entries of a result that are compared one by one."""
 SEED = 0
 """The seed of :func:`feinsum.measure.cases.make_case`."""
@@ -132,12 +132,16 @@ def write_bundle(
     n_processes: int | None = None,
     on_workload: Callable[[int], None] | None = None,
 ) -> Exported:
-    """Write what processes make of items, a workload of each."""
+    """Write what processes make of items, a workload of each.
+
+    Raises:
+        MeasurementError: if the folder is not empty, or the bundle gets too large.
+    """
     if folder.exists() and any(folder.iterdir()):
         raise MeasurementError(f"{folder} is not empty; give a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     left_out: Counter[str] = Counter()
-    workloads = []
+    workloads, text_bytes = [], 0
     with (
         zipfile.ZipFile(
             folder / "kernels.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=9
@@ -149,11 +153,10 @@ def write_bundle(
             left_out.update(made.left_out)
             for name in sorted(made.files.keys() - set(archive.namelist())):
                 archive.writestr(name, made.files[name])
-            if (folder / "kernels.zip").stat().st_size > MOST_BYTES:
+            text_bytes += len(json.dumps(made.document))
+            if text_bytes + (folder / "kernels.zip").stat().st_size > MOST_BYTES:
                 pool.shutdown(cancel_futures=True)
-                raise MeasurementError(
-                    f"the bundle takes more than {MOST_BYTES} bytes; give fewer trials"
-                )
+                raise _too_large()
             if on_workload is not None:
                 on_workload(len(workloads))
     document = {
@@ -169,8 +172,16 @@ def write_bundle(
     (folder / "bundle.json").write_text(json.dumps(document))
     shutil.copyfile(bundle_runner.__file__, folder / "runner.py")
     n_bytes = sum(path.stat().st_size for path in folder.iterdir())
+    if n_bytes > MOST_BYTES:
+        raise _too_large()
     total = sum(len(w["candidates"]) for w in workloads)
     return Exported(len(workloads), total, n_bytes, left_out)
+
+
+def _too_large() -> MeasurementError:
+    return MeasurementError(
+        f"the bundle takes more than {MOST_BYTES} bytes; give fewer trials"
+    )
 
 
 @dataclass(frozen=True)
@@ -217,7 +228,7 @@ class Maker:
             raise MeasurementError(
                 f"{problem.einsum.subscripts} has no kernel for a GPU to compare with"
             )
-        for spec in (first, *candidates(problem, tried)):
+        for spec in (first, *candidates(problem, tried, self.architecture)):
             if len(made) == n_candidates:
                 break
             if made and (spec == first or spec in tried):
@@ -348,8 +359,7 @@ def _outputs(case: Case) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
     """Name, dtype, shape, and what is expected of each result."""
     for name, result in case.expected.items():
         flat = np.asarray(result).reshape(-1).astype(np.float64)
-        n_checked = min(N_CHECKED, flat.size)
-        places = np.random.default_rng(SEED).choice(flat.size, n_checked, replace=False)
+        places = bundle_runner.checked(np, flat.size, N_CHECKED)
         weights = bundle_runner.weights(np, flat.size)
         arg = case.t_unit.default_entrypoint.arg_dict[name]
         yield (
@@ -357,7 +367,6 @@ def _outputs(case: Case) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
             arg.dtype.numpy_dtype.str,
             result.shape,
             {
-                "places": places.tolist(),
                 "values": flat[places].tolist(),
                 "weighted": float(flat @ weights),
                 "largest": float(np.abs(flat).max(initial=0.0)),

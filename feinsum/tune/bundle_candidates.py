@@ -6,9 +6,8 @@ import random
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from feinsum.predict import predictions
-from feinsum.records import Device, TransformSpec
-from feinsum.records.environment import CUDA_PLATFORM
+from feinsum.predict import predictions, usual_gpu
+from feinsum.records import TransformSpec
 from feinsum.transforms import (
     Transform,
     applicable_transforms,
@@ -23,20 +22,21 @@ N_DRAWN = 400
 """Most random configurations that are considered."""
 N_PREDICTED = 6
 """Recipes predicted to be the fastest."""
-USUAL_GPU = Device(CUDA_PLATFORM, "a GPU", "NVIDIA Corporation", "gpu", "sm_90", 132)
-"""The GPU of the predictions; it is not known where a bundle is run."""
 N_BEST = 3
 """Recipes of earlier rounds whose neighbours are tried."""
 
 
 def candidates(
-    problem: Problem, tried: Mapping[TransformSpec, float]
+    problem: Problem, tried: Mapping[TransformSpec, float], architecture: str
 ) -> Iterator[TransformSpec]:
     """Recipes in the order in which they are worth a try; each once.
 
-    Neighbours of the best that were tried; then what is predicted; then what the
-    families recommend, and where their searches begin; then configurations that are
-    drawn, from each in turn.
+    Neighbours of the best that were tried; then what is predicted for the usual GPU of
+    the architecture; then what the families recommend, and where their searches begin;
+    then configurations that are drawn, from each in turn.
+
+    Args:
+        architecture: such as ``sm_90``; it is not known which GPU runs a bundle.
     """
     families = [
         family
@@ -46,7 +46,7 @@ def candidates(
     found: dict[TransformSpec, None] = {}
     for spec in sorted(tried, key=tried.__getitem__)[:N_BEST]:
         found.update(dict.fromkeys(_neighbours(spec, problem)))
-    predicted = predictions(problem.einsum, problem.sizes, USUAL_GPU)
+    predicted = predictions(problem.einsum, problem.sizes, usual_gpu(architecture))
     found.update(dict.fromkeys(one.spec for one in predicted[:N_PREDICTED]))
     for family in families:
         recommended = islice(configurations(family, problem.workload), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ def import_results(folder: Path, store: FactStore) -> Imported:
         raise InvalidRecordError(
             f"{folder} has no results; run its runner.py on a machine with a GPU"
         )
-    states: dict[str, int] = {}
+    states: dict[tuple[int, int], str] = {}
     finals: dict[int, dict[int, TuningRecord]] = {}
     errors: dict[tuple[int, int], float] = {}
     for number, line in enumerate(lines, start=1):
@@ -72,25 +73,39 @@ def import_results(folder: Path, store: FactStore) -> Imported:
                 if error is not None:
                     of_it = {"candidate": at, "samples_s": line["baseline_s"]}
                     found[at] = _fact(bundle, {**line, **of_it, "error": error})
-            elif line["state"] == "tried":
-                errors[line["workload"], line["candidate"]] = line["error"]
-                states["tried"] = states.get("tried", 0) + 1
             elif line["state"] != "started":
-                states[line["state"]] = states.get(line["state"], 0) + 1
+                of = line["workload"], line["candidate"]
+                states[of] = line["state"]
+                if line["state"] == "tried":
+                    errors[of] = line["error"]
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise InvalidRecordError(
                 f"result {number} of {folder} is none of this bundle: "
                 f"{type(error).__name__}: {error}"
             ) from error
-    facts = []
-    for by_candidate in finals.values():
-        ranked = sorted(by_candidate.values(), key=lambda f: f.measurement.median_s)
-        facts += ranked[:N_RECORDED]
+    facts = _best(finals, states)
     for fact in facts:
         check_plausible(fact)
     for fact in facts:
         store.add(fact)
-    return Imported(tuple(facts), states)
+    return Imported(tuple(facts), Counter(states.values()))
+
+
+def _best(
+    finals: Mapping[int, Mapping[int, TuningRecord]],
+    states: Mapping[tuple[int, int], str],
+) -> list[TuningRecord]:
+    """The fastest of each workload, without those that were wrong later on."""
+    best = []
+    for k, by_candidate in finals.items():
+        right = [
+            fact
+            for c, fact in by_candidate.items()
+            if states.get((k, c), "tried") == "tried"
+        ]
+        ranked = sorted(right, key=lambda fact: fact.measurement.median_s)
+        best += ranked[:N_RECORDED]
+    return best
 
 
 def _fact(bundle: Mapping[str, Any], line: Mapping[str, Any]) -> TuningRecord:
@@ -117,6 +132,8 @@ def _fact(bundle: Mapping[str, Any], line: Mapping[str, Any]) -> TuningRecord:
     )
     baseline = workload["candidates"][workload["baseline"]]["spec"]
     provenance = {"recorded_by": "feinsum.tune.bundle", "baseline": baseline}
+    if bundle_runner.is_wide(measurement.samples_s):
+        provenance["spread"] = f"{bundle_runner.spread(measurement.samples_s):.2f}"
     environment = _environment(bundle, line["device"], len(measurement.samples_s))
     return TuningRecord(form.key, form.text, environment, spec, measurement, provenance)
 
@@ -125,19 +142,20 @@ def _environment(
     bundle: Mapping[str, Any], has: Mapping[str, Any], rounds: int
 ) -> Environment:
     """The GPU's own identity, and the software of either machine."""
-    major, minor = has["capability"]
+    architecture = "sm_{}{}".format(*has["capability"])
+    clock = f"{has['clock_khz'] // 1000} MHz"
     device = Device(
         platform=CUDA_PLATFORM,
         name=has["name"],
         vendor="NVIDIA Corporation",
         kind="gpu",
-        architecture=f"sm_{major}{minor}",
+        architecture=architecture,
         compute_units=has["multiprocessors"],
     )
     return Environment(
         device,
         has["driver"],
-        f"sm_{major}{minor} {has['clock_khz'] // 1000} MHz",
+        f"{architecture} {clock}" if has["clock_khz"] else architecture,
         {**bundle["software"], "cupy": has["cupy"], "python": has["python"]},
         {"rounds": rounds, "timer": "cuda-events", "cache": "warm"},
     )

@@ -71,7 +71,7 @@ def record(
     """Record the results of a comparison; returns the facts, in the given order.
 
     This installation trusts them from now on, if this machine measured them. Facts of a
-    GPU whose times are noisy, even at the second attempt, say so.
+    GPU whose times are noisy, even at the second attempt, have their spread.
 
     Raises:
         ImplausibleError: if the clock or the timer of this machine is wrong.
@@ -104,5 +104,6 @@ def record(
 
 def _doubt(measurement: Measurement, device: Device) -> dict[str, str]:
     """What the provenance of a fact says against its times."""
-    is_noisy = device.kind == "gpu" and measurement.is_noisy
-    return {"times": "noisy"} if is_noisy else {}
+    if device.kind != "gpu" or not measurement.is_noisy:
+        return {}
+    return {"spread": f"{measurement.spread_s / measurement.median_s:.2f}"}

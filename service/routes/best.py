@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import lru_cache
 from typing import Annotated, Any
@@ -38,6 +39,8 @@ __all__ = ["Shortcut", "router"]
 router = APIRouter(prefix="/v1", tags=["look-ups"])
 
 PREFIX = "/v1/best/"
+GZIP = re.compile(rb"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
+"""In what a client accepts; a weight of 0 refuses (RFC 9110, section 12.4.2)."""
 
 EXAMPLE = {
     "workload": FORM.key,
@@ -141,7 +144,7 @@ class Ready(Response):
         self.status_code, self.body = 200, answer.body
         count_answer("hit")
         self.raw_headers.append((b"content-type", b"application/json"))
-        if b"gzip" in asked.get(b"accept-encoding", b""):
+        if GZIP.search(asked.get(b"accept-encoding", b"")):
             self.body = answer.compressed
             self.raw_headers.append((b"content-encoding", b"gzip"))
         self.raw_headers.append((b"content-length", b"%d" % len(self.body)))

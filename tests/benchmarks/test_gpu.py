@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from tests.benchmarks.test_experiments_entries import KINDS
 from tests.docs.pages import ROOT, page
 
 SCRIPT = ROOT / "benchmarks" / "gpu.sh"
+FAKE = ROOT / "tests" / "tune" / "fake_cupy"
 HAS_GPU = any(device.kind == "gpu" for device in OPENCL.devices())
 
 
@@ -61,6 +63,133 @@ def test_without_cupy_or_a_gpu_nothing_runs_with_cuda(tmp_path):
     result = call("cuda", OUT=str(tmp_path))
     assert result.returncode == 3
     assert result.stderr == "gpu.sh: CuPy finds no GPU here; nothing is run\n"
+
+
+RECORDER = """#!/bin/sh
+case "$*" in
+*"import cupy"*) exit 0 ;;
+*"import cutensor"*) exit ${HAS_NO_CUTENSOR:-0} ;;
+*"import feinsum"*) echo "import feinsum" >> "$RECORD"; exit ${HAS_NO_FEINSUM:-0} ;;
+esac
+echo "${CUPY_ACCELERATORS:-none} $*" >> "$RECORD"
+case "$*" in *broken*) exit 1 ;; esac
+"""
+"""In the place of Python: it records its arguments, and finds what variables say."""
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """Runs the script for the folders of some scripts; the result, and what ran."""
+    python, record = tmp_path / "python", tmp_path / "record"
+    python.write_text(RECORDER)
+    python.chmod(0o755)
+
+    def run(*scripts, mode="cuda", **variables):
+        record.write_text("")
+        folders = []
+        for script in scripts:
+            (tmp_path / script).parent.mkdir(exist_ok=True)
+            (tmp_path / script).touch()
+            folders.append(str((tmp_path / script).parent))
+        given = {"PYTHON": str(python), "RECORD": str(record), "OUT": str(tmp_path),
+                 "CUPY_ACCELERATORS": "", **variables}  # fmt: skip
+        result = call(mode, *folders, **given)
+        return result, record.read_text().splitlines()
+
+    return run
+
+
+def budget_of(ran, what):
+    """The seconds that were given to what ran, of which the script itself took few."""
+    (line,) = (line for line in ran if what in line)
+    return int(line.rpartition(" --budget ")[2])
+
+
+def test_folders_and_calls_share_the_budget(recorded):
+    """Folders leave their seconds to the calls, and all do to the report."""
+    result, ran = recorded("one/contest.py", "two/runner.py", BUDGET="520", CALLS="130")
+    assert result.returncode == 0
+    scripts = [line.split()[1] for line in ran if "--budget" in line]
+    assert [name.rpartition("/")[2] for name in scripts[:2]] == [
+        "contest.py",
+        "runner.py",
+    ]
+    assert 320 < budget_of(ran, "contest.py") <= 520 - 130 - 10
+    assert 320 < budget_of(ran, "runner.py") <= 520 - 130 - 10
+    assert 450 < budget_of(ran, "benchmarks.gpu.everyday") <= 520 - 10
+    assert "benchmarks.gpu.report" in ran[-1]
+
+
+def test_a_folder_without_time_does_not_run(recorded):
+    """The calls do; the exit code says that something is missing."""
+    result, ran = recorded("one/contest.py", BUDGET="130", CALLS="130")
+    assert result.returncode == 1
+    assert "no time for" in result.stderr
+    assert not [line for line in ran if "contest.py" in line]
+    assert budget_of(ran, "benchmarks.gpu.everyday") <= 120
+
+
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_calls_are_left_out_if_unwanted_or_without_feinsum(recorded, is_wanted):
+    """Who wants none is told nothing; folders get the whole budget."""
+    variables = {"HAS_NO_FEINSUM": "1"} if is_wanted else {"CALLS": "0"}
+    result, ran = recorded("one/contest.py", BUDGET="520", **variables)
+    assert result.returncode == 0
+    assert ("feinsum is not installed" in result.stderr) == is_wanted
+    assert ("import feinsum" in ran) == is_wanted
+    assert not [line for line in ran if "everyday" in line]
+    assert 450 < budget_of(ran, "contest.py") <= 510
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, "cub,cutensor"),
+        ({"HAS_NO_CUTENSOR": "1"}, "none"),
+        ({"CUPY_ACCELERATORS": "cub"}, "cub"),
+    ],
+)
+def test_cupy_takes_cutensor_where_it_is(recorded, variables, expected):
+    """Unless the caller has chosen."""
+    _, ran = recorded("one/contest.py", **variables)
+    (line,) = (line for line in ran if "contest.py" in line)
+    assert line.split()[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "extras"), [("cuda", "cli"), ("opencl", "cli,opencl,plots")]
+)
+def test_feinsum_is_installed_from_the_wheels_alone(recorded, tmp_path, mode, extras):
+    """Before anything else; no index is asked, and the folder is no contest."""
+    _, ran = recorded("wheels/feinsum-1-py3-none-any.whl", mode=mode)
+    assert ran[0].split(maxsplit=1)[1] == (
+        "-m pip install --quiet --no-index --find-links "
+        f"{tmp_path / 'wheels'} feinsum[{extras}]"
+    )
+    assert not [line for line in ran[1:] if "wheels" in line]
+
+
+def test_nothing_runs_if_the_installation_fails(recorded):
+    """The exit code is 1."""
+    result, ran = recorded("broken/feinsum-1-py3-none-any.whl", "one/contest.py")
+    assert result.returncode == 1
+    assert len(ran) == 1
+
+
+def test_what_a_failing_script_measured_is_reported(tmp_path):
+    """With what the others measured; the exit code is 1."""
+    for name, code in (("one", 1), ("two", 0)):
+        line = {"suite": "made", "name": name, "flops": 1, "entry_bytes": 1,
+                "seconds": {"feinsum": [1.0], "jax": [2.0]}}  # fmt: skip
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "contest.jsonl").write_text(json.dumps(line))
+        (folder / "contest.py").write_text(f"raise SystemExit({code})")
+    folders = [str(tmp_path / name) for name in ("one", "two")]
+    result = call("cuda", *folders, CALLS="0", OUT=str(tmp_path), PYTHONPATH=str(FAKE))
+    assert result.returncode == 1
+    document = json.loads((tmp_path / "gpu.json").read_text())
+    assert [entry["name"] for entry in document["entries"]] == ["one", "two"]
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="no shellcheck")

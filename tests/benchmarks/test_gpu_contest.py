@@ -103,6 +103,20 @@ def test_no_suite_waits_for_another():
         assert abs(half.count(suite) - n / 2) <= 1
 
 
+def test_rivals_are_compared_with_what_is_expected(folder, monkeypatch):
+    """At the entries that the runner compares."""
+    monkeypatch.syspath_prepend(str(folder))
+    for entry, workload in zip(
+        entries(), read_bundle(folder)["workloads"], strict=True
+    ):
+        values = making._Posed.of(entry)._values()
+        evaluate = contest.evaluation(workload, np, np.einsum)
+        results = evaluate(values)
+        assert contest._error(workload, lambda r=results: r, id) < 1e-12
+        wrong = [r + 0.1 * abs(r).max() for r in results]
+        assert contest._error(workload, lambda w=wrong: w, id) == pytest.approx(0.1)
+
+
 def test_rivals_evaluate_the_entry(folder, monkeypatch):
     """The functions of a contest, read from its document, are those of the entry."""
     monkeypatch.syspath_prepend(str(folder))

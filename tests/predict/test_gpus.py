@@ -42,6 +42,13 @@ CASES = {
 }  # fmt: skip
 
 
+NEED_TENSOR_CORES = {
+    "gpu_matrices": "a large product",
+    "gpu_mma": "a large product",
+    "gpu_operator_mma": "a gradient",
+}
+
+
 def made(subscripts, shapes, dtype="float64"):
     arrays = [array(n, s, dtype) for n, s in zip("ABCD", shapes, strict=False)]
     return canonicalize(einsum(subscripts, *arrays)).einsum
@@ -96,6 +103,17 @@ def test_large_products_of_doubles_go_to_the_library():
         "sm_90": "gpu_matrices", "sm_80": "gpu_matrices", "sm_70": "gpu_product",
         "sm_120": "gpu_product", "somebody": "gpu_product",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("device", [H100, DEVICES[1], DEVICES[-1]], ids=str)
+@pytest.mark.parametrize("case", ["a large product", "a gradient"])
+def test_what_takes_tensor_cores_is_predicted_where_they_are(device, case):
+    """Other GPUs refuse it, or gain nothing by it."""
+    _, subscripts, shapes = CASES[case]
+    found = predictions(made(subscripts, shapes), {}, device)
+    names = {one.spec.name for one in found} & {*NEED_TENSOR_CORES}
+    expected = {name for name, of in NEED_TENSOR_CORES.items() if of == case}
+    assert names == (expected if device == H100 else set())
 
 
 def test_entries_that_lie_apart_cost_more():

@@ -175,6 +175,22 @@ def test_answers_are_compressed_on_demand(client, path):
     assert gzip.decompress(raw) == plain.content
 
 
+@pytest.mark.parametrize(
+    ("accepted", "is_compressed"),
+    [
+        ("deflate, GZIP;q=0.5", True),
+        ("gzip;q=0.001", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, br", False),
+    ],
+)
+def test_a_weight_of_zero_refuses_gzip(client, accepted, is_compressed):
+    """By RFC 9110, section 12.4.2."""
+    send(client, to_json(make_record()))
+    answer = client.get(BEST, headers={"Accept-Encoding": accepted})
+    assert ("content-encoding" in answer.headers) == is_compressed
+
+
 def test_the_shortcut_changes_nothing(client, monkeypatch):
     """With and without it, ``best`` answers the same."""
     send(client, to_json(make_record()))

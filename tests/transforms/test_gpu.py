@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from math import prod
 
 import loopy as lp
 import numpy as np
 import pytest
+from pymbolic import primitives as p
 
 from feinsum import array, batched_einsum, einsum
 from feinsum.errors import BuildError, InvalidParameterError
@@ -20,11 +22,13 @@ from feinsum.measure import compile_kernel, open_device
 from feinsum.measure.gpu_figures import figures_of_recipe
 from feinsum.measure.work_groups import execute_groups
 from feinsum.predict import machine_of
+from feinsum.raising import identify_as_einsum
 from feinsum.records import Device
 from feinsum.retrieval.applying import _check_loops
 from feinsum.targets.cuda import CudaTarget
+from feinsum.targets.cuda.built import check_launch
 from feinsum.targets.cuda.code import generated as cuda_code
-from feinsum.targets.cuda.figures import figures_of, multiprocessor_of
+from feinsum.targets.cuda.figures import figures_of, occupancy
 from feinsum.targets.cuda.nvrtc import find_nvrtc
 from feinsum.transforms import applicable_transforms, check_spec, configurations
 from feinsum.transforms.gpu import (
@@ -41,17 +45,20 @@ from feinsum.transforms.gpu import (
     GPU_TURNED,
 )
 from feinsum.transforms.gpu import cost as gpu_cost
+from feinsum.transforms.gpu.grid import GPUS
 from feinsum.transforms.gpu.sides import sides_of
 from feinsum.transforms.primitives.copy_async import AwaitGroups
+from feinsum.transforms.registry import REGISTRY
 from tests.cpus import INTEL, opened
 from tests.portions import spread
 from tests.targets.cuda.stand_in import StandInDriver, needs_nvrtc, stand_in
 from tests.transforms.support import (
     EINSUMS,
     LOOPY_WARNINGS,
+    NEVER_LONG,
+    Case,
     generated,
     sampled,
-    written,
 )
 
 __all__ = ["stand_in"]
@@ -153,6 +160,7 @@ CASES = [
     (GPU_OPERATOR, "divergence", {"stage_matrix": True, "stage_output": True}),
     (GPU_OPERATOR, "mass of three", {"stage_matrix": False, "stage_output": True}),
     (GPU_OPERATOR, "face mass", {"stage_matrix": True, "stage_output": True}),
+    (GPU_OPERATOR_MMA, "literal extent", {"ahead": True}),
     (GPU_OPERATOR_MMA, "gradient of three", {"ahead": True}),
     (GPU_OPERATOR_MMA, "divergence", {"terms": 8, "ahead": False}),
     (GPU_OPERATOR_MMA, "weighted rows", {"height": 32, "groups": 1}),
@@ -176,6 +184,33 @@ CASES = [
 ]  # fmt: skip
 """Of each family the ways that differ."""
 ON_TENSOR_CORES = (GPU_MMA, GPU_OPERATOR_MMA)
+ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
+FAMILIES = [t for t in REGISTRY.values() if t.devices == GPUS]
+"""Every version of each."""
+INSTANCES = {transform.name: name for transform, name, _ in reversed(CASES)}
+"""Of each family the first einsum."""
+
+
+def instance(transform, dtype):
+    """The einsum of a family with operands of another dtype."""
+    e = ALL[INSTANCES[transform.name]]
+    rows = [[replace(op, dtype=np.dtype(dtype)) for op in row] for row in e.rows]
+    return replace(e, rows=tuple(map(tuple, rows)))
+
+
+RECOMMENDED = [
+    pytest.param(t, dtype, id=f"{t.name}@{t.version}-{dtype}", marks=marks)
+    for dtypes, marks in (
+        (("float32", "float64", "int32"), ()),
+        (
+            ("int8", "int16", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
+            pytest.mark.long,
+        ),
+    )
+    for dtype in dtypes
+    for t in FAMILIES
+    if t.fits(instance(t, dtype))
+]
 LARGE = einsum(
     "aebf,dfce->abcd",
     array("A", (48, 32, 24, 32)),
@@ -245,18 +280,6 @@ def test_the_code_for_cuda_is_right(transform, name, changes, stand_in):
 
 
 @needs_nvrtc
-def test_the_number_of_elements_may_be_known(stand_in):
-    """Of an operator on tensor cores, which limits the last tile."""
-    known = einsum("ij,ej->ei", array("M", (5, 5)), array("u", (101, 5)))
-    case = generated(known)
-    (element,) = {*known.output} - {*known.inputs[0]}
-    recommended = next(configurations(GPU_OPERATOR_MMA, known)).parameters
-    changes = {**SMALL[GPU_OPERATOR_MMA], "element": element}
-    unit = case.apply(GPU_OPERATOR_MMA.spec({**recommended, **changes}))
-    case.assert_right(unit, [{}], "cuda")
-
-
-@needs_nvrtc
 @pytest.mark.parametrize("name", SUMS)
 def test_a_sum_is_split_among_groups(name, stand_in):
     """In two launches; each group makes several steps, and the last one is not full."""
@@ -319,27 +342,29 @@ def test_large_tiles_stay_in_registers(parameters, architecture):
         assert one.occupancy > 0
 
 
+def test_every_family_for_gpus_has_cases():
+    """Also one that is registered tomorrow."""
+    assert {t.name for t in FAMILIES} == {t.name for t in SMALL} == set(INSTANCES)
+    assert {param.values[0] for param in RECOMMENDED} == set(FAMILIES)
+
+
 @needs_nvrtc
-@pytest.mark.parametrize("architecture", ["sm_70", "sm_80", "sm_90"])
-@pytest.mark.parametrize(
-    ("transform", "name"),
-    [
-        (GPU_ELEMENTS, "gradient"),
-        (GPU_ELEMENTS, "gradient in single precision"),
-        (GPU_POINTS, "divergence"),
-        (GPU_PRODUCT, "two summed indices"),
-        (GPU_PRODUCT, "in single precision"),
-        (GPU_COLUMNS, "unsigned"),
-        (GPU_ROWS, "unsigned"),
-        (GPU_SPLIT_SUM, "long sum"),
-        (GPU_TURNED, "factors"),
-    ],
-    ids=lambda x: getattr(x, "name", x),
-)
-def test_the_recommended_code_compiles(transform, name, architecture):
-    """Without spills, and within what a work-group has."""
-    spec = next(configurations(transform, ALL[name]))
-    assert_compiles(name, spec, architecture)
+@pytest.mark.parametrize(("transform", "dtype"), RECOMMENDED)
+def test_the_recommended_code_compiles(transform, dtype):
+    """Of every version of a family for every architecture, or from that of its tensor
+    cores: without spills, and with room for a work-group.
+
+    By default for one type of integers: the others take ``-m long``.
+    """
+    e = instance(transform, dtype)
+    code = cuda_code_of(e, next(configurations(transform, e)))
+    needs_tensor_cores = transform.name in {t.name for t in ON_TENSOR_CORES}
+    for architecture in ARCHITECTURES:
+        if needs_tensor_cores and architecture == "sm_70":
+            with pytest.raises(BuildError, match="uses tensor cores of sm_80"):
+                check_launch(code.launches[0], 70)
+        else:
+            assert_compiles(code, architecture)
 
 
 @needs_nvrtc
@@ -380,27 +405,32 @@ def test_costs_know_what_a_kernel_takes(transform, name, changes, monkeypatch):
 
 @needs_nvrtc
 @pytest.mark.long
-@pytest.mark.parametrize("architecture", ["sm_70", "sm_80", "sm_90"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("transform", SMALL, ids=lambda t: t.name)
 def test_the_code_of_every_tile_compiles(transform, architecture):
     """For einsums of every kind that it fits."""
-    for name, e in ALL.items():
+    for e in ALL.values():
         if transform.fits(e) and not (
             transform in ON_TENSOR_CORES and architecture == "sm_70"
         ):
             for spec in sampled(e, transform, 20):
-                assert_compiles(name, spec, architecture, most_spilled=1 << 12)
+                code = cuda_code_of(e, spec)
+                assert_compiles(code, architecture, most_spilled=1 << 12)
 
 
-def assert_compiles(name, spec, architecture, most_spilled=0):
-    unit = generated(ALL[name]).apply(spec).copy(target=CudaTarget())
-    code = cuda_code(unit)
+def cuda_code_of(e, spec):
+    return cuda_code(generated(e).apply(spec).copy(target=CudaTarget()))
+
+
+def assert_compiles(code, architecture, most_spilled=0):
     log = find_nvrtc().compile(code.source, architecture).log
+    capability = int(architecture.removeprefix("sm_"))
     for launch in code.launches:
-        figures = figures_of(log, launch.name)
+        check_launch(launch, capability)
+        figures, n_items = figures_of(log, launch.name), prod(launch.block)
+        assert figures.shared_bytes <= launch.static_bytes
         assert figures.spill_bytes <= most_spilled
-        has = multiprocessor_of(int(architecture[3:]))
-        assert figures.shared_bytes <= has.group_shared_bytes
+        assert occupancy(figures, n_items, capability, launch.shared_bytes) > 0
 
 
 @pytest.mark.parametrize("copies", GPU_MMA.offered(LARGE)["copies"])
@@ -483,38 +513,67 @@ def test_neighbours_are_copied_together(stand_in):
     assert "feinsum_copy(2, " not in cuda_code(unit).source
 
 
+IN_GLOBAL_MEMORY = {
+    "gpu_matrices": "whole operands, which cuBLAS reads",
+    "gpu_split_sum": "partial sums",
+}
+"""What families hand from one launch to the next."""
+
+
 @needs_nvrtc
 @pytest.mark.parametrize(
     ("transform", "changes"),
     [
-        (GPU_ELEMENTS, {}), (GPU_MATRICES, {}), (GPU_MMA, {"copies": "registers"}),
-        (GPU_MMA, {"copies": "arguments"}), (GPU_PRODUCT, {}),
+        *((t, {}) for t in SMALL),
+        (GPU_MMA, {"copies": "registers"}),
+        (GPU_MMA, {"copies": "arguments"}),
     ],
     ids=lambda x: getattr(x, "name", str(x)),
-)  # fmt: skip
+)
 def test_functions_of_operands_are_fused(transform, changes, stand_in):
-    """What a kernel computes in the place of an array is computed where it is read;
-    beyond the sums it is zero, even if the function of zeros is not.
+    """What a kernel computes in the place of an array is computed where it is read:
+    there is no array of it in global memory. Beyond the sums it is zero, even if the
+    function of zeros is not.
     """
-    unit = lp.make_kernel(
-        "{[e,i,j]: 0<=e<N and 0<=i,j<20}",
-        "v[e,i] = sum(j, (D[i,j] + 3)*(0.5*(a[e,j] + b[e,j]) + 1))",
-        [
-            lp.GlobalArg("D", np.float64, shape="20,20"),
-            lp.GlobalArg("a,b,v", np.float64, shape="N,20"),
-            lp.ValueArg("N", np.int32),
-        ],
-        lang_version=(2018, 2),
-        target=lp.CudaTarget(),
+    case = with_functions(instance(transform, "float64"))
+    unit = case.apply(spec_of(transform, INSTANCES[transform.name], changes))
+    made = cuda_code(unit.copy(target=CudaTarget())).temporaries
+    assert bool(made) == (transform.name in IN_GLOBAL_MEMORY)
+    if transform is GPU_SPLIT_SUM:
+        n_partial = 3 * SMALL[transform]["parts"]  # of three sums
+        assert [prod(shape) for shape, _ in made.values()] == [n_partial]
+    sizes = sizes_of(case.einsum, (37, 18, 21))
+    case.assert_right(unit, [sizes], "cuda")
+
+
+def with_functions(e):
+    """The kernel of an einsum, each array of it replaced by a function: a number more
+    than a multiple of the mean of two arrays.
+    """
+    case = generated(e)
+    kernel = case.t_unit.default_entrypoint
+    rules, arrays = dict(kernel.substitutions), {op.name: op for op in e.operands}
+    for name in arrays:
+        rule = rules[case.nest.rules[name]]
+        entry = rule.expression
+        other = replace(entry, aggregate=p.Variable(f"{name}_too"))
+        value = p.Variable("factor") * 0.5 * (entry + other) + p.Variable("added")
+        rules[rule.name] = rule.copy(expression=value)
+    others = [kernel.arg_dict[n].copy(name=f"{n}_too") for n in arrays]
+    scalars = [lp.ValueArg(n, np.float64) for n in ("factor", "added")]
+    changed = kernel.copy(substitutions=rules, args=[*kernel.args, *others, *scalars])
+    unit, nest = identify_as_einsum(
+        case.t_unit.with_kernel(changed), e, long_extent=NEVER_LONG
     )
 
     def expected(given):
-        return {"v": (0.5 * (given["a"] + given["b"]) + 1) @ (given["D"] + 3).T}
+        values = {
+            n: given["factor"] * 0.5 * (given[n] + given[f"{n}_too"]) + given["added"]
+            for n in arrays
+        }
+        return case.expected({**given, **values})
 
-    case = written(unit, expected)
-    recommended = next(configurations(transform, case.einsum)).parameters
-    spec = transform.spec({**recommended, **SMALL[transform], **changes})
-    case.assert_right(case.apply(spec), [{"N": 21}], "cuda")
+    return Case(unit, nest, expected)
 
 
 @pytest.mark.parametrize(("transform", "name", "changes"), CASES, ids=IDS)

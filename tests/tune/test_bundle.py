@@ -7,16 +7,21 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from benchmarks.experiments import functions
+from benchmarks.gpu import contest, report
 from feinsum import array, einsum
 from feinsum.errors import InvalidRecordError, MeasurementError
 from feinsum.measure.cases import make_case
-from feinsum.predict import predictions
+from feinsum.predict import predictions, usual_gpu
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.transforms.gpu import GPU_MATRICES
 from feinsum.tune import bundle_runner, make_problem
@@ -29,7 +34,7 @@ from feinsum.tune.bundle import (
     results_of,
     write_bundle,
 )
-from feinsum.tune.bundle_candidates import USUAL_GPU, candidates
+from feinsum.tune.bundle_candidates import candidates
 from feinsum.tune.bundle_facts import import_results
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
@@ -60,6 +65,15 @@ def bundle(exported, tmp_path):
     return folder
 
 
+@pytest.fixture(scope="module")
+def results(exported, tmp_path_factory):
+    """The lines of a complete run."""
+    folder = tmp_path_factory.mktemp("complete") / "bundle"
+    shutil.copytree(exported[0], folder)
+    assert run(folder).returncode == 0
+    return lines(folder)
+
+
 def run(folder, *options, trouble=""):
     """The runner in a process of its own, with CuPy's stand-in and nothing of feinsum
     but what that needs.
@@ -78,6 +92,10 @@ def run(folder, *options, trouble=""):
 
 def lines(folder):
     return bundle_runner.lines_of(folder / "results.jsonl")
+
+
+def write(folder, lines):
+    (folder / "results.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in lines))
 
 
 def mark_of(folder, workload, candidate):
@@ -116,17 +134,15 @@ def test_arguments_are_drawn_as_they_were_here(exported):
                 assert np.array_equal(drawn, case.arguments[name])
         ((_, _, _, checks),) = workload["outputs"]
         (result,) = case.expected.values()
-        assert np.array_equal(
-            result.reshape(-1)[checks["places"]], np.array(checks["values"])
-        )
+        assert bundle_runner.entries_error(np, checks, result) == 0
+        assert len(checks["values"]) == result.size
 
 
-def test_a_run_becomes_facts_of_its_gpu(bundle):
+def test_a_run_becomes_facts_of_its_gpu(bundle, results):
     """Verified, timed against the baseline, recorded with the device's own name."""
-    ended = run(bundle)
-    assert ended.returncode == 0, ended.stderr
+    write(bundle, results)
     states = [line["state"] for line in lines(bundle) if "state" in line]
-    assert states.count("tried") == 6
+    assert states == ["started", "tried"] * 6
     store = InMemoryStore()
     imported = import_results(bundle, store)
     assert imported.states == {"tried": 6}
@@ -142,8 +158,9 @@ def test_a_run_becomes_facts_of_its_gpu(bundle):
         assert fact.measurement.timer == "cuda-events"
         assert fact.provenance["baseline"] == "gpu_points@1(block=256)"
         assert fact.environment.software["cupy"] == "0.fake"
+        assert fact.environment.platform_version == "sm_99 1000 MHz"
     assert run(bundle).returncode == 0
-    assert sum("state" in line for line in lines(bundle)) == 12  # nothing again
+    assert lines(bundle) == results  # nothing again
 
 
 def test_products_of_the_library_travel(tmp_path):
@@ -166,22 +183,80 @@ def _given(made, _item):
     return made
 
 
-@pytest.mark.parametrize(
-    ("trouble", "state"), [("crash", "crashed"), ("wrong", "wrong"), ("fail", "failed")]
-)
-def test_a_faulty_kernel_costs_itself_alone(bundle, trouble, state):
-    """Its process ends, or it is refused; all others are tried."""
-    ended = run(bundle, trouble=f"{trouble}:{mark_of(bundle, 0, 1)}")
+TROUBLES = {
+    "crash": ("crashed", "ended its process with -6"),
+    "hang": ("crashed", "took longer than 10 s"),
+    "wrong": ("wrong", ""),
+    "fail": ("failed", "OUT_OF_RESOURCES"),
+    "lasting": ("failed", "ILLEGAL_ADDRESS"),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_faulty_kernel_costs_itself_alone(bundle, results, trouble):
+    """Its process ends, or it is refused; all others are tried, and the right ones
+    timed together, those of its process too.
+    """
+    write(bundle, [x for x in results if x["workload"] == 1])
+    ended = run(bundle, trouble=f"{trouble}:{mark_of(bundle, 0, 2)}")
     assert ended.returncode == 0, ended.stderr
-    outcomes = {
-        (line["workload"], line["candidate"]): line["state"]
-        for line in lines(bundle)
-        if line.get("state", "started") != "started"
-    }
-    assert outcomes.pop((0, 1)) == state
-    assert set(outcomes.values()) == {"tried"}
-    assert len(outcomes) == 5
-    assert import_results(bundle, InMemoryStore()).states[state] == 1
+    written = lines(bundle)
+    (faulty,) = (x for x in written if x.get("state") == TROUBLES[trouble][0])
+    assert (faulty["workload"], faulty["candidate"]) == (0, 2)
+    assert TROUBLES[trouble][1] in faulty.get("reason", "")
+    own = [x for x in written if x["workload"] == 0]
+    assert places(x for x in own if x.get("state") == "tried") == {(0, 0), (0, 1)}
+    assert places(x for x in own if "final" in x) == {(0, 1)}  # with the baseline
+    imported = import_results(bundle, InMemoryStore())
+    assert imported.states == {"tried": 5, TROUBLES[trouble][0]: 1}
+
+
+def places(lines):
+    return {(line["workload"], line["candidate"]) for line in lines}
+
+
+def test_the_best_of_all_starts_are_timed_together(bundle, results):
+    """What an earlier start tried is among them; so is a workload whose process was
+    ended while it timed them.
+    """
+    write(bundle, [x for x in results
+                   if "state" in x and places([x]) != {(0, 2)}])  # fmt: skip
+    ended = run(bundle)
+    assert ended.returncode == 0, ended.stderr
+    finals = [x for x in lines(bundle) if "final" in x]
+    assert places(finals) == {(0, 1), (0, 2), (1, 1), (1, 2)}
+    assert finals[0]["baseline_s"] == finals[1]["baseline_s"]
+    assert import_results(bundle, InMemoryStore()).states == {"tried": 6}
+
+
+def test_a_kernel_that_is_wrong_later_on_becomes_no_fact(bundle, results):
+    """Whatever was measured before."""
+    wrong = {"workload": 0, "candidate": 1, "state": "wrong", "error": "1.0"}
+    write(bundle, [*results, wrong])
+    imported = import_results(bundle, InMemoryStore())
+    assert imported.states == {"tried": 5, "wrong": 1}
+    spec = read_bundle(bundle)["workloads"][0]["candidates"][1]["spec"]
+    assert spec not in {str(fact.spec) for fact in imported.facts}
+
+
+def test_a_workload_without_time_goes_on_at_the_next_start(bundle, results):
+    """Each process tries one kernel at least; the exit code says that some are left."""
+    write(bundle, [x for x in results if x["workload"] == 1])
+    ended = run(bundle, "--limit", "0")
+    assert ended.returncode == 1
+    assert "start again" in ended.stderr
+    tried = [x for x in lines(bundle) if x.get("state") == "tried"]
+    assert places(x for x in tried if x["workload"] == 0) == {(0, 0)}
+
+
+def test_a_process_that_does_not_start_blames_no_kernel(bundle, results):
+    """It is given up after some starts."""
+    written = [x for x in results if x["workload"] == 1]
+    write(bundle, written)
+    ended = run(bundle, trouble="die")
+    assert ended.returncode == 1
+    assert "workload 0 is given up: its process ended with 9" in ended.stderr
+    assert lines(bundle) == written
 
 
 def test_a_budget_is_kept(bundle):
@@ -190,6 +265,127 @@ def test_a_budget_is_kept(bundle):
     assert ended.returncode == 1
     assert "start again" in ended.stderr
     assert lines(bundle) == []
+
+
+class Starts:
+    """Processes of a workload of two kernels that end with the codes given."""
+
+    def __init__(self, out, codes, *written):
+        self.out, self.codes, self.written = out, list(codes), list(written)
+        self.limits = []
+
+    def __call__(self, k, limit, options):
+        self.limits.append(limit)
+        if self.written:
+            bundle_runner.say(self.out, self.written.pop(0))
+        return self.codes.pop(0)
+
+    def run(self, monkeypatch, budget):
+        monkeypatch.setattr(bundle_runner, "run_child", self)
+        bundle = {"workloads": [{"candidates": ["one", "other"], "baseline": 0}]}
+        options = SimpleNamespace(out=self.out, limit=60)
+        end = time.monotonic() + budget
+        return bundle_runner.run_to_end(bundle, 0, 30, end, options)
+
+
+def line(candidate, state):
+    more = {"seconds": 1.0, "error": 0.0} if state == "tried" else {}
+    return {"workload": 0, "candidate": candidate, "state": state, **more}
+
+
+def test_a_workload_is_done_when_the_best_of_it_are_timed():
+    """By their first times, so that they stay the best when they are verified again;
+    what is wrong later on is none of them, and without a baseline there are none.
+    """
+    progress = bundle_runner.Progress(3, 0)
+    final = {"workload": 0, "final": True}
+    for one in (line(0, "tried"), line(1, "tried"), {**final, "candidate": 1}):
+        progress.read(one)
+    assert progress.is_timed
+    assert progress.missing == [2]
+    progress.read({**line(2, "tried"), "seconds": 0.5})
+    assert not progress.is_done
+    progress.read({**line(2, "tried"), "seconds": 2.0})
+    assert progress.best == [0, 2, 1]
+    progress.read({**final, "candidate": 2})
+    assert progress.is_done
+    progress.read(line(2, "wrong"))
+    assert progress.best == [0, 1]
+    progress.read(line(0, "crashed"))
+    assert progress.best == []
+    assert progress.is_done
+
+
+def test_processes_end_within_the_budget(monkeypatch, tmp_path):
+    """With what the last kernel and the finals take; none is started too late."""
+    starts = Starts(tmp_path / "out", [None])
+    assert starts.run(monkeypatch, 20) == bundle_runner.UNFINISHED
+    (limit,) = starts.limits
+    assert bundle_runner.START_S < limit <= 20 - bundle_runner.LAST_S
+    late = Starts(tmp_path / "out", [])
+    assert late.run(monkeypatch, bundle_runner.LAST_S + 1) == bundle_runner.UNFINISHED
+
+
+def test_a_process_whose_time_is_over_is_ended(monkeypatch, tmp_path):
+    """Whatever it does."""
+    script = tmp_path / "sleep.py"
+    script.write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(bundle_runner, "__file__", str(script))
+    monkeypatch.setattr(bundle_runner, "LAST_S", 0.1)
+    options = SimpleNamespace(out=tmp_path / "out")
+    assert bundle_runner.run_child(0, 0.1, options) is None
+
+
+@pytest.mark.parametrize(
+    ("codes", "written", "state"),
+    [
+        ([3, 3, 3], [], "started"),  # that of a start before
+        ([None], [line(1, "started")], "started"),  # its time was over
+        ([-2], [line(1, "started")], "started"),  # somebody stopped it
+        ([3, 0], [line(1, "failed")], "failed"),  # it is written down already
+        ([1, 0], [line(1, "started")], "crashed"),
+        ([-14, 0], [line(1, "started")], "crashed"),
+    ],
+)
+def test_only_the_kernel_that_ended_its_process_is_blamed(
+    monkeypatch, tmp_path, codes, written, state
+):
+    """It is the one that the process itself started last, and has no outcome."""
+    out = tmp_path / "out"
+    bundle_runner.say(out, line(0, "tried"), line(1, "started"))
+    starts = Starts(out, codes, *written)
+    starts.run(monkeypatch, 60)
+    found = bundle_runner.lines_of(out)
+    assert found[-1]["state"] == state
+    assert [x["candidate"] for x in found[1:]] == [1] * (len(found) - 1)
+
+
+def test_nobody_loses_patience_while_another_has_the_gpu(monkeypatch, tmp_path):
+    """A kernel waits for its turn as long as it takes; then its time begins."""
+    events = []
+
+    @contextmanager
+    def named(name):
+        events.append(name)
+        yield
+        events.append(f"end of {name}")
+
+    def said(name, result):
+        return lambda *_: events.append(name) or result
+
+    gpu = SimpleNamespace(kernel=said("kernel", None), turn=lambda: named("turn"),
+                          seconds=lambda _: 1.0)  # fmt: skip
+    case = SimpleNamespace(results=said("results", []), error=said("error", 0.0))
+    monkeypatch.setattr(bundle_runner, "Case", lambda *_: case)
+    monkeypatch.setattr(bundle_runner, "patience", lambda: named("patience"))
+    workload = {"candidates": ["one"], "baseline": 0, "tolerance": 1.0}
+    bundle = {"workloads": [workload], "seed": 0}
+    bundle_runner.Trials(gpu, bundle, 0, tmp_path / "out").make(0)
+    assert events == [
+        "patience", "kernel", "end of patience",
+        "turn", "patience", "results", "end of patience", "end of turn",
+        "error",
+    ]  # fmt: skip
 
 
 def test_without_a_gpu_the_runner_says_so(bundle):
@@ -203,18 +399,30 @@ def test_without_a_gpu_the_runner_says_so(bundle):
 def test_a_round_begins_with_what_is_predicted():
     """Each candidate once."""
     for problem in problems():
-        found = list(candidates(problem, {}))
-        best = predictions(problem.einsum, problem.sizes, USUAL_GPU)[0]
+        found = list(candidates(problem, {}, "sm_80"))
+        best = predictions(problem.einsum, problem.sizes, usual_gpu("sm_80"))[0]
         assert found[0] == best.spec
         assert len(set(found)) == len(found)
+
+
+def test_predictions_are_for_the_architecture_of_the_bundle():
+    """A V100 has no tensor cores for doubles; sm_87 is as the next older one."""
+    e = einsum("ij,jk->ik", array("A", (512, 512)), array("B", (512, 512)))
+    problem = make_problem(e)
+    first = {name: next(candidates(problem, {}, name)).name
+             for name in ("sm_70", "sm_90")}  # fmt: skip
+    assert first["sm_70"] == "gpu_product"
+    assert first["sm_90"] in ("gpu_mma", "gpu_matrices")
+    assert usual_gpu("sm_70").compute_units == 80
+    assert usual_gpu("sm_87").compute_units == usual_gpu("sm_86").compute_units
 
 
 def test_the_next_round_tries_neighbours_of_the_best(bundle, tmp_path):
     """And nothing again but the baseline."""
     (problem, _) = problems()
-    best = next(s for s in candidates(problem, {}) if s.name == "gpu_elements")
+    best = next(s for s in candidates(problem, {}, "sm_80") if s.name == "gpu_elements")
     tried = {best: 1e-6}
-    first = next(candidates(problem, tried))
+    first = next(candidates(problem, tried, "sm_80"))
     changed = {k for k, v in first.parameters.items() if best.parameters[k] != v}
     assert first.name == best.name
     assert len(changed) <= 1
@@ -279,10 +487,11 @@ def test_folders_that_are_none_are_refused(tmp_path, bundle):
 
 
 def test_a_bundle_that_is_too_large_is_refused(tmp_path, monkeypatch):
-    """Before it is carried."""
-    monkeypatch.setattr("feinsum.tune.bundle.MOST_BYTES", 10)
-    with pytest.raises(MeasurementError, match="more than 10 bytes; give fewer trials"):
-        export_bundle(problems()[1:], tmp_path / "b", "sm_80", n_candidates=1)
+    """Before it is carried; its document counts as its kernels do."""
+    monkeypatch.setattr("feinsum.tune.bundle.MOST_BYTES", 1000)
+    given = partial(_given, Made({"candidates": [], "text": "x" * 1000}, {}, {}))
+    with pytest.raises(MeasurementError, match="than 1000 bytes; give fewer trials"):
+        write_bundle(tmp_path / "b", "sm_80", given, [0], n_processes=1)
 
 
 def test_the_runner_needs_no_feinsum():
@@ -300,13 +509,70 @@ def test_the_runner_needs_no_feinsum():
     assert TransformSpec("gpu_points", 1, {}).name == "gpu_points"
 
 
-def test_a_process_that_ends_after_all_trials_has_no_candidate_to_blame(tmp_path):
-    bundle = {"workloads": [{"candidates": ["one", "other"]}]}
-    out = tmp_path / "results.jsonl"
-    for state in ({0: "tried"}, {0: "tried", 1: "started"}, {1: "tried"}):
-        for candidate, name in state.items():
-            line = {"workload": 0, "candidate": candidate, "state": name}
-            bundle_runner.say(out, line)
-    written = out.read_text()
-    bundle_runner.blame(bundle, 0, out, None)
-    assert out.read_text() == written
+@pytest.mark.parametrize("script", [bundle_runner, contest, functions, report])
+def test_scripts_that_travel_are_python_3_10(script):
+    """Which is what machines with a GPU have."""
+    import ast
+
+    source = Path(script.__file__).read_text()
+    ast.parse(source, feature_version=(3, 10))
+
+
+class Clocked:
+    """A GPU whose kernels take the times given, again and again."""
+
+    def __init__(self, *attempts):
+        self.times = [[*attempt] * (2 * bundle_runner.ROUNDS) for attempt in attempts]
+        self.times = [x for a in self.times for x in a[: 2 * bundle_runner.ROUNDS]]
+
+    def seconds(self, kernel):
+        return self.times.pop(0)
+
+
+STEADY, WIDE = [1.0], [1.0, 1.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "kept"),
+    [([STEADY], STEADY), ([WIDE, STEADY], STEADY), ([WIDE, WIDE], WIDE)],
+)
+def test_wide_samples_are_taken_once_more(attempts, kept):
+    """When clocks change; the second ones are kept."""
+    gpu = Clocked(*attempts)
+    samples = bundle_runner.samples_of(gpu, {0: "one", 3: "other"})
+    assert gpu.times == []
+    assert {c: {*s} for c, s in samples.items()} == {0: {*kept}, 3: {*kept}}
+    assert {len(s) for s in samples.values()} == {bundle_runner.ROUNDS}
+
+
+def test_a_fact_says_that_its_samples_are_wide(bundle):
+    """With their spread over the median."""
+    final_line(bundle, samples_s=[1e-5, 1e-5, 2e-5, 3e-5, 3e-5])
+    (wide,) = import_results(bundle, InMemoryStore()).facts
+    assert wide.provenance["spread"] == "1.00"
+    final_line(bundle)
+    (steady,) = import_results(bundle, InMemoryStore()).facts
+    assert "spread" not in steady.provenance
+
+
+def test_a_fact_says_no_clock_that_is_not_known(bundle):
+    """Old results have none with CUDA 13."""
+    final_line(bundle)
+    device = lines(bundle)[0]["device"]
+    for clock_khz, said in ((0, "sm_90"), (1_980_000, "sm_90 1980 MHz")):
+        final_line(bundle, device={**device, "clock_khz": clock_khz})
+        (fact,) = import_results(bundle, InMemoryStore()).facts
+        assert fact.environment.platform_version == said
+
+
+def test_some_entries_of_a_large_result_are_checked():
+    """Their places are the same wherever they are drawn, and are not carried."""
+    result = np.random.default_rng(0).uniform(size=(70, 100))
+    places = bundle_runner.checked(np, result.size, 1000)
+    checks = {"values": result.reshape(-1)[places].tolist(), "largest": 1.0}
+    assert bundle_runner.entries_error(np, checks, result) == 0
+    assert len({*places.tolist()}) > 900
+    result.reshape(-1)[places[7]] += 0.5
+    assert bundle_runner.entries_error(np, checks, result) == pytest.approx(0.5)
+    result.reshape(-1)[places[7]] = np.nan
+    assert bundle_runner.entries_error(np, checks, result) == float("inf")

@@ -14,6 +14,7 @@ from pymbolic import var
 
 from feinsum.transforms.gpu.grid import Flat
 from feinsum.transforms.gpu.operator_tiles import OperatorTiles
+from feinsum.transforms.gpu.packing import extent_of
 from feinsum.transforms.gpu.shares import RaggedShare, ragged_shares
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.multiply_fragments import WARP
@@ -188,9 +189,7 @@ class ElementTiles:
         key = share.first, start.name
         if key not in self._left:
             first = p.Sum((var(start.name), share.first))
-            extent = self.extent
-            end = extent if isinstance(extent, int) else var(str(extent))
-            left = p.Sum((end, -1 * first))
+            left = p.Sum((extent_of(self.extent), -1 * first))
             n = self.tiles.elements
             left = p.If(p.Comparison(left, "<", n), left, n)
             array = self.writer.array("left", (), np.dtype(np.int32))

@@ -161,11 +161,12 @@ class TileWriter:
             for load in loads
         ]
         closed = self._closed(loops, begun)
+        size, sized = self._summed_size(wanted)
         tiled = {
-            key: self._tiled(wanted[key][0], several, now, var(tile))
+            key: self._tiled(wanted[key][0], several, now, var(tile), size)
             for key, several in by_key.items()
         }
-        reads, last = multiply(tiled, loops, (*barrier, *closed))
+        reads, last = multiply(tiled, loops, (*barrier, *closed, *sized))
         settled = [
             self._settled(load, var(slot), loops, [*last, *begun, set_slot])
             for load in loads
@@ -188,8 +189,26 @@ class TileWriter:
             return None
         return reads_of(schedule, operand)
 
+    def _summed_size(
+        self, wanted: Mapping[Key, tuple[str, Side]]
+    ) -> tuple[Expression, Names]:
+        """The number of terms, and the ids of what computes it."""
+        is_late = any(
+            self._reads(operand) is not None for operand, _ in wanted.values()
+        )
+        if self.summed.is_known or not is_late:
+            return size_of(self.summed), ()
+        # in a scalar, as Loopy understands no casts where it checks bounds
+        size, done = self.writer.place("size", size_of(self.summed), self.around)
+        return var(size), (done,)
+
     def _tiled(
-        self, operand: str, loads: Sequence[Load], now: str, tile: Expression
+        self,
+        operand: str,
+        loads: Sequence[Load],
+        now: str,
+        tile: Expression,
+        size: Expression,
     ) -> Tiled:
         """Tiles of what an operand reads, whose function is zero beyond the sums."""
         reads, tiles = self._reads(operand), tuple(load.tile for load in loads)
@@ -202,7 +221,7 @@ class TileWriter:
             found = reads.value(entries)
             if is_even(self.summed, self.depth):
                 return found
-            inside = p.Comparison(p.Sum((start, deep)), "<", size_of(self.summed))
+            inside = p.Comparison(p.Sum((start, deep)), "<", size)
             return p.If(inside, found, dtype.type(0))
 
         return Tiled(tiles, now, dtype, value)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import loopy as lp
 import numpy as np
 import pytest
@@ -10,11 +13,12 @@ from feinsum import array, einsum
 from feinsum.errors import BuildError, MeasurementError
 from feinsum.measure import compile_kernel
 from feinsum.records import TransformSpec
-from feinsum.targets.cuda import CUDA, CudaTarget
+from feinsum.targets.cuda import CUDA, CudaTarget, nvrtc
+from feinsum.targets.cuda.code import OrderedLoads
 from feinsum.targets.cuda.code import generated as cuda_code
 from feinsum.targets.cuda.device import describe
 from feinsum.targets.cuda.figures import figures_of, occupancy
-from feinsum.targets.cuda.nvrtc import find_nvrtc
+from feinsum.targets.cuda.nvrtc import CudaBinary, Nvrtc, find_nvrtc
 from feinsum.targets.devices import open_device, target_of, why_unusable
 from feinsum.targets.layout import Layout
 from tests.targets.cuda.stand_in import (
@@ -274,17 +278,61 @@ def test_a_source_that_is_wrong_is_refused():
         find_nvrtc().compile("__global__ void f() { int x = ; }", "sm_80")
 
 
-def test_cubins_are_kept_by_architecture(tmp_path, monkeypatch):
-    """The second time nothing is compiled, for this architecture alone."""
+SOURCE = 'extern "C" __global__ void f(int *x) { *x = 1; }'
+
+
+@pytest.mark.parametrize(
+    "changed", ["nothing", "source", "architecture", "compiler", "flags", "headers"]
+)
+def test_cubins_are_kept_by_what_they_depend_on(tmp_path, monkeypatch, changed):
+    """The second time nothing is compiled, unless something has changed."""
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path))
-    compiler, source = find_nvrtc(), 'extern "C" __global__ void f(int *x) { *x = 1; }'
-    first = compiler.compile(source, "sm_80")
-    monkeypatch.setattr(
-        type(compiler), "_compiled", lambda *_: pytest.fail("compiled again")
-    )
-    assert compiler.compile(source, "sm_80") == first
-    with pytest.raises(pytest.fail.Exception, match="compiled again"):
-        compiler.compile(source, "sm_90")
+    compiler, first = find_nvrtc(), find_nvrtc().compile(SOURCE, "sm_80")
+    source, architecture = SOURCE, "sm_80"
+    match changed:
+        case "source":
+            source += "\n"
+        case "architecture":
+            architecture = "sm_90"
+        case "compiler":
+            compiler = replace(compiler, version="0.0")
+        case "flags":
+            monkeypatch.setattr(nvrtc, "FLAGS", (*nvrtc.FLAGS, "--fmad=false"))
+        case "headers":
+            monkeypatch.setitem(nvrtc.HEADERS, "stdbool.h", "// of C")
+    other = CudaBinary(source, b"another", "")
+    monkeypatch.setattr(Nvrtc, "_compiled", lambda *_: other)
+    second = compiler.compile(source, architecture)
+    assert second == (first if changed == "nothing" else other)
+
+
+def arrays_in_source(unit):
+    """The declarations of a kernel's arrays."""
+    code = cuda_code(unit)
+    given = re.search(rf"\b{code.launches[0].name}\(([^)]*)\)", code.source)[1]
+    return [one.strip() for one in given.split(",") if "*" in one]
+
+
+def test_arrays_that_are_only_read_are_so_for_the_compiler():
+    """Constant, and without an alias as all are: it loads them by the path of
+    read-only data. With loads in order, aliases are left to the compiler.
+    """
+    unit = doubled()
+    free = ["const double *__restrict__ x", "double *__restrict__ y"]
+    assert arrays_in_source(unit) == free
+    unit = unit.with_kernel(unit.default_entrypoint.tagged(OrderedLoads()))
+    assert arrays_in_source(unit) == ["const double *x", "double *y"]
+
+
+def test_the_environment_has_the_driver_and_the_clock(stand_in):
+    """Timings of another driver, clock or compiler are not of one kind."""
+    opened = open_device("cuda")
+    environment = opened.environment({"rounds": 3})
+    (facts,) = stand_in.gpus()
+    assert environment.driver_version == facts.driver
+    assert environment.platform_version == f"sm_90 {facts.clock_khz // 1000} MHz"
+    assert environment.software["nvrtc"] == find_nvrtc().version
+    assert environment.policy["rounds"] == 3
 
 
 def test_the_environment_says_what_the_cache_holds(stand_in, monkeypatch):

@@ -227,5 +227,7 @@ def test_a_process_ends_while_its_threads_wait():
 
 
 def test_what_is_small_is_not_shared():
-    """Waking threads costs more than a microsecond of work."""
-    assert 0 <= pool().threshold_s < 1e-2
+    """A kernel runs alone for at most half a millisecond, however long threads took to
+    wake when the process started.
+    """
+    assert 0 <= pool().threshold_s <= 5e-4

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import time
 from types import SimpleNamespace
 
@@ -39,7 +40,16 @@ class ndarray:  # noqa: N801
         return self.host.copy()
 
 
+def _hang():
+    """Until the alarm that the runner has set, which comes at once."""
+    assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    signal.setitimer(signal.ITIMER_REAL, 1e-3)
+    time.sleep(600)
+
+
 def asarray(values):
+    if os.environ.get("FAKE_CUPY") == "die":
+        os._exit(9)
     return ndarray(np.array(values, order="C"))
 
 
@@ -79,8 +89,10 @@ class _Kernel:
                 os.abort()
             if kind == "fail":
                 raise CUDADriverError("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many")
+            if kind == "lasting":
+                raise CUDADriverError("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal access")
             if kind == "hang":
-                time.sleep(600)
+                _hang()
         held = [getattr(x, "host", None) for x in arguments]
         held = [
             np.array(x) if h is None else h
@@ -105,7 +117,7 @@ def _properties(_device):
     if os.environ.get("FAKE_CUPY") == "none":
         raise CUDARuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
     return {"name": b"Fake GPU", "major": 9, "minor": 9, "multiProcessorCount": 2,
-            "clockRate": 1_000_000, "totalGlobalMem": 1 << 30}  # fmt: skip
+            "totalGlobalMem": 1 << 30}  # fmt: skip
 
 
 cuda = SimpleNamespace(
@@ -116,7 +128,8 @@ cuda = SimpleNamespace(
     runtime=SimpleNamespace(
         CUDARuntimeError=CUDARuntimeError,
         getDeviceProperties=_properties,
-        driverGetVersion=lambda: 12090,
+        driverGetVersion=lambda: 13000,
+        deviceGetAttribute=lambda attribute, _device: {13: 1_000_000}[attribute],
     ),
     driver=SimpleNamespace(CUDADriverError=CUDADriverError),
     compiler=SimpleNamespace(CompileException=ValueError),
