@@ -159,6 +159,18 @@ def write_bundle(
                 raise _too_large()
             if on_workload is not None:
                 on_workload(len(workloads))
+    _write_document(folder, architecture, workloads)
+    shutil.copyfile(bundle_runner.__file__, folder / "runner.py")
+    n_bytes = sum(path.stat().st_size for path in folder.iterdir())
+    if n_bytes > MOST_BYTES:
+        raise _too_large()
+    total = sum(len(w["candidates"]) for w in workloads)
+    return Exported(len(workloads), total, n_bytes, left_out)
+
+
+def _write_document(
+    folder: Path, architecture: str, workloads: Sequence[Mapping[str, Any]]
+) -> None:
     document = {
         "format": FORMAT,
         "made_at": utc_now(),
@@ -170,12 +182,6 @@ def write_bundle(
     text = json.dumps(document)
     document = {"id": hashlib.sha256(text.encode()).hexdigest(), **document}
     (folder / "bundle.json").write_text(json.dumps(document))
-    shutil.copyfile(bundle_runner.__file__, folder / "runner.py")
-    n_bytes = sum(path.stat().st_size for path in folder.iterdir())
-    if n_bytes > MOST_BYTES:
-        raise _too_large()
-    total = sum(len(w["candidates"]) for w in workloads)
-    return Exported(len(workloads), total, n_bytes, left_out)
 
 
 def _too_large() -> MeasurementError:
