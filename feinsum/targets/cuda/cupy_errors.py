@@ -1,4 +1,4 @@
-"""CuPy, and what its errors mean."""
+"""CuPy, and what its errors and torch's mean."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load_cupy() -> Any:
 
 
 class CudaErrors:
-    """Turns every error of CuPy in the body into a ``kind``.
+    """Turns every error of CuPy or torch in the body into a ``kind``.
 
     Args:
         what: failed; a format of the given parts, which is filled in when it did.
@@ -52,15 +52,13 @@ class CudaErrors:
             self.explain(error)
 
     def explain(self, error: BaseException) -> None:
-        """Raise the error that a user understands, if this one is of CuPy."""
-        what = self.what.format(*self.parts)
+        """Raise the error that a user understands, if this one is of a library."""
         if isinstance(error, MeasurementError):
             return
-        if isinstance(error, load_cupy().cuda.memory.OutOfMemoryError):
-            raise self.kind(
-                f"{what}: the GPU lacks the memory ({first_lines(error)}); "
-                "compute it in parts, or free arrays of other libraries"
-            ) from error
+        what = self.what.format(*self.parts)
+        if type(error).__name__ == "OutOfMemoryError":  # of CuPy, or of torch
+            said = f"{what}: {NO_MEMORY} ({first_lines(error)})"
+            raise self.kind(said) from error
         if isinstance(error, RuntimeError):  # of the driver, cuBLAS or cuTENSOR
             raise self.kind(f"{what}: {explained(str(error))}") from error
 
@@ -77,7 +75,15 @@ def explained(said: str) -> str:
     return first_lines(said)
 
 
+NO_MEMORY = (
+    "the GPU lacks the memory; compute it in parts, or free memory of other libraries, "
+    "such as by torch.cuda.empty_cache()"
+)
+
 _MEANINGS = {
+    "outofmemory": NO_MEMORY,
+    "memoryallocation": NO_MEMORY,
+    "allocfailed": NO_MEMORY,
     "illegaladdress": "the kernel accessed memory that is not its own; the GPU gives "
     "nothing more to this process, start another one",
     "ecc": "the memory of the GPU has an error that its ECC could not correct; "
