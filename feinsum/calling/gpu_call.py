@@ -84,8 +84,11 @@ def _called(
 ) -> Any:
     """The result, where the GPU is the current one."""
     session = opened.session
+    given = operands
     with CudaErrors("the operands cannot be read"):
-        operands = [resolved(operand) for operand in operands]
+        operands = [resolved(operand) for operand in given]
+    if not all(map(operator.is_, given, operands)):
+        key = None  # a kept call would read the memory of what was given
     adopted = [session.adopted(operand) for operand in operands]
     arrays, stream = [array for array, _ in adopted], adopted[0][1]
     site = Site(arrays, stream, opened, options)
