@@ -27,6 +27,7 @@ from feinsum.calling.gpu_calls import (
     ZerosCall,
     blas_dtype,
     in_letters,
+    result_bytes,
     shaped,
 )
 from feinsum.calling.gpu_program import FlatCall, flattened
@@ -57,7 +58,12 @@ from feinsum.calling.reading import (
     terms_of,
 )
 from feinsum.calling.strided import StridedTerm, c_steps, simplified
-from feinsum.errors import BuildError, DeviceLostError, FeinsumError
+from feinsum.errors import (
+    BuildError,
+    DeviceLostError,
+    FeinsumError,
+    MeasurementError,
+)
 from feinsum.ir import IndexList, with_extents
 from feinsum.predict import machine_of
 from feinsum.targets.cuda import CudaDevice
@@ -138,6 +144,7 @@ def build(reading: Reading, site: Site) -> GpuCall:
     Raises:
         BuildError: if nothing computes it.
         DeviceLostError: if a contender cost this process the GPU.
+        MeasurementError: if there is no memory for the result.
     """
     opened = site.opened
     if reading.is_empty:
@@ -145,11 +152,23 @@ def build(reading: Reading, site: Site) -> GpuCall:
     view = view_call(reading, opened)
     if view is not None:
         return view
+    opened.check_room(result_bytes(reading), "a result")
     found = [*_contenders(reading, site)]
     limit = PLAUSIBLE * min((x.seconds for x in found if not x.is_proven), default=0.0)
-    made = [one.make() for one in found if one.is_proven or one.seconds <= limit]
+    made = [_made(one) for one in found if one.is_proven or one.seconds <= limit]
     calls = [flattened(x, opened, site.arrays) for x in made if x is not None]
     return _fastest(calls or [_some(library_call(reading, opened), reading)], site)
+
+
+def _made(one: _Contender) -> GpuCall | None:
+    """None if it does not work, such as without memory for intermediate results."""
+    try:
+        return one.make()
+    except DeviceLostError:
+        raise
+    except MeasurementError as error:
+        logger.warning("%s was skipped: %s", one.kind, error)
+        return None
 
 
 def _contenders(reading: Reading, site: Site) -> Iterator[_Contender]:
@@ -260,7 +279,7 @@ def _some(library: GpuCall | None, reading: Reading) -> GpuCall:
 
 def _contraction(reading: Reading, site: Site) -> Contraction:
     numbers, terms = terms_of(reading)
-    feeds = shaped(reading, site.arrays, blas_dtype(reading))
+    feeds = shaped(reading, site.arrays, blas_dtype(reading), site.opened.session)
     strides = [
         tuple(stride // feed.itemsize for stride in feed.strides) for feed in feeds
     ]
@@ -281,7 +300,7 @@ def _contraction(reading: Reading, site: Site) -> Contraction:
 def _product(reading: Reading, site: Site, product: Product) -> ProductCall:
     """The call of BLAS, with the quickest copies that it needs."""
     numbers, terms = terms_of(reading)
-    feeds = shaped(reading, site.arrays, blas_dtype(reading))
+    feeds = shaped(reading, site.arrays, blas_dtype(reading), site.opened.session)
     copies = (
         None if order is None else _copy(term, order, feeds[k], site)
         for k, term, order in zip(numbers, terms, product.orders, strict=True)
@@ -315,7 +334,7 @@ def _copy(term: IndexList, order: IndexList, array: Any, site: Site) -> GpuCall:
 def _steps(reading: Reading, site: Site, plan: Plan) -> StepsCall:
     """The call of a plan, whose steps are built with what those before them give."""
     numbers, terms = terms_of(reading)
-    feeds = shaped(reading, site.arrays, reading.work_dtype)
+    feeds = shaped(reading, site.arrays, reading.work_dtype, site.opened.session)
     values = [(term, feeds[k]) for k, term in zip(numbers, terms, strict=True)]
     steps = []
     for taken, output in plan.steps:

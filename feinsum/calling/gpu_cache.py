@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from feinsum.calling.gpu_building import Site, build, library_call, read, view_call
-from feinsum.calling.gpu_calls import GpuCall
+from feinsum.calling.gpu_calls import GpuCall, result_bytes
 from feinsum.calling.kernel_cache import Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.reading import Reading, first_uses
@@ -59,8 +58,7 @@ def cached_calls(subscripts: str, operands: Sequence[Any], site: Site) -> Cached
     def make() -> CachedCalls:
         reading = read(subscripts, site.arrays, first)
         is_usual = site.options == CallOptions(site.options.database)
-        n_bytes = prod(reading.shape) * reading.dtype.itemsize
-        n_bytes += sum(array.nbytes for array in site.arrays)
+        n_bytes = result_bytes(reading) + sum(array.nbytes for array in site.arrays)
         has_view = view_call(reading, site.opened) is not None
         is_first = is_usual and not has_view and n_bytes <= MOST_BYTES
         library = library_call(reading, site.opened) if is_first else None

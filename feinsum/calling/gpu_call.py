@@ -1,8 +1,10 @@
 """Calls of arrays on a CUDA GPU, from any library.
 
 They come and go by DLPack, without copies, on the stream that CuPy has as its current
-one; DLPack makes that wait for the stream of the array, and the other way round.
-Repeated calls of torch's tensors run on torch's own stream, by their addresses.
+one; DLPack makes that wait for the stream of the array. Afterwards torch's stream waits
+for that one, since torch may reuse the memory of operands. Of other libraries nobody
+tells the stream, so the host waits. Calls of torch's tensors run on torch's own stream,
+by their addresses, where torch itself or prepared launches compute the result.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import numpy as np
 from feinsum.calling.gpu_building import Site
 from feinsum.calling.gpu_cache import cached_calls
 from feinsum.calling.gpu_calls import GpuCall, LibraryCall
-from feinsum.calling.gpu_program import FlatCall
+from feinsum.calling.gpu_program import FlatCall, least_bytes
 from feinsum.calling.gpu_quick import (
     Ready,
     ReadyForTensors,
@@ -34,6 +36,8 @@ from feinsum.errors import (
 )
 from feinsum.targets.arrays import is_cuda_array, resolved
 from feinsum.targets.cuda import CUDA, CudaDevice
+from feinsum.targets.cuda.cupy_errors import CudaErrors
+from feinsum.targets.cuda.session import Session
 
 __all__ = ["call_on_gpu"]
 
@@ -59,7 +63,7 @@ def call_on_gpu(
     Raises:
         InvalidEinsumError: if notation, shapes or dtypes do not fit.
         DeviceUnavailableError: if a device is named, or the driver is not there.
-        MeasurementError: if an operand is elsewhere.
+        MeasurementError: if an operand is elsewhere, or the GPU lacks the memory.
     """
     if device is not None:
         raise DeviceUnavailableError(
@@ -79,40 +83,78 @@ def _called(
     key: Hashable | None,
 ) -> Any:
     """The result, where the GPU is the current one."""
-    operands = [resolved(operand) for operand in operands]
-    adopted = [opened.session.adopted(operand) for operand in operands]
+    session = opened.session
+    given = operands
+    with CudaErrors("the operands cannot be read"):
+        operands = [resolved(operand) for operand in given]
+    if not all(map(operator.is_, given, operands)):
+        key = None  # a kept call would read the memory of what was given
+    adopted = [session.adopted(operand) for operand in operands]
     arrays, stream = [array for array, _ in adopted], adopted[0][1]
     site = Site(arrays, stream, opened, options)
     kept = cached_calls(subscripts, operands, site)
+    is_new = kept.made is None
     call = kept.next(site)
+    if out is None and _are_of(operands, "torch"):
+        if isinstance(call, LibraryCall):
+            return call.with_torch(sys.modules["torch"], operands)
+        if isinstance(call, FlatCall):
+            return _of_tensors(call, operands, session, options, key)
+    if is_new:
+        opened.check_room(least_bytes(call), "what a call needs")
     if out is not None:
-        return _written(call, arrays, stream, opened, operands, out)
-    if isinstance(call, LibraryCall) and _are_of(operands, "torch"):
-        return call.with_torch(sys.modules["torch"], operands)
-    result, session = call(arrays, stream), opened.session
+        _write(call, arrays, stream, opened, operands, out)
+        _hand_back([*operands, out], stream, session)
+        return out
+    result = call(arrays, stream)
     if all(map(operator.is_, arrays, operands)):
         know_form(type(operands[0]), session.form)
         if kept.made is not None:
             keep_ready(key, Ready(kept.made, session, options))
         return result
-    if _are_of(operands, "torch") and isinstance(kept.made, FlatCall):
-        know_form(type(operands[0]), form_of_tensor)
-        ready = ReadyForTensors(kept.made, session, options, sys.modules["torch"])
-        keep_ready(key, ready)
     if _word(operands[0]) == IMMUTABLE:  # whose arrays are packed
         result = session.packed(result)
+    _hand_back(operands, stream, session)
     return _as_given(result, operands[0])
 
 
-def _written(
+def _of_tensors(
+    call: FlatCall,
+    operands: Sequence[Any],
+    session: Session,
+    options: CallOptions,
+    key: Hashable | None,
+) -> Any:
+    """The result on torch's stream, and in its memory, as of repeated calls."""
+    know_form(type(operands[0]), form_of_tensor)
+    ready = ReadyForTensors(call, session, options, sys.modules["torch"])
+    keep_ready(key, ready)
+    return ready.run(operands)
+
+
+def _hand_back(given: Sequence[Any], stream: Any, session: Session) -> None:
+    """Let the libraries of the arrays wait for what was launched on a stream.
+
+    They may use the memory of the arrays for something else, as soon as these are
+    freed; of the array for the result, they may read it.
+    """
+    words = {_word(array) for array in given} - {"cupy"}
+    if words == {"torch"}:
+        torch = sys.modules["torch"]
+        session.wait(session.stream_at(torch.cuda.current_stream().cuda_stream), stream)
+    elif words:
+        session.synchronize(stream)
+
+
+def _write(
     call: GpuCall,
     arrays: Sequence[Any],
     stream: Any,
     opened: CudaDevice,
     operands: Sequence[Any],
     out: Any,
-) -> Any:
-    """The result in an array of the caller.
+) -> None:
+    """Put the result in an array of the caller.
 
     Raises:
         InvalidEinsumError: if that does not fit.
@@ -133,7 +175,6 @@ def _written(
             rules=("shape",),
         )
     opened.session.overwrite(into, call(arrays, stream), stream)
-    return out
 
 
 def _ordinal(operands: Sequence[Any]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,8 @@ from feinsum.calling.products import Product
 from feinsum.calling.reading import Reading, terms_of
 from feinsum.ir import IndexList
 from feinsum.targets.cuda import CudaBuilt, CudaDevice, PreparedLaunches
+from feinsum.targets.cuda.cupy_errors import CudaErrors
+from feinsum.targets.cuda.session import Session
 
 __all__ = [
     "LETTERS",
@@ -27,6 +30,7 @@ __all__ = [
     "ZerosCall",
     "blas_dtype",
     "in_letters",
+    "result_bytes",
     "shaped",
 ]
 
@@ -67,21 +71,26 @@ class _Prepared:
 
     def prepare(self, arrays: Sequence[Any]) -> list[Any]:
         """The arrays to read for the einsum's operands, in the working dtype."""
-        return shaped(self.reading, arrays, self.dtype)
+        return shaped(self.reading, arrays, self.dtype, self.opened.session)
 
     def finish(self, result: Any) -> Any:
-        dtype = self.reading.dtype
-        return result if result.dtype == dtype else result.astype(dtype)
+        return self.opened.session.cast(result, self.reading.dtype)
 
 
-def shaped(reading: Reading, arrays: Sequence[Any], dtype: np.dtype[Any]) -> list[Any]:
+def result_bytes(reading: Reading) -> int:
+    return prod(reading.shape) * reading.dtype.itemsize
+
+
+def shaped(
+    reading: Reading, arrays: Sequence[Any], dtype: np.dtype[Any], session: Session
+) -> list[Any]:
     """The arrays of a call as the einsum's operands."""
     found = []
     for feed in reading.feeds:
         array = arrays[feed.position]
         if array.shape != feed.shape:
             array = array.reshape(feed.shape)
-        found.append(array if array.dtype == dtype else array.astype(dtype))
+        found.append(session.cast(array, dtype))
     return found
 
 
@@ -153,11 +162,16 @@ class LibraryCall(_Prepared):
 
     def with_torch(self, torch: Any, tensors: Sequence[Any]) -> Any:
         """The result of tensors by torch itself, on its own stream."""
-        kind = getattr(torch, str(self.reading.work_dtype))
-        feeds = self.reading.feeds
-        inputs = [tensors[x.position].reshape(x.shape).to(kind) for x in feeds]
-        result = torch.einsum(self.text, *(inputs[k] for k, _ in self.terms))
-        return result.to(getattr(torch, str(self.reading.dtype))).contiguous()
+        reading = self.reading
+        kind = getattr(torch, str(reading.work_dtype))
+        what = "torch's einsum {!r} with a result of {} entries of {}"
+        with CudaErrors(what, self.text, reading.shape, reading.dtype):
+            inputs = [
+                tensors[feed.position].reshape(feed.shape).to(kind)
+                for feed in reading.feeds
+            ]
+            result = torch.einsum(self.text, *(inputs[k] for k, _ in self.terms))
+            return result.to(getattr(torch, str(reading.dtype))).contiguous()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,12 +19,13 @@ from feinsum.calling.gpu_calls import (
     ProductCall,
     StepsCall,
     ViewCall,
+    result_bytes,
 )
 from feinsum.calling.reading import Reading
 from feinsum.targets.cuda import CudaDevice
 from feinsum.targets.cuda.session import Session
 
-__all__ = ["FlatCall", "flattened"]
+__all__ = ["FlatCall", "flattened", "least_bytes"]
 
 ALIGNMENT = 256
 """Of intermediate results, in bytes."""
@@ -141,6 +141,14 @@ def flattened(call: GpuCall, opened: CudaDevice, arrays: Sequence[Any]) -> GpuCa
     )
 
 
+def least_bytes(call: GpuCall) -> int:
+    """What a call allocates before its first launch, as far as it is known."""
+    if type(call) is ViewCall:
+        return 0
+    between = call.n_bytes if isinstance(call, FlatCall) else 0
+    return result_bytes(call.reading) + between
+
+
 def _write(
     program: _Program,
     call: GpuCall,
@@ -231,14 +239,13 @@ def _write_steps(
         is_last = all(type(later) is ViewCall for _, later in call.steps[step:])
         if type(one) is ViewCall and written is not None and one.axes is not None:
             return Written(written.shape, tuple(written.axes[k] for k in one.axes))
-        reading = one.reading
-        n_bytes = prod(reading.shape) * reading.dtype.itemsize
+        n_bytes = result_bytes(one.reading)
         place = out if is_last else program.room(n_bytes)
         places, held = zip(*chosen, strict=True)
         written = _write(program, one, places, held, place)
         if written is None:
             return None
-        values.append((place, _HandedOn(reading.dtype, n_bytes)))
+        values.append((place, _HandedOn(one.reading.dtype, n_bytes)))
     return written
 
 

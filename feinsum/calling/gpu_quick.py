@@ -64,15 +64,27 @@ class ReadyForTensors:
             return None
         torch, call, device = self.torch, self.call, operands[0].device
         dtype = getattr(torch, call.dtype.name)
-        result = torch.empty(call.written.shape, dtype=dtype, device=device)
-        addresses = [tensor.data_ptr() for tensor in (*operands, result)]
-        # freed before the launches end, but torch reuses memory in order of the stream
-        if call.n_bytes:
-            room = torch.empty(call.n_bytes, dtype=torch.uint8, device=device)
-            addresses.append(room.data_ptr())
+        try:
+            result = torch.empty(call.written.shape, dtype=dtype, device=device)
+            addresses = [tensor.data_ptr() for tensor in (*operands, result)]
+            # freed before the launches end, but torch reuses memory in stream order
+            if call.n_bytes:
+                room = torch.empty(call.n_bytes, dtype=torch.uint8, device=device)
+                addresses.append(room.data_ptr())
+        except RuntimeError as error:
+            _explain(error, call)
+            raise
         stream = torch.cuda.current_stream().cuda_stream
         call.launch(addresses, self.session.stream_at(stream))
         return result if call.is_in_order else result.permute(call.written.axes)
+
+
+def _explain(error: RuntimeError, call: FlatCall) -> None:
+    """Raise the error that a user understands, of memory that torch does not have."""
+    from feinsum.targets.cuda.cupy_errors import CudaErrors  # loads Loopy, for a second
+
+    what = "a result of {} entries of {} with {} bytes of intermediate results"
+    CudaErrors(what, call.written.shape, call.dtype, call.n_bytes).explain(error)
 
 
 def form_of_tensor(tensor: Any) -> Hashable:

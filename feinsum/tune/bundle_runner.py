@@ -358,13 +358,18 @@ def is_wide(samples: Sequence[float]) -> bool:
     return spread(samples) > WIDE
 
 
+LASTING = ("illegal", "misaligned", "launch failure", "launch timed out", "assert",
+           "invalid program counter", "hardware stack", "uncorrectable")  # fmt: skip
+"""In what the driver says of errors after which it refuses everything to a process."""
+
+
 class GpuError(Exception):
     """The GPU refuses; ``is_lasting`` if it does so from now on."""
 
     def __init__(self, said: str) -> None:
         super().__init__(said)
         text = said.lower()
-        self.is_lasting = "illegal" in text or "launch failure" in text
+        self.is_lasting = any(words in text for words in LASTING)
 
 
 class Gpu:

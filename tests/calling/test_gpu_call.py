@@ -279,19 +279,22 @@ def test_repeated_calls_of_tensors_run_on_torchs_stream(stand_in, subscripts):
     options = CallOptions(InMemoryStore(), effort="estimate")
     site = Site(arrays, None, opened, options)
     made = cached_calls(subscripts, tensors, site).next(site)
+    opened.session.streams.clear()
     result = ReadyForTensors(made, opened.session, options, library).run(tensors)
+    assert {stream for _, stream in opened.session.streams} == {7}
     assert torch.allclose(result, torch.einsum(subscripts, *tensors))
 
 
 def test_results_go_to_the_library_of_the_first_operand(stand_in, monkeypatch):
     """By its own ``from_dlpack``, without a copy."""
-    taken = SimpleNamespace(from_dlpack=lambda array: ("taken", array))
+    cuda = SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=7))
+    taken = SimpleNamespace(from_dlpack=lambda array: ("taken", array), cuda=cuda)
     monkeypatch.setitem(sys.modules, "torch", taken)
     monkeypatch.setattr(OnGpu, "__module__", "torch._tensor")
     with fresh_memory():  # which learns how tensors are told apart
-        kind, array = call("i,i->i", np.arange(3.0), np.ones(3))
+        kind, array = call("ij->ji", np.arange(6.0).reshape(2, 3))
     assert kind == "taken"
-    assert array.tolist() == [0.0, 1.0, 2.0]
+    assert array.tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
 
 
 def test_a_repeated_call_does_not_ask_the_driver(stand_in, monkeypatch):
@@ -388,6 +391,20 @@ def test_a_repeated_call_of_native_arrays_is_at_hand(stand_in, monkeypatch):
         assert np.allclose(result, a @ other)
     with pytest.raises(TypeError, match="not callable"):  # of other strides
         feinsum.call_einsum("ij,jk->ik", a, b.T.copy().T, **options)
+
+
+def test_calls_run_on_the_callers_stream(stand_in):
+    """The first one, the one that builds, prepared ones, and those into an array."""
+    a, b = (RNG.random(shape).view(Native) for shape in ((9, 8), (8, 7)))
+    out, session = np.empty((9, 7)).view(Native), open_device("cuda").session
+    options = {"database": InMemoryStore(), "effort": "amortized"}
+    # what is launched to check a kernel comes before
+    for last in ("library", "launch", "launch"):
+        feinsum.call_einsum("ij,jk->ik", a, b, **options)
+        assert session.streams[-1] == (last, "the caller's")
+    feinsum.call_einsum("ij,jk->ik", a, b, out=out, **options)
+    written = [(what, "the caller's") for what in ("launch", "overwrite")]
+    assert session.streams[-3:-1] == written
 
 
 def test_contenders_are_timed(stand_in, monkeypatch):

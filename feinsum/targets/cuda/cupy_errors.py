@@ -1,4 +1,4 @@
-"""CuPy, and what its errors mean."""
+"""CuPy, and what its errors and torch's mean."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load_cupy() -> Any:
 
 
 class CudaErrors:
-    """Turns every error of CuPy in the body into a ``kind``.
+    """Turns every error of CuPy or torch in the body into a ``kind``.
 
     Those after which the GPU is lost to the process become a ``DeviceLostError``.
 
@@ -54,15 +54,13 @@ class CudaErrors:
             self.explain(error)
 
     def explain(self, error: BaseException) -> None:
-        """Raise the error that a user understands, if this one is of CuPy."""
-        what = self.what.format(*self.parts)
+        """Raise the error that a user understands, if this one is of a library."""
         if isinstance(error, MeasurementError):
             return
-        if isinstance(error, load_cupy().cuda.memory.OutOfMemoryError):
-            raise self.kind(
-                f"{what}: the GPU lacks the memory ({first_lines(error)}); "
-                "compute it in parts, or free arrays of other libraries"
-            ) from error
+        what = self.what.format(*self.parts)
+        if type(error).__name__ == "OutOfMemoryError":  # of CuPy, or of torch
+            said = f"{what}: {NO_MEMORY} ({first_lines(error)})"
+            raise self.kind(said) from error
         if isinstance(error, RuntimeError):  # of the driver, cuBLAS or cuTENSOR
             kind = DeviceLostError if is_lasting(str(error)) else self.kind
             raise kind(f"{what}: {explained(str(error))}") from error
@@ -87,6 +85,8 @@ def is_lasting(said: str) -> bool:
 
     >>> is_lasting("cudaErrorMisalignedAddress: misaligned address")
     True
+    >>> is_lasting("CUDA error: an illegal memory access was encountered")
+    True
     >>> is_lasting("CUDA_ERROR_OUT_OF_MEMORY: out of memory")
     False
     """
@@ -94,18 +94,23 @@ def is_lasting(said: str) -> bool:
 
 
 def _name(said: str) -> str:
-    """Of an error, spelled alike for the driver and the runtime.
+    """Of an error, spelled alike for the driver, the runtime and torch.
 
     >>> _name("CUDA_ERROR_LAUNCH_FAILED: why"), _name("cudaErrorLaunchFailure: why")
     ('cudaerrorlaunchfailed', 'cudaerrorlaunchfailure')
+    >>> _name("CUDA error: unspecified launch failure")
+    'unspecifiedlaunchfailure'
     """
-    return said.partition(":")[0].replace("_", "").lower()
+    name = said.removeprefix("CUDA error: ").partition(":")[0]
+    return name.replace("_", "").replace(" ", "").lower()
 
 
+ILLEGAL = "the kernel accessed memory that is not its own"
 LOST = "the GPU gives nothing more to this process; start another one"
 
 _LASTING = (
     "illegaladdress",
+    "illegalmemoryaccess",
     "illegalinstruction",
     "misalignedaddress",
     "invalidaddressspace",
@@ -118,8 +123,17 @@ _LASTING = (
     "contextisdestroyed",
 )
 
+NO_MEMORY = (
+    "the GPU lacks the memory; compute it in parts, or free memory of other libraries, "
+    "such as by torch.cuda.empty_cache()"
+)
+
 _MEANINGS = {
-    "illegaladdress": "the kernel accessed memory that is not its own",
+    "outofmemory": NO_MEMORY,
+    "memoryallocation": NO_MEMORY,
+    "allocfailed": NO_MEMORY,
+    "illegaladdress": ILLEGAL,
+    "illegalmemoryaccess": ILLEGAL,
     "ecc": "the memory of the GPU has an error that its ECC could not correct; "
     "measure again, and replace the GPU if this comes back",
     "launchoutofresources": "the GPU lacks registers or shared memory for a "

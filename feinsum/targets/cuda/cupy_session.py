@@ -104,6 +104,12 @@ class CupySession:
         with CudaErrors("a copy of {} bytes", array.nbytes), self.device:
             return array.copy("C")
 
+    def cast(self, array: Any, dtype: np.dtype[Any]) -> Any:
+        if array.dtype == dtype:
+            return array
+        with CudaErrors("a copy of {} entries of {}", array.shape, dtype), self.device:
+            return array.astype(dtype)
+
     def is_packed(self, array: Any) -> bool:
         return bool(array.flags.c_contiguous) and not array.data.ptr % ALIGNMENT
 
@@ -236,9 +242,13 @@ class CupySession:
         with self.device:
             multiply(self.addresses((left, right, result)), self._on(stream))
 
-    def synchronize(self) -> None:
+    def synchronize(self, stream: Any = None) -> None:
         with CudaErrors("the kernel failed to run"), self.device:
-            self.stream.synchronize()
+            self._on(stream).synchronize()
+
+    def wait(self, waiting: Any, awaited: Any) -> None:
+        with CudaErrors("a stream cannot wait"), self.device:
+            waiting.wait_event(awaited.record())
 
     def timed(self, run: Callable[[], None], stream: Any = None) -> float:
         cupy = load_cupy()
@@ -256,9 +266,11 @@ class CupySession:
     def repeated(self, run: Callable[[], None], n: int) -> Callable[[], None]:
         with CudaErrors("the launches cannot be captured"), self.device, self.stream:
             self.stream.begin_capture()
-            for _ in range(n):
-                run()
-            graph = self.stream.end_capture()
+            try:
+                for _ in range(n):
+                    run()
+            finally:  # else nothing could be launched on the stream any more
+                graph = self.stream.end_capture()
 
         def replay(_kept: Callable[[], None] = run) -> None:
             """The arrays that it works on live as long as what launches them."""
@@ -269,9 +281,12 @@ class CupySession:
     def free_bytes(self) -> int:
         cupy = load_cupy()
         with CudaErrors("the memory cannot be asked for"), self.device:
-            # the driver counts blocks that CuPy's pool keeps for reuse as taken
-            free, _ = cupy.cuda.runtime.memGetInfo()
-            return int(free) + int(cupy.get_default_memory_pool().free_bytes())
+            free, total = cupy.cuda.runtime.memGetInfo()
+            pool = cupy.get_default_memory_pool()
+            if cupy.cuda.get_allocator() != pool.malloc:
+                return int(total)  # another allocator may keep any part of it for reuse
+            # the driver counts blocks that the pool keeps for reuse as taken
+            return int(free) + int(pool.free_bytes())
 
     def adopted(self, array: Any) -> tuple[Any, Any]:
         """On CuPy's current stream: DLPack makes it wait for the array's own."""

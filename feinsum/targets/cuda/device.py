@@ -106,8 +106,11 @@ class CudaDevice:
         self.session.write(flat, buffer)
         return DeviceArray(flat, layout)
 
-    def check_room(self, n_bytes: int) -> None:
+    def check_room(self, n_bytes: int, what: str = "an array") -> None:
         """Refuse what the memory of the GPU cannot hold, before anything is launched.
+
+        Args:
+            what: takes the memory.
 
         Raises:
             MeasurementError: if it does not fit what is free.
@@ -115,9 +118,10 @@ class CudaDevice:
         free = self.session.free_bytes()
         if n_bytes > free:
             raise MeasurementError(
-                f"an array of {n_bytes / 1e9:.2f} GB does not fit the memory of "
+                f"{what} of {n_bytes / 1e9:.2f} GB does not fit the memory of "
                 f"{self.device}, of which {free / 1e9:.2f} GB are free: compute it in "
-                "parts, or free arrays of other libraries"
+                "parts, or free memory of other libraries, such as by "
+                "torch.cuda.empty_cache()"
             )
 
     def download(self, array: DeviceArray, layout: Layout) -> Array:

@@ -41,6 +41,10 @@ class Session(Protocol):
 
     def is_packed(self, array: Any) -> bool: ...
 
+    def cast(self, array: Any, dtype: np.dtype[Any]) -> Any:
+        """The array, or a copy of it with another dtype."""
+        ...
+
     def form(self, array: Any) -> Hashable:
         """All that a call depends on, of an array: not its entries."""
         ...
@@ -120,7 +124,13 @@ class Session(Protocol):
         """A stack of products of matrices, by cuBLAS."""
         ...
 
-    def synchronize(self) -> None: ...
+    def synchronize(self, stream: Any = None) -> None:
+        """Wait until all work on a stream has ended."""
+        ...
+
+    def wait(self, waiting: Any, awaited: Any) -> None:
+        """Let later work on a stream wait for the earlier work on another one."""
+        ...
 
     def timed(self, run: Callable[[], None], stream: Any = None) -> float:
         """Seconds between two events around what ``run`` launches."""
@@ -130,7 +140,9 @@ class Session(Protocol):
         """A graph that does ``n`` times what ``run`` launches."""
         ...
 
-    def free_bytes(self) -> int: ...
+    def free_bytes(self) -> int:
+        """The most that can be allocated, as far as it is known."""
+        ...
 
     def adopted(self, array: Any) -> tuple[Any, Any]:
         """An array of another library as one of this, and its stream: by DLPack."""

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def function(source, name, shared_bytes):
-    """The kernel, compiled for the host."""
+    """The kernel, compiled for the host; it knows which of its arguments are arrays."""
     head = rf"(?:\b{name}\(|KERNEL\({name},)([^{{;]*)\)\s*{{"
     parameters = re.search(head, source, re.DOTALL)[1]
     parameters = parameters.replace("__global", "").replace(" restrict", "")
@@ -39,7 +39,9 @@ def function(source, name, shared_bytes):
                    str(source_file), "-o", str(made))  # fmt: skip
         subprocess.run(command, check=True, capture_output=True, text=True)
         made.rename(path)
-    return ctypes.CDLL(str(path)).launch
+    launch = ctypes.CDLL(str(path)).launch
+    launch.are_arrays = ["*" in parameter for parameter in parameters]
+    return launch
 
 
 def _parts(parameters):

@@ -74,12 +74,24 @@ class StandInDriver:
 
 @dataclass(frozen=True, eq=False)
 class StandInSession:
-    """Arrays are those of numpy; see :class:`feinsum.targets.cuda.session.Session`."""
+    """Arrays are those of numpy; see :class:`feinsum.targets.cuda.session.Session`.
+
+    Attributes:
+        streams: where each of the launches, and what else is enqueued, went.
+    """
 
     memory_bytes: int
     launches: list[str] = field(default_factory=list)
+    streams: list[tuple[str, object]] = field(default_factory=list)
 
     stream = "the target's"
+
+    def _launched(self, what, stream):
+        self.launches.append(what)
+        self._enqueued(what, stream)
+
+    def _enqueued(self, what, stream):
+        self.streams.append((what, stream or self.stream))
 
     def active(self):
         return nullcontext()
@@ -97,6 +109,7 @@ class StandInSession:
         return array.copy()
 
     def clear(self, array, stream=None):
+        self._enqueued("clear", stream)
         array[:] = 0
 
     def strided(self, array, shape, strides):
@@ -104,6 +117,9 @@ class StandInSession:
 
     def packed(self, array):
         return array if self.is_packed(array) else array.copy("C")
+
+    def cast(self, array, dtype):
+        return array if array.dtype == dtype else array.astype(dtype)
 
     def is_packed(self, array):
         return array.flags.c_contiguous
@@ -119,7 +135,7 @@ class StandInSession:
 
     def multiplier(self, gemm, dtype):
         def run(addresses, stream):
-            self.launches.append("product")
+            self._launched("product", stream)
             sizes = gemm.sizes
             shapes = (0, 1, 3), (0, 3, 2), (0, 1, 2)
             flat = [
@@ -136,10 +152,11 @@ class StandInSession:
         return [array.ctypes.data for array in arrays]
 
     def overwrite(self, array, values, stream=None):
+        self._enqueued("overwrite", stream)
         array[...] = values
 
     def einsum(self, subscripts, arrays, stream=None):
-        self.launches.append("library")
+        self._launched("library", stream)
         return np.ascontiguousarray(np.einsum(subscripts, *arrays, optimize=True))
 
     def function(self, binary, name, shared_bytes):
@@ -154,10 +171,10 @@ class StandInSession:
         sizes = [(ctypes.c_uint * 3)(*part) for part in (grid, block)]
         if function(*sizes, slots):
             raise MeasurementError(BARRIERS)
-        self.launches.append("launch")
+        self._launched("launch", stream)
 
     def multiply(self, gemm, left, right, result, stream=None):
-        self.launches.append("library")
+        self._launched("library", stream)
         multiply(gemm, left.reshape(-1), right.reshape(-1), result.reshape(-1))
 
     def launcher(self, function, grid, block, shared_bytes, values):
@@ -169,8 +186,11 @@ class StandInSession:
 
         return launch
 
-    def synchronize(self):
-        pass
+    def synchronize(self, stream=None):
+        self._enqueued("synchronize", stream)
+
+    def wait(self, waiting, awaited):
+        self._enqueued(("wait for", awaited), waiting)
 
     def timed(self, run, stream=None):
         start = time.perf_counter()
@@ -188,4 +208,5 @@ class StandInSession:
         return self.memory_bytes
 
     def adopted(self, array):
-        return (array if isinstance(array, np.ndarray) else array.host), None
+        found = array if isinstance(array, np.ndarray) else array.host
+        return found, self.current_stream()

@@ -120,6 +120,9 @@ def test_a_machine_without_a_gpu_says_so():
         ("cudaErrorIllegalAddress: an illegal memory access", "not its own"),
         ("CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error", "ECC could not"),
         ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many", "take a smaller one"),
+        ("CUDA_ERROR_OUT_OF_MEMORY: out of memory", "compute it in parts"),
+        ("cudaErrorMemoryAllocation: out of memory", "compute it in parts"),
+        ("CUBLAS_STATUS_ALLOC_FAILED", "compute it in parts"),
         ("CUDA_ERROR_UNKNOWN: unknown error", "unknown error"),
     ],
 )

@@ -21,6 +21,7 @@ from feinsum.targets.cuda.figures import figures_of, occupancy
 from feinsum.targets.cuda.nvrtc import CudaBinary, Nvrtc, find_nvrtc
 from feinsum.targets.devices import open_device, target_of, why_unusable
 from feinsum.targets.layout import Layout
+from tests.targets.cuda.kernels import doubled, doubled_backwards
 from tests.targets.cuda.stand_in import (
     BARRIERS,
     StandInDriver,
@@ -32,17 +33,6 @@ from tests.transforms.support import EINSUMS, LOOPY_WARNINGS, generated
 __all__ = ["stand_in"]
 
 pytestmark = [needs_nvrtc, LOOPY_WARNINGS]
-
-
-def doubled(block=32, dtype=np.float64):
-    unit = lp.make_kernel(
-        "{[i]: 0<=i<n}",
-        "y[i] = 2*x[i]",
-        [lp.GlobalArg("x,y", dtype, shape="n"), lp.ValueArg("n", np.int32)],
-        target=CudaTarget(),
-        lang_version=(2018, 2),
-    )
-    return lp.split_iname(unit, "i", block, outer_tag="g.0", inner_tag="l.0")
 
 
 def reversed_in_groups(size, dtype=np.float64):
@@ -194,26 +184,7 @@ def test_recipes_with_vectors_are_right(stand_in):
 
 def test_kernels_of_several_launches_are_right(stand_in):
     """What one hands to the next is in global memory."""
-    unit = lp.make_kernel(
-        ["{[i]: 0<=i<n}", "{[j]: 0<=j<n}"],
-        """
-        t[i] = 2*x[i] {id=one}
-        ... gbarrier {id=bar, dep=one}
-        y[j] = t[n - 1 - j] {dep=bar}
-        """,
-        [
-            lp.GlobalArg("x,y", np.float64, shape="n"),
-            lp.ValueArg("n", np.int32),
-            lp.TemporaryVariable(
-                "t", np.float64, ("n",), address_space=lp.AddressSpace.GLOBAL
-            ),
-        ],
-        target=CudaTarget(),
-        lang_version=(2018, 2),
-    )
-    for iname in "ij":
-        unit = lp.split_iname(unit, iname, 32, outer_tag="g.0", inner_tag="l.0")
-    compiled = compile_kernel(unit, open_device("cuda"))
+    compiled = compile_kernel(doubled_backwards(), open_device("cuda"))
     assert compiled.built.n_launches == 2
     bound = compiled.bind({"x": np.arange(40.0), "n": 40})
     bound.run()
