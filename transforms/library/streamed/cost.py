@@ -50,6 +50,12 @@ MANY = 0.5
 """The same for more than ``MOST_ROWS`` streams at a time."""
 RESTART_S = 5e-8
 """Until a core reads memory at full speed again after a jump."""
+WIDE_BYTES = 64
+"""Vectors of processors that permute two of them at a time, and have 32 of them."""
+NARROW_COMPLEX_LANES = {8: 0.08, 16: 0.35}
+"""Of several sums of complex numbers of a size on others, where gcc spills."""
+MOST_NARROW_TERMS, NARROW_SPILLS = 8, 2.0
+"""Terms of complex numbers that an iteration adds there in registers; cost of more."""
 NEAR_BYTES = 1 << 18
 """Largest array whose lines used together stay in the second level."""
 
@@ -73,6 +79,8 @@ def vector_cycles(
         lanes = max(1, lanes // 2)
     reads = sum(_access_cycles(einsum, t, vector, lanes) for t in einsum.inputs)
     per_point = 0.5 * len(einsum.inputs) / lanes + reads
+    if _is_narrow_complex(einsum, machine) and step > MOST_NARROW_TERMS:
+        per_point *= NARROW_SPILLS
     if vector in einsum.summation_indices:
         n_loops = n_points / max(length, 1)
         step = min(step, length)
@@ -120,7 +128,9 @@ def jammed_cycles(
     """
     length = points(einsum, (inner,))
     extent = points(einsum, (index,))
-    lanes = _lanes_of_sums(einsum, machine, most_bytes)
+    lanes: float = _lanes_of_sums(einsum, machine, most_bytes)
+    if _is_narrow_complex(einsum, machine):
+        lanes = NARROW_COMPLEX_LANES.get(einsum.operands[0].dtype.itemsize, lanes)
     own = shared = 0.0
     for term in einsum.inputs:
         cycles = 0.5 * _access_cycles(einsum, term, inner, lanes)
@@ -139,6 +149,10 @@ def jammed_cycles(
 
     crowded = 1 if rows <= MOST_ROWS else CROWDED
     return n_loops * (n_full * crowded * tile(rows) + n_left * tile(1))
+
+
+def _is_narrow_complex(einsum: BatchedEinsum, machine: Machine) -> bool:
+    return einsum.operands[0].dtype.kind == "c" and machine.vector_bytes < WIDE_BYTES
 
 
 def _lanes_of_sums(einsum: BatchedEinsum, machine: Machine, most_bytes: int) -> int:
@@ -224,7 +238,7 @@ def restart_s(
 
 
 def _access_cycles(
-    einsum: BatchedEinsum, term: IndexList, vector: str, lanes: int
+    einsum: BatchedEinsum, term: IndexList, vector: str, lanes: float
 ) -> float:
     if vector not in term:
         return 0.0
