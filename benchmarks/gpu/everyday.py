@@ -29,6 +29,7 @@ import feinsum
 from benchmarks.experiments import functions
 from benchmarks.experiments.entries import Entry, everyday
 from benchmarks.gpu import contest, report
+from benchmarks.gpu.contest import COMPILED
 from benchmarks.gpu.report import OURS
 from feinsum.calling.kernel_cache import Calls
 from feinsum.memory import remembered
@@ -36,8 +37,6 @@ from feinsum.records import InMemoryStore
 from feinsum.targets.cuda.cupy_errors import load_cupy
 from feinsum.targets.cuda.cupy_session import CupySession
 
-WITHOUT = "torch.compile"
-"""It takes seconds for each entry."""
 N_IN_A_ROW = 20
 ROUNDS = 21
 LONG_S = 0.02
@@ -88,12 +87,13 @@ def work(options: argparse.Namespace) -> None:
     logger.addHandler(messages)
     done = {line["name"] for line in report.read(options.out)}
     entries = [e for e in everyday() if e.group in options.sizes]
+    rivals = [name for name in contest.RIVALS if options.compiled or name != COMPILED]
     store, built = InMemoryStore(), []
     for entry in share_of(entries, options.worker, options.jobs, done):
         if time.time() > options.end - TIMING_SHARE * options.budget:
             break
         messages.said.clear()
-        calls, found = prepared(entry, store)
+        calls, found = prepared(entry, store, rivals)
         found["said"] = [*messages.said]
         load_cupy().get_default_memory_pool().free_all_blocks()
         built.append((calls, found))
@@ -174,7 +174,9 @@ def values_of(entry: Entry, xp: Any) -> dict[str, Any]:
     return {name: drawn(shape) for name, shape in entry.arrays.items()}
 
 
-def prepared(entry: Entry, store: InMemoryStore) -> tuple[dict[str, Any], Any]:
+def prepared(
+    entry: Entry, store: InMemoryStore, rivals: Sequence[str]
+) -> tuple[dict[str, Any], Any]:
     """The contenders, and what is known of them: how far results are from CuPy's."""
     cupy = load_cupy()
     values = values_of(entry, cupy)
@@ -201,7 +203,7 @@ def prepared(entry: Entry, store: InMemoryStore) -> tuple[dict[str, Any], Any]:
         return {}, {**found, "failed": f"{error!r:.300}"}
     found["choice"] = _choice()
     calls: dict[str, Any] = {OURS: (ours, lambda _: stream.synchronize())}
-    _add_rivals(calls, entry, values, found)
+    _add_rivals(calls, rivals, entry, values, found)
     if "cupy" in calls:
         results = {name: call() for name, (call, _) in calls.items() if name != OURS}
         found["errors"] = errors_of({OURS: [result], **results}, cupy)
@@ -232,15 +234,17 @@ def _choice() -> str:
 
 
 def _add_rivals(
-    calls: dict[str, Any], entry: Entry, values: Any, found: dict[str, Any]
+    calls: dict[str, Any],
+    rivals: Sequence[str],
+    entry: Entry,
+    values: Any,
+    found: dict[str, Any],
 ) -> None:
     rows = [[{"kind": "Plain", "name": f.name} for f in row] for row in entry.rows]
     workload = {"subscripts": entry.subscripts, "rows": rows}
-    for name, prepare in contest.RIVALS.items():
-        if name == WITHOUT:
-            continue
+    for name in rivals:
         try:
-            call, finish = prepare(workload, values)
+            call, finish = contest.RIVALS[name](workload, values)
             finish(call())
             calls[name] = call, finish
         except Exception as error:  # noqa: BLE001  (whatever a rival's library raises)
@@ -281,6 +285,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=90.0)
     parser.add_argument("--out", required=True)
     parser.add_argument("--sizes", nargs="+", default=["large"])
+    parser.add_argument("--compiled", action="store_true",
+                        help="torch.compile, too: seconds for each entry")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1))
     parser.add_argument("--worker", type=int)
     parser.add_argument("--end", type=float)

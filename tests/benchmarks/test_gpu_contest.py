@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from functools import partial
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
@@ -128,3 +129,25 @@ def test_rivals_evaluate_the_entry(folder, monkeypatch):
         evaluate = contest.evaluation(workload, np, np.einsum)
         results = zip(evaluate(values), entry.reference(values), strict=True)
         assert all(np.allclose(result, expected) for result, expected in results)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="of the extra bench")
+@pytest.mark.filterwarnings("ignore")
+def test_torch_compiles_every_entry_once(folder, monkeypatch):
+    """Many shapes in one process, and earlier ones again: none is refused."""
+    import torch
+    from torch._dynamo.utils import counters
+
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(contest, "_tensors", dict)
+    plain = [[{"kind": "Plain", "name": name} for name in "ab"]]
+    workload = {"subscripts": "ij,jk->ik", "rows": plain}
+    before, calls = counters["stats"]["unique_graphs"], []
+    for n in range(2, 12):
+        values = {"a": torch.ones(n, n), "b": torch.ones(n, 3)}
+        call, _ = contest.torch_compile(workload, values)
+        calls.append(call)
+    for call in [*calls, *calls]:
+        (result,) = call()
+        assert torch.all(result == len(result))
+    assert counters["stats"]["unique_graphs"] - before == len(calls)
