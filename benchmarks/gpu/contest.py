@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -161,14 +161,29 @@ def say(path: str, line: Any) -> None:
         file.write(json.dumps(line) + "\n")
 
 
+Call = tuple[Callable[[], Any], Callable[[Any], Any]]
+"""What evaluates an entry, and what waits for its result."""
+
+
 def run_entry(
     runner: Any, gpu: Any, bundle: Any, k: int, options: argparse.Namespace
 ) -> None:
     """Verify and time all contenders of an entry, and write it down."""
     workload = bundle["workloads"][k]
     case = runner.Case(gpu, bundle["seed"], workload)
-    found: dict[str, Any] = {"name": workload["name"], "suite": workload["suite"]}
-    calls: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {}
+    found = {key: workload[key] for key in ("name", "suite", "group", "flops",
+             "entry_bytes")} | {"device": gpu.facts}  # fmt: skip
+    calls = _ours(runner, gpu, workload, case, found)
+    calls |= _rivals(gpu, workload, case, options.without, found)
+    with gpu.turn():
+        found["seconds"] = timed(calls)
+    say(options.out, found)
+
+
+def _ours(
+    runner: Any, gpu: Any, workload: Any, case: Any, found: dict[str, Any]
+) -> dict[str, Call]:
+    """The fastest kernel that is right, if there is one."""
     kernels = []
     for candidate in workload["candidates"]:
         try:
@@ -179,34 +194,35 @@ def run_entry(
                 kernels.append((seconds, candidate["spec"], kernel))
         except runner.GpuError as error:
             found.setdefault("failed", []).append(str(error)[:200])
-    if kernels:
-        seconds, found["spec"], best = min(kernels, key=lambda kernel: kernel[0])
-        found["device_s"] = seconds
-        calls[beside("report").OURS] = (
-            lambda: [launch() for launch in best],
-            lambda _: gpu.cupy.cuda.get_current_stream().synchronize(),
-        )
+    if not kernels:
+        return {}
+    found["device_s"], found["spec"], best = min(kernels, key=lambda one: one[0])
+    stream = gpu.cupy.cuda.get_current_stream()
+    call = (lambda: [launch() for launch in best]), lambda _: stream.synchronize()
+    return {beside("report").OURS: call}
+
+
+def _rivals(
+    gpu: Any, workload: Any, case: Any, without: Collection[str], found: dict[str, Any]
+) -> dict[str, Call]:
+    """Those that evaluate the entry; why the others do not is written down."""
     values = {
         name.removeprefix(PREFIX): array
         for name, array in {**case.arrays, **case.scalars}.items()
         if name.startswith(PREFIX)
     }
-    for name, prepare in RIVALS.items():
-        if name in options.without:
-            continue
+    calls = {}
+    for name in (rival for rival in RIVALS if rival not in without):
         try:
             # XLA tries kernels while it compiles; see _tune_alone for torch.compile
             with contextlib.nullcontext() if name == COMPILED else gpu.turn():
-                call, finish = prepare(workload, values)
+                call, finish = RIVALS[name](workload, values)
                 off = _error(workload, call, finish)
             found.setdefault("errors", {})[name] = off
             calls[name] = call, finish
         except Exception as error:  # noqa: BLE001  (whatever a rival's library raises)
             found.setdefault("refused", {})[name] = f"{error!r:.200}"
-    with gpu.turn():
-        found["seconds"] = timed(calls)
-    found |= {key: workload[key] for key in ("flops", "entry_bytes", "group")}
-    say(options.out, {**found, "device": gpu.facts})
+    return calls
 
 
 def timed(calls: Mapping[str, Any]) -> dict[str, list[float]]:
