@@ -14,7 +14,8 @@
 # BUDGET   seconds for all that runs with CUDA; 520 by default.
 # CALLS    seconds of them for calls of the everyday suite; 130 by default, 0 for none.
 # PYTHON   the interpreter; python3 by default.
-# OUT      where results, JSON files and pictures are written; .cache/gpu by default.
+# OUT      where results, JSON files and pictures are written; by default .cache/gpu of
+#          this repository.
 # DEVICE   a part of the name of the GPU; the first one that OpenCL lists by default.
 # JAX_PLATFORMS  where JAX runs; by default CUDA if it is there, else the CPU.
 #
@@ -22,9 +23,8 @@
 # 2 bad usage; 3 there is no GPU.
 
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-
-readonly PYTHON=${PYTHON:-python3} OUT=${OUT:-.cache/gpu} NO_GPU=3
+ROOT=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
+readonly ROOT PYTHON=${PYTHON:-python3} OUT=${OUT:-$ROOT/.cache/gpu} NO_GPU=3
 readonly CALLS=${CALLS:-130} REPORT_S=10
 
 say() { echo "gpu.sh: $*" >&2; }
@@ -116,7 +116,7 @@ run_opencl() {
         shift
     fi
     local gpu code=0 suite
-    gpu=$("$PYTHON" benchmarks/opencl_facts.py "${DEVICE:-}" 2> "$OUT/opencl.txt") ||
+    gpu=$("$PYTHON" "$ROOT/benchmarks/opencl_facts.py" "${DEVICE:-}" 2> "$OUT/opencl.txt") ||
         code=$?
     cat "$OUT/opencl.txt" >&2
     if [[ $code -ne 0 ]]; then
@@ -140,7 +140,7 @@ main() {
     [[ $mode == cuda || $mode == opencl ]] || refuse "expected cuda or opencl, got '$mode'"
     shift
     mkdir -p "$OUT"
-    export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+    export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
     # By default JAX takes most of the memory of the GPU, and others are left without.
     export XLA_PYTHON_CLIENT_PREALLOCATE=false
     # torch.compile starts so many processes for each of ours.

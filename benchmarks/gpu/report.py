@@ -34,7 +34,6 @@ class Measured:
 
     Attributes:
         n_flops, n_bytes: of the entry, for rates.
-        is_ok: whether ours ran.
     """
 
     suite: str
@@ -45,6 +44,7 @@ class Measured:
 
     @property
     def is_ok(self) -> bool:
+        """Whether ours ran, and a rival."""
         return OURS in self.seconds and len(self.seconds) > 1
 
     @property

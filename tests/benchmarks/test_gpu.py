@@ -44,6 +44,21 @@ def test_without_a_gpu_the_script_says_so_and_runs_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["opencl.txt"]
 
 
+def test_folders_are_those_of_the_caller(tmp_path):
+    """Relative paths are meant from the current folder, wherever the script is."""
+    (tmp_path / "trials").mkdir()
+    (tmp_path / "trials" / "runner.py").touch()
+    known = subprocess.run(
+        [str(SCRIPT), "cuda", "trials"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHON": "false", "OUT": str(tmp_path / "out")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert known.returncode == 3, known.stderr  # not 2: there are trials, but no GPU
+
+
 def test_folders_must_be_there(tmp_path):
     """One that is not is bad usage, before anything is installed."""
     for mode, message in (

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.experiments.entries import everyday
 from benchmarks.gpu import everyday as calls
+from benchmarks.gpu import report
 
 ENTRIES = {(e.name, e.group): e for e in everyday()}
 SMALLEST = {e.dtype: e for e in sorted(everyday(), key=lambda e: -e.footprint_bytes)}
@@ -104,3 +105,14 @@ def test_a_process_that_fails_or_is_late_is_a_failure(code, limit_s, is_well):
     ]
     assert calls.have_ended(workers, time.time() + limit_s) == is_well
     assert all(worker.poll() is not None for worker in workers)
+
+
+def test_what_was_not_timed_is_left_to_a_resumed_run(tmp_path):
+    """It has no line; calls that failed have one."""
+    path = tmp_path / "everyday.jsonl"
+    ours = {"feinsum": (int, lambda _: None)}
+    built = [(ours, {"name": "late"}), ({}, {"name": "failed", "failed": "why"})]
+    calls.time_all(built, str(path), end=0.0)
+    assert [line["name"] for line in report.read(path)] == ["failed"]
+    calls.time_all(built[:1], str(path), end=time.time() + 60)
+    assert [line["name"] for line in report.read(path)] == ["failed", "late"]
