@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.sparse_problems import Array, Problem
 from feinsum import call_einsum
-from feinsum.calling.sparse_ready import MadeNest, ready_call
+from feinsum.calling.sparse.ready import MadeNest, ready_call
 from feinsum.codegen import generate_nest, nest_index_dtype, root_chunks
 from feinsum.measure import compile_kernel
 from feinsum.nests import (

@@ -7,9 +7,9 @@ from .contraction import contract as contract
 from .contraction import contract_expression as contract_expression
 from .contraction import contract_path as contract_path
 from .dispatch import einsum as einsum
+from .host.prepared import PreparedCall as PreparedCall
+from .host.simple import read_call as read_call
 from .kernel import CallKernel as CallKernel
 from .kernel_cache import clear_call_cache as clear_call_cache
-from .prepared import PreparedCall as PreparedCall
 from .reading import Reading as Reading
-from .simple import read_call as read_call
 from .tuning import tune as tune

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 import numpy as np
 from numpy import ndarray
 
-from feinsum.calling.first_call import FirstCall, path_for_numpy
-from feinsum.calling.forms import Form, as_array, form_of, has_sparse
-from feinsum.calling.gpu_quick import quick_key, ready_result
+from feinsum.calling.gpu.quick import quick_key, ready_result
+from feinsum.calling.host.first_call import FirstCall, path_for_numpy
 from feinsum.calling.kernel_cache import CACHE_BOUND, Call, Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of, place_of
 from feinsum.calling.reading import Reading, first_uses, read_shapes
+from feinsum.calling.reading.forms import Form, as_array, form_of, has_sparse
 from feinsum.effort import Effort, effort_of
 from feinsum.errors import InvalidEinsumError
 from feinsum.memory import remembered
@@ -25,8 +25,8 @@ from feinsum.variables import DEVICE_VARIABLE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from feinsum.calling.amortized import AmortizedCall
-    from feinsum.calling.prepared import PreparedCall
+    from feinsum.calling.host.amortized import AmortizedCall
+    from feinsum.calling.host.prepared import PreparedCall
     from feinsum.db import Database
     from feinsum.records import Policy
     from feinsum.retrieval import OnMiss
@@ -170,7 +170,7 @@ def _called(
         gpu_key: under which a call on a GPU is kept.
     """
     if any(type(x) is not np.ndarray and is_cuda_array(x) for x in operands):
-        from feinsum.calling.gpu_call import call_on_gpu  # loads Loopy, for a second
+        from feinsum.calling.gpu.call import call_on_gpu  # loads Loopy, for a second
 
         return call_on_gpu(subscripts, operands, device, options, out, gpu_key)
     if has_sparse(operands):
@@ -190,7 +190,7 @@ def _called_sparse(
     out: Any,
 ) -> Any:
     """A call of a sparse operand, and of whatever result."""
-    from feinsum.calling.sparse_call import call_sparse
+    from feinsum.calling.sparse.call import call_sparse
 
     if out is not None:
         _check_out(out)
@@ -265,7 +265,9 @@ def _prepared(
         _check_form(target, reading)
 
         def build(arrays: Sequence[Any]) -> PreparedCall | AmortizedCall:
-            from feinsum.calling.building import build_call  # loads Loopy, for a second
+            from feinsum.calling.host.building import (
+                build_call,
+            )  # loads Loopy, for a second
 
             return build_call(reading, arrays, forms, target, where, options)
 

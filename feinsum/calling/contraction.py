@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from feinsum.calling.dispatch import einsum
-from feinsum.calling.interleaved import as_subscripts
-from feinsum.calling.terms import read_terms
+from feinsum.calling.reading.interleaved import as_subscripts
+from feinsum.calling.reading.terms import read_terms
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import IndexList, parse_subscripts
 from feinsum.paths import Path, check_path, index_letter, is_path_name, search_path

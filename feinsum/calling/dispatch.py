@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from feinsum.calling.interleaved import as_subscripts
+from feinsum.calling.reading.interleaved import as_subscripts
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import BatchedEinsum, Operand
 from feinsum.ir import einsum as symbolic_einsum
@@ -128,7 +128,7 @@ def _as_scalar(result: Any) -> Any:
 
 def _has_dtype_of_result(out: Any, operands: Sequence[Any]) -> bool:
     """Whether a kernel can write into an array, without a cast."""
-    from feinsum.calling.forms import as_array, has_sparse
+    from feinsum.calling.reading.forms import as_array, has_sparse
 
     if not isinstance(out, np.ndarray) or has_sparse(operands):
         return False
@@ -194,7 +194,7 @@ def _cast(
     """Operands in the dtype in which to compute; one object stays one."""
     if dtype is None and casting in ("safe", "same_kind", "unsafe"):
         return tuple(operands)
-    from feinsum.calling.forms import as_array
+    from feinsum.calling.reading.forms import as_array
 
     arrays = {id(x): as_array(x) for x in operands}
     wanted = np.result_type(*arrays.values()) if dtype is None else np.dtype(dtype)

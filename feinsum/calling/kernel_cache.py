@@ -11,10 +11,10 @@ from feinsum.calling.cache import BoundedCache
 from feinsum.memory import remembered
 
 if TYPE_CHECKING:
-    from feinsum.calling.amortized import AmortizedCall
-    from feinsum.calling.first_call import FirstCall
+    from feinsum.calling.host.amortized import AmortizedCall
+    from feinsum.calling.host.first_call import FirstCall
+    from feinsum.calling.host.prepared import PreparedCall
     from feinsum.calling.kernel import CallKernel
-    from feinsum.calling.prepared import PreparedCall
     from feinsum.sparse import COO, CSF
 
 __all__ = [

@@ -17,7 +17,7 @@ import numpy as np
 
 from feinsum.calling.faults import note_fault
 from feinsum.calling.kernel import OUTPUT, CallKernel, compiled_quietly
-from feinsum.calling.strided import StridedTerm, c_steps
+from feinsum.calling.reading.strided import StridedTerm, c_steps
 from feinsum.codegen import Strides, generate_loopy
 from feinsum.errors import DeviceLostError, FeinsumError
 from feinsum.ir import BatchedEinsum, shape_at

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from feinsum.calling.interleaved import as_subscripts
 from feinsum.calling.kernel_cache import clear_call_cache
+from feinsum.calling.reading.interleaved import as_subscripts
 from feinsum.errors import InvalidEinsumError
 from feinsum.extras import requiring
 from feinsum.ir import BatchedEinsum, Operand
@@ -96,7 +96,7 @@ def _einsum_of(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str, i
             "feinsum.sparse_array and the sizes of its profile",
             rules=("storage",),
         )
-    from feinsum.calling.simple import read_call
+    from feinsum.calling.host.simple import read_call
 
     reading = read_call(text, *given)
     if reading.is_empty:

@@ -104,7 +104,9 @@ def test_more_than_52_indices_are_words():
     terms = [[k, k + 1] for k in range(59)]
     arrays = [np.ones((2, 2))] * 59
     inputs = [x for pair in zip(arrays, terms, strict=True) for x in pair]
-    text, operands = feinsum.calling.interleaved.as_subscripts([*inputs, [0, 59]])
+    text, operands = feinsum.calling.reading.interleaved.as_subscripts(
+        [*inputs, [0, 59]]
+    )
     assert text.endswith("-> i00 i59".replace("-> ", "->"))
     assert len(operands) == 59
 

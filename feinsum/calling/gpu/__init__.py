@@ -1,0 +1,1 @@
+"""Calls of arrays on a CUDA GPU."""

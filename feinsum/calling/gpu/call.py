@@ -1,0 +1,209 @@
+"""Calls of arrays on a CUDA GPU, from any library.
+
+They come and go by DLPack, without copies, on the stream that CuPy has as its current
+one; DLPack makes that wait for the stream of the array. Afterwards torch's stream waits
+for that one, since torch may reuse the memory of operands. Of other libraries nobody
+tells the stream, so the host waits. Calls of torch's tensors run on torch's own stream,
+by their addresses, where torch itself or prepared launches compute the result.
+"""
+
+from __future__ import annotations
+
+import importlib
+import operator
+import sys
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from feinsum.calling.gpu.building import Site
+from feinsum.calling.gpu.cache import cached_calls
+from feinsum.calling.gpu.flat import FlatCall, least_bytes
+from feinsum.calling.gpu.prepared import GpuCall, LibraryCall
+from feinsum.calling.gpu.quick import (
+    Ready,
+    ReadyForTensors,
+    form_of_tensor,
+    keep_ready,
+    know_form,
+)
+from feinsum.calling.options import CallOptions
+from feinsum.errors import (
+    DeviceUnavailableError,
+    InvalidEinsumError,
+    MeasurementError,
+)
+from feinsum.targets.arrays import is_cuda_array, resolved
+from feinsum.targets.cuda import CUDA, CudaDevice
+from feinsum.targets.cuda.cupy_errors import CudaErrors
+from feinsum.targets.cuda.session import Session
+
+__all__ = ["call_on_gpu"]
+
+LIBRARIES = {"torch": "torch", "jaxlib": "jax.dlpack"}
+"""By the first word of the module of an array's type: what takes results over."""
+IMMUTABLE = "jaxlib"
+
+
+def call_on_gpu(
+    subscripts: str,
+    operands: Sequence[Any],
+    device: str | None,
+    options: CallOptions,
+    out: Any,
+    key: Hashable | None,
+) -> Any:
+    """The result, where the operands are, as an array of the first one's library.
+
+    Args:
+        key: under which the call is kept, see :func:`quick_key`.
+        out: an array of the same GPU for the result, of its very shape and dtype.
+
+    Raises:
+        InvalidEinsumError: if notation, shapes or dtypes do not fit.
+        DeviceUnavailableError: if a device is named, or the driver is not there.
+        MeasurementError: if an operand is elsewhere, or the GPU lacks the memory.
+    """
+    if device is not None:
+        raise DeviceUnavailableError(
+            "operands are on a GPU, where the einsum is evaluated; omit device="
+        )
+    opened = CUDA.open_ordinal(_ordinal(operands))
+    with opened.session.active():
+        return _called(subscripts, operands, opened, options, out, key)
+
+
+def _called(
+    subscripts: str,
+    operands: Sequence[Any],
+    opened: CudaDevice,
+    options: CallOptions,
+    out: Any,
+    key: Hashable | None,
+) -> Any:
+    """The result, where the GPU is the current one."""
+    session = opened.session
+    given = operands
+    with CudaErrors("the operands cannot be read"):
+        operands = [resolved(operand) for operand in given]
+    if not all(map(operator.is_, given, operands)):
+        key = None  # a kept call would read the memory of what was given
+    adopted = [session.adopted(operand) for operand in operands]
+    arrays, stream = [array for array, _ in adopted], adopted[0][1]
+    site = Site(arrays, stream, opened, options)
+    kept = cached_calls(subscripts, operands, site)
+    is_new = kept.made is None
+    call = kept.next(site)
+    if out is None and _are_of(operands, "torch"):
+        if isinstance(call, LibraryCall):
+            return call.with_torch(sys.modules["torch"], operands)
+        if isinstance(call, FlatCall):
+            return _of_tensors(call, operands, session, options, key)
+    if is_new:
+        opened.check_room(least_bytes(call), "what a call needs")
+    if out is not None:
+        _write(call, arrays, stream, opened, operands, out)
+        _hand_back([*operands, out], stream, session)
+        return out
+    result = call(arrays, stream)
+    if all(map(operator.is_, arrays, operands)):
+        know_form(type(operands[0]), session.form)
+        if kept.made is not None:
+            keep_ready(key, Ready(kept.made, session, options))
+        return result
+    if _word(operands[0]) == IMMUTABLE:  # whose arrays are packed
+        result = session.packed(result)
+    _hand_back(operands, stream, session)
+    return _as_given(result, operands[0])
+
+
+def _of_tensors(
+    call: FlatCall,
+    operands: Sequence[Any],
+    session: Session,
+    options: CallOptions,
+    key: Hashable | None,
+) -> Any:
+    """The result on torch's stream, and in its memory, as of repeated calls."""
+    know_form(type(operands[0]), form_of_tensor)
+    ready = ReadyForTensors(call, session, options, sys.modules["torch"])
+    keep_ready(key, ready)
+    return ready.run(operands)
+
+
+def _hand_back(given: Sequence[Any], stream: Any, session: Session) -> None:
+    """Let the libraries of the arrays wait for what was launched on a stream.
+
+    They may use the memory of the arrays for something else, as soon as these are
+    freed; of the array for the result, they may read it.
+    """
+    words = {_word(array) for array in given} - {"cupy"}
+    if words == {"torch"}:
+        torch = sys.modules["torch"]
+        session.wait(session.stream_at(torch.cuda.current_stream().cuda_stream), stream)
+    elif words:
+        session.synchronize(stream)
+
+
+def _write(
+    call: GpuCall,
+    arrays: Sequence[Any],
+    stream: Any,
+    opened: CudaDevice,
+    operands: Sequence[Any],
+    out: Any,
+) -> None:
+    """Put the result in an array of the caller.
+
+    Raises:
+        InvalidEinsumError: if that does not fit.
+        MeasurementError: if it is elsewhere, or cannot be written.
+    """
+    if _word(out) == IMMUTABLE:
+        raise MeasurementError("out is an array of JAX, which cannot be written")
+    if resolved(out) is not out:
+        raise MeasurementError("out is negated or conjugated; give a plain tensor")
+    _ordinal([*operands, out])
+    into, _ = opened.session.adopted(out)
+    reading = call.reading
+    given = tuple(into.shape), np.dtype(into.dtype)
+    if given != (reading.shape, reading.dtype):
+        raise InvalidEinsumError(
+            f"out has shape {given[0]} and dtype {given[1]}, the result has "
+            f"{reading.shape} and {reading.dtype}",
+            rules=("shape",),
+        )
+    opened.session.overwrite(into, call(arrays, stream), stream)
+
+
+def _ordinal(operands: Sequence[Any]) -> int:
+    """The GPU on which all operands are."""
+    places = []
+    for position, operand in enumerate(operands):
+        if not is_cuda_array(operand):
+            raise MeasurementError(
+                f"operand {position} is a {type(operand).__name__} that is not on a "
+                "GPU of CUDA, among others that are; give arrays of one device"
+            )
+        places.append(int(operand.__dlpack_device__()[1]))
+    if len(set(places)) > 1:
+        raise MeasurementError(
+            f"the operands are on the GPUs {places}; give arrays of one device"
+        )
+    return places[0]
+
+
+def _word(array: Any) -> str:
+    """The library of an array."""
+    return type(array).__module__.partition(".")[0]
+
+
+def _are_of(operands: Sequence[Any], word: str) -> bool:
+    return all(_word(operand) == word for operand in operands)
+
+
+def _as_given(result: Any, operand: Any) -> Any:
+    """The result as an array of the operand's library."""
+    name = LIBRARIES.get(_word(operand))
+    return result if name is None else importlib.import_module(name).from_dlpack(result)

@@ -1,0 +1,257 @@
+"""Calls on a GPU as launches one after the other, for which only addresses are needed.
+
+Between two launches the host does nothing but fill in the addresses of operands,
+intermediate results and the result; intermediate results share one allocation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from feinsum.calling.gpu.prepared import (
+    GpuCall,
+    KernelCall,
+    ProductCall,
+    StepsCall,
+    ViewCall,
+    result_bytes,
+)
+from feinsum.calling.reading import Reading
+from feinsum.targets.cuda import CudaDevice
+from feinsum.targets.cuda.session import Session
+
+__all__ = ["FlatCall", "flattened", "least_bytes"]
+
+ALIGNMENT = 256
+"""Of intermediate results, in bytes."""
+MOST_BYTES = 1 << 30
+"""Of all intermediate results together; more are allocated one by one."""
+
+BYTE = np.dtype(np.uint8)
+
+Launch = Callable[[Sequence[int], Any], None]
+
+
+@dataclass
+class _Program:
+    """Launches, and the table of addresses from which each takes some.
+
+    The table has the operands, the result and the intermediate results.
+
+    Attributes:
+        offsets: of intermediate results in their allocation, in bytes.
+    """
+
+    n_operands: int
+    launches: list[tuple[Launch, tuple[int, ...]]] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    n_bytes: int = 0
+
+    def room(self, n_bytes: int) -> int:
+        """The place in the table of an intermediate result."""
+        self.offsets.append(self.n_bytes)
+        self.n_bytes += -(-n_bytes // ALIGNMENT) * ALIGNMENT
+        return self.n_operands + len(self.offsets)
+
+
+class Written(NamedTuple):
+    """What a call writes.
+
+    Attributes:
+        shape: of the array in memory, in C's order.
+        axes: of that array, in the order in which the call's result has them.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FlatCall:
+    """A call whose launches are all prepared.
+
+    Attributes:
+        origin: the call that it repeats.
+    """
+
+    origin: GpuCall
+    session: Session
+    launches: tuple[tuple[Launch, tuple[int, ...]], ...]
+    offsets: tuple[int, ...]
+    n_bytes: int
+    written: Written
+
+    def __repr__(self) -> str:
+        return repr(self.origin)
+
+    @property
+    def reading(self) -> Reading:
+        return self.origin.reading
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        return self.reading.dtype
+
+    @cached_property
+    def is_in_order(self) -> bool:
+        return self.written.axes == tuple(range(len(self.written.axes)))
+
+    def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
+        session = self.session
+        result = session.empty(self.written.shape, self.dtype)
+        addresses = session.addresses((*arrays, result))
+        if self.n_bytes:
+            room = session.empty((self.n_bytes,), BYTE)
+            addresses += session.addresses((room,))
+        self.launch(addresses, stream)
+        return result if self.is_in_order else result.transpose(self.written.axes)
+
+    def launch(self, addresses: list[int], stream: Any) -> None:
+        """Launch everything.
+
+        Args:
+            addresses: of the operands, the result, and the intermediate results
+                together, if there are any.
+        """
+        if self.n_bytes:
+            start = addresses.pop()
+            addresses += [start + offset for offset in self.offsets]
+        for launch, places in self.launches:
+            launch([addresses[k] for k in places], stream)
+
+
+def flattened(call: GpuCall, opened: CudaDevice, arrays: Sequence[Any]) -> GpuCall:
+    """The call as a program, if it is one for such arrays; else the call."""
+    program = _Program(len(arrays))
+    written = _write(program, call, [*range(len(arrays))], arrays, len(arrays))
+    if written is None or program.n_bytes > MOST_BYTES:
+        return call
+    return FlatCall(
+        call,
+        opened.session,
+        tuple(program.launches),
+        tuple(program.offsets),
+        program.n_bytes,
+        written,
+    )
+
+
+def least_bytes(call: GpuCall) -> int:
+    """What a call allocates before its first launch, as far as it is known."""
+    if type(call) is ViewCall:
+        return 0
+    between = call.n_bytes if isinstance(call, FlatCall) else 0
+    return result_bytes(call.reading) + between
+
+
+def _write(
+    program: _Program,
+    call: GpuCall,
+    given: Sequence[int],
+    arrays: Sequence[Any],
+    out: int,
+) -> Written | None:
+    """Add the launches of a call; None if there is more to do.
+
+    Args:
+        given: the places of its arrays in the table.
+        out: the place of its result.
+    """
+    if isinstance(call, FlatCall):
+        call = call.origin
+    used = [arrays[feed.position] for feed in call.reading.feeds]
+    if any(array.dtype != call.reading.dtype for array in used):
+        return None
+    if isinstance(call, KernelCall):
+        return _write_kernel(program, call, given, out)
+    if isinstance(call, ProductCall):
+        return _write_product(program, call, given, arrays, out)
+    if isinstance(call, StepsCall):
+        return _write_steps(program, call, given, arrays, out)
+    return None
+
+
+def _write_kernel(
+    program: _Program, call: KernelCall, given: Sequence[int], out: int
+) -> Written | None:
+    if not call.is_plain:
+        return None
+    temporaries, launches = call.launches
+    table = [
+        *(given[feed.position] for feed in call.reading.feeds),
+        out,
+        *(program.room(n * dtype.itemsize) for n, dtype in temporaries),
+    ]
+    for launch, order in launches:
+        program.launches.append((launch, tuple(table[k] for k in order)))
+    return _in_order(call.reading.shape)
+
+
+def _in_order(shape: tuple[int, ...]) -> Written:
+    return Written(shape, tuple(range(len(shape))))
+
+
+def _write_product(
+    program: _Program,
+    call: ProductCall,
+    given: Sequence[int],
+    arrays: Sequence[Any],
+    out: int,
+) -> Written | None:
+    sides = []
+    for (number, _), copy in zip(call.terms, call.copies, strict=True):
+        position = call.reading.feeds[number].position
+        sides.append(given[position])
+        if copy is not None:
+            sides[-1] = program.room(arrays[position].nbytes)
+            own = [given[position]], [arrays[position]], sides[-1]
+            if _write(program, copy, *own) is None:
+                return None
+    left, right = reversed(sides) if call.product.gemm.is_swapped else sides
+    if call.added is None:
+        program.launches.append((call.multiply, (left, right, out)))
+        return Written(call.shape, call.axes)
+    n_bytes = call.product.n_parts * call.product.n_results * call.dtype.itemsize
+    parts, like = program.room(n_bytes), _HandedOn(call.dtype, n_bytes)
+    program.launches.append((call.multiply, (left, right, parts)))
+    added = _write(program, call.added, [parts], [like], out)
+    return None if added is None else Written(call.shape, call.axes)
+
+
+def _write_steps(
+    program: _Program,
+    call: StepsCall,
+    given: Sequence[int],
+    arrays: Sequence[Any],
+    out: int,
+) -> Written | None:
+    positions = [call.reading.feeds[number].position for number, _ in call.terms]
+    values: list[tuple[int, Any]] = [(given[k], arrays[k]) for k in positions]
+    written: Written | None = None
+    for step, (taken, one) in enumerate(call.steps, start=1):
+        chosen = [values[k] for k in taken]
+        values = [value for k, value in enumerate(values) if k not in taken]
+        is_last = all(type(later) is ViewCall for _, later in call.steps[step:])
+        if type(one) is ViewCall and written is not None and one.axes is not None:
+            return Written(written.shape, tuple(written.axes[k] for k in one.axes))
+        n_bytes = result_bytes(one.reading)
+        place = out if is_last else program.room(n_bytes)
+        places, held = zip(*chosen, strict=True)
+        written = _write(program, one, places, held, place)
+        if written is None:
+            return None
+        values.append((place, _HandedOn(one.reading.dtype, n_bytes)))
+    return written
+
+
+@dataclass(frozen=True)
+class _HandedOn:
+    """What is known of an intermediate result."""
+
+    dtype: np.dtype[Any]
+    nbytes: int

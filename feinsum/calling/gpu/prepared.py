@@ -1,0 +1,303 @@
+"""Calls of arrays on a GPU that are ready to be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from feinsum.calling.gpu.products import Product
+from feinsum.calling.kernel import CallKernel
+from feinsum.calling.reading import Reading, terms_of
+from feinsum.ir import IndexList
+from feinsum.targets.cuda import CudaBuilt, CudaDevice, PreparedLaunches
+from feinsum.targets.cuda.cupy_errors import CudaErrors
+from feinsum.targets.cuda.session import Session
+
+__all__ = [
+    "LETTERS",
+    "CopyCall",
+    "GpuCall",
+    "KernelCall",
+    "LibraryCall",
+    "ProductCall",
+    "StepsCall",
+    "ViewCall",
+    "ZerosCall",
+    "blas_dtype",
+    "in_letters",
+    "result_bytes",
+    "shaped",
+]
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+class GpuCall(Protocol):
+    """A call that can be repeated with other arrays of the same forms."""
+
+    @property
+    def reading(self) -> Reading: ...
+
+    def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
+        """The result, on the stream on which the arrays are ready."""
+        ...
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Prepared:
+    """The common part of all calls."""
+
+    reading: Reading
+    opened: CudaDevice
+
+    def __repr__(self) -> str:
+        """What computes it, in a word or two."""
+        return type(self).__name__.removesuffix("Call").lower()
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the work."""
+        return self.reading.work_dtype
+
+    @cached_property
+    def terms(self) -> list[tuple[int, IndexList]]:
+        """Of each operand of the einsum: which feed it is, and its indices."""
+        return [*zip(*terms_of(self.reading), strict=True)]
+
+    def prepare(self, arrays: Sequence[Any]) -> list[Any]:
+        """The arrays to read for the einsum's operands, in the working dtype."""
+        return shaped(self.reading, arrays, self.dtype, self.opened.session)
+
+    def finish(self, result: Any) -> Any:
+        return self.opened.session.cast(result, self.reading.dtype)
+
+
+def result_bytes(reading: Reading) -> int:
+    return prod(reading.shape) * reading.dtype.itemsize
+
+
+def shaped(
+    reading: Reading, arrays: Sequence[Any], dtype: np.dtype[Any], session: Session
+) -> list[Any]:
+    """The arrays of a call as the einsum's operands."""
+    found = []
+    for feed in reading.feeds:
+        array = arrays[feed.position]
+        if array.shape != feed.shape:
+            array = array.reshape(feed.shape)
+        found.append(session.cast(array, dtype))
+    return found
+
+
+def blas_dtype(reading: Reading) -> np.dtype[Any]:
+    """BLAS takes half precision as it is, and adds up in single precision."""
+    is_half = reading.dtype == np.float16
+    return reading.dtype if is_half else reading.work_dtype
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ZerosCall(_Prepared):
+    """No product is formed."""
+
+    def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
+        session = self.opened.session
+        zeros = session.empty(self.reading.shape, self.reading.dtype)
+        session.clear(zeros, stream)
+        return zeros
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ViewCall(_Prepared):
+    """A single operand with its axes in another order, or its diagonal."""
+
+    @cached_property
+    def axes(self) -> tuple[int, ...] | None:
+        """The axes of the operand in the order of the result; None of a diagonal."""
+        ((_, term),), output = self.terms, self.reading.einsum.output
+        is_whole = len(term) == len(output)
+        return tuple(term.index(index) for index in output) if is_whole else None
+
+    def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
+        (feed,), ((_, term),) = self.reading.feeds, self.terms
+        array = arrays[0]
+        if array.shape != feed.shape:
+            array = array.reshape(feed.shape)
+        if self.axes is not None:
+            return array.transpose(self.axes)
+        steps, output = (
+            [*zip(term, array.strides, strict=True)],
+            self.reading.einsum.output,
+        )
+        strides = [sum(step for i, step in steps if i == index) for index in output]
+        return self.opened.session.strided(array, self.reading.shape, strides)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CopyCall(ViewCall):
+    """A copy of the view, in C's order."""
+
+    def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
+        return self.opened.session.packed(super().__call__(arrays, stream))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LibraryCall(_Prepared):
+    """The libraries of the vendor compute everything."""
+
+    @cached_property
+    def text(self) -> str:
+        """The notation in letters, with a term for each operand of the einsum."""
+        return in_letters(self.reading.einsum.inputs, self.reading.einsum.output)
+
+    def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
+        inputs = self.prepare(arrays)
+        ordered = [inputs[k] for k, _ in self.terms]
+        session = self.opened.session
+        return self.finish(session.einsum(self.text, ordered, stream))
+
+    def with_torch(self, torch: Any, tensors: Sequence[Any]) -> Any:
+        """The result of tensors by torch itself, on its own stream."""
+        reading = self.reading
+        kind = getattr(torch, str(reading.work_dtype))
+        what = "torch's einsum {!r} with a result of {} entries of {}"
+        with CudaErrors(what, self.text, reading.shape, reading.dtype):
+            inputs = [
+                tensors[feed.position].reshape(feed.shape).to(kind)
+                for feed in reading.feeds
+            ]
+            result = torch.einsum(self.text, *(inputs[k] for k, _ in self.terms))
+            return result.to(getattr(torch, str(reading.dtype))).contiguous()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ProductCall(_Prepared):
+    """BLAS multiplies stacks of matrices, some of which are brought in order first.
+
+    The axes of the result may lie in another order, as those of numpy's do.
+
+    Attributes:
+        copies: for each operand, how it is copied; None if it is read where it is.
+        added: of an array of partial results and of its entries, if there are several.
+    """
+
+    product: Product
+    copies: tuple[GpuCall | None, ...]
+    added: GpuCall | None = None
+
+    def __repr__(self) -> str:
+        n_copies, n_parts = (
+            sum(x is not None for x in self.copies),
+            self.product.n_parts,
+        )
+        copies = f" with {n_copies} copies" if n_copies else ""
+        return "gemm" + copies + (f" in {n_parts} parts" if n_parts > 1 else "")
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        return blas_dtype(self.reading)
+
+    @cached_property
+    def axes(self) -> tuple[int, ...]:
+        """The axes of what the product writes, in the order of the result."""
+        output = self.reading.einsum.output
+        made = output if self.product.made is None else self.product.made
+        return tuple(made.index(index) for index in output)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Of what the product writes."""
+        extent = dict(zip(self.axes, self.reading.shape, strict=True))
+        return tuple(extent[axis] for axis in range(len(extent)))
+
+    @cached_property
+    def multiply(self) -> Callable[[Sequence[int], Any], None]:
+        session = self.opened.session
+        return session.multiplier(self.product.gemm, self.dtype)
+
+    def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
+        feeds = self.prepare(arrays)
+        left, right = (
+            feeds[k] if copy is None else copy([feeds[k]], stream)
+            for (k, _), copy in zip(self.terms, self.copies, strict=True)
+        )
+        if self.product.gemm.is_swapped:
+            left, right = right, left
+        session, product = self.opened.session, self.product
+        parts = product.n_parts, product.n_results
+        shape = self.shape if self.added is None else parts
+        result = session.empty(shape, self.dtype)
+        self.multiply(session.addresses((left, right, result)), stream)
+        if self.added is not None:
+            result = self.added([result], stream).reshape(self.shape)
+        return self.finish(result.transpose(self.axes))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KernelCall(_Prepared):
+    """A kernel computes everything; it reads arrays in C's order.
+
+    Attributes:
+        is_plain: whether it reads the arrays of this call as they are.
+    """
+
+    kernel: CallKernel
+    is_plain: bool = False
+
+    def __repr__(self) -> str:
+        return str(self.kernel.spec or "a recorded recipe")
+
+    @cached_property
+    def launches(self) -> PreparedLaunches:
+        names = [feed.name for feed in self.reading.feeds]
+        built = self.kernel.compiled.built
+        assert isinstance(built, CudaBuilt)
+        return built.prepared(names, self.reading.sizes)
+
+    def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
+        session, reading = self.opened.session, self.reading
+        packed = [session.packed(array) for array in self.prepare(arrays)]
+        result = session.empty(reading.shape, self.dtype)
+        self.launches.run(session, packed, result, stream)
+        return self.finish(result)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StepsCall(_Prepared):
+    """A few operands at a time, where one kernel would do far more work.
+
+    Attributes:
+        steps: the positions of what each takes among operands and earlier results, all
+            in one list, and its call. What is taken is dropped from the list.
+    """
+
+    steps: tuple[tuple[tuple[int, ...], GpuCall], ...]
+
+    def __repr__(self) -> str:
+        return " | ".join(repr(call) for _, call in self.steps)
+
+    def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
+        feeds = self.prepare(arrays)
+        values = [feeds[k] for k, _ in self.terms]
+        for taken, call in self.steps:
+            chosen = [values[k] for k in taken]
+            for k in sorted(taken, reverse=True):
+                del values[k]
+            values.append(call(chosen, stream))
+        return self.finish(values[0])
+
+
+def in_letters(terms: Sequence[IndexList], output: IndexList) -> str:
+    """The notation of a few indices, whatever their names.
+
+    >>> in_letters([("row", "x"), ("x",)], ("row",))
+    'ab,b->a'
+    """
+    indices = dict.fromkeys(i for term in terms for i in term)
+    letter = dict(zip(indices, LETTERS, strict=False))
+    left = ",".join("".join(letter[i] for i in term) for term in terms)
+    return left + "->" + "".join(letter[i] for i in output)

@@ -1,0 +1,241 @@
+"""Einsums of two operands as products of stacks of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, combinations, pairwise
+from math import log, prod
+
+from feinsum.calling.reading.strided import c_steps
+from feinsum.ir import IndexList
+from feinsum.targets.cuda.gemm import ANY, Gemm
+
+__all__ = ["Product", "products_of"]
+
+TILE = 64
+"""A side of the part of a matrix that a multiprocessor computes."""
+ENOUGH = 256
+"""Such parts, of which several multiprocessors are busy each."""
+LEAST_TERMS = 128
+"""Of a part of a sum."""
+
+Steps = Mapping[str, int]
+"""By index: the entries between neighbours in memory."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product with what has to be copied for it.
+
+    Attributes:
+        orders: for each operand, the order of its indices in the copy; None if it is
+            read where it is.
+        made: the order of the indices that the product writes; None for the result's.
+        n_parts: of the sum, each of which gives a matrix; these are added afterwards.
+    """
+
+    gemm: Gemm
+    orders: tuple[IndexList | None, IndexList | None]
+    made: IndexList | None
+    n_parts: int = 1
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether nothing is added up, nor any entry used for several results."""
+        _, m, n, k = self.gemm.sizes
+        return k == 1 and min(m, n) == 1
+
+    @property
+    def n_results(self) -> int:
+        """Entries of one matrix of the result, if there is a single one."""
+        return self.gemm.sizes[1] * self.gemm.sizes[2]
+
+
+def products_of(
+    terms: Sequence[IndexList],
+    output: IndexList,
+    sizes: Mapping[str, int],
+    strides: Sequence[Sequence[int]],
+) -> Iterator[Product]:
+    """Ways to compute an einsum as a product, those with few copies first.
+
+    Args:
+        strides: of each operand, in entries; the result will be in C order.
+
+    >>> sizes = {"i": 4, "j": 5, "k": 6}
+    >>> terms, strides = [("i", "j"), ("j", "k")], [(5, 1), (6, 1)]
+    >>> first = next(products_of(terms, ("i", "k"), sizes, strides))
+    >>> first.orders, first.made, first.gemm.sizes, first.gemm.is_swapped
+    ((None, None), None, (1, 6, 4, 5), True)
+    """
+    kinds = _kinds(terms, output, sizes)
+    if kinds is None:
+        return
+    arrays = [*terms, output]
+    steps: list[Steps] = [
+        dict(zip(term, held, strict=True))
+        for term, held in zip(terms, strides, strict=True)
+    ]
+    steps.append(_c_steps(output, sizes))
+    for copied in _subsets(3):
+        order = _in_order(kinds, steps, copied)
+        orders = {k: _copy_order(arrays[k], order) for k in copied}
+        copies = {k: _c_steps(term, sizes) for k, term in orders.items()}
+        tried = [copies.get(k, steps[k]) for k in range(3)]
+        for way in _ways(order):
+            gemm = _gemm(*way, tried, sizes)
+            if gemm is None:
+                continue
+            whole = Product(gemm, (orders.get(0), orders.get(1)), orders.get(2))
+            yield whole
+            yield from _split(whole)
+        for way in _ways_by_parts(order):
+            gemm = _gemm(*way, tried, sizes)
+            if gemm is not None and _is_dense(gemm):
+                parts = replace(
+                    gemm, out=(gemm.sizes[1] * gemm.sizes[2], *gemm.out[1:])
+                )
+                given = orders.get(0), orders.get(1)
+                yield Product(parts, given, orders.get(2), gemm.sizes[0])
+
+
+def _copy_order(term: IndexList, order: Sequence[Sequence[str]]) -> IndexList:
+    """The stack first; indices of one value stand anywhere."""
+    long = [index for kind in order for index in kind if index in term]
+    return (*long, *(index for index in term if index not in long))
+
+
+def _c_steps(term: IndexList, sizes: Mapping[str, int]) -> Steps:
+    return dict(zip(term, c_steps([sizes[i] for i in term]), strict=True))
+
+
+def _kinds(
+    terms: Sequence[IndexList], output: IndexList, sizes: Mapping[str, int]
+) -> list[list[str]] | None:
+    """The indices of more than one value: of the stack, of either operand, summed.
+
+    None if one is repeated in a term, or summed over one operand alone.
+    """
+    if len(terms) != 2 or any(len(set(t)) < len(t) for t in (*terms, output)):
+        return None
+    one, two = map(set, terms)
+    if (one ^ two) - set(output) or not set(output) <= one | two:
+        return None
+    kinds = (one & two & {*output}, one - two, two - one, (one & two) - {*output})
+    return [[i for i in sizes if i in kind and sizes[i] > 1] for kind in kinds]
+
+
+def _subsets(n: int) -> Iterator[tuple[int, ...]]:
+    return chain.from_iterable(combinations(range(n), k) for k in range(n + 1))
+
+
+HOLDERS = ((2, 0, 1), (2, 0), (2, 1), (0, 1))
+"""The arrays that have a kind of indices: the first one that is not copied rules."""
+
+
+def _in_order(
+    kinds: Sequence[Sequence[str]], steps: Sequence[Steps], copied: Sequence[int]
+) -> list[list[str]]:
+    """Every kind in the order that an array has which stays as it is."""
+
+    def ordered(kind: Sequence[str], holders: Sequence[int]) -> list[str]:
+        ruling = next((k for k in holders if k not in copied), holders[0])
+        return sorted(kind, key=lambda index: -steps[ruling][index])
+
+    return [ordered(*one) for one in zip(kinds, HOLDERS, strict=True)]
+
+
+Way = tuple[Sequence[Sequence[str]], Sequence[Sequence[int]]]
+"""The kinds of indices, and the arrays that have each."""
+
+
+def _ways(order: Sequence[Sequence[str]]) -> Iterator[Way]:
+    """As it is, or as a stack over the first indices of a side, of the same matrices of
+    the other operand.
+    """
+    yield order, HOLDERS
+    stack, *sides, summed = order
+    for k, side in enumerate(sides):
+        for n in range(1, len(side) + 1 if not stack else 0):
+            rest = [side[n:] if k == other else sides[other] for other in range(2)]
+            yield [side[:n], *rest, summed], ((2, k), *HOLDERS[1:])
+
+
+def _ways_by_parts(order: Sequence[Sequence[str]]) -> Iterator[Way]:
+    """A stack over the first of several summed indices, whose results are added."""
+    stack, *sides, summed = order
+    for n in range(1, len(summed) if not stack else 0):
+        yield [summed[:n], *sides, summed[n:]], ((0, 1), *HOLDERS[1:])
+
+
+def _split(product: Product) -> Iterator[Product]:
+    """In parts for about all multiprocessors, where one matrix is for a few of them."""
+    stack, m, n, k = product.gemm.sizes
+    n_tiles = -(-m // TILE) * -(-n // TILE)
+    wanted = ENOUGH // n_tiles
+    fit = [d for d in range(2, k // LEAST_TERMS + 1) if k % d == 0]
+    if stack == 1 and fit and wanted > 1 and _is_dense(product.gemm):
+        n_parts = min(fit, key=lambda d: abs(log(d / wanted)))
+        yield replace(product, gemm=product.gemm.split(n_parts), n_parts=n_parts)
+
+
+def _is_dense(gemm: Gemm) -> bool:
+    """Whether the result is one matrix without gaps."""
+    return gemm.out[2] in (ANY, gemm.sizes[1])
+
+
+def _gemm(
+    order: Sequence[Sequence[str]],
+    holders: Sequence[Sequence[int]],
+    steps: Sequence[Steps],
+    sizes: Mapping[str, int],
+) -> Gemm | None:
+    """None if the arrays are no stacks of matrices with a side of stride 1."""
+    at: list[list[int]] = []
+    for number, array in enumerate(steps):
+        found = [
+            _joint(kind, array, sizes) if number in having else ANY
+            for kind, having in zip(order, holders, strict=True)
+        ]
+        if None in found:
+            return None
+        at.append([stride for stride in found if stride is not None])
+    counts = [prod(sizes[i] for i in kind) for kind in order]
+    b, m, n, k = range(4)
+    # cuBLAS writes columns: a result in rows is that of the transposed product
+    is_swapped = at[2][m] not in (1, ANY) or (at[2][n] == 1 and counts[m] == 1)
+    first, second = (1, 0) if is_swapped else (0, 1)
+    rows, columns = (n, m) if is_swapped else (m, n)
+    gemm = Gemm(
+        (counts[b], counts[rows], counts[columns], counts[k]),
+        (at[first][b], at[first][rows], at[first][k]),
+        (at[second][b], at[second][k], at[second][columns]),
+        (at[2][b], at[2][rows], at[2][columns]),
+        is_swapped,
+    )
+    return gemm if _is_for_blas(gemm) else None
+
+
+def _joint(kind: Sequence[str], steps: Steps, sizes: Mapping[str, int]) -> int | None:
+    """The stride of several indices as one; None if they are none."""
+    is_one = all(steps[a] == steps[b] * sizes[b] for a, b in pairwise(kind))
+    if not is_one or any(steps[index] <= 0 for index in kind):
+        return None
+    return steps[kind[-1]] if kind else ANY
+
+
+def _is_for_blas(gemm: Gemm) -> bool:
+    """Whether each matrix has a side of stride 1, and the other one skips it."""
+    _, m, n, k = gemm.sizes
+    for strides, rows, columns in (
+        (gemm.left, m, k),
+        (gemm.right, k, n),
+        (gemm.out, m, n),
+    ):
+        _, down, along = strides
+        is_fortran = down in (1, ANY) and (along == ANY or along >= rows)
+        is_c = along in (1, ANY) and (down == ANY or down >= columns)
+        if not (is_fortran or (is_c and strides is not gemm.out)):
+            return False
+    return True

@@ -1,0 +1,140 @@
+"""Repeated calls of arrays on a GPU: from keys that cost little to calls at hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from feinsum.calling.kernel_cache import CACHE_BOUND, Calls
+from feinsum.calling.place import name_of
+from feinsum.calling.reading import first_uses
+from feinsum.memory import remembered
+
+if TYPE_CHECKING:
+    from feinsum.calling.gpu.flat import FlatCall
+    from feinsum.calling.gpu.prepared import GpuCall
+    from feinsum.calling.options import CallOptions
+
+__all__ = [
+    "Ready",
+    "ReadyForTensors",
+    "form_of_tensor",
+    "keep_ready",
+    "know_form",
+    "quick_key",
+    "ready_result",
+]
+
+ALIGNMENT = 16
+"""In bytes; kernels read arrays that are aligned to less by way of a copy."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A call whose operands are arrays of CuPy.
+
+    Attributes:
+        options: kept for the store in them, whose id tells it from others.
+    """
+
+    call: GpuCall
+    session: Any
+    options: CallOptions
+
+    def run(self, operands: Sequence[Any]) -> Any:
+        """On CuPy's current stream; None if another GPU is the current one."""
+        stream = self.session.current_stream()
+        return None if stream is None else self.call(operands, stream)
+
+
+@dataclass(frozen=True)
+class ReadyForTensors:
+    """A call whose operands are tensors of torch; launches take their addresses."""
+
+    call: FlatCall
+    session: Any
+    options: CallOptions
+    torch: Any
+
+    def run(self, operands: Sequence[Any]) -> Any:
+        """On torch's current stream; None if another GPU is the current one."""
+        if self.session.current_stream() is None:
+            return None
+        torch, call, device = self.torch, self.call, operands[0].device
+        dtype = getattr(torch, call.dtype.name)
+        try:
+            result = torch.empty(call.written.shape, dtype=dtype, device=device)
+            addresses = [tensor.data_ptr() for tensor in (*operands, result)]
+            # freed before the launches end, but torch reuses memory in stream order
+            if call.n_bytes:
+                room = torch.empty(call.n_bytes, dtype=torch.uint8, device=device)
+                addresses.append(room.data_ptr())
+        except RuntimeError as error:
+            _explain(error, call)
+            raise
+        stream = torch.cuda.current_stream().cuda_stream
+        call.launch(addresses, self.session.stream_at(stream))
+        return result if call.is_in_order else result.permute(call.written.axes)
+
+
+def _explain(error: RuntimeError, call: FlatCall) -> None:
+    """Raise the error that a user understands, of memory that torch does not have."""
+    from feinsum.targets.cuda.cupy_errors import CudaErrors  # loads Loopy, for a second
+
+    what = "a result of {} entries of {} with {} bytes of intermediate results"
+    CudaErrors(what, call.written.shape, call.dtype, call.n_bytes).explain(error)
+
+
+def form_of_tensor(tensor: Any) -> Hashable:
+    """All that a call depends on, of a tensor of torch."""
+    return (
+        tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(),
+        tensor.data_ptr() % ALIGNMENT,
+        # the entries at the address do not show these
+        tensor.requires_grad or tensor.is_conj() or tensor.is_neg(),
+    )  # fmt: skip
+
+
+def quick_key(
+    subscripts: str, operands: Sequence[Any], n_objects: int, *options: Any
+) -> Hashable | None:
+    """All that decides which call is made; None if none is kept for such operands.
+
+    Args:
+        n_objects: how many of the operands differ.
+        options: as they were given, the database first.
+    """
+    kind = type(operands[0]) if operands else None
+    form = remembered(Calls).forms.get(kind)
+    if form is None:
+        return None
+    for operand in operands:
+        if type(operand) is not kind:
+            return None
+    first = first_uses(operands) if n_objects < len(operands) else None
+    database, *others = options
+    return (
+        subscripts, first, name_of(database), *others, os.getpid(),
+        *map(form, operands),
+    )  # fmt: skip
+
+
+def ready_result(key: Hashable | None, operands: Sequence[Any]) -> Any:
+    """The result on the caller's stream; None if no call is at hand for this GPU."""
+    ready: Ready | ReadyForTensors | None = remembered(Calls).ready.get(key)
+    return None if ready is None else ready.run(operands)
+
+
+def keep_ready(key: Hashable | None, ready: Ready | ReadyForTensors) -> None:
+    calls = remembered(Calls)
+    if len(calls.ready) >= CACHE_BOUND:
+        calls.ready.clear()
+    if key is not None:
+        calls.ready[key] = ready
+
+
+def know_form(kind: type, form: Callable[[Any], Hashable]) -> None:
+    """Say how to tell arrays of a type apart, without their entries."""
+    remembered(Calls).forms[kind] = form

@@ -1,0 +1,255 @@
+"""Paths on a GPU: in which order operands are contracted, and how results lie.
+
+A result that is handed on may have its indices in any order. The order is chosen with a
+look at the next step: cuBLAS reads and writes some orders where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, permutations, zip_longest
+from math import prod
+from typing import NamedTuple
+
+from feinsum.calling.gpu.products import Product, products_of
+from feinsum.calling.reading.strided import c_steps
+from feinsum.ir import IndexList
+from feinsum.transforms.cost import Gpu
+from feinsum.transforms.gpu.library import copied_s, product_s, streamed_s
+
+__all__ = ["Contraction", "Plan", "Step", "as_operands", "plans", "step_of"]
+
+MOST_OPERANDS = 4
+"""Of which all paths are tried."""
+MOST_PLANS = 4
+"""Paths for which orders are chosen: those that are the fastest without copies."""
+MOST_BLOCKS = 4
+"""Of indices, all of whose orders are tried."""
+
+Path = tuple[tuple[int, ...], ...]
+Strides = Sequence[int]
+Value = tuple[IndexList, Strides]
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """An einsum to contract.
+
+    Attributes:
+        strides: of the operands, in entries.
+    """
+
+    terms: tuple[IndexList, ...]
+    output: IndexList
+    sizes: Mapping[str, int]
+    strides: tuple[Strides, ...]
+    itemsize: int
+    gpu: Gpu
+
+    @property
+    def values(self) -> list[Value]:
+        """The operands: indices and strides of each."""
+        return [*zip(self.terms, self.strides, strict=True)]
+
+    def n_bytes(self, *terms: IndexList) -> int:
+        return self.itemsize * sum(self.n_points(term) for term in terms)
+
+    def n_points(self, term: IndexList) -> int:
+        return prod(self.sizes[index] for index in {*term})
+
+    def c_steps(self, term: IndexList) -> Strides:
+        return c_steps([self.sizes[index] for index in term])
+
+
+class Step(NamedTuple):
+    """Attributes:
+    taken: positions among operands and earlier results; see ``StepsCall``.
+    output: indices of the result.
+    """
+
+    taken: tuple[int, ...]
+    output: IndexList
+
+
+class Plan(NamedTuple):
+    seconds: float
+    steps: tuple[Step, ...]
+
+
+def plans(problem: Contraction, path: Path) -> list[Plan]:
+    """Ways to contract the operands in several steps, the fastest first.
+
+    Args:
+        path: the only one that is tried for many operands.
+    """
+    n_operands = len(problem.terms)
+    paths = {path} if n_operands > MOST_OPERANDS else {*_pairwise(n_operands)}
+    whole = {_with_sums_first(problem, one) for one in paths}
+    many = [_plan(problem, one, is_ordered=False) for one in whole if len(one) > 1]
+    best = sorted(many)[:MOST_PLANS]
+    ordered = [_plan(problem, tuple(step.taken for step in one.steps)) for one in best]
+    return sorted(ordered)
+
+
+def as_operands(problem: Contraction) -> IndexList:
+    """The result's indices as the largest operands have theirs, if nothing is summed.
+
+    Then neighbours are read, and neighbours are written.
+    """
+    terms = sorted(problem.terms, key=lambda term: -problem.n_points(term))
+    order = tuple(dict.fromkeys(index for term in terms for index in term))
+    return order if {*order} == {*problem.output} else problem.output
+
+
+def _pairwise(n: int) -> Iterator[Path]:
+    """All paths of steps that take two operands."""
+    if n == 1:
+        yield ()
+    for pair in combinations(range(n), 2):
+        yield from ((pair, *rest) for rest in _pairwise(n - 1))
+
+
+def _with_sums_first(problem: Contraction, path: Path) -> Path:
+    """The path, before which operands lose the indices that no other one has."""
+    terms = problem.terms
+    left = [*range(len(terms))]
+    moved, steps = [*left], list[tuple[int, ...]]()
+    for k, term in enumerate(terms):
+        others = set(problem.output).union(*terms[:k], *terms[k + 1 :])
+        if len(terms) > 1 and (len({*term}) < len(term) or {*term} - others):
+            steps.append((moved.index(k),))
+            moved.append(moved.pop(moved.index(k)))
+    for step in path:
+        chosen = [left[k] for k in step]
+        steps.append(tuple(moved.index(one) for one in chosen))
+        # results have negative numbers, as operands have their positions
+        made = -len(steps)
+        left = [one for one in left if one not in chosen] + [made]
+        moved = [one for one in moved if one not in chosen] + [made]
+    return tuple(steps)
+
+
+def _plan(problem: Contraction, path: Path, *, is_ordered: bool = True) -> Plan:
+    """The steps of a path, and what they take.
+
+    Args:
+        is_ordered: whether orders are chosen, and copies count.
+    """
+    values = problem.values
+    steps, seconds = [], 0.0
+    for taken, next_taken in zip_longest(path, path[1:], fillvalue=()):
+        chosen = [values[at] for at in taken]
+        values = [value for at, value in enumerate(values) if at not in taken]
+        output = _needed(problem, chosen, values)
+        if is_ordered and len(values) in next_taken:
+            follows = [values[at] for at in next_taken if at < len(values)]
+            left = [v for at, v in enumerate(values) if at not in next_taken]
+            output = _in_best_order(problem, chosen, output, follows, left)
+        found, product = step_of(problem, chosen, output, is_free=not values)
+        seconds += found - (0.0 if is_ordered else _copies_s(problem, chosen, product))
+        steps.append(Step(taken, output))
+        values.append((output, problem.c_steps(output)))
+    return Plan(seconds, tuple(steps))
+
+
+def _needed(
+    problem: Contraction, chosen: Sequence[Value], left: Sequence[Value]
+) -> IndexList:
+    """The indices of a step's result."""
+    if not left:
+        return problem.output
+    needed = set(problem.output).union(*(term for term, _ in left))
+    joint = dict.fromkeys(index for term, _ in chosen for index in term)
+    return tuple(index for index in joint if index in needed)
+
+
+def _in_best_order(
+    problem: Contraction,
+    chosen: Sequence[Value],
+    output: IndexList,
+    follows: Sequence[Value],
+    left: Sequence[Value],
+) -> IndexList:
+    """The indices of a result in the order with the fastest this and next step.
+
+    Args:
+        follows, left: what the next step takes beside this result, and what it leaves.
+    """
+
+    def seconds(order: IndexList) -> float:
+        this, _ = step_of(problem, chosen, order)
+        taken = [*follows, (order, problem.c_steps(order))]
+        result = _needed(problem, taken, left)
+        return this + step_of(problem, taken, result, is_free=True)[0]
+
+    return min(_orders(chosen, output, follows), key=seconds)
+
+
+def _orders(
+    chosen: Sequence[Value], output: IndexList, follows: Sequence[Value]
+) -> Iterator[IndexList]:
+    """Orders in which indices stay together that the same operands have."""
+    blocks: dict[tuple[bool, ...], list[str]] = {}
+    for index in output:
+        key = tuple(index in term for term, _ in (*chosen, *follows))
+        blocks.setdefault(key, []).append(index)
+    if len(blocks) > MOST_BLOCKS:
+        yield output
+        return
+    for order in permutations(blocks.values()):
+        yield tuple(index for block in order for index in block)
+
+
+def step_of(
+    problem: Contraction,
+    chosen: Sequence[Value],
+    output: IndexList,
+    *,
+    is_free: bool = False,
+    is_whole: bool = False,
+) -> tuple[float, Product | None]:
+    """Seconds of a step, and the product that it is; None if it is none.
+
+    Args:
+        is_free: whether the result may lie in any order.
+        is_whole: whether its sum is not computed in parts.
+    """
+    terms = [term for term, _ in chosen]
+    strides = [held for _, held in chosen]
+    n_bytes = problem.n_bytes(*terms, output)
+
+    def seconds(product: Product) -> float:
+        found = product_s(product.gemm.sizes, n_bytes, problem.itemsize, problem.gpu)
+        if product.made is not None and not is_free:
+            found += copied_s(problem.n_bytes(output), problem.gpu)
+        if product.n_parts > 1:
+            n_added = product.n_parts * product.n_results
+            moved = 2 * n_added * problem.itemsize
+            found += streamed_s(n_added, moved, problem.itemsize, problem.gpu)
+        return found + _copies_s(problem, chosen, product)
+
+    found = products_of(terms, output, problem.sizes, strides)
+    fit = (
+        one
+        for one in found
+        if not one.is_pointwise and not (is_whole and one.n_parts > 1)
+    )
+    best = min(fit, key=seconds, default=None)
+    if best is not None:
+        return seconds(best), best
+    n_points = problem.n_points(tuple(index for term in terms for index in term))
+    return streamed_s(n_points, n_bytes, problem.itemsize, problem.gpu), None
+
+
+def _copies_s(
+    problem: Contraction, chosen: Sequence[Value], product: Product | None
+) -> float:
+    """Seconds of the copies of operands."""
+    if product is None:
+        return 0.0
+    return sum(
+        copied_s(problem.n_bytes(term), problem.gpu)
+        for (term, _), order in zip(chosen, product.orders, strict=True)
+        if order is not None
+    )

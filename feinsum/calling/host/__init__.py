@@ -1,0 +1,1 @@
+"""Calls of arrays on the host, and of pyopencl's arrays."""

@@ -1,0 +1,137 @@
+"""The first call of its kind, which numpy answers without building a kernel.
+
+Building and checking a kernel takes about half a second, which a single call does not
+recover. A call that is repeated once may be repeated again, so the second call builds:
+like renting skis on the first day and buying them on the second.
+
+Source: Karlin, Manasse, Rudolph and Sleator 1988 (when to rent, when to buy).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from feinsum.calling.reading import Reading
+from feinsum.paths import Path, find_path, path_outputs
+from feinsum.variables import INTERMEDIATE_VARIABLE
+
+if TYPE_CHECKING:
+    from feinsum.calling.host.amortized import AmortizedCall
+    from feinsum.calling.host.prepared import PreparedCall
+
+__all__ = ["FirstCall", "path_for_numpy"]
+
+MOST_POINTS = 1e8
+"""Maximum products: with more, numpy may take longer than building a kernel."""
+MOST_BYTES = 1 << 28
+"""Maximum bytes of operands and result, which numpy may copy."""
+MOST_INDICES = 52
+"""Letters that numpy has."""
+
+Arrays = Sequence[Any]
+
+
+@dataclass(eq=False)
+class FirstCall:
+    """A call that numpy evaluates the first time, and a kernel after that.
+
+    Attributes:
+        path: the contraction order for numpy.
+        build: builds the call with a kernel, for operands with this memory layout.
+        built: that call, once it exists.
+    """
+
+    reading: Reading
+    path: Path
+    build: Callable[[Arrays], PreparedCall | AmortizedCall]
+    built: PreparedCall | AmortizedCall | None = None
+    _is_first: bool = True
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def run(self, arrays: Arrays, out: Any = None) -> Any:
+        """The result of :meth:`PreparedCall.run`."""
+        if not self._is_first:
+            return self.with_kernel(arrays).run(arrays, out)
+        self._is_first = False
+        return _by_numpy(self.reading, self.path, arrays)
+
+    def with_kernel(self, arrays: Arrays) -> PreparedCall | AmortizedCall:
+        """The call with a kernel, built unless it already was."""
+        with self._lock:
+            if self.built is None:
+                self.built = self.build(arrays)
+            return self.built
+
+
+def path_for_numpy(reading: Reading) -> Path | None:
+    """The order in which numpy contracts the operands of a first call.
+
+    Returns:
+        None if numpy is not used: for views and zeros, for calls that may take it much
+        time or memory, and for half precision and booleans.
+
+    >>> from feinsum.calling.reading import read_shapes
+    >>> dtype = np.dtype(float)
+    >>> def path(n):
+    ...     shapes = [((n, n), dtype)] * 2
+    ...     return path_for_numpy(read_shapes("ij,jk->ik", shapes, (0, 1)))
+    >>> path(100), path(1000)
+    (((0, 1),), None)
+    """
+    einsum = reading.einsum
+    extents = {
+        index: n if isinstance(n, int) else reading.sizes[n.name]
+        for index, n in einsum.extents.items()
+    }
+    terms = [*einsum.inputs, einsum.output]
+    entries = [prod(extents[i] for i in dict.fromkeys(term)) for term in terms]
+    is_view = len(einsum.inputs) == 1 and set(einsum.inputs[0]) == {*einsum.output}
+    if reading.is_empty or is_view:
+        return None
+    is_large = sum(entries) * reading.dtype.itemsize > MOST_BYTES
+    if reading.dtype != reading.work_dtype or is_large or len(extents) > MOST_INDICES:
+        return None
+    # numpy does not know of that limit
+    if len(einsum.inputs) > 2 and os.environ.get(INTERMEDIATE_VARIABLE):
+        return None
+    path = find_path(einsum.inputs, einsum.output, extents, max_entries=max(entries))
+    return path if _points(reading, path, extents) <= MOST_POINTS else None
+
+
+def _points(reading: Reading, path: Path, extents: dict[str, int]) -> int:
+    """Iterations of the nests of all steps."""
+    left = [frozenset(term) for term in reading.einsum.inputs]
+    made = path_outputs(left, reading.einsum.output, path)
+    total = 0
+    for step, product in zip(path, made, strict=True):
+        joint = frozenset().union(*(left[at] for at in step))
+        left = [term for at, term in enumerate(left) if at not in step] + [product]
+        total += prod(extents[index] for index in joint)
+    return total
+
+
+def _by_numpy(reading: Reading, path: Path, arrays: Arrays) -> Any:
+    """A new array in C order."""
+    einsum = reading.einsum
+    number = {index: k for k, index in enumerate(einsum.extents)}
+    given = {
+        feed.name: np.asarray(arrays[feed.position], reading.dtype).reshape(feed.shape)
+        for feed in reading.feeds
+    }
+    (row,) = einsum.rows
+    parts: list[Any] = []
+    for operand, term in zip(row, einsum.inputs, strict=True):
+        parts += [given[operand.name], [number[index] for index in term]]
+    result = np.einsum(
+        *parts,
+        [number[index] for index in einsum.output],
+        optimize=["einsum_path", *path],
+    )
+    return np.array(result, order="C", copy=result.ndim == 0 or None)

@@ -1,0 +1,172 @@
+"""The memory layout of arguments, and which of them a kernel can read in place.
+
+A kernel on the host addresses an array from its first entry, in strides of whole
+entries. So views, including transposed, reversed, broadcast and strided arrays, are
+read in place. Arrays of another dtype or byte order, or with strides that are not
+multiples of the entry size, are copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from constantdict import constantdict
+
+from feinsum.calling.reading.einsum import DType, Feed
+from feinsum.calling.reading.forms import Form
+from feinsum.calling.reading.strided import StridedTerm, c_steps
+from feinsum.calling.reading.terms import Shape
+from feinsum.codegen import Strides
+from feinsum.targets.host.halves import widened
+from feinsum.targets.host.results import check_room
+from feinsum.targets.protocol import Array
+
+__all__ = [
+    "COPIED",
+    "IN_ORDER",
+    "ArgumentLayout",
+    "operand_layout",
+    "output_layout",
+    "packed",
+    "strided_layout",
+    "strides_of",
+    "values_of",
+]
+
+MAX_SPAN = 2**31
+"""Entries between the first and the last one of an array that is read in place."""
+
+
+@dataclass(frozen=True)
+class ArgumentLayout:
+    """The layout with which a kernel addresses an array.
+
+    Attributes:
+        is_in_place: whether the array itself is passed, not a copy.
+        strides: for :func:`feinsum.codegen.generate_loopy`; None for C order.
+        values: values of the named strides.
+    """
+
+    is_in_place: bool
+    strides: tuple[int | str, ...] | None = None
+    values: Mapping[str, int] = constantdict()
+
+
+IN_ORDER = ArgumentLayout(is_in_place=True)
+COPIED = ArgumentLayout(is_in_place=False)
+
+
+def operand_layout(feed: Feed, form: Form, dtype: DType) -> ArgumentLayout:
+    """The layout with which a kernel reads an operand.
+
+    Args:
+        form: form of the operand as given, with broadcast axes.
+        dtype: dtype of the kernel's array.
+
+    >>> from feinsum.calling.reading.forms import form_of
+    >>> transposed = np.ones((3, 2)).T
+    >>> feed = Feed("a0", 0, (2, 3))
+    >>> operand_layout(feed, form_of(transposed), transposed.dtype).strides
+    (1, 'a0_step1')
+    """
+    steps = [
+        step
+        for step, extent in zip(form.strides, form.shape, strict=True)
+        if extent != 1
+    ]
+    kept = [extent for extent in feed.shape if extent != 1]
+    if kept != [extent for extent in form.shape if extent != 1]:
+        return COPIED
+    rest = iter(steps)
+    full = tuple(0 if extent == 1 else next(rest) for extent in feed.shape)
+    return _layout(
+        feed.name, Form(feed.shape, full, form.dtype, form.is_aligned), dtype
+    )
+
+
+def strided_layout(name: str, array: StridedTerm) -> ArgumentLayout:
+    """The layout for this position in memory; see :func:`operand_layout`."""
+    if array.steps == c_steps(array.extents):
+        return IN_ORDER
+    return _named_steps(name, array.steps)
+
+
+def output_layout(name: str, form: Form, dtype: DType) -> ArgumentLayout:
+    """The layout for writing an array; one that cannot be written is copied to.
+
+    Entries that share memory cannot be written in parallel.
+    """
+    layout = _layout(name, form, dtype)
+    order = sorted(
+        (abs(step), extent)
+        for step, extent in zip(form.strides, form.shape, strict=True)
+        if extent > 1
+    )
+    end = 0
+    for step, extent in order:
+        if step <= end:
+            return COPIED
+        end += step * (extent - 1)
+    return layout
+
+
+def _layout(name: str, form: Form, dtype: DType) -> ArgumentLayout:
+    size = dtype.itemsize
+    is_readable = form.dtype == dtype and form.dtype.isnative and form.is_aligned
+    if not is_readable or any(step % size for step in form.strides):
+        return COPIED
+    if _is_in_order(form):
+        return IN_ORDER
+    steps = [step // size for step in form.strides]
+    spans = (abs(s) * (n - 1) for s, n in zip(steps, form.shape, strict=True))
+    if sum(spans) >= MAX_SPAN:
+        return COPIED
+    return _named_steps(name, steps)
+
+
+def _named_steps(name: str, steps: Sequence[int]) -> ArgumentLayout:
+    """Steps with names, but for those that decide what code is good."""
+    names = {f"{name}_step{axis}": step for axis, step in enumerate(steps)}
+    strides: list[int | str] = [
+        step if step in (0, 1) else named for named, step in names.items()
+    ]
+    values = {named: step for named, step in names.items() if named in strides}
+    return ArgumentLayout(True, tuple(strides), constantdict(values))
+
+
+def _is_in_order(form: Form) -> bool:
+    """C order; along an axis of one entry any step will do."""
+    expected = form.dtype.itemsize
+    for extent, step in zip(form.shape[::-1], form.strides[::-1], strict=True):
+        if extent != 1 and step != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def packed(array: Array, shape: Shape, dtype: DType) -> Array:
+    """An aligned copy in C order and native byte order.
+
+    Raises:
+        MeasurementError: if it does not fit into memory.
+    """
+    check_room(prod(shape) * dtype.itemsize, "a copy of an operand")
+    shaped = array.reshape(shape)
+    if array.dtype == np.float16 and dtype == np.float32:
+        return widened(shaped)
+    return np.require(shaped, dtype, ["C", "A"])
+
+
+def strides_of(layouts: Mapping[str, ArgumentLayout]) -> dict[str, Strides]:
+    """Strides of the arrays that are not in C order, by array name."""
+    return {
+        n: layout.strides for n, layout in layouts.items() if layout.strides is not None
+    }
+
+
+def values_of(layouts: Mapping[str, ArgumentLayout]) -> dict[str, int]:
+    """Values of all named strides."""
+    return {name: value for x in layouts.values() for name, value in x.values.items()}

@@ -1,0 +1,92 @@
+"""Operands of a call as arrays, and the properties that a call depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from feinsum.calling.reading.einsum import DType
+from feinsum.calling.reading.terms import Shape
+from feinsum.errors import InvalidEinsumError
+from feinsum.sparse import CSF, is_sparse
+from feinsum.targets.arrays import is_device_array
+
+__all__ = ["Form", "as_array", "form_of", "has_sparse"]
+
+ON_HOST = frozenset({1, 3, 13})
+"""DLPack's device types of host-readable memory: its own, pinned, or managed."""
+
+
+class Form(NamedTuple):
+    """The properties of an array that a call depends on."""
+
+    shape: Shape
+    strides: Shape
+    dtype: DType
+    is_aligned: bool
+
+
+def as_array(operand: Any) -> np.ndarray[Any, Any]:
+    """An operand as a numpy array, without a copy if possible.
+
+    Raises:
+        InvalidEinsumError: if it is sparse; if numpy cannot read it; or if it only
+            supports DLPack, and its memory is not on the host.
+
+    >>> as_array([1.0, 2.0])
+    array([1., 2.])
+    """
+    if is_sparse(operand):
+        raise InvalidEinsumError(
+            f"a {type(operand).__name__} of shape {tuple(operand.shape)} is sparse; a "
+            "prepared call takes dense arrays only: use feinsum.call_einsum",
+            rules=("operand",),
+        )
+    has_way = hasattr(operand, "__array__") or hasattr(operand, "__array_interface__")
+    if has_way or not hasattr(operand, "__dlpack__"):
+        return _read(operand)
+    where = operand.__dlpack_device__()[0]
+    if where not in ON_HOST:
+        raise InvalidEinsumError(
+            f"a {type(operand).__name__} is on a device (type {where} of DLPack); copy "
+            "it to the host",
+            rules=("operand",),
+        )
+    return np.from_dlpack(operand)
+
+
+def _read(operand: Any) -> np.ndarray[Any, Any]:
+    try:
+        return np.asarray(operand)
+    except (TypeError, ValueError, RuntimeError) as error:  # as torch and lists say it
+        raise InvalidEinsumError(
+            f"numpy cannot read an operand of type {type(operand).__name__}: {error}; "
+            "pass an array, or a sparse one as feinsum.sparse.COO(shape, indices, "
+            "values)",
+            rules=("operand",),
+        ) from error
+
+
+def has_sparse(operands: Sequence[Any]) -> bool:
+    """Whether any operand is sparse: neither a numpy nor a device array.
+
+    Several trees of one tensor count as sparse.
+    """
+    return any(
+        not isinstance(operand, np.ndarray)
+        and not is_device_array(operand)
+        and (is_sparse(operand) or _begins_with_tree(operand))
+        for operand in operands
+    )
+
+
+def _begins_with_tree(operand: Any) -> bool:
+    is_some = isinstance(operand, (list, tuple)) and bool(operand)
+    return is_some and isinstance(operand[0], CSF)
+
+
+def form_of(array: np.ndarray[Any, Any]) -> Form:
+    """The form of a host array."""
+    return Form(array.shape, array.strides, array.dtype, array.flags.aligned)

@@ -1,0 +1,1 @@
+"""Calls with a sparse operand."""

@@ -1,0 +1,299 @@
+"""Calls with a sparse operand, by the recorded recipe or the estimated best nest."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from feinsum.calling.kernel_cache import Calls
+from feinsum.calling.options import CallOptions
+from feinsum.calling.place import name_of
+from feinsum.calling.reading.forms import as_array
+from feinsum.calling.sparse.levels import are_trees, in_levels
+from feinsum.calling.sparse.ready import (
+    MadeNest,
+    RepeatedCall,
+    as_sparse,
+    ready_call,
+)
+from feinsum.calling.sparse.trees import tree_of_matrix
+from feinsum.errors import (
+    DeviceUnavailableError,
+    FeinsumWarning,
+    InvalidEinsumError,
+    RecordNotFoundError,
+)
+from feinsum.ir import IndexList, parse_subscripts
+from feinsum.memory import remembered
+from feinsum.nests import (
+    EstimatedTime,
+    Machine,
+    Nest,
+    NestForm,
+    Network,
+    Sizes,
+    best_nest,
+    choose_form,
+    sizes_of,
+)
+from feinsum.nests.form import COPIES_BYTES, n_chunks_for, needed_bytes
+from feinsum.sparse import COO, CSF, from_object, is_sparse
+from feinsum.targets.host.results import check_room
+
+if TYPE_CHECKING:
+    from feinsum.measure import CompiledKernel
+
+__all__ = ["call_sparse"]
+
+_DTYPES = frozenset(map(np.dtype, ("f4", "f8", "c8", "c16")))
+
+
+def call_sparse(
+    subscripts: str,
+    operands: Sequence[Any],
+    device: str | None,
+    options: CallOptions | None = None,
+    out: Any = None,
+) -> Any:
+    """Evaluate the einsum of dense arrays and one sparse array.
+
+    Args:
+        subscripts: as for :func:`feinsum.call_einsum`.
+        operands: as given. A tree is read as it is, and one of several trees is chosen.
+            Other formats are converted to a tree once: matrices by rows or columns,
+            coordinates in the level order that
+            :func:`feinsum.calling.sparse.levels.in_levels` chooses.
+        device: None, or the host.
+        options: how to look up a recipe; if there is none, the nest estimated to be the
+            fastest is used.
+        out: memory for a dense result, which is used if it fits.
+
+    Returns:
+        A dense array. If the output has exactly the indices of the sparse operand, a
+        :class:`feinsum.sparse.CSF` with its pattern.
+
+    Raises:
+        InvalidEinsumError: with the rule ``operand`` for two sparse operands,
+            ``dtype``, ``shape``, ``network`` or ``subscripts``.
+        DeviceUnavailableError: for another device.
+        MeasurementError: if a dense result does not fit into memory.
+        RecordNotFoundError: if the options require a recipe, and there is none.
+    """
+    if device is not None and device.strip().lower() not in ("", "host"):
+        raise DeviceUnavailableError(
+            f"sparse operands are multiplied on the host, not on {device!r}; omit the "
+            "device"
+        )
+    options = options or CallOptions()
+    arrays = _in_levels(subscripts, [_read(operand) for operand in operands], options)
+    repeated = RepeatedCall.of(subscripts, arrays, options)
+    if repeated is not None and (ready := repeated.ready()):
+        return ready.run(arrays, out)
+    sparse = [k for k, array in enumerate(arrays) if isinstance(array, CSF)]
+    network, arrays = _network(subscripts, arrays, sparse[0])
+    sizes = sizes_of(network, arrays)
+    dtype = _result_dtype(arrays)
+    if not network.has_sparse_output:
+        shape = [sizes.extents[i] for i in network.output]
+        check_room(prod(shape) * dtype.itemsize, "a result")
+    if not (prod(sizes.extents.values()) and sizes.nodes[-1]):
+        return as_sparse(network, arrays[sparse[0]], _nothing(network, sizes, dtype))
+    made = _made_once(network, arrays, sizes, dtype, options)
+    ready = ready_call(network, arrays[sparse[0]], sizes, dtype, made)
+    if repeated is not None and ready.is_lasting:
+        repeated.keep(ready)
+    return ready.run(arrays, out)
+
+
+def _result_dtype(arrays: Sequence[Any]) -> np.dtype[Any]:
+    dtype = np.result_type(*(a.values if isinstance(a, CSF) else a for a in arrays))
+    if dtype not in _DTYPES:
+        raise InvalidEinsumError(
+            f"the result has dtype {dtype}; sparse operands are multiplied in float32, "
+            "float64, complex64 or complex128: convert an operand",
+            rules=("dtype",),
+        )
+    return dtype
+
+
+def _read(operand: Any) -> Any:
+    if type(operand) is np.ndarray or isinstance(operand, CSF):
+        return operand
+    if are_trees(operand):
+        return tuple(operand)
+    if isinstance(operand, np.ndarray) or not is_sparse(operand):
+        return as_array(operand)
+    tree = tree_of_matrix(operand)
+    return from_object(operand) if tree is None else tree
+
+
+def _in_levels(subscripts: str, arrays: list[Any], options: CallOptions) -> list[Any]:
+    """With one tree instead of coordinates, or of several trees."""
+    sparse = [k for k, x in enumerate(arrays) if isinstance(x, (CSF, COO, tuple))]
+    _check_one(sparse)
+    (position,) = sparse
+    operand = arrays[position]
+    if isinstance(operand, CSF):
+        return arrays
+    shape = operand[0].shape if isinstance(operand, tuple) else operand.shape
+    ranks = [len(shape) if k == position else x.ndim for k, x in enumerate(arrays)]
+    inputs, output = parse_subscripts(subscripts, ranks)
+
+    def network_of(axes: tuple[int, ...]) -> Network:
+        return _network_of(inputs, output, position, axes)
+
+    def is_recorded(tree: CSF) -> bool:
+        from feinsum.calling.sparse.recipe import recorded_recipe
+
+        network, given = _network(subscripts, _with(arrays, position, tree), position)
+        return recorded_recipe(network, given, options)[0] is not None
+
+    tree = in_levels(network_of, operand, arrays, options, is_recorded)
+    return _with(arrays, position, tree)
+
+
+def _with(arrays: list[Any], position: int, tree: CSF) -> list[Any]:
+    return [*arrays[:position], tree, *arrays[position + 1 :]]
+
+
+def _check_one(sparse: list[int]) -> None:
+    if len(sparse) > 1:
+        raise InvalidEinsumError(
+            f"operands {sparse} are sparse; at most one may be: make the others dense",
+            rules=("operand",),
+        )
+
+
+def _network(
+    subscripts: str, arrays: list[Any], sparse: int
+) -> tuple[Network, list[Any]]:
+    """The network of a call; a single operand gets a factor of 1."""
+    inputs, output = parse_subscripts(subscripts, [len(a.shape) for a in arrays])
+    network = _network_of(inputs, output, sparse, arrays[sparse].axes)
+    if len(arrays) == 1:
+        arrays = [*arrays, np.ones((), np.result_type(arrays[0].values))]
+    return network, arrays
+
+
+def _network_of(
+    inputs: Sequence[IndexList], output: IndexList, sparse: int, axes: tuple[int, ...]
+) -> Network:
+    term = inputs[sparse]
+    levels = tuple(term[axis] for axis in axes)
+    is_kept = sorted(output) == sorted(term)
+    terms = (*inputs, ()) if len(inputs) == 1 else tuple(inputs)
+    return Network(terms, output, sparse, levels, is_kept)
+
+
+def _nothing(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> Any:
+    """The result of a sum without terms."""
+    shape = [sizes.extents[i] for i in network.output]
+    return np.zeros(0 if network.has_sparse_output else shape, dtype)
+
+
+def _made_once(
+    network: Network,
+    arrays: list[Any],
+    sizes: Sizes,
+    dtype: np.dtype[Any],
+    options: CallOptions,
+) -> MadeNest:
+    extents = tuple(sorted(sizes.extents.items()))
+    dtypes = tuple(a.values.dtype if isinstance(a, CSF) else a.dtype for a in arrays)
+    where = name_of(options.database), options.policy, options.on_miss, options.effort
+    key = ("nest", network, extents, sizes.nodes, dtypes, where)
+    made: MadeNest = remembered(Calls).sparse.get(
+        key, lambda: _made(network, arrays, sizes, dtype, options)
+    )
+    return made
+
+
+def _made(
+    network: Network,
+    arrays: list[Any],
+    sizes: Sizes,
+    dtype: np.dtype[Any],
+    options: CallOptions,
+) -> MadeNest:
+    from feinsum.calling.sparse.recipe import recorded_recipe
+    from feinsum.measure import open_device
+
+    recipe, reason = recorded_recipe(network, arrays, options)
+    n_threads = open_device("host").device.compute_units
+    if recipe is not None and not _has_room(recipe, sizes, dtype, n_threads):
+        recipe, reason = None, "the recipe on record takes too much memory"
+    if recipe is None:
+        _missed(options, reason)
+    nest, form = recipe or _estimated(network, sizes, dtype)
+    n_chunks = n_chunks_for(nest, form, sizes, n_threads)
+    return MadeNest(nest, form, n_chunks, _kernel(nest, form, n_chunks, sizes, dtype))
+
+
+def _has_room(
+    recipe: tuple[Nest, NestForm], sizes: Sizes, dtype: np.dtype[Any], n_threads: int
+) -> bool:
+    nest, form = recipe
+    n_chunks = n_chunks_for(nest, form, sizes, n_threads)
+    n_bytes = needed_bytes(nest, form, sizes, dtype.itemsize, n_chunks)
+    return n_bytes <= COPIES_BYTES
+
+
+def _missed(options: CallOptions, reason: str) -> None:
+    if options.on_miss == "raise":
+        raise RecordNotFoundError(reason)
+    if options.on_miss == "warn":
+        text = f"the nest is taken that is estimated to be the fastest: {reason}"
+        warnings.warn(text, FeinsumWarning, stacklevel=6)
+
+
+def _estimated(
+    network: Network, sizes: Sizes, dtype: np.dtype[Any]
+) -> tuple[Nest, NestForm]:
+    """The nest and the form that are estimated to be the fastest."""
+    from feinsum.measure import open_device
+    from feinsum.predict.machine import machine_of
+
+    machine = machine_of(open_device("host").device)
+    cost = EstimatedTime(
+        network,
+        sizes,
+        Machine(vector_bytes=machine.vector_bytes),
+        item_bytes=dtype.itemsize,
+        n_threads=machine.n_cores,
+    )
+    found = best_nest(network, cost)
+    assert found is not None
+    form = choose_form(
+        found.nest,
+        sizes,
+        item_bytes=dtype.itemsize,
+        vector_bytes=machine.vector_bytes if dtype.kind == "f" else 0,
+        n_threads=machine.n_cores,
+    )
+    return found.nest, form
+
+
+def _kernel(
+    nest: Nest, form: NestForm, n_chunks: int, sizes: Sizes, dtype: np.dtype[Any]
+) -> CompiledKernel:
+    """The kernel of a nest: one for trees of every size."""
+    from feinsum.codegen import generate_nest, nest_index_dtype
+    from feinsum.measure import compile_kernel, open_device
+
+    dense = {i: sizes.extents[i] for i in sorted(nest.network.indices)
+             if i not in nest.network.level_of}  # fmt: skip
+    index_dtype = nest_index_dtype(nest, sizes)
+    key = ("kernel", nest, form, tuple(dense.items()), dtype.str, index_dtype.str)
+
+    def make() -> CompiledKernel:
+        made = generate_nest(
+            nest, dense, dtype=dtype, index_dtype=index_dtype, form=form
+        )
+        return compile_kernel(made, open_device("host"))
+
+    kernel: CompiledKernel = remembered(Calls).sparse.get(key, make)
+    return kernel

@@ -1,0 +1,476 @@
+"""Calls of arrays on a GPU: with a driver's stand-in, and arrays that are said to be
+there.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import feinsum
+from feinsum.calling import predicted
+from feinsum.calling.faults import is_faulty
+from feinsum.calling.gpu import building, cache
+from feinsum.calling.gpu.building import Site
+from feinsum.calling.gpu.cache import cached_calls
+from feinsum.calling.gpu.flat import flattened
+from feinsum.calling.gpu.prepared import LibraryCall
+from feinsum.calling.gpu.quick import ReadyForTensors
+from feinsum.calling.options import CallOptions
+from feinsum.calling.predicted import Problem, predicted_families, predicted_kernel
+from feinsum.calling.reading import read_shapes
+from feinsum.errors import (
+    DeviceLostError,
+    DeviceUnavailableError,
+    InvalidEinsumError,
+    MeasurementError,
+)
+from feinsum.measure import open_device
+from feinsum.memory import fresh_memory
+from feinsum.records import InMemoryStore
+from feinsum.targets.arrays import resolved
+from tests.targets.cuda.stand_in import StandInDriver, needs_nvrtc, stand_in
+from tests.transforms.support import LOOPY_WARNINGS
+
+__all__ = ["stand_in"]
+
+pytestmark = [needs_nvrtc, LOOPY_WARNINGS]
+
+
+@pytest.fixture(autouse=True)
+def without_timing(monkeypatch):
+    """What is predicted to be the fastest is taken: the times here mean nothing."""
+    monkeypatch.setattr(building, "PLAUSIBLE", 1.0)
+
+
+class OnGpu:
+    """An array of some library, on a GPU by what DLPack says."""
+
+    def __init__(self, host, ordinal=0):
+        self.host, self.ordinal = np.asarray(host), ordinal
+
+    def __dlpack_device__(self):
+        return (2, self.ordinal)
+
+
+def call(subscripts, *arrays, **options):
+    given = [OnGpu(array) for array in arrays]
+    how = {"database": InMemoryStore(), "effort": "estimate", **options}
+    return feinsum.call_einsum(subscripts, *given, **how)
+
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shapes"),
+    [
+        ("ij,jk->ik", [(9, 40), (40, 70)]),
+        ("ij,j->i", [(5, 33), (33,)]),
+        ("i,j->ij", [(5,), (3,)]),
+        ("ij->ji", [(5, 7)]),
+        ("ij,j,k->ik", [(5, 4), (4,), (3,)]),
+        ("...ij,jk", [(2, 5, 4), (4, 3)]),
+        ("iij,kjl->lk", [(5, 5, 4), (3, 4, 6)]),
+        ("ijk,i->ijk", [(3, 20, 30), (3,)]),
+        ("ij,jk->ik", [(0, 4), (4, 3)]),
+    ],
+)
+def test_a_call_computes_where_the_operands_are(stand_in, subscripts, shapes):
+    """By what is predicted, where nothing is recorded."""
+    arrays = [RNG.random(shape) for shape in shapes]
+    assert np.allclose(call(subscripts, *arrays), np.einsum(subscripts, *arrays))
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shapes", "family"),
+    [
+        ("ij,jk->ik", [(200, 64), (64, 200)], "gpu_matrices"),
+        ("ij->i", [(40, 3000)], "gpu_rows"),
+        ("ij,ij->ij", [(50, 70), (50, 70)], "gpu_points"),
+        ("ij->", [(90, 170)], "gpu_split_sum"),
+    ],
+)
+def test_the_family_is_the_one_that_is_predicted(
+    stand_in, monkeypatch, subscripts, shapes, family
+):
+    """The first that is right, and spills little."""
+    made = []
+    predicted = building.predicted_kernel
+
+    def seen(*given):
+        made.append(predicted(*given))
+        return made[-1]
+
+    monkeypatch.setattr(building, "predicted_kernel", seen)
+    monkeypatch.setattr(building, "step_of", lambda *_, **__: (1.0, None))
+    call(subscripts, *(RNG.random(shape).astype("float32") for shape in shapes))
+    assert [found[0].spec.name for found in made] == [family]
+
+
+def test_neighbours_write_neighbours(stand_in):
+    """The last extent of a result is in the kernel, if other ones are; all are merged
+    that can be.
+    """
+    given = [((3, 20, 30), np.dtype(float)), ((3,), np.dtype(float))]
+    reading = read_shapes("ijk,i->ijk", given, (0, 1))
+    merged = building._merged(reading)
+    assert [str(n) for n in merged.einsum.output_shape] == ["3", "n0"]
+    assert merged.sizes == {"n0": 600}
+    fixed = building._with_fixed_end(merged)
+    assert fixed.einsum.output_shape == (3, 600)
+    assert fixed.sizes == {}
+
+
+def test_a_kernel_that_spills_is_skipped(stand_in, monkeypatch):
+    """If there is no other one, libraries compute the einsum."""
+    monkeypatch.setattr("feinsum.targets.cuda.figures.MOST_SPILLED", -1)
+    session = open_device("cuda").session
+    session.launches.clear()
+    a = RNG.random((5, 6))
+    assert np.array_equal(call("ij,ij->ij", a, a), a * a)
+    assert session.launches[-1] == "library"
+
+
+def test_many_operands_are_multiplied_in_pairs(stand_in):
+    """One nest would take eight times as many operations."""
+    arrays = [RNG.random((11, 11)) for _ in range(4)]
+    subscripts = "ij,jk,kl,lm->im"
+    assert np.allclose(call(subscripts, *arrays), np.einsum(subscripts, *arrays))
+
+
+def test_integers_are_summed_as_numpy_does(stand_in):
+    """In the dtype of the result."""
+    arrays = [np.arange(12, dtype=np.int32).reshape(3, 4), np.arange(4, dtype=np.int32)]
+    result = call("ij,j->i", *arrays)
+    assert result.dtype == np.int32
+    assert np.array_equal(result, arrays[0] @ arrays[1])
+
+
+def test_arrays_elsewhere_are_refused(stand_in):
+    """On the host, on another GPU, or where there is no GPU; also for the result."""
+    store = InMemoryStore()
+    with pytest.raises(MeasurementError, match="operand 1 is a ndarray that is not on"):
+        feinsum.call_einsum("i,i", OnGpu(np.ones(3)), np.ones(3), database=store)
+    with pytest.raises(MeasurementError, match=r"on the GPUs \[0, 1\]"):
+        feinsum.call_einsum("i,i", OnGpu(np.ones(3)), OnGpu(np.ones(3), 1))
+    with pytest.raises(DeviceUnavailableError, match="there is no GPU 7"):
+        feinsum.call_einsum("i->i", OnGpu(np.ones(3), 7), database=store)
+    with pytest.raises(DeviceUnavailableError, match="omit device="):
+        call("i->i", np.ones(3), device="host")
+    with pytest.raises(MeasurementError, match="operand 1 is a ndarray that is not on"):
+        call("i->i", np.ones(3), out=np.ones(3))
+    with pytest.raises(InvalidEinsumError, match="out has shape"):
+        call("i->i", np.ones(3), out=OnGpu(np.ones(4)))
+
+
+@pytest.mark.parametrize("subscripts", ["ij,jk->ik", "ij,jk->ki", "ij,ik->jk"])
+@pytest.mark.parametrize("dtype", ["complex128", "complex64"])
+def test_complex_numbers_are_for_libraries(stand_in, subscripts, dtype):
+    """Families for GPUs have no complex numbers."""
+    arrays = [(RNG.random((4, 4)) + 1j * RNG.random((4, 4))).astype(dtype)] * 2
+    result = call(subscripts, *arrays)
+    assert result.dtype == dtype
+    assert np.allclose(result, np.einsum(subscripts, *arrays))
+
+
+def test_large_products_are_for_libraries(stand_in):
+    """Unless a recipe is expected to be far faster; small ones are for kernels."""
+    session = open_device("cuda").session
+    for n, is_library in ((1000, True), (3, False)):
+        session.launches.clear()
+        arrays = RNG.random((n, n)), RNG.random((n, n))
+        assert np.allclose(call("ij,jk->ik", *arrays), arrays[0] @ arrays[1])
+        assert ("product" in session.launches) == is_library
+
+
+@pytest.mark.parametrize("is_kernel", [True, False])
+def test_a_recorded_recipe_is_timed_against_the_library(
+    stand_in, monkeypatch, is_kernel
+):
+    """Once, and the faster one is taken."""
+    monkeypatch.setattr(building, "PLAUSIBLE", np.inf)
+    session = open_device("cuda").session
+    expected = "launch" if is_kernel else "product"
+
+    def recorded(einsum, sizes, strides, opened, _options):
+        problem = Problem(einsum, sizes, strides, given={}, steps={})
+        every = predicted_families(problem, opened)
+        (family,) = [some for some in every if some[0].spec.name == "gpu_product"]
+        return predicted_kernel(problem, opened, found=family)[0]
+
+    monkeypatch.setattr(building, "recorded_kernel", recorded)
+
+    def timed(_self, run, _stream):
+        session.launches.clear()
+        run()
+        return 1e9 * (session.launches != [expected])
+
+    monkeypatch.setattr(type(session), "timed", timed)
+    arrays = RNG.random((40, 50)), RNG.random((50, 60))
+    database = InMemoryStore()
+    for _ in range(2):
+        session.launches.clear()
+        result = feinsum.call_einsum(
+            "ij,jk->ik", *map(OnGpu, arrays), database=database
+        )
+        assert np.allclose(result, arrays[0] @ arrays[1])
+    assert session.launches == [expected]
+
+
+def test_a_call_is_kept(stand_in, monkeypatch):
+    """A library answers the first one of such arrays, the second one builds a kernel,
+    and later ones only launch it.
+    """
+    session = open_device("cuda").session
+    given = OnGpu(RNG.random((5, 33)))
+    options = {"database": InMemoryStore(), "effort": "amortized"}
+    made = cache.build
+    session.launches.clear()
+    for k in range(4):
+        result = feinsum.call_einsum("ij->i", given, **options)
+        assert np.allclose(result, given.host.sum(1))
+        assert (session.launches[0] == "library") == (k == 0)
+        session.launches.clear()
+        gc.collect()
+        forbidden = made if k == 0 else lambda *_: pytest.fail("made again")
+        monkeypatch.setattr(cache, "build", forbidden)
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (0, 5)])
+def test_a_result_can_be_given_an_array(stand_in, shape):
+    """With any strides; it is returned."""
+    out = OnGpu(np.ones(shape[::-1]).T)
+    a, b = RNG.random((shape[0], 3)), RNG.random((3, shape[1]))
+    assert call("ij,jk->ik", a, b, out=out) is out
+    assert np.allclose(out.host, a @ b)
+
+
+def test_arrays_with_other_strides_are_copied(stand_in):
+    """There, where they are."""
+    a = RNG.random((30, 40))
+    assert np.allclose(call("ij->i", a.T), a.sum(0))
+    assert np.allclose(call("ij,ij->ij", a[::2, ::-1], a[::2]), a[::2, ::-1] * a[::2])
+
+
+def test_tensors_of_torch_go_to_torch(stand_in):
+    """Where a library computes the einsum; its own notation is letters."""
+    torch = pytest.importorskip("torch")
+    a, b = torch.rand(6, 7), torch.rand(7, 8)
+    reading = read_shapes("ij,jk", [(x.shape, np.dtype("f4")) for x in (a, b)], (0, 1))
+    call = LibraryCall(reading, open_device("cuda"))
+    assert torch.allclose(call.with_torch(torch, [a, b]), a @ b, rtol=1e-4)
+
+
+@pytest.mark.parametrize("subscripts", ["ij,jk->ik", "ij,jk,kl->li"])
+def test_repeated_calls_of_tensors_run_on_torchs_stream(stand_in, subscripts):
+    """By their addresses; results and intermediate results are tensors."""
+    torch = pytest.importorskip("torch")
+    stream = SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=7))
+    library = SimpleNamespace(**{
+        name: getattr(torch, name) for name in ("empty", "uint8", "float64")
+    }, cuda=stream)  # fmt: skip
+    tensors = [torch.rand(n, n + 1, dtype=torch.float64) for n in (3, 4, 5)]
+    tensors = tensors[: subscripts.count(",") + 1]
+    arrays, opened = [x.numpy() for x in tensors], open_device("cuda")
+    options = CallOptions(InMemoryStore(), effort="estimate")
+    site = Site(arrays, None, opened, options)
+    made = cached_calls(subscripts, tensors, site).next(site)
+    opened.session.streams.clear()
+    result = ReadyForTensors(made, opened.session, options, library).run(tensors)
+    assert {stream for _, stream in opened.session.streams} == {7}
+    assert torch.allclose(result, torch.einsum(subscripts, *tensors))
+
+
+def test_results_go_to_the_library_of_the_first_operand(stand_in, monkeypatch):
+    """By its own ``from_dlpack``, without a copy."""
+    cuda = SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=7))
+    taken = SimpleNamespace(from_dlpack=lambda array: ("taken", array), cuda=cuda)
+    monkeypatch.setitem(sys.modules, "torch", taken)
+    monkeypatch.setattr(OnGpu, "__module__", "torch._tensor")
+    with fresh_memory():  # which learns how tensors are told apart
+        kind, array = call("ij->ji", np.arange(6.0).reshape(2, 3))
+    assert kind == "taken"
+    assert array.tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+
+
+def test_a_repeated_call_does_not_ask_the_driver(stand_in, monkeypatch):
+    """Listing its GPUs takes a driver longer than a small call."""
+    a, b = RNG.random((9, 8)), RNG.random((8, 7))
+    assert np.allclose(call("ij,jk->ik", a, b), a @ b)
+    monkeypatch.setattr(StandInDriver, "gpus", None)
+    assert np.allclose(call("ij,jk->ik", a, b), a @ b)
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shapes", "kind"),
+    [
+        ("ja,a,ka,ikcd->ijcd", [(40, 90), (90,), (40, 90), (40, 40, 90, 90)], "steps"),
+        ("ab,cd,de->be", [(900, 900)] * 3, "steps"),
+        ("xre,rij,ej->xei", [(3, 3, 90000), (3, 20, 20), (90000, 20)], "kernel"),
+        ("ij,jk->ik", [(900, 900)] * 2, "product"),
+        ("obk,ijk->ioj", [(48, 48, 102), (36, 102, 102)], "steps"),
+    ],
+)
+def test_the_way_to_compute_is_the_one_that_is_predicted(
+    stand_in, subscripts, shapes, kind
+):
+    """A path where one kernel takes longer; an operator of elements is one kernel."""
+    arrays = [np.broadcast_to(np.float64(1), shape) for shape in shapes]
+    given = [(shape, np.dtype(np.float64)) for shape in shapes]
+    reading = read_shapes(subscripts, given, tuple(range(len(shapes))))
+    site = Site(arrays, None, open_device("cuda"), CallOptions(None, effort="estimate"))
+    found = {one.kind: one.seconds for one in building._contenders(reading, site)}
+    assert min(found, key=found.__getitem__) == kind
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shapes", "dtype"),
+    [
+        ("ja,ka,ikc->ijc", [(3, 4), (5, 4), (2, 5, 6)], "float64"),
+        ("iij,kjl->lk", [(5, 5, 4), (3, 4, 6)], "float64"),
+        ("ij,k->jik", [(5, 4), (3,)], "float32"),
+        ("ij,kj->ki", [(5, 4), (3, 4)], "float16"),
+        ("tij,tjk->ik", [(40, 3, 4), (40, 4, 5)], "float64"),
+    ],
+)
+def test_every_contender_computes_the_einsum(
+    stand_in, monkeypatch, subscripts, shapes, dtype
+):
+    """Step by step, and with all launches prepared, where that is possible."""
+    monkeypatch.setattr(building, "N_FAMILIES", 1)
+    arrays = [RNG.random(shape).astype(dtype) for shape in shapes]
+    given = [(shape, np.dtype(dtype)) for shape in shapes]
+    reading = read_shapes(subscripts, given, tuple(range(len(shapes))))
+    opened = open_device("cuda")
+    site = Site(arrays, None, opened, CallOptions(InMemoryStore(), effort="estimate"))
+    expected = np.einsum(subscripts, *(x.astype("float64") for x in arrays))
+    tolerance = 100 * np.finfo(dtype).eps
+    n_flat = 0
+    for contender in building._contenders(reading, site):
+        call = contender.make()
+        quick = flattened(call, opened, arrays)
+        n_flat += quick is not call
+        for one in (call, quick):
+            result = one(arrays, None)
+            assert (result.shape, result.dtype) == (expected.shape, dtype)
+            assert np.allclose(result, expected, tolerance, tolerance)
+    assert n_flat
+
+
+def test_views_are_views(stand_in):
+    """Of a single operand without a sum, as numpy gives them."""
+    a = np.asarray(RNG.random((5, 7, 3)))
+    result = call("ijk->kij", a)
+    assert np.array_equal(result, a.transpose(2, 0, 1))
+    assert np.shares_memory(result, a)
+    diagonal = call("iij->ji", a[:3].transpose(0, 2, 1))
+    assert np.array_equal(diagonal, np.einsum("iji->ji", a[:3]))
+    assert np.shares_memory(diagonal, a)
+
+
+class Native(np.ndarray):
+    """An array of the stand-in's own kind."""
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+
+def test_a_repeated_call_of_native_arrays_is_at_hand(stand_in, monkeypatch):
+    """Nothing is read or looked up again: only the launch is left."""
+    a, b = (RNG.random(shape).view(Native) for shape in ((9, 8), (8, 7)))
+    options = {"database": InMemoryStore(), "effort": "estimate"}
+    for _ in range(2):
+        assert np.allclose(feinsum.call_einsum("ij,jk->ik", a, b, **options), a @ b)
+    monkeypatch.setattr("feinsum.calling.gpu.call.call_on_gpu", None)
+    for other in (b, 2 * b):
+        result = feinsum.call_einsum("ij,jk->ik", a, other, **options)
+        assert np.allclose(result, a @ other)
+    with pytest.raises(TypeError, match="not callable"):  # of other strides
+        feinsum.call_einsum("ij,jk->ik", a, b.T.copy().T, **options)
+
+
+def test_calls_run_on_the_callers_stream(stand_in):
+    """The first one, the one that builds, prepared ones, and those into an array."""
+    a, b = (RNG.random(shape).view(Native) for shape in ((9, 8), (8, 7)))
+    out, session = np.empty((9, 7)).view(Native), open_device("cuda").session
+    options = {"database": InMemoryStore(), "effort": "amortized"}
+    # what is launched to check a kernel comes before
+    for last in ("library", "launch", "launch"):
+        feinsum.call_einsum("ij,jk->ik", a, b, **options)
+        assert session.streams[-1] == (last, "the caller's")
+    feinsum.call_einsum("ij,jk->ik", a, b, out=out, **options)
+    written = [(what, "the caller's") for what in ("launch", "overwrite")]
+    assert session.streams[-3:-1] == written
+
+
+def test_contenders_are_timed(stand_in, monkeypatch):
+    """The fastest one is kept, whatever was predicted; one that fails is skipped."""
+    monkeypatch.setattr(building, "PLAUSIBLE", np.inf)
+    session = open_device("cuda").session
+
+    def timed(_self, run, _stream):
+        session.launches.clear()
+        run()
+        if "product" in session.launches:
+            raise MeasurementError("cuBLAS is not there")
+        return 1.0
+
+    monkeypatch.setattr(type(session), "timed", timed)
+    a, b = RNG.random((9, 8)), RNG.random((8, 7))
+    assert np.allclose(call("ij,jk->ik", a, b), a @ b)
+    assert session.launches[-1] == "launch"
+
+
+def lose_gpu(*_):
+    raise DeviceLostError("start another process")
+
+
+def test_a_recipe_that_costs_the_gpu_is_left_out_later(stand_in, monkeypatch, tmp_path):
+    """The call ends with the reason; the next process takes another recipe."""
+    monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
+    checked, tried = predicted.checked_kernel, []
+
+    def seen(spec, *given):
+        tried.append(spec)
+        return checked(spec, *given)
+
+    monkeypatch.setattr(predicted, "checked_kernel", seen)
+    session, a = open_device("cuda").session, RNG.random((40, 300))
+    with monkeypatch.context() as patch, fresh_memory():
+        patch.setattr(type(session), "launch", lose_gpu)
+        with pytest.raises(DeviceLostError, match="start another process"):
+            call("ij->i", a)
+    (lost,) = tried
+    with fresh_memory():
+        assert np.allclose(call("ij->i", a), a.sum(1))
+    assert lost not in tried[1:]
+    assert tried[1:]
+
+
+def test_a_contender_that_costs_the_gpu_is_left_out_later(
+    stand_in, monkeypatch, tmp_path
+):
+    """Also if it is right and fails only while it is timed."""
+    monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
+    arrays, opened = [RNG.random((40, 300))], open_device("cuda")
+    reading = read_shapes("ij->i", [(arrays[0].shape, arrays[0].dtype)], (0,))
+    site = Site(arrays, None, opened, CallOptions(InMemoryStore(), effort="estimate"))
+    kernel = next(building._kernels(reading, site)).make()
+    monkeypatch.setattr(type(opened.session), "timed", lose_gpu)
+    with pytest.raises(DeviceLostError):
+        building._seconds(flattened(kernel, opened, arrays), site)
+    assert is_faulty(kernel.reading.einsum, kernel.kernel.spec, opened)
+
+
+def test_notes_of_torch_are_carried_out_first():
+    """DLPack drops the sign of a conjugate's imaginary part, and refuses the rest."""
+    torch = pytest.importorskip("torch")
+    given = torch.tensor([1 + 2j, 3 - 4j])
+    for noted in (given.conj().imag, given.conj(), given.real):
+        assert np.from_dlpack(resolved(noted)).tolist() == noted.tolist()
+    assert resolved(given) is given

@@ -1,0 +1,122 @@
+"""Einsums as products of stacks of matrices."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+
+from feinsum.calling.gpu.products import products_of
+from feinsum.targets.cuda.gemm import multiply
+
+SIZES = {"a": 2, "b": 3, "c": 4, "i": 5, "j": 6, "k": 7, "l": 2, "o": 1}
+CASES = [
+    ("ij,jk->ik", 0), ("ij,jk->ki", 0), ("ji,jk->ik", 0), ("ij,kj->ki", 0),
+    ("aij,ajk->aik", 0), ("iaj,jak->aik", 0), ("ij,j->i", 0), ("j,ij->i", 0),
+    ("i,k->ik", 0), ("j,j->", 0), ("ijb,bjk->ik", 1), ("iabj,jk->abik", 0),
+    ("jk,ikc->ijc", 0), ("ab,icb->iac", 0), ("abc,ib->aic", 0),
+    ("acij,acjk->acik", 0), ("acij,cajk->acik", 1), ("aij,jk->aik", 0),
+    ("aij,ajk->ika", 1), ("ai,aj->aij", 0), ("oij,ojk->oik", 0), ("oij,jk->iko", 0),
+    ("iabj,kbal->jkli", 2), ("ijkl,lb->ijkb", 0), ("lijk,lb->bijk", 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("subscripts", "n_copies"), CASES)
+def test_products_mean_their_einsum(subscripts, n_copies):
+    """With copies where the arrays are not in order, and no more of them."""
+    found = _checked(subscripts, SIZES)
+    first = next(product for product in found if product.n_parts == 1)
+    orders = [*first.orders, first.made]
+    assert sum(order is not None for order in orders) == n_copies
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "sizes"),
+    [
+        ("ti,tj->ij", {"t": 1000, "i": 3, "j": 4}),
+        ("pti,ptj->ji", {"p": 6, "t": 5, "i": 3, "j": 4}),
+        ("pit,pjt->ij", {"p": 6, "t": 5, "i": 3, "j": 4}),
+        ("ti,t->i", {"t": 512, "i": 3}),
+    ],
+)
+def test_long_sums_are_computed_in_parts(subscripts, sizes):
+    """Each gives a matrix, and these are added."""
+    assert any(product.n_parts > 1 for product in _checked(subscripts, sizes))
+
+
+def _checked(subscripts, sizes):
+    """The products, each of which is right."""
+    rng = np.random.default_rng(0)
+    text, output = subscripts.split("->")
+    terms = text.split(",")
+    arrays = [rng.random([sizes[i] for i in term]) for term in terms]
+    steps = [[stride // 8 for stride in array.strides] for array in arrays]
+    found = [*products_of([*map(tuple, terms)], tuple(output), sizes, steps)]
+    expected = np.einsum(subscripts, *arrays)
+    for product in found:
+        result = _computed(product, terms, arrays, output, sizes)
+        assert np.allclose(result, expected)
+    return found
+
+
+def _computed(product, terms, arrays, output, sizes):
+    """By the definition, which what BLAS gets agrees with."""
+    given = [
+        np.einsum(f"{term}->{''.join(order or term)}", array).copy()
+        for term, array, order in zip(terms, arrays, product.orders, strict=True)
+    ]
+    if product.gemm.is_swapped:
+        given.reverse()
+    made = "".join(output if product.made is None else product.made)
+    shape = [sizes[i] for i in made]
+    parts = np.empty([product.n_parts, *shape])
+    multiply(product.gemm, *given, parts)
+    by_blas = _by_fortran(product.gemm, given, parts.size)
+    assert by_blas == pytest.approx(parts.reshape(-1))
+    return np.einsum(f"{made}->{output}", parts.sum(0))
+
+
+def _by_fortran(gemm, given, size):
+    """The flat result of what BLAS gets: flags, sizes, leading dimensions, strides."""
+    turns, (b, m, n, k) = gemm.flags, gemm.sizes
+    out = np.zeros(size)
+    for at in range(b):
+        left, right = (
+            _matrix(array.reshape(-1)[at * strides[0] :], lead, shape, turned)
+            for array, strides, lead, shape, turned in zip(
+                given, (gemm.left, gemm.right), gemm.leads, ((m, k), (k, n)), turns,
+                strict=False,
+            )
+        )  # fmt: skip
+        part = left @ right
+        for j in range(n):
+            start = at * gemm.out[0] + j * gemm.leads[2]
+            out[start : start + m] = part[:, j]
+    return out
+
+
+def _matrix(flat, lead, shape, is_turned):
+    rows, columns = reversed(shape) if is_turned else shape
+    found = np.array([flat[j * lead : j * lead + rows] for j in range(columns)]).T
+    return found.T if is_turned else found
+
+
+@pytest.mark.parametrize(
+    ("terms", "output"),
+    [("ii,ij", "j"), ("ij,jk", "i"), ("ij,ij,j", "i"), ("ijk,k", "j")],
+)
+def test_what_is_no_product_is_none(terms, output):
+    """Repeated indices, indices summed over one operand, and more operands."""
+    split = [tuple(term) for term in terms.split(",")]
+    steps = [[prod(SIZES[i] for i in t[k + 1 :]) for k in range(len(t))] for t in split]
+    assert not [*products_of(split, tuple(output), SIZES, steps)]
+
+
+def test_repeated_entries_are_copied_first():
+    """Those that a stride of 0 makes, and rows in the reverse order."""
+    for strides in ((0, 1), (-5, 1)):
+        sizes = {"i": 4, "j": 5, "k": 6}
+        terms = [("i", "j"), ("j", "k")]
+        for found in products_of(terms, ("i", "k"), sizes, [strides, (6, 1)]):
+            assert found.orders[0] is not None

@@ -1,0 +1,192 @@
+"""The first call of its kind is numpy's, the second one builds: one law for both."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from feinsum import call_einsum
+from feinsum.calling import clear_call_cache, prepare_call
+from feinsum.calling.host.first_call import FirstCall, path_for_numpy
+from feinsum.calling.kernel_cache import Calls
+from feinsum.calling.reading import first_uses, read_shapes
+from feinsum.effort import EFFORT_VARIABLE
+from feinsum.memory import remembered
+from feinsum.records import InMemoryStore
+from feinsum.variables import DEVICE_VARIABLE, INTERMEDIATE_VARIABLE
+
+RNG = np.random.default_rng(7)
+A, B, C = (RNG.random(shape) for shape in ((13, 17), (17, 11), (11, 5)))
+NO_FACTS = InMemoryStore()
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch):
+    monkeypatch.delenv(EFFORT_VARIABLE)
+    monkeypatch.delenv(DEVICE_VARIABLE, raising=False)
+    clear_call_cache()
+    yield
+    clear_call_cache()
+
+
+def the_call():
+    """What is kept of the only call."""
+    (call,) = remembered(Calls).quick.values()
+    return call
+
+
+CALLS = {
+    "product": ("ij,jk->ik", (A, B)),
+    "turned result": ("ij,jk->ki", (A, B)),
+    "chain": ("ij,jk,kl->il", (A, B, C)),
+    "sum": ("ij->j", (A,)),
+    "scalar": ("ij,ij->", (A, A.copy())),
+    "trace": ("ii->", (A[:13, :13],)),
+    "diagonal times": ("ii,ij->ij", (A[:13, :13], A)),
+    "outer": ("i,j->ji", (A[0], B[0])),
+    "words": ("row col, col out -> row out", (A, B)),
+    "implicit": ("ij,jk", (A, B)),
+    "broadcast": ("ij,ij->ij", (A, A[:1])),
+    "ellipsis": ("...j,jk->...k", (A, B)),
+    "views": ("ij,jk->ik", (A[::2, ::-1], B[::-1])),
+    "single": ("ij,jk->ik", (A.astype("f4"), B.astype("f4"))),
+    "complex": ("ij,jk->ik", (A + 1j, B - 2j)),
+    "mixed": ("ij,jk->ik", (A.astype("f4"), (9 * B).astype("i8"))),
+    "integers": ("ij,jk->ik", ((9 * A).astype("i4"), (9 * B).astype("i4"))),
+    "byte order": ("ij,jk->ik", (A.astype(">f8"), B)),
+    "read-only": ("ij->j", (np.broadcast_to(A[0], (9, 17)),)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_first_and_second_call_give_the_same(name):
+    """The same numbers up to rounding, and memory of its own in C's order."""
+    subscripts, operands = CALLS[name]
+    first, second = (
+        call_einsum(subscripts, *operands, database=NO_FACTS) for _ in range(2)
+    )
+    assert isinstance(first, np.ndarray)
+    assert (first.shape, first.dtype) == (second.shape, second.dtype)
+    assert first.flags.c_contiguous
+    assert first.flags.writeable
+    assert not any(np.shares_memory(first, x) for x in operands)
+    np.testing.assert_allclose(first, second, rtol=1e-5 if name == "single" else 1e-12)
+
+
+def test_the_second_call_builds():
+    """One that is made once costs no more than numpy's."""
+    call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
+    call = the_call()
+    assert isinstance(call, FirstCall)
+    assert call.built is None
+    call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
+    assert call.built.settled.kernel is not None
+    call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
+    assert the_call() is call.built
+
+
+def test_a_prepared_call_has_a_kernel():
+    """Who prepares a call means to make it; later calls use what was built."""
+    call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
+    prepared = prepare_call("ij,jk->ik", A, B, database=NO_FACTS)
+    assert prepared.kernel is not None
+    np.testing.assert_allclose(prepared.run((A, B)), A @ B, rtol=1e-12)
+    call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
+    assert the_call().settled is prepared
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"effort": "estimate"},
+        {"effort": "recorded"},
+        {"device": "host"},
+        {"policy": "strict"},
+        {"on_miss": "warn"},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore::feinsum.FeinsumWarning")
+def test_who_says_how_a_kernel_is_found_gets_one_at_once(options):
+    """Errors of these options come with the first call, too."""
+    call_einsum("ij,jk->ik", A, B, database=NO_FACTS, **options)
+    assert not isinstance(the_call(), FirstCall)
+
+
+def path_of(subscripts, *shapes, dtype="f8"):
+    operands = [np.lib.stride_tricks.as_strided(np.zeros(1, dtype), s, (0,) * len(s))
+                for s in shapes]  # fmt: skip
+    given = [(x.shape, x.dtype) for x in operands]
+    return path_for_numpy(read_shapes(subscripts, given, first_uses(operands)))
+
+
+BUILT_AT_ONCE = {
+    "much work": ("ij,jk->ik", ((1000, 1000), (1000, 1000)), "f8"),
+    "much work on every path": ("ij,jk,kl->il", 3 * ((900, 900),), "f4"),
+    "much memory": ("i,i->i", 2 * ((2 * 10**7,),), "f8"),
+    "half precision": ("ij,jk->ik", 2 * ((9, 9),), "f2"),
+    "truth values": ("ij,jk->ik", 2 * ((9, 9),), "?"),
+    "a view": ("ij->ji", ((9, 8),), "f8"),
+    "nothing": ("ij,jk->ik", ((0, 9), (9, 9)), "f8"),
+    "more indices than letters": (
+        ",".join(f"a{k} a{k + 1}" for k in range(60)) + "->a0 a60",
+        60 * ((1 + 1, 1 + 1),),
+        "f8",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUILT_AT_ONCE)
+def test_numpy_is_not_asked_for(name):
+    """What may take it long, or means something else to it."""
+    subscripts, shapes, dtype = BUILT_AT_ONCE[name]
+    assert path_of(subscripts, *shapes, dtype=dtype) is None
+
+
+def test_a_limit_of_intermediates_holds_for_the_first_call(monkeypatch):
+    """Numpy's products on the way count as any others."""
+    chain = "ij,jk,kl->il", *((30, 30),) * 3
+    assert path_of(*chain) is not None
+    monkeypatch.setenv(INTERMEDIATE_VARIABLE, "0")
+    assert path_of(*chain) is None
+
+
+def test_products_of_a_first_call_are_no_larger_than_its_arrays():
+    """The order of fewest operations may need a product of 10**10 entries."""
+    shapes = ((10**5, 2), (10**5, 2), (10**5, 2), (10**5, 2))
+    path = path_of("ai,bi,aj,bj->", *shapes)
+    assert path is None or (0, 1) not in path[:1]
+
+
+def test_errors_of_arguments_come_at_once():
+    """They are found before anything is computed."""
+    with pytest.raises(ValueError, match="index 'j' has extent 17"):
+        call_einsum("ij,jk->ik", A, C, database=NO_FACTS)
+
+
+def test_threads_that_call_first_at_the_same_time_get_the_same():
+    """Each is answered by numpy or by the one kernel that is built."""
+    with ThreadPoolExecutor(4) as pool:
+        results = [
+            pool.submit(call_einsum, "ij,jk->ik", A, B, database=NO_FACTS)
+            for _ in range(12)
+        ]
+    for result in results:
+        np.testing.assert_allclose(result.result(), A @ B, rtol=1e-12)
+
+
+def test_a_first_call_loads_neither_loopy_nor_the_database():
+    """They take longer than many a program that calls once."""
+    code = (
+        "import sys, numpy, feinsum\n"
+        "feinsum.call_einsum('ij,jk->ik', numpy.eye(3), numpy.eye(3))\n"
+        "print(sorted({'loopy', 'sqlalchemy', 'pydantic'} & {*sys.modules}))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"
