@@ -251,18 +251,18 @@ class CudaBuilt:
         (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
         layout = array_layout(output, constants)
 
+        def run(arrays: Sequence[Any], stream: Any) -> Any:
+            result = session.empty((layout.n_entries,), layout.dtype)
+            prepared.run(session, arrays, result, stream)
+            return result
+
         def call(arrays: Sequence[Any], out: Any = None, place: Any = place) -> Any:
-            is_host = all(isinstance(array, np.ndarray) for array in arrays)
-            with session.active():
-                given = (
-                    [self._uploaded(array) for array in arrays] if is_host else arrays
-                )
-                result = session.empty((layout.n_entries,), layout.dtype)
-                prepared.run(
-                    session, given, result, session.stream if is_host else place
-                )
-            if not is_host:
+            if not all(isinstance(array, np.ndarray) for array in arrays):
+                with session.active():
+                    result = run(arrays, place or session.current_stream())
                 return _delivered(result.reshape(layout.shape), out)
+            with session.active(session.stream):
+                result = run([*map(self._uploaded, arrays)], session.stream)
             session.synchronize()
             return _delivered(layout.unpack(session.read(result)), out)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -76,7 +76,7 @@ class CupySession:
     _streams: dict[int, Any] = field(default_factory=dict)
 
     def allocate(self, n_entries: int, dtype: np.dtype[Any]) -> Any:
-        with self.device:
+        with self.active(self.stream):
             return self.empty((n_entries,), dtype)
 
     def write(self, array: Any, values: Array) -> None:
@@ -133,9 +133,11 @@ class CupySession:
             found = self._streams[address] = _stream(load_cupy(), address)
         return found
 
-    def active(self) -> AbstractContextManager[Any]:
-        device: AbstractContextManager[Any] = self.device
-        return device
+    @contextmanager
+    def active(self, stream: Any = None) -> Iterator[None]:
+        # CuPy hands memory that was freed to the next array of the same stream
+        with self.device, stream or nullcontext():
+            yield
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
         try:

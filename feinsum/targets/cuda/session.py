@@ -21,7 +21,9 @@ class Session(Protocol):
     @property
     def stream(self) -> Any: ...
 
-    def allocate(self, n_entries: int, dtype: np.dtype[Any]) -> Any: ...
+    def allocate(self, n_entries: int, dtype: np.dtype[Any]) -> Any:
+        """An array for the stream of the target."""
+        ...
 
     def write(self, array: Any, values: Array) -> None: ...
 
@@ -57,12 +59,16 @@ class Session(Protocol):
         """A stream of another library; 0 is the default one."""
         ...
 
-    def active(self) -> AbstractContextManager[Any]:
-        """While it is entered, this GPU is the current one."""
+    def active(self, stream: Any = None) -> AbstractContextManager[Any]:
+        """While it is entered, this GPU and the given stream are the current ones."""
         ...
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
-        """An array for the caller's stream; this GPU has to be the current one."""
+        """An array for the current stream; this GPU has to be the current one.
+
+        On another stream its memory may still be in use: it is handed out again as soon
+        as the host has freed it.
+        """
         ...
 
     def launcher(

@@ -16,6 +16,7 @@ from tests.targets.cuda.fake_driver import (
     CUDARuntimeError,
     Event,
     Stream,
+    current,
     fake_gpu,
     ndarray,
 )
@@ -75,6 +76,37 @@ def test_launches_go_to_the_given_stream(session):
         assert not out.host.any(), k
         stream.synchronize()
         assert np.array_equal(out.host, 2 * VALUES)
+
+
+def test_arrays_of_numpy_take_no_memory_that_another_stream_still_reads(
+    fake_gpu, monkeypatch
+):
+    """What the host has freed on the caller's stream may be in use there."""
+    freed, seen = np.full(1 << 16, 7, np.uint8), []
+    malloc = fake_gpu.malloc
+
+    def pooled(n_bytes):
+        return freed[:n_bytes] if current() is theirs else malloc(n_bytes)
+
+    monkeypatch.setattr(fake_gpu, "malloc", pooled)
+    built = compile_kernel(doubled_backwards(), open_device("cuda")).built
+    with Stream() as theirs:
+        theirs.do(lambda: seen.append(freed.copy()))
+        result = built.caller(["x"], {"n": N})([VALUES])
+    theirs.synchronize()
+    assert np.array_equal(result, 2 * VALUES[::-1])
+    assert (seen[0] == 7).all()
+
+
+def test_arrays_there_are_read_on_the_current_stream(session):
+    """If no other one is given; the result is ready there."""
+    call = compile_kernel(doubled(), open_device("cuda")).built.caller(["x"], {"n": N})
+    with Stream() as theirs:
+        x = ndarray((N,))
+        x[...] = VALUES
+        result = call([x])
+    theirs.synchronize()
+    assert np.array_equal(result.host, 2 * VALUES)
 
 
 def test_a_graph_repeats_all_launches_in_order(session):
