@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy import ndarray
@@ -20,7 +20,7 @@ from feinsum.effort import Effort, effort_of
 from feinsum.errors import InvalidEinsumError
 from feinsum.memory import remembered
 from feinsum.targets.arrays import is_cuda_array, is_device_array
-from feinsum.variables import DEVICE_VARIABLE
+from feinsum.variables import DEVICE_VARIABLE, EFFORT_VARIABLE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,7 +89,8 @@ def call_einsum(
             recipe predicted to be the fastest, and invest up to a quarter of the time
             of the calls in timing the next best ones. With any other effort, and with a
             device, policy or ``on_miss``, the first call builds the kernel.
-        out: a host array for the result, of exactly its shape and dtype.
+        out: an array for the result, where the operands are, of exactly its shape and
+            dtype.
 
     Returns:
         A new array of numpy's result type (of rank 0 for a scalar), on the device if
@@ -110,29 +111,36 @@ def call_einsum(
     [3.0, 4.0]
     """
     n_objects = len({id(x) for x in operands})
-    # an array given twice makes another einsum, which the key below cannot tell
-    are_simple = n_objects == len(operands) and all(
-        type(x) is ndarray for x in operands
-    )
-    if out is not None or not are_simple:
-        gpu_key = None
-        if out is None and device is None:
-            how = database, policy, on_miss, effort
+    how = database, policy, on_miss, effort
+    gpu_key = None
+    if out is None:
+        # an array given twice makes another einsum, which the key there cannot tell
+        if n_objects == len(operands) and all(type(x) is ndarray for x in operands):
+            return _of_arrays(subscripts, operands, device, how)
+        if device is None:
             gpu_key = quick_key(subscripts, operands, n_objects, *how)
             result = None if gpu_key is None else ready_result(gpu_key, operands)
             if result is not None:
                 return result
-        options = CallOptions(database, policy, on_miss, _effort(effort))
-        return _called(subscripts, operands, device, options, out, gpu_key)
-    named = os.environ.get(DEVICE_VARIABLE, "") if device is None else device
-    where = name_of(database)
+    return _called(subscripts, operands, device, _options(how), out, gpu_key)
+
+
+_How: TypeAlias = "tuple[Database, Policy | None, OnMiss, Effort | None]"
+"""How a kernel is looked up, as it was given."""
+
+
+def _of_arrays(
+    subscripts: str, operands: Sequence[Any], device: str | None, how: _How
+) -> Any:
+    """The result for arrays of numpy, from keys that cost little to calls at hand."""
+    database, policy, on_miss, effort = how
     key = (
         subscripts,
-        named,
-        where,
+        os.environ.get(DEVICE_VARIABLE, "") if device is None else device,
+        name_of(database),
         policy,
         on_miss,
-        effort,
+        os.environ.get(EFFORT_VARIABLE) if effort is None else effort,
         os.getpid(),
         *[(x.shape, x.strides, x.dtype, x.flags.aligned) for x in operands],
     )
@@ -141,19 +149,18 @@ def call_einsum(
     if type(call) is FirstCall and call.built is not None:
         call = quick[key] = call.built
     if call is None:
-        call = _prepared(
-            subscripts,
-            operands,
-            operands,
-            device,
-            CallOptions(database, policy, on_miss, _effort(effort)),
-            None,
-        )
+        call = _prepared(subscripts, operands, operands, device, _options(how), None)
         if len(quick) >= CACHE_BOUND:
             # no LRU cache, which is slower to read; `prepared` still has the calls
             quick.clear()
         quick[key] = call
     return call.run(operands)
+
+
+def _options(how: _How) -> CallOptions:
+    database, policy, on_miss, effort = how
+    amount = effort_of(effort, default="amortized")
+    return CallOptions(database, policy, on_miss, amount)
 
 
 def _called(
@@ -223,15 +230,11 @@ def prepare_call(
 ) -> PreparedCall:
     """Build what :func:`call_einsum` keeps for these arguments, without computing."""
     arrays = [_as_array(operand) for operand in operands]
-    options = CallOptions(database, policy, on_miss, _effort(effort))
+    options = _options((database, policy, on_miss, effort))
     call = _prepared(subscripts, operands, arrays, device, options, out)
     if isinstance(call, FirstCall):
         call = call.with_kernel(arrays)
     return call.settled
-
-
-def _effort(given: Effort | None) -> Effort:
-    return effort_of(given, default="amortized")
 
 
 def _as_array(operand: Any) -> Any:

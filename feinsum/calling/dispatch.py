@@ -67,7 +67,8 @@ def einsum(
             alternate with index lists, or with words as indices. Operands are arrays,
             as for :func:`feinsum.call_einsum`, or all of them symbolic, made by
             :func:`feinsum.array`.
-        out: a host array for the result.
+        out: an array for the result: on the host, or with the operands on a GPU, where
+            its dtype has to be that of the result.
         dtype: dtype of the computation; by default numpy's result type.
         order: memory order of the result. ``K``, the default, means C order here.
         casting: allowed casts of operands to ``dtype``, and of the result to ``out``.
@@ -112,7 +113,7 @@ def einsum(
         from feinsum.calling.contraction import follow_path
 
         result = follow_path(text, operands, optimize, how)
-    elif _has_dtype_of_result(out, operands):
+    elif _is_for_call(out, operands):
         return call_einsum(text, *operands, out=out, **how)
     else:
         result = call_einsum(text, *operands, **how)
@@ -126,12 +127,13 @@ def _as_scalar(result: Any) -> Any:
     return result[()] if type(result) is np.ndarray and not result.ndim else result
 
 
-def _has_dtype_of_result(out: Any, operands: Sequence[Any]) -> bool:
-    """Whether a kernel can write into an array, without a cast."""
+def _is_for_call(out: Any, operands: Sequence[Any]) -> bool:
+    """Whether a kernel writes into an array, without a cast."""
     from feinsum.calling.reading.forms import as_array, has_sparse
+    from feinsum.targets.arrays import is_cuda_array
 
     if not isinstance(out, np.ndarray) or has_sparse(operands):
-        return False
+        return is_cuda_array(out)
     return bool(out.dtype == np.result_type(*map(as_array, operands)))
 
 

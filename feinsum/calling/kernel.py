@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,11 @@ from feinsum.codegen import (
 from feinsum.errors import BuildError
 from feinsum.ir import BatchedEinsum
 from feinsum.measure import CompiledKernel, OpenDevice, compile_kernel
-from feinsum.measure.intermediates import intermediate_limit_bytes, temporary_bytes
+from feinsum.measure.intermediates import (
+    all_have_room,
+    intermediate_limit_bytes,
+    temporary_bytes,
+)
 from feinsum.predict import MEASURING
 from feinsum.records import TransformSpec
 from feinsum.retrieval import retrieve
@@ -31,6 +35,7 @@ __all__ = [
     "compiled_quietly",
     "fits_memory",
     "recorded_kernel",
+    "sizes_that_matter",
     "untransformed_kernel",
     "untransformed_path",
 ]
@@ -144,6 +149,15 @@ def fits_memory(t_unit: Any, einsum: BatchedEinsum, sizes: Mapping[str, int]) ->
     """Whether the temporaries of a kernel fit into the memory limit."""
     n_bytes = temporary_bytes(t_unit, sizes)
     return not n_bytes or n_bytes <= intermediate_limit_bytes(einsum, sizes)
+
+
+def sizes_that_matter(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Hashable:
+    """What calls of an einsum have in common if they share a kernel.
+
+    None where every intermediate that a kernel could have fits the memory; the sizes
+    where one does not, as it decides on the kernel.
+    """
+    return None if all_have_room(einsum, sizes) else tuple(sorted(sizes.items()))
 
 
 def compiled_quietly(t_unit: Any, opened: OpenDevice) -> CompiledKernel:

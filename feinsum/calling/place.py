@@ -53,9 +53,10 @@ def place_of(arrays: Sequence[Any], device: str | None) -> Place:
 
 
 def name_of(database: Database) -> Hashable:
-    """Identifies a database; the call keeps a store alive, so its id is unique."""
+    """Identifies a database; a store by itself, which keys keep alive."""
     if database is None:
         return os.environ.get(DATABASE_VARIABLE, "")
     if isinstance(database, str | os.PathLike):
         return os.fspath(database)
-    return id(database)
+    # an id alone may be that of another store once this one is gone
+    return database if type(database).__hash__ is not None else id(database)

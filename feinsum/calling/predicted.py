@@ -133,7 +133,7 @@ def checked_kernel(
 
 
 def _predictions(problem: Problem, opened: OpenDevice) -> list[Costed]:
-    """None if a family fails to say what it costs."""
+    """Nothing if a family fails to say what it costs."""
     try:
         return predictions(problem.einsum, problem.sizes, opened.device)
     except Exception:  # families may be those of users

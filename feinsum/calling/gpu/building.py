@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -40,7 +40,12 @@ from feinsum.calling.gpu.steps import (
     plans,
     step_of,
 )
-from feinsum.calling.kernel import CallKernel, recorded_kernel, untransformed_path
+from feinsum.calling.kernel import (
+    CallKernel,
+    recorded_kernel,
+    sizes_that_matter,
+    untransformed_path,
+)
 from feinsum.calling.kernel_cache import cached_kernel
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of
@@ -62,7 +67,6 @@ from feinsum.errors import (
     BuildError,
     DeviceLostError,
     FeinsumError,
-    MeasurementError,
 )
 from feinsum.ir import IndexList, with_extents
 from feinsum.predict import machine_of
@@ -100,6 +104,11 @@ class Site(NamedTuple):
     opened: CudaDevice
     options: CallOptions
     is_exact: bool = False
+
+    def part(self, *arrays: Any, is_exact: bool = True) -> Site:
+        """For a part of the call, of which nobody expects a record."""
+        options = replace(self.options, on_miss="return")
+        return self._replace(arrays=arrays, options=options, is_exact=is_exact)
 
     @property
     def where(self) -> Hashable:
@@ -161,12 +170,12 @@ def build(reading: Reading, site: Site) -> GpuCall:
 
 
 def _made(one: _Contender) -> GpuCall | None:
-    """None if it does not work, such as without memory for intermediate results."""
+    """None if it does not work, such as with too large an intermediate result."""
     try:
         return one.make()
     except DeviceLostError:
         raise
-    except MeasurementError as error:
+    except FeinsumError as error:
         logger.warning("%s was skipped: %s", one.kind, error)
         return None
 
@@ -237,7 +246,7 @@ def _seconds(call: GpuCall, site: Site) -> float:
         timed = site.opened.session.timed
         on_gpu = min(timed(run, site.stream) for _ in range(N_TIMED))
     except DeviceLostError:
-        _note_fault(call, site)
+        _note_faults(call, site)
         raise
     except FeinsumError as error:
         logger.warning("%r was skipped: %s", call, error)
@@ -246,11 +255,25 @@ def _seconds(call: GpuCall, site: Site) -> float:
     return max(on_gpu, min(on_host))
 
 
-def _note_fault(call: GpuCall, site: Site) -> None:
-    """Leave a predicted recipe out from now on."""
-    origin = call.origin if isinstance(call, FlatCall) else call
-    if isinstance(origin, KernelCall) and origin.kernel.spec is not None:
-        note_fault(origin.reading.einsum, origin.kernel.spec, site.opened)
+def _note_faults(call: GpuCall, site: Site) -> None:
+    """Leave out its predicted recipes from now on, one of which is to blame."""
+    for one in _kernels_of(call):
+        if one.kernel.spec is not None:
+            note_fault(one.reading.einsum, one.kernel.spec, site.opened)
+
+
+def _kernels_of(call: GpuCall | None) -> Iterator[KernelCall]:
+    if isinstance(call, FlatCall):
+        call = call.origin
+    if isinstance(call, KernelCall):
+        yield call
+    parts: Iterable[GpuCall | None] = ()
+    if isinstance(call, StepsCall):
+        parts = (step for _, step in call.steps)
+    elif isinstance(call, ProductCall):
+        parts = (*call.copies, call.added)
+    for part in parts:
+        yield from _kernels_of(part)
 
 
 def view_call(reading: Reading, opened: CudaDevice) -> ViewCall | None:
@@ -317,13 +340,13 @@ def _added(reading: Reading, site: Site, product: Product) -> GpuCall | None:
     shape, session = (product.n_parts, product.n_results), site.opened.session
     parts = session.empty(shape, blas_dtype(reading))
     session.clear(parts, site.stream)
-    return build(read("ij->j", [parts], (0,)), site._replace(arrays=[parts]))
+    return build(read("ij->j", [parts], (0,)), site.part(parts))
 
 
 def _copy(term: IndexList, order: IndexList, array: Any, site: Site) -> GpuCall:
     """How an array is copied with its indices in another order."""
     reading = read(in_letters([term], order), [array], (0,))
-    here = site._replace(arrays=[array])
+    here = site.part(array)
     calls: list[GpuCall | None] = [CopyCall(reading, site.opened)]
     is_packed = array.ndim > 1 and site.opened.session.is_packed(array)
     if is_packed and reading.work_dtype.kind in "iuf":
@@ -344,8 +367,8 @@ def _steps(reading: Reading, site: Site, plan: Plan) -> StepsCall:
         text = in_letters([term for term, _ in chosen], output)
         given = read(text, arrays, first_uses(arrays))
         # the plan counts on C order for all results but the last
-        here = site._replace(arrays=arrays, is_exact=site.is_exact or bool(values))
-        call = build(given, here)
+        is_exact = site.is_exact or bool(values)
+        call = build(given, site.part(*arrays, is_exact=is_exact))
         steps.append((taken, call))
         values.append((output, call(arrays, site.stream)))
     return StepsCall(reading, site.opened, tuple(steps))
@@ -353,16 +376,15 @@ def _steps(reading: Reading, site: Site, plan: Plan) -> StepsCall:
 
 def _kernels(reading: Reading, site: Site) -> Iterator[_Contender]:
     """What is recorded, or the best recipes that are predicted of some families."""
-    opened = site.opened
+    opened, einsum, sizes = site.opened, reading.einsum, reading.sizes
     recorded = cached_kernel(
-        (reading.einsum, site.where),
-        lambda: recorded_kernel(
-            reading.einsum, reading.sizes, {}, opened, site.options
-        ),
+        (einsum, sizes_that_matter(einsum, sizes), site.where),
+        lambda: recorded_kernel(einsum, sizes, {}, opened, site.options),
     )
     if recorded is not None:
         call = _with_kernel(reading, site, recorded)
         yield _Contender("kernel", 0.0, lambda: call, is_proven=True)
+    if recorded is not None or site.options.effort == "recorded":
         return
     merged = _with_fixed_end(_merged(reading))
     problem = Problem(merged.einsum, merged.sizes, strides={}, given={}, steps={})

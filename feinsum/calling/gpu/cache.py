@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 from feinsum.calling.gpu.building import Site, build, library_call, read, view_call
@@ -25,22 +26,25 @@ class CachedCalls:
 
     Attributes:
         first: answers the first one, sooner than a kernel is built.
-        options: kept for the store in them, whose id tells it from others.
         made: answers the others.
     """
 
     reading: Reading
     first: GpuCall | None
-    options: CallOptions
     made: GpuCall | None = None
+    _lock: Lock = field(default_factory=Lock, repr=False)
 
     def next(self, site: Site) -> GpuCall:
-        if self.made is None and self.first is not None:
+        """What answers the next call; threads wait while one of them builds it."""
+        if self.made is not None:
+            return self.made
+        with self._lock:
             first, self.first = self.first, None
-            return first
-        if self.made is None:
-            self.made = build(self.reading, site)
-        return self.made
+            if first is not None:
+                return first
+            if self.made is None:
+                self.made = build(self.reading, site)
+            return self.made
 
 
 def cached_calls(subscripts: str, operands: Sequence[Any], site: Site) -> CachedCalls:
@@ -62,7 +66,7 @@ def cached_calls(subscripts: str, operands: Sequence[Any], site: Site) -> Cached
         has_view = view_call(reading, site.opened) is not None
         is_first = is_usual and not has_view and n_bytes <= MOST_BYTES
         library = library_call(reading, site.opened) if is_first else None
-        return CachedCalls(reading, library, site.options)
+        return CachedCalls(reading, library)
 
     key = str(subscripts), first, site.where, *map(session.form, site.arrays)
     found: CachedCalls = remembered(Calls).gpu.get(key, make)

@@ -96,10 +96,10 @@ def _called(
     is_new = kept.made is None
     call = kept.next(site)
     if out is None and _are_of(operands, "torch"):
-        if isinstance(call, LibraryCall):
+        if isinstance(call, LibraryCall) and call.is_for_torch:
             return call.with_torch(sys.modules["torch"], operands)
         if isinstance(call, FlatCall):
-            return _of_tensors(call, operands, session, options, key)
+            return _of_tensors(call, operands, session, key)
     if is_new:
         opened.check_room(least_bytes(call), "what a call needs")
     if out is not None:
@@ -110,7 +110,7 @@ def _called(
     if all(map(operator.is_, arrays, operands)):
         know_form(type(operands[0]), session.form)
         if kept.made is not None:
-            keep_ready(key, Ready(kept.made, session, options))
+            keep_ready(key, Ready(kept.made, session))
         return result
     if _word(operands[0]) == IMMUTABLE:  # whose arrays are packed
         result = session.packed(result)
@@ -122,12 +122,11 @@ def _of_tensors(
     call: FlatCall,
     operands: Sequence[Any],
     session: Session,
-    options: CallOptions,
     key: Hashable | None,
 ) -> Any:
     """The result on torch's stream, and in its memory, as of repeated calls."""
     know_form(type(operands[0]), form_of_tensor)
-    ready = ReadyForTensors(call, session, options, sys.modules["torch"])
+    ready = ReadyForTensors(call, session, sys.modules["torch"])
     keep_ready(key, ready)
     return ready.run(operands)
 
@@ -206,4 +205,7 @@ def _are_of(operands: Sequence[Any], word: str) -> bool:
 def _as_given(result: Any, operand: Any) -> Any:
     """The result as an array of the operand's library."""
     name = LIBRARIES.get(_word(operand))
-    return result if name is None else importlib.import_module(name).from_dlpack(result)
+    if name is None:
+        return result
+    with CudaErrors("{} cannot take a result of {} over", name, result.dtype):
+        return importlib.import_module(name).from_dlpack(result)

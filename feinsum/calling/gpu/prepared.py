@@ -160,6 +160,11 @@ class LibraryCall(_Prepared):
         session = self.opened.session
         return self.finish(session.einsum(self.text, ordered, stream))
 
+    @property
+    def is_for_torch(self) -> bool:
+        """Whether torch computes it; it multiplies no integers on a GPU."""
+        return self.dtype.kind in "fc"
+
     def with_torch(self, torch: Any, tensors: Sequence[Any]) -> Any:
         """The result of tensors by torch itself, on its own stream."""
         reading = self.reading

@@ -11,11 +11,11 @@ from feinsum.calling.kernel_cache import CACHE_BOUND, Calls
 from feinsum.calling.place import name_of
 from feinsum.calling.reading import first_uses
 from feinsum.memory import remembered
+from feinsum.variables import EFFORT_VARIABLE
 
 if TYPE_CHECKING:
     from feinsum.calling.gpu.flat import FlatCall
     from feinsum.calling.gpu.prepared import GpuCall
-    from feinsum.calling.options import CallOptions
 
 __all__ = [
     "Ready",
@@ -33,15 +33,10 @@ ALIGNMENT = 16
 
 @dataclass(frozen=True)
 class Ready:
-    """A call whose operands are arrays of CuPy.
-
-    Attributes:
-        options: kept for the store in them, whose id tells it from others.
-    """
+    """A call whose operands are arrays of CuPy."""
 
     call: GpuCall
     session: Any
-    options: CallOptions
 
     def run(self, operands: Sequence[Any]) -> Any:
         """On CuPy's current stream; None if another GPU is the current one."""
@@ -55,7 +50,6 @@ class ReadyForTensors:
 
     call: FlatCall
     session: Any
-    options: CallOptions
     torch: Any
 
     def run(self, operands: Sequence[Any]) -> Any:
@@ -104,7 +98,7 @@ def quick_key(
 
     Args:
         n_objects: how many of the operands differ.
-        options: as they were given, the database first.
+        options: as they were given: database, policy, what a miss does, and effort.
     """
     kind = type(operands[0]) if operands else None
     form = remembered(Calls).forms.get(kind)
@@ -114,10 +108,16 @@ def quick_key(
         if type(operand) is not kind:
             return None
     first = first_uses(operands) if n_objects < len(operands) else None
-    database, *others = options
+    database, policy, on_miss, effort = options
+    if effort is None:
+        effort = os.environ.get(EFFORT_VARIABLE)
+    try:
+        forms = [*map(form, operands)]
+    except RuntimeError:  # of tensors without strides, which torch calls sparse
+        return None
     return (
-        subscripts, first, name_of(database), *others, os.getpid(),
-        *map(form, operands),
+        subscripts, first, name_of(database), policy, on_miss, effort, os.getpid(),
+        *forms,
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from feinsum.calling.host.simple import simple_call
 from feinsum.calling.kernel import (
     OUTPUT,
     recorded_kernel,
+    sizes_that_matter,
     untransformed_kernel,
     untransformed_path,
 )
@@ -36,7 +37,6 @@ from feinsum.calling.reading.arguments import (
 )
 from feinsum.calling.reading.forms import Form
 from feinsum.measure import open_device
-from feinsum.measure.intermediates import all_have_room
 from feinsum.predict import MEASURING
 from feinsum.targets.host.results import check_room
 from feinsum.targets.opencl.residence import device_of
@@ -94,7 +94,7 @@ def host_call(
         layouts, into = dict.fromkeys(layouts, COPIED), COPIED
     strides = strides_of({**layouts, OUTPUT: into})
     _check_room(reading, layouts, into if target is not None else COPIED)
-    sharing = (where, _sizes_that_matter(reading))
+    sharing = (where, sizes_that_matter(reading.einsum, reading.sizes))
     key = (reading.einsum, tuple(sorted(strides.items())), sharing)
     kernel = None
     # otherwise simple_call tunes the simplified einsum, whose facts more calls share
@@ -139,7 +139,7 @@ def device_call(
         (
             einsum,
             where,
-            _sizes_that_matter(reading),
+            sizes_that_matter(einsum, sizes),
             untransformed_path(einsum, sizes),
         ),
         lambda: (
@@ -172,14 +172,3 @@ def _check_room(
     if not into.is_in_place:
         n_bytes = prod(reading.shape) * reading.work_dtype.itemsize
         check_room(n_bytes, "a result")
-
-
-def _sizes_that_matter(reading: Reading) -> Hashable:
-    """The common state of calls that share a kernel, in addition to the einsum.
-
-    None where every intermediate that a kernel could have fits the memory; the sizes
-    where one does not, as it decides on the kernel.
-    """
-    if all_have_room(reading.einsum, reading.sizes):
-        return None
-    return tuple(sorted(reading.sizes.items()))

@@ -84,7 +84,7 @@ class Torch:
     """
 
     OutOfMemoryError = OutOfMemoryError
-    float64, uint8 = np.dtype("float64"), np.dtype("uint8")
+    float64, int64, uint8 = map(np.dtype, ("float64", "int64", "uint8"))
 
     def __init__(self):
         self.reset()
@@ -102,6 +102,8 @@ class Torch:
 
     def einsum(self, subscripts, *tensors):
         hosts = [tensor.host for tensor in tensors]
+        if hosts[0].dtype.kind == "i":
+            raise RuntimeError("\"baddbmm_cuda\" not implemented for 'Long'")
         made = self.empty(np.einsum(subscripts, *hosts).shape, hosts[0].dtype)
         self.stream.do(lambda: np.einsum(subscripts, *hosts, out=made.host))
         return made

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import gc
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError
 from types import SimpleNamespace
 
 import numpy as np
@@ -250,6 +253,92 @@ def test_a_result_can_be_given_an_array(stand_in, shape):
     assert np.allclose(out.host, a @ b)
 
 
+def test_einsum_writes_into_an_array_there(stand_in):
+    """As ``call_einsum`` does: numpy's casts and orders are for arrays of the host."""
+    out, a, b = OnGpu(np.ones((4, 5))), RNG.random((4, 3)), RNG.random((3, 5))
+    options = {"database": InMemoryStore(), "effort": "estimate"}
+    assert feinsum.einsum("ij,jk", OnGpu(a), OnGpu(b), out=out, **options) is out
+    assert np.allclose(out.host, a @ b)
+
+
+def test_nothing_is_predicted_for_the_effort_that_takes_records_alone(
+    stand_in, monkeypatch
+):
+    """Libraries compute what has none."""
+    monkeypatch.setattr(building, "predicted_families", None)
+    arrays = [RNG.random((3, 4)), RNG.random((4, 5)), RNG.random((5, 2))]
+    result = call("ij,jk,kl->li", *arrays, effort="recorded")
+    assert np.allclose(result, np.einsum("ij,jk,kl->li", *arrays))
+
+
+def test_parts_of_a_call_need_no_record(stand_in, monkeypatch):
+    """Only the einsum that was given has to be on record, if one has to."""
+    monkeypatch.setattr(building, "PLAUSIBLE", np.inf)
+    asked = set()
+
+    def recorded(einsum, _sizes, _strides, _opened, options):
+        asked.add((einsum.n_operands, options.on_miss))
+
+    monkeypatch.setattr(building, "recorded_kernel", recorded)
+    monkeypatch.setattr(building, "predicted_families", lambda *_: [])
+    arrays = [RNG.random((3, 4)), RNG.random((4, 5)), RNG.random((5, 2))]
+    call("ij,jk,kl->li", *arrays, on_miss="raise")
+    assert (3, "raise") in asked
+    assert {on_miss for n, on_miss in asked if n < 3} == {"return"}
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_recorded_kernels_are_shared_where_the_memory_does_not_decide(
+    stand_in, monkeypatch, has_room
+):
+    """Other sizes may exceed the limit of intermediate results."""
+    asked = []
+
+    def recorded(einsum, sizes, strides, opened, _options):
+        asked.append(sizes)
+        problem = Problem(einsum, sizes, strides, given={}, steps={})
+        return predicted_kernel(problem, opened)[0]
+
+    monkeypatch.setattr(building, "recorded_kernel", recorded)
+    monkeypatch.setattr("feinsum.calling.kernel.all_have_room", lambda *_: has_room)
+    opened, options, kept = open_device("cuda"), CallOptions(InMemoryStore()), []
+    for n in (600, 700):
+        reading = read_shapes("ij->i", [((n, 5), np.dtype(float))], (0,))
+        site = Site([np.ones((n, 5))], None, opened, options)
+        kept += building._kernels(reading, site)
+    assert len(asked) == (1 if has_room else 2)
+
+
+def test_a_way_with_an_intermediate_result_that_is_too_large_is_skipped(
+    stand_in, monkeypatch
+):
+    """One kernel computes what has no other way."""
+    monkeypatch.setattr(building, "PLAUSIBLE", np.inf)
+    monkeypatch.setattr(building, "N_FAMILIES", 1)
+    monkeypatch.setattr("feinsum.calling.reading.einsum._MAX_ENTRIES", 30)
+    arrays = [RNG.random((2, 9)) for _ in range(3)]
+    result = call("ax,bx,cx->abc", *arrays)
+    assert np.allclose(result, np.einsum("ax,bx,cx->abc", *arrays))
+
+
+def test_threads_wait_for_the_one_that_builds(stand_in, monkeypatch):
+    """The others take what it has built."""
+    both, built = Barrier(2), []
+
+    def build(*_):
+        built.append("a call")
+        with suppress(BrokenBarrierError):
+            both.wait(0.1)  # for a second one that builds
+        return built[-1]
+
+    monkeypatch.setattr(cache, "build", build)
+    kept = cache.CachedCalls(reading=None, first=None)
+    with ThreadPoolExecutor(2) as threads:
+        found = [*threads.map(kept.next, [None, None])]
+    assert found == ["a call"] * 2
+    assert len(built) == 1
+
+
 def test_arrays_with_other_strides_are_copied(stand_in):
     """There, where they are."""
     a = RNG.random((30, 40))
@@ -281,7 +370,7 @@ def test_repeated_calls_of_tensors_run_on_torchs_stream(stand_in, subscripts):
     site = Site(arrays, None, opened, options)
     made = cached_calls(subscripts, tensors, site).next(site)
     opened.session.streams.clear()
-    result = ReadyForTensors(made, opened.session, options, library).run(tensors)
+    result = ReadyForTensors(made, opened.session, library).run(tensors)
     assert {stream for _, stream in opened.session.streams} == {7}
     assert torch.allclose(result, torch.einsum(subscripts, *tensors))
 
@@ -465,6 +554,26 @@ def test_a_contender_that_costs_the_gpu_is_left_out_later(
     with pytest.raises(DeviceLostError):
         building._seconds(flattened(kernel, opened, arrays), site)
     assert is_faulty(kernel.reading.einsum, kernel.kernel.spec, opened)
+
+
+def test_all_kernels_of_a_contender_are_left_out_later(stand_in, monkeypatch, tmp_path):
+    """Where it has several, each of them may have cost the GPU."""
+    monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(building, "_products", lambda *_: iter(()))
+    shapes = [(3, 4), (4, 5), (5, 6)]
+    arrays, opened = [RNG.random(shape) for shape in shapes], open_device("cuda")
+    given = [(shape, np.dtype(float)) for shape in shapes]
+    reading = read_shapes("ij,jk,kl->li", given, (0, 1, 2))
+    site = Site(arrays, None, opened, CallOptions(InMemoryStore(), effort="estimate"))
+    steps = next(x for x in building._contenders(reading, site) if x.kind == "steps")
+    made = steps.make()
+    monkeypatch.setattr(type(opened.session), "timed", lose_gpu)
+    with pytest.raises(DeviceLostError):
+        building._seconds(flattened(made, opened, arrays), site)
+    kernels = [one.origin for _, one in made.steps]
+    assert len(kernels) == 2
+    for kernel in kernels:
+        assert is_faulty(kernel.reading.einsum, kernel.kernel.spec, opened)
 
 
 def test_notes_of_torch_are_carried_out_first():

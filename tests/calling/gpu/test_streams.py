@@ -172,6 +172,38 @@ def test_negated_tensors_are_read_as_what_they_are(torch):
         assert values_of(result).tolist() == [-3.0, -12.0]
 
 
+def test_integers_of_torch_are_computed_here(torch):
+    """It multiplies none on a GPU."""
+    options = kept_calls()
+    for _ in range(4):
+        a = on_torch(np.arange(6).reshape(2, 3))
+        result = feinsum.call_einsum("ij,kj->ik", a, a, **options)
+        assert type(result) is Tensor
+        assert values_of(result).tolist() == [[5, 14], [14, 50]]
+
+
+def test_tensors_without_strides_are_refused(torch):
+    """As sparse ones are; also if tensors with strides were given before."""
+    options, a = kept_calls(), on_torch(np.ones((2, 3)))
+    for _ in range(3):
+        feinsum.call_einsum("ij->i", a, **options)
+    a.stride = a.__dlpack__ = without_strides
+    with pytest.raises(MeasurementError, match=r"by DLPack: .* have no strides"):
+        feinsum.call_einsum("ij->i", a, **options)
+
+
+def without_strides(stream=None):
+    raise RuntimeError("sparse tensors have no strides")
+
+
+def test_results_that_a_library_does_not_take_are_explained(torch, monkeypatch):
+    """With its dtype, and the library's words."""
+    monkeypatch.setattr(torch, "from_dlpack", lambda _: without_strides())
+    said = "torch cannot take a result of float64 over: sparse tensors have"
+    with pytest.raises(MeasurementError, match=said):
+        feinsum.call_einsum("ij->ji", on_torch(np.ones((2, 3))), **kept_calls())
+
+
 @pytest.mark.parametrize("n_calls", [0, 2])
 def test_torch_without_memory_is_explained(torch, n_calls):
     """Where torch computes the einsum, and where prepared launches do."""

@@ -117,6 +117,16 @@ def test_who_says_how_a_kernel_is_found_gets_one_at_once(options):
     assert not isinstance(the_call(), FirstCall)
 
 
+def test_the_variable_of_the_effort_counts_at_every_call(monkeypatch):
+    """Like those of the device and the database: calls are kept for each value."""
+    call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
+    assert isinstance(the_call(), FirstCall)
+    monkeypatch.setenv(EFFORT_VARIABLE, "recorded")
+    call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
+    _, other = remembered(Calls).quick.values()
+    assert not isinstance(other, FirstCall)
+
+
 def path_of(subscripts, *shapes, dtype="f8"):
     operands = [np.lib.stride_tricks.as_strided(np.zeros(1, dtype), s, (0,) * len(s))
                 for s in shapes]  # fmt: skip

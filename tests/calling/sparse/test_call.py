@@ -19,6 +19,7 @@ from feinsum.errors import (
     RecordNotFoundError,
 )
 from feinsum.memory import remembered
+from feinsum.records import InMemoryStore
 from feinsum.sparse import (
     COO,
     CSF,
@@ -389,3 +390,17 @@ def test_what_is_kept_of_a_tree_goes_with_it():
     del given, tree
     gc.collect()
     assert not remembered(Calls).trees
+
+
+def test_a_store_lives_as_long_as_what_was_looked_up_in_it():
+    """Otherwise the next one could have its id, and so its recipes."""
+    tree, x = operands_of("ij,j->i")
+    store = InMemoryStore()
+    there = weakref.ref(store)
+    call_einsum("ij,j->i", to_csf(tree), x, database=store)
+    del store
+    gc.collect()
+    assert there() is not None
+    clear_call_cache()
+    gc.collect()
+    assert there() is None
