@@ -274,7 +274,9 @@ def _folded(
         line = _as_text([terms[k] for k in known], made)
         value = einsum(line, *(values[k] for k in known), **options)
         at_hand.append(len(terms))
-        terms, values = [*terms, made], [*values, np.asarray(value)]
+        if isinstance(value, np.generic):
+            value = np.asarray(value)
+        terms, values = [*terms, made], [*values, value]
     kept = [k for k in range(len(terms)) if k not in gone]
     return tuple(terms[k] for k in kept), [values[k] for k in kept]
 

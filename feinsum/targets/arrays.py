@@ -12,9 +12,15 @@ CUDA = 2
 
 
 def is_cuda_array(value: object) -> bool:
-    """Whether this is an array on a GPU of CUDA, of whatever library; by DLPack."""
+    """Whether this is an array on a GPU of CUDA, of whatever library; by DLPack.
+
+    Not one in several places, or in none: of those a library does not name the device.
+    """
     place = getattr(value, "__dlpack_device__", None)
-    return place is not None and int(place()[0]) == CUDA
+    try:
+        return place is not None and int(place()[0]) == CUDA
+    except (BufferError, RuntimeError, ValueError):
+        return False
 
 
 def is_device_array(value: object) -> bool:

@@ -7,6 +7,7 @@ import pytest
 import feinsum
 from feinsum.errors import InvalidEinsumError
 from feinsum.records import InMemoryStore
+from feinsum.sparse import CSF, from_dense
 
 RNG = np.random.default_rng(28)
 A, B, C = (RNG.random(shape) for shape in [(3, 4), (4, 5), (5, 2)])
@@ -183,6 +184,16 @@ def test_products_of_constants_are_computed_once():
     )
     assert len(expression.known) == 1
     assert repr(expression) == "<ContractExpression('ij,[jk],[kl]->il')>"
+
+
+def test_products_of_sparse_constants_stay_sparse():
+    """They have the pattern of the sparse one."""
+    dense = np.where(A > 0.5, A, 0.0)
+    expression = feinsum.contract_expression(
+        "ij,ij,jk->ik", from_dense(dense), A, B.shape, constants=[0, 1], database=FACTS
+    )
+    assert isinstance(expression.known[1], CSF)
+    np.testing.assert_allclose(expression(B), (dense * A) @ B, rtol=1e-12)
 
 
 def test_an_expression_refuses_what_does_not_fit_at_once():

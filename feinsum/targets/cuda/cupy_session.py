@@ -11,13 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.errors import MeasurementError
+from feinsum.errors import DeviceLostError, MeasurementError
 from feinsum.targets.cuda.cublas import blas
-from feinsum.targets.cuda.cupy_errors import CudaErrors, load_cupy
+from feinsum.targets.cuda.cupy_errors import (
+    CudaErrors,
+    explained,
+    is_lasting,
+    load_cupy,
+)
 from feinsum.targets.cuda.gemm import Gemm
 from feinsum.targets.cuda.launching import Launcher
 from feinsum.targets.cuda.nvrtc import CudaBinary
-from feinsum.targets.messages import first_lines
 from feinsum.targets.protocol import Array
 
 __all__ = ["CupySession"]
@@ -300,7 +304,8 @@ class CupySession:
             try:
                 return cupy.from_dlpack(array), stream
             except (BufferError, RuntimeError, TypeError) as error:
-                raise MeasurementError(
+                kind = DeviceLostError if is_lasting(str(error)) else MeasurementError
+                raise kind(
                     f"a {type(array).__name__} cannot be taken over by DLPack: "
-                    f"{first_lines(str(error))}"
+                    f"{explained(str(error))}"
                 ) from error

@@ -174,18 +174,24 @@ def find_nvrtc() -> Nvrtc:
     """
     for place in _places():
         try:
-            library = ctypes.CDLL(place)
-        except OSError:
+            return _loaded(ctypes.CDLL(place))
+        except (
+            OSError,
+            AttributeError,
+        ):  # before CUDA 11.2, some functions are missing
             continue
-        major, minor, n = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-        library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-        library.nvrtcGetNumSupportedArchs(ctypes.byref(n))
-        known = (ctypes.c_int * n.value)()
-        library.nvrtcGetSupportedArchs(known)
-        return Nvrtc(library, f"{major.value}.{minor.value}", tuple(known))
     raise DeviceUnavailableError(
         f"the compiler NVRTC (libnvrtc.so) is not installed; {INSTALL_HINT}"
     )
+
+
+def _loaded(library: Any) -> Nvrtc:
+    major, minor, n = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    library.nvrtcGetNumSupportedArchs(ctypes.byref(n))
+    known = (ctypes.c_int * n.value)()
+    library.nvrtcGetSupportedArchs(known)
+    return Nvrtc(library, f"{major.value}.{minor.value}", tuple(known))
 
 
 def _places() -> Iterator[str]:

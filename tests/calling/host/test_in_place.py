@@ -35,6 +35,13 @@ class ByInterface:
         self.held, self.__array_interface__ = array, array.__array_interface__
 
 
+class Sharded(ByInterface):
+    """An array in several places."""
+
+    def __dlpack_device__(self):
+        raise BufferError("only supported for unsharded arrays")
+
+
 VIEWS = {
     "a part": A[1:4, 2:9],
     "transposed": A.T,
@@ -173,3 +180,9 @@ def test_a_result_that_cannot_be_written_is_refused():
     ):
         with pytest.raises(InvalidEinsumError, match=why):
             call_einsum("ij->i", A, database=NO_FACTS, out=out)
+
+
+def test_an_array_in_several_places_is_numpys_to_read():
+    """No single device has it, and DLPack does not name one."""
+    result = call_einsum("ij->i", Sharded(A), database=NO_FACTS)
+    np.testing.assert_allclose(result, A.sum(1), rtol=1e-14)

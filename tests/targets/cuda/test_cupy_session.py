@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from feinsum.errors import MeasurementError
+from feinsum.errors import DeviceLostError, MeasurementError
 from feinsum.measure import compile_kernel
 from feinsum.targets.devices import open_device
 from tests.targets.cuda.fake_driver import (
@@ -233,6 +233,13 @@ def test_arrays_that_cannot_be_taken_over_are_refused(session, error):
     with pytest.raises(
         MeasurementError, match=r"a SimpleNamespace cannot .* is sparse"
     ):
+        session.adopted(array)
+
+
+def test_a_lost_gpu_is_told_from_an_array_that_cannot_be_taken_over(session):
+    """Another array would not do either."""
+    array = SimpleNamespace(__dlpack__=lambda stream: _raise(ILLEGAL))
+    with pytest.raises(DeviceLostError, match="start another one"):
         session.adopted(array)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from feinsum import array, einsum
-from feinsum.errors import BuildError, MeasurementError
+from feinsum.errors import BuildError, DeviceUnavailableError, MeasurementError
 from feinsum.measure import compile_kernel
 from feinsum.records import TransformSpec
 from feinsum.targets.cuda import CUDA, CudaTarget, nvrtc
@@ -331,3 +331,10 @@ def test_devices_of_other_capabilities_are_others():
     """A cubin of one is none of the other's."""
     old, new = (StandInDriver(c).gpus()[0] for c in [(8, 0), (9, 0)])
     assert describe(old) != describe(new)
+
+
+def test_libraries_that_are_no_compiler_of_ours_are_passed_over(monkeypatch):
+    """Such as those of CUDA 11.0, which do not tell the architectures."""
+    monkeypatch.setattr(nvrtc, "_places", lambda: ["libm.so.6", "no library"])
+    with pytest.raises(DeviceUnavailableError, match="is not installed; pip install"):
+        find_nvrtc.__wrapped__()
