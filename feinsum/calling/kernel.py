@@ -108,7 +108,7 @@ def recorded_kernel(
     except BuildError:
         if options.on_miss == "raise":
             raise
-        logger.exception("the retrieved kernel is passed over")
+        logger.exception("the retrieved kernel was skipped")
         return None
 
 

@@ -104,7 +104,7 @@ def predicted_kernel(
         except FeinsumError as error:
             logger.warning("predicted recipe %s was skipped: %s", one.spec, error)
         except Exception:  # no recipe may break a call
-            logger.exception("predicted recipe %s is passed over", one.spec)
+            logger.exception("predicted recipe %s was skipped", one.spec)
         else:
             near = (x for x in found[k + 1 :] if x.seconds <= DOUBT * one.seconds)
             return kernel, [x.spec for x in near]

@@ -326,7 +326,7 @@ def test_a_gpu_without_tensor_cores_is_told(monkeypatch):
     unit = generated(ALL["matrix product"]).apply(
         spec_of(GPU_MMA, "matrix product", {})
     )
-    with pytest.raises(BuildError, match="sm_80 or newer, the device is of sm_70"):
+    with pytest.raises(BuildError, match="sm_80 or newer, the device has sm_70"):
         compile_kernel(unit, open_device("cuda"))
 
 

@@ -1,10 +1,10 @@
 """Calls of arrays on a CUDA GPU, from any library.
 
-They come and go by DLPack, without copies, on the stream that CuPy has as its current
-one; DLPack makes that wait for the stream of the array. Afterwards torch's stream waits
-for that one, since torch may reuse the memory of operands. Of other libraries nobody
-tells the stream, so the host waits. Calls of torch's tensors run on torch's own stream,
-by their addresses, where torch itself or prepared launches compute the result.
+DLPack passes arrays without copies, and makes CuPy's current stream, on which calls
+run, wait for the stream of the array. Afterwards torch's stream waits for CuPy's, since
+torch may reuse the memory of operands. The streams of other libraries are not known, so
+the host waits. Calls of torch's tensors run on torch's own stream, by their addresses,
+where torch itself or prepared launches compute the result.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from feinsum.targets.cuda.session import Session
 __all__ = ["call_on_gpu"]
 
 LIBRARIES = {"torch": "torch", "jaxlib": "jax.dlpack"}
-"""By the first word of the module of an array's type: what takes results over."""
+"""The module that imports results, by the first word of the module of an array's type.
+"""
 IMMUTABLE = "jaxlib"
 
 
@@ -134,8 +135,8 @@ def _of_tensors(
 def _hand_back(given: Sequence[Any], stream: Any, session: Session) -> None:
     """Let the libraries of the arrays wait for what was launched on a stream.
 
-    They may use the memory of the arrays for something else, as soon as these are
-    freed; of the array for the result, they may read it.
+    They may reuse the memory of an operand once it is freed, and read the array for the
+    result.
     """
     words = {_word(array) for array in given} - {"cupy"}
     if words == {"torch"}:
@@ -183,12 +184,12 @@ def _ordinal(operands: Sequence[Any]) -> int:
         if not is_cuda_array(operand):
             raise MeasurementError(
                 f"operand {position} is a {type(operand).__name__} that is not on a "
-                "GPU of CUDA, among others that are; give arrays of one device"
+                "CUDA GPU, unlike others; give arrays on one device"
             )
         places.append(int(operand.__dlpack_device__()[1]))
     if len(set(places)) > 1:
         raise MeasurementError(
-            f"the operands are on the GPUs {places}; give arrays of one device"
+            f"the operands are on the GPUs {places}; give arrays on one device"
         )
     return places[0]
 
@@ -207,5 +208,5 @@ def _as_given(result: Any, operand: Any) -> Any:
     name = LIBRARIES.get(_word(operand))
     if name is None:
         return result
-    with CudaErrors("{} cannot take a result of {} over", name, result.dtype):
+    with CudaErrors("{} cannot import a result of {}", name, result.dtype):
         return importlib.import_module(name).from_dlpack(result)

@@ -111,7 +111,7 @@ class AmortizedCall:
         except FeinsumError as error:
             logger.warning("could not record what calls found: %s", error)
         except Exception:  # no fact may break a call
-            logger.exception("what calls found is not recorded")
+            logger.exception("could not record what calls found")
 
     def _next_step_s(self) -> float:
         """Estimated time of the next step; infinite if there is none."""
@@ -135,7 +135,7 @@ class AmortizedCall:
         except FeinsumError as error:
             logger.warning("predicted recipe %s was skipped: %s", spec, error)
         except Exception:  # no recipe may break a call
-            logger.exception("predicted recipe %s is passed over", spec)
+            logger.exception("predicted recipe %s was skipped", spec)
         else:
             if median(theirs) < BETTER * median(ours):
                 self.call = rival

@@ -67,7 +67,7 @@ class DeviceArray:
 
 
 def check_launch(launch: CudaLaunch, capability: int) -> None:
-    """Refuse what the device has no instructions, or no room, for.
+    """Refuse a launch for which the device lacks instructions or shared memory.
 
     Raises:
         BuildError: naming the figure.
@@ -75,7 +75,7 @@ def check_launch(launch: CudaLaunch, capability: int) -> None:
     if capability < launch.least_capability:
         raise BuildError(
             f"{launch.name!r} uses tensor cores of sm_{launch.least_capability} or "
-            f"newer, the device is of sm_{capability}; take another family, such as "
+            f"newer, the device has sm_{capability}; use another family, such as "
             "gpu_product"
         )
     has = multiprocessor_of(capability)
@@ -83,7 +83,7 @@ def check_launch(launch: CudaLaunch, capability: int) -> None:
     if n_bytes > has.group_shared_bytes:
         raise BuildError(
             f"a work-group of {launch.name!r} takes {n_bytes} bytes of shared memory; "
-            f"sm_{capability} has {has.group_shared_bytes}; take smaller tiles"
+            f"sm_{capability} has {has.group_shared_bytes}; use smaller tiles"
         )
     if launch.n_threads is not None and launch.n_threads > MOST_THREADS:
         raise BuildError(
@@ -151,7 +151,7 @@ class CudaBuilt:
         return tuple(figures_of(self.binary.log, x.name) for x in self.code.launches)
 
     def check_figures(self) -> None:
-        """Refuse what spills too much or does not fit; PTX has no figures.
+        """Refuse kernels that spill too much or do not fit; PTX has no figures.
 
         Raises:
             BuildError: naming the figures.
@@ -164,7 +164,7 @@ class CudaBuilt:
             checked_occupancy(launch.name, *given)
 
     def run(self, arguments: Mapping[str, Any], timer: Timer) -> float:
-        """By events, or by the wall clock around launch and end."""
+        """Seconds by events, or by the wall clock from the launch to the end."""
         session = self.opened.session
         launch = self.launcher(arguments)
         if cache_state() == "flushed":

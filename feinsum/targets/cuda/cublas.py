@@ -27,7 +27,7 @@ def load_cublas() -> Any:
     except ImportError as error:
         raise MeasurementError(
             f"cuBLAS cannot be loaded ({first_lines(str(error))}); install the CUDA "
-            "toolkit or nvidia-cublas, or take another recipe than gpu_matrices"
+            "toolkit or nvidia-cublas, or use a recipe other than gpu_matrices"
         ) from error
 
 

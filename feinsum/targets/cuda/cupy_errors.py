@@ -29,12 +29,14 @@ def load_cupy() -> Any:
 
 
 class CudaErrors:
-    """Turns every error of CuPy or torch in the body into a ``kind``.
+    """Turns errors of CuPy and torch in its body into those of feinsum.
 
-    Those after which the GPU is lost to the process become a ``DeviceLostError``.
+    If the process can no longer use the GPU, that is a ``DeviceLostError``.
 
     Args:
-        what: failed; a format of the given parts, which is filled in when it did.
+        what: what failed, a format string; it is filled in only then.
+        parts: for the format.
+        kind: of the error, unless the GPU is lost.
     """
 
     __slots__ = ("kind", "parts", "what")
@@ -54,7 +56,7 @@ class CudaErrors:
             self.explain(error)
 
     def explain(self, error: BaseException) -> None:
-        """Raise the error that a user understands, if this one is of a library."""
+        """Raise feinsum's error for one of a library; return for any other."""
         if isinstance(error, MeasurementError):
             return
         what = self.what.format(*self.parts)
@@ -67,7 +69,7 @@ class CudaErrors:
 
 
 def explained(said: str) -> str:
-    """The meaning of a CUDA error for the user.
+    """A CUDA error in words, with what to do about it.
 
     >>> explained("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access")[:44]
     'the kernel accessed memory that is not its o'
@@ -79,7 +81,7 @@ def explained(said: str) -> str:
 
 
 def is_lasting(said: str) -> bool:
-    """Whether every later use of the GPU by this process fails as well.
+    """Whether this process can no longer use the GPU after an error.
 
     Source: NVIDIA, CUDA Runtime API, "Data types used by CUDA Runtime", ``cudaError``.
 
@@ -94,7 +96,7 @@ def is_lasting(said: str) -> bool:
 
 
 def _name(said: str) -> str:
-    """Of an error, spelled alike for the driver, the runtime and torch.
+    """The name of an error, spelled alike for the driver, the runtime and torch.
 
     >>> _name("CUDA_ERROR_LAUNCH_FAILED: why"), _name("cudaErrorLaunchFailure: why")
     ('cudaerrorlaunchfailed', 'cudaerrorlaunchfailure')
@@ -106,7 +108,7 @@ def _name(said: str) -> str:
 
 
 ILLEGAL = "the kernel accessed memory that is not its own"
-LOST = "the GPU gives nothing more to this process; start another one"
+LOST = "this process can no longer use the GPU; start another one"
 
 _LASTING = (
     "illegaladdress",
@@ -137,7 +139,7 @@ _MEANINGS = {
     "ecc": "the memory of the GPU has an error that its ECC could not correct; "
     "measure again, and replace the GPU if this comes back",
     "launchoutofresources": "the GPU lacks registers or shared memory for a "
-    "work-group; take a smaller one",
+    "work-group; use a smaller one",
     "invalidimage": "the cubin is of another compute capability; clear the cache",
     "launchtimeout": "the kernel ran into the time limit of a GPU with a display",
 }

@@ -286,7 +286,7 @@ class CupySession:
 
     def free_bytes(self) -> int:
         cupy = load_cupy()
-        with CudaErrors("the memory cannot be asked for"), self.device:
+        with CudaErrors("the free memory cannot be read"), self.device:
             free, total = cupy.cuda.runtime.memGetInfo()
             pool = cupy.get_default_memory_pool()
             if cupy.cuda.get_allocator() != pool.malloc:
@@ -297,7 +297,7 @@ class CupySession:
     def adopted(self, array: Any) -> tuple[Any, Any]:
         """On CuPy's current stream: DLPack makes it wait for the array's own."""
         cupy = load_cupy()
-        with CudaErrors("an array cannot be taken over"), self.device:
+        with CudaErrors("an array cannot be imported"), self.device:
             stream = cupy.cuda.get_current_stream()
             if isinstance(array, cupy.ndarray):
                 return array, stream
@@ -306,6 +306,6 @@ class CupySession:
             except (BufferError, RuntimeError, TypeError) as error:
                 kind = DeviceLostError if is_lasting(str(error)) else MeasurementError
                 raise kind(
-                    f"a {type(array).__name__} cannot be taken over by DLPack: "
+                    f"a {type(array).__name__} cannot be imported by DLPack: "
                     f"{explained(str(error))}"
                 ) from error

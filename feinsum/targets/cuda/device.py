@@ -134,7 +134,7 @@ class CudaDevice:
         return CudaProgram.of(self.session, self.compiled, source, name)
 
     def flush(self) -> None:
-        """Fill the cache with something else."""
+        """Fill the cache with other data."""
         if not self._flusher:
             n_bytes = 2 * max(self.facts.cache_bytes, 1 << 20)
             flat = self.session.allocate(n_bytes, np.dtype(np.uint8))
@@ -143,7 +143,7 @@ class CudaDevice:
 
 
 class Cuda:
-    """All that the driver finds; see :class:`feinsum.targets.protocol.Target`."""
+    """The target ``cuda``; see :class:`feinsum.targets.protocol.Target`."""
 
     name = "cuda"
     install_hint = INSTALL_HINT
@@ -172,7 +172,7 @@ class Cuda:
         for facts in driver.gpus():
             if describe(facts) == device:
                 return _opened(driver, facts)
-        raise DeviceUnavailableError(f"{device} is not there; {INSTALL_HINT}")
+        raise DeviceUnavailableError(f"{device} was not found; {INSTALL_HINT}")
 
     def open_ordinal(self, ordinal: int) -> CudaDevice:
         """The GPU of a number, as other libraries count them.

@@ -18,10 +18,10 @@ from feinsum.targets.cuda.session import Session
 __all__ = ["CupyDriver", "Driver", "GpuFacts", "find_driver"]
 
 LEAST_DRIVER = 12000
-"""The version of CUDA that a driver must know, as it tells it: 12.0."""
+"""The least version of CUDA that a driver must support, in its own notation: 12.0."""
 
 CLOCK_RATE = 13
-"""``cudaDevAttrClockRate``; the properties of CUDA 13 have it no more."""
+"""``cudaDevAttrClockRate``; the properties lack it since CUDA 13."""
 
 NO_DEVICE = 100
 """``CUDA_ERROR_NO_DEVICE``."""
@@ -33,11 +33,11 @@ class GpuFacts:
 
     Attributes:
         capability: major and minor number.
-        clock_khz: of the multiprocessors, the highest.
+        clock_khz: the highest of the multiprocessors.
         memory_bytes: of the global memory.
         cache_bytes: of the second-level cache.
         slot: the place on the bus.
-        driver: the version of CUDA that the driver knows, such as ``12.4``.
+        driver: the version of CUDA that the driver supports, such as ``12.4``.
     """
 
     ordinal: int
@@ -60,7 +60,7 @@ class Driver(Protocol):
 
 
 def check_driver(load: Callable[[str], Any] = ctypes.CDLL) -> None:
-    """Refuse what CuPy could not work with, by name.
+    """Refuse drivers that CuPy cannot work with.
 
     Raises:
         DeviceUnavailableError: if there is no driver, no GPU, or the driver is older
@@ -70,24 +70,25 @@ def check_driver(load: Callable[[str], Any] = ctypes.CDLL) -> None:
         library = load("libcuda.so.1")
     except OSError as error:
         raise DeviceUnavailableError(
-            "there is no driver of NVIDIA (libcuda.so.1); install one, or take another "
+            "NVIDIA's driver (libcuda.so.1) was not found; install it, or use another "
             "device"
         ) from error
     code = library.cuInit(0)
     if code == NO_DEVICE:
         raise DeviceUnavailableError(
-            "the driver of NVIDIA finds no GPU; in a container, give it one"
+            "NVIDIA's driver finds no GPU; a container has to be given one, such as by "
+            "docker run --gpus all"
         )
     if code:
         raise DeviceUnavailableError(
-            f"the driver of NVIDIA does not start (error {code}); run nvidia-smi"
+            f"NVIDIA's driver does not start (error {code}); run nvidia-smi"
         )
     version = ctypes.c_int()
     library.cuDriverGetVersion(ctypes.byref(version))
     if version.value < LEAST_DRIVER:
         raise DeviceUnavailableError(
-            f"the driver of NVIDIA knows CUDA {_dotted(version.value)}, expected "
-            f"{_dotted(LEAST_DRIVER)} or newer; install a newer driver"
+            f"NVIDIA's driver supports CUDA {_dotted(version.value)}; expected "
+            f"{_dotted(LEAST_DRIVER)} or newer: update the driver"
         )
 
 
@@ -99,7 +100,7 @@ class CupyDriver:
     """GPUs by way of CuPy; see :class:`Driver`."""
 
     def gpus(self) -> tuple[GpuFacts, ...]:
-        """Those that there are.
+        """All GPUs, in the order of the driver.
 
         Raises:
             DeviceUnavailableError: saying what is missing.

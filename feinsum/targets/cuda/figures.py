@@ -137,7 +137,7 @@ def multiprocessor_of(capability: int) -> Multiprocessor:
 def occupancy(
     figures: KernelFigures, n_threads: int, capability: int, dynamic_bytes: int = 0
 ) -> float:
-    """The part of a multiprocessor's work-items that are there at once.
+    """The resident part of the work-items that a multiprocessor can hold.
 
     It is 0 if not even one work-group fits.
 
@@ -180,6 +180,6 @@ def checked_occupancy(
     if figures.spill_bytes > MOST_SPILLED or not at_once:
         raise BuildError(
             f"{what} spills {figures.spill_bytes} bytes of a work-item, its occupancy "
-            f"is {at_once}"
+            f"is {at_once}; expected at most {MOST_SPILLED} bytes, and more than 0"
         )
     return at_once

@@ -156,7 +156,7 @@ def test_arrays_that_cannot_be_written_are_refused(torch, jax):
 def test_tensors_with_a_gradient_are_refused(torch):
     """Nothing here computes one; the message is torch's."""
     a = Tensor(np.ones(3), requires_grad=True)
-    said = "a Tensor cannot be taken over by DLPack: Can't export .* require gradient"
+    said = "a Tensor cannot be imported by DLPack: Can't export .* require gradient"
     with pytest.raises(MeasurementError, match=said):
         feinsum.call_einsum("i->i", a)
     with pytest.raises(MeasurementError, match=said):
@@ -199,7 +199,7 @@ def without_strides(stream=None):
 def test_results_that_a_library_does_not_take_are_explained(torch, monkeypatch):
     """With its dtype, and the library's words."""
     monkeypatch.setattr(torch, "from_dlpack", lambda _: without_strides())
-    said = "torch cannot take a result of float64 over: sparse tensors have"
+    said = "torch cannot import a result of float64: sparse tensors have"
     with pytest.raises(MeasurementError, match=said):
         feinsum.call_einsum("ij->ji", on_torch(np.ones((2, 3))), **kept_calls())
 

@@ -160,7 +160,7 @@ def _raise(error):
 @pytest.mark.parametrize(
     ("fault", "is_late", "said"),
     [
-        (TOO_MANY, False, "failed to start: .* take a smaller one"),
+        (TOO_MANY, False, "failed to start: .* use a smaller one"),
         (ILLEGAL, True, "failed to run: .* memory that is not its own"),
     ],
 )

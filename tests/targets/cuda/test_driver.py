@@ -45,10 +45,10 @@ def missing(_name):
 @pytest.mark.parametrize(
     ("load", "said"),
     [
-        (missing, "no driver of NVIDIA"),
+        (missing, "NVIDIA.s driver .* was not found"),
         (lambda _: Library(code=100), "finds no GPU"),
         (lambda _: Library(code=999), r"does not start \(error 999\)"),
-        (lambda _: Library(version=11080), r"knows CUDA 11\.8, expected 12\.0"),
+        (lambda _: Library(version=11080), r"supports CUDA 11\.8; expected 12\.0"),
     ],
 )
 def test_what_is_missing_is_named(load, said):
@@ -119,7 +119,7 @@ def test_a_machine_without_a_gpu_says_so():
         ("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access", "not its own"),
         ("cudaErrorIllegalAddress: an illegal memory access", "not its own"),
         ("CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error", "ECC could not"),
-        ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many", "take a smaller one"),
+        ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many", "use a smaller one"),
         ("CUDA_ERROR_OUT_OF_MEMORY: out of memory", "compute it in parts"),
         ("cudaErrorMemoryAllocation: out of memory", "compute it in parts"),
         ("CUBLAS_STATUS_ALLOC_FAILED", "compute it in parts"),
