@@ -17,6 +17,7 @@ from feinsum.calling.host.prepared import (
 from feinsum.calling.host.simple import simple_call
 from feinsum.calling.kernel import (
     OUTPUT,
+    CallKernel,
     recorded_kernel,
     sizes_that_matter,
     untransformed_kernel,
@@ -92,18 +93,16 @@ def host_call(
     into = IN_ORDER if target is None else output_layout(OUTPUT, target, dtype)
     if not opened.reads_in_place:
         layouts, into = dict.fromkeys(layouts, COPIED), COPIED
-    strides = strides_of({**layouts, OUTPUT: into})
     _check_room(reading, layouts, into if target is not None else COPIED)
-    sharing = (where, sizes_that_matter(reading.einsum, reading.sizes))
-    key = (reading.einsum, tuple(sorted(strides.items())), sharing)
+    einsum, sizes = reading.einsum, reading.sizes
+    strides = strides_of({**layouts, OUTPUT: into})
+    sharing = (where, sizes_that_matter(einsum, sizes))
+    key = (einsum, tuple(sorted(strides.items())), sharing)
     kernel = None
     # otherwise simple_call tunes the simplified einsum, whose facts more calls share
     if not (opened.reads_in_place and options.effort in MEASURING):
         kernel = cached_kernel(
-            key,
-            lambda: recorded_kernel(
-                reading.einsum, reading.sizes, strides, opened, options
-            ),
+            key, lambda: recorded_kernel(einsum, sizes, strides, opened, options)
         )
     if kernel is None and opened.reads_in_place:
         kernels = SharedKernels(sharing)
@@ -113,12 +112,22 @@ def host_call(
     if kernel is None:
         kernel = cached_kernel(
             # the path depends on sizes, which are not in the einsum of the key
-            ("untransformed", untransformed_path(reading.einsum, reading.sizes), *key),
-            lambda: untransformed_kernel(
-                reading.einsum, reading.sizes, strides, opened
-            ),
+            ("untransformed", untransformed_path(einsum, sizes), *key),
+            lambda: untransformed_kernel(einsum, sizes, strides, opened),
         )
         assert kernel is not None
+    return _with_kernel(reading, kernel, layouts, into, options)
+
+
+def _with_kernel(
+    reading: Reading,
+    kernel: CallKernel,
+    layouts: Mapping[str, ArgumentLayout],
+    into: ArgumentLayout,
+    options: CallOptions,
+) -> PreparedCall:
+    """A call with a kernel of the einsum as it was given."""
+    dtype = reading.work_dtype
     takes = (
         (x.position, None if layouts[x.name].is_in_place else from_host(x, dtype))
         for x in reading.feeds

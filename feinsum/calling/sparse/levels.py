@@ -7,7 +7,7 @@ decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import inf
 from typing import Any
 
@@ -66,18 +66,13 @@ def in_levels(
     """
     if not isinstance(operand, COO):
         _check_alike(operand)
-    usual = tuple(range(len(operand.shape if isinstance(operand, COO)
-                            else operand[0].shape)))  # fmt: skip
+    shape = operand.shape if isinstance(operand, COO) else operand[0].shape
+    usual = tuple(range(len(shape)))
     network = network_of(usual)
     alike = tuple((np.shape(a), np.result_type(a).str) for k, a in enumerate(arrays)
                   if k != network.sparse)  # fmt: skip
     where = name_of(options.database), options.policy, options.effort
-    known = (
-        (operand.shape, operand.nnz)
-        if isinstance(operand, COO)
-        else tuple((tree.shape, tree.axes, tree.profile) for tree in operand)
-    )
-    key = ("levels", network, alike, known, where)
+    key = ("levels", network, alike, _size_of(operand), where)
 
     def choose() -> Axes:
         if not isinstance(operand, COO):
@@ -94,6 +89,13 @@ def in_levels(
     if isinstance(operand, COO):
         return tree_of_coordinates(operand, axes)
     return next(tree for tree in operand if tree.axes == axes)
+
+
+def _size_of(operand: COO | Trees) -> Hashable:
+    """What the order depends on, as far as it is known before trees are made."""
+    if isinstance(operand, COO):
+        return operand.shape, operand.nnz
+    return tuple((tree.shape, tree.axes, tree.profile) for tree in operand)
 
 
 def _check_alike(trees: Trees) -> None:
