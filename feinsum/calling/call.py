@@ -171,10 +171,10 @@ def _called(
     out: Any,
     gpu_key: Hashable | None,
 ) -> Any:
-    """A call of whatever operands, and of whatever result.
+    """A call with any operands and any ``out``.
 
     Args:
-        gpu_key: under which a call on a GPU is kept.
+        gpu_key: the key of calls on a GPU.
     """
     if any(type(x) is not np.ndarray and is_cuda_array(x) for x in operands):
         from feinsum.calling.gpu.call import call_on_gpu  # loads Loopy, for a second
@@ -196,7 +196,7 @@ def _called_sparse(
     options: CallOptions,
     out: Any,
 ) -> Any:
-    """A call of a sparse operand, and of whatever result."""
+    """A call with a sparse operand and any ``out``."""
     from feinsum.calling.sparse.call import call_sparse
 
     if out is not None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["is_cuda_array", "is_device_array", "resolved"]
+__all__ = ["ALIGNMENT", "is_cuda_array", "is_device_array", "resolved"]
 
 CUDA = 2
 """``kDLCUDA`` of DLPack."""
+
+ALIGNMENT = 16
+"""Of arrays on a GPU in bytes, as kernels expect it: the most that one instruction
+moves. What is aligned to less is copied.
+"""
 
 
 def is_cuda_array(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""How a call of arrays on a GPU is made: of contenders, the one that proves faster."""
+"""How a call on a GPU is built: contenders are timed, and the fastest is kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from feinsum.calling.gpu.prepared import (
     ViewCall,
     ZerosCall,
     blas_dtype,
-    in_letters,
     result_bytes,
     shaped,
 )
@@ -135,8 +134,8 @@ class _Contender(NamedTuple):
     """A way to compute an einsum.
 
     Attributes:
-        kind: a word for it.
-        seconds: as predicted.
+        kind: names it in messages.
+        seconds: the predicted time.
         make: None if it does not work.
         is_proven: whether it is timed whatever is predicted.
     """
@@ -166,7 +165,7 @@ def build(reading: Reading, site: Site) -> GpuCall:
     limit = PLAUSIBLE * min((x.seconds for x in found if not x.is_proven), default=0.0)
     made = [_made(one) for one in found if one.is_proven or one.seconds <= limit]
     calls = [flattened(x, opened, site.arrays) for x in made if x is not None]
-    return _fastest(calls or [_some(library_call(reading, opened), reading)], site)
+    return _fastest(calls or [_required(library_call(reading, opened), reading)], site)
 
 
 def _made(one: _Contender) -> GpuCall | None:
@@ -181,7 +180,7 @@ def _made(one: _Contender) -> GpuCall | None:
 
 
 def _contenders(reading: Reading, site: Site) -> Iterator[_Contender]:
-    """All that may compute an einsum."""
+    """The ways to compute an einsum."""
     problem = _contraction(reading, site)
     if len(problem.terms) == 2 and reading.work_dtype.kind in "fc":
         yield from _products(reading, site, problem)
@@ -291,11 +290,13 @@ def library_call(reading: Reading, opened: CudaDevice) -> LibraryCall | None:
     return LibraryCall(reading, opened) if is_needed else None
 
 
-def _some(library: GpuCall | None, reading: Reading) -> GpuCall:
+def _required(library: GpuCall | None, reading: Reading) -> GpuCall:
+    """The call of a library, where there is no other one."""
     if library is None:
         raise BuildError(
-            f"nothing computes {reading.einsum.subscripts} on a GPU: libraries take "
-            f"{len(LETTERS)} indices, and no family for GPUs fits"
+            f"nothing computes {reading.einsum.subscripts} on a GPU: libraries take at "
+            f"most {len(LETTERS)} indices, and no family for GPUs fits; copy the "
+            "operands to the host"
         )
     return library
 
@@ -345,7 +346,7 @@ def _added(reading: Reading, site: Site, product: Product) -> GpuCall | None:
 
 def _copy(term: IndexList, order: IndexList, array: Any, site: Site) -> GpuCall:
     """How an array is copied with its indices in another order."""
-    reading = read(in_letters([term], order), [array], (0,))
+    reading = read(_in_words([term], order), [array], (0,))
     here = site.part(array)
     calls: list[GpuCall | None] = [CopyCall(reading, site.opened)]
     is_packed = array.ndim > 1 and site.opened.session.is_packed(array)
@@ -364,7 +365,7 @@ def _steps(reading: Reading, site: Site, plan: Plan) -> StepsCall:
         chosen = [values[k] for k in taken]
         values = [value for k, value in enumerate(values) if k not in taken]
         arrays = [array for _, array in chosen]
-        text = in_letters([term for term, _ in chosen], output)
+        text = _in_words([term for term, _ in chosen], output)
         given = read(text, arrays, first_uses(arrays))
         # the plan counts on C order for all results but the last
         is_exact = site.is_exact or bool(values)
@@ -372,6 +373,11 @@ def _steps(reading: Reading, site: Site, plan: Plan) -> StepsCall:
         steps.append((taken, call))
         values.append((output, call(arrays, site.stream)))
     return StepsCall(reading, site.opened, tuple(steps))
+
+
+def _in_words(terms: Sequence[IndexList], output: IndexList) -> str:
+    """The notation of any number of indices, by their names."""
+    return f"{', '.join(map(' '.join, terms))} -> {' '.join(output)}"
 
 
 def _kernels(reading: Reading, site: Site) -> Iterator[_Contender]:

@@ -1,4 +1,4 @@
-"""Calls on a GPU that were made already."""
+"""The cache of calls on a GPU."""
 
 from __future__ import annotations
 

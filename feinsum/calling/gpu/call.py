@@ -113,7 +113,7 @@ def _called(
         if kept.made is not None:
             keep_ready(key, Ready(kept.made, session))
         return result
-    if _word(operands[0]) == IMMUTABLE:  # whose arrays are packed
+    if _library(operands[0]) == IMMUTABLE:  # whose arrays are packed
         result = session.packed(result)
     _hand_back(operands, stream, session)
     return _as_given(result, operands[0])
@@ -138,11 +138,11 @@ def _hand_back(given: Sequence[Any], stream: Any, session: Session) -> None:
     They may reuse the memory of an operand once it is freed, and read the array for the
     result.
     """
-    words = {_word(array) for array in given} - {"cupy"}
-    if words == {"torch"}:
+    libraries = {_library(array) for array in given} - {"cupy"}
+    if libraries == {"torch"}:
         torch = sys.modules["torch"]
         session.wait(session.stream_at(torch.cuda.current_stream().cuda_stream), stream)
-    elif words:
+    elif libraries:
         session.synchronize(stream)
 
 
@@ -160,7 +160,7 @@ def _write(
         InvalidEinsumError: if that does not fit.
         MeasurementError: if it is elsewhere, or cannot be written.
     """
-    if _word(out) == IMMUTABLE:
+    if _library(out) == IMMUTABLE:
         raise MeasurementError("out is an array of JAX, which cannot be written")
     if resolved(out) is not out:
         raise MeasurementError("out is negated or conjugated; give a plain tensor")
@@ -194,18 +194,18 @@ def _ordinal(operands: Sequence[Any]) -> int:
     return places[0]
 
 
-def _word(array: Any) -> str:
-    """The library of an array."""
+def _library(array: Any) -> str:
+    """The first word of the module of an array's type."""
     return type(array).__module__.partition(".")[0]
 
 
-def _are_of(operands: Sequence[Any], word: str) -> bool:
-    return all(_word(operand) == word for operand in operands)
+def _are_of(operands: Sequence[Any], library: str) -> bool:
+    return all(_library(operand) == library for operand in operands)
 
 
 def _as_given(result: Any, operand: Any) -> Any:
     """The result as an array of the operand's library."""
-    name = LIBRARIES.get(_word(operand))
+    name = LIBRARIES.get(_library(operand))
     if name is None:
         return result
     with CudaErrors("{} cannot import a result of {}", name, result.dtype):

@@ -29,7 +29,6 @@ __all__ = [
     "ViewCall",
     "ZerosCall",
     "blas_dtype",
-    "in_letters",
     "result_bytes",
     "shaped",
 ]
@@ -147,12 +146,12 @@ class CopyCall(ViewCall):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LibraryCall(_Prepared):
-    """The libraries of the vendor compute everything."""
+    """The vendor's libraries compute everything."""
 
     @cached_property
     def text(self) -> str:
         """The notation in letters, with a term for each operand of the einsum."""
-        return in_letters(self.reading.einsum.inputs, self.reading.einsum.output)
+        return _in_letters(self.reading.einsum.inputs, self.reading.einsum.output)
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
         inputs = self.prepare(arrays)
@@ -296,10 +295,10 @@ class StepsCall(_Prepared):
         return self.finish(values[0])
 
 
-def in_letters(terms: Sequence[IndexList], output: IndexList) -> str:
+def _in_letters(terms: Sequence[IndexList], output: IndexList) -> str:
     """The notation of a few indices, whatever their names.
 
-    >>> in_letters([("row", "x"), ("x",)], ("row",))
+    >>> _in_letters([("row", "x"), ("x",)], ("row",))
     'ab,b->a'
     """
     indices = dict.fromkeys(i for term in terms for i in term)

@@ -1,4 +1,4 @@
-"""Repeated calls of arrays on a GPU: from keys that cost little to calls at hand."""
+"""Repeated calls of arrays on a GPU, by keys that are quick to compute."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from feinsum.calling.kernel_cache import CACHE_BOUND, Calls
 from feinsum.calling.place import name_of
 from feinsum.calling.reading import first_uses
 from feinsum.memory import remembered
+from feinsum.targets.arrays import ALIGNMENT
 from feinsum.variables import EFFORT_VARIABLE
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ __all__ = [
     "quick_key",
     "ready_result",
 ]
-
-ALIGNMENT = 16
-"""In bytes; kernels read arrays that are aligned to less by way of a copy."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class ReadyForTensors:
 
 
 def _explain(error: RuntimeError, call: FlatCall) -> None:
-    """Raise the error that a user understands, of memory that torch does not have."""
+    """Raise an error of feinsum if torch is out of memory."""
     from feinsum.targets.cuda.cupy_errors import CudaErrors  # loads Loopy, for a second
 
     what = "a result of {} entries of {} with {} bytes of intermediate results"
@@ -82,7 +80,7 @@ def _explain(error: RuntimeError, call: FlatCall) -> None:
 
 
 def form_of_tensor(tensor: Any) -> Hashable:
-    """All that a call depends on, of a tensor of torch."""
+    """The properties of a tensor of torch on which a call depends."""
     return (
         tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(),
         tensor.data_ptr() % ALIGNMENT,
@@ -94,7 +92,7 @@ def form_of_tensor(tensor: Any) -> Hashable:
 def quick_key(
     subscripts: str, operands: Sequence[Any], n_objects: int, *options: Any
 ) -> Hashable | None:
-    """All that decides which call is made; None if none is kept for such operands.
+    """The key of a call; None if no calls of such operands are kept.
 
     Args:
         n_objects: how many of the operands differ.
@@ -122,7 +120,7 @@ def quick_key(
 
 
 def ready_result(key: Hashable | None, operands: Sequence[Any]) -> Any:
-    """The result on the caller's stream; None if no call is at hand for this GPU."""
+    """The result on the caller's stream; None if no call is ready for this GPU."""
     ready: Ready | ReadyForTensors | None = remembered(Calls).ready.get(key)
     return None if ready is None else ready.run(operands)
 
@@ -136,5 +134,5 @@ def keep_ready(key: Hashable | None, ready: Ready | ReadyForTensors) -> None:
 
 
 def know_form(kind: type, form: Callable[[Any], Hashable]) -> None:
-    """Say how to tell arrays of a type apart, without their entries."""
+    """Register how to tell apart arrays of a type."""
     remembered(Calls).forms[kind] = form

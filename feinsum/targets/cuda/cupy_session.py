@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from feinsum.errors import DeviceLostError, MeasurementError
+from feinsum.targets.arrays import ALIGNMENT
 from feinsum.targets.cuda.cublas import blas
 from feinsum.targets.cuda.cupy_errors import (
     CudaErrors,
@@ -26,11 +27,12 @@ from feinsum.targets.protocol import Array
 
 __all__ = ["CupySession"]
 
-ALIGNMENT = 16
-"""Of arrays in bytes, as kernels expect it: the most that one instruction moves."""
-
 MOST_SHARED_BYTES = 8
 """``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES``."""
+
+
+MOST_MODULES = 64
+"""Loaded binaries that are kept for further functions, and for being built again."""
 
 
 class _Foreign:
@@ -218,6 +220,8 @@ class CupySession:
             if module is None:
                 module = cupy.cuda.function.Module()
                 module.load(binary.image)
+                if len(self._modules) >= MOST_MODULES:
+                    self._modules.clear()  # functions keep their own
                 self._modules[binary.image] = module
             function = module.get_function(name)
             if shared_bytes:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import loopy as lp
@@ -166,7 +167,7 @@ class Cuda:
     def open(self, device: Device) -> CudaDevice:
         """One session per device and process; of equal ones the first."""
         driver = find_driver()
-        for known in _open_ones(driver).values():
+        for known in [*_open_ones(driver).values()]:  # other threads may open more
             if known.device == device:
                 return known
         for facts in driver.gpus():
@@ -205,6 +206,7 @@ CUDA = Cuda()
 
 _OPEN: dict[tuple[int, Driver], dict[int, CudaDevice]] = {}
 """By process, since a context does not survive a fork, and driver; then by ordinal."""
+_OPENING = Lock()
 
 
 def _open_ones(driver: Driver) -> dict[int, CudaDevice]:
@@ -213,10 +215,11 @@ def _open_ones(driver: Driver) -> dict[int, CudaDevice]:
 
 def _opened(driver: Driver, facts: GpuFacts) -> CudaDevice:
     known = _open_ones(driver)
-    if facts.ordinal not in known:
-        session = driver.open(facts.ordinal)
-        known[facts.ordinal] = CudaDevice(describe(facts), facts, session)
-    return known[facts.ordinal]
+    with _OPENING:
+        if facts.ordinal not in known:
+            session = driver.open(facts.ordinal)
+            known[facts.ordinal] = CudaDevice(describe(facts), facts, session)
+        return known[facts.ordinal]
 
 
 def describe(facts: GpuFacts) -> Device:

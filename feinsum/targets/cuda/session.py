@@ -1,4 +1,4 @@
-"""What the target does with an open GPU."""
+"""The operations of the target on an open GPU."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Session(Protocol):
         ...
 
     def form(self, array: Any) -> Hashable:
-        """All that a call depends on, of an array: not its entries."""
+        """The properties of an array on which a call depends."""
         ...
 
     def current_stream(self) -> Any:
@@ -79,7 +79,7 @@ class Session(Protocol):
         shared_bytes: int,
         values: Sequence[np.generic | None],
     ) -> Callable[[Sequence[int], Any], None]:
-        """A function of addresses and a stream that launches a kernel with little ado.
+        """A quick function of addresses and a stream that launches a kernel.
 
         This GPU has to be the current one.
 
@@ -151,5 +151,5 @@ class Session(Protocol):
         ...
 
     def adopted(self, array: Any) -> tuple[Any, Any]:
-        """An array of another library as one of this, and its stream: by DLPack."""
+        """An array of any library as one of CuPy, and the stream where it is ready."""
         ...

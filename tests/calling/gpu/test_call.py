@@ -146,6 +146,22 @@ def test_many_operands_are_multiplied_in_pairs(stand_in):
     assert np.allclose(call(subscripts, *arrays), np.einsum(subscripts, *arrays))
 
 
+def test_steps_may_have_more_indices_than_letters(stand_in, monkeypatch):
+    """Only libraries need a letter for each."""
+    monkeypatch.setattr(building, "_kernels", lambda *_: iter(()))
+    shapes = (3, 2, *27 * [1]), (2, *27 * [1], 4)
+    arrays = [RNG.random(shape) for shape in shapes]
+    one, two = ([f"{name}{k}" for k in range(27)] for name in "xy")
+    text = f"i j {' '.join(one)}, j {' '.join(two)} k -> i k"
+    given = [(shape, np.dtype(float)) for shape in shapes]
+    options = CallOptions(InMemoryStore(), effort="estimate")
+    site = Site(arrays, None, open_device("cuda"), options)
+    contenders = building._contenders(read_shapes(text, given, (0, 1)), site)
+    made = next(x for x in contenders if x.kind == "steps").make()
+    expected = arrays[0].reshape(3, 2) @ arrays[1].reshape(2, 4)
+    assert np.allclose(made(arrays, None), expected)
+
+
 def test_integers_are_summed_as_numpy_does(stand_in):
     """In the dtype of the result."""
     arrays = [np.arange(12, dtype=np.int32).reshape(3, 4), np.arange(4, dtype=np.int32)]

@@ -11,6 +11,7 @@ import pytest
 
 from feinsum.errors import DeviceLostError, MeasurementError
 from feinsum.measure import compile_kernel
+from feinsum.targets.cuda import cupy_session
 from feinsum.targets.devices import open_device
 from tests.targets.cuda.fake_driver import (
     CUDARuntimeError,
@@ -204,6 +205,14 @@ def test_memory_of_another_allocator_is_not_counted(session, fake_gpu):
     assert session.free_bytes() == fake_gpu.free
     fake_gpu.allocator = None
     assert session.free_bytes() > fake_gpu.free
+
+
+def test_few_binaries_are_kept(session, monkeypatch):
+    """They take memory of the GPU; functions keep theirs as long as they live."""
+    monkeypatch.setattr(cupy_session, "MOST_MODULES", 2)
+    for block in (1, 2, 4):
+        compile_kernel(doubled(block), open_device("cuda"))
+        assert 0 < len(session._modules) <= 2
 
 
 def test_arrays_are_taken_over_in_order(session):

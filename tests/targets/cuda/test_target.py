@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from threading import Barrier, BrokenBarrierError
 
 import loopy as lp
 import numpy as np
@@ -338,3 +341,18 @@ def test_libraries_that_are_no_compiler_of_ours_are_passed_over(monkeypatch):
     monkeypatch.setattr(nvrtc, "_places", lambda: ["libm.so.6", "no library"])
     with pytest.raises(DeviceUnavailableError, match="is not installed; pip install"):
         find_nvrtc.__wrapped__()
+
+
+def test_threads_share_one_session(stand_in, monkeypatch):
+    """Also if they open the GPU at the same time."""
+    both, opened = Barrier(2), StandInDriver.open
+
+    def open_slowly(*given):
+        with suppress(BrokenBarrierError):
+            both.wait(0.1)  # for a second one that opens
+        return opened(*given)
+
+    monkeypatch.setattr(StandInDriver, "open", open_slowly)
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(CUDA.open_ordinal, [0, 0])
+    assert one is other
