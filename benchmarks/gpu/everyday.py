@@ -82,7 +82,7 @@ def work(options: argparse.Namespace) -> None:
         sys.path.insert(0, str(Path(str(module.__file__)).parent))
     _time_alone(options.out)
     messages = _Messages()
-    logger = logging.getLogger("feinsum.calling.gpu.building")
+    logger = logging.getLogger("feinsum.calling.gpu.contenders")
     logger.setLevel(logging.DEBUG)
     logger.addHandler(messages)
     done = {line["name"] for line in report.read(options.out)}

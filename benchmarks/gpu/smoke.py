@@ -267,6 +267,33 @@ def _torch_stream() -> str:
     return ""
 
 
+@step("torch: integers")
+def _torch_integers() -> str:
+    library, host = torch_arrays(), np.arange(12, dtype=np.int32).reshape(3, 4)
+    for _ in range(3):
+        given = [library.put(host) for _ in range(2)]
+        found = feinsum.call_einsum("ij,kj->ik", *given, database=DATABASE)
+        check(library.get(found), host @ host.T)
+    return ""
+
+
+@step("cupy: memory that a stream still reads")
+def _memory_in_use() -> str:
+    """A call with arrays of numpy meanwhile, which needs memory of the same size."""
+    cupy = importlib.import_module("cupy")
+    (a,) = arrays_for([(3000, 3000)])
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        given = cupy.asarray(a)
+        called("ij->i", a, device=DEVICE)
+        for _ in range(5):
+            product = given @ given
+            found = product + (freed := given + 1.0)
+            del freed
+            check(called("ij->i", a, device=DEVICE), a.sum(1))
+            check(found.get(stream=stream), a @ a + a + 1.0)
+    return ""
+
+
 @step("out of memory")
 def _memory() -> str:
     cupy = importlib.import_module("cupy")

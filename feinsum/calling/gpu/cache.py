@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from feinsum.calling.gpu.building import Site, build, library_call, read, view_call
+from feinsum.calling.gpu.building import build, library_call, view_call
 from feinsum.calling.gpu.prepared import GpuCall, result_bytes
+from feinsum.calling.gpu.site import Site, read
 from feinsum.calling.kernel_cache import Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.reading import Reading, first_uses

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.calling.gpu.building import Site
 from feinsum.calling.gpu.cache import cached_calls
 from feinsum.calling.gpu.flat import FlatCall, least_bytes
 from feinsum.calling.gpu.prepared import GpuCall, LibraryCall
@@ -28,6 +27,7 @@ from feinsum.calling.gpu.quick import (
     keep_ready,
     know_form,
 )
+from feinsum.calling.gpu.site import Site
 from feinsum.calling.options import CallOptions
 from feinsum.errors import (
     DeviceUnavailableError,
@@ -160,6 +160,11 @@ def _write(
         InvalidEinsumError: if that does not fit.
         MeasurementError: if it is elsewhere, or cannot be written.
     """
+    if not is_cuda_array(out):
+        raise MeasurementError(
+            f"out is a {type(out).__name__} that is not on a CUDA GPU, unlike the "
+            "operands; give an array on their GPU"
+        )
     if _library(out) == IMMUTABLE:
         raise MeasurementError("out is an array of JAX, which cannot be written")
     if resolved(out) is not out:

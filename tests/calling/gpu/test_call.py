@@ -17,12 +17,12 @@ import pytest
 import feinsum
 from feinsum.calling import predicted
 from feinsum.calling.faults import is_faulty
-from feinsum.calling.gpu import building, cache
-from feinsum.calling.gpu.building import Site
+from feinsum.calling.gpu import building, cache, contenders, kernels
 from feinsum.calling.gpu.cache import cached_calls
 from feinsum.calling.gpu.flat import flattened
 from feinsum.calling.gpu.prepared import LibraryCall
 from feinsum.calling.gpu.quick import ReadyForTensors
+from feinsum.calling.gpu.site import Site
 from feinsum.calling.options import CallOptions
 from feinsum.calling.predicted import Problem, predicted_families, predicted_kernel
 from feinsum.calling.reading import read_shapes
@@ -103,13 +103,13 @@ def test_the_family_is_the_one_that_is_predicted(
 ):
     """The first that is right, and spills little."""
     made = []
-    predicted = building.predicted_kernel
+    predicted = kernels.predicted_kernel
 
     def seen(*given):
         made.append(predicted(*given))
         return made[-1]
 
-    monkeypatch.setattr(building, "predicted_kernel", seen)
+    monkeypatch.setattr(kernels, "predicted_kernel", seen)
     monkeypatch.setattr(building, "step_of", lambda *_, **__: (1.0, None))
     call(subscripts, *(RNG.random(shape).astype("float32") for shape in shapes))
     assert [found[0].spec.name for found in made] == [family]
@@ -121,10 +121,10 @@ def test_neighbours_write_neighbours(stand_in):
     """
     given = [((3, 20, 30), np.dtype(float)), ((3,), np.dtype(float))]
     reading = read_shapes("ijk,i->ijk", given, (0, 1))
-    merged = building._merged(reading)
+    merged = kernels._merged(reading)
     assert [str(n) for n in merged.einsum.output_shape] == ["3", "n0"]
     assert merged.sizes == {"n0": 600}
-    fixed = building._with_fixed_end(merged)
+    fixed = kernels._with_fixed_end(merged)
     assert fixed.einsum.output_shape == (3, 600)
     assert fixed.sizes == {}
 
@@ -148,7 +148,7 @@ def test_many_operands_are_multiplied_in_pairs(stand_in):
 
 def test_steps_may_have_more_indices_than_letters(stand_in, monkeypatch):
     """Only libraries need a letter for each."""
-    monkeypatch.setattr(building, "_kernels", lambda *_: iter(()))
+    monkeypatch.setattr(building, "kernel_contenders", lambda *_: iter(()))
     shapes = (3, 2, *27 * [1]), (2, *27 * [1], 4)
     arrays = [RNG.random(shape) for shape in shapes]
     one, two = ([f"{name}{k}" for k in range(27)] for name in "xy")
@@ -156,8 +156,8 @@ def test_steps_may_have_more_indices_than_letters(stand_in, monkeypatch):
     given = [(shape, np.dtype(float)) for shape in shapes]
     options = CallOptions(InMemoryStore(), effort="estimate")
     site = Site(arrays, None, open_device("cuda"), options)
-    contenders = building._contenders(read_shapes(text, given, (0, 1)), site)
-    made = next(x for x in contenders if x.kind == "steps").make()
+    found = building._contenders(read_shapes(text, given, (0, 1)), site)
+    made = next(x for x in found if x.kind == "steps").make()
     expected = arrays[0].reshape(3, 2) @ arrays[1].reshape(2, 4)
     assert np.allclose(made(arrays, None), expected)
 
@@ -181,7 +181,7 @@ def test_arrays_elsewhere_are_refused(stand_in):
         feinsum.call_einsum("i->i", OnGpu(np.ones(3), 7), database=store)
     with pytest.raises(DeviceUnavailableError, match="omit device="):
         call("i->i", np.ones(3), device="host")
-    with pytest.raises(MeasurementError, match="operand 1 is a ndarray that is not on"):
+    with pytest.raises(MeasurementError, match="out is a ndarray that is not on a"):
         call("i->i", np.ones(3), out=np.ones(3))
     with pytest.raises(InvalidEinsumError, match="out has shape"):
         call("i->i", np.ones(3), out=OnGpu(np.ones(4)))
@@ -222,7 +222,7 @@ def test_a_recorded_recipe_is_timed_against_the_library(
         (family,) = [some for some in every if some[0].spec.name == "gpu_product"]
         return predicted_kernel(problem, opened, found=family)[0]
 
-    monkeypatch.setattr(building, "recorded_kernel", recorded)
+    monkeypatch.setattr(kernels, "recorded_kernel", recorded)
 
     def timed(_self, run, _stream):
         session.launches.clear()
@@ -275,13 +275,15 @@ def test_einsum_writes_into_an_array_there(stand_in):
     options = {"database": InMemoryStore(), "effort": "estimate"}
     assert feinsum.einsum("ij,jk", OnGpu(a), OnGpu(b), out=out, **options) is out
     assert np.allclose(out.host, a @ b)
+    with pytest.raises(MeasurementError, match="out is a ndarray that is not on a"):
+        feinsum.einsum("ij,jk", OnGpu(a), OnGpu(b), out=np.ones((4, 5)), **options)
 
 
 def test_nothing_is_predicted_for_the_effort_that_takes_records_alone(
     stand_in, monkeypatch
 ):
     """Libraries compute what has none."""
-    monkeypatch.setattr(building, "predicted_families", None)
+    monkeypatch.setattr(kernels, "predicted_families", None)
     arrays = [RNG.random((3, 4)), RNG.random((4, 5)), RNG.random((5, 2))]
     result = call("ij,jk,kl->li", *arrays, effort="recorded")
     assert np.allclose(result, np.einsum("ij,jk,kl->li", *arrays))
@@ -295,8 +297,8 @@ def test_parts_of_a_call_need_no_record(stand_in, monkeypatch):
     def recorded(einsum, _sizes, _strides, _opened, options):
         asked.add((einsum.n_operands, options.on_miss))
 
-    monkeypatch.setattr(building, "recorded_kernel", recorded)
-    monkeypatch.setattr(building, "predicted_families", lambda *_: [])
+    monkeypatch.setattr(kernels, "recorded_kernel", recorded)
+    monkeypatch.setattr(kernels, "predicted_families", lambda *_: [])
     arrays = [RNG.random((3, 4)), RNG.random((4, 5)), RNG.random((5, 2))]
     call("ij,jk,kl->li", *arrays, on_miss="raise")
     assert (3, "raise") in asked
@@ -315,13 +317,13 @@ def test_recorded_kernels_are_shared_where_the_memory_does_not_decide(
         problem = Problem(einsum, sizes, strides, given={}, steps={})
         return predicted_kernel(problem, opened)[0]
 
-    monkeypatch.setattr(building, "recorded_kernel", recorded)
+    monkeypatch.setattr(kernels, "recorded_kernel", recorded)
     monkeypatch.setattr("feinsum.calling.kernel.all_have_room", lambda *_: has_room)
     opened, options, kept = open_device("cuda"), CallOptions(InMemoryStore()), []
     for n in (600, 700):
         reading = read_shapes("ij->i", [((n, 5), np.dtype(float))], (0,))
         site = Site([np.ones((n, 5))], None, opened, options)
-        kept += building._kernels(reading, site)
+        kept += kernels.kernel_contenders(reading, site)
     assert len(asked) == (1 if has_room else 2)
 
 
@@ -330,7 +332,7 @@ def test_a_way_with_an_intermediate_result_that_is_too_large_is_skipped(
 ):
     """One kernel computes what has no other way."""
     monkeypatch.setattr(building, "PLAUSIBLE", np.inf)
-    monkeypatch.setattr(building, "N_FAMILIES", 1)
+    monkeypatch.setattr(kernels, "N_FAMILIES", 1)
     monkeypatch.setattr("feinsum.calling.reading.einsum._MAX_ENTRIES", 30)
     arrays = [RNG.random((2, 9)) for _ in range(3)]
     result = call("ax,bx,cx->abc", *arrays)
@@ -447,7 +449,7 @@ def test_every_contender_computes_the_einsum(
     stand_in, monkeypatch, subscripts, shapes, dtype
 ):
     """Step by step, and with all launches prepared, where that is possible."""
-    monkeypatch.setattr(building, "N_FAMILIES", 1)
+    monkeypatch.setattr(kernels, "N_FAMILIES", 1)
     arrays = [RNG.random(shape).astype(dtype) for shape in shapes]
     given = [(shape, np.dtype(dtype)) for shape in shapes]
     reading = read_shapes(subscripts, given, tuple(range(len(shapes))))
@@ -565,10 +567,10 @@ def test_a_contender_that_costs_the_gpu_is_left_out_later(
     arrays, opened = [RNG.random((40, 300))], open_device("cuda")
     reading = read_shapes("ij->i", [(arrays[0].shape, arrays[0].dtype)], (0,))
     site = Site(arrays, None, opened, CallOptions(InMemoryStore(), effort="estimate"))
-    kernel = next(building._kernels(reading, site)).make()
+    kernel = next(kernels.kernel_contenders(reading, site)).make()
     monkeypatch.setattr(type(opened.session), "timed", lose_gpu)
     with pytest.raises(DeviceLostError):
-        building._seconds(flattened(kernel, opened, arrays), site)
+        contenders._seconds(flattened(kernel, opened, arrays), site)
     assert is_faulty(kernel.reading.einsum, kernel.kernel.spec, opened)
 
 
@@ -585,10 +587,10 @@ def test_all_kernels_of_a_contender_are_left_out_later(stand_in, monkeypatch, tm
     made = steps.make()
     monkeypatch.setattr(type(opened.session), "timed", lose_gpu)
     with pytest.raises(DeviceLostError):
-        building._seconds(flattened(made, opened, arrays), site)
-    kernels = [one.origin for _, one in made.steps]
-    assert len(kernels) == 2
-    for kernel in kernels:
+        contenders._seconds(flattened(made, opened, arrays), site)
+    parts = [one.origin for _, one in made.steps]
+    assert len(parts) == 2
+    for kernel in parts:
         assert is_faulty(kernel.reading.einsum, kernel.kernel.spec, opened)
 
 

@@ -40,7 +40,7 @@ def own_memory(monkeypatch, fake_gpu):
 def subscripts(request, monkeypatch):
     """By a kernel, and by products of cuBLAS with an intermediate result."""
     if request.param == CHAIN:
-        monkeypatch.setattr(building, "_kernels", lambda *_: iter(()))
+        monkeypatch.setattr(building, "kernel_contenders", lambda *_: iter(()))
     return request.param
 
 

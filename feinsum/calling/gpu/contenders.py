@@ -1,0 +1,98 @@
+"""Contenders: ways to compute an einsum on a GPU, timed against each other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import perf_counter
+from typing import NamedTuple
+
+from feinsum.calling.faults import note_fault
+from feinsum.calling.gpu.flat import FlatCall
+from feinsum.calling.gpu.prepared import GpuCall, KernelCall, ProductCall, StepsCall
+from feinsum.calling.gpu.site import Site
+from feinsum.errors import DeviceLostError, FeinsumError
+
+__all__ = ["Contender", "fastest"]
+
+logger = logging.getLogger(__name__)
+
+N_TIMED = 5
+"""Runs of each contender; the fastest counts."""
+
+
+class Contender(NamedTuple):
+    """A way to compute an einsum.
+
+    Attributes:
+        kind: names it in messages.
+        seconds: the predicted time.
+        make: None if it does not work.
+        is_proven: whether it is timed whatever is predicted.
+    """
+
+    kind: str
+    seconds: float
+    make: Callable[[], GpuCall | None]
+    is_proven: bool = False
+
+    def attempt(self) -> GpuCall | None:
+        """The call; None if it fails, such as if intermediate results are too large."""
+        try:
+            return self.make()
+        except DeviceLostError:
+            raise
+        except FeinsumError as error:
+            logger.warning("%s was skipped: %s", self.kind, error)
+            return None
+
+
+def fastest(calls: Sequence[GpuCall], site: Site) -> GpuCall:
+    """The call that takes the least time with these arrays."""
+    if len(calls) == 1:
+        return calls[0]
+    return min(calls, key=lambda call: _seconds(call, site))
+
+
+def _seconds(call: GpuCall, site: Site) -> float:
+    """Of the GPU, or of the host if that takes longer."""
+
+    def run() -> None:
+        start = perf_counter()
+        call(site.arrays, site.stream)
+        on_host.append(perf_counter() - start)
+
+    on_host: list[float] = []
+    try:
+        run()
+        timed = site.opened.session.timed
+        on_gpu = min(timed(run, site.stream) for _ in range(N_TIMED))
+    except DeviceLostError:
+        _note_faults(call, site)
+        raise
+    except FeinsumError as error:
+        logger.warning("%r was skipped: %s", call, error)
+        return float("inf")
+    logger.debug("%r takes %.3g s, the host %.3g s", call, on_gpu, min(on_host))
+    return max(on_gpu, min(on_host))
+
+
+def _note_faults(call: GpuCall, site: Site) -> None:
+    """Leave out its predicted recipes from now on, one of which is to blame."""
+    for one in _kernels_of(call):
+        if one.kernel.spec is not None:
+            note_fault(one.reading.einsum, one.kernel.spec, site.opened)
+
+
+def _kernels_of(call: GpuCall | None) -> Iterator[KernelCall]:
+    if isinstance(call, FlatCall):
+        call = call.origin
+    if isinstance(call, KernelCall):
+        yield call
+    parts: Iterable[GpuCall | None] = ()
+    if isinstance(call, StepsCall):
+        parts = (step for _, step in call.steps)
+    elif isinstance(call, ProductCall):
+        parts = (*call.copies, call.added)
+    for part in parts:
+        yield from _kernels_of(part)

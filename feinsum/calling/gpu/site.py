@@ -1,0 +1,59 @@
+"""The arguments for which a call on a GPU is built."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from feinsum.calling.options import CallOptions
+from feinsum.calling.place import name_of
+from feinsum.calling.reading import Reading, read_shapes
+from feinsum.predict import machine_of
+from feinsum.targets.cuda import CudaDevice
+from feinsum.transforms.cost import Gpu
+
+__all__ = ["Site", "read"]
+
+
+class Site(NamedTuple):
+    """The arguments for which a call is built; the arrays are not kept.
+
+    Attributes:
+        stream: on which the arrays are ready; contenders are timed there.
+        is_exact: whether the result is to lie in C's order.
+    """
+
+    arrays: Sequence[Any]
+    stream: Any
+    opened: CudaDevice
+    options: CallOptions
+    is_exact: bool = False
+
+    def part(self, *arrays: Any, is_exact: bool = True) -> Site:
+        """For a part of the call, of which nobody expects a record."""
+        options = replace(self.options, on_miss="return")
+        return self._replace(arrays=arrays, options=options, is_exact=is_exact)
+
+    @property
+    def where(self) -> Hashable:
+        """All but the einsum that decides which kernel is found."""
+        options = self.options
+        return (
+            self.opened, os.getpid(), name_of(options.database),
+            options.policy, options.on_miss, options.effort,
+        )  # fmt: skip
+
+    @property
+    def gpu(self) -> Gpu:
+        gpu = machine_of(self.opened.device).gpu
+        assert gpu is not None
+        return gpu
+
+
+def read(text: str, arrays: Sequence[Any], first: Sequence[int]) -> Reading:
+    given = [(tuple(array.shape), np.dtype(array.dtype)) for array in arrays]
+    return read_shapes(text, given, first)
