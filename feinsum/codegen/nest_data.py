@@ -135,7 +135,7 @@ def dense_arguments(
     for number, operand in enumerate(operands):
         row, position = divmod(number, len(inputs))
         if not isinstance(operand, CSF):
-            array = np.asarray(operand, dtype, order="C")
+            array = np.require(operand, dtype, ["C", "A"])
             has_lane = form.lane in inputs[position]
             found[operand_name(position, row)] = _by_lanes(array, has_lane, form)
     return found

@@ -116,11 +116,7 @@ class ReadyCall(NamedTuple):
 
         sparse, dtype = self._sparse, self.dtype
         dense = [*arrays[:sparse], *arrays[sparse + 1 :]]
-        if (
-            dense
-            and not self.is_padded
-            and all(x.dtype == dtype and x.flags.c_contiguous for x in dense)
-        ):
+        if dense and not self.is_padded and all(_is_plain(x, dtype) for x in dense):
             return dense
         operands = arrays if dense else [*arrays, np.ones((), dtype)]
         made = self.made
@@ -142,6 +138,12 @@ class ReadyCall(NamedTuple):
             return False
         read = (x.values if isinstance(x, CSF) else x for x in arrays)
         return not any(np.may_share_memory(out, x) for x in read)
+
+
+def _is_plain(array: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether a kernel can read an array where it is."""
+    flags = array.flags
+    return bool(array.dtype == dtype and flags.c_contiguous and flags.aligned)
 
 
 def ready_call(

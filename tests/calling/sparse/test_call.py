@@ -370,6 +370,19 @@ def test_a_repeated_call_reads_operands_of_any_strides(rank):
     assert len(remembered(Calls).trees) == 1
 
 
+def test_operands_that_are_not_aligned_are_copied():
+    """Kernels count on it, as those of dense calls do."""
+    tree, x = operands_of("ij,j->i")
+    tree = to_csf(tree)
+    odd = np.frombuffer(bytearray(x.nbytes + 1), x.dtype, x.size, offset=1)
+    odd[:] = x
+    for operand in (x, odd):
+        assert_as_numpy("ij,j->i", tree, operand)
+    ((ready,),) = (known.values() for known in remembered(Calls).trees.values())
+    assert not odd.flags.aligned
+    assert all(array.flags.aligned for array in ready._dense([tree, odd]))
+
+
 def test_a_tree_that_is_converted_is_read_anew():
     """Values of another precision are copied, so that no copy may be kept."""
     coo, B, C = operands_of("ijk,ja,ka->ia")
