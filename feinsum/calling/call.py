@@ -132,7 +132,7 @@ _How: TypeAlias = "tuple[Database, Policy | None, OnMiss, Effort | None]"
 def _of_arrays(
     subscripts: str, operands: Sequence[Any], device: str | None, how: _How
 ) -> Any:
-    """The result for arrays of numpy, from keys that cost little to calls at hand."""
+    """The result for arrays of numpy, by keys that are quick to compute."""
     database, policy, on_miss, effort = how
     key = (
         subscripts,
@@ -268,9 +268,8 @@ def _prepared(
         _check_form(target, reading)
 
         def build(arrays: Sequence[Any]) -> PreparedCall | AmortizedCall:
-            from feinsum.calling.host.building import (
-                build_call,
-            )  # loads Loopy, for a second
+            # loads Loopy, for a second
+            from feinsum.calling.host.building import build_call
 
             return build_call(reading, arrays, forms, target, where, options)
 

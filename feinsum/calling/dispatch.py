@@ -195,7 +195,7 @@ def _check_symbolic(given: Sequence[Any], n_symbolic: int, is_plain: bool) -> No
 def _cast(
     operands: Sequence[Any], dtype: DTypeLike | None, casting: Any
 ) -> tuple[Any, ...]:
-    """Operands in the dtype in which to compute; one object stays one."""
+    """Operands in the dtype of the computation; an object given twice stays one."""
     if dtype is None and casting in ("safe", "same_kind", "unsafe"):
         return tuple(operands)
     from feinsum.calling.reading.forms import as_array
@@ -206,8 +206,8 @@ def _cast(
         found = arrays[id(operand)].dtype
         if not np.can_cast(found, wanted, casting):
             raise InvalidEinsumError(
-                f"operand {position} has dtype {found}, which casting={casting!r} does "
-                f"not turn into {wanted}",
+                f"operand {position} has dtype {found}; casting={casting!r} does not "
+                f"allow a cast to {wanted}",
                 rules=("dtype",),
             )
     made = {at: array.astype(wanted, copy=False) for at, array in arrays.items()}
@@ -217,7 +217,7 @@ def _cast(
 def _finished(
     result: Any, out: Any, order: str, casting: Any, given: Sequence[Any]
 ) -> Any:
-    """The result in ``out``, or in the order of memory that was asked for."""
+    """The result in ``out``, or in the requested memory order."""
     if out is None:
         if order == "A":
             order = "F" if all(_is_fortran(x) for x in given) else "C"
@@ -234,8 +234,8 @@ def _finished(
         )
     if not np.can_cast(result.dtype, out.dtype, casting):
         raise InvalidEinsumError(
-            f"out has dtype {out.dtype}, into which casting={casting!r} does not turn "
-            f"{result.dtype}",
+            f"out has dtype {out.dtype}; casting={casting!r} does not allow a cast "
+            f"from {result.dtype}",
             rules=("dtype",),
         )
     np.copyto(out, result, casting="unsafe")

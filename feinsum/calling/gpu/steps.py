@@ -209,7 +209,7 @@ def step_of(
     is_free: bool = False,
     is_whole: bool = False,
 ) -> tuple[float, Product | None]:
-    """Seconds of a step, and the product that it is; None if it is none.
+    """Seconds of a step, and its product; None if BLAS cannot compute it.
 
     Args:
         is_free: whether the result may lie in any order.

@@ -181,7 +181,7 @@ def _result_dtype(dtypes: Sequence[DType]) -> DType:
     """Numpy's result type, in the machine's byte order.
 
     Raises:
-        InvalidEinsumError: if it is none that is computed.
+        InvalidEinsumError: if it is not supported.
     """
     try:
         dtype = np.result_type(*dtypes).newbyteorder("=") if dtypes else _TRUTH

@@ -132,7 +132,7 @@ def _read(operand: Any) -> Any:
 
 
 def _in_levels(subscripts: str, arrays: list[Any], options: CallOptions) -> list[Any]:
-    """With one tree instead of coordinates, or of several trees."""
+    """The operands with one tree in place of coordinates or several trees."""
     sparse = [k for k, x in enumerate(arrays) if isinstance(x, (CSF, COO, tuple))]
     _check_one(sparse)
     (position,) = sparse
@@ -190,7 +190,7 @@ def _network_of(
 
 
 def _nothing(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> Any:
-    """The result of a sum without terms."""
+    """The result where no product is formed."""
     shape = [sizes.extents[i] for i in network.output]
     return np.zeros(0 if network.has_sparse_output else shape, dtype)
 
@@ -225,7 +225,7 @@ def _made(
     recipe, reason = recorded_recipe(network, arrays, options)
     n_threads = open_device("host").device.compute_units
     if recipe is not None and not _has_room(recipe, sizes, dtype, n_threads):
-        recipe, reason = None, "the recipe on record takes too much memory"
+        recipe, reason = None, "the recorded recipe takes too much memory"
     if recipe is None:
         _missed(options, reason)
     nest, form = recipe or _estimated(network, sizes, dtype)
@@ -246,7 +246,7 @@ def _missed(options: CallOptions, reason: str) -> None:
     if options.on_miss == "raise":
         raise RecordNotFoundError(reason)
     if options.on_miss == "warn":
-        text = f"the nest is taken that is estimated to be the fastest: {reason}"
+        text = f"the nest estimated to be the fastest is used: {reason}"
         warnings.warn(text, FeinsumWarning, stacklevel=6)
 
 
