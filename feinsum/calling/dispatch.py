@@ -219,13 +219,7 @@ def _finished(
 ) -> Any:
     """The result in ``out``, or in the requested memory order."""
     if out is None:
-        if order == "A":
-            order = "F" if all(_is_fortran(x) for x in given) else "C"
-        if order != "K" and hasattr(result, "flags"):  # of numpy or CuPy
-            flags = result.flags
-            is_so = flags.c_contiguous if order == "C" else flags.f_contiguous
-            result = result if is_so else result.copy(order)
-        return _as_scalar(result)
+        return _as_scalar(_in_order(result, order, given))
     if not isinstance(out, np.ndarray) or out.shape != result.shape:
         raise InvalidEinsumError(
             f"out has type {type(out).__name__}, shape {getattr(out, 'shape', None)}; "
@@ -240,6 +234,22 @@ def _finished(
         )
     np.copyto(out, result, casting="unsafe")
     return out
+
+
+def _in_order(result: Any, order: str, given: Sequence[Any]) -> Any:
+    if order == "K":
+        return result
+    if not hasattr(result, "flags"):
+        raise InvalidEinsumError(
+            f"order={order!r} is for results that are arrays of numpy or CuPy; omit it "
+            f"for a {type(result).__name__}",
+            rules=("option",),
+        )
+    if order == "A":
+        order = "F" if all(map(_is_fortran, given)) else "C"
+    flags = result.flags
+    is_so = flags.c_contiguous if order == "C" else flags.f_contiguous
+    return result if is_so else result.copy(order)
 
 
 def _is_fortran(operand: Any) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 import feinsum
 from feinsum.calling.gpu import building
-from feinsum.errors import MeasurementError
+from feinsum.errors import InvalidEinsumError, MeasurementError
 from feinsum.memory import fresh_memory
 from feinsum.records import InMemoryStore
 from tests.calling.gpu.fake_libraries import JaxArray, Tensor, jax, torch
@@ -180,6 +180,12 @@ def test_integers_of_torch_are_computed_here(torch):
         result = feinsum.call_einsum("ij,kj->ik", a, a, **options)
         assert type(result) is Tensor
         assert values_of(result).tolist() == [[5, 14], [14, 50]]
+
+
+def test_an_order_in_memory_is_refused_for_tensors(torch):
+    """They have no such property that could be kept."""
+    with pytest.raises(InvalidEinsumError, match=r"order='F' is for .* for a Tensor"):
+        feinsum.einsum("ij->ji", on_torch(np.ones((2, 3))), order="F", **kept_calls())
 
 
 def test_tensors_without_strides_are_refused(torch):
