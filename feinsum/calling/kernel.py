@@ -108,7 +108,7 @@ def recorded_kernel(
     except BuildError:
         if options.on_miss == "raise":
             raise
-        logger.exception("the retrieved kernel was skipped")
+        logger.exception("skipped the retrieved kernel")
         return None
 
 

@@ -43,7 +43,7 @@ class Contender(NamedTuple):
         except DeviceLostError:
             raise
         except FeinsumError as error:
-            logger.warning("%s was skipped: %s", self.kind, error)
+            logger.warning("skipped %s: %s", self.kind, error)
             return None
 
 
@@ -71,7 +71,7 @@ def _seconds(call: GpuCall, site: Site) -> float:
         _note_faults(call, site)
         raise
     except FeinsumError as error:
-        logger.warning("%r was skipped: %s", call, error)
+        logger.warning("skipped %r: %s", call, error)
         return float("inf")
     logger.debug("%r takes %.3g s, the host %.3g s", call, on_gpu, min(on_host))
     return max(on_gpu, min(on_host))
