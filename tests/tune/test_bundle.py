@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from benchmarks.experiments import functions
-from benchmarks.gpu import contest, report
+from benchmarks.gpu import contest, report, rivals
 from feinsum import array, einsum
 from feinsum.errors import InvalidRecordError, MeasurementError
 from feinsum.measure.cases import make_case
@@ -511,7 +511,7 @@ def test_the_runner_needs_no_feinsum():
     assert TransformSpec("gpu_points", 1, {}).name == "gpu_points"
 
 
-@pytest.mark.parametrize("script", [bundle_runner, contest, functions, report])
+@pytest.mark.parametrize("script", [bundle_runner, contest, functions, report, rivals])
 def test_scripts_that_travel_are_python_3_10(script):
     """Which is what machines with a GPU have."""
     import ast
