@@ -42,8 +42,8 @@ from feinsum.records import TransformSpec
 from feinsum.tune import bundle_runner
 from feinsum.tune.bundle import (
     SEED,
-    Made,
-    Maker,
+    BuiltWorkload,
+    WorkloadBuilder,
     document_of,
     results_of,
     write_bundle,
@@ -109,11 +109,11 @@ def mixed(entries: Sequence[Entry]) -> list[Entry]:
 
 def workload_of(
     known: Mapping[str, Mapping[TransformSpec, float]], architecture: str, entry: Entry
-) -> Made:
+) -> BuiltWorkload:
     """An entry with its fastest kernels."""
     canonical = CanonicalEntry.of(entry)
     problem, case = canonical.problem, canonical.case()
-    maker = Maker(architecture)
+    builder = WorkloadBuilder(architecture)
     document = {
         **document_of(problem, case),
         "name": entry.name,
@@ -127,13 +127,13 @@ def workload_of(
         "flops": entry.flops,
         "entry_bytes": entry.footprint_bytes,
         "baseline": 0,
-        "candidates": list(_kernels(maker, problem, case, known)),
+        "candidates": list(_kernels(builder, problem, case, known)),
     }
-    return Made(document, maker.files, maker.left_out)
+    return BuiltWorkload(document, builder.files, builder.left_out)
 
 
 def _kernels(
-    maker: Maker,
+    builder: WorkloadBuilder,
     problem: Problem,
     case: Case,
     known: Mapping[str, Mapping[TransformSpec, float]],
@@ -142,12 +142,12 @@ def _kernels(
     tried = known.get(str(problem.form.key), {})
     best = sorted((s for s in tried if tried[s] < np.inf), key=tried.__getitem__)
     n_predicted = N_PREDICTED if best else N_UNMEASURED
-    predicted = islice(candidates(problem, {}, maker.architecture), n_predicted)
+    predicted = islice(candidates(problem, {}, builder.architecture), n_predicted)
     for spec in dict.fromkeys((*best[:N_BEST], *predicted)):
         try:
-            yield maker.candidate(spec, case)
+            yield builder.candidate(spec, case)
         except FeinsumError as error:
-            maker.left_out[error.code] += 1
+            builder.left_out[error.code] += 1
 
 
 @dataclass(frozen=True)
