@@ -68,7 +68,7 @@ def main() -> None:
     entries = mixed(both_suites(options.only, max_gflop=options.max_gflop))
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("compile", total=len(entries))
-        said = write_bundle(
+        exported = write_bundle(
             options.folder,
             options.architecture,
             partial(workload_of, known, options.architecture),
@@ -76,9 +76,9 @@ def main() -> None:
             on_workload=lambda n: progress.update(task, completed=n),
         )
     copy_modules(options.folder)
-    print(f"{said.n_candidates} kernels of {said.n_workloads} entries, "
-          f"{said.n_bytes / 1e6:.1f} MB, in {options.folder}; "
-          f"left out: {dict(said.left_out)}")  # fmt: skip
+    print(f"{exported.n_candidates} kernels of {exported.n_workloads} entries, "
+          f"{exported.n_bytes / 1e6:.1f} MB, in {options.folder}; "
+          f"left out: {dict(exported.left_out)}")  # fmt: skip
 
 
 def copy_modules(folder: Path) -> None:

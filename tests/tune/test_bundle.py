@@ -245,7 +245,7 @@ def test_a_workload_without_time_goes_on_at_the_next_start(bundle, results):
     write(bundle, [x for x in results if x["workload"] == 1])
     ended = run(bundle, "--limit", "0")
     assert ended.returncode == 1
-    assert "start again" in ended.stderr
+    assert "run this again" in ended.stderr
     tried = [x for x in lines(bundle) if x.get("state") == "tried"]
     assert places(x for x in tried if x["workload"] == 0) == {(0, 0)}
 
@@ -264,7 +264,7 @@ def test_a_budget_is_kept(bundle):
     """What is left is for the next start."""
     ended = run(bundle, "--budget", "0")
     assert ended.returncode == 1
-    assert "start again" in ended.stderr
+    assert "run this again" in ended.stderr
     assert lines(bundle) == []
 
 
