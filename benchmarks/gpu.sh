@@ -34,9 +34,11 @@ refuse() {
     exit 2
 }
 
+# Without compiling all modules, of which most are never imported.
 install_from() {
+    local pip=("$PYTHON" -m pip install --quiet --no-compile)
     say "installing from $1"
-    "$PYTHON" -m pip install --quiet --no-index --find-links "$1" "feinsum[$2]" || {
+    "${pip[@]}" --no-index --find-links "$1" "feinsum[$2]" || {
         say "the installation failed"
         exit 1
     }

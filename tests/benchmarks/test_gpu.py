@@ -187,7 +187,7 @@ def test_feinsum_is_installed_from_the_wheels_alone(recorded, tmp_path, mode, ex
     """Before anything else; no index is asked, and the folder is no contest."""
     _, ran = recorded("wheels/feinsum-1-py3-none-any.whl", mode=mode)
     assert ran[0].split(maxsplit=1)[1] == (
-        "-m pip install --quiet --no-index --find-links "
+        "-m pip install --quiet --no-compile --no-index --find-links "
         f"{tmp_path / 'wheels'} feinsum[{extras}]"
     )
     assert not [line for line in ran[1:] if "wheels" in line]
