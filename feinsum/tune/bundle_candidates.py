@@ -76,5 +76,6 @@ def _neighbours(spec: TransformSpec, problem: Problem) -> Iterator[TransformSpec
     for name, values in (family.offered(problem.workload) or {}).items():
         for value in values:
             changed = {**spec.parameters, name: value}
-            if family.constraint(problem.workload, changed) is None:
+            is_pointless = family.constraint(problem.workload, changed) is not None
+            if changed != spec.parameters and not is_pointless:
                 yield family.spec(changed)
