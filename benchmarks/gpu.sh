@@ -5,17 +5,17 @@
 #
 # WHEELS   a folder of wheels, as `make gpu-wheels` collects them: feinsum is installed
 #          from there, and from nowhere else. Without it nothing is installed.
-# FOLDER   a contest of `python -m benchmarks.gpu.making`, or trials of `feinsum tune
+# FOLDER   a contest of `python -m benchmarks.gpu.make_contest`, or trials of `feinsum tune
 #          --export`: they need Python, numpy and CuPy, and a contest JAX and torch.
-#          Then come calls of the everyday suite, if feinsum is installed. What is in
-#          the files of results is not run again.
-# OPTION   handed on to `python -m benchmarks.experiments`, such as --only gradient.
+#          Then come calls of the everyday suite, if feinsum is installed. Entries that
+#          have results already are skipped.
+# OPTION   passed on to `python -m benchmarks.experiments`, such as --only gradient.
 #
-# BUDGET   seconds for all that runs with CUDA; 520 by default.
+# BUDGET   seconds for everything with CUDA, the installation included; 520 by default.
 # CALLS    seconds of them for calls of the everyday suite; 130 by default, 0 for none.
 # PYTHON   the interpreter; python3 by default.
-# OUT      where results, JSON files and pictures are written; by default .cache/gpu of
-#          this repository.
+# OUT      the folder of all results, JSON files and pictures, with copies of the results
+#          in each FOLDER; by default .cache/gpu of this repository.
 # DEVICE   a part of the name of the GPU; the first one that OpenCL lists by default.
 # JAX_PLATFORMS  where JAX runs; by default CUDA if it is there, else the CPU.
 #
@@ -34,16 +34,31 @@ refuse() {
     exit 2
 }
 
+# Without compiling all modules, of which most are never imported.
 install_from() {
-    local pip=("$PYTHON" -m pip install --quiet --no-index --find-links "$1")
+    local pip=("$PYTHON" -m pip install --quiet --no-compile)
     say "installing from $1"
-    "${pip[@]}" "feinsum[$2]"
+    "${pip[@]}" --no-index --find-links "$1" "feinsum[$2]" || {
+        say "the installation failed"
+        exit 1
+    }
 }
 
 has_wheels() { compgen -G "$1/*.whl" > /dev/null; }
 
+# Whether this code runs; if not, prints the message with the error.
+can_run() {
+    local output
+    output=$("$PYTHON" -c "$1" 2>&1 > /dev/null) || {
+        say "$2${output:+ (${output##*$'\n'})}"
+        return 1
+    }
+}
+
+# CuPy itself is imported first: it loads the library that the module needs.
 has_cutensor() {
-    "$PYTHON" -c 'from cupy_backends.cuda.libs import cutensor
+    "$PYTHON" -c 'import cupy
+from cupy_backends.cuda.libs import cutensor
 assert cutensor.get_version() > 0' 2> /dev/null
 }
 
@@ -55,26 +70,32 @@ script_of() {
 }
 
 run_cuda() {
-    local end=$((SECONDS + ${BUDGET:-520})) code=0 calls=$CALLS folder results=()
+    local end=$((SECONDS + ${BUDGET:-520})) wheels='' folder
     if [[ $# -gt 0 ]] && has_wheels "$1"; then
-        install_from "$1" cli
+        wheels=$1
         shift
     fi
     for folder; do
         [[ -n $(script_of "$folder") ]] ||
             refuse "neither wheels, nor a contest, nor trials: $folder"
     done
-    "$PYTHON" -c 'import cupy; cupy.cuda.runtime.getDeviceProperties(0)' 2> /dev/null || {
-        say "CuPy finds no GPU here; nothing is run"
-        exit "$NO_GPU"
-    }
+    [[ -z $wheels ]] || install_from "$wheels" cli
+    can_run 'import cupy; cupy.cuda.runtime.getDeviceProperties(0)' \
+        "CuPy finds no GPU here; nothing is run" || exit "$NO_GPU"
     ! has_cutensor || export CUPY_ACCELERATORS=${CUPY_ACCELERATORS:-cub,cutensor}
-    [[ $calls -eq 0 ]] || "$PYTHON" -c 'import feinsum' 2> /dev/null || {
-        say "feinsum is not installed: no calls of the everyday suite"
-        calls=0
-    }
+    measure "$end" "$@"
+}
+
+# Folders, then calls of the everyday suite, then the report, until the time END.
+measure() {
+    local end=$1 code=0 calls=$CALLS folder results=()
+    shift
+    [[ $calls -eq 0 ]] ||
+        can_run 'import benchmarks.gpu.everyday' \
+            "feinsum cannot be imported: no calls of the everyday suite" || calls=0
     for folder; do
         run $((end - SECONDS - calls - REPORT_S)) "$(script_of "$folder")" || code=1
+        copy_results "$folder"
         [[ ! -e $folder/contest.jsonl ]] || results+=("$folder/contest.jsonl")
     done
     if [[ $calls -gt 0 ]]; then
@@ -84,12 +105,23 @@ run_cuda() {
     fi
     if [[ ${#results[@]} -gt 0 ]]; then
         "$PYTHON" -m benchmarks.gpu.report "$OUT" "${results[@]}" || code=1
-        say "written: $OUT"
     fi
+    say "written: $OUT"
     exit "$code"
 }
 
-# a script or a module for some seconds; the report has its table
+# A folder's results go to OUT as well, which may be all that is copied back.
+copy_results() {
+    local copies file
+    copies=$OUT/$(basename "$(realpath "$1")")
+    for file in "$1"/contest.jsonl "$1"/results.jsonl; do
+        [[ -e $file ]] || continue
+        mkdir -p "$copies"
+        [[ $file -ef $copies/${file##*/} ]] || cp "$file" "$copies"
+    done
+}
+
+# Runs a script or a module for some seconds, without its table: the report has that.
 run() {
     local seconds=$1
     shift
@@ -141,9 +173,9 @@ main() {
     shift
     mkdir -p "$OUT"
     export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
-    # By default JAX takes most of the memory of the GPU, and others are left without.
+    # By default JAX reserves most of the GPU's memory, and leaves too little to others.
     export XLA_PYTHON_CLIENT_PREALLOCATE=false
-    # torch.compile starts so many processes for each of ours.
+    # torch.compile starts this many processes for each of ours.
     export TORCHINDUCTOR_COMPILE_THREADS=${TORCHINDUCTOR_COMPILE_THREADS:-2}
     "run_$mode" "$@"
 }

@@ -1,33 +1,41 @@
-"""Times kernels of a contest, and rivals, on a GPU: side by side, in turns.
+"""Times the kernels of a contest and their rivals on a GPU, in turns.
 
 python3 contest.py [--budget SECONDS] [--out contest.jsonl] [--without RIVAL]
 
-It stands beside ``runner.py``, ``report.py`` and ``bundle.json``, and needs numpy,
-CuPy, and what it compares with: JAX and torch. Several processes prepare entries, one
-at a time has the GPU, and a crash costs one entry. Entries in the file of results are
-skipped, so the same command goes on where it was stopped. All arrays are on the GPU
-before anything is timed.
+A folder with a contest has this file, ``bundle.json``, ``kernels.zip``, ``runner.py``,
+``rivals.py``, ``functions.py`` and ``report.py``. It needs numpy and CuPy, and JAX and
+torch to compare with. Several processes prepare entries, one at a time has the GPU, and
+a crash costs one entry. Entries with results are skipped, so the same command resumes
+an interrupted run. All arrays are on the GPU before anything is timed.
 
-A contender is called as often as fits some milliseconds, and then waited for: the work
-of the host counts if it takes longer than that of the GPU. ``device_s`` is the time of
-our kernel alone, between two events.
+In its turn, a contender is called for some milliseconds, and only the last call is
+waited for: the host's work counts if it takes longer than the GPU's. ``device_s`` is
+the time of our kernel alone, between two events.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import json
 import os
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+if __package__:
+    from benchmarks.gpu import report
+    from benchmarks.gpu.rivals import COMPILED, RIVALS, Call, seconds_of
+    from feinsum.tune import bundle_runner as runner
+else:  # in the folder of a contest
+    import report
+    import runner
+    from rivals import COMPILED, RIVALS, Call, seconds_of
 
 HERE = Path(__file__).resolve().parent
 PREFIX = "given_"
@@ -35,8 +43,10 @@ PREFIX = "given_"
 ROUNDS = 7
 TURN_S = 4e-3
 """For which a contender is called in its turn, and once at least."""
+N_TIMED = 5
+"""Runs of each of our kernels, to choose the fastest."""
 MOST_STARTS = 2
-"""Of an entry: what ended its process twice, or did not end in time, is given up."""
+"""Of an entry: if its process crashed, or was ended, so often, it is given up."""
 
 
 def main() -> int:
@@ -47,74 +57,61 @@ def main() -> int:
         return 0
     options.end = time.time() + options.budget
     with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(lambda k: keep_working(bundle, k, options), range(options.jobs)))
-    report = beside("report")
-    print(report.text(report.measurements(read(options.out))))
+        list(pool.map(lambda k: supervise(bundle, k, options), range(options.jobs)))
+    print(report.summary(report.read(options.out)))
     return 1 if missing(bundle, options) else 0
 
 
-def keep_working(bundle: Any, k: int, options: argparse.Namespace) -> None:
-    """A process for every so-manieth entry, and a new one after each that ends it."""
+def supervise(bundle: Any, k: int, options: argparse.Namespace) -> None:
+    """Run a process for every ``jobs``-th entry, and another one after a crash."""
     options = argparse.Namespace(**{**vars(options), "worker": k})
     command = [sys.executable, __file__, "--worker", k, "--jobs", options.jobs,
                "--out", options.out, "--end", options.end]  # fmt: skip
     command += [x for rival in options.without for x in ("--without", rival)]
     while missing(bundle, options) and time.time() < options.end:
-        left, begun = options.end - time.time(), len(said(bundle, options))
+        left, n_lines = options.end - time.time(), len(lines_of(bundle, options))
         try:
             subprocess.run(list(map(str, command)), timeout=left + 10, check=False)
         except subprocess.TimeoutExpired:
             return
-        if len(said(bundle, options)) == begun:
-            return  # no process gets as far as an entry
+        if len(lines_of(bundle, options)) == n_lines:
+            return  # it ends before it starts an entry, and so will the next
 
 
 def missing(bundle: Any, options: argparse.Namespace) -> list[int]:
-    """The entries that have no result yet: of one process, or of all."""
-    lines = said(bundle, options)
+    """The entries without a result, of one process or of all."""
+    lines = lines_of(bundle, options)
     done = {line["name"] for line in lines if "seconds" in line}
     starts = Counter(line["name"] for line in lines if "seconds" not in line)
     done |= {name for name, n in starts.items() if n >= MOST_STARTS}
-    own = shared_out(bundle, options)
+    own = entries_of(bundle, options)
     return [k for k in own if bundle["workloads"][k]["name"] not in done]
 
 
-def shared_out(bundle: Any, options: argparse.Namespace) -> range:
+def entries_of(bundle: Any, options: argparse.Namespace) -> range:
     """The entries of one process, or of all."""
     entries = range(len(bundle["workloads"]))
-    return (
-        entries if options.worker is None else entries[options.worker :: options.jobs]
-    )
+    worker = options.worker
+    return entries if worker is None else entries[worker :: options.jobs]
 
 
-def said(bundle: Any, options: argparse.Namespace) -> list[Any]:
-    """What the file of results has of these entries."""
-    names = {bundle["workloads"][k]["name"] for k in shared_out(bundle, options)}
-    return [line for line in read(options.out) if line["name"] in names]
+def lines_of(bundle: Any, options: argparse.Namespace) -> list[Any]:
+    """The lines of these entries in the file of results."""
+    names = {bundle["workloads"][k]["name"] for k in entries_of(bundle, options)}
+    return [line for line in report.read(options.out) if line["name"] in names]
 
 
 def work(bundle: Any, options: argparse.Namespace) -> None:
-    runner = beside("runner")
+    """Measure the entries of this process, until the time is over."""
     gpu = runner.Gpu(bundle, Path(options.out))
-    rivals = [name for name in RIVALS if name not in options.without]
-    _tune_alone(gpu)
-    _warm_up(gpu, rivals)
+    _autotune_in_turns(gpu)
+    _warm_up(gpu, [name for name in RIVALS if name not in options.without])
     for k in missing(bundle, options):
         if time.time() > options.end:
             return
-        say(options.out, {"name": bundle["workloads"][k]["name"]})
-        run_entry(runner, gpu, bundle, k, options)
+        report.append(options.out, {"name": bundle["workloads"][k]["name"]})
+        measure(gpu, bundle, k, options)
         _free(gpu)
-
-
-def beside(name: str) -> Any:
-    """A module of this folder."""
-    return importlib.import_module(name)
-
-
-def read(path: str) -> list[Any]:
-    lines: list[Any] = beside("report").read(path)
-    return lines
 
 
 def _warm_up(gpu: Any, rivals: Iterable[str]) -> None:
@@ -131,22 +128,23 @@ def _warm_up(gpu: Any, rivals: Iterable[str]) -> None:
             finish(call())
 
 
-def _tune_alone(gpu: Any) -> None:
-    """Let torch.compile try kernels while no other process has the GPU.
+def _autotune_in_turns(gpu: Any) -> None:
+    """Let torch.compile time its kernels while no other process has the GPU.
 
     It compiles outside of its turn, since that takes most of the time.
     """
     try:
         from torch._inductor.runtime.triton_heuristics import CachingAutotuner
-    except ImportError:
+
+        autotune = CachingAutotuner.autotune_to_one_config
+    except (ImportError, AttributeError):  # no torch, or another release
         return
-    tried = CachingAutotuner.autotune_to_one_config
 
-    def alone(*args: Any, **kwargs: Any) -> Any:
+    def in_turn(*args: Any, **kwargs: Any) -> Any:
         with gpu.turn():
-            return tried(*args, **kwargs)
+            return autotune(*args, **kwargs)
 
-    CachingAutotuner.autotune_to_one_config = alone
+    CachingAutotuner.autotune_to_one_config = in_turn
 
 
 def _free(gpu: Any) -> None:
@@ -156,56 +154,75 @@ def _free(gpu: Any) -> None:
         sys.modules["torch"].cuda.empty_cache()
 
 
-def say(path: str, line: Any) -> None:
-    with Path(path).open("a") as file:
-        file.write(json.dumps(line) + "\n")
+def measure(gpu: Any, bundle: Any, k: int, options: argparse.Namespace) -> None:
+    """Verify and time all contenders of an entry, and write the result.
 
-
-Call = tuple[Callable[[], Any], Callable[[Any], Any]]
-"""What evaluates an entry, and what waits for its result."""
-
-
-def run_entry(
-    runner: Any, gpu: Any, bundle: Any, k: int, options: argparse.Namespace
-) -> None:
-    """Verify and time all contenders of an entry, and write it down."""
+    Raises:
+        GpuError: after an error that lasts: in this process, rivals would fail, too.
+    """
     workload = bundle["workloads"][k]
     case = runner.Case(gpu, bundle["seed"], workload)
-    found = {key: workload[key] for key in ("name", "suite", "group", "flops",
-             "entry_bytes")} | {"device": gpu.facts}  # fmt: skip
-    calls = _ours(runner, gpu, workload, case, found)
+    kept = "name", "suite", "group", "flops", "entry_bytes"
+    found = {**{key: workload[key] for key in kept}, "device": gpu.facts}
+    try:
+        calls = _ours(gpu, workload, case, found)
+    except runner.GpuError:
+        report.append(options.out, {**found, "seconds": {}})
+        raise
     calls |= _rivals(gpu, workload, case, options.without, found)
     with gpu.turn():
         found["seconds"] = timed(calls)
-    say(options.out, found)
+    report.append(options.out, found)
 
 
-def _ours(
-    runner: Any, gpu: Any, workload: Any, case: Any, found: dict[str, Any]
-) -> dict[str, Call]:
-    """The fastest kernel that is right, if there is one."""
+def _ours(gpu: Any, workload: Any, case: Any, found: dict[str, Any]) -> dict[str, Call]:
+    """The fastest kernel that is right, if there is one; notes why others failed.
+
+    Raises:
+        GpuError: if the GPU refuses everything from now on.
+    """
     kernels = []
     for candidate in workload["candidates"]:
         try:
-            kernel = gpu.kernel(candidate, case)
-            if case.largest_error(kernel) <= workload["tolerance"]:
-                with gpu.turn():
-                    seconds = min(gpu.seconds(kernel) for _ in range(5))
-                kernels.append((seconds, candidate["spec"], kernel))
+            kernels.append(_verified(gpu, workload, candidate, case))
         except runner.GpuError as error:
-            found.setdefault("failed", []).append(str(error)[:200])
+            text = f"{candidate['spec']}: {error}"
+            found.setdefault("failed", []).append(text[:300])
+            if error.is_lasting:
+                raise
     if not kernels:
         return {}
     found["device_s"], found["spec"], best = min(kernels, key=lambda one: one[0])
     stream = gpu.cupy.cuda.get_current_stream()
     call = (lambda: [launch() for launch in best]), lambda _: stream.synchronize()
-    return {beside("report").OURS: call}
+    return {report.OURS: call}
+
+
+def _verified(
+    gpu: Any, workload: Any, candidate: Any, case: Any
+) -> tuple[float, str, Any]:
+    """The seconds of a candidate, its recipe and its launches.
+
+    A kernel that takes too long ends this process, like a crash.
+
+    Raises:
+        GpuError: if the GPU refuses it, or the result is wrong.
+    """
+    with runner.patience():
+        kernel = gpu.kernel(candidate, case)
+    with gpu.turn(), runner.patience():
+        results = case.results(kernel)
+        seconds = min(gpu.seconds(kernel) for _ in range(N_TIMED))
+    error = case.error(results)
+    if not error <= workload["tolerance"]:
+        raise runner.GpuError(f"the result is wrong, with an error of {error:.2g}")
+    return seconds, candidate["spec"], kernel
 
 
 def _rivals(
     gpu: Any, workload: Any, case: Any, without: Collection[str], found: dict[str, Any]
 ) -> dict[str, Call]:
-    """Those that evaluate the entry; why the others do not is written down."""
+    """Those that evaluate the entry; notes why the others do not."""
     values = {
         name.removeprefix(PREFIX): array
         for name, array in {**case.arrays, **case.scalars}.items()
@@ -214,151 +231,50 @@ def _rivals(
     calls = {}
     for name in (rival for rival in RIVALS if rival not in without):
         try:
-            # XLA tries kernels while it compiles; see _tune_alone for torch.compile
+            # XLA times kernels while it compiles; for torch see _autotune_in_turns
             with contextlib.nullcontext() if name == COMPILED else gpu.turn():
                 call, finish = RIVALS[name](workload, values)
-                off = _error(workload, call, finish)
-            found.setdefault("errors", {})[name] = off
+                found.setdefault("errors", {})[name] = _error(workload, call, finish)
             calls[name] = call, finish
         except Exception as error:  # noqa: BLE001  (whatever a rival's library raises)
             found.setdefault("refused", {})[name] = f"{error!r:.200}"
     return calls
 
 
-def timed(calls: Mapping[str, Any]) -> dict[str, list[float]]:
+def timed(calls: Mapping[str, Call]) -> dict[str, list[float]]:
     """Seconds of a call, once for each round and contender, in turns."""
     repeats = {}
-    for name, (call, finish) in calls.items():
-        finish(call())
-        start = time.perf_counter()
-        finish(call())
-        once = max(time.perf_counter() - start, 1e-6)
+    for name, call in calls.items():
+        seconds_of(call, 1)
+        once = max(seconds_of(call, 1), 1e-6)
         repeats[name] = max(1, min(100, int(TURN_S / once)))
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
-        for name, (call, finish) in calls.items():
-            start = time.perf_counter()
-            for _ in range(repeats[name]):
-                last = call()
-            finish(last)
-            samples[name].append((time.perf_counter() - start) / repeats[name])
+        for name, call in calls.items():
+            samples[name].append(seconds_of(call, repeats[name]))
     return samples
 
 
 def _error(workload: Any, call: Any, finish: Any) -> float:
-    """The largest, as the runner has it for ours, over the checked entries."""
+    """The largest over the checked entries, as the runner computes it for ours."""
     import numpy as np
 
-    entries_error = beside("runner").entries_error
     results = call()
     finish(results)
     worst = 0.0
     for (*_, checks), row in zip(
         workload["outputs"], workload["row_order"], strict=True
     ):
-        result = results[row]
-        found = np.asarray(result.get() if hasattr(result, "get") else _host(result))
-        worst = max(worst, entries_error(np, checks, found))
+        found = np.asarray(_host(results[row]))
+        worst = max(worst, runner.entries_error(np, checks, found))
     return worst
 
 
 def _host(result: Any) -> Any:
+    """The array of CuPy or torch on the host; numpy takes those of JAX."""
+    if hasattr(result, "get"):
+        return result.get()
     return result.cpu().numpy() if hasattr(result, "cpu") else result
-
-
-def evaluation(workload: Any, xp: Any, einsum: Any) -> Callable[[Any], list[Any]]:
-    """The entry as a user writes it in an array library: a function of the values."""
-    functions = beside("functions")
-    rows = [[_function(functions, f) for f in row] for row in workload["rows"]]
-
-    def evaluate(values: Any) -> list[Any]:
-        return [
-            einsum(workload["subscripts"], *(f.fresh(xp, values) for f in row))
-            for row in rows
-        ]
-
-    return evaluate
-
-
-def _function(functions: Any, document: Mapping[str, Any]) -> Any:
-    fields = {k: v for k, v in document.items() if k != "kind"}
-    if "at" in fields:
-        fields["at"] = tuple(fields["at"])
-    return getattr(functions, document["kind"])(**fields)
-
-
-def jax(workload: Any, values: Mapping[str, Any]) -> Any:
-    """The whole evaluation, jitted; scalars are arguments.
-
-    Single precision is single, as with the others: by default, JAX multiplies numbers
-    of 10 bits on such GPUs.
-    """
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    import cupy
-    import jax
-    from jax import numpy as jnp
-
-    jax.config.update("jax_enable_x64", True)
-    jax.config.update("jax_default_matmul_precision", "highest")
-    given = {
-        name: jnp.from_dlpack(value)
-        if isinstance(value, cupy.ndarray)
-        else float(value)
-        for name, value in values.items()
-    }
-    whole = jax.jit(evaluation(workload, jnp, jnp.einsum))
-    if jax.default_backend() != "gpu":
-        raise RuntimeError(f"JAX runs on {jax.default_backend()}")
-    return (lambda: whole(given)), jax.block_until_ready
-
-
-def _tensors(values: Mapping[str, Any]) -> dict[str, Any]:
-    import cupy
-    import torch
-
-    return {
-        name: torch.from_dlpack(value)
-        if isinstance(value, cupy.ndarray)
-        else float(value)
-        for name, value in values.items()
-    }
-
-
-def torch(workload: Any, values: Mapping[str, Any]) -> Any:
-    """Eager, with opt_einsum for the path."""
-    import torch
-
-    given, evaluate = _tensors(values), evaluation(workload, torch, torch.einsum)
-    call = torch.inference_mode()(lambda: evaluate(given))
-    return call, lambda _: torch.cuda.synchronize()
-
-
-def torch_compile(workload: Any, values: Mapping[str, Any]) -> Any:
-    """The whole evaluation as one function."""
-    import torch
-
-    given, evaluate = _tensors(values), evaluation(workload, torch, torch.einsum)
-    # code of its own: one code is compiled for a few shapes, and then refused
-    evaluate.__code__ = evaluate.__code__.replace()
-    whole = torch.compile(evaluate, fullgraph=True, dynamic=False)
-    call = torch.inference_mode()(lambda: whole(given))
-    return call, lambda _: torch.cuda.synchronize()
-
-
-def cupy(workload: Any, values: Mapping[str, Any]) -> Any:
-    """``cupy.einsum``, pairwise."""
-    import cupy
-
-    def einsum(subscripts: str, *operands: Any) -> Any:
-        return cupy.einsum(subscripts, *operands, optimize=True)
-
-    evaluate = evaluation(workload, cupy, einsum)
-    stream = cupy.cuda.get_current_stream()
-    return (lambda: evaluate(values)), lambda _: stream.synchronize()
-
-
-RIVALS = {"jax": jax, "torch": torch, "torch.compile": torch_compile, "cupy": cupy}
-COMPILED = "torch.compile"
 
 
 def _options() -> argparse.Namespace:

@@ -1,12 +1,13 @@
-"""Calls of the everyday suite on arrays of a GPU, untuned, beside rivals.
+"""Calls of the everyday suite on arrays of a GPU, untuned, and of rivals.
 
 ``python -m benchmarks.gpu.everyday --out FILE`` needs feinsum, CuPy, JAX and torch on
 the machine with the GPU. Several processes build calls, the smallest entries first.
-Then one at a time has the machine for timing, and a line is written for each entry;
-those in the file already are skipped.
+Then one at a time has the machine for timing, and writes a line for each entry. Entries
+with a line are skipped, so the same command resumes an interrupted run. Exit codes: 0
+if all entries have a line, 1 if a process failed or the time ran out.
 
-Contenders are timed in turns: one call that is waited for, and calls that follow each
-other, of which only the last one is.
+Contenders are timed in turns: one call that is waited for, and several calls in a row,
+of which only the last one is.
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 import feinsum
-from benchmarks.experiments import functions
 from benchmarks.experiments.entries import Entry, everyday
-from benchmarks.gpu import contest, report
-from benchmarks.gpu.contest import COMPILED
+from benchmarks.gpu import report
 from benchmarks.gpu.report import OURS
+from benchmarks.gpu.rivals import COMPILED, RIVALS, Call, seconds_of
+from feinsum.calling.gpu import contenders
 from feinsum.calling.kernel_cache import Calls
+from feinsum.errors import DeviceLostError
 from feinsum.memory import remembered
 from feinsum.records import InMemoryStore
 from feinsum.targets.cuda.cupy_errors import load_cupy
@@ -41,10 +45,35 @@ N_IN_A_ROW = 20
 ROUNDS = 21
 LONG_S = 0.02
 """A call that takes longer is timed in fewer rounds."""
-START_S = 8.0
+PATIENCE_S = 8.0
 """For which processes wait for one that still builds, and after the end."""
 TIMING_SHARE = 0.35
 """Of the budget, for timing."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where the processes of a run wait for each other.
+
+    Attributes:
+        folder: empty at first.
+    """
+
+    folder: Path
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While no other process times anything."""
+        with (self.folder / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+            yield
+
+    def wait(self, worker: int, n_workers: int, limit: float) -> None:
+        """Until all processes are here, or the limit, a time, is over."""
+        places = [self.folder / str(k) for k in range(n_workers)]
+        places[worker].touch()
+        while time.time() < limit and not all(place.exists() for place in places):
+            time.sleep(0.1)
 
 
 def main() -> int:
@@ -53,17 +82,22 @@ def main() -> int:
     if options.worker is not None:
         work(options)
         return 0
-    options.end = time.time() + options.budget
-    for place in Path(options.out).parent.glob(Path(options.out).name + ".*.built"):
-        place.unlink()
-    command = [sys.executable, "-m", "benchmarks.gpu.everyday", *sys.argv[1:]]
-    workers = [
-        subprocess.Popen([*command, "--worker", str(k), "--end", str(options.end)])
-        for k in range(options.jobs)
-    ]
-    has_failed = not have_ended(workers, options.end + START_S)
-    print(summary(options.out))
-    return int(has_failed)
+    with TemporaryDirectory() as folder:
+        has_failed = not run_workers(options, folder)
+    print(report.summary(report.read(options.out)))
+    n_left = len(entries_left(options.out, options.sizes))
+    if n_left:
+        print(f"{n_left} entries are left; run it again to resume", file=sys.stderr)
+    return int(has_failed or n_left > 0)
+
+
+def run_workers(options: argparse.Namespace, folder: str) -> bool:
+    """Whether all processes ended well."""
+    end = time.time() + options.budget
+    command = [sys.executable, "-m", "benchmarks.gpu.everyday", *sys.argv[1:],
+               "--end", str(end), "--meeting", folder, "--worker"]  # fmt: skip
+    workers = [subprocess.Popen([*command, str(k)]) for k in range(options.jobs)]
+    return have_ended(workers, end + PATIENCE_S)
 
 
 def have_ended(workers: Sequence[subprocess.Popen[bytes]], limit: float) -> bool:
@@ -73,35 +107,34 @@ def have_ended(workers: Sequence[subprocess.Popen[bytes]], limit: float) -> bool
             worker.wait(max(limit - time.time(), 0.1))
         except subprocess.TimeoutExpired:
             worker.kill()
-    return not any(worker.wait() for worker in workers)
+    codes = [worker.wait() for worker in workers]
+    return not any(codes)
 
 
 def work(options: argparse.Namespace) -> None:
     """One process's share of the entries: build all, wait for the others, time all."""
-    for module in (functions, report):  # as beside a contest
-        sys.path.insert(0, str(Path(str(module.__file__)).parent))
-    _time_alone(options.out)
-    messages = _Messages()
-    logger = logging.getLogger("feinsum.calling.gpu.contenders")
-    logger.setLevel(logging.DEBUG)
-    logger.addHandler(messages)
-    done = {line["name"] for line in report.read(options.out)}
-    entries = [e for e in everyday() if e.group in options.sizes]
-    rivals = [name for name in contest.RIVALS if options.compiled or name != COMPILED]
+    meeting = Meeting(options.meeting)
+    _choose_in_turns(meeting)
+    messages = _messages()
+    names = [name for name in RIVALS if options.compiled or name != COMPILED]
+    building_end = options.end - TIMING_SHARE * options.budget
     store, built = InMemoryStore(), []
-    for entry in share_of(entries, options.worker, options.jobs, done):
-        if time.time() > options.end - TIMING_SHARE * options.budget:
+    share = options.worker, options.jobs
+    for entry in entries_left(options.out, options.sizes, *share):
+        if time.time() > building_end:
             break
-        messages.said.clear()
-        calls, found = prepared(entry, store, rivals)
-        found["said"] = [*messages.said]
+        messages.clear()
+        with _noted(options.out, {"name": _name(entry)}):
+            calls, found = prepared(entry, store, names)
         load_cupy().get_default_memory_pool().free_all_blocks()
-        built.append((calls, found))
-    _meet(options)
-    time_all(built, options.out, options.end)
+        built.append((calls, {**found, "messages": [*messages]}))
+    meeting.wait(*share, building_end + PATIENCE_S)
+    time_all(built, options.out, meeting, options.end)
 
 
-def time_all(built: Sequence[tuple[Any, Any]], path: str, end: float) -> None:
+def time_all(
+    built: Sequence[tuple[Any, Any]], path: str, meeting: Meeting, end: float
+) -> None:
     """Write a line for each entry whose calls failed, or are timed before the end.
 
     The others have none, so a resumed run takes them.
@@ -110,53 +143,63 @@ def time_all(built: Sequence[tuple[Any, Any]], path: str, end: float) -> None:
         if calls and time.time() > end:
             continue
         if calls:
-            with _alone(path):
+            with _noted(path, found), meeting.alone():
                 found["one_s"], found["seconds"] = timed(calls)
-        contest.say(path, found)
-
-
-def share_of(
-    entries: Sequence[Entry], worker: int, jobs: int, done: Collection[str]
-) -> list[Entry]:
-    """What one of several processes builds: the smallest entries first."""
-    by_size = sorted(entries, key=lambda entry: entry.footprint_bytes)
-    return [entry for entry in by_size[worker::jobs] if _name(entry) not in done]
-
-
-def _meet(options: argparse.Namespace) -> None:
-    """Until all processes have built their entries, or the time for that is over."""
-    places = [Path(f"{options.out}.{k}.built") for k in range(options.jobs)]
-    places[options.worker].touch()
-    limit = options.end - TIMING_SHARE * options.budget + START_S
-    while time.time() < limit and not all(place.exists() for place in places):
-        time.sleep(0.1)
-
-
-class _Messages(logging.Handler):
-    """What is said of contenders."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.said: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage()[:300])
+        report.append(path, found)
 
 
 @contextmanager
-def _alone(path: str) -> Iterator[None]:
-    """While no other process of this run times anything."""
-    with Path(path + ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _noted(path: str, found: Mapping[str, Any]) -> Iterator[None]:
+    """Write a line for an entry whose error ends this process.
+
+    Without one, a resumed run would end there, too.
+    """
+    try:
         yield
+    except Exception as error:
+        report.append(path, {**found, "failed": [f"{error!r:.300}"]})
+        raise
 
 
-def _time_alone(path: str) -> None:
+def entries_left(
+    path: str, sizes: Collection[str], worker: int = 0, jobs: int = 1
+) -> list[Entry]:
+    """The entries without a line, of one of several processes: the smallest ones first.
+
+    What belongs to which process does not depend on the file, to which others write.
+    """
+    done = {line["name"] for line in report.read(path)}
+    entries = [entry for entry in everyday() if entry.group in sizes]
+    entries.sort(key=lambda entry: entry.footprint_bytes)
+    return [entry for entry in entries[worker::jobs] if _name(entry) not in done]
+
+
+class _Messages(logging.Handler):
+    """Collects what is logged about contenders."""
+
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__()
+        self.messages = messages
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage()[:300])
+
+
+def _messages() -> list[str]:
+    """Grows with what is logged while calls are built."""
+    messages: list[str] = []
+    logger = logging.getLogger(contenders.__name__)
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(_Messages(messages))
+    return messages
+
+
+def _choose_in_turns(meeting: Meeting) -> None:
     """Let our calls choose among contenders while nothing else is timed."""
     timed = CupySession.timed
 
     def alone(session: CupySession, run: Any, stream: Any = None) -> float:
-        with _alone(path):
+        with meeting.alone():
             return timed(session, run, stream)
 
     CupySession.timed = alone  # type: ignore[method-assign]
@@ -187,7 +230,11 @@ def values_of(entry: Entry, xp: Any) -> dict[str, Any]:
 def prepared(
     entry: Entry, store: InMemoryStore, rivals: Sequence[str]
 ) -> tuple[dict[str, Any], Any]:
-    """The contenders, and what is known of them: how far results are from CuPy's."""
+    """The contenders, and what is known of them: how far results are from CuPy's.
+
+    Raises:
+        DeviceLostError: if the GPU refuses everything from now on.
+    """
     cupy = load_cupy()
     values = values_of(entry, cupy)
     operands = [values[f.name] for row in entry.rows for f in row]
@@ -209,11 +256,13 @@ def prepared(
             result = ours()
             stream.synchronize()
             found[key] = time.perf_counter() - start
+    except DeviceLostError:
+        raise
     except feinsum.FeinsumError as error:
-        return {}, {**found, "failed": f"{error!r:.300}"}
+        return {}, {**found, "failed": [f"{error!r:.300}"]}
     found["choice"] = _choice()
-    calls: dict[str, Any] = {OURS: (ours, lambda _: stream.synchronize())}
-    _add_rivals(calls, rivals, entry, values, found)
+    calls: dict[str, Call] = {OURS: (ours, lambda _: stream.synchronize())}
+    calls |= _rival_calls(rivals, entry, values, found)
     if "cupy" in calls:
         results = {name: call() for name, (call, _) in calls.items() if name != OURS}
         found["errors"] = errors_of({OURS: [result], **results}, cupy)
@@ -221,7 +270,7 @@ def prepared(
 
 
 def errors_of(results: Mapping[str, Any], xp: Any) -> dict[str, float]:
-    """How far each is from what CuPy has, relative to its largest entry.
+    """How far each is from CuPy's result, relative to the largest entry of that.
 
     Args:
         xp: CuPy, or numpy.
@@ -243,51 +292,36 @@ def _choice() -> str:
     return repr(made[-1]) if made else ""
 
 
-def _add_rivals(
-    calls: dict[str, Any],
-    rivals: Sequence[str],
-    entry: Entry,
-    values: Any,
-    found: dict[str, Any],
-) -> None:
+def _rival_calls(
+    names: Sequence[str], entry: Entry, values: Any, found: dict[str, Any]
+) -> dict[str, Call]:
+    """Those that evaluate the entry; notes why the others do not."""
     rows = [[{"kind": "Plain", "name": f.name} for f in row] for row in entry.rows]
     workload = {"subscripts": entry.subscripts, "rows": rows}
-    for name in rivals:
+    calls = {}
+    for name in names:
         try:
-            call, finish = contest.RIVALS[name](workload, values)
+            call, finish = RIVALS[name](workload, values)
             finish(call())
             calls[name] = call, finish
         except Exception as error:  # noqa: BLE001  (whatever a rival's library raises)
             found.setdefault("refused", {})[name] = f"{error!r:.200}"
+    return calls
 
 
 Samples = dict[str, list[float]]
 
 
-def timed(calls: Mapping[str, Any]) -> tuple[Samples, Samples]:
-    """Seconds of one call that is waited for, and of each of some in a row."""
+def timed(calls: Mapping[str, Call]) -> tuple[Samples, Samples]:
+    """Seconds of a single call that is waited for, and of each of several in a row."""
     one: Samples = {name: [] for name in calls}
     row: Samples = {name: [] for name in calls}
-    longest = max(_seconds(*call, 1) for call in calls.values())
+    longest = max(seconds_of(call, 1) for call in calls.values())
     for _ in range(3 if longest > LONG_S else ROUNDS):
-        for name, (call, finish) in calls.items():
-            one[name].append(_seconds(call, finish, 1))
-            row[name].append(_seconds(call, finish, N_IN_A_ROW))
+        for name, call in calls.items():
+            one[name].append(seconds_of(call, 1))
+            row[name].append(seconds_of(call, N_IN_A_ROW))
     return one, row
-
-
-def _seconds(call: Any, finish: Any, n: int) -> float:
-    start = time.perf_counter()
-    for _ in range(n):
-        last = call()
-    finish(last)
-    return (time.perf_counter() - start) / n
-
-
-def summary(path: str) -> str:
-    """What calls failed, and what was measured."""
-    lines = report.read(path)
-    return "\n".join([*report.failures(lines), report.text(report.measurements(lines))])
 
 
 def _options() -> argparse.Namespace:
@@ -296,10 +330,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", required=True)
     parser.add_argument("--sizes", nargs="+", default=["large"])
     parser.add_argument("--compiled", action="store_true",
-                        help="torch.compile, too: seconds for each entry")  # fmt: skip
+                        help="torch.compile, too: seconds per entry")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1))
     parser.add_argument("--worker", type=int)
     parser.add_argument("--end", type=float)
+    parser.add_argument("--meeting", type=Path)
     return parser.parse_args()
 
 

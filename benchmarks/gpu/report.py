@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.gpu.report OUT FILE...`` reads the files that ``contest.py`` and
 ``benchmarks.gpu.everyday`` write, and makes ``OUT/gpu.json`` and ``OUT/gpu.png``.
-A copy stands beside ``contest.py``: it needs Python alone, and matplotlib for the
+A copy is in the folder of a contest. It needs only Python, and matplotlib for the
 figure.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -22,15 +23,15 @@ OURS, JAX = "feinsum", "jax"
 SLOW = 0.9
 """The best rival's time over ours, below which an entry is counted as slower."""
 KINDS = {"seconds": "", "one_s": ", single"}
-"""Samples of a line, and what is added to the name of its suite."""
+"""Samples of a line, and the suffix of the name of its suite."""
 HEAD = "  ours us  TB/s TFLOP/s   best rival ratio   JAX"
 BLUE, ORANGE = "#0072B2", "#D55E00"
-"""That the color-blind can tell apart (Okabe and Ito)."""
+"""Which color-blind readers can tell apart (Okabe and Ito)."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The median seconds of an entry, of all contenders in turns.
+    """The median seconds of an entry, by contender.
 
     Attributes:
         n_flops, n_bytes: of the entry, for rates.
@@ -44,7 +45,7 @@ class Measured:
 
     @property
     def is_ok(self) -> bool:
-        """Whether ours ran, and a rival."""
+        """Whether ours and a rival ran."""
         return OURS in self.seconds and len(self.seconds) > 1
 
     @property
@@ -72,7 +73,7 @@ def main() -> int:
     options = _options()
     lines = list(chain.from_iterable(map(read, options.files)))
     measured = measurements(lines)
-    print("\n".join([*failures(lines), text(measured)]))
+    print(summary(lines))
     options.out.mkdir(parents=True, exist_ok=True)
     document = {"device": device(lines), "suites": means(measured),
                 "entries": [_document(one) for one in measured]}  # fmt: skip
@@ -85,7 +86,7 @@ def main() -> int:
 
 
 def read(path: str | Path) -> list[Any]:
-    """The lines of a file of results; the last one may be incomplete, or none there."""
+    """The complete lines of a file of results; none if there is no such file."""
     lines: list[Any] = []
     if not Path(path).exists():
         return lines
@@ -97,8 +98,19 @@ def read(path: str | Path) -> list[Any]:
     return lines
 
 
+def append(path: str | Path, line: Mapping[str, Any]) -> None:
+    """Add a line to a file of results."""
+    with Path(path).open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def summary(lines: Sequence[Mapping[str, Any]]) -> str:
+    """The entries without a time of ours, with the reasons, and the tables."""
+    return "\n".join([*failures(lines), text(measurements(lines))])
+
+
 def measurements(lines: Iterable[Mapping[str, Any]]) -> list[Measured]:
-    """What the lines have of each suite; calls of the everyday suite are two."""
+    """The measurements of all suites; calls of the everyday suite are two suites."""
     return [
         Measured(
             line.get("suite", "everyday") + added,
@@ -113,22 +125,27 @@ def measurements(lines: Iterable[Mapping[str, Any]]) -> list[Measured]:
     ]
 
 
-def failures(lines: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What ours said of entries that it has no time for."""
+def failures(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Why entries have no time of ours."""
+    done = {line["name"] for line in lines if {"seconds", "failed"} & {*line}}
+    starts = Counter(line["name"] for line in lines if line["name"] not in done)
     return [
-        f"{line['name']}: {line['failed']}"
-        for line in lines
-        if "failed" in line and OURS not in line.get("seconds", {})
+        *(
+            f"{line['name']}: {'; '.join(line['failed'])}"
+            for line in lines
+            if "failed" in line and OURS not in line.get("seconds", {})
+        ),
+        *(f"{name}: started {n} x, no result" for name, n in starts.items()),
     ]
 
 
 def device(lines: Iterable[Mapping[str, Any]]) -> Any:
-    """The GPU that contests ran on."""
+    """The GPU of the contests."""
     return next((line["device"] for line in lines if "device" in line), None)
 
 
 def means(measured: Sequence[Measured]) -> dict[str, Any]:
-    """Of each suite: geometric means of rivals' times over ours, and what is slower."""
+    """Of each suite: geometric means of rivals' times over ours, and slower entries."""
     found = {}
     for suite in dict.fromkeys(one.suite for one in measured):
         all_of_it = [one for one in measured if one.suite == suite]

@@ -1,10 +1,10 @@
-"""What works on a GPU of NVIDIA: one line for each step, in less than a minute.
+"""Tries feinsum on an NVIDIA GPU: one line for each step, in less than a minute.
 
-Every step is tried, also after others failed. Results are compared with numpy's::
+Every step runs, even after others failed. Results are compared with numpy's::
 
     python benchmarks/gpu/smoke.py [--budget SECONDS] [--only WORD] [--log FILE]
 
-The exit code is 0 if all steps are right, 1 if one failed, 3 if there is no GPU.
+The exit code is 0 if all steps pass, 1 if one fails, 3 if there is no GPU.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]]]] = {
 
 
 def step(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
-    """Add a function to what is tried; it returns what there is to say."""
+    """Make a function a step; it returns what to print."""
 
     def added(function: Callable[[], str]) -> Callable[[], str]:
         STEPS.append((name, function))
@@ -69,7 +69,7 @@ def step(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
 
 @dataclass(frozen=True)
 class Library:
-    """How arrays of a library come to the GPU and back."""
+    """How a library copies arrays to the GPU and back."""
 
     name: str
     put: Callable[[np.ndarray[Any, Any]], Any]
@@ -101,13 +101,13 @@ LIBRARIES = {"cupy": cupy_arrays, "torch": torch_arrays, "jax": jax_arrays}
 
 
 def called(subscripts: str, *operands: Any, **options: Any) -> Any:
-    """By the kernel, where there is one."""
+    """The result of a call with estimated effort: by a kernel, if there is one."""
     how = {"database": DATABASE, "effort": "estimate", **options}
     return feinsum.call_einsum(subscripts, *operands, **how)
 
 
 def check(found: Any, expected: np.ndarray[Any, Any], tolerance: float = 1e-10) -> None:
-    """Raises: AssertionError: saying how far it is off."""
+    """Raise an AssertionError that says how far the result is off."""
     assert found.shape == expected.shape, f"shape {found.shape}, not {expected.shape}"
     assert found.dtype == expected.dtype, f"dtype {found.dtype}, not {expected.dtype}"
     if expected.size:
@@ -122,9 +122,9 @@ def arrays_for(
 
 
 def checked_call(library: Library, case: str, dtype: type = np.float64) -> str:
-    """Calls against numpy, and whether the result is of the library.
+    """Three calls, whose results are numpy's and arrays of the library.
 
-    The first one is answered by a library, the second one builds a kernel.
+    A library answers the first call, and the second one builds a kernel.
     """
     subscripts, shapes = CASES[case]
     hosts = arrays_for(shapes, dtype)
@@ -493,7 +493,7 @@ KERNEL(illegal, __global float *x, float a)
 
 
 def illegal() -> None:
-    """In a process of its own: what the user is told."""
+    """Run a kernel that fails, in a process of its own, and print the error."""
     import cupy
 
     program = opened().program(ILLEGAL, "illegal")
@@ -517,7 +517,7 @@ def _illegal() -> str:
 
 
 def or_refused(run: Callable[[], object]) -> str:
-    """It may do it, or say what it does not do."""
+    """Run something that may also be refused with an error of feinsum."""
     try:
         run()
     except FeinsumError as error:
@@ -540,7 +540,7 @@ def _time_limit() -> Iterator[None]:
 
 @dataclass
 class Report:
-    """What is printed, and the traces of what failed."""
+    """Prints the steps, and logs the tracebacks of those that fail."""
 
     log: Path
     counts: dict[str, int] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Trials that travel: kernels and all that it takes to judge them, in one folder.
 
-A GPU is at hand for minutes, on a machine without a network. So candidates are
-generated and compiled where there is time, with the arguments and the results that are
-expected as recipes; ``runner.py`` in the folder verifies and times them.
+A GPU is often available for minutes, on a machine without a network. So candidates are
+generated and compiled where there is time. The folder says how arguments are drawn, and
+has samples of the expected results; ``runner.py`` in it verifies and times the kernels.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import re
 import shutil
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
@@ -46,9 +47,9 @@ from feinsum.tune.problem import Problem
 
 __all__ = [
     "MOST_BYTES",
+    "BuiltWorkload",
     "Exported",
-    "Made",
-    "Maker",
+    "WorkloadBuilder",
     "document_of",
     "export_bundle",
     "read_bundle",
@@ -116,7 +117,7 @@ def export_bundle(
     return write_bundle(
         folder,
         architecture,
-        partial(_made, n_candidates, architecture),
+        partial(_build, n_candidates, architecture),
         list(zip(problems, tried, strict=True)),
         n_processes=n_processes,
         on_workload=on_workload,
@@ -126,13 +127,18 @@ def export_bundle(
 def write_bundle(
     folder: Path,
     architecture: str,
-    make: Callable[[Item], Made],
+    make: Callable[[Item], BuiltWorkload],
     items: Sequence[Item],
     *,
     n_processes: int | None = None,
     on_workload: Callable[[int], None] | None = None,
 ) -> Exported:
-    """Write what processes make of items, a workload of each.
+    """Write a bundle of the workloads that processes build, one of each item.
+
+    After an error, the folder is empty again.
+
+    Args:
+        make: builds a workload; it is pickled.
 
     Raises:
         MeasurementError: if the folder is not empty, or the bundle gets too large.
@@ -140,32 +146,61 @@ def write_bundle(
     if folder.exists() and any(folder.iterdir()):
         raise MeasurementError(f"{folder} is not empty; give a new folder")
     folder.mkdir(parents=True, exist_ok=True)
-    left_out: Counter[str] = Counter()
-    workloads, text_bytes = [], 0
-    with (
-        zipfile.ZipFile(
-            folder / "kernels.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=9
-        ) as archive,
-        ProcessPoolExecutor(n_processes, get_context("spawn")) as pool,
-    ):
-        for made in pool.map(make, items):
-            workloads.append(made.document)
-            left_out.update(made.left_out)
-            for name in sorted(made.files.keys() - set(archive.namelist())):
-                archive.writestr(name, made.files[name])
-            text_bytes += len(json.dumps(made.document))
-            if text_bytes + (folder / "kernels.zip").stat().st_size > MOST_BYTES:
-                pool.shutdown(cancel_futures=True)
-                raise _too_large()
-            if on_workload is not None:
-                on_workload(len(workloads))
-    _write_document(folder, architecture, workloads)
-    shutil.copyfile(bundle_runner.__file__, folder / "runner.py")
-    n_bytes = sum(path.stat().st_size for path in folder.iterdir())
-    if n_bytes > MOST_BYTES:
-        raise _too_large()
+    try:
+        with _processes(n_processes) as pool:
+            built = _reported(pool.map(make, items), on_workload)
+            workloads, left_out = _write_kernels(folder / "kernels.zip", built)
+        _write_document(folder, architecture, workloads)
+        shutil.copyfile(bundle_runner.__file__, folder / "runner.py")
+        n_bytes = sum(path.stat().st_size for path in folder.iterdir())
+        _check_size(n_bytes)
+    except BaseException:
+        for path in folder.iterdir():
+            path.unlink()
+        raise
     total = sum(len(w["candidates"]) for w in workloads)
     return Exported(len(workloads), total, n_bytes, left_out)
+
+
+@contextmanager
+def _processes(n: int | None) -> Iterator[ProcessPoolExecutor]:
+    """After an error, they only finish what they have begun."""
+    pool = ProcessPoolExecutor(n, get_context("spawn"))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _reported(
+    built: Iterable[BuiltWorkload], on_workload: Callable[[int], None] | None
+) -> Iterator[BuiltWorkload]:
+    """The same workloads; calls a function with the number of finished ones."""
+    for n_built, workload in enumerate(built, start=1):
+        yield workload
+        if on_workload is not None:
+            on_workload(n_built)
+
+
+def _write_kernels(
+    path: Path, built: Iterable[BuiltWorkload]
+) -> tuple[list[dict[str, Any]], Mapping[str, int]]:
+    """Write the files of workloads, each once; their documents, and what is left out.
+
+    Raises:
+        MeasurementError: as soon as the bundle gets too large.
+    """
+    left_out: Counter[str] = Counter()
+    documents, text_bytes = [], 0
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for workload in built:
+            documents.append(workload.document)
+            left_out.update(workload.left_out)
+            for name in sorted(workload.files.keys() - set(archive.namelist())):
+                archive.writestr(name, workload.files[name])
+            text_bytes += len(json.dumps(workload.document))
+            _check_size(text_bytes + path.stat().st_size)
+    return documents, left_out
 
 
 def _write_document(
@@ -184,14 +219,15 @@ def _write_document(
     (folder / "bundle.json").write_text(json.dumps(document))
 
 
-def _too_large() -> MeasurementError:
-    return MeasurementError(
-        f"the bundle takes more than {MOST_BYTES} bytes; give fewer trials"
-    )
+def _check_size(n_bytes: int) -> None:
+    if n_bytes > MOST_BYTES:
+        raise MeasurementError(
+            f"the bundle takes more than {MOST_BYTES} bytes; give fewer trials"
+        )
 
 
 @dataclass(frozen=True)
-class Made:
+class BuiltWorkload:
     """A workload of a bundle.
 
     Attributes:
@@ -204,20 +240,25 @@ class Made:
     left_out: Mapping[str, int]
 
 
-def _made(
+def _build(
     n_candidates: int,
     architecture: str,
     item: tuple[Problem, Mapping[TransformSpec, float]],
-) -> Made:
+) -> BuiltWorkload:
     problem, tried = item
-    maker = Maker(architecture)
-    document = maker.workload(problem, n_candidates, tried)
-    return Made(document, maker.files, maker.left_out)
+    builder = WorkloadBuilder(architecture)
+    document = builder.workload(problem, n_candidates, tried)
+    return BuiltWorkload(document, builder.files, builder.left_out)
 
 
 @dataclass
-class Maker:
-    """Makes the document of a workload, and its files."""
+class WorkloadBuilder:
+    """Generates and compiles the kernels of a workload.
+
+    Attributes:
+        files: sources and cubins, by their names in the archive.
+        left_out: why candidates are not in it, with how many there are.
+    """
 
     architecture: str
     files: dict[str, str | bytes] = field(default_factory=dict)
@@ -259,27 +300,10 @@ class Maker:
         scalars = {name: case.arguments[name] for name in code.scalars}
         capability = int(self.architecture.partition("_")[2])
         binary = find_nvrtc().compile(code.source, self.architecture)
-        launches = []
-        for launch in code.launches:
-            check_launch(launch, capability)
-            grid, block = launch.sizes(scalars)
-            figures = figures_of(binary.log, launch.name)
-            n_threads = int(np.prod(block))
-            at_once = checked_occupancy(
-                str(spec), figures, n_threads, capability, launch.shared_bytes
-            )
-            launches.append(
-                {
-                    "name": launch.name,
-                    "arguments": launch.arguments,
-                    "grid": grid,
-                    "block": block,
-                    "shared_bytes": launch.shared_bytes,
-                    "registers": figures.registers,
-                    "occupancy": at_once,
-                    "product": _product(launch, scalars),
-                }
-            )
+        launches = [
+            _launch(launch, binary.log, scalars, spec, capability)
+            for launch in code.launches
+        ]
         return {
             "spec": str(spec),
             "code": self._kept_code(code.source, binary.image),
@@ -298,9 +322,39 @@ class Maker:
     def _kept_code(self, source: str, image: bytes) -> str:
         """The name of a source and its cubin."""
         digest = hashlib.sha256(source.encode()).hexdigest()[:24]
-        self.files[f"{digest}.cu"] = standing_alone(source)
+        self.files[f"{digest}.cu"] = standalone(source)
         self.files[f"{digest}.{self.architecture}"] = image
         return digest
+
+
+def _launch(
+    launch: CudaLaunch,
+    log: str,
+    scalars: Mapping[str, Any],
+    spec: TransformSpec,
+    capability: int,
+) -> dict[str, Any]:
+    """The description of a launch.
+
+    Raises:
+        BuildError: if it spills too much, or fits no multiprocessor.
+    """
+    check_launch(launch, capability)
+    grid, block = launch.sizes(scalars)
+    figures, n_threads = figures_of(log, launch.name), int(np.prod(block))
+    occupancy = checked_occupancy(
+        str(spec), figures, n_threads, capability, launch.shared_bytes
+    )
+    return {
+        "name": launch.name,
+        "arguments": launch.arguments,
+        "grid": grid,
+        "block": block,
+        "shared_bytes": launch.shared_bytes,
+        "registers": figures.registers,
+        "occupancy": occupancy,
+        "product": _product(launch, scalars),
+    }
 
 
 def document_of(problem: Problem, case: Case) -> dict[str, Any]:
@@ -317,7 +371,7 @@ def document_of(problem: Problem, case: Case) -> dict[str, Any]:
     }
 
 
-def standing_alone(source: str) -> str:
+def standalone(source: str) -> str:
     """A source that includes no file."""
     text = re.sub(r"^\s*#include <.*>\s*$", "", source, flags=re.MULTILINE)
     return "\n".join((HEADERS["stdint.h"], HEADERS["math.h"], text))
@@ -355,7 +409,7 @@ def _arguments(case: Case) -> Iterator[tuple[str, str, Any, str]]:
             if dtype.kind not in "iuf":
                 raise MeasurementError(
                     f"operand {arg.name!r} has the dtype {dtype}, which bundles do not"
-                    " have; expected integers or floating point numbers"
+                    " support; expected integers or floating-point numbers"
                 )
             kind = "uniform" if dtype.kind == "f" else "integers"
             yield arg.name, dtype.str, shape, kind
@@ -408,11 +462,12 @@ def read_bundle(folder: Path) -> dict[str, Any]:
         document: dict[str, Any] = json.loads((folder / "bundle.json").read_text())
     except (OSError, ValueError) as error:
         raise MeasurementError(
-            f"{folder} holds no bundle that can be read ({error}); make one with "
+            f"{folder} has no readable bundle ({error}); make one with "
             "feinsum tune --export"
         ) from error
     if document.get("format") != FORMAT:
         raise MeasurementError(
-            f"{folder} has the format {document.get('format')!r}, expected {FORMAT}"
+            f"{folder} has the format {document.get('format')!r}, expected {FORMAT}; "
+            "import it with the version of feinsum that exported it"
         )
     return document

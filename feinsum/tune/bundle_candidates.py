@@ -1,4 +1,4 @@
-"""Recipes for a bundle, in the order in which they are worth a try."""
+"""Recipes for a bundle, the most promising ones first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from feinsum.tune.problem import Problem
 __all__ = ["candidates"]
 
 N_DRAWN = 400
-"""Most random configurations that are considered."""
+"""Random configurations to consider, at most."""
 N_PREDICTED = 6
 """Recipes predicted to be the fastest."""
 N_BEST = 3
@@ -29,14 +29,14 @@ N_BEST = 3
 def candidates(
     problem: Problem, tried: Mapping[TransformSpec, float], architecture: str
 ) -> Iterator[TransformSpec]:
-    """Recipes in the order in which they are worth a try; each once.
+    """Recipes to try, the most promising ones first; each once.
 
-    Neighbours of the best that were tried; then what is predicted for the usual GPU of
-    the architecture; then what the families recommend, and where their searches begin;
-    then configurations that are drawn, from each in turn.
+    Neighbours of the best that were tried; then the recipes predicted to be the fastest
+    on the usual GPU of the architecture; then what the families recommend, and where
+    their searches begin; then random configurations, of each family in turn.
 
     Args:
-        architecture: such as ``sm_90``; it is not known which GPU runs a bundle.
+        architecture: such as ``sm_90``; which GPU will run the bundle is unknown.
     """
     families = [
         family
@@ -76,5 +76,6 @@ def _neighbours(spec: TransformSpec, problem: Problem) -> Iterator[TransformSpec
     for name, values in (family.offered(problem.workload) or {}).items():
         for value in values:
             changed = {**spec.parameters, name: value}
-            if family.constraint(problem.workload, changed) is None:
+            is_pointless = family.constraint(problem.workload, changed) is not None
+            if changed != spec.parameters and not is_pointless:
                 yield family.spec(changed)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from feinsum.canonical import canonicalize
 from feinsum.errors import InvalidRecordError
@@ -50,67 +50,90 @@ def import_results(folder: Path, store: FactStore) -> Imported:
 
     Raises:
         MeasurementError: if the folder holds no bundle.
-        InvalidRecordError: if there are no results, or one is of another bundle, of
-            no recipe of this installation, or wrong.
-        ImplausibleError: if a time is none that a device can have.
+        InvalidRecordError: if there are no results, or one is wrong, belongs to another
+            bundle, or has a recipe that this installation does not know.
+        ImplausibleError: if no device can be so fast.
     """
-    bundle = read_bundle(folder)
+    results = _Results(read_bundle(folder))
     lines = bundle_runner.lines_of(folder / "results.jsonl")
     if not lines:
         raise InvalidRecordError(
             f"{folder} has no results; run its runner.py on a machine with a GPU"
         )
-    states: dict[tuple[int, int], str] = {}
-    finals: dict[int, dict[int, TuningRecord]] = {}
-    errors: dict[tuple[int, int], float] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            if line.get("final"):
-                found = finals.setdefault(line["workload"], {})
-                found[line["candidate"]] = _fact(bundle, line)
-                at = bundle["workloads"][line["workload"]]["baseline"]
-                error = errors.get((line["workload"], at))
-                if error is not None:
-                    of_it = {"candidate": at, "samples_s": line["baseline_s"]}
-                    found[at] = _fact(bundle, {**line, **of_it, "error": error})
-            elif line["state"] != "started":
-                of = line["workload"], line["candidate"]
-                states[of] = line["state"]
-                if line["state"] == "tried":
-                    errors[of] = line["error"]
+            results.add(line)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise InvalidRecordError(
-                f"result {number} of {folder} is none of this bundle: "
-                f"{type(error).__name__}: {error}"
+                f"result {number} of {folder} cannot be recorded "
+                f"({type(error).__name__}: {error}); expected the results of the "
+                "runner.py in this folder"
             ) from error
-    facts = _best(finals, states)
+    facts = results.best()
     for fact in facts:
         check_plausible(fact)
     for fact in facts:
         store.add(fact)
-    return Imported(tuple(facts), Counter(states.values()))
+    return Imported(tuple(facts), Counter(results.states.values()))
 
 
-def _best(
-    finals: Mapping[int, Mapping[int, TuningRecord]],
-    states: Mapping[tuple[int, int], str],
-) -> list[TuningRecord]:
-    """The fastest of each workload, without those that were wrong later on."""
-    best = []
-    for k, by_candidate in finals.items():
-        right = [
-            fact
-            for c, fact in by_candidate.items()
-            if states.get((k, c), "tried") == "tried"
-        ]
-        ranked = sorted(right, key=lambda fact: fact.measurement.median_s)
-        best += ranked[:N_RECORDED]
-    return best
+At: TypeAlias = tuple[int, int]
+"""The numbers of a workload and of one of its candidates."""
+
+
+@dataclass(frozen=True)
+class _Results:
+    """The results of a bundle.
+
+    Attributes:
+        states: how trials ended.
+        errors: of those with right results.
+        finals: facts of candidates that were timed in turns, by their workload.
+    """
+
+    bundle: Mapping[str, Any]
+    states: dict[At, str] = field(default_factory=dict)
+    errors: dict[At, float] = field(default_factory=dict)
+    finals: dict[int, dict[int, TuningRecord]] = field(default_factory=dict)
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Take a line of the file of results."""
+        if line.get("final"):
+            self._add_final(line)
+        elif line["state"] != "started":
+            at = line["workload"], line["candidate"]
+            self.states[at] = line["state"]
+            if line["state"] == "tried":
+                self.errors[at] = line["error"]
+
+    def _add_final(self, line: Mapping[str, Any]) -> None:
+        """Take the times of a candidate, and of the baseline beside it."""
+        k = line["workload"]
+        facts = self.finals.setdefault(k, {})
+        facts[line["candidate"]] = _fact(self.bundle, line)
+        baseline = self.bundle["workloads"][k]["baseline"]
+        error = self.errors.get((k, baseline))
+        if error is not None:
+            its = {"candidate": baseline, "samples_s": line["baseline_s"]}
+            facts[baseline] = _fact(self.bundle, {**line, **its, "error": error})
+
+    def best(self) -> list[TuningRecord]:
+        """The fastest of each workload, without those that were wrong later on."""
+        best = []
+        for k, facts in self.finals.items():
+            right = [
+                fact
+                for c, fact in facts.items()
+                if self.states.get((k, c), "tried") == "tried"
+            ]
+            ranked = sorted(right, key=lambda fact: fact.measurement.median_s)
+            best += ranked[:N_RECORDED]
+        return best
 
 
 def _fact(bundle: Mapping[str, Any], line: Mapping[str, Any]) -> TuningRecord:
     if line["bundle"] != bundle["id"]:
-        raise ValueError(f"it is of the bundle {line['bundle'][:12]}")
+        raise ValueError(f"it belongs to the bundle {line['bundle'][:12]}")
     workload = bundle["workloads"][line["workload"]]
     einsum = from_text(workload["text"])
     form = canonicalize(einsum)

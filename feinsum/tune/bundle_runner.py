@@ -2,13 +2,13 @@
 
 python3 runner.py [--budget SECONDS] [--limit SECONDS] [--jobs N] [--out results.jsonl]
 
-It stands beside bundle.json and kernels.zip, and needs Python 3.10 or newer, numpy and
-CuPy, nothing else. What is in the file of results already is not tried again, so that
-it may be stopped, and started again. Every workload runs in a separate process; a
-kernel that ends its process, or takes too long, costs itself alone. The best kernels of
-a workload, of all starts, are timed together at the end. Several processes draw
-arguments and compare results at a time, while one of them has the GPU. Exit codes:
-0 done, 1 not all is done (mostly: there is no time left), 2 there is no GPU.
+It needs bundle.json and kernels.zip in its folder, Python 3.10 or newer, numpy and
+CuPy, nothing else. Kernels with a result are skipped, so the same command resumes an
+interrupted run. Every workload runs in a separate process; a kernel that ends its
+process, or takes too long, costs nothing but itself. The best kernels of a workload, of
+all runs, are timed together at the end. Several processes draw arguments and check
+results, while one of them has the GPU. Exit codes: 0 done, 1 kernels are left (mostly
+because the time ran out), 2 there is no GPU.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ LAST_S = 10.0
 PATIENCE_S = 10.0
 """For a kernel to be compiled, and to run, each."""
 MOST_STARTS = 3
-"""Of processes in a row that end before they have any outcome."""
+"""Processes in a row without an outcome, after which a workload is given up."""
 STOPS = {-signal.SIGHUP, -signal.SIGINT, -signal.SIGTERM}
-"""Exit codes of processes that somebody ended."""
+"""Exit codes of processes that a user or the system ended."""
 ROUNDS, FINALISTS = 20, 6
 WIDE = 0.2
-"""A spread over the median from which times are taken once more: clocks change."""
+"""Above this spread over the median, samples are taken once more: clocks change."""
 MOST_JOBS = 6
 HEAD_START_S = 1e-4
 """For which the GPU is kept busy while the host enqueues what is timed: otherwise the
 time of a short kernel is that of its launch.
 """
 CLOCK_RATE = 13
-"""``cudaDevAttrClockRate``; the properties of CUDA 13 have it no more."""
+"""``cudaDevAttrClockRate``, which the properties of CUDA 13 no longer have."""
 OPTIONS = ("--std=c++17", "-default-device")
 DELAY = """
 extern "C" __global__ void feinsum_delay(long long n)
@@ -92,13 +92,13 @@ def run_all(bundle: Any, options: Any) -> int:
     if NO_GPU in codes:
         return NO_GPU
     if UNFINISHED in codes:
-        note("not all is done; start again to go on")
+        note("kernels are left; run this again to resume")
         return UNFINISHED
     return 0
 
 
 def run_to_end(bundle: Any, k: int, share: float, end: float, options: Any) -> int:
-    """One workload, in a new process after each that did not end by itself."""
+    """One workload, in another process after each that crashed."""
     n_starts, before = 0, progress_of(bundle, k, options.out)
     while not before.is_done:
         left = end - time.monotonic() - LAST_S
@@ -122,7 +122,7 @@ def run_to_end(bundle: Any, k: int, share: float, end: float, options: Any) -> i
 
 
 def run_child(k: int, limit: float, options: Any) -> int | None:
-    """The exit code of the process of a workload; None if its time was over."""
+    """The exit code of a workload's process; None if it was ended at the limit."""
     command = [
         sys.executable,
         __file__,
@@ -141,7 +141,7 @@ def run_child(k: int, limit: float, options: Any) -> int | None:
 
 
 def lines_of(path: Path) -> list[Any]:
-    """What is written; a line that is not complete is none."""
+    """The complete lines of a file of results; none if there is no such file."""
     if not path.exists():
         return []
     found: list[Any] = []
@@ -236,7 +236,7 @@ def run_workload(bundle: Any, k: int, options: Any) -> None:
     try:
         gpu = Gpu(bundle, options.out)
     except Exception as error:  # noqa: BLE001  (CuPy has many)
-        note(f"there is no GPU for CuPy: {error}")
+        note(f"CuPy finds no GPU: {error}")
         sys.exit(NO_GPU)
     trials = Trials(gpu, bundle, k, options.out)
     for c in trials.progress.missing:
@@ -360,11 +360,11 @@ def is_wide(samples: Sequence[float]) -> bool:
 
 LASTING = ("illegal", "misaligned", "launch failure", "launch timed out", "assert",
            "invalid program counter", "hardware stack", "uncorrectable")  # fmt: skip
-"""In what the driver says of errors after which it refuses everything to a process."""
+"""Words in the driver's messages after which it refuses everything to a process."""
 
 
 class GpuError(Exception):
-    """The GPU refuses; ``is_lasting`` if it does so from now on."""
+    """The GPU refuses something; everything from now on if ``is_lasting``."""
 
     def __init__(self, said: str) -> None:
         super().__init__(said)
@@ -412,7 +412,7 @@ class Gpu:
     def turn(self) -> Iterator[None]:
         """The GPU for this process alone: nothing else is timed or copied meanwhile.
 
-        Within a turn, another one is the same.
+        Turns can be nested.
         """
         if self.has_turn:
             yield
@@ -494,7 +494,7 @@ class Gpu:
 
 
 class Case:
-    """The arguments of a workload, and what its results have to be."""
+    """The arguments of a workload, and its expected results."""
 
     def __init__(self, gpu: Any, seed: int, workload: Any) -> None:
         import numpy as np

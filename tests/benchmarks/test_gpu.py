@@ -60,7 +60,7 @@ def test_folders_are_those_of_the_caller(tmp_path):
 
 
 def test_folders_must_be_there(tmp_path):
-    """One that is not is bad usage, before anything is installed."""
+    """One that is not is bad usage."""
     for mode, message in (
         ("opencl", "no folder of wheels"),
         ("cuda", "neither wheels, nor a contest, nor trials"),
@@ -74,20 +74,26 @@ def test_folders_must_be_there(tmp_path):
 
 @pytest.mark.skipif(find_spec("cupy") is not None, reason="there is CuPy")
 def test_without_cupy_or_a_gpu_nothing_runs_with_cuda(tmp_path):
-    """Exit code 3, one line."""
+    """Exit code 3, one line with the reason."""
     result = call("cuda", OUT=str(tmp_path))
     assert result.returncode == 3
-    assert result.stderr == "gpu.sh: CuPy finds no GPU here; nothing is run\n"
+    assert result.stderr == (
+        "gpu.sh: CuPy finds no GPU here; nothing is run "
+        "(ModuleNotFoundError: No module named 'cupy')\n"
+    )
 
 
 RECORDER = """#!/bin/sh
 case "$*" in
-*"import cupy"*) exit 0 ;;
 *"import cutensor"*) exit ${HAS_NO_CUTENSOR:-0} ;;
-*"import feinsum"*) echo "import feinsum" >> "$RECORD"; exit ${HAS_NO_FEINSUM:-0} ;;
+*"import cupy"*) exit 0 ;;
+*"import benchmarks.gpu.everyday"*)
+    echo "import feinsum" >> "$RECORD"
+    [ -z "$HAS_NO_FEINSUM" ] || { echo "No module named 'loopy'" >&2; exit 1; }
+    exit 0 ;;
 esac
 echo "${CUPY_ACCELERATORS:-none} $*" >> "$RECORD"
-case "$*" in *broken*) exit 1 ;; esac
+case "$*" in *broken*) exit 2 ;; esac
 """
 """In the place of Python: it records its arguments, and finds what variables say."""
 
@@ -146,11 +152,14 @@ def test_a_folder_without_time_does_not_run(recorded):
 
 @pytest.mark.parametrize("is_wanted", [False, True])
 def test_calls_are_left_out_if_unwanted_or_without_feinsum(recorded, is_wanted):
-    """Who wants none is told nothing; folders get the whole budget."""
+    """Who wants none is told nothing, others what is missing; folders get the whole
+    budget.
+    """
     variables = {"HAS_NO_FEINSUM": "1"} if is_wanted else {"CALLS": "0"}
     result, ran = recorded("one/contest.py", BUDGET="520", **variables)
     assert result.returncode == 0
-    assert ("feinsum is not installed" in result.stderr) == is_wanted
+    reason = "feinsum cannot be imported: no calls of the everyday suite (No module"
+    assert (reason in result.stderr) == is_wanted
     assert ("import feinsum" in ran) == is_wanted
     assert not [line for line in ran if "everyday" in line]
     assert 450 < budget_of(ran, "contest.py") <= 510
@@ -178,17 +187,27 @@ def test_feinsum_is_installed_from_the_wheels_alone(recorded, tmp_path, mode, ex
     """Before anything else; no index is asked, and the folder is no contest."""
     _, ran = recorded("wheels/feinsum-1-py3-none-any.whl", mode=mode)
     assert ran[0].split(maxsplit=1)[1] == (
-        "-m pip install --quiet --no-index --find-links "
+        "-m pip install --quiet --no-compile --no-index --find-links "
         f"{tmp_path / 'wheels'} feinsum[{extras}]"
     )
     assert not [line for line in ran[1:] if "wheels" in line]
 
 
-def test_nothing_runs_if_the_installation_fails(recorded):
-    """The exit code is 1."""
-    result, ran = recorded("broken/feinsum-1-py3-none-any.whl", "one/contest.py")
+@pytest.mark.parametrize("mode", ["cuda", "opencl"])
+def test_nothing_runs_if_the_installation_fails(recorded, mode):
+    """The exit code is 1, whatever pip's is: 2 and 3 mean something else."""
+    wheel = "broken/feinsum-1-py3-none-any.whl"
+    result, ran = recorded(wheel, "one/contest.py", mode=mode)
     assert result.returncode == 1
+    assert "the installation failed" in result.stderr
     assert len(ran) == 1
+
+
+def test_nothing_is_installed_if_a_folder_has_no_script(recorded):
+    """Bad usage changes no environment."""
+    result, ran = recorded("wheels/feinsum-1-py3-none-any.whl", "other/script.py")
+    assert result.returncode == 2
+    assert not ran
 
 
 def test_what_a_failing_script_measured_is_reported(tmp_path):
@@ -205,6 +224,20 @@ def test_what_a_failing_script_measured_is_reported(tmp_path):
     assert result.returncode == 1
     document = json.loads((tmp_path / "gpu.json").read_text())
     assert [entry["name"] for entry in document["entries"]] == ["one", "two"]
+
+
+def test_results_of_all_folders_are_in_one_place(recorded, tmp_path):
+    """Copies, which a folder with the same name can take back; none for one without."""
+    for name, file in (("one", "contest.jsonl"), ("two", "results.jsonl")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(name)
+    out = tmp_path / "out"
+    scripts = "one/contest.py", "two/runner.py", "three/runner.py"
+    result, _ = recorded(*scripts, CALLS="0", OUT=str(out))
+    assert result.returncode == 0
+    assert (out / "one" / "contest.jsonl").read_text() == "one"
+    assert (out / "two" / "results.jsonl").read_text() == "two"
+    assert sorted(path.name for path in out.iterdir()) == ["one", "two"]
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="no shellcheck")

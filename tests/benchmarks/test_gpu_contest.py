@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks.experiments.entries import both_suites, with_elements
-from benchmarks.gpu import contest, making, report
+from benchmarks.gpu import contest, make_contest, report, rivals
 from feinsum.tune.bundle import read_bundle, write_bundle
 from tests.docs.pages import ROOT
 from tests.targets.cuda.stand_in import needs_nvrtc
@@ -37,10 +37,9 @@ def entries():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("contests") / "contest"
-    made = write_bundle(folder, "sm_80", partial(making.made, {}, "sm_80"), entries())
-    assert made.n_workloads == 3
-    for module in making.BESIDE:
-        shutil.copy(module.__file__, folder)
+    make = partial(make_contest.workload_of, {}, "sm_80")
+    assert write_bundle(folder, "sm_80", make, entries()).n_workloads == 3
+    make_contest.copy_modules(folder)
     return folder
 
 
@@ -63,16 +62,76 @@ def test_our_kernels_are_right_with_functions_for_operands(folder):
     for line in found:
         assert line["spec"].startswith("gpu_")
         assert len(line["seconds"]["feinsum"]) == contest.ROUNDS
-        assert set(line["refused"]) == set(contest.RIVALS)
+        assert set(line["refused"]) == set(rivals.RIVALS)
     assert "divergence_b1_Ni4" in ended.stdout
     document = json.loads((folder / "out" / "gpu.json").read_text())
     assert document["device"]["name"] == found[0]["device"]["name"]
     assert {x["name"] for x in document["entries"]} == {e.name for e in entries()}
 
 
-def test_entries_without_a_result_are_tried_twice(folder, tmp_path, monkeypatch):
+@pytest.fixture
+def troubled(folder, tmp_path):
+    """Runs a contest of two entries, whose kernels all have a trouble; what it says."""
+    copy = tmp_path / "contest"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.jsonl", "out"))
+    bundle = read_bundle(copy)
+    bundle["workloads"] = bundle["workloads"][:2]
+    (copy / "bundle.json").write_text(json.dumps(bundle))
+
+    def run(trouble):
+        command = [sys.executable, str(copy / "contest.py"), "--jobs", "1"]
+        command += [word for name in rivals.RIVALS for word in ("--without", name)]
+        environment = {"PYTHONPATH": f"{FAKE}:{ROOT}", "FAKE_CUPY": trouble}
+        ended = subprocess.run(
+            command,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended, report.read(copy / "contest.jsonl"), bundle["workloads"]
+
+    return run
+
+
+def test_wrong_kernels_are_not_timed_and_reported(troubled):
+    """Each candidate, by its recipe."""
+    ended, lines, workloads = troubled("wrong:__global__")
+    found = {line["name"]: line for line in lines if "seconds" in line}
+    for workload in workloads:
+        line = found[workload["name"]]
+        assert line["seconds"] == {}
+        recipes = [candidate["spec"] for candidate in workload["candidates"]]
+        for recipe, failed in zip(recipes, line["failed"], strict=True):
+            assert failed.startswith(f"{recipe}: the result is wrong")
+            assert failed in ended.stdout
+
+
+def test_a_lost_gpu_costs_one_entry(troubled):
+    """Its process ends, since all that follows would fail; another one goes on."""
+    _, lines, workloads = troubled("lasting:__global__")
+    found = [line for line in lines if "seconds" in line]
+    assert [line["name"] for line in found] == [w["name"] for w in workloads]
+    for line in found:
+        (failed,) = line["failed"]
+        assert "CUDA_ERROR_ILLEGAL_ADDRESS" in failed
+
+
+def test_a_kernel_that_hangs_ends_its_process(troubled):
+    """So the others get the GPU; its entry is given up after the second time."""
+    ended, lines, workloads = troubled("hang:__global__")
+    assert [line["name"] for line in lines] == [
+        w["name"] for w in workloads for _ in range(contest.MOST_STARTS)
+    ]
+    assert "Traceback" not in ended.stderr
+    for workload in workloads:
+        assert f"{workload['name']}: started 2 x, no result" in ended.stdout
+
+
+def test_entries_without_a_result_are_tried_twice(folder, tmp_path):
     """What was ended with its process, or by the end of the time, is run once more."""
-    monkeypatch.syspath_prepend(str(folder))
     bundle = read_bundle(folder)
     names = [workload["name"] for workload in bundle["workloads"]]
     out = tmp_path / "contest.jsonl"
@@ -87,65 +146,62 @@ def test_entries_without_a_result_are_tried_twice(folder, tmp_path, monkeypatch)
 def test_a_contest_begins_with_the_recipes_on_record():
     """The fastest packaged ones, and few that are predicted beside them."""
     (entry,) = both_suites("^divergence_b1_Ni4$", max_gflop=1e6)
-    posed = making._Posed.of(entry)
-    known = making.recorded("sm_90")[str(posed.problem.form.key)]
-    document = making.made(making.recorded("sm_90"), "sm_90", entry).document
+    recorded = make_contest.recorded("sm_90")
+    document = make_contest.workload_of(recorded, "sm_90", entry).document
     specs = [candidate["spec"] for candidate in document["candidates"]]
+    known = recorded[document["key"]]
     assert specs[0] == str(min(known, key=known.__getitem__))
-    assert len(specs) <= making.N_BEST + making.N_BESIDE
+    assert len(specs) <= make_contest.N_BEST + make_contest.N_PREDICTED
 
 
 def test_no_suite_waits_for_another():
     """When a suite is half through, so are the others."""
-    mixed = making.mixed(both_suites("", max_gflop=1e6))
+    mixed = make_contest.mixed(both_suites("", max_gflop=1e6))
     half = [entry.suite for entry in mixed[: len(mixed) // 2]]
     for suite in {*half}:
         n = sum(entry.suite == suite for entry in mixed)
         assert abs(half.count(suite) - n / 2) <= 1
 
 
-def test_rivals_are_compared_with_what_is_expected(folder, monkeypatch):
+def test_rivals_are_compared_with_what_is_expected(folder):
     """At the entries that the runner compares."""
-    monkeypatch.syspath_prepend(str(folder))
     for entry, workload in zip(
         entries(), read_bundle(folder)["workloads"], strict=True
     ):
-        values = making._Posed.of(entry)._values()
-        evaluate = contest.evaluation(workload, np, np.einsum)
+        values = make_contest.CanonicalEntry.of(entry).values()
+        evaluate = rivals.evaluation(workload, np, np.einsum)
         results = evaluate(values)
         assert contest._error(workload, lambda r=results: r, id) < 1e-12
         wrong = [r + 0.1 * abs(r).max() for r in results]
         assert contest._error(workload, lambda w=wrong: w, id) == pytest.approx(0.1)
 
 
-def test_rivals_evaluate_the_entry(folder, monkeypatch):
+def test_rivals_evaluate_the_entry(folder):
     """The functions of a contest, read from its document, are those of the entry."""
-    monkeypatch.syspath_prepend(str(folder))
     workloads = read_bundle(folder)["workloads"]
     for entry, workload in zip(
         entries(), json.loads(json.dumps(workloads)), strict=True
     ):
         values = entry.values()
-        evaluate = contest.evaluation(workload, np, np.einsum)
+        evaluate = rivals.evaluation(workload, np, np.einsum)
         results = zip(evaluate(values), entry.reference(values), strict=True)
         assert all(np.allclose(result, expected) for result, expected in results)
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="of the extra bench")
 @pytest.mark.filterwarnings("ignore")
-def test_torch_compiles_every_entry_once(folder, monkeypatch):
+def test_torch_compiles_every_entry_once(monkeypatch):
     """Many shapes in one process, and earlier ones again: none is refused."""
     import torch
     from torch._dynamo.utils import counters
 
-    monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr(contest, "_tensors", dict)
+    monkeypatch.setattr(rivals, "_given", lambda values, _: dict(values))
     plain = [[{"kind": "Plain", "name": name} for name in "ab"]]
     workload = {"subscripts": "ij,jk->ik", "rows": plain}
     before, calls = counters["stats"]["unique_graphs"], []
     for n in range(2, 12):
         values = {"a": torch.ones(n, n), "b": torch.ones(n, 3)}
-        call, _ = contest.torch_compile(workload, values)
+        call, _ = rivals.RIVALS[rivals.COMPILED](workload, values)
         calls.append(call)
     for call in [*calls, *calls]:
         (result,) = call()

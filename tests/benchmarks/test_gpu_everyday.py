@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from math import inf
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,19 +22,32 @@ SMALLEST = {e.dtype: e for e in sorted(everyday(), key=lambda e: -e.footprint_by
 """Of each dtype the smallest entry."""
 
 
+def write(path, names):
+    path.write_text("".join(f"{json.dumps({'name': name})}\n" for name in names))
+
+
 @pytest.mark.parametrize("jobs", [1, 3, 8])
-def test_processes_share_all_entries(jobs):
-    """Each has the smallest of its own first; what is done is left out."""
-    entries = everyday()
-    done = {f"{e.name} {e.group}" for e in entries[::5]}
-    shares = [calls.share_of(entries, k, jobs, done) for k in range(jobs)]
+def test_processes_share_all_entries(tmp_path, jobs):
+    """Each has the smallest of its own first; those with a line are left out."""
+    path, sizes = tmp_path / "everyday.jsonl", {e.group for e in everyday()}
+    done = {f"{e.name} {e.group}" for e in everyday()[::5]}
+    write(path, done)
+    shares = [calls.entries_left(path, sizes, k, jobs) for k in range(jobs)]
     shared = [(e.name, e.group) for share in shares for e in share]
     assert len(shared) == len({*shared})
     left = {key for key in ENTRIES if " ".join(key) not in done}
     assert {*shared} == left
     for share in shares:
-        sizes = [e.footprint_bytes for e in share]
-        assert sizes == sorted(sizes)
+        footprints = [e.footprint_bytes for e in share]
+        assert footprints == sorted(footprints)
+
+
+def test_a_share_does_not_depend_on_what_others_have_done(tmp_path):
+    """Whenever a process reads the file, it has entries that no other has."""
+    path, sizes = tmp_path / "everyday.jsonl", ["large"]
+    early, own = (calls.entries_left(path, sizes, k, 3) for k in (0, 1))
+    write(path, [f"{e.name} {e.group}" for e in early[:2]])
+    assert calls.entries_left(path, sizes, 1, 3) == own
 
 
 @pytest.mark.parametrize("dtype", SMALLEST)
@@ -77,20 +92,6 @@ def test_contenders_are_timed_in_turns(monkeypatch):
     assert made[4:] == both * calls.ROUNDS
 
 
-def test_the_summary_has_failures_and_measurements(tmp_path):
-    """Of all lines of the file."""
-    lines = [
-        {"name": "outer large", "failed": "DeviceUnavailableError('no memory')"},
-        {"name": "matmul large", "flops": 2e9, "entry_bytes": 8e6,
-         "seconds": {"feinsum": [1e-3], "jax": [3e-3]}},
-    ]  # fmt: skip
-    path = tmp_path / "everyday.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)))
-    text = calls.summary(str(path))
-    assert "outer large: DeviceUnavailableError('no memory')" in text
-    assert "everyday, 1 entries: 3.00 against JAX" in text
-
-
 ASLEEP = "import time; time.sleep(600)"
 
 
@@ -107,12 +108,75 @@ def test_a_process_that_fails_or_is_late_is_a_failure(code, limit_s, is_well):
     assert all(worker.poll() is not None for worker in workers)
 
 
+OURS = {"feinsum": (int, lambda _: None)}
+"""Calls that need no GPU."""
+
+
 def test_what_was_not_timed_is_left_to_a_resumed_run(tmp_path):
     """It has no line; calls that failed have one."""
-    path = tmp_path / "everyday.jsonl"
-    ours = {"feinsum": (int, lambda _: None)}
-    built = [(ours, {"name": "late"}), ({}, {"name": "failed", "failed": "why"})]
-    calls.time_all(built, str(path), end=0.0)
+    path, meeting = tmp_path / "everyday.jsonl", calls.Meeting(tmp_path)
+    built = [(OURS, {"name": "late"}), ({}, {"name": "failed", "failed": ["why"]})]
+    calls.time_all(built, str(path), meeting, end=0.0)
     assert [line["name"] for line in report.read(path)] == ["failed"]
-    calls.time_all(built[:1], str(path), end=time.time() + 60)
+    calls.time_all(built[:1], str(path), meeting, end=time.time() + 60)
     assert [line["name"] for line in report.read(path)] == ["failed", "late"]
+
+
+def test_a_resumed_run_goes_on_after_an_error(tmp_path):
+    """What raised it has a line, what would have followed has none."""
+
+    def broken():
+        raise RuntimeError("out of memory")
+
+    path, meeting = tmp_path / "everyday.jsonl", calls.Meeting(tmp_path)
+    built = [
+        (OURS, {"name": "first"}),
+        ({**OURS, "jax": (broken, id)}, {"name": "second"}),
+        (OURS, {"name": "third"}),
+    ]
+    with pytest.raises(RuntimeError, match="out of memory"):
+        calls.time_all(built, str(path), meeting, end=time.time() + 60)
+    first, second = report.read(path)
+    assert (first["name"], second["name"]) == ("first", "second")
+    assert second["failed"] == ["RuntimeError('out of memory')"]
+    with meeting.alone():
+        pass  # the lock is free
+
+
+@pytest.mark.parametrize(("n_left", "code"), [(0, 0), (2, 1)])
+def test_entries_without_a_line_are_a_failure(tmp_path, monkeypatch, n_left, code):
+    """The exit code says that the time ran out, as those of the other scripts do."""
+    path = tmp_path / "everyday.jsonl"
+    large = [f"{e.name} {e.group}" for e in everyday() if e.group == "large"]
+    write(path, large[n_left:])
+    monkeypatch.setattr(calls, "load_cupy", lambda: None)
+    monkeypatch.setattr(calls, "run_workers", lambda options, folder: True)
+    monkeypatch.setattr("sys.argv", ["everyday", "--out", str(path)])
+    assert calls.main() == code
+
+
+def test_a_run_leaves_no_files_but_its_results(tmp_path, monkeypatch):
+    """Locks and the like are elsewhere, and gone."""
+    path, places = tmp_path / "everyday.jsonl", []
+
+    def run(options, folder):
+        calls.Meeting(Path(folder)).wait(0, 1, limit=0.0)
+        places.append(Path(folder))
+        return True
+
+    monkeypatch.setattr(calls, "load_cupy", lambda: None)
+    monkeypatch.setattr(calls, "run_workers", run)
+    monkeypatch.setattr("sys.argv", ["everyday", "--out", str(path)])
+    assert calls.main() == 1
+    assert not list(tmp_path.iterdir())
+    assert not places[0].exists()
+
+
+def test_processes_wait_for_each_other(tmp_path):
+    """Until all are here, or the time is over."""
+    meeting, start = calls.Meeting(tmp_path), time.time()
+    meeting.wait(0, 2, limit=start + 0.2)
+    assert time.time() >= start + 0.2
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda k: meeting.wait(k, 2, limit=start + 600), range(2)))
+    assert time.time() < start + 300

@@ -21,7 +21,8 @@ LINES = [
     line("abcdef-dega-gfbc" + 9 * "-long", jax=[1.0]),
     {**line("matmul large", "", feinsum=[1e-3], jax=[1e-3]), "one_s":
      {"feinsum": [1e-3], "jax": [3e-3]}},
-    {"name": "outer large", "failed": "DeviceUnavailableError('no memory')"},
+    {"name": "outer large", "failed": ["DeviceUnavailableError('no memory')"]},
+    *[{"name": "abcd-aebf-dfce"}] * 2,  # started twice, to no end
 ]  # fmt: skip
 LINES[4].pop("suite")
 
@@ -61,6 +62,17 @@ def test_files_become_a_document_and_a_figure(tmp_path, monkeypatch, capsys):
     document = json.loads((out / "gpu.json").read_text())
     assert {*document["suites"]} == {"tccg", "everyday", "everyday, single"}
     assert (out / "gpu.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_summary_has_failures_and_measurements():
+    """Also entries that ended their process; reasons only where ours has no time."""
+    lines = [*LINES, {**line("ok", feinsum=[1.0], jax=[1.0]), "failed": ["a recipe"]}]
+    text = report.summary(lines)
+    assert "outer large: DeviceUnavailableError('no memory')" in text
+    assert "abcd-aebf-dfce: started 2 x, no result" in text
+    assert "abc-bda-dc: started" not in text
+    assert "a recipe" not in text
+    assert "everyday, 1 entries: 1.00 against JAX" in text
 
 
 def test_nothing_measured_is_a_failure(tmp_path, monkeypatch):

@@ -1,9 +1,9 @@
 """Makes a contest: kernels with functional operands, and what rivals evaluate.
 
-``python -m benchmarks.gpu.making FOLDER --after BUNDLE`` writes a bundle like that of
-``feinsum tune --export``. The operands are the functions of the suites. The candidates
-are the fastest recipes of bundles that ran on the GPU and of packaged facts, and
-predicted ones; ``contest.py`` beside the runner times them and the rivals.
+``python -m benchmarks.gpu.make_contest FOLDER --after BUNDLE`` writes a bundle like
+that of ``feinsum tune --export``, whose operands are the functions of the suites. The
+candidates are the fastest recipes of packaged facts and of bundles that ran on a GPU,
+and predicted ones. ``contest.py`` in the folder times them and the rivals.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
@@ -30,7 +30,7 @@ from rich.progress import Progress
 from benchmarks.experiments import functions
 from benchmarks.experiments.entries import Entry, both_suites
 from benchmarks.experiments.functions import Function
-from benchmarks.gpu import contest, report
+from benchmarks.gpu import contest, report, rivals
 from feinsum.canonical import CanonicalForm, canonicalize
 from feinsum.db.shipped import shipped_facts
 from feinsum.errors import FeinsumError
@@ -42,8 +42,8 @@ from feinsum.records import TransformSpec
 from feinsum.tune import bundle_runner
 from feinsum.tune.bundle import (
     SEED,
-    Made,
-    Maker,
+    BuiltWorkload,
+    WorkloadBuilder,
     document_of,
     results_of,
     write_bundle,
@@ -51,12 +51,12 @@ from feinsum.tune.bundle import (
 from feinsum.tune.bundle_candidates import candidates
 from feinsum.tune.problem import Problem
 
-N_BEST, N_BESIDE, N_UNMEASURED = 2, 1, 4
-"""Recipes of a workload that take part: measured ones, and the first of a search beside
-them or without any.
+N_BEST, N_PREDICTED, N_UNMEASURED = 2, 1, 4
+"""Recipes of a workload: the fastest that were measured, predicted ones besides these,
+and predicted ones if none was measured.
 """
-BESIDE = contest, report, functions
-"""Modules that travel with a contest."""
+MODULES = contest, report, rivals, functions
+"""Copied to the folder of a contest, beside the runner."""
 
 
 def main() -> None:
@@ -68,18 +68,22 @@ def main() -> None:
     entries = mixed(both_suites(options.only, max_gflop=options.max_gflop))
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("compile", total=len(entries))
-        said = write_bundle(
+        exported = write_bundle(
             options.folder,
             options.architecture,
-            partial(made, known, options.architecture),
+            partial(workload_of, known, options.architecture),
             entries,
             on_workload=lambda n: progress.update(task, completed=n),
         )
-    for module in BESIDE:
-        shutil.copy(str(module.__file__), options.folder)
-    print(f"{said.n_candidates} kernels of {said.n_workloads} entries, "
-          f"{said.n_bytes / 1e6:.1f} MB, in {options.folder}; "
-          f"left out: {dict(said.left_out)}")  # fmt: skip
+    copy_modules(options.folder)
+    print(f"{exported.n_candidates} kernels of {exported.n_workloads} entries, "
+          f"{exported.n_bytes / 1e6:.1f} MB, in {options.folder}; "
+          f"left out: {dict(exported.left_out)}")  # fmt: skip
+
+
+def copy_modules(folder: Path) -> None:
+    for module in MODULES:
+        shutil.copy(str(module.__file__), folder)
 
 
 def recorded(architecture: str) -> dict[str, dict[TransformSpec, float]]:
@@ -93,34 +97,25 @@ def recorded(architecture: str) -> dict[str, dict[TransformSpec, float]]:
 
 
 def mixed(entries: Sequence[Entry]) -> list[Entry]:
-    """In an order in which every suite is through at the same time."""
-    of_suite = Counter(entry.suite for entry in entries)
-    so_far: Counter[str] = Counter()
-    places = []
+    """The entries of all suites in turns, so that every suite ends at the same time."""
+    totals = Counter(entry.suite for entry in entries)
+    counts: Counter[str] = Counter()
+    shares = []
     for entry in entries:
-        places.append((so_far[entry.suite] / of_suite[entry.suite], entry))
-        so_far[entry.suite] += 1
-    return [entry for _, entry in sorted(places, key=itemgetter(0))]
+        shares.append((counts[entry.suite] / totals[entry.suite], entry))
+        counts[entry.suite] += 1
+    return [entry for _, entry in sorted(shares, key=itemgetter(0))]
 
 
-def made(
+def workload_of(
     known: Mapping[str, Mapping[TransformSpec, float]], architecture: str, entry: Entry
-) -> Made:
+) -> BuiltWorkload:
     """An entry with its fastest kernels."""
-    posed = _Posed.of(entry)
-    case, maker = posed.case(), Maker(architecture)
-    tried = known.get(str(posed.problem.form.key), {})
-    best = sorted((s for s in tried if tried[s] < np.inf), key=tried.__getitem__)
-    n_others = N_BESIDE if best else N_UNMEASURED
-    others = islice(candidates(posed.problem, {}, architecture), n_others)
-    kernels = []
-    for spec in dict.fromkeys((*best[:N_BEST], *others)):
-        try:
-            kernels.append(maker.candidate(spec, case))
-        except FeinsumError as error:
-            maker.left_out[error.code] += 1
+    canonical = CanonicalEntry.of(entry)
+    problem, case = canonical.problem, canonical.case()
+    builder = WorkloadBuilder(architecture)
     document = {
-        **document_of(posed.problem, case),
+        **document_of(problem, case),
         "name": entry.name,
         "suite": entry.suite,
         "group": entry.group,
@@ -128,21 +123,39 @@ def made(
         "rows": [
             [{"kind": type(f).__name__, **asdict(f)} for f in row] for row in entry.rows
         ],
-        "row_order": list(posed.form.relabeling.rows),
+        "row_order": list(canonical.form.relabeling.rows),
         "flops": entry.flops,
         "entry_bytes": entry.footprint_bytes,
         "baseline": 0,
-        "candidates": kernels,
+        "candidates": list(_kernels(builder, problem, case, known)),
     }
-    return Made(document, maker.files, maker.left_out)
+    return BuiltWorkload(document, builder.files, builder.left_out)
+
+
+def _kernels(
+    builder: WorkloadBuilder,
+    problem: Problem,
+    case: Case,
+    known: Mapping[str, Mapping[TransformSpec, float]],
+) -> Iterator[dict[str, Any]]:
+    """The fastest recipes, and predicted ones, as far as they can be compiled."""
+    tried = known.get(str(problem.form.key), {})
+    best = sorted((s for s in tried if tried[s] < np.inf), key=tried.__getitem__)
+    n_predicted = N_PREDICTED if best else N_UNMEASURED
+    predicted = islice(candidates(problem, {}, builder.architecture), n_predicted)
+    for spec in dict.fromkeys((*best[:N_BEST], *predicted)):
+        try:
+            yield builder.candidate(spec, case)
+        except FeinsumError as error:
+            builder.left_out[error.code] += 1
 
 
 @dataclass(frozen=True)
-class _Posed:
+class CanonicalEntry:
     """An entry in the names of its canonical form.
 
     Attributes:
-        functions: operand of the form to what it is.
+        functions: by the name of the operand in the form.
     """
 
     entry: Entry
@@ -151,7 +164,7 @@ class _Posed:
     functions: Mapping[str, Function]
 
     @classmethod
-    def of(cls, entry: Entry) -> _Posed:
+    def of(cls, entry: Entry) -> CanonicalEntry:
         general, literal = generalize(entry.einsum())
         form = canonicalize(general)
         names = form.relabeling.size_params
@@ -180,7 +193,7 @@ class _Posed:
             kernel.copy(substitutions=rules, args=[*others, *own])
         )
         unit, nest = identify_as_einsum(unit, case.einsum, long_extent=NEVER_LONG)
-        values = self._values()
+        values = self.values()
         results = self.entry.reference(values)
         given = {f"{contest.PREFIX}{name}": value for name, value in values.items()}
         return replace(
@@ -196,8 +209,8 @@ class _Posed:
             },
         )
 
-    def _values(self) -> dict[str, Any]:
-        """In the order in which the runner draws them."""
+    def values(self) -> dict[str, Any]:
+        """Arrays, drawn in the same order as the runner draws them, and scalars."""
         rng = np.random.default_rng(SEED)
         drawn = {
             name: bundle_runner.drawn(np, rng, "uniform", "<f8", shape)
