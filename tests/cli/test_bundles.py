@@ -36,7 +36,7 @@ def test_trials_go_out_and_facts_come_in(run, tmp_path):
     ("options", "said"),
     [
         (("--export", "f"), "give an einsum or --suite"),
-        (("--export", "f", "--suite", "x"), "there is no suite and no file 'x'"),
+        (("--export", "f", "--suite", "x"), "there is no suite or file 'x'"),
         (("--after", "f"), "requires --export"),
         (("--import", "f", *MATVEC), "omit the einsum"),
     ],

@@ -150,7 +150,7 @@ def test_a_picture_with_other_machines_says_so(run, database, monkeypatch, tmp_p
         with open_store(database) as store:
             store.add(record)
         document(run, *MATVEC, "--png", str(tmp_path / "roof.png"))
-    words = "some rates are of other machines"
+    words = "some rates are from other machines"
     assert [words in chart.title for chart in charts] == [True, False]
 
 
