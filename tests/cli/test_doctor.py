@@ -58,7 +58,7 @@ def test_a_healthy_installation_is_well(run, tmp_path, findings):
     } - set(found) <= {"openblas"}  # fmt: skip
     busy = {"machine", "openblas"}  # what others do, and which numpy there is
     assert {f["state"] for name, f in found.items() if name not in busy} == {"ok"}
-    assert "does not exist yet" in found["database"]["text"]
+    assert "will be created" in found["database"]["text"]
     assert {path.name for path in tmp_path.iterdir()} <= {"cache"}
     result = run("doctor")
     assert result.exit_code == 0
@@ -174,7 +174,7 @@ def test_a_service_is_asked(findings, monkeypatch):
         assert (found["state"], "answers, version 7.1" in found["text"]) == ("ok", True)
         for behave, words in (
             (answering("200 OK", capabilities(form_version="fe0")), "'fe0'"),
-            (answering("200 OK", "{}"), "no service of feinsum"),
+            (answering("200 OK", "{}"), "as a feinsum service"),
             (answering("503 No", "", "text/plain"), "status 503"),
             (refusing(401, "not-authenticated", "expired"), "[not-authenticated]"),
             (silent, "did not answer"),

@@ -204,4 +204,4 @@ def test_a_database_that_is_only_read(run, database, older_records):
     assert written.exit_code == 1
     (line,) = written.stderr.splitlines()
     assert line.startswith("feinsum: [store-unavailable] ")
-    assert "open for reading only" in line
+    assert "is read-only" in line
