@@ -133,9 +133,9 @@ class AmortizedCall:
                 min_total_s=MIN_TOTAL_S,
             )
         except FeinsumError as error:
-            logger.warning("predicted recipe %s was skipped: %s", spec, error)
+            logger.warning("skipped the predicted recipe %s: %s", spec, error)
         except Exception:  # no recipe may break a call
-            logger.exception("predicted recipe %s is passed over", spec)
+            logger.exception("skipped the predicted recipe %s", spec)
         else:
             if median(theirs) < BETTER * median(ours):
                 self.call = rival

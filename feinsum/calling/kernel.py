@@ -103,7 +103,7 @@ def recorded_kernel(
     except BuildError:
         if options.on_miss == "raise":
             raise
-        logger.exception("the retrieved kernel is passed over")
+        logger.exception("skipped the retrieved kernel")
         return None
 
 

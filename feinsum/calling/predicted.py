@@ -102,9 +102,9 @@ def predicted_kernel(
             note_fault(problem.einsum, one.spec, opened)
             raise
         except FeinsumError as error:
-            logger.warning("predicted recipe %s was skipped: %s", one.spec, error)
+            logger.warning("skipped the predicted recipe %s: %s", one.spec, error)
         except Exception:  # no recipe may break a call
-            logger.exception("predicted recipe %s is passed over", one.spec)
+            logger.exception("skipped the predicted recipe %s", one.spec)
         else:
             near = (x for x in found[k + 1 :] if x.seconds <= DOUBT * one.seconds)
             return kernel, [x.spec for x in near]
