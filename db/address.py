@@ -92,11 +92,11 @@ def address_of(url: str) -> Address:
         raise _no_address("it is not a web URL")
     if "@" in parts.netloc:
         raise _no_address(
-            f"it has a user or a password; give the key by {KEY_VARIABLE}"
+            f"it has a user or a password; pass the key in {KEY_VARIABLE}"
         )
     prefix = parts.path.rstrip("/")
     if parts.query or parts.fragment or not _PREFIX.fullmatch(prefix):
-        raise _no_address("it has more than a host and a path of plain characters")
+        raise _no_address("it has more than a host, a port and a plain path")
     if port == 0:
         raise _no_address("its port is 0")
     return Address(parts.scheme, host, port or SCHEMES[parts.scheme], prefix)

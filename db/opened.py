@@ -89,9 +89,9 @@ class LayerState:
     note: str = ""
 
     def __str__(self) -> str:
-        state = "asked"
+        state = "queried"
         if self.problem:
-            state = f"passed over, because {self.problem}"
+            state = f"skipped, because {self.problem}"
         elif self.note:
             state = f"answered from disk, because {self.note}"
         return f"{self.name} ({self.location}): {state}"
@@ -295,7 +295,7 @@ READ_ONLY = StoreUnavailableError(
 
 
 NOT_MADE = StoreUnavailableError(
-    "the user's database does not exist yet and was opened for reading only"
+    "the user's database does not exist yet and was opened read-only"
 )
 
 

@@ -335,7 +335,7 @@ def check_key(workload: str) -> str:
     if has_secret(workload):
         raise InvalidRequestError(
             "a key of the service was given as the key of a workload; revoke it with "
-            "'feinsum keys revoke', for addresses are kept in logs"
+            "'feinsum keys revoke', because URLs are logged"
         )
     if _KEY.fullmatch(workload):
         return workload
@@ -350,7 +350,7 @@ def _check_name(what: str, name: str) -> None:
         given = without_secrets(name)[:50]
         raise InvalidRequestError(
             f"the {what} {given!r}... was given, expected at most {LONGEST_NAME} "
-            "characters, no NUL, no half of a character, and no key of the service"
+            "characters, no NUL, no lone surrogate, and no key of the service"
         )
 
 

@@ -90,7 +90,7 @@ class MissCounter:
         try:
             await run_in_threadpool(self._write, counts, texts)
         except StoreError as error:
-            logger.warning("%s misses were not counted: %s", counts.total(), error)
+            logger.warning("%s misses could not be counted: %s", counts.total(), error)
 
     async def flush_forever(self, every_s: float) -> None:
         """Write every so many seconds, until cancelled."""

@@ -90,12 +90,12 @@ def require(caller: Caller, scope: Scope) -> None:
         return
     if caller.key_id is None:
         raise NotAuthenticatedError(
-            f"a key with the scope {scope!r} is needed; send it as "
+            f"a key with the scope {scope!r} is required; send it as "
             "'Authorization: Bearer KEY'"
         )
     raise NotPermittedError(
-        f"the key {caller.key_id} of {caller.name!r} has no scope {scope!r}; ask for "
-        "another key"
+        f"the key {caller.key_id} of {caller.name!r} lacks the scope {scope!r}; ask "
+        "for another key"
     )
 
 
@@ -129,7 +129,7 @@ class KeyRing:
         key_id = key_id_of(secret)
         key = self._find(key_id) if key_id else None
         if key is None or not hmac.compare_digest(key.digest, digest):
-            raise NotAuthenticatedError("the key is not known; ask for a new one")
+            raise NotAuthenticatedError("the key is unknown; ask for a new one")
         state = key.state(datetime.now(UTC))
         if state != "valid":
             raise NotAuthenticatedError(

@@ -99,7 +99,7 @@ def check_values(body: bytes, most: int) -> None:
     Traceback (most recent call last):
         ...
     feinsum.errors.TooLargeError: a body of more than 4 values was sent without a key;
-    send less at once, or a key
+    send less at once, or send a key
     """
     if len(body) > most and any(islice(_VALUE.finditer(body), most, None)):
         raise TooLargeError(
@@ -119,7 +119,7 @@ async def read_body(receive: Receive, most: int) -> bytes:
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            raise InvalidRequestError("the body is shorter than its announced length")
+            raise InvalidRequestError("the body is shorter than its Content-Length")
         body += message.get("body", b"")
         if len(body) > most:
             raise _too_large(f"more than {most}", most)

@@ -81,11 +81,12 @@ def from_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
     is_place = isinstance(place, list) and [type(x) for x in place] == list(kinds)
     if not is_place or any(type(x) is int and abs(x) >= 2**31 for x in place):
         raise InvalidRequestError(
-            f"the cursor {cursor[:50]!r} was given, expected `next` of the page before"
+            f"the cursor {cursor[:50]!r} was given, expected `next` of the previous "
+            "page"
         )
     if any(isinstance(x, str) and not is_storable(x) for x in place):
         raise InvalidRequestError(
-            "the cursor has a character that no database keeps, expected `next` of the "
-            "page before"
+            "the cursor has a character that no database can store, expected `next` of "
+            "the previous page"
         )
     return tuple(place)

@@ -76,9 +76,10 @@ LONGEST = 200
 """Most characters that are quoted of one argument."""
 
 UNTOLD: dict[type[FeinsumError], str] = {
-    StoreUnavailableError: "the database cannot be used now; ask again later. The log "
-    "of the service has the reason under the request's id",
-    FeinsumError: "the service failed; its log has the reason under the request's id",
+    StoreUnavailableError: "the database is unavailable; try again later. The service "
+    "logged the reason under the id of the request",
+    FeinsumError: "the service failed; it logged the reason under the id of the "
+    "request",
 }
 """Replacements of unforeseen messages, and of those that name the database."""
 

@@ -99,7 +99,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().data_received(data)
         most = self._limits.max_header_bytes
         if self._is_in_head and self._n_head_bytes > most:
-            error = f"the head of a request has more than {most} bytes; send less"
+            error = f"the headers of a request have more than {most} bytes; send less"
             self._refuse(431, TooLargeError, error)
 
     def on_headers_complete(self) -> None:
@@ -129,7 +129,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refuse(400, InvalidRequestError, f"{msg} Expected HTTP/1.1")
 
     def _head_is_late(self) -> None:
-        error = f"the head of a request did not come within {self._limits.header_s:g} s"
+        limit_s = self._limits.header_s
+        error = f"the headers of a request did not arrive within {limit_s:g} s"
         self._refuse(408, TooSlowError, error)
 
     def _refuse(self, status: int, kind: type[ServiceError], detail: str) -> None:

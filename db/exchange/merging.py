@@ -89,7 +89,7 @@ class Imported:
 
 
 def _log(bad: Bad) -> None:
-    logger.error("a document is left out: %s", bad)
+    logger.error("skipped a document: %s", bad)
 
 
 def all_documents(store: DocumentStore, *, has_trials: bool) -> Iterator[Document]:

@@ -182,7 +182,7 @@ def _error(address: Address, reply: Reply, key: str | None) -> FeinsumError:
     if key:
         detail = detail.replace(key, "(the key)")
     if code is None:
-        where = ", which leads elsewhere" if 300 <= reply.status < 400 else ""
+        where = ", a redirect" if 300 <= reply.status < 400 else ""
         return _no_service(address, f"answered with status {reply.status}{where}")
     error = error_from_code(code, f"the service at {address} says: {detail}")
     is_miss = isinstance(error, (RecordNotFoundError, NoSuchRouteError))

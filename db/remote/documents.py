@@ -125,7 +125,7 @@ def _valid(
     if doubts:
         first = "".join(c if c.isprintable() else "?" for c in doubts[0][:500])
         logger.error(
-            "%d facts of a service are left out; the first one: %s", len(doubts), first
+            "skipped %d facts of a service; the first one: %s", len(doubts), first
         )
     return found
 

@@ -42,13 +42,13 @@ def examine_service(url: str, *, patience_s: float = 2.0) -> ServiceHealth:
         address = address_of(url)
         key = key_for(address)
     except FeinsumError as error:
-        return ServiceHealth("the URL that is given", str(error))
+        return ServiceHealth("the given URL", str(error))
     client = Client(address, key, Limits(patience_s, patience_s, MOST_BYTES), 0.0)
     left_alone = Breaker(address, key).why_open()
     try:
         said = parsed(address, client.get("/v1/capabilities"))
         if not isinstance(said, dict) or "form_version" not in said:
-            problem = "it does not say what it is: it is no service of feinsum"
+            problem = "it does not identify itself as a feinsum service"
             return ServiceHealth(str(address), problem, left_alone)
         client.get("/v1/workloads", {"limit": 1})
     except FeinsumError as error:
@@ -56,8 +56,8 @@ def examine_service(url: str, *, patience_s: float = 2.0) -> ServiceHealth:
     version = str(said.get("version", ""))[:50]
     if said["form_version"] != FORM_VERSION:
         problem = (
-            f"its keys are of the form {str(said['form_version'])[:50]!r}, and here "
-            f"they are of {FORM_VERSION!r}: it knows nothing that is asked for"
+            f"its keys have version {str(said['form_version'])[:50]!r}, but those of "
+            f"this installation {FORM_VERSION!r}: every look-up is a miss"
         )
         return ServiceHealth(str(address), problem, left_alone, version)
     return ServiceHealth(str(address), "", left_alone, version)

@@ -164,8 +164,8 @@ class RemoteLayer(FactSource):
             raise _OpenError(reason)
         if self._left_s <= 0:
             raise _SpentError(
-                f"the service at {self.address} used up the "
-                f"{self._budget_s * 1e3:g} ms of this look-up"
+                f"the service at {self.address} used up the budget of "
+                f"{self._budget_s * 1e3:g} ms for this look-up"
             )
         connect_s = min(self._left_s, self._budget_s * CONNECT_SHARE)
         limits = Limits(self._left_s, connect_s, MOST_BYTES)

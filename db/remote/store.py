@@ -97,7 +97,7 @@ class HttpStore(FactStore):
         reply = self._client.post("/v1/facts", to_json(record), expected=(200, 201))
         kept = parsed(self._client.address, reply)
         if not isinstance(kept, dict) or kept.get("id") != record.id:
-            raise self._odd("kept another fact than the one that was sent")
+            raise self._odd("stored a different fact than the one sent")
         if kept.get("is_quarantined") and self._warns:
             self._warns = False
             logger.warning(QUARANTINED, self._client.address)
@@ -250,7 +250,7 @@ class HttpStore(FactStore):
             self._client.post("/v1/facts", "{}")
         except InvalidRecordError:  # the key suffices: it came to what was sent
             return
-        raise self._odd("took a fact that is none")
+        raise self._odd("accepted an invalid fact")
 
     def demands(self) -> Iterator[Demand]:
         """Unanswered requests, most wanted first."""

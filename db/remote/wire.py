@@ -97,7 +97,7 @@ def exchange(address: Address, request: Request, limits: Limits) -> Reply:
     try:
         thread.start()
     except RuntimeError as error:
-        raise _failure(address, f"cannot be asked ({error})") from None
+        raise _failure(address, f"cannot be queried ({error})") from None
     thread.join(limits.total_s)
     return call.outcome()
 
@@ -208,16 +208,16 @@ def _what_failed(error: Exception) -> str:
     )
 
     if isinstance(error, NameResolutionError):
-        return "has a name that is not known"
+        return "has an unknown host name"
     if isinstance(error, NewConnectionError):
         return f"cannot be reached ({_reason(error.__cause__)})"
     if isinstance(error, (ConnectTimeoutError, TimeoutError)):
-        return "did not take the connection in time"
+        return "did not accept the connection in time"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"has a certificate that is not trusted ({error.verify_message})"
+        return f"has an untrusted certificate ({error.verify_message})"
     if isinstance(error, (HTTPError, OSError, ValueError)):
-        return f"broke off its answer, or is no service ({type(error).__name__})"
-    return f"cannot be asked ({type(error).__name__})"
+        return f"closed the connection, or is not a service ({type(error).__name__})"
+    return f"cannot be queried ({type(error).__name__})"
 
 
 def _reason(error: BaseException | None) -> str:

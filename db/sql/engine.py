@@ -74,7 +74,7 @@ def use_write_ahead_log(path: Path, patience_s: float = WAL_PATIENCE_S) -> bool:
             except sqlite3.OperationalError as error:
                 is_in_use = result_code(error) == "SQLITE_BUSY"
                 if not is_in_use or time.monotonic() > deadline:
-                    logger.debug("%s keeps its journal: %s", path, error)
+                    logger.debug("%s keeps its rollback journal: %s", path, error)
                     return False
                 # SQLite may refuse this at once while others read, whatever the timeout
                 time.sleep(0.02)

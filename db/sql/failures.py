@@ -17,29 +17,27 @@ __all__ = ["LostConnectionError", "read_only", "translated"]
 
 logger = logging.getLogger(__name__)
 
-RESTORE = (
-    "restore a copy from a backup beside it, or move the file away to begin a new one"
-)
+RESTORE = "restore a backup, or move the file away to start a new one"
 
 EXPLANATIONS = {
     "SQLITE_BUSY": (
-        "is locked by another process for longer than {timeout:g} s",
-        "wait for that process or end it, then try again",
+        "has been locked by another process for over {timeout:g} s",
+        "wait for that process, or end it, and try again",
     ),
     "SQLITE_CANTOPEN": (
         "cannot be opened",
-        "check that its folder exists and that you may read and write there",
+        "check that its folder exists and is readable and writable",
     ),
     "SQLITE_CORRUPT": ("is damaged", RESTORE),
     "SQLITE_FULL": ("cannot grow: the disk is full", "free some space"),
     "SQLITE_IOERR": (
-        "cannot be read or written: the disk reports an error",
+        "cannot be read or written: I/O error",
         "check the disk, then try again",
     ),
     "SQLITE_NOTADB": ("is not an SQLite database", RESTORE),
     "SQLITE_READONLY": (
         "cannot be written",
-        "check the permissions of the file and of its folder",
+        "check the permissions of the file and its folder",
     ),
 }
 """Meaning of SQLite error codes, and their remedies."""
@@ -71,9 +69,9 @@ def translated(location: Location) -> Iterator[None]:
 def read_only(location: Location) -> StoreUnavailableError:
     """The error of a write to a read-only database."""
     return StoreUnavailableError(
-        f"the database {location} is open for reading only and cannot take new "
-        "facts: ask for write permission on the file and on its folder, or set "
-        "FEINSUM_DATABASE to a database of your own"
+        f"the database {location} is read-only and cannot store new facts: ask for "
+        "write permission on the file and its folder, or set FEINSUM_DATABASE to a "
+        "database of your own"
     )
 
 

@@ -59,7 +59,7 @@ def _health_of_none(path: Path) -> DatabaseHealth:
     folder = next(above for above in path.parents if above.exists())
     if folder.is_dir() and may_write(folder):
         return DatabaseHealth(str(path))
-    problem = f"no database can be made there: {folder} is not writable"
+    problem = f"cannot create a database there: {folder} is not writable"
     return DatabaseHealth(str(path), problem, is_writable=False)
 
 
@@ -67,7 +67,7 @@ def _why_not_written(place: Location, patience_s: float) -> str:
     path = place.path
     assert path is not None
     if not (may_write(path.parent) and may_write(path)):
-        return "the file or its folder cannot be written: facts are only read"
+        return "the file or its folder is not writable, so facts can only be read"
     try:
         with closing(
             sqlite3.connect(path, timeout=patience_s, isolation_level=None)
@@ -83,4 +83,4 @@ def _shown(given: str | os.PathLike[str] | None) -> str:
     try:
         return str(locate(given, is_read_only=True))
     except StoreError:
-        return "the database that is given"
+        return "the given database"

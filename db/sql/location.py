@@ -243,7 +243,11 @@ def _problem_of_room(folder: Path) -> str:
         if folder == _own_folder().resolve():
             folder.mkdir(parents=True, exist_ok=True)
         if not folder.is_dir():
-            return "it is a file" if folder.exists() else "there is none: make it first"
+            return (
+                "it is a file"
+                if folder.exists()
+                else "it does not exist: create it first"
+            )
     except OSError as error:
         return error.strerror or str(error)
     return "" if may_write(folder) else "it is not writable"

@@ -113,7 +113,7 @@ def _processor(text: str) -> Processor | None:
     try:
         return from_json(Processor, text)
     except InvalidRecordError as error:
-        logger.error("the processor of a device is left out: %s", error)
+        logger.error("skipped the processor of a device: %s", error)
         return None
 
 

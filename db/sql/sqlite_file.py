@@ -60,8 +60,8 @@ def check_file(path: Path) -> None:
         )
     if len(header) < HEADER_BYTES or _is_truncated(path, header):
         raise StoreUnavailableError(
-            f"the database {path} is truncated: a part of it is missing; restore "
-            "a copy from a backup beside it, or move the file away to create a new one"
+            f"the database {path} is truncated; restore a backup, or move the file "
+            "away to start a new one"
         )
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         _check_tables(path)

@@ -328,10 +328,9 @@ class SqlStore(FactStore):
     def check_writable(self) -> None:
         if self._location.is_read_only:
             raise StoreUnavailableError(
-                f"the database {self._location} is open for reading only and cannot "
-                "store the results of a tuning: ask for write permission on the file "
-                "and on "
-                "its folder, or give another database"
+                f"the database {self._location} is read-only and cannot store the "
+                "results of a tuning: ask for write permission on the file and its "
+                "folder, or give another database"
             )
 
     def info(self) -> StoreInfo:

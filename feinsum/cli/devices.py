@@ -71,7 +71,7 @@ def devices(
     elif found:
         _print(found)
     else:
-        typer.echo("no device was found; 'feinsum doctor' says why")
+        typer.echo("no device found; 'feinsum doctor' explains why")
 
 
 def _measure_all(store: FactStore, states: Sequence[DeviceState], again: bool) -> None:
@@ -87,7 +87,7 @@ def _measure_all(store: FactStore, states: Sequence[DeviceState], again: bool) -
 
     for _, device, trouble in states:
         if device is None or trouble:
-            say(f"{device} is skipped: {trouble}")
+            say(f"skipping {device}: {trouble}")
             continue
         opened = open_device(device.id)
         if again:
@@ -166,7 +166,7 @@ def _print(found: Sequence[_Listed]) -> None:
         _echo(f"processor: {processor}")
     known = [one.peaks for one in found if one.peaks is not None]
     if not known:
-        typer.echo("no limits are known; measure them with 'feinsum devices --measure'")
+        typer.echo("no limits measured; run 'feinsum devices --measure'")
         return
     dtypes = sorted({dtype for peaks in known for dtype in peaks.operations_per_s})
     print_table(
@@ -178,12 +178,12 @@ def _print(found: Sequence[_Listed]) -> None:
         if peaks.cache_bytes_per_s:
             rates = sorted(peaks.cache_bytes_per_s.items())
             texts = [f"{name} {to_digits(rate * 1e-9)} GB/s" for name, rate in rates]
-            _echo(f"{_id(peaks.device)} reads from caches: {', '.join(texts)}")
+            _echo(f"{_id(peaks.device)} cache bandwidth: {', '.join(texts)}")
         if peaks.cache_bytes:
             texts = [f"{name} {n >> 10} KiB" for name, n in peaks.cache_bytes.items()]
             _echo(
-                f"{_id(peaks.device)} reads parts of each core at other rates from "
-                f"sizes on: {', '.join(texts)}"
+                f"{_id(peaks.device)} bandwidth per core drops above: "
+                f"{', '.join(texts)}"
             )
 
 

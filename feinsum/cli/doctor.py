@@ -31,9 +31,9 @@ def doctor(
 ) -> None:
     """Diagnose the installation.
 
-    Checks settings, versions, devices, the fit of the packaged facts, the database
-    with its locks and permissions, all layers, the cache, the clock and the service
-    in use. Changes nothing. Exits with code 1 if there is a problem.
+    Checks settings, versions, devices, how well the packaged facts match, the
+    database with its locks and permissions, all layers, the cache, the clock and the
+    service in use. Changes nothing. Exits with code 1 if there is a problem.
     """
     from feinsum.doctor import examination
 
@@ -58,9 +58,9 @@ def _summary(states: Sequence[State]) -> str:
     """How many problems and notes there are.
 
     >>> _summary(["ok", "problem", "note", "note"]), _summary(["ok"])
-    ('1 problem, 2 notes', 'all is well')
+    ('1 problem, 2 notes', 'no problems found')
     """
     if set(states) <= {"ok"}:
-        return "all is well"
+        return "no problems found"
     counts = {name: states.count(name) for name in ("problem", "note")}
     return ", ".join(f"{n} {name}{'s' * (n != 1)}" for name, n in counts.items())

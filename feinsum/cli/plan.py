@@ -52,7 +52,7 @@ MostWork: TypeAlias = Annotated[
     typer.Option(
         "--most-work",
         metavar="RATIO",
-        help="Maximum work of a process over the average; 1 is even.",
+        help="Maximum work of a process relative to the average; 1 is balanced.",
     ),
 ]
 

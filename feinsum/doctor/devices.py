@@ -23,7 +23,7 @@ DEVICE_ADVICE = (
     "install a C compiler, or set FEINSUM_DEVICE to part of the name of a device "
     "that works; see docs/reference/devices.md"
 )
-OPTIONAL = "nothing, if another device works; see docs/reference/devices.md"
+OPTIONAL = "ignore this if another device works; see docs/reference/devices.md"
 
 
 def check_versions() -> Iterator[Finding]:
@@ -52,7 +52,7 @@ def check_devices(selector: str | None) -> Iterator[Finding]:
     except DeviceUnavailableError as error:
         yield problem("device", str(error), DEVICE_ADVICE)
     else:
-        yield ok("device", f"{chosen} is selected, id {chosen.id[:ID_LENGTH]}")
+        yield ok("device", f"selected {chosen}, id {chosen.id[:ID_LENGTH]}")
 
 
 def _check_device(state: DeviceState) -> Iterator[Finding]:
@@ -69,14 +69,14 @@ def _check_device(state: DeviceState) -> Iterator[Finding]:
     yield ok(
         "devices",
         f"{device} works: {device.kind}, {device.architecture}, "
-        f"{device.compute_units} units, driver {environment.driver_version}, "
+        f"{device.compute_units} compute units, driver {environment.driver_version}, "
         f"id {device.id[:ID_LENGTH]}{processor}",
     )
     if not device.is_identified:
         yield note(
             "processor",
-            f"{device}: unknown processor, so no fact is exact here",
-            "let the process read /proc/cpuinfo; see docs/reference/devices.md",
+            f"{device}: unknown processor, so no fact is an exact match",
+            "make /proc/cpuinfo readable; see docs/reference/devices.md",
         )
 
 
@@ -89,10 +89,10 @@ def check_packaged_facts(selector: str | None) -> Iterator[Finding]:
     levels = Counter(level_of(fact, environment) for fact in shipped_facts().records())
     text = ", ".join(f"{n} {level}" for level, n in sorted(levels.items()))
     if any(level <= Level.SAME_ARCHITECTURE for level in levels):
-        yield ok("packaged facts", f"fit of this device: {text}")
+        yield ok("packaged facts", f"match levels on this device: {text}")
     else:
         yield note(
             "packaged facts",
-            f"fit of this device: {text or 'none'}; the default policy accepts none",
+            f"no match under the default policy; levels: {text or 'none'}",
             "tune your kernels with 'feinsum tune', or use the policy 'loose'",
         )

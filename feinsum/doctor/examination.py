@@ -65,5 +65,5 @@ def examination(
             yield problem(
                 name,
                 f"the check failed with {type(error).__name__}: {error}",
-                "report this, with the output of 'feinsum doctor --json'",
+                "report this bug with the output of 'feinsum doctor --json'",
             )

@@ -82,11 +82,11 @@ def check_variables(given: Mapping[str, str] | None = None) -> Iterator[Finding]
         if not is_ours or name in KNOWN:
             continue
         near = get_close_matches(name, KNOWN, 1)
-        meant = f"; {near[0]} is one" if near else ""
+        meant = f"; did you mean {near[0]}?" if near else ""
         yield note(
             "variables",
-            f"{name} is no variable of feinsum and has no effect{meant}",
-            f"rename it to {near[0]}" if near else "docs/reference/settings.md has all",
+            f"{name} is not a variable of feinsum and has no effect{meant}",
+            f"rename it to {near[0]}" if near else "see docs/reference/settings.md",
         )
 
 
@@ -99,15 +99,15 @@ def check_plugins() -> Iterator[Finding]:
         try:
             import_module(name)
         except Exception as error:  # whatever a foreign module does wrong
-            logger.info("the plug-in %s cannot be loaded", name, exc_info=True)
+            logger.info("cannot load the plug-in %s", name, exc_info=True)
             yield problem(
                 "plug-ins",
-                f"{name}, which {source} names, cannot be loaded: "
+                f"cannot load {name}, named by {source}: "
                 f"{type(error).__name__}: {error}",
-                "install it, put its folder on PYTHONPATH, or remove its name",
+                "install it, add its folder to PYTHONPATH, or remove its name",
             )
         else:
-            yield ok("plug-ins", f"{name} is loaded")
+            yield ok("plug-ins", f"loaded {name}")
 
 
 def check_compiler() -> Iterator[Finding]:
@@ -121,8 +121,8 @@ def check_compiler() -> Iterator[Finding]:
         if found and int(found[1]) < oldest:
             yield note(
                 "compiler",
-                f"{text}: older than {name} {oldest}, and slow code is likely",
-                f"install {name} {oldest} or newer, or name another with FEINSUM_CC",
+                f"{text} is older than {name} {oldest} and may generate slow code",
+                f"install {name} {oldest} or newer, or set FEINSUM_CC to another one",
             )
             return
     yield ok("compiler", text)
@@ -134,7 +134,7 @@ def check_machine(
     """Whether others use the processor, or a limit holds it back: times are noisy then.
 
     Args:
-        load: how many processes want to run; by default over the last minute.
+        load: the load average; by default that of the last minute.
         statistics: what the system tells of limits of this group of processes.
     """
     n_cores = len(os.sched_getaffinity(0))
@@ -143,8 +143,8 @@ def check_machine(
     if is_busy:
         yield note(
             "machine",
-            f"{load:.1f} processes want to run on {n_cores} cores: times are noisy",
-            "tune and measure when the machine is idle",
+            f"load average {load:.1f} on {n_cores} cores: timings are noisy",
+            "tune and measure on an idle machine",
         )
     try:
         told = dict(line.split() for line in statistics.read_text().splitlines())
@@ -155,11 +155,12 @@ def check_machine(
     if is_throttled:
         yield note(
             "machine",
-            f"a limit held the processor back in {throttled} of {periods} periods",
-            "raise the limit of the container while something is measured",
+            f"throttled by a CPU limit in {throttled} of {periods} periods: timings "
+            "are noisy",
+            "raise the CPU limit of the container while measuring",
         )
     if not is_busy and not is_throttled:
-        yield ok("machine", f"{n_cores} cores, {load:.1f} processes want to run")
+        yield ok("machine", f"{n_cores} cores, load average {load:.1f}")
 
 
 def check_openblas(
@@ -181,12 +182,12 @@ def check_openblas(
         if feature in has and kernel.lower() not in wanted:
             yield note(
                 "openblas",
-                f"numpy's OpenBLAS uses the kernel {kernel}, and the processor has "
-                f"{feature}: numpy is slower than it can be",
-                f"get a newer numpy, or set OPENBLAS_CORETYPE to {kernels[0]}",
+                f"numpy uses the OpenBLAS kernel {kernel}, but the processor supports "
+                f"{feature}: numpy is slower than necessary",
+                f"upgrade numpy, or set OPENBLAS_CORETYPE to {kernels[0]}",
             )
             return
-    yield ok("openblas", f"the kernel {kernel}")
+    yield ok("openblas", f"kernel {kernel}")
 
 
 def openblas_kernel() -> str | None:

@@ -54,7 +54,7 @@ def check_settings() -> Iterator[Finding]:
         yield note(
             "settings",
             f"{VERIFY_VARIABLE} is off: recipes are neither verified nor timed",
-            "turn it off only where the device cannot be run",
+            f"unset {VERIFY_VARIABLE}, unless this machine cannot run the kernels",
         )
 
 
@@ -65,12 +65,10 @@ def check_database(database: str | PathLike[str] | None) -> Iterator[Finding]:
         yield problem(
             "database",
             f"{health.location}: {health.problem}",
-            "free it, repair its permissions, or set FEINSUM_DATABASE to another one",
+            "release its lock, fix its permissions, or set FEINSUM_DATABASE to another",
         )
     elif health.n_records is None:
-        yield ok(
-            "database", f"{health.location}: does not exist yet; it can be created"
-        )
+        yield ok("database", f"{health.location}: will be created when first written")
     else:
         yield ok("database", f"{health.location}: {health.n_records} facts, writable")
 
@@ -80,7 +78,7 @@ def check_layers() -> Iterator[Finding]:
     try:
         names = layer_names()
     except StoreError as error:
-        yield problem("layers", str(error), f"name some of {', '.join(OPENERS)}")
+        yield problem("layers", str(error), f"choose from {', '.join(OPENERS)}")
         return
     yield ok("layers", ", ".join(names))
     for state in opened_layers(n for n in names if n not in (USER, REMOTE)):
@@ -88,7 +86,7 @@ def check_layers() -> Iterator[Finding]:
             yield problem(
                 f"layer {state.name}",
                 f"{state.location}: {state.problem}",
-                "look-ups skip it; repair it, or remove it from FEINSUM_LAYERS",
+                "look-ups skip it; fix it, or remove it from FEINSUM_LAYERS",
             )
         else:
             yield ok(
@@ -117,10 +115,10 @@ def check_cache() -> Iterator[Finding]:
 
 def _why_not_private(folder: Path, *, is_own: bool) -> str:
     if not os.access(folder, os.W_OK | os.X_OK):
-        return "cannot be written"
+        return "is not writable"
     found = folder.stat()
     if is_own and (found.st_uid != os.geteuid() or found.st_mode & 0o077):
-        return "is open to others"
+        return "is accessible to others"
     return ""
 
 
@@ -128,14 +126,14 @@ def check_clock() -> Iterator[Finding]:
     """Is it about now, and does the file system agree?"""
     now = datetime.now(UTC)
     if now < OLDEST:
-        yield problem("clock", f"it reads {now:%Y-%m-%d}", "set the clock")
+        yield problem("clock", f"the system date is {now:%Y-%m-%d}", "set the clock")
         return
     with tempfile.NamedTemporaryFile() as file:
         skew_s = Path(file.name).stat().st_mtime - time.time()
     if abs(skew_s) > CLOCK_TOLERANCE_S:
         yield problem(
             "clock",
-            f"the clock of the file system is {skew_s:+.0f} s off",
+            f"the clock of the file system differs by {skew_s:+.0f} s",
             "synchronize the clocks (NTP)",
         )
     else:
@@ -157,8 +155,7 @@ def check_remote() -> Iterator[Finding]:
             "remote",
             f"{found.location} answers, but failed within the last minute: "
             f"{found.left_alone}",
-            "wait a minute: look-ups skip it until then; if it is slow, "
-            f"set {BUDGET_VARIABLE}",
+            f"look-ups skip it for a minute; if it is slow, raise {BUDGET_VARIABLE}",
         )
     else:
         yield ok("remote", f"{found.location} answers, version {found.version}")

@@ -115,7 +115,7 @@ def _draw_trace(points: Sequence[Point], axes: Axes) -> None:
     numbered = list(enumerate(points, start=1))
     passed = [(k, p.seconds, p.is_known) for k, p in numbered if p.seconds is not None]
     failed = [k for k, p in numbered if p.seconds is None]
-    for is_known, label in ((False, "passed"), (True, "passed, of an earlier run")):
+    for is_known, label in ((False, "passed"), (True, "passed, earlier run")):
         chosen = [(k, s) for k, s, known in passed if known is is_known]
         face = "none" if is_known else PASSED
         if chosen:

@@ -121,13 +121,13 @@ def _about(einsum: BatchedEinsum, found: Retrieval) -> Iterator[str]:
     yield f"Evaluates {einsum}."
     yield ""
     for nest in found.nests:
-        recipe = nest.applied or "none; the loops are as they are written"
+        recipe = nest.applied or "none; the loops are in the order written"
         yield f"Recipe: {recipe}"
         yield f"Fit: {nest.match.level} ({nest.match.reason})"
     yield f"Compile with: {FLAGS} [-fopenmp]"
     yield ""
-    yield "Arrays lie in C's order and do not overlap. Returns 0, or 1 where memory for"
-    yield "temporaries is missing."
+    yield "Arrays are in C order and must not overlap. Returns 0, or 1 if memory for"
+    yield "temporaries runs out."
 
 
 def _comment(lines: Iterator[str]) -> str:

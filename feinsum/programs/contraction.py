@@ -45,7 +45,7 @@ def contracted(one: Statement, operands: Sequence[Array]) -> Array:
     try:
         found = np.asarray(call_einsum(f"{terms}->{output}", *operands))
     except DeviceUnavailableError as error:
-        logger.info("numpy computes %s: %s", one.result, error)
+        logger.info("computing %s with numpy: %s", one.result, error)
         return evaluate_statement(one, operands)
     if one.factor != 1:
         found *= one.factor  # it is ours: a contraction is no view

@@ -134,7 +134,9 @@ class Race(Generic[T]):
             return None
         for name, results in right.items():
             if not _are_close(found[name], results):
-                logger.warning("the kernel of %s gives other results: not used", name)
+                logger.warning(
+                    "the fused kernel of %s gives different results: not used", name
+                )
                 return None
         return kernel
 

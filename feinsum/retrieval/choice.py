@@ -228,7 +228,7 @@ def _with_failures(
     new = found.failures[len(one.failures) :]
     for spec, why in [f for f in new if not f[1].startswith(NO_FASTER)][:1]:
         logger.warning(
-            "%d recipes were passed over; the first one: %.200s: %s",
+            "skipped %d recipes; the first one: %.200s: %s",
             len(new),
             spec,
             why,

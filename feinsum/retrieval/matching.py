@@ -355,7 +355,7 @@ def _known(
             doubts[frame] = str(error)
     for record in records:
         if doubt := doubts.get(record.workload_text):
-            logger.error("record %s is left out: %.1000s", record.id, doubt)
+            logger.error("skipped record %s: %.1000s", record.id, doubt)
     return [r for r in records if r.workload_text in extents], extents
 
 

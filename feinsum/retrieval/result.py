@@ -115,7 +115,7 @@ def _nest_explanation(found: NestSelection) -> Iterator[str]:
         if record.workload_text != nest.form.text:
             yield f"    in the names of {record.workload_text}"
     for spec, why in found.failures:
-        yield f"  passed over {spec}: {why}"
+        yield f"  skipped {spec}: {why}"
     for spec, words in found.seen:
         yield f"  seen here {spec}: {words}"
     if found.applied is not None:
@@ -129,15 +129,15 @@ def _origin(record: TuningRecord, *, is_own: bool) -> str:
     """Who measured a record: this installation, or the claimed recorder."""
     if is_own:
         return f"measured by this installation at {record.recorded_at}"
-    who = record.provenance.get("recorded_by", "somebody")
+    who = record.provenance.get("recorded_by", "an unknown recorder")
     where = record.environment.device
     return f"recorded by {who:.100} on {where!s:.200} at {record.recorded_at:.40}"
 
 
 def _why_first(found: NestSelection) -> str:
     if found.seen:
-        return f"the fastest of {len(found.seen) + 1} that are known here"
-    return "first among those that are tied as fastest"
+        return f"the fastest of {len(found.seen) + 1} timed here"
+    return "the first of those tied as fastest"
 
 
 def _refusal(refused: RefusedNest, kernel: lp.LoopKernel) -> Iterator[str]:

@@ -140,7 +140,7 @@ class NestSelection:
         """Why no recipe was applied, with what to do."""
         nest = self.nest
         if self.known.level == Level.MISS:
-            doubts = "".join(f"passed over: {why}; " for _, why in self.failures)
+            doubts = "".join(f"skipped: {why}; " for _, why in self.failures)
             again = " again, with more trials," if self.known.is_tuned else ""
             return (
                 f"{doubts}{self.known.reason} (workload {nest.form.text}, key "

@@ -360,7 +360,7 @@ def _judgement(verdict: Verdict, candidate: Candidate) -> Judgement:
     """
     if not verdict.is_ok:
         raise TransformError(
-            f"verified on this machine at {verdict.found_at}, it failed "
+            f"failed verification on this machine at {verdict.found_at} "
             f"({verdict.code}): {verdict.message}"
         )
     times = f"{verdict.least_s * 1e3:.3g} ms, {verdict.baseline_s * 1e3:.3g} ms"
@@ -372,7 +372,7 @@ def _judgement(verdict: Verdict, candidate: Candidate) -> Judgement:
             f"{NO_FASTER}: {times}, timed on this machine at {verdict.found_at}"
         )
     claim = candidate.claim
-    said = "" if claim is None else f"; claimed were {claim:.2g} times"
+    said = "" if claim is None else f"; {claim:.2g} times were claimed"
     when = f"verified and timed on this machine at {verdict.found_at}"
     return Judgement(verdict.speedup, False, f"{when}: {seen}{said}")
 

@@ -273,7 +273,7 @@ class WorkloadBuilder:
         first = next(configurations(baseline, problem.workload), None)
         if first is None:
             raise MeasurementError(
-                f"{problem.einsum.subscripts} has no kernel for a GPU to compare with"
+                f"{problem.einsum.subscripts} has no baseline kernel for a GPU"
             )
         for spec in (first, *candidates(problem, tried, self.architecture)):
             if len(made) == n_candidates:

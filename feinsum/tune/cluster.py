@@ -235,7 +235,7 @@ class ClusterBench(TrialBench):
             if said.outcomes:
                 yield said.outcomes
             return
-        logger.warning("the worker %s is left out: %s", worker, objection)
+        logger.warning("skipping worker %s: %s", worker, objection)
         self._ready.discard(worker)
         self._refused.add(worker)
         job = replace(job, n_lost=job.n_lost + 1)
@@ -254,7 +254,7 @@ class ClusterBench(TrialBench):
     def _reconnect(self) -> None:
         """Wait for a scheduler; what was under way is handed out again."""
         address = self._connection.address
-        logger.warning("the scheduler %s is gone; waiting for it", address)
+        logger.warning("lost the scheduler %s; waiting for it to return", address)
         under_way = [job for _, job in self._running.values() if job.request.specs]
         self._todo = under_way + self._todo
         self._running, self._ready, self._refused = {}, set(), set()

@@ -47,7 +47,7 @@ def locked_device(path: Path, on_wait: Callable[[bool], None]) -> Iterator[None]
         _acquire(lock, on_wait)
     except OSError as error:
         raise MeasurementError(
-            f"cannot take a turn on the device: {path}: {error.strerror}"
+            f"cannot lock the device: {path}: {error.strerror}"
         ) from None
     try:
         yield

@@ -198,7 +198,7 @@ class IsolatedBench(TrialBench):
             answer = self._next_answer(limit_s)
         except queue.Empty:
             raise TrialTimeoutError(
-                f"no answer within {limit_s:g} s, the trial limit; it was stopped"
+                f"stopped after the trial limit of {limit_s:g} s"
             ) from None
         except BrokenPipeError:
             answer = None

@@ -29,7 +29,7 @@ NOT_BEGUN = f"""<!doctype html>
 <head><meta charset="utf-8"><title>Tuning</title>
 {FOLLOW}
 </head>
-<body>The tuning has not begun.</body>
+<body>The tuning has not started yet.</body>
 </html>
 """
 

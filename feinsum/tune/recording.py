@@ -42,7 +42,7 @@ def finals(
     """
     specs = [trial.spec for trial in best_first(trials)[:limit]]
     if not specs:
-        logger.warning("nothing is recorded: none of %d trials passed", len(trials))
+        logger.warning("nothing was recorded: none of %d trials passed", len(trials))
         return ()
     outcomes = _compare_apart(bench, specs)
     for outcome in outcomes:

@@ -63,29 +63,30 @@ th, td {{ border-bottom: 1px solid var(--line); padding: 0.3rem 0.6rem;
 <dl>{facts}</dl>
 {picture}
 <h2>Parameters</h2>
-<p>The share of the variance of the logarithm of the time that a parameter explains
-alone. With few trials of each value it is too high.</p>
+<p>The share of the variance of log time that each parameter explains on its own. Few
+trials per value overestimate it.</p>
 <div class="wide"><table>{parameters}</table></div>
 <h2>Finalists</h2>
-<p>Timed again in one run, in turns. They are ranked by the median of the ratios of the
-same rounds.</p>
+<p>The best recipes, timed again in one interleaved run, and ranked by the median of
+their ratios in each round.</p>
 <div class="wide"><table>{finalists}</table></div>
 <h2>Trials</h2>
-<p>The ratio is to the untransformed kernel. A trial marked “earlier” was known.</p>
+<p>Ratios are relative to the untransformed kernel. Trials marked “earlier” were already
+known.</p>
 <div class="wide"><table>{trials}</table></div>
 </body>
 </html>
 """
 
 
-PICTURE = """<p>Filled points are trials of this run, hollow ones of an earlier run. In
-the charts across the parameters each line is a trial that passed: the faster, the
-stronger. In the small charts each point is the time of a trial with that value, and the
-line their median.</p>
+PICTURE = """<p>Filled points are trials of this run, hollow ones those of earlier
+runs. In the parallel coordinates, each line is a trial that passed; faster ones are
+stronger. In the small charts, each point is the time of a trial with that value; the
+line is the median.</p>
 <picture>
 <source media="(prefers-color-scheme: dark)" srcset="{dark}">
-<img src="{light}" alt="Search trace, best recipes, trials across the parameters, and
-times by parameter value; the numbers are in the tables below.">
+<img src="{light}" alt="Search trace, best recipes, parallel coordinates of trials, and
+times by parameter value; the tables below have the numbers.">
 </picture>"""
 
 
@@ -183,7 +184,7 @@ def _facts(report: TuningReport) -> Iterable[tuple[str, str]]:
         environment = report.environment
         yield "device", f"{environment.device}, driver {environment.driver_version}"
     n_passed = sum(trial.is_ok for trial in report.trials)
-    yield "trials", f"{len(report.trials)}, of which {n_passed} passed"
+    yield "trials", f"{len(report.trials)}, {n_passed} passed"
     if not report.finalists:
         return
     best = report.finalists[0].measurement

@@ -316,5 +316,7 @@ def _recording_when_stopped(
                 session.finalists = best
                 _record(session, store, strategy)
             except FeinsumError:
-                logger.exception("what was found before the end is not recorded")
+                logger.exception(
+                    "could not record the results of an interrupted tuning"
+                )
         raise

@@ -38,11 +38,11 @@ WIDTH, HEIGHT, GAP = 150.0, 46.0, 46.0
 
 COUNTS = {
     "moved": "elements moved",
-    "reduced": "of them partial results",
-    "most_received": "received by one process at most",
+    "reduced": "partial results among them",
+    "most_received": "most received by one process",
     "messages": "messages",
-    "peak": "elements held by a process at most",
-    "busy": "processes at work",
+    "peak": "most held by one process",
+    "busy": "processes with work",
 }
 """The counts that a page has, and what they are called."""
 

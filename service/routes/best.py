@@ -78,16 +78,16 @@ class BestOfMany(BaseModel):
 
 
 QUERY = [
-    parameter("device", "Id or name of a device; any, if not given.", DEVICE.id,
+    parameter("device", "Id or name of a device; any if omitted.", DEVICE.id,
               maxLength=LONGEST_NAME),
     parameter("architecture", "Kind and architecture of a device that the service may "
               "not know.", "cpu/x86_64", maxLength=LONGEST_NAME),
-    parameter("policy", "How near facts have to be.", "default",
+    parameter("policy", "The worst acceptable match.", "default",
               enum=["strict", "default", "loose"]),
-    parameter("text", "The canonical text, kept with a miss.", FORM.text),
-    parameter("cursor", "`next` of the answer before, for what had no room there.",
+    parameter("text", "The canonical text, stored with a miss.", FORM.text),
+    parameter("cursor", "`next` of the previous answer, for facts that did not fit.",
               to_cursor(50), maxLength=1000),
-    parameter("counts", "Whether a miss says that somebody wants the workload.", "true",
+    parameter("counts", "Whether a miss counts as demand.", "true",
               enum=["true", "false"]),
 ]  # fmt: skip
 
@@ -238,7 +238,7 @@ async def best_of_many(
     most = service.settings.max_batch
     if len(batch.workloads) > most:
         raise InvalidRequestError(
-            f"{len(batch.workloads)} workloads were asked for, expected {most} at most"
+            f"{len(batch.workloads)} workloads were requested, expected {most} at most"
         )
     wanted = Wanted(
         batch.device, batch.architecture, batch.policy, most_bytes=SHARE_BYTES

@@ -170,7 +170,7 @@ def facts(
     summary="Store a fact: 201 if new, 200 if known",
     response_model=Received,
     responses=answers(413, 415, status_200=None)
-    | {200: {"model": Received, "description": "It was known."}},
+    | {200: {"model": Received, "description": "Already stored."}},
     openapi_extra=BODY,
 )
 async def add_fact(

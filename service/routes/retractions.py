@@ -210,7 +210,7 @@ def delete_fact(
     service: TheService,
     caller: Admin,
     reason: Annotated[
-        str, Query(min_length=1, max_length=LONGEST_REASON, examples=["a wrong clock"])
+        str, Query(min_length=1, max_length=LONGEST_REASON, examples=["wrong clock"])
     ],
 ) -> RetractedFacts:
     service.store.trust(record_id)  # refuses an unknown one

@@ -26,7 +26,7 @@ def test_trials_go_out_and_facts_come_in(run, tmp_path):
     final_line(folder)
     said = run("tune", "--import", str(folder), "--database", str(database))
     assert said.exit_code == 0, said.output
-    assert "recorded 1 facts of G (NVIDIA CUDA C++)" in said.stdout
+    assert "recorded 1 facts for G (NVIDIA CUDA C++)" in said.stdout
     with open_store(database) as store:
         (fact,) = store.records()
     assert fact.environment.device.name == "G"
@@ -36,7 +36,7 @@ def test_trials_go_out_and_facts_come_in(run, tmp_path):
     ("options", "said"),
     [
         (("--export", "f"), "give an einsum or --suite"),
-        (("--export", "f", "--suite", "x"), "there is no suite and no file 'x'"),
+        (("--export", "f", "--suite", "x"), "there is no suite or file 'x'"),
         (("--after", "f"), "requires --export"),
         (("--import", "f", *MATVEC), "omit the einsum"),
     ],

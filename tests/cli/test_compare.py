@@ -51,7 +51,7 @@ def test_contenders_are_timed_or_named_with_the_reason(run, tmp_path):
         "not installed; run: pip install no-such-package"
     )
     assert found["failing"]["why_not"] == "ValueError: no such"
-    assert found["wrong"]["why_not"].startswith("wrong: an error of 1.0e+00")
+    assert found["wrong"]["why_not"].startswith("wrong result: error 1.0e+00")
     assert all(f">{name}<" in picture.read_text() or name in picture.read_text()
                for name in timed)  # fmt: skip
     table = run("compare", *MATMUL).stdout

@@ -84,7 +84,7 @@ def test_migrate_upgrades_what_readers_refuse(run, database):
         connection.executescript(OLD_SCHEMAS["0001"].read_text())
     refused = run("db", "info")
     assert f"feinsum db migrate --database {database}" in refused.stderr
-    assert f"schema 0001 upgraded to {VERSIONS[-1]}" in run("db", "migrate").stdout
+    assert f"upgraded from schema 0001 to {VERSIONS[-1]}" in run("db", "migrate").stdout
     assert json.loads(run("db", "info", "--json").stdout)["n_records"] == 1
     done = json.loads(run("db", "migrate", "--json").stdout)
     assert done["from"] == done["to"] == VERSIONS[-1]

@@ -37,7 +37,7 @@ def test_demand_is_forgotten(run):
     """One workload, or all; neither or both is bad usage and forgets nothing."""
     assert run("demand", "clear").exit_code == 2
     assert run("demand", "clear", "--all", "--workload", "k-1").exit_code == 2
-    assert "forgotten: 1" in run("demand", "clear", "--workload", "k-1").stdout
+    assert "cleared: 1" in run("demand", "clear", "--workload", "k-1").stdout
     found = json.loads(run("demand", "list", "--json").stdout)
     assert [d["workload"] for d in found] == ["k-2"]
     cleared = json.loads(run("demand", "clear", "--all", "--json").stdout)

@@ -103,7 +103,7 @@ def test_a_device_that_cannot_be_opened_is_listed(run, monkeypatch):
 def test_no_device_is_said(run, monkeypatch):
     """A machine without devices is no failure."""
     monkeypatch.setattr(feinsum.measure, "device_states", list)
-    assert run("devices").stdout == "no device was found; 'feinsum doctor' says why\n"
+    assert run("devices").stdout == "no device found; 'feinsum doctor' explains why\n"
 
 
 def test_a_device_that_does_not_work_is_passed_over(run, monkeypatch):
@@ -115,5 +115,5 @@ def test_a_device_that_does_not_work_is_passed_over(run, monkeypatch):
     (entry,) = json.loads(result.stdout)["devices"]
     assert (entry["works"], entry["trouble"]) == (False, "it burns")
     assert entry["peaks"] is None
-    assert "is skipped: it burns" in result.stderr
+    assert f"skipping {device}: it burns" in result.stderr
     assert f"{device.id[:12]} does not work: it burns" in run("devices").stdout

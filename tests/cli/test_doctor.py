@@ -58,11 +58,13 @@ def test_a_healthy_installation_is_well(run, tmp_path, findings):
     } - set(found) <= {"openblas"}  # fmt: skip
     busy = {"machine", "openblas"}  # what others do, and which numpy there is
     assert {f["state"] for name, f in found.items() if name not in busy} == {"ok"}
-    assert "does not exist yet" in found["database"]["text"]
+    assert "will be created" in found["database"]["text"]
     assert {path.name for path in tmp_path.iterdir()} <= {"cache"}
     result = run("doctor")
     assert result.exit_code == 0
-    assert result.stdout.endswith(("all is well\n", "0 problems, 1 note\n", " notes\n"))
+    assert result.stdout.endswith(
+        ("no problems found\n", "0 problems, 1 note\n", " notes\n")
+    )
 
 
 def test_the_processor_is_in_the_line_of_its_device(findings):
@@ -80,7 +82,7 @@ def test_an_unknown_processor_is_worth_knowing(findings, monkeypatch):
     monkeypatch.setattr(devices, "device_states", lambda: [state])
     monkeypatch.setattr(devices, "open_device", lambda selector: opened)
     found = findings()["processor"]
-    assert (found["state"], "no fact is exact" in found["text"]) == ("note", True)
+    assert (found["state"], "exact match" in found["text"]) == ("note", True)
     assert "/proc/cpuinfo" in found["advice"]
 
 
@@ -157,7 +159,7 @@ def test_a_cache_that_is_open_to_others_is_a_problem(tmp_path, findings):
     (tmp_path / "cache").chmod(0o755)
     found = findings()["cache"]
     assert found["state"] == "problem"
-    assert "open to others" in found["text"]
+    assert "accessible to others" in found["text"]
 
 
 def capabilities(**changes):
@@ -172,7 +174,7 @@ def test_a_service_is_asked(findings, monkeypatch):
         assert (found["state"], "answers, version 7.1" in found["text"]) == ("ok", True)
         for behave, words in (
             (answering("200 OK", capabilities(form_version="fe0")), "'fe0'"),
-            (answering("200 OK", "{}"), "no service of feinsum"),
+            (answering("200 OK", "{}"), "as a feinsum service"),
             (answering("503 No", "", "text/plain"), "status 503"),
             (refusing(401, "not-authenticated", "expired"), "[not-authenticated]"),
             (silent, "did not answer"),

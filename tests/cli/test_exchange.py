@@ -84,7 +84,7 @@ def test_a_bad_line_ends_an_import(run, database, tmp_path):
     assert json.loads(result.stdout)["n_read"] == {"record": 2}
     assert result.stderr.startswith("feinsum: [invalid-record] line 3: ")
     text = run("db", "import", str(file), "--skip-bad", "--database", other).stdout
-    assert text.splitlines()[-1] == "left out: 1"
+    assert text.splitlines()[-1] == "skipped: 1"
 
 
 def test_parquet_by_its_suffix(run, filled, tmp_path):

@@ -91,7 +91,7 @@ def test_the_winner_is_measured_here(run, database):
     with open_serving_store(database) as store:
         store.receive(claim, "eve", 3)
     dry = run("db", "confirm")
-    assert "use --write" in dry.stdout
+    assert "with --write" in dry.stdout
     result = run("db", "confirm", "--write", "--json")
     (found,) = json.loads(result.stdout)
     assert (found["id"], found["problem"]) == (claim.id, "")

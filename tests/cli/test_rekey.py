@@ -98,7 +98,7 @@ def test_the_second_time_nothing_is_missing(run, database, older_records):
     """Nothing is added, with or without ``--write``."""
     run("db", "rekey", "--write")
     once = stored(database)
-    assert f"{NOTHING}; nothing is missing" in run("db", "rekey").stdout
+    assert f"{NOTHING}; nothing needs to be added" in run("db", "rekey").stdout
     assert "records added: 0, trials: 0;" in run("db", "rekey", "--write").stdout
     assert stored(database) == once
 
@@ -153,7 +153,7 @@ def test_where_all_keys_are_right_there_is_no_table(run, known_records):
     assert result.stdout.splitlines() == [
         f"{n} of {n} records have the current key",
         "0 of 0 trials have the current key",
-        "nothing was written; nothing is missing",
+        "nothing was written; nothing needs to be added",
     ]
     assert result.exit_code == 0
 
@@ -204,4 +204,4 @@ def test_a_database_that_is_only_read(run, database, older_records):
     assert written.exit_code == 1
     (line,) = written.stderr.splitlines()
     assert line.startswith("feinsum: [store-unavailable] ")
-    assert "open for reading only" in line
+    assert "is read-only" in line

@@ -37,7 +37,7 @@ def test_facts_are_retracted(run, filled):
     again = run("db", "retract", first, "--yes", "--reason", "x", "--json")
     document = json.loads(again.stdout)
     assert (document["n_facts"], document["unknown"]) == (0, [])
-    assert "not retracted already" in run("db", "retract", first).stdout
+    assert "already retracted" in run("db", "retract", first).stdout
     with open_store(filled) as store:
         assert len(store) == 2
         (retraction,) = store.retractions_of([first])
@@ -50,7 +50,7 @@ def test_facts_that_are_elsewhere_are_retracted(run, filled):
     """Such as one of the package: by its whole id."""
     fact = next(iter(shipped_facts().records()))
     result = run("db", "retract", fact.id, "--yes", "--reason", "odd")
-    assert f"not here: {fact.id}" in result.stdout
+    assert f"not stored here: {fact.id}" in result.stdout
     with open_store(filled) as store:
         assert [one.document for one in store.retractions_of([fact.id])] == [fact.id]
 

@@ -122,7 +122,7 @@ def test_a_share_by_another_machine_is_marked(run, database, processor):
         store.add(replace(there, measurement=fast))
     printed = run("roofline", *MATVEC).stdout
     assert "400%*\n" in printed.replace(" \n", "\n")
-    assert "* The fact is of another machine" in printed
+    assert "* Measured on another machine" in printed
     assert "above 100%" in printed
     assert max(map(len, printed.splitlines())) <= 80
     (entry,) = document(run, *MATVEC)["workloads"]
@@ -150,7 +150,7 @@ def test_a_picture_with_other_machines_says_so(run, database, monkeypatch, tmp_p
         with open_store(database) as store:
             store.add(record)
         document(run, *MATVEC, "--png", str(tmp_path / "roof.png"))
-    words = "some rates are of other machines"
+    words = "some rates are from other machines"
     assert [words in chart.title for chart in charts] == [True, False]
 
 

@@ -64,7 +64,7 @@ def test_the_suites_are_workloads():
          ["workload 2", "workload 3"]),
         ("a.json", '[{"einsum": 3}]', ["workload 1", "einsum is 3"]),
         ("a.json", "{", ["not JSON"]),
-        ("a.json", "{}", ["no list"]),
+        ("a.json", "{}", ["expected a list"]),
         ("a.txt", "# none", ["no workloads"]),
     ],
 )  # fmt: skip
@@ -95,7 +95,7 @@ def test_a_file_is_tuned(run, autotune, tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--suite", "x"), "there is no suite and no file 'x'"),
+        (("--suite", "x"), "there is no suite or file 'x'"),
         (("ij,j->i", "--suite", "tccg"), "omit the einsum"),
         (("--suite", "tccg", "--sizes", "i=3"), "--sizes"),
         (("--suite", "tccg", "--from-misses", "x"), "give --suite or --from-misses"),

@@ -178,7 +178,7 @@ def test_nothing_recorded_is_a_failure(run, autotune):
     autotune(n_recorded=0)
     result = run("tune", *MATVEC, "--json")
     assert result.exit_code == 1
-    assert "of 2 trials 1 passed, but none did when timed again" in result.stderr
+    assert "1 of 2 trials passed, but none when timed again" in result.stderr
     assert "none of 1 trials passed" in str(nothing_recorded(trials()[:1]))
     *_, recorded, error = map(json.loads, result.stdout.splitlines())
     assert recorded["records"] == []

@@ -224,7 +224,7 @@ def test_damage_within_a_layer_hides_no_other(own, site):
         assert store.query(WORKLOAD) == (make_record(1),)
         (damaged,) = [s for s in states_of(store) if s.problem]
     assert damaged.name == "site"
-    assert "passed over, because" in str(damaged)
+    assert "skipped, because" in str(damaged)
 
 
 def test_if_all_fail_that_is_an_error():

@@ -283,7 +283,7 @@ def test_a_database_that_is_only_read(database: Path) -> None:
         before = content(store)
         plan = plan_rekey(store)
         assert len(plan.missing) == len(before)
-        with pytest.raises(StoreUnavailableError, match="open for reading only"):
+        with pytest.raises(StoreUnavailableError, match="is read-only"):
             rekey(store, plan)
         assert content(store) == before
 

@@ -188,7 +188,7 @@ def test_new_database_locked_by_another(database: Path) -> None:
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("VACUUM")  # a header, no table, the older journal
     with locked_by_another_process(database):
-        assert_refused(database, "is locked.*0.2 s.*wait", busy_timeout_s=SHORT_S)
+        assert_refused(database, "locked.*0.2 s.*wait", busy_timeout_s=SHORT_S)
     with open_store(database) as store:
         assert store.add(make_record())
 
@@ -210,7 +210,7 @@ def test_read_only_by_wish(filled_database: Path, form: str) -> None:
     with open_store(location, is_read_only="mode" not in form) as store:
         assert len(store.query(WORKLOAD)) == len(store) == 3
         assert store.info().is_read_only
-        with pytest.raises(StoreUnavailableError, match=r"reading only.*permission"):
+        with pytest.raises(StoreUnavailableError, match=r"read-only.*permission"):
             store.add(make_record(9))
 
 
@@ -252,7 +252,7 @@ def test_folder_without_write_permission(public_folder: Path) -> None:
         with open_store(database) as store:
             assert store.info().is_read_only
             assert store.get(make_record().id) == make_record()
-            with pytest.raises(StoreUnavailableError, match="reading only"):
+            with pytest.raises(StoreUnavailableError, match="read-only"):
                 store.add(make_record(1))
         assert_refused(public_folder / "new.sqlite", "cannot create a database")
         assert_refused(public_folder / "sub" / "new.sqlite", "cannot create a database")

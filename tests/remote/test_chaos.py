@@ -174,7 +174,7 @@ def test_a_failing_service_hides_no_layer(name, remote, local):
         remote(server.url)
         found = look_up(reduction().kernel)
         assert found.applied == (local.spec,)
-        assert f"layer remote ({server.url}): passed over, because" in str(found)
+        assert f"layer remote ({server.url}): skipped, because" in str(found)
 
 
 @pytest.mark.parametrize("name", ["500", "expired key", "garbage"])

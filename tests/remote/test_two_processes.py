@@ -54,7 +54,7 @@ def test_a_second_process_retrieves_what_a_first_one_recorded(tmp_path):
         }
         found = run(tmp_path / "bob", "retrieve", **given)
     assert found["applied"] == [recorded["spec"]]
-    assert found["layers"][-1] == f"remote ({server.url}): asked"
+    assert found["layers"][-1] == f"remote ({server.url}): queried"
     assert found["error"] < 1e-12
     for path in tmp_path.rglob("*"):
         if path.is_file():

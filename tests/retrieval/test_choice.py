@@ -84,7 +84,7 @@ def test_a_recipe_that_cannot_be_applied_is_passed_over(bad):
     ((spec, why),) = found.nests[0].failures
     assert spec == better.spec
     assert BAD_SPECS[bad] in why
-    assert f"passed over {spec}: {why}" in str(found)
+    assert f"skipped {spec}: {why}" in str(found)
     assert_right(example, found.t_unit)
 
 

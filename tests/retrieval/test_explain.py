@@ -61,9 +61,9 @@ def test_an_explanation_has_everything():
         candidate = f"  candidate {record.spec}: 1.000 ms, {expected}"
         assert any(line.startswith(candidate) for line in lines)
         assert record.id[:12] in text
-    assert f"  passed over {alien.spec}: no transform alien@1" in text
+    assert f"  skipped {alien.spec}: no transform alien@1" in text
     assert lines[-4].startswith(f"applied: {known.spec}")
-    assert "    recorded by somebody on " in text
+    assert "    recorded by an unknown recorder on " in text
     assert f"    measured by this installation at {known.recorded_at}" in lines
     assert lines[-3] == (
         f"trusted: measured by this installation at {known.recorded_at}: 10.0 times "
@@ -92,8 +92,8 @@ def test_the_layers_are_listed(tmp_path, monkeypatch):
     monkeypatch.setenv("FEINSUM_POLICY", "strict")
     *_, policy, user, packaged, end = explain(reduction().kernel).splitlines()
     assert policy == "policy: strict"
-    assert user.startswith(f"layer user ({path}): passed over, because {path} is not")
-    assert packaged == "layer packaged (this installation): asked"
+    assert user.startswith(f"layer user ({path}): skipped, because {path} is not")
+    assert packaged == "layer packaged (this installation): queried"
     assert end == "kernel: unchanged"
 
 

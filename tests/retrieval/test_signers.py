@@ -30,7 +30,7 @@ def test_what_nobody_trusted_signed_is_passed_over(sign_by):
     bad = fact if sign_by is None else sign(fact, sign_by)
     text = explain(example.kernel, database=given(bad))
     why = "it is not signed" if sign_by is None else "which is not trusted"
-    assert f"passed over {bad.spec}: record {bad.id[:12]}: " in text
+    assert f"skipped {bad.spec}: record {bad.id[:12]}: " in text
     assert why in text
     assert "kernel: unchanged" in text
     with pytest.warns(FeinsumWarning, match=why):

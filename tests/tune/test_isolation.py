@@ -34,7 +34,7 @@ def bench() -> Iterator[IsolatedBench]:
         ("odd_double", "wrong-result", "expected"),
         ("odd_exits", "trial-crashed", "code 3: famous last words"),
         ("odd_segfaults", "trial-crashed", "SIGSEGV"),
-        ("odd_sleeps", "trial-timeout", "no answer within 1 s"),
+        ("odd_sleeps", "trial-timeout", "trial limit of 1 s"),
         ("odd_loses_device", "device-lost", "the device is lost"),
     ],
 )

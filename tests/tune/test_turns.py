@@ -53,7 +53,7 @@ def test_a_file_that_is_a_link_is_refused(tmp_path):
     """Whoever else writes to the temporary folder cannot choose what is opened."""
     (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
     with (
-        pytest.raises(MeasurementError, match="cannot take a turn"),
+        pytest.raises(MeasurementError, match="cannot lock the device"),
         locked_device(tmp_path / "lock", print),
     ):
         pass

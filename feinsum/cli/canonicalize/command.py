@@ -83,7 +83,7 @@ def canonicalize(
     elif graph is None:
         compare(*workloads, as_json=as_json)
     else:
-        raise _refuse("it draws one einsum; omit one of the two")
+        raise _refuse("two einsums were given, but it draws one; omit the other")
 
 
 def _canonicalize(workload: Workload, graph: Path | None, as_json: bool) -> None:

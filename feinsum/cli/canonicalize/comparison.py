@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-ONLY_THE_FORMS = "no simple invariant differs, the canonical forms do"
+ONLY_THE_FORMS = "only the canonical forms differ; all simple invariants agree"
 
 
 def compare(a: Workload, b: Workload, *, as_json: bool) -> None:

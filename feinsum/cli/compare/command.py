@@ -36,7 +36,7 @@ Examples:
   feinsum compare "ij,j->i" --sizes i=n,j=4 --size n=1000000 --plot matvec.png
 """
 
-CURE = "compare again on an idle machine ('feinsum doctor' says how busy it is)"
+CURE = "repeat on an idle machine ('feinsum doctor' shows its load)"
 
 SUFFIXES = (".pdf", ".png", ".svg")
 
@@ -133,7 +133,7 @@ def _subject(einsum: BatchedEinsum, values: dict[str, int]) -> Subject:
     n_most, n_indices = len(ascii_letters), len(einsum.indices)
     if n_indices > n_most:
         raise typer.BadParameter(
-            f"{n_indices} indices; numpy has letters for {n_most}",
+            f"the einsum has {n_indices} indices; numpy supports at most {n_most}",
             param_hint="SUBSCRIPTS",
         )
     letters = dict(zip(einsum.indices, ascii_letters, strict=False))
@@ -200,7 +200,7 @@ def _print(
         if one.why_not:
             typer.echo(f"{one.name}: {one.why_not}")
     if noisy := [one.name for one in timed if one.is_noisy]:
-        say(f"noisy times: {', '.join(noisy)}; {CURE}")
+        say(f"noisy timings: {', '.join(noisy)}; {CURE}")
 
 
 def _draw(title: str, outcomes: Sequence[Outcome], path: Path) -> None:

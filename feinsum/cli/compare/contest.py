@@ -181,7 +181,7 @@ def _checked(
         return _left_out(outcome, f"{type(problem).__name__}: {text:.200}"), None
     allowed = tolerance_for(subject.expected.dtype, subject.n_terms)
     if not error <= allowed:
-        why = f"wrong: an error of {error:.1e}, where {allowed:.1e} is allowed"
+        why = f"wrong result: error {error:.1e}, allowed {allowed:.1e}"
         return _left_out(outcome, why), None
     return outcome, evaluate
 
@@ -198,9 +198,9 @@ def _note(call: PreparedCall) -> str:
 def _parts(call: PreparedCall) -> Iterator[str]:
     kernel = call.kernel
     if kernel is None:
-        yield "a view"
+        yield "view of the operand"
     elif kernel.is_retrieved:
-        yield "by a recorded recipe"
+        yield "recorded recipe"
     elif kernel.spec is not None:
         yield f"predicted: {kernel.spec}"
     else:

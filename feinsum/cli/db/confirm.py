@@ -115,9 +115,9 @@ def _print(documents: Sequence[dict[str, Any]], *, is_written: bool) -> None:
     for one in documents:
         if one["problem"]:
             say(f"{one['id'][:ID_LENGTH]}: {one['problem']}")
-    typer.echo(f"{len(documents)} claims of this device wait in quarantine")
+    typer.echo(f"claims in quarantine for this device: {len(documents)}")
     if documents and not is_written:
-        typer.echo("nothing was measured; use --write")
+        typer.echo("nothing was measured; measure them with --write")
 
 
 def _number(value: float | None) -> str:

@@ -175,7 +175,7 @@ def _print(found: Imported) -> None:
     typer.echo(f"read: {_numbers(found.n_read)}")
     typer.echo(f"new: {_numbers(found.n_new)}")
     if found.n_bad:
-        typer.echo(f"left out: {found.n_bad}")
+        typer.echo(f"skipped: {found.n_bad}")
 
 
 def _numbers(numbers: Counter[Any]) -> str:
@@ -188,6 +188,6 @@ def _end(bad: Bad) -> None:
     from feinsum.errors import InvalidRecordError
 
     raise InvalidRecordError(
-        f"{bad}; earlier documents were kept: correct it, or skip invalid documents "
-        "with --skip-bad"
+        f"{bad}; the documents before it were imported: correct it, or skip invalid "
+        "documents with --skip-bad"
     )

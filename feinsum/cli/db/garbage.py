@@ -115,5 +115,5 @@ def _print(plan: GarbagePlan, done: Collected | None) -> None:
         typer.echo(f"nothing was removed{advice}")
         return
     typer.echo(f"records removed: {done.n_removed}")
-    typer.echo(f"they are in {done.removed}")
-    typer.echo(f"the database as it was is in {done.backup}")
+    typer.echo(f"removed records: {done.removed}")
+    typer.echo(f"backup of the database: {done.backup}")

@@ -109,8 +109,8 @@ def _workload(store: SqlStore, start: str) -> WorkloadKey:
     if len(known) == 1:
         return known[0]
     raise typer.BadParameter(
-        f"the keys of {len(known)} workloads with trials begin with {start!r}, "
-        "expected one; list them with 'feinsum db workloads'",
+        f"{start!r} begins the keys of {len(known)} workloads with trials, expected "
+        "one; list them with 'feinsum db workloads'",
         param_hint="KEY",
     )
 

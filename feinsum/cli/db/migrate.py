@@ -28,6 +28,8 @@ def migrate(database: Database = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"database": done.location, "from": done.before, "to": done.after})
     elif done.before == done.after:
-        typer.echo(f"{done.location}: has the newest schema, {done.after}")
+        typer.echo(f"{done.location}: schema {done.after} is up to date")
     else:
-        typer.echo(f"{done.location}: schema {done.before} upgraded to {done.after}")
+        typer.echo(
+            f"{done.location}: upgraded from schema {done.before} to {done.after}"
+        )

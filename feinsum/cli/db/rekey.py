@@ -120,7 +120,7 @@ def _print(plan: RekeyPlan, write: bool, n_added: Counter[Kind]) -> None:
     elif plan.missing:
         typer.echo("nothing was written; use --write to add them")
     else:
-        typer.echo("nothing was written; nothing is missing")
+        typer.echo("nothing was written; nothing needs to be added")
 
 
 def _report(unreadable: Iterable[Unreadable]) -> None:

@@ -18,7 +18,7 @@ __all__ = ["EXAMPLES", "retract"]
 
 EXAMPLES = """\b
 Examples:
-  feinsum db retract 0f7c2ab41d03 --reason "a wrong clock" --yes
+  feinsum db retract 0f7c2ab41d03 --reason "wrong clock" --yes
   feinsum db retract --recorder ci --since 2026-01-31T12:00:00Z
   feinsum db retract --transform rowwise@1 --database https://facts.example
 """
@@ -144,14 +144,16 @@ def _print(found: Retracted) -> None:
     n_shown = sum(min(N_SHOWN, len(one)) for one in (found.suspects, found.plans))
     n_more = found.n_facts - n_shown
     if n_more > 0:
-        typer.echo(f"and {n_more} more; --json has them")
+        typer.echo(f"and {n_more} more; --json has all")
     for document_id in found.unknown:
-        typer.echo(f"not here: {document_id}; it is retracted wherever it comes from")
+        typer.echo(
+            f"not stored here: {document_id}; the retraction applies to any copy"
+        )
     if found.n_shared:
-        typer.echo(f"left: {found.n_shared} that others sent or recorded, too")
+        typer.echo(f"kept: {found.n_shared} that others also sent or recorded")
     n = found.n_facts + len(found.unknown)
     if not n:
-        typer.echo("no fact matches that is not retracted already")
+        typer.echo("no matching facts, or all are already retracted")
     elif found.is_dry_run:
         typer.echo(f"facts to retract: {n}; nothing was written; use --yes")
     else:

@@ -57,7 +57,8 @@ def sign(
     if as_json:
         print_json(document)
         return
-    typer.echo(f"{found.n_records - found.n_signed} facts have the signature already")
+    n_before = found.n_records - found.n_signed
+    typer.echo(f"{n_before} facts are already signed with this key")
     if write:
         typer.echo(f"facts signed: {found.n_signed}, by {document['public_key']}")
     else:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Fit", "Shown"]
 
 FOOTNOTE = """\
-Times over those of the best known recipe, on workloads that were left out.
+Times relative to the best known recipe, on held-out workloads.
 """
 
 
@@ -37,7 +37,7 @@ class Fit:
     def print(self) -> None:
         """Print the data left out, then a table of 80 columns at most."""
         for reason, n in self.samples.left_out.items():
-            typer.echo(f"left out: {n} ({reason})")
+            typer.echo(f"skipped: {n} ({reason})")
         typer.echo(
             f"{self.samples.n_trials} trials, {len(self.samples.groups)} groups of "
             f"{len(self.samples.notations)} notations, "
@@ -105,7 +105,7 @@ class Shown:
             typer.echo("no model: predictions are ordered by their analytic costs")
             return
         print_table(
-            ("feature", "changes most with"),
+            ("feature", "varies most with"),
             ("scale", "coefficient", "change"),
             [*map(self._row, model.recipe, model.coefficients)],
         )

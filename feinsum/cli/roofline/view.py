@@ -23,7 +23,7 @@ __all__ = ["View"]
 ELSEWHERE = "*"
 
 FOOTNOTE = f"""\
-{ELSEWHERE} The fact is of another machine, or of one whose processor was not recorded.
+{ELSEWHERE} Measured on another machine, or on one whose processor was not recorded.
   The limits are those of this machine, so the share can be above 100%.
 """
 
@@ -115,7 +115,7 @@ class View:
         ]
         peaks, date = self.peaks, self.peaks.measured_at[:10]
         is_mixed = any(map(self._is_elsewhere, self.placed))
-        more = "; some rates are of other machines" if is_mixed else ""
+        more = "; some rates are from other machines" if is_mixed else ""
         return Chart(
             f"Roofline of {peaks.device}, {date}{more}",
             peaks.bandwidth_bytes_per_s * 1e-9,

@@ -18,7 +18,7 @@ __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="List or clear workloads without an answer.",
+    help="List or clear requested workloads without facts.",
     epilog="\b\nExample:\n  feinsum demand list --database team.sqlite",
 )
 
@@ -84,7 +84,7 @@ def clear(
     if as_json:
         print_json({"n_cleared": n_cleared})
     else:
-        typer.echo(f"forgotten: {n_cleared}")
+        typer.echo(f"cleared: {n_cleared}")
 
 
 def _document(demand: Demand) -> dict[str, Any]:

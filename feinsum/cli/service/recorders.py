@@ -144,7 +144,7 @@ def _print(found: Judged, *, is_dry: bool) -> None:
     state = "would be" if is_dry else "are"
     typer.echo(
         f"{len(found.ids)} facts of {found.recorder} {state} {what}; "
-        f"{found.n_decided} were before"
+        f"{found.n_decided} already were"
     )
     if is_dry and found.ids:
         typer.echo("nothing was changed; use --write")

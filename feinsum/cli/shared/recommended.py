@@ -108,8 +108,8 @@ def tune_advice(tried: Tried | None) -> str:
     if tried is None:
         return "tune it with"
     return (
-        f"recipes tried on this device: {tried.recipes}, of which {tried.passed} "
-        f"passed, the last on {tried.last}; no faster one is on record; try more with"
+        f"recipes tried on this device: {tried.recipes}, {tried.passed} passed, the "
+        f"last on {tried.last}; none of them is recorded as faster; try more with"
     )
 
 

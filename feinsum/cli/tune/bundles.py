@@ -56,7 +56,7 @@ def export_trials(
         f"{said.n_bytes / 1e6:.1f} MB, in {folder}"
     )
     for why, n in sorted(said.left_out.items()):
-        typer.echo(f"{n} recipes were left out: {why}")
+        typer.echo(f"skipped {n} recipes: {why}")
     typer.echo(
         "copy the folder to the machine with the GPU and run: python3 runner.py "
         "--budget 180"
@@ -73,4 +73,4 @@ def import_trials(folder: Path, database: str | None) -> None:
     states = ", ".join(f"{n} {state}" for state, n in sorted(imported.states.items()))
     typer.echo(f"candidates: {states or 'none'}")
     devices = sorted({str(fact.environment.device) for fact in imported.facts})
-    typer.echo(f"recorded {len(imported.facts)} facts of {', '.join(devices) or '-'}")
+    typer.echo(f"recorded {len(imported.facts)} facts for {', '.join(devices) or '-'}")

@@ -247,10 +247,12 @@ def _prepare_report(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise typer.BadParameter(
-            f"no report can be written to {folder}: {error.strerror}"
+            f"cannot write a report to {folder}: {error.strerror}"
         ) from None
     if not os.access(folder, os.W_OK):
-        raise typer.BadParameter(f"the folder {folder} of the report is not writable")
+        raise typer.BadParameter(
+            f"cannot write a report to {folder}: it is not writable"
+        )
 
 
 def _refuse_options_of_subscripts(context: typer.Context, target: str) -> None:
@@ -258,8 +260,8 @@ def _refuse_options_of_subscripts(context: typer.Context, target: str) -> None:
     given = [f"--{name}" for name in OF_SUBSCRIPTS if _is_given(context, name)]
     if given:
         raise typer.BadParameter(
-            f"a file is given, so {', '.join(given)} would have no effect; leave "
-            f"{'it' if len(given) == 1 else 'them'} out",
+            f"{', '.join(given)} would have no effect on a file; omit "
+            f"{'it' if len(given) == 1 else 'them'}",
             param_hint=target,
         )
 

@@ -116,11 +116,11 @@ def nothing_recorded(trials: Sequence[Trial]) -> MeasurementError:
     n_passed = sum(trial.is_ok for trial in trials)
     if n_passed:
         return MeasurementError(
-            f"nothing was recorded: of {len(trials)} trials {n_passed} passed, "
-            "but none did when timed again; the warnings say why"
+            f"nothing was recorded: {n_passed} of {len(trials)} trials passed, "
+            "but none when timed again; see the warnings"
         )
     first = next((t.message for t in trials if t.message), "no recipe was tried")
     return MeasurementError(
         f"nothing was recorded: none of {len(trials)} trials passed; "
-        f"the first reported: {first}"
+        f"the first failed with: {first}"
     )

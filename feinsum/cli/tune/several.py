@@ -83,10 +83,10 @@ def tune_misses(
         database = source
     here = open_device(options["device"]).device
     wanted = (
-        _Wanted(einsum, f"asked for {count} times")
+        _Wanted(einsum, f"requested {count} times")
         for count, einsum in wanted_einsums(source, here)
     )
-    what = "workloads that are in demand here"
+    what = "requested workloads"
     _tune_each(wanted, n_most, what, database, options)
 
 

@@ -65,8 +65,8 @@ def _entries(name: str) -> list[Entry]:
     path = Path(name)
     if not path.is_file():
         raise _refuse(
-            f"there is no suite and no file {name!r}; expected {', '.join(known)}, or "
-            "a file: .csv, .json, or with any other ending lines of einsums and sizes"
+            f"there is no suite or file {name!r}; expected {', '.join(known)}, or a "
+            "file: .csv, .json, or text with an einsum and its sizes on each line"
         )
     return _file_entries(path)
 
@@ -136,7 +136,7 @@ def _read_json(text: str, path: Path) -> Iterator[tuple[str, Any]]:
     except ValueError as error:
         raise _refuse(f"{path} is not JSON: {error}") from None
     if not isinstance(document, list):
-        raise _refuse(f"{path} has no list of workloads")
+        raise _refuse(f"{path}: expected a list of workloads")
     yield from ((f"workload {k}", item) for k, item in enumerate(document, 1))
 
 
@@ -145,7 +145,7 @@ def _entry(name: str, fields: Any) -> Entry:
         raise _refuse(f"expected an object with 'einsum' and some of {FIELDS[1:]}")
     texts = {key: _text(key, value) for key, value in fields.items()}
     if "einsum" not in texts:
-        raise _refuse("there is no einsum")
+        raise _refuse("the einsum is missing")
     einsum = read_einsum(
         texts["einsum"],
         [texts["sizes"]] if "sizes" in texts else None,
@@ -160,7 +160,7 @@ def _text(key: str, value: Any) -> str:
         return value.replace(";", ",") if key in ("sizes", "size") else value
     if isinstance(value, dict) and key in ("sizes", "size"):
         return ",".join(f"{name}={size}" for name, size in value.items())
-    raise _refuse(f"{key} is {value!r:.40}; expected a text")
+    raise _refuse(f"{key} is {value!r:.40}; expected a string")
 
 
 def _refuse(message: str) -> typer.BadParameter:

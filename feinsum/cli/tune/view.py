@@ -27,7 +27,7 @@ __all__ = ["JsonLines", "ProgressBar", "why_failed"]
 
 
 NOISY = (
-    "the times are noisy: the interquartile range of the best exceeds a fifth of its "
+    "timings are noisy: the interquartile range of the best exceeds a fifth of its "
     "median; repeat with --fresh on an idle machine (see 'feinsum doctor'), or at "
     "larger sizes"
 )
@@ -130,7 +130,7 @@ def why_failed(trials: Sequence[Trial]) -> list[str]:
     for status, n in Counter(trial.status for trial in failed).most_common():
         first = next(trial for trial in failed if trial.status == status)
         message = " ".join(first.message.split()).removeprefix(f"{first.spec} ")
-        why = message or "no reason is known"
+        why = message or "no reason given"
         lines.append(f"  {n} {status}; the first, {first.spec}: {why}")
     return lines
 
@@ -155,5 +155,5 @@ def _finalist_document(finalist: Finalist) -> dict[str, Any]:
 def _tally(trials: Sequence[Trial], n_known: int) -> str:
     """How many trials ended how: ``3 (2 ok, 1 build-failed)``."""
     counts = Counter(trial.status for trial in trials).most_common()
-    known = f"; {n_known} were known" if n_known else ""
+    known = f"; {n_known} already known" if n_known else ""
     return f"{len(trials)} ({', '.join(f'{n} {what}' for what, n in counts)}){known}"

@@ -58,7 +58,7 @@ class _Read(dict[str, Correction]):
         try:
             found = read_correction(source)
         except ModelError as error:
-            logger.warning("recipes are predicted without a model: %s", error)
+            logger.warning("predicting recipes without a model: %s", error)
             found = ANALYTIC
         return self.setdefault(source, found)
 

@@ -66,7 +66,7 @@ def _library() -> Any:
         source = files(__package__).joinpath("halves.c").read_text()
         library = load(compiler, source, compiler.flags)
     except FeinsumError as error:
-        logger.debug("numpy converts numbers in half precision: %s", error)
+        logger.debug("converting half precision with numpy: %s", error)
         return None
     if not hasattr(library, "feinsum_widen"):
         return None

@@ -121,7 +121,7 @@ def test_the_keyboard_alone_leads_to_a_fact(opened):
     """From the first page to a recipe, with keys; the focus can be seen throughout."""
     with opened() as page:
         page.keyboard.press("Tab")
-        assert page.locator(":focus").inner_text() == "Skip to the content"
+        assert page.locator(":focus").inner_text() == "Skip to content"
         assert page.locator(":focus").bounding_box()["x"] >= 0
         page.keyboard.press("/")
         assert page.locator(":focus").get_attribute("name") == "q"
@@ -252,10 +252,10 @@ def test_a_running_tuning_is_followed(chromium):
     page.on("pageerror", lambda e: troubles.append(str(e)))
     with LivePage() as live:
         page.goto(live.url)
-        page.get_by_text("The tuning has not begun.").wait_for()
+        page.get_by_text("The tuning has not started yet.").wait_for()
         live.begin(start)
         page.get_by_text("6 of 9 trials").wait_for()
-        assert page.get_by_alt_text("trials across the parameters").is_visible()
+        assert page.get_by_alt_text("parallel coordinates of trials").is_visible()
         style = "getComputedStyle(document.querySelector('dl')).display"
         assert page.evaluate(style) == "grid"
     page.close()

@@ -57,7 +57,9 @@ def test_sizes_find_the_workload_itself(reader):
     page = found(reader, q="ab,bc", sizes="a=M,b=8,c=9")
     words = text_of(page.find(".//p[@role='status']"))
     other = form_of("ij,jk->ik", {"i": "N", "j": 8, "k": 9}).key
-    assert words.startswith("No fact is recorded of it at these sizes; at others")
+    assert words.startswith(
+        "No fact is recorded at these sizes; other sizes are listed"
+    )
     assert other in words
     assert links(page, "/workloads/") == [f"/workloads/{MATMUL_KEY}"]
 
