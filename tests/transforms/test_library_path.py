@@ -52,6 +52,12 @@ EINSUMS = {
         "ea,fb,ab,gf->eg", *arrays("f4", P=(9, 60), Q=(80, 70), T=(60, 70), R=("N", 80))
     ),
     "complex": einsum("ij,jk,kl->il", *arrays("c16", A=("N", 9), B=(9, 8), C=(8, 7))),
+    "a product without a sum": einsum(
+        "eq,qi,qj->eij", *arrays("c16", u=("N", 9), A=(9, 8), B=(9, "M"))
+    ),
+    "a weight of each entry": einsum(
+        "aij,bij,ij->ab", *arrays(A=(9, 8, "N"), B=(7, 8, "N"), w=(8, "N"))
+    ),
     "rows that share a product": batched_einsum(
         "ij,jk,kl->il", [[*CHAIN[:2], c] for c in arrays(C=(24, "M"), D=(24, "M"))]
     ),

@@ -37,6 +37,8 @@ VECTOR_SHARE = 0.5
 """Of the bandwidth, by products with vectors: OpenBLAS reads at 0.4 to 1.1 of it."""
 SERIAL_ENTRIES = 1e4
 """Of an operand: products of fewer with a vector are made by one thread."""
+ELEMENTWISE_BYTES_PER_S = 6e9
+"""Of results, where entries are only multiplied: by one thread, on a Zen 3."""
 PRODUCT_S = 1e-7
 """To begin a product of a stack."""
 MOST_BYTES = np.iinfo(np.intp).max
@@ -101,6 +103,8 @@ def _space(workload: Workload) -> Space | None:
     roles = find_roles(einsum)
     if roles is None:
         return None
+    if not roles.summed:  # a step of ``library_path``
+        return {"stacked": ("",), "index": (WHOLE,), "block": BLOCKS[:1]}
     return {
         "stacked": _stacks(einsum, roles),
         "index": (WHOLE, *einsum.output),
@@ -120,7 +124,9 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
 
 def _is_searched(einsum: BatchedEinsum) -> bool:
     roles = find_roles(einsum)
-    return reuse(einsum) >= MIN_REUSE or (roles is not None and not roles.are_matrices)
+    if roles is None or not roles.summed:
+        return False
+    return reuse(einsum) >= MIN_REUSE or not roles.are_matrices
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
@@ -153,7 +159,9 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     n_blocks = 1 if index == WHOLE else -(-points(einsum, (index,)) // block)
     m, k, n = (points(einsum, part) for part in sides)
     n_products = points(einsum, stack)
-    if m > 1 and n > 1:
+    if not summed:
+        product_s = points(einsum, einsum.output) * itemsize / ELEMENTWISE_BYTES_PER_S
+    elif m > 1 and n > 1:
         peak = machine.operations_per_s(einsum.operands[0].dtype)
         product_s = n_products * _product_s(m, n, k, peak, machine.n_cores)
     else:

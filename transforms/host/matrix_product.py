@@ -164,18 +164,20 @@ class _Run:
     def _multiply(self, left: Array, right: Array, box: Box) -> None:
         """The products of a block, in the result or on their way to it."""
         p = self.product
+        # without a sum, BLAS would be called for columns of one entry
+        multiply = np.matmul if p.summed else np.multiply
         order = (*p.stack, *p.rows, *p.columns)
         result = p.result.view(self.values, order, box)
         lengths = (*[1] * len(p.stack), len(p.rows), len(p.columns))
         if p.finish.is_variable and result.dtype == p.dtype:
             matrices = merged(result, lengths)
             if matrices is not None and matrices.strides[-1] == result.itemsize:
-                np.matmul(left, right, out=matrices)
+                multiply(left, right, out=matrices)
                 return
         sums = self._memory("sums", result.shape)
         matrices = merged(sums, lengths)
         assert matrices is not None
-        np.matmul(left, right, out=matrices)
+        multiply(left, right, out=matrices)
 
         def finish(piece: Box) -> None:
             part = _part(result, order, box, piece)

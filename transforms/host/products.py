@@ -34,11 +34,11 @@ class Roles:
 
     Attributes:
         right: the position of the operand that has the last free output index.
-        batch: output indices of both operands.
+        batch: output indices of both operands; without a sum, all of them.
         rows: those of the left operand alone; none where it is a vector.
         columns: those of the right operand alone; none where it is a vector.
         summed: indices of both that are not in the output, in the order of the
-            larger operand.
+            larger operand; none where entries are only multiplied.
     """
 
     right: int
@@ -59,6 +59,8 @@ def find_roles(einsum: BatchedEinsum) -> Roles | None:
     >>> from feinsum.ir import array, einsum
     >>> find_roles(einsum("ik,kj->ij", array("A", (4, 5)), array("B", (5, 6))))
     Roles(right=1, batch=(), rows=('i',), columns=('j',), summed=('k',))
+    >>> find_roles(einsum("i,j->ij", array("x", 4), array("y", 6)))
+    Roles(right=1, batch=('i', 'j'), rows=(), columns=(), summed=())
     """
     if einsum.n_operands != 2 or not has_blas_dtype(einsum):
         return None
@@ -69,10 +71,12 @@ def find_roles(einsum: BatchedEinsum) -> Roles | None:
     larger = max(einsum.inputs, key=lambda term: volume(einsum, term))
     # if one operand has to be transposed, it is the smaller one
     summed = tuple(i for i in larger if i not in einsum.output)
-    if not summed or (first ^ second) - {*free}:
+    if (first ^ second) - {*free}:
         return None
     # the columns end with the last axis of the result, so BLAS can write rows in place
     right = int(not free or free[-1] in second)
+    if not summed:  # entries are multiplied where those of the result lie
+        return Roles(right, einsum.output, (), (), ())
     columns = tuple(i for i in free if i in einsum.inputs[right])
     rows = tuple(i for i in free if i in einsum.inputs[1 - right])
     batch = tuple(i for i in einsum.output if i not in free)
