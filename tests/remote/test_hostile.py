@@ -197,11 +197,11 @@ def test_an_answer_to_many_has_one_for_each(body, monkeypatch):
             open_remote().candidates(LookUp({KEY: "", "fe2-other": ""}))
 
 
-def test_what_is_left_out_is_logged_once(answered, caplog):
+def test_what_is_skipped_is_logged_once(answered, caplog):
     """However much it is, in one line of a bearable length."""
     bad = [signed({"x\n": "\x1b[31m" + "y" * 10_000}) for _ in range(100)]
     answered(best(*bad))
-    (record,) = [r for r in caplog.records if "left out" in r.getMessage()]
+    (record,) = [r for r in caplog.records if "skipped" in r.getMessage()]
     assert "100 facts" in record.getMessage()
     assert len(record.getMessage()) < 700
     assert record.getMessage().isprintable()

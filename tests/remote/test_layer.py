@@ -236,7 +236,7 @@ def test_all_questions_of_a_look_up_share_a_budget(clock, monkeypatch):
         monkeypatch.setenv("FEINSUM_REMOTE", server.url)
         remote = open_remote()
         assert remote.candidates(HERE) == {WORKLOAD: (GOOD,)}
-        with pytest.raises(StoreUnavailableError, match="used up the 300 ms"):
+        with pytest.raises(StoreUnavailableError, match="used up the budget of 300 ms"):
             remote.candidates(LookUp({OTHER: ""}))
         assert server.n_connections == 1
 

@@ -193,7 +193,7 @@ def test_what_was_kept_is_what_was_sent():
     for said in ('{"id": "' + "0" * 64 + '"}', "{}", "[]", "1"):
         with (
             chaos(answering("201 Created", said)) as server,
-            pytest.raises(ServiceError, match="another fact"),
+            pytest.raises(ServiceError, match="a different fact"),
         ):
             HttpStore.at(server.url).add(make_record())
 
