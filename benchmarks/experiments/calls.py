@@ -8,7 +8,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.experiments.entries import everyday
+from benchmarks.experiments.entries import entry_at
 from benchmarks.experiments.report import milliseconds
 from benchmarks.experiments.results import (
     Comparison,
@@ -17,6 +17,7 @@ from benchmarks.experiments.results import (
     Result,
     geometric_mean,
 )
+from feinsum.suites import EVERYDAY
 
 __all__ = ["SIZES", "class_of", "show_calls"]
 
@@ -77,11 +78,11 @@ def _table(*names: str) -> Table:
 
 def _by_class(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Without small entries, whose times are those of calls."""
-    known = {entry.name: class_of(entry.subscripts) for entry in everyday()}
     groups: dict[str, list[Result]] = {}
     for result in results:
         if result.group != "small":
-            groups.setdefault(known[result.name], []).append(result)
+            entry = entry_at(EVERYDAY, result.name, result.sizes)
+            groups.setdefault(class_of(entry.subscripts), []).append(result)
     return dict(sorted(groups.items()))
 
 

@@ -17,7 +17,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from benchmarks.experiments.calls import show_calls
 from benchmarks.experiments.contest import Task, contenders
-from benchmarks.experiments.entries import SUITES, Entry, scaled_to, with_elements
+from benchmarks.experiments.entries import (
+    SUITES,
+    Entry,
+    drawn,
+    scaled_to,
+    with_elements,
+)
 from benchmarks.experiments.figures import draw
 from benchmarks.experiments.isolation import held, measured_limits, tuned
 from benchmarks.experiments.machine import about
@@ -54,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def chosen(options: argparse.Namespace) -> list[Entry]:
     """The entries that match, at the sizes that were asked for."""
-    found = [e for e in SUITES[options.suite]() if re.search(options.only, e.name)]
+    every = SUITES[options.suite]() if options.drawn is None else drawn(options.drawn)
+    found = [e for e in every if re.search(options.only, e.name)]
     if options.suite == "tccg":
         return [scaled_to(entry, options.max_gflop) for entry in found]
     if options.suite == EVERYDAY:

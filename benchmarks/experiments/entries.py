@@ -16,6 +16,7 @@ import numpy as np
 import opt_einsum
 
 import feinsum
+from benchmarks.experiments.drawn import drawn_entries, drawn_entry
 from benchmarks.experiments.functions import (
     Affine,
     Average,
@@ -25,7 +26,7 @@ from benchmarks.experiments.functions import (
     Stack,
 )
 from feinsum.measure import einsum_operations
-from feinsum.suites import EVERYDAY, read_suite, scaled_sizes
+from feinsum.suites import EVERYDAY, SuiteEntry, read_suite, scaled_sizes
 
 _DG_FUNCTIONS: dict[str | None, Callable[[str], Function]] = {
     "0.5*(flux_n+flux_p)": Average,
@@ -249,18 +250,24 @@ def both_suites(
 
 def everyday() -> list[Entry]:
     """What public packages contract: operands are arrays, as a call gets them."""
-    return [
-        Entry(
-            EVERYDAY,
-            e.name,
-            e.group,
-            e.subscripts,
-            tuple(tuple(map(Plain, row)) for row in e.rows),
-            e.sizes,
-            dtype=e.dtype,
-        )
-        for e in read_suite(EVERYDAY)
-    ]
+    return list(map(_of_arrays, read_suite(EVERYDAY)))
+
+
+def drawn(seed: int) -> list[Entry]:
+    """Einsums of arrays that are drawn at random, in place of :func:`everyday`."""
+    return list(map(_of_arrays, drawn_entries(seed)))
+
+
+def _of_arrays(entry: SuiteEntry) -> Entry:
+    return Entry(
+        entry.suite,
+        entry.name,
+        entry.group,
+        entry.subscripts,
+        tuple(tuple(map(Plain, row)) for row in entry.rows),
+        entry.sizes,
+        dtype=entry.dtype,
+    )
 
 
 SUITES: dict[str, Callable[[], list[Entry]]] = {
@@ -272,5 +279,8 @@ SUITES: dict[str, Callable[[], list[Entry]]] = {
 
 def entry_at(suite: str, name: str, sizes: Mapping[str, int]) -> Entry:
     """The entry of that name, at other sizes."""
-    (entry,) = [entry for entry in SUITES[suite]() if entry.name == name]
+    if found := drawn_entry(name):
+        entry = _of_arrays(found)
+    else:
+        (entry,) = [entry for entry in SUITES[suite]() if entry.name == name]
     return replace(entry, sizes=dict(sizes))

@@ -12,6 +12,7 @@ from benchmarks.experiments.entries import SUITES
 from benchmarks.experiments.isolation import ROOT
 from benchmarks.experiments.rivals import RIVALS
 from benchmarks.experiments.terms import TERMS
+from feinsum.suites import EVERYDAY
 
 
 def _terms(text: str) -> tuple[str, ...]:
@@ -41,6 +42,8 @@ class Option:
 
 OPTIONS = (
     Option("--only", "REGEX", str, "", "entries whose names match"),
+    Option("--drawn", "SEED", int, None,
+           "everyday: einsums drawn at random instead, 64 of them for a seed"),
     Option("--max-gflop", "G", float, 20.0, "tccg: larger entries are scaled to this"),
     Option("--elements-scale", "X", float, 1.0, "dgfem: times the number of elements"),
     Option("--terms", "NAMES", _terms, tuple(TERMS), "with which memory"),
@@ -82,5 +85,7 @@ def parsed(arguments: Sequence[str], description: str) -> argparse.Namespace:
         "--resume", action="store_true", help="keep the entries that the file has"
     )
     options = parser.parse_args(arguments)
+    if options.drawn is not None and options.suite != EVERYDAY:
+        parser.error(f"--drawn draws calls of arrays: give the suite {EVERYDAY}")
     options.device = options.device or [None]
     return options

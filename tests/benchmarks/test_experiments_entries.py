@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.experiments.drawn import MOST_BYTES
 from benchmarks.experiments.entries import (
     dgfem,
+    drawn,
     entry_at,
     scaled_to,
     tccg,
@@ -45,6 +47,20 @@ def test_the_kernel_of_a_user_is_the_einsum_of_the_entry(entry) -> None:
     (nest,) = raised.raised
     assert not raised.refused
     assert nest.key == canonicalize(generalize(entry.einsum())[0]).key
+
+
+def test_drawn_einsums_are_those_of_their_seed() -> None:
+    """Numpy computes all of them; a process finds by name what another one drew."""
+    entries = drawn(1)
+    assert [e.name for e in entries] == [f"drawn-1-{k}" for k in range(64)]
+    assert {len(e.terms) for e in entries} == {1, 2, 3}
+    assert entries != drawn(2)
+    for entry in entries:
+        assert entry_at(entry.suite, entry.name, entry.sizes) == entry
+        shapes = map(entry.shape, entry.terms)
+        tiny = [np.ones([2] * len(shape), entry.dtype) for shape in shapes]
+        assert np.einsum(entry.subscripts, *tiny).ndim == len(entry.output)
+        assert entry.footprint_bytes <= MOST_BYTES
 
 
 def test_flops_are_those_of_the_suite() -> None:
