@@ -104,7 +104,7 @@ def check_values(body: bytes, most: int) -> None:
     if len(body) > most and any(islice(_VALUE.finditer(body), most, None)):
         raise TooLargeError(
             f"a body of more than {most} values was sent without a key; send less at "
-            "once, or a key"
+            "once, or send a key"
         )
 
 

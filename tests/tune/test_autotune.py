@@ -110,7 +110,7 @@ def test_only_bad_candidates_record_nothing(registered, tmp_path, caplog):
     ]
     assert not any(outcome.is_ok for outcome in report.trials)
     assert all(outcome.message for outcome in report.trials)
-    assert "nothing is recorded: none of 4 trials passed" in caplog.text
+    assert "nothing was recorded: none of 4 trials passed" in caplog.text
 
 
 def test_what_is_wrong_at_other_sizes_is_not_recorded(registered, caplog, tmp_path):
@@ -264,9 +264,9 @@ def test_an_unwritable_database_fails_before_any_trial(
     open_store(path).close()
     with open_store(path, is_read_only=True) as store:
         database = store if is_open else f"sqlite:///file:{path}?mode=ro"
-        with pytest.raises(StoreUnavailableError, match="reading only"):
+        with pytest.raises(StoreUnavailableError, match="read-only"):
             autotune(LITERAL, database=database)
-        with pytest.raises(StoreUnavailableError, match="reading only"):
+        with pytest.raises(StoreUnavailableError, match="read-only"):
             record_facts(LITERAL, odd_spec("odd_right"), database=database)
 
 

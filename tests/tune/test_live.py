@@ -27,7 +27,7 @@ def test_the_page_has_every_trial_once_it_is_made():
     """While the tuning runs; at the end, the finalists stand there as well."""
     seen = []
     with LivePage() as page:
-        assert "not begun" in read(page)
+        assert "not started" in read(page)
         report = autotune(
             odd_einsum(),
             sizes={"N": 64},
