@@ -106,7 +106,7 @@ def test_typing_finds_without_a_key_more(opened):
     """What is typed is searched for at once; the address is that of the search."""
     with opened("/workloads") as page:
         page.get_by_label("Subscripts").press_sequentially("pq,q->p")
-        page.get_by_text("1 workload with these subscripts").wait_for()
+        page.get_by_text("1 workload with matching subscripts").wait_for()
         assert page.locator("#listed a").count() == 1
         assert page.locator("#listed a").get_attribute("href").endswith(MATVEC_KEY)
         page.wait_for_url("**/workloads?q=pq*")
@@ -237,7 +237,7 @@ def test_a_browser_asks_for_the_key(chromium, tmp_path):
         page = context.new_page()
         assert page.goto("/workloads").status == 200
         page.get_by_label("Subscripts").press_sequentially("pq,q->p")
-        page.get_by_text("1 workload with these subscripts").wait_for()
+        page.get_by_text("1 workload with matching subscripts").wait_for()
         context.close()
         assert secret not in server.log.read_text()
 
