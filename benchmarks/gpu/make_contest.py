@@ -39,16 +39,15 @@ from feinsum.measure.cases import Case, bare_case
 from feinsum.measure.reference import NEVER_LONG
 from feinsum.raising import identify_as_einsum
 from feinsum.records import TransformSpec
-from feinsum.tune import bundle_runner
-from feinsum.tune.bundle import (
+from feinsum.tune.bundle import runner
+from feinsum.tune.bundle.candidates import candidates
+from feinsum.tune.bundle.folder import results_of, write_bundle
+from feinsum.tune.bundle.workload import (
     SEED,
     BuiltWorkload,
     WorkloadBuilder,
     document_of,
-    results_of,
-    write_bundle,
 )
-from feinsum.tune.bundle_candidates import candidates
 from feinsum.tune.problem import Problem
 
 N_BEST, N_PREDICTED, N_UNMEASURED = 2, 1, 4
@@ -213,7 +212,7 @@ class CanonicalEntry:
         """Arrays, drawn in the same order as the runner draws them, and scalars."""
         rng = np.random.default_rng(SEED)
         drawn = {
-            name: bundle_runner.drawn(np, rng, "uniform", "<f8", shape)
+            name: runner.drawn(np, rng, "uniform", "<f8", shape)
             for f in self.functions.values()
             for name, shape in f.shapes(
                 self.entry.shape(self.entry.operands[f])

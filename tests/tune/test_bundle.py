@@ -25,18 +25,17 @@ from feinsum.measure.cases import make_case
 from feinsum.predict import predictions, usual_gpu
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.transforms.gpu import GPU_MATRICES
-from feinsum.tune import bundle_runner, make_problem
-from feinsum.tune.bundle import (
-    BuiltWorkload,
-    WorkloadBuilder,
-    document_of,
+from feinsum.tune import make_problem
+from feinsum.tune.bundle import runner
+from feinsum.tune.bundle.candidates import candidates
+from feinsum.tune.bundle.facts import import_results
+from feinsum.tune.bundle.folder import (
     export_bundle,
     read_bundle,
     results_of,
     write_bundle,
 )
-from feinsum.tune.bundle_candidates import candidates
-from feinsum.tune.bundle_facts import import_results
+from feinsum.tune.bundle.workload import BuiltWorkload, WorkloadBuilder, document_of
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
 
@@ -92,7 +91,7 @@ def run(folder, *options, trouble=""):
 
 
 def lines(folder):
-    return bundle_runner.lines_of(folder / "results.jsonl")
+    return runner.lines_of(folder / "results.jsonl")
 
 
 def write(folder, lines):
@@ -131,11 +130,11 @@ def test_arguments_are_drawn_as_they_were_here(exported):
         rng = np.random.default_rng(bundle["seed"])
         for name, dtype, shape, kind in workload["arguments"]:
             if kind != "size":
-                drawn = bundle_runner.drawn(np, rng, kind, dtype, shape)
+                drawn = runner.drawn(np, rng, kind, dtype, shape)
                 assert np.array_equal(drawn, case.arguments[name])
         ((_, _, _, checks),) = workload["outputs"]
         (result,) = case.expected.values()
-        assert bundle_runner.entries_error(np, checks, result) == 0
+        assert runner.entries_error(np, checks, result) == 0
         assert len(checks["values"]) == result.size
 
 
@@ -278,15 +277,15 @@ class Starts:
     def __call__(self, k, limit, options):
         self.limits.append(limit)
         if self.written:
-            bundle_runner.say(self.out, self.written.pop(0))
+            runner.say(self.out, self.written.pop(0))
         return self.codes.pop(0)
 
     def run(self, monkeypatch, budget):
-        monkeypatch.setattr(bundle_runner, "run_child", self)
+        monkeypatch.setattr(runner, "run_child", self)
         bundle = {"workloads": [{"candidates": ["one", "other"], "baseline": 0}]}
         options = SimpleNamespace(out=self.out, limit=60)
         end = time.monotonic() + budget
-        return bundle_runner.run_to_end(bundle, 0, 30, end, options)
+        return runner.run_to_end(bundle, 0, 30, end, options)
 
 
 def line(candidate, state):
@@ -298,7 +297,7 @@ def test_a_workload_is_done_when_the_best_of_it_are_timed():
     """By their first times, so that they stay the best when they are verified again;
     what is wrong later on is none of them, and without a baseline there are none.
     """
-    progress = bundle_runner.Progress(3, 0)
+    progress = runner.Progress(3, 0)
     final = {"workload": 0, "final": True}
     for one in (line(0, "tried"), line(1, "tried"), {**final, "candidate": 1}):
         progress.read(one)
@@ -320,21 +319,21 @@ def test_a_workload_is_done_when_the_best_of_it_are_timed():
 def test_processes_end_within_the_budget(monkeypatch, tmp_path):
     """With what the last kernel and the finals take; none is started too late."""
     starts = Starts(tmp_path / "out", [None])
-    assert starts.run(monkeypatch, 20) == bundle_runner.UNFINISHED
+    assert starts.run(monkeypatch, 20) == runner.UNFINISHED
     (limit,) = starts.limits
-    assert bundle_runner.START_S < limit <= 20 - bundle_runner.LAST_S
+    assert runner.START_S < limit <= 20 - runner.LAST_S
     late = Starts(tmp_path / "out", [])
-    assert late.run(monkeypatch, bundle_runner.LAST_S + 1) == bundle_runner.UNFINISHED
+    assert late.run(monkeypatch, runner.LAST_S + 1) == runner.UNFINISHED
 
 
 def test_a_process_whose_time_is_over_is_ended(monkeypatch, tmp_path):
     """Whatever it does."""
     script = tmp_path / "sleep.py"
     script.write_text("import time; time.sleep(60)")
-    monkeypatch.setattr(bundle_runner, "__file__", str(script))
-    monkeypatch.setattr(bundle_runner, "LAST_S", 0.1)
+    monkeypatch.setattr(runner, "__file__", str(script))
+    monkeypatch.setattr(runner, "LAST_S", 0.1)
     options = SimpleNamespace(out=tmp_path / "out")
-    assert bundle_runner.run_child(0, 0.1, options) is None
+    assert runner.run_child(0, 0.1, options) is None
 
 
 @pytest.mark.parametrize(
@@ -353,10 +352,10 @@ def test_only_the_kernel_that_ended_its_process_is_blamed(
 ):
     """It is the one that the process itself started last, and has no outcome."""
     out = tmp_path / "out"
-    bundle_runner.say(out, line(0, "tried"), line(1, "started"))
+    runner.say(out, line(0, "tried"), line(1, "started"))
     starts = Starts(out, codes, *written)
     starts.run(monkeypatch, 60)
-    found = bundle_runner.lines_of(out)
+    found = runner.lines_of(out)
     assert found[-1]["state"] == state
     assert [x["candidate"] for x in found[1:]] == [1] * (len(found) - 1)
 
@@ -377,11 +376,11 @@ def test_nobody_loses_patience_while_another_has_the_gpu(monkeypatch, tmp_path):
     gpu = SimpleNamespace(kernel=said("kernel", None), turn=lambda: named("turn"),
                           seconds=lambda _: 1.0)  # fmt: skip
     case = SimpleNamespace(results=said("results", []), error=said("error", 0.0))
-    monkeypatch.setattr(bundle_runner, "Case", lambda *_: case)
-    monkeypatch.setattr(bundle_runner, "patience", lambda: named("patience"))
+    monkeypatch.setattr(runner, "Case", lambda *_: case)
+    monkeypatch.setattr(runner, "patience", lambda: named("patience"))
     workload = {"candidates": ["one"], "baseline": 0, "tolerance": 1.0}
     bundle = {"workloads": [workload], "seed": 0}
-    bundle_runner.Trials(gpu, bundle, 0, tmp_path / "out").make(0)
+    runner.Trials(gpu, bundle, 0, tmp_path / "out").make(0)
     assert events == [
         "patience", "kernel", "end of patience",
         "turn", "patience", "results", "end of patience", "end of turn",
@@ -491,7 +490,7 @@ def test_a_bundle_that_is_too_large_is_refused(tmp_path, monkeypatch):
     """Before it is copied; its document counts as its kernels do. The folder is empty
     again, so that it can be used for fewer trials.
     """
-    monkeypatch.setattr("feinsum.tune.bundle.MOST_BYTES", 1000)
+    monkeypatch.setattr("feinsum.tune.bundle.folder.MOST_BYTES", 1000)
     given = partial(
         _given, BuiltWorkload({"candidates": [], "text": "x" * 1000}, {}, {})
     )
@@ -504,7 +503,7 @@ def test_the_runner_needs_no_feinsum():
     """It imports nothing but the standard library, numpy and CuPy."""
     import ast
 
-    tree = ast.parse(Path(bundle_runner.__file__).read_text())
+    tree = ast.parse(Path(runner.__file__).read_text())
     named = {
         (node.module if isinstance(node, ast.ImportFrom) else alias.name).split(".")[0]
         for node in ast.walk(tree)
@@ -515,7 +514,7 @@ def test_the_runner_needs_no_feinsum():
     assert TransformSpec("gpu_points", 1, {}).name == "gpu_points"
 
 
-@pytest.mark.parametrize("script", [bundle_runner, contest, functions, report, rivals])
+@pytest.mark.parametrize("script", [runner, contest, functions, report, rivals])
 def test_scripts_that_travel_are_python_3_10(script):
     """Which is what machines with a GPU have."""
     import ast
@@ -528,8 +527,8 @@ class Clocked:
     """A GPU whose kernels take the times given, again and again."""
 
     def __init__(self, *attempts):
-        self.times = [[*attempt] * (2 * bundle_runner.ROUNDS) for attempt in attempts]
-        self.times = [x for a in self.times for x in a[: 2 * bundle_runner.ROUNDS]]
+        self.times = [[*attempt] * (2 * runner.ROUNDS) for attempt in attempts]
+        self.times = [x for a in self.times for x in a[: 2 * runner.ROUNDS]]
 
     def seconds(self, kernel):
         return self.times.pop(0)
@@ -545,10 +544,10 @@ STEADY, WIDE = [1.0], [1.0, 1.0, 2.0, 2.0]
 def test_wide_samples_are_taken_once_more(attempts, kept):
     """When clocks change; the second ones are kept."""
     gpu = Clocked(*attempts)
-    samples = bundle_runner.samples_of(gpu, {0: "one", 3: "other"})
+    samples = runner.samples_of(gpu, {0: "one", 3: "other"})
     assert gpu.times == []
     assert {c: {*s} for c, s in samples.items()} == {0: {*kept}, 3: {*kept}}
-    assert {len(s) for s in samples.values()} == {bundle_runner.ROUNDS}
+    assert {len(s) for s in samples.values()} == {runner.ROUNDS}
 
 
 def test_a_fact_says_that_its_samples_are_wide(bundle):
@@ -574,11 +573,11 @@ def test_a_fact_says_no_clock_that_is_not_known(bundle):
 def test_some_entries_of_a_large_result_are_checked():
     """Their places are the same wherever they are drawn, and are not carried."""
     result = np.random.default_rng(0).uniform(size=(70, 100))
-    places = bundle_runner.checked(np, result.size, 1000)
+    places = runner.checked(np, result.size, 1000)
     checks = {"values": result.reshape(-1)[places].tolist(), "largest": 1.0}
-    assert bundle_runner.entries_error(np, checks, result) == 0
+    assert runner.entries_error(np, checks, result) == 0
     assert len({*places.tolist()}) > 900
     result.reshape(-1)[places[7]] += 0.5
-    assert bundle_runner.entries_error(np, checks, result) == pytest.approx(0.5)
+    assert runner.entries_error(np, checks, result) == pytest.approx(0.5)
     result.reshape(-1)[places[7]] = np.nan
-    assert bundle_runner.entries_error(np, checks, result) == float("inf")
+    assert runner.entries_error(np, checks, result) == float("inf")

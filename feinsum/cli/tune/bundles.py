@@ -33,7 +33,7 @@ def export_trials(
     from rich.progress import Progress
 
     from feinsum.tune import make_problem
-    from feinsum.tune.bundle import export_bundle
+    from feinsum.tune.bundle.folder import export_bundle
 
     entries = read_suites(suites)
     problems = [make_problem(entry.einsum, entry.sizes) for entry in entries]
@@ -66,7 +66,7 @@ def export_trials(
 def import_trials(folder: Path, database: str | None) -> None:
     """Record what a runner found, and say how many."""
     from feinsum.db import opened_store
-    from feinsum.tune.bundle_facts import import_results
+    from feinsum.tune.bundle.facts import import_results
 
     with opened_store(database, may_create=True) as store:
         imported = import_results(folder, store)

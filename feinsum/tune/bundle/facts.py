@@ -23,8 +23,8 @@ from feinsum.records import (
 )
 from feinsum.records.environment import CUDA_PLATFORM
 from feinsum.transforms import check_spec
-from feinsum.tune import bundle_runner
-from feinsum.tune.bundle import read_bundle
+from feinsum.tune.bundle import runner
+from feinsum.tune.bundle.folder import read_bundle
 from feinsum.tune.recording import N_RECORDED
 
 __all__ = ["Imported", "import_results"]
@@ -55,7 +55,7 @@ def import_results(folder: Path, store: FactStore) -> Imported:
         ImplausibleError: if no device can be so fast.
     """
     results = _Results(read_bundle(folder))
-    lines = bundle_runner.lines_of(folder / "results.jsonl")
+    lines = runner.lines_of(folder / "results.jsonl")
     if not lines:
         raise InvalidRecordError(
             f"{folder} has no results; run its runner.py on a machine with a GPU"
@@ -155,8 +155,8 @@ def _fact(bundle: Mapping[str, Any], line: Mapping[str, Any]) -> TuningRecord:
     )
     baseline = workload["candidates"][workload["baseline"]]["spec"]
     provenance = {"recorded_by": "feinsum.tune.bundle", "baseline": baseline}
-    if bundle_runner.is_wide(measurement.samples_s):
-        provenance["spread"] = f"{bundle_runner.spread(measurement.samples_s):.2f}"
+    if runner.is_wide(measurement.samples_s):
+        provenance["spread"] = f"{runner.spread(measurement.samples_s):.2f}"
     environment = _environment(bundle, line["device"], len(measurement.samples_s))
     return TuningRecord(form.key, form.text, environment, spec, measurement, provenance)
 

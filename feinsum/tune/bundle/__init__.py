@@ -1,0 +1,1 @@
+"""Trials that travel: bundles of kernels for GPUs without a network."""
