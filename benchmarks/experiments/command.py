@@ -36,7 +36,8 @@ from feinsum.suites import EVERYDAY
 def main(arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parsed(arguments, __doc__ or "")
-    path = options.out / f"{options.suite}.json"
+    drawing = "" if options.drawn is None else f"-drawn-{options.drawn}"
+    path = options.out / f"{options.suite}{drawing}.json"
     report = _report(arguments, options, path)
     todo = [e for e in chosen(options) if not _is_done(report, e, options.terms)]
     if report.limits is None:

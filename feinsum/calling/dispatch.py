@@ -129,11 +129,13 @@ def _as_scalar(result: Any) -> Any:
 
 def _is_for_call(out: Any, operands: Sequence[Any]) -> bool:
     """Whether the call writes into an array itself, without a cast."""
+    if out is None:
+        return False
     from feinsum.calling.reading.forms import as_array, has_sparse
     from feinsum.targets.arrays import is_cuda_array
 
     if any(map(is_cuda_array, (out, *operands))):
-        return out is not None
+        return True
     if not isinstance(out, np.ndarray) or has_sparse(operands):
         return False
     return bool(out.dtype == np.result_type(*map(as_array, operands)))

@@ -54,7 +54,7 @@ class Roles:
 
 
 def find_roles(einsum: BatchedEinsum) -> Roles | None:
-    """The roles of the indices; None if the einsum is not a matrix product.
+    """The roles of the indices; None if numpy has no single product for the einsum.
 
     >>> from feinsum.ir import array, einsum
     >>> find_roles(einsum("ik,kj->ij", array("A", (4, 5)), array("B", (5, 6))))
