@@ -18,7 +18,7 @@ from benchmarks.experiments.contest import Task
 from benchmarks.experiments.entries import SUITES, scaled_to
 from benchmarks.experiments.figures import draw
 from benchmarks.experiments.isolation import ChildError, held, in_child
-from benchmarks.experiments.options import OPTIONS
+from benchmarks.experiments.options import OPTIONS, parsed
 from benchmarks.experiments.ours import OURS
 from benchmarks.experiments.report import show
 from benchmarks.experiments.results import Limits, Outcome, Report, Result
@@ -202,6 +202,15 @@ def test_a_rival_stands_with_its_better_terms() -> None:
     assert compared.ratio == pytest.approx(1.5)
     assert not compared.is_tied
     assert Result.of(entry, runs).against("jax") is None
+
+
+def test_einsums_are_drawn_for_calls_only(capsys) -> None:
+    """In place of those of the everyday suite; other suites refuse the option."""
+    options = parsed([EVERYDAY, "--drawn", "1", "--only", "-[01]$"], "")
+    assert [e.name for e in command.chosen(options)] == ["drawn-1-0", "drawn-1-1"]
+    with pytest.raises(SystemExit):
+        parsed(["tccg", "--drawn", "1"], "")
+    assert "give the suite everyday" in capsys.readouterr().err
 
 
 def test_every_option_is_documented_and_no_other() -> None:
