@@ -206,7 +206,7 @@ def test_a_rival_stands_with_its_better_terms() -> None:
 
 def test_einsums_are_drawn_for_calls_only(capsys) -> None:
     """In place of those of the everyday suite; other suites refuse the option."""
-    options = parsed([EVERYDAY, "--drawn", "1", "--only", "-[01]$"], "")
+    options = parsed([EVERYDAY, "--drawn", "1", "--only", "1-[01]$"], "")
     assert [e.name for e in command.chosen(options)] == ["drawn-1-0", "drawn-1-1"]
     with pytest.raises(SystemExit):
         parsed(["tccg", "--drawn", "1"], "")
