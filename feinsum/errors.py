@@ -401,4 +401,4 @@ class NotPermittedError(ServiceError):
 
 
 class FeinsumWarning(UserWarning):
-    """A kernel is returned unchanged; the message says why."""
+    """A kernel is returned unchanged, or numpy answers calls; the message says why."""

@@ -10,6 +10,7 @@ import os
 import shlex
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,13 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=_SLOW_ON_A_BUSY_MACHINE,
 )
+
+
+@pytest.fixture(autouse=True)
+def _no_kernel_fails_silently() -> None:
+    """That numpy answers instead, a process is warned of once: here, each test is."""
+    if fallback := sys.modules.get("feinsum.calling.fallback"):
+        sys.modules["feinsum.memory"].forget(fallback.Reported)
 
 
 def pytest_configure(config: pytest.Config) -> None:

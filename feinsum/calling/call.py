@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 import numpy as np
 from numpy import ndarray
 
+from feinsum.calling.fallback import answer_by_numpy, start_build
 from feinsum.calling.gpu.quick import quick_key, ready_result
 from feinsum.calling.host.first_call import FirstCall, path_for_numpy
 from feinsum.calling.kernel_cache import CACHE_BOUND, Call, Calls
@@ -23,9 +24,12 @@ from feinsum.targets.arrays import is_cuda_array, is_device_array
 from feinsum.variables import DEVICE_VARIABLE, EFFORT_VARIABLE
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from numpy.typing import NDArray
 
     from feinsum.calling.host.amortized import AmortizedCall
+    from feinsum.calling.host.first_call import Built
     from feinsum.calling.host.prepared import PreparedCall
     from feinsum.db import Database
     from feinsum.records import Policy
@@ -101,7 +105,9 @@ def call_einsum(
     Raises:
         InvalidEinsumError: if subscripts, shapes or dtypes do not match, or the dtype
             is not supported; operands are counted from 0.
-        MeasurementError: if there is no device, or it refuses or fails.
+        MeasurementError: if there is no memory; if the given device is not there,
+            refuses or fails. Without a device, numpy answers: see
+            :mod:`feinsum.calling.fallback`.
         FeinsumError: with ``on_miss="raise"``, the reason why there is no recipe; also
             for an unknown effort.
 
@@ -154,7 +160,12 @@ def _of_arrays(
             # no LRU cache, which is slower to read; `prepared` still has the calls
             quick.clear()
         quick[key] = call
-    return call.run(operands)
+    try:
+        return call.run(operands)
+    except Exception as error:
+        if device is not None or on_miss == "raise":
+            raise
+        return answer_by_numpy(call.reading, operands, None, error)
 
 
 def _options(how: _How) -> CallOptions:
@@ -186,7 +197,13 @@ def _called(
     if out is not None:
         _check_out(out)
     call = _prepared(subscripts, operands, arrays, device, options, out)
-    return call.run(arrays, out)
+    try:
+        return call.run(arrays, out)
+    except Exception as error:
+        is_on_host = all(type(x) is ndarray for x in arrays)
+        if not is_on_host or device is not None or options.on_miss == "raise":
+            raise
+        return answer_by_numpy(call.reading, arrays, out, error)
 
 
 def _called_sparse(
@@ -267,21 +284,29 @@ def _prepared(
         reading = read_shapes(subscripts, [(f.shape, f.dtype) for f in forms], first)
         _check_form(target, reading)
 
-        def build(arrays: Sequence[Any]) -> PreparedCall | AmortizedCall:
-            # loads Loopy, for a second
-            from feinsum.calling.host.building import build_call
+        def build(arrays: Sequence[Any]) -> Future[Built]:
+            def build_with_kernel() -> PreparedCall | AmortizedCall:
+                # loads Loopy, for a second
+                from feinsum.calling.host.building import build_call
 
-            return build_call(reading, arrays, forms, target, where, options)
+                return build_call(reading, arrays, forms, target, where, options)
+
+            is_optional = device is None and options.on_miss != "raise"
+            return start_build(
+                build_with_kernel, reading, is_optional=is_optional and place.is_host
+            )
 
         is_usual = options == CallOptions(options.database) and not place.selector
-        if place.is_host and is_usual and target is None:
-            path = path_for_numpy(reading)
-            if path is not None:
-                return FirstCall(reading, path, build)
-        return build(arrays)
+        is_first = place.is_host and is_usual and target is None
+        path = path_for_numpy(reading) if is_first else None
+        return FirstCall(reading, path, build)
 
     key = (str(subscripts), forms, target, first, where)
-    return remembered(Calls).prepared.get(key, make)
+    call = remembered(Calls).prepared.get(key, make)
+    if isinstance(call, FirstCall) and call.path is None:
+        # not while making it: what is built may call einsum, from another thread
+        return call.with_kernel(arrays)
+    return call
 
 
 def _form_there(array: Any) -> Form:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,13 +25,11 @@ from feinsum.measure.intermediates import (
 from feinsum.predict import MEASURING
 from feinsum.records import TransformSpec
 from feinsum.retrieval import retrieve
-from feinsum.retrieval.applying import ISLPY_WARNING
 from feinsum.tune import measure_if_possible
 
 __all__ = [
     "OUTPUT",
     "CallKernel",
-    "compiled_quietly",
     "fits_memory",
     "recorded_kernel",
     "sizes_that_matter",
@@ -104,7 +101,7 @@ def recorded_kernel(
     if found is plain or not fits_memory(found, einsum, sizes):
         return None
     try:
-        return CallKernel(compiled_quietly(found, opened), is_retrieved=True)
+        return CallKernel(compile_kernel(found, opened), is_retrieved=True)
     except BuildError:
         if options.on_miss == "raise":
             raise
@@ -129,7 +126,7 @@ def untransformed_kernel(
     """
     path = untransformed_path(einsum, sizes)
     plain = generate_loopy(einsum, path=path, strides=strides)
-    return CallKernel(compiled_quietly(opened.prepare(plain), opened))
+    return CallKernel(compile_kernel(opened.prepare(plain), opened))
 
 
 def untransformed_path(
@@ -158,10 +155,3 @@ def sizes_that_matter(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Hashab
     where one does not, as it decides on the kernel.
     """
     return None if all_have_room(einsum, sizes) else tuple(sorted(sizes.items()))
-
-
-def compiled_quietly(t_unit: Any, opened: OpenDevice) -> CompiledKernel:
-    """Compile without third-party warnings that users cannot act on."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
-        return compile_kernel(t_unit, opened)

@@ -1,5 +1,6 @@
 """Programs of einsums: graphs of statements with arbitrary bodies and reductions."""
 
+import feinsum.loopy_cache  # noqa: F401  (before Loopy)
 from feinsum.programs.builder import ProgramBuilder, Tensor, program
 from feinsum.programs.decompose import Decomposition, decompose, split_along
 from feinsum.programs.evaluate import evaluate_program

@@ -6,10 +6,8 @@ kernel that a recipe wrote. The user's build must not be the one to find out.
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext
 from dataclasses import replace
 
 import loopy as lp
@@ -18,12 +16,13 @@ from loopy.target import TargetBase
 from feinsum.cache import default_cache
 from feinsum.errors import TransformError
 from feinsum.raising import RaisedKernel
-from feinsum.retrieval.applying import ISLPY_WARNING, Applied, applied
+from feinsum.retrieval.applying import Applied, applied
 from feinsum.retrieval.sampling import sample
 from feinsum.retrieval.selection import NestSelection
 from feinsum.targets.devices import target_of
 from feinsum.targets.messages import first_lines
 from feinsum.targets.quicker import quicker, uncached
+from feinsum.targets.quiet import quiet
 from feinsum.targets.units import CodedUnit, HeldCode, LibraryUnit
 
 __all__ = [
@@ -136,13 +135,10 @@ def generated(unit: lp.TranslationUnit) -> str:
     try:
         is_cached_here = default_cache() is not None
         with (
-            redirect_stdout(io.StringIO()),
-            warnings.catch_warnings(),
+            quiet(Warning),
             uncached() if is_cached_here else nullcontext(),
             quicker(),
         ):
-            warnings.simplefilter("ignore")
-            warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
             if isinstance(unit, CodedUnit):
                 return str(unit.executor().generated().source)
             return str(lp.generate_code_v2(unit).device_code())

@@ -9,8 +9,8 @@ Source: Smith et al. 2017 (FROSTT).
 from __future__ import annotations
 
 import gzip
+import io
 import re
-import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -230,13 +230,10 @@ def _entries(
 
 def _numbers(text: bytes) -> Array | None:
     """The numbers of a text; None if it has a word that is no number."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            # at a word that is no number it stops early, and only warns
-            return np.fromstring(text.decode("ascii"), sep=" ")
-        except (DeprecationWarning, ValueError):
-            return None
+    try:
+        return np.loadtxt(io.BytesIO(text), comments=None, ndmin=2).ravel()
+    except ValueError:
+        return None
 
 
 def _reject_words(text: bytes, line: int) -> NoReturn:

@@ -14,6 +14,8 @@ from typing import Any
 
 import lazy_loader
 
+import feinsum.loopy_cache  # noqa: F401  (before Loopy)
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 

@@ -5,9 +5,11 @@ The one door to Optuna; studies live in memory, our records are the store.
 
 from __future__ import annotations
 
+import logging
 import random
-import warnings
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
 from itertools import chain, zip_longest
 from typing import Any, Literal, Protocol, get_args
 
@@ -15,6 +17,7 @@ from feinsum.extras import requiring
 from feinsum.ir import WorkloadLike, workload_of
 from feinsum.options import check_option
 from feinsum.records import TransformSpec
+from feinsum.targets.quiet import drop_when_quiet, quiet, silenced
 from feinsum.transforms import Transform, configurations
 
 __all__ = ["Search", "Strategy", "check_strategy", "make_search"]
@@ -101,6 +104,27 @@ def _interleaved(
     return [spec for spec in chain.from_iterable(columns) if spec is not None]
 
 
+def _let_optuna_be_quiet(optuna: Any) -> None:
+    """In quiet contexts it neither logs studies nor warns of what is experimental.
+
+    Its verbosity and the filters of warnings are those of the user's own studies.
+    """
+    logging.getLogger(optuna.storages.InMemoryStorage.__module__).addFilter(
+        drop_when_quiet
+    )
+    names = vars(sys.modules[optuna.samplers.TPESampler.__module__])
+    loud = names.get("warn_experimental_argument")
+    if loud is None or hasattr(loud, "__wrapped__"):
+        return
+
+    @wraps(loud)
+    def warn(option: str) -> None:
+        if not silenced(optuna.exceptions.ExperimentalWarning):
+            loud(option)
+
+    names["warn_experimental_argument"] = warn
+
+
 class _Listed:
     """Takes configurations in a given order."""
 
@@ -147,13 +171,9 @@ class _Tpe:
         starts: Sequence[TransformSpec],
         seed: int,
     ) -> None:
-        needed = requiring("optuna", "tune", "a tuning that learns")
-        with needed, warnings.catch_warnings():
-            # tqdm, which Optuna imports, misses widgets in notebooks; none are shown.
-            warnings.filterwarnings("ignore", "IProgress not found")
+        with requiring("optuna", "tune", "a tuning that learns"):
             import optuna
 
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._specs = {
             t.name: {_choices(spec): spec for spec in specs}
             for t, specs in spaces.items()
@@ -168,8 +188,8 @@ class _Tpe:
         self._costs: dict[TransformSpec, float] = {}
         self._guesses = self._near_the_best()
         self._random = random.Random(seed)  # noqa: S311  (no cryptography)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        _let_optuna_be_quiet(optuna)
+        with quiet(optuna.exceptions.ExperimentalWarning):
             sampler = optuna.samplers.TPESampler(
                 seed=seed, n_startup_trials=6, constant_liar=True
             )

@@ -150,6 +150,19 @@ def test_what_is_right_is_recorded(registered, tmp_path):
     assert watch.seen[-1].best == min(good, key=lambda o: o.cost)
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+def test_exact_einsums_are_tuned(dtype):
+    """Their tolerance is 0, and facts about them can be recorded."""
+    left, right = array("A", ("n", 4), dtype), array("B", (4, 5), dtype)
+    store = InMemoryStore()
+    report = autotune(
+        einsum("ij,jk->ik", left, right), sizes={"n": 5000}, n_trials=1, database=store
+    )
+    (record,) = store.records()
+    assert report.records == (record,)
+    assert record.measurement.verification.tolerance == 0
+
+
 def test_an_interrupt_between_trials_keeps_what_was_found(registered):
     """The best so far is compared and recorded, then the interrupt goes on."""
     registered("odd_right")
