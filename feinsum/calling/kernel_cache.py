@@ -12,6 +12,7 @@ from feinsum.memory import remembered
 
 if TYPE_CHECKING:
     from feinsum.calling.host.amortized import AmortizedCall
+    from feinsum.calling.host.by_numpy import NumpyCall
     from feinsum.calling.host.first_call import FirstCall
     from feinsum.calling.host.prepared import PreparedCall
     from feinsum.calling.kernel import CallKernel
@@ -29,7 +30,7 @@ __all__ = [
 CACHE_BOUND = 256
 """Calls, told apart by notation, shapes and dtypes, whose kernels are kept."""
 
-Call: TypeAlias = "PreparedCall | AmortizedCall | FirstCall"
+Call: TypeAlias = "PreparedCall | AmortizedCall | FirstCall | NumpyCall"
 
 
 class Calls:

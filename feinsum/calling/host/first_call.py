@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from feinsum.calling.host.by_numpy import MOST_INDICES, einsum_by_numpy
 from feinsum.calling.reading import Reading
 from feinsum.paths import Path, find_path, path_outputs
 from feinsum.variables import INTERMEDIATE_VARIABLE
@@ -32,9 +33,6 @@ MOST_POINTS = 1e8
 """Maximum products: with more, numpy may take longer than building a kernel."""
 MOST_BYTES = 1 << 28
 """Maximum bytes of operands and result, which numpy may copy."""
-MOST_INDICES = 52
-"""Letters that numpy has."""
-
 Arrays = Sequence[Any]
 
 
@@ -120,18 +118,11 @@ def _points(reading: Reading, path: Path, extents: dict[str, int]) -> int:
 def _by_numpy(reading: Reading, path: Path, arrays: Arrays) -> Any:
     """A new array in C order."""
     einsum = reading.einsum
-    number = {index: k for k, index in enumerate(einsum.extents)}
     given = {
         feed.name: np.asarray(arrays[feed.position], reading.dtype).reshape(feed.shape)
         for feed in reading.feeds
     }
     (row,) = einsum.rows
-    parts: list[Any] = []
-    for operand, term in zip(row, einsum.inputs, strict=True):
-        parts += [given[operand.name], [number[index] for index in term]]
-    result = np.einsum(
-        *parts,
-        [number[index] for index in einsum.output],
-        optimize=["einsum_path", *path],
-    )
-    return np.array(result, order="C", copy=result.ndim == 0 or None)
+    operands = [given[operand.name] for operand in row]
+    result = einsum_by_numpy(einsum.inputs, einsum.output, operands, path)
+    return np.array(result, order="C", copy=None)
