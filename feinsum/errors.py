@@ -5,6 +5,7 @@
     FeinsumError                    feinsum-error
     ├── InvalidOptionError          invalid-option
     ├── InvalidEinsumError          invalid-einsum
+    │   └── InvalidTypeError        invalid-type
     ├── CanonicalizationError       canonicalization-failed
     ├── NotAnEinsumError            not-an-einsum
     ├── TransformError              transform-failed
@@ -63,6 +64,7 @@ __all__ = [
     "InvalidRecordError",
     "InvalidRequestError",
     "InvalidSparseArrayError",
+    "InvalidTypeError",
     "MeasurementError",
     "ModelError",
     "NoSuchRouteError",
@@ -134,6 +136,12 @@ class InvalidEinsumError(FeinsumError, ValueError):
     def __init__(self, message: str, *, rules: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.rules = rules
+
+
+class InvalidTypeError(InvalidEinsumError, TypeError):
+    """An argument of a call has a type or dtype that is not possible there."""
+
+    code = "invalid-type"
 
 
 class CanonicalizationError(FeinsumError):

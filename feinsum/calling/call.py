@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 import numpy as np
 from numpy import ndarray
 
+from feinsum.calling.by_numpy import NumpyCall, numpy_call
 from feinsum.calling.fallback import answer_by_numpy, start_build
 from feinsum.calling.gpu.quick import quick_key, ready_result
 from feinsum.calling.host.first_call import FirstCall, path_for_numpy
@@ -18,7 +19,7 @@ from feinsum.calling.place import name_of, place_of
 from feinsum.calling.reading import Reading, first_uses, read_shapes
 from feinsum.calling.reading.forms import Form, as_array, form_of, has_sparse
 from feinsum.effort import Effort, effort_of
-from feinsum.errors import InvalidEinsumError
+from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.memory import remembered
 from feinsum.targets.arrays import is_cuda_array, is_device_array
 from feinsum.variables import DEVICE_VARIABLE, EFFORT_VARIABLE
@@ -78,8 +79,8 @@ def call_einsum(
     it, even after new facts: see :func:`feinsum.calling.clear_call_cache`.
 
     Args:
-        subscripts: as for :func:`numpy.einsum`, or with words as indices. Axes of
-            extent 1 are broadcast.
+        subscripts: as for :func:`numpy.einsum`; any other character is an index, too,
+            and longer names are in braces. Axes of extent 1 are broadcast.
         operands: arrays, including views with any strides; anything that numpy can
             convert to an array, or that supports DLPack; or all of them C-contiguous
             :class:`pyopencl.array.Array` of one context. An object passed twice is one
@@ -103,8 +104,9 @@ def call_einsum(
         a :class:`feinsum.sparse.CSF` with its pattern.
 
     Raises:
-        InvalidEinsumError: if subscripts, shapes or dtypes do not match, or the dtype
-            is not supported; operands are counted from 0.
+        InvalidEinsumError: if subscripts and shapes do not match; operands are counted
+            from 0.
+        InvalidTypeError: if a dtype, or the type of an argument, is not possible.
         MeasurementError: if there is no memory; if the given device is not there,
             refuses or fails. Without a device, numpy answers: see
             :mod:`feinsum.calling.fallback`.
@@ -218,7 +220,8 @@ def _called_sparse(
 
     if out is not None:
         _check_out(out)
-    result = call_sparse(subscripts, operands, device, options, out)
+    with np.errstate(all="ignore"):
+        result = call_sparse(subscripts, operands, device, options, out)
     if out is None:
         return result
     if type(result) is not ndarray or (out.shape, out.dtype) != (
@@ -244,7 +247,7 @@ def prepare_call(
     on_miss: OnMiss = "return",
     effort: Effort | None = None,
     out: Any = None,
-) -> PreparedCall:
+) -> PreparedCall | NumpyCall:
     """Build what :func:`call_einsum` keeps for these arguments, without computing."""
     arrays = [_as_array(operand) for operand in operands]
     options = _options((database, policy, on_miss, effort))
@@ -281,7 +284,13 @@ def _prepared(
     )
 
     def make() -> Call:
-        reading = read_shapes(subscripts, [(f.shape, f.dtype) for f in forms], first)
+        given = [(form.shape, form.dtype) for form in forms]
+        if place.is_host and options.on_miss != "raise":
+            may_predict = options.effort in ("amortized", "estimate")
+            call = numpy_call(subscripts, given, may_predict=may_predict)
+            if call is not None:
+                return call
+        reading = read_shapes(subscripts, given, first)
         _check_form(target, reading)
 
         def build(arrays: Sequence[Any]) -> Future[Built]:
@@ -289,7 +298,9 @@ def _prepared(
                 # loads Loopy, for a second
                 from feinsum.calling.host.building import build_call
 
-                return build_call(reading, arrays, forms, target, where, options)
+                # of what is computed to check a kernel
+                with np.errstate(all="ignore"):
+                    return build_call(reading, arrays, forms, target, where, options)
 
             is_optional = device is None and options.on_miss != "raise"
             return start_build(
@@ -316,7 +327,7 @@ def _form_there(array: Any) -> Form:
 
 def _check_out(out: Any) -> None:
     if not isinstance(out, np.ndarray):
-        raise InvalidEinsumError(
+        raise InvalidTypeError(
             f"out is a {type(out).__name__}; expected a numpy array", rules=("shape",)
         )
     if not out.flags.writeable:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from feinsum.calling.reading.interleaved import as_subscripts
-from feinsum.errors import InvalidEinsumError
+from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.ir import BatchedEinsum, Operand
 from feinsum.ir import einsum as symbolic_einsum
 from feinsum.paths import is_path_name
@@ -39,7 +39,7 @@ def einsum(
     *operands: Any,
     out: Any = None,
     dtype: DTypeLike | None = None,
-    order: str = "K",
+    order: str | None = "K",
     casting: str = "safe",
     optimize: Any = True,
     device: str | None = None,
@@ -55,7 +55,7 @@ def einsum(
     *operands: Any,
     out: Any = None,
     dtype: DTypeLike | None = None,
-    order: str = "K",
+    order: str | None = "K",
     casting: str = "safe",
     optimize: Any = True,
     **how: Any,
@@ -64,16 +64,19 @@ def einsum(
 
     Args:
         subscripts, operands: as for :func:`numpy.einsum`, including operands that
-            alternate with index lists, or with words as indices. Operands are arrays,
-            as for :func:`feinsum.call_einsum`, or all of them symbolic, made by
-            :func:`feinsum.array`.
+            alternate with index lists; see :func:`feinsum.call_einsum`. Operands are
+            arrays, as there, or all of them symbolic, made by :func:`feinsum.array`.
         out: an array for the result: on the host, or with the operands on a GPU, where
             its dtype has to be that of the result.
-        dtype: dtype of the computation; by default numpy's result type.
+        dtype: dtype of the computation; by default numpy's result type of the operands
+            and of ``out``.
         order: memory order of the result. ``K``, the default, means C order here.
+            Unlike in numpy, ``dtype`` and ``order`` also apply to what would be a view.
         casting: allowed casts of operands to ``dtype``, and of the result to ``out``.
-        optimize: a path, such as one from :func:`feinsum.contract_path`, is followed.
-            For booleans and names of searches, feinsum chooses the order itself.
+        optimize: a path, such as one from :func:`feinsum.contract_path`, is followed,
+            and one is searched for by a pair such as ``("greedy", 10**6)``, of the
+            search and the most entries of an intermediate. For booleans and names of
+            searches, feinsum chooses the order itself.
         how: ``device``, ``database``, ``policy``, ``on_miss`` and ``effort``, as for
             :func:`feinsum.call_einsum`.
 
@@ -85,6 +88,8 @@ def einsum(
     Raises:
         InvalidEinsumError: as :func:`feinsum.call_einsum`; for an unknown option; for a
             mix of arrays and symbolic operands.
+        InvalidTypeError: for a cast that ``casting`` does not allow, and an argument of
+            a wrong type.
         MeasurementError, FeinsumError: as :func:`feinsum.call_einsum`.
 
     >>> from feinsum.records import InMemoryStore
@@ -107,12 +112,18 @@ def einsum(
     from feinsum.calling.call import call_einsum  # symbolic einsums need no more
 
     if not is_plain:
-        _check_names(order, casting)
-    operands = given if is_plain else _cast(given, dtype, casting)
+        order, casting = _name("order", order), _name("casting", casting)
+        _check_out(out)
+    if not is_plain or _is_path(optimize):
+        in_steps = _is_path(optimize)
+        operands = _cast(text, given, out, dtype, casting, in_steps=in_steps)
+    else:
+        operands = given
     if _is_path(optimize):
-        from feinsum.calling.contraction import follow_path
+        from feinsum.calling.contraction import follow_path, requested_path
 
-        result = follow_path(text, operands, optimize, how)
+        path = requested_path(text, operands, optimize, None)
+        result = follow_path(text, operands, path, how)
     elif _is_for_call(out, operands):
         return call_einsum(text, *operands, out=out, **how)
     else:
@@ -157,23 +168,41 @@ def _check_optimize(optimize: Any) -> None:
         return
     if isinstance(optimize, str) and is_path_name(optimize):
         return
-    raise InvalidEinsumError(
+    kind = InvalidEinsumError if isinstance(optimize, str) else InvalidTypeError
+    raise kind(
         f"optimize={optimize!r:.60} is not a boolean, a search of opt_einsum such as "
         "'greedy', or a path such as [(0, 1), (0, 1)]",
         rules=("option",),
     )
 
 
-def _check_names(order: str, casting: str) -> None:
-    for name, value, known in (
-        ("order", order, ORDERS),
-        ("casting", casting, CASTINGS),
-    ):
-        if value not in known:
-            raise InvalidEinsumError(
-                f"{name}={value!r}; expected one of {', '.join(known)}",
-                rules=("option",),
-            )
+def _name(option: str, value: Any) -> str:
+    """One of the names that an option has; of an order in any case, or None for K."""
+    known = CASTINGS if option == "casting" else ORDERS
+    name = value.decode() if isinstance(value, bytes) else value
+    if option == "order":
+        name = "K" if name is None else name.upper() if isinstance(name, str) else name
+    if isinstance(name, str) and name in known:
+        return name
+    kind = InvalidEinsumError if isinstance(name, str) else InvalidTypeError
+    raise kind(
+        f"{option}={value!r}; expected one of {', '.join(known)}", rules=("option",)
+    )
+
+
+def _check_out(out: Any) -> None:
+    """Refuse what cannot take a result, before one is computed."""
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise InvalidEinsumError(
+            "out is read-only; expected a writable array", rules=("shape",)
+        )
+    if out is None or isinstance(out, np.ndarray) or hasattr(out, "__dlpack_device__"):
+        return
+    raise InvalidTypeError(
+        f"out is a {type(out).__name__}; expected an array, of numpy or where the "
+        "operands are",
+        rules=("shape",),
+    )
 
 
 def _check_symbolic(given: Sequence[Any], n_symbolic: int, is_plain: bool) -> None:
@@ -195,25 +224,82 @@ def _check_symbolic(given: Sequence[Any], n_symbolic: int, is_plain: bool) -> No
 
 
 def _cast(
-    operands: Sequence[Any], dtype: DTypeLike | None, casting: Any
+    text: str,
+    operands: Sequence[Any],
+    out: Any,
+    dtype: DTypeLike | None,
+    casting: Any,
+    *,
+    in_steps: bool,
 ) -> tuple[Any, ...]:
-    """Operands in the dtype of the computation; an object given twice stays one."""
-    if dtype is None and casting in ("safe", "same_kind", "unsafe"):
-        return tuple(operands)
-    from feinsum.calling.reading.forms import as_array
+    """Operands in the dtype of the computation; an object given twice stays one.
 
-    arrays = {id(x): as_array(x) for x in operands}
-    wanted = np.result_type(*arrays.values()) if dtype is None else np.dtype(dtype)
+    Sparse operands stay as they are: dense ones of a wider dtype suffice.
+
+    Args:
+        text: the subscripts; if they do not fit, either, that is said first.
+        in_steps: whether a path is followed, whose steps share a dtype.
+    """
+    is_free = dtype is None and casting in ("safe", "same_kind", "unsafe")
+    has_target = in_steps or isinstance(out, np.ndarray)
+    if is_free and not (has_target and _is_mixed(out, operands)):
+        return tuple(operands)
+    from feinsum.calling.reading.forms import as_array, has_sparse
+    from feinsum.calling.reading.terms import read_terms
+
+    is_kept = {id(x): is_free and has_sparse([x]) for x in operands}
+    arrays = {id(x): x if is_kept[id(x)] else as_array(x) for x in operands}
+    dtypes = [_dtype_of(array) for array in arrays.values()]
+    wanted = _common_dtype(dtypes, out, dtype)
     for position, operand in enumerate(operands):
-        found = arrays[id(operand)].dtype
+        found = _dtype_of(arrays[id(operand)])
         if not np.can_cast(found, wanted, casting):
-            raise InvalidEinsumError(
+            read_terms(text, [np.shape(arrays[id(x)]) for x in operands])
+            raise InvalidTypeError(
                 f"operand {position} has dtype {found}; casting={casting!r} does not "
                 f"allow a cast to {wanted}",
                 rules=("dtype",),
             )
-    made = {at: array.astype(wanted, copy=False) for at, array in arrays.items()}
+    with np.errstate(all="ignore"):
+        made = {
+            at: array if is_kept[at] else array.astype(wanted, copy=False)
+            for at, array in arrays.items()
+        }
     return tuple(made[id(operand)] for operand in operands)
+
+
+def _is_mixed(out: Any, operands: Sequence[Any]) -> bool:
+    """Whether arrays on the host, with ``out``, may have several dtypes."""
+    first = out if isinstance(out, np.ndarray) else operands[0]
+    dtype = getattr(first, "dtype", None)
+    if all(type(x) is np.ndarray and x.dtype == dtype for x in operands):
+        return False
+    from feinsum.targets.arrays import is_cuda_array, is_device_array
+
+    return not any(is_cuda_array(x) or is_device_array(x) for x in operands)
+
+
+def _dtype_of(array: Any) -> np.dtype[Any]:
+    """The dtype of entries; of a tree, or several of one tensor, that of its values."""
+    tree = array[0] if isinstance(array, (list, tuple)) else array
+    return np.dtype(getattr(tree, "values", tree).dtype)
+
+
+def _common_dtype(
+    dtypes: Sequence[np.dtype[Any]], out: Any, dtype: DTypeLike | None
+) -> np.dtype[Any]:
+    """The dtype asked for; else that of numpy for the operands and ``out``."""
+    try:
+        if dtype is not None:
+            return np.dtype(dtype)
+        into = [out.dtype] if isinstance(out, np.ndarray) else []
+        return np.result_type(*dtypes, *into)
+    except TypeError as error:
+        raise InvalidTypeError(
+            f"dtype={dtype!r} for operands of dtype {', '.join(map(str, dtypes))}: "
+            f"{error}",
+            rules=("dtype",),
+        ) from None
 
 
 def _finished(
@@ -223,18 +309,20 @@ def _finished(
     if out is None:
         return _as_scalar(_in_order(result, order, given))
     if not isinstance(out, np.ndarray) or out.shape != result.shape:
-        raise InvalidEinsumError(
+        kind = InvalidEinsumError if isinstance(out, np.ndarray) else InvalidTypeError
+        raise kind(
             f"out has type {type(out).__name__}, shape {getattr(out, 'shape', None)}; "
             f"expected a numpy array of shape {result.shape}",
             rules=("shape",),
         )
     if not np.can_cast(result.dtype, out.dtype, casting):
-        raise InvalidEinsumError(
+        raise InvalidTypeError(
             f"out has dtype {out.dtype}; casting={casting!r} does not allow a cast "
             f"from {result.dtype}",
             rules=("dtype",),
         )
-    np.copyto(out, result, casting="unsafe")
+    with np.errstate(all="ignore"):
+        np.copyto(out, result, casting="unsafe")
     return out
 
 

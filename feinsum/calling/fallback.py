@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from feinsum.calling.numpy_evaluation import evaluate_by_numpy
+from feinsum.calling.by_numpy import evaluate_by_numpy, find_numpy_path
 from feinsum.calling.reading import Reading
 from feinsum.errors import (
     BuildError,
@@ -29,7 +29,7 @@ from feinsum.errors import (
 )
 from feinsum.memory import remembered
 
-__all__ = ["NumpyCall", "answer_by_numpy", "build_completely", "start_build"]
+__all__ = ["FallbackCall", "answer_by_numpy", "build_completely", "start_build"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ Arrays = Sequence[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class NumpyCall:
+class FallbackCall:
     """A call that numpy evaluates each time, because no kernel could be built.
 
     Attributes:
@@ -72,7 +72,7 @@ def answer_by_numpy(
     """
     if error is not None and is_for_caller(error):
         raise error
-    result = evaluate_by_numpy(reading, arrays)
+    result = evaluate_by_numpy(reading, arrays, find_numpy_path(reading))
     if error is not None:
         report_fallback(error)
     if out is None:
@@ -83,23 +83,23 @@ def answer_by_numpy(
 
 def start_build(
     build: Callable[[], T], reading: Reading, *, is_optional: bool
-) -> Future[T | NumpyCall]:
+) -> Future[T | FallbackCall]:
     """Start to build a call; if that fails, it is one that numpy evaluates.
 
     Args:
         is_optional: whether numpy may evaluate it; otherwise the future has the error.
     """
 
-    def build_or_fall_back() -> T | NumpyCall:
+    def build_or_fall_back() -> T | FallbackCall:
         if is_optional and not threading.main_thread().is_alive():
-            return NumpyCall(reading, None)  # handlers of atexit start no pools
+            return FallbackCall(reading, None)  # handlers of atexit start no pools
         try:
             _check_process()
             return build()
         except Exception as error:
             if not is_optional or is_for_caller(error):
                 raise
-            return NumpyCall(reading, error)
+            return FallbackCall(reading, error)
 
     return build_completely(build_or_fall_back)
 

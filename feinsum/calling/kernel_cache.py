@@ -12,7 +12,8 @@ from feinsum.calling.cache import BoundedCache
 from feinsum.memory import forget, remembered
 
 if TYPE_CHECKING:
-    from feinsum.calling.fallback import NumpyCall
+    from feinsum.calling.by_numpy import NumpyCall
+    from feinsum.calling.fallback import FallbackCall
     from feinsum.calling.host.amortized import AmortizedCall
     from feinsum.calling.host.first_call import FirstCall
     from feinsum.calling.host.prepared import PreparedCall
@@ -31,7 +32,7 @@ __all__ = [
 CACHE_BOUND = 256
 """Calls, told apart by notation, shapes and dtypes, whose kernels are kept."""
 
-Call: TypeAlias = "PreparedCall | AmortizedCall | FirstCall | NumpyCall"
+Call: TypeAlias = "PreparedCall | AmortizedCall | FallbackCall | FirstCall | NumpyCall"
 
 
 class Calls:

@@ -48,7 +48,7 @@ OptionalSubscripts: TypeAlias = Annotated[
     str | None,
     typer.Argument(
         metavar="SUBSCRIPTS",
-        help="The einsum, such as 'ij,j->i' or 'cell dof, dof -> cell'; or its full "
+        help="The einsum, such as 'ij,j->i' or '{cell}{dof}, {dof} -> {cell}'; or its "
         "text, as printed by 'feinsum canonicalize'; omit it with --program.",
         show_default=False,
     ),

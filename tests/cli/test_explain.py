@@ -204,7 +204,7 @@ def test_a_file_may_import_its_neighbours_and_define_dataclasses(run, tmp_path):
         ("a/b.py:grad", True),
         ("a:b/c.py", True),
         ("ij,j->i", False),
-        ("cell dof -> cell", False),
+        ("{cell}{dof} -> {cell}", False),
     ],
 )
 def test_a_target_is_a_file_if_it_looks_like_one(target, expected):

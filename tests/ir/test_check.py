@@ -29,8 +29,8 @@ BROKEN: dict[str, tuple[tuple[Any, Any, Any], str]] = {
     "no-rows": ((("i",), MATVEC, ()), "the batch has no rows"),
     "no-operands": (((), (), ((),)), "the einsum has no operands"),
     "index-name": (
-        (("2i",), (("2i", "j"), ("j",)), ((A, x),)),
-        "index '2i' is not an identifier",
+        (("i k",), (("i k", "j"), ("j",)), ((A, x),)),
+        "index 'i k' is not a name such as 'i' or 'dof', without spaces",
     ),
     "row-length": (
         (("i",), MATVEC, ((A, x), (A,))),

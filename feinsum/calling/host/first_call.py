@@ -16,7 +16,13 @@ from math import prod
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from feinsum.calling.numpy_evaluation import extents_of, follow_path_by_numpy
+import numpy as np
+
+from feinsum.calling.by_numpy import (
+    MOST_INDICES,
+    evaluate_by_numpy,
+    extents_of,
+)
 from feinsum.calling.reading import Reading
 from feinsum.paths import Path, find_path, path_outputs
 from feinsum.variables import INTERMEDIATE_VARIABLE
@@ -24,7 +30,7 @@ from feinsum.variables import INTERMEDIATE_VARIABLE
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from feinsum.calling.fallback import NumpyCall
+    from feinsum.calling.fallback import FallbackCall
     from feinsum.calling.host.amortized import AmortizedCall
     from feinsum.calling.host.prepared import PreparedCall
 
@@ -34,11 +40,8 @@ MOST_POINTS = 1e8
 """Maximum products: with more, numpy may take longer than building a kernel."""
 MOST_BYTES = 1 << 28
 """Maximum bytes of operands and result, which numpy may copy."""
-MOST_INDICES = 52
-"""Letters that numpy has."""
-
 Arrays = Sequence[Any]
-Built: TypeAlias = "PreparedCall | AmortizedCall | NumpyCall"
+Built: TypeAlias = "PreparedCall | AmortizedCall | FallbackCall"
 
 
 @dataclass(eq=False)
@@ -65,7 +68,8 @@ class FirstCall:
         if self.path is None or not self._is_first:
             return self.with_kernel(arrays).run(arrays, out)
         self._is_first = False
-        return follow_path_by_numpy(self.reading, self.path, arrays)
+        result = evaluate_by_numpy(self.reading, arrays, self.path)
+        return np.array(result, order="C", copy=None)
 
     def with_kernel(self, arrays: Arrays) -> Built:
         """The call with a kernel, built unless it already was.

@@ -32,7 +32,7 @@ class Terms:
 
 
 def read_terms(subscripts: str, shapes: Sequence[Shape]) -> Terms:
-    """Parse subscripts like :func:`numpy.einsum`, or as words.
+    """Parse subscripts and match them with shapes.
 
     Raises:
         InvalidEinsumError: with the rule ``subscripts``, ``rank``,
@@ -81,19 +81,22 @@ def _check_output(inputs: Sequence[IndexList], output: IndexList) -> None:
 
 def _extents(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> dict[str, int]:
     """The extent of every index: the one that is not 1, if there is one."""
-    first: dict[str, _Axis] = {}
+    longest: dict[str, _Axis] = {}
+    here: dict[tuple[str, int], _Axis] = {}
     for found in _axes(inputs, shapes):
-        known = first.setdefault(found.index, found)
-        if known.extent == found.extent:
-            continue
-        if known.position == found.position or 1 not in (known.extent, found.extent):
-            raise InvalidEinsumError(
-                f"index {found.index!r} has {known} and {found}",
-                rules=("extent-clash",),
-            )
+        # on a diagonal nothing is broadcast
+        twin = here.setdefault((found.index, found.position), found)
+        known = longest.setdefault(found.index, found)
+        for other, may_be_one in ((twin, False), (known, True)):
+            is_broadcast = may_be_one and 1 in (other.extent, found.extent)
+            if other.extent != found.extent and not is_broadcast:
+                raise InvalidEinsumError(
+                    f"index {found.index!r} has {other} and {found}",
+                    rules=("extent-clash",),
+                )
         if known.extent == 1:
-            first[found.index] = found
-    return {index: axis.extent for index, axis in first.items()}
+            longest[found.index] = found
+    return {index: axis.extent for index, axis in longest.items()}
 
 
 @dataclass(frozen=True)

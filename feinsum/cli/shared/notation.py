@@ -184,14 +184,18 @@ def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
 def _read_subscripts(
     subscripts: str, extents: Mapping[str, Extent]
 ) -> tuple[tuple[IndexList, ...], IndexList]:
-    """The index lists; as words where a word of the text has a size."""
-    from feinsum.ir import parse_subscripts
+    """The index lists; words without braces are refused with the way to write them."""
+    from feinsum.ir import parse_subscripts, subscripts_of_words
 
     words = set(re.findall(r"\w+", subscripts))
-    if not any(len(index) > 1 for index in words.intersection(extents)):
-        return parse_subscripts(subscripts)
-    terms = subscripts.partition("->")[0].split(",")
-    return parse_subscripts(subscripts, [len(term.split()) for term in terms])
+    named = [word for word in words.intersection(extents) if len(word) > 1]
+    if named and "{" not in subscripts:
+        raise typer.BadParameter(
+            f"{subscripts!r} names the index {min(named)!r} without braces; write "
+            f"{subscripts_of_words(subscripts)!r}",
+            param_hint="SUBSCRIPTS",
+        )
+    return parse_subscripts(subscripts)
 
 
 def _check_missing(indices: Sequence[str], extents: Mapping[str, Extent]) -> None:

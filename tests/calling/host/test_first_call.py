@@ -48,7 +48,7 @@ CALLS = {
     "trace": ("ii->", (A[:13, :13],)),
     "diagonal times": ("ii,ij->ij", (A[:13, :13], A)),
     "outer": ("i,j->ji", (A[0], B[0])),
-    "words": ("row col, col out -> row out", (A, B)),
+    "words": ("{row}{col}, {col}{out} -> {row}{out}", (A, B)),
     "implicit": ("ij,jk", (A, B)),
     "broadcast": ("ij,ij->ij", (A, A[:1])),
     "ellipsis": ("...j,jk->...k", (A, B)),
