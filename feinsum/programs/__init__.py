@@ -35,7 +35,7 @@ from feinsum.programs.program import Program
 from feinsum.programs.reductions import REDUCTIONS
 from feinsum.programs.statement import Statement
 from feinsum.programs.text import program_from_text
-from feinsum.programs.tracing import trace
+from feinsum.programs.tracing import TracedFunction, trace
 
 __all__ = [
     "PROGRAM_FORM_VERSION",
@@ -50,6 +50,7 @@ __all__ = [
     "ProgramPlan",
     "Statement",
     "Tensor",
+    "TracedFunction",
     "attention",
     "canonical_program",
     "ccsd_doubles",

@@ -14,6 +14,7 @@ from feinsum.errors import ProgramError
 from feinsum.ir import Extent
 from feinsum.programs.body import names_in, operand_name
 from feinsum.programs.dtypes import CONSTANTS
+from feinsum.programs.numpy_calls import numpy_shape
 from feinsum.programs.reductions import check_reduction
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def terms(program: Program) -> Iterator[str]:
     ranks = {operand.name: operand.rank for operand in program.inputs}
     for one in program.statements:
         ranks[one.result] = len(one.output)
-        if not one.operands:
+        if not (one.operands or one.is_numpy):
             yield f"{one.result} has no operands"
         if len(one.inputs) != len(one.operands):
             yield (
@@ -101,8 +102,17 @@ def terms(program: Program) -> Iterator[str]:
 
 
 def output_indices(program: Program) -> Iterator[str]:
-    """Every index of a result occurs once in it, and in an operand."""
+    """Every index of a result occurs once in it, and in an operand.
+
+    In a numpy statement, every axis has an index of its own.
+    """
     for one in program.statements:
+        if one.is_numpy:
+            places = Counter(i for term in (one.output, *one.inputs) for i in term)
+            for index, count in places.items():
+                if count > 1:
+                    yield f"{one.result}: index {index!r} of {count} axes of numpy's"
+            continue
         bound = {index for term in one.inputs for index in term}
         for index, count in Counter(one.output).items():
             if index not in bound:
@@ -125,12 +135,21 @@ def extents(program: Program) -> Iterator[str]:
                         f"edge {name} -> {one.result}: index {index!r} has extent "
                         f"{extent} on axis {axis} of {name!r}, and {first} in {where!r}"
                     )
-        arrays[one.result] = tuple(known[index][0] for index in one.output)
+        if not one.is_numpy:
+            arrays[one.result] = tuple(known[index][0] for index in one.output)
+            continue
+        shape = numpy_shape(one.body, [arrays[name] for name in one.operands])
+        if len(shape) != len(one.output):
+            yield f"{one.result} has {len(shape)} axes, not {len(one.output)}"
+            return
+        arrays[one.result] = shape
 
 
 def bodies(program: Program) -> Iterator[str]:
     """A body uses all its operands, possibly indices, and nothing else."""
     for one in program.statements:
+        if one.is_numpy:
+            continue  # its shape was found
         try:
             used = names_in(one.body)
         except ProgramError as error:
@@ -152,6 +171,8 @@ def bodies(program: Program) -> Iterator[str]:
 def reductions(program: Program) -> Iterator[str]:
     """A reduction is associative and commutative, as tested on samples."""
     for one in program.statements:
+        if one.is_numpy:
+            continue
         try:
             check_reduction(one.reduction)
         except ProgramError as error:

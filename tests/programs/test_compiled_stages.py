@@ -127,6 +127,19 @@ def test_turned_and_strided_arrays(compared):
     assert compared
 
 
+def test_a_kernel_is_compared_where_statements_overwrite_operands(compared):
+    """Here a result that is not kept is in the memory of one product."""
+    p = program()
+    X, C = p.input("X", (6, 8)), p.input("C", (6, 6))
+    one, other = (p.einsum("ij,jk->ik", X, p.input(name, (8, 6))) for name in "AB")
+    inner = p.map("x0*x1", one, p.map("tanh(x0)", C))
+    p.output(p.map("x0 + x1", other, inner))
+    given = p.build()
+    run_program(given, numbers(given))
+    assert len(compared) == 1
+    assert_equal(compared)
+
+
 def test_the_compiled_way_is_used_where_it_is_faster(monkeypatch):
     """And computes the same from run to run, in the memory of what is read last."""
     monkeypatch.setattr(parts_module, "LEAST_S", 0.0)
