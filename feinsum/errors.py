@@ -7,6 +7,7 @@
     ├── InvalidEinsumError          invalid-einsum
     ├── CanonicalizationError       canonicalization-failed
     ├── NotAnEinsumError            not-an-einsum
+    │   └── NotAKernelError         not-a-kernel
     ├── TransformError              transform-failed
     │   ├── InvalidParameterError   invalid-parameter
     │   └── UnknownTransformError   unknown-transform
@@ -66,6 +67,7 @@ __all__ = [
     "MeasurementError",
     "ModelError",
     "NoSuchRouteError",
+    "NotAKernelError",
     "NotAnEinsumError",
     "NotAuthenticatedError",
     "NotPermittedError",
@@ -107,6 +109,8 @@ def error_from_code(code: str, message: str) -> FeinsumError:
     """
     if code == NotAnEinsumError.code:
         return NotAnEinsumError(message, rule="reported")
+    if code == NotAKernelError.code:
+        return NotAKernelError(message, rule="reported")
     todo: list[type[FeinsumError]] = [FeinsumError]
     while todo:
         kind = todo.pop()
@@ -158,6 +162,12 @@ class NotAnEinsumError(FeinsumError, ValueError):
         super().__init__(message)
         self.rule = rule
         self.instructions = instructions
+
+
+class NotAKernelError(NotAnEinsumError, TypeError):
+    """What was given for a Loopy kernel is none."""
+
+    code = "not-a-kernel"
 
 
 class TransformError(FeinsumError):
