@@ -77,3 +77,25 @@ def test_one_of_the_statements():
     store = facts_for(t_unit)
     result = retrieve(t_unit, database=store, verify=False, instructions="id:insn")
     assert_same_results(t_unit, result, {"n": 37})
+
+
+@pytest.mark.filterwarnings("ignore:.*GCCToolchain:DeprecationWarning")
+def test_an_argument_that_nothing_reads():
+    """The result takes it as the given kernel does; Loopy's own executor of C does not
+    survive the call.
+    """
+    t_unit = lp.make_kernel(
+        "[n] -> {[e, j]: 0 <= e < n and 0 <= j < 4}",
+        "u[e,j] = 2.0*pow(a[e,j], 1.4)",
+        [
+            *(lp.GlobalArg(x, np.float64, shape=("n", 4)) for x in ("z", "a", "u")),
+            lp.ValueArg("n", np.int32),
+        ],
+        target=lp.ExecutableCTarget(),
+        lang_version=(2018, 2),
+    )
+    result = retrieve(t_unit, database=facts_for(t_unit), verify=False)
+    assert result is not t_unit
+    a = np.random.default_rng(0).random((37, 4))
+    _, (u,) = result.executor()(z=np.zeros((37, 4)), a=a, n=37)
+    np.testing.assert_allclose(u, 2.0 * a**1.4)
