@@ -8,6 +8,7 @@
     │   └── InvalidTypeError        invalid-type
     ├── CanonicalizationError       canonicalization-failed
     ├── NotAnEinsumError            not-an-einsum
+    │   └── NotAKernelError         not-a-kernel
     ├── TransformError              transform-failed
     │   ├── InvalidParameterError   invalid-parameter
     │   └── UnknownTransformError   unknown-transform
@@ -68,6 +69,7 @@ __all__ = [
     "MeasurementError",
     "ModelError",
     "NoSuchRouteError",
+    "NotAKernelError",
     "NotAnEinsumError",
     "NotAuthenticatedError",
     "NotPermittedError",
@@ -109,6 +111,8 @@ def error_from_code(code: str, message: str) -> FeinsumError:
     """
     if code == NotAnEinsumError.code:
         return NotAnEinsumError(message, rule="reported")
+    if code == NotAKernelError.code:
+        return NotAKernelError(message, rule="reported")
     todo: list[type[FeinsumError]] = [FeinsumError]
     while todo:
         kind = todo.pop()
@@ -166,6 +170,12 @@ class NotAnEinsumError(FeinsumError, ValueError):
         super().__init__(message)
         self.rule = rule
         self.instructions = instructions
+
+
+class NotAKernelError(NotAnEinsumError, TypeError):
+    """What was given for a Loopy kernel is none."""
+
+    code = "not-a-kernel"
 
 
 class TransformError(FeinsumError):

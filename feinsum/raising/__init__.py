@@ -4,7 +4,7 @@ import feinsum.loopy_cache  # noqa: F401  (before Loopy)
 from feinsum.raising.calls import called_kernels
 from feinsum.raising.grouping import regrouped
 from feinsum.raising.identify import identify_as_einsum, single_nest
-from feinsum.raising.kernel import raise_kernel
+from feinsum.raising.kernel import check_unit, raise_kernel
 from feinsum.raising.nest import (
     PARENT,
     PLACE,
@@ -27,6 +27,7 @@ __all__ = [
     "RefusedNest",
     "Tree",
     "called_kernels",
+    "check_unit",
     "identify_as_einsum",
     "names_of",
     "points_of",

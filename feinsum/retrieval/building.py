@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple
 
 import loopy as lp
 
 from feinsum.cache import default_cache
-from feinsum.errors import FeinsumError
+from feinsum.errors import BuildError, FeinsumError
 from feinsum.raising import RaisedKernel
 from feinsum.retrieval.applying import applied
 from feinsum.retrieval.choice import (
@@ -92,44 +93,61 @@ def _select_and_build(
     unknown = [one for one in nests if is_first_unknown(one, trust)]
     if not 0 < len(unknown) <= MOST_AHEAD:
         nests = select_all_trusted(nests, trust)
-        return nests, _built(raised, nests)
+        return nests, _built(request, raised, nests)
     prepare_first(unknown, trust)
     with trust.hold_timing() as timing_hold, ThreadPoolExecutor(1) as pool:
-        guess = pool.submit(_compiled_ahead, request, raised, nests, timing_hold)
+        guess = pool.submit(_built_ahead, request, raised, nests, timing_hold)
         judged = select_all_trusted(nests, trust)
     if [one.chosen for one in judged] == [one.chosen for one in nests]:
         return judged, guess.result()
-    return judged, _built(raised, judged)
+    return judged, _built(request, raised, judged)
 
 
-def _compiled_ahead(
+def _built_ahead(
     request: Request,
     raised: RaisedKernel,
     nests: tuple[NestSelection, ...],
     timing_hold: ExitStack,
 ) -> _Built:
-    """Built, and compiled into the cache, where the first run will find it.
+    """Built while others are judged.
 
     Args:
         timing_hold: closed at the end, when times may be taken.
     """
     with timing_hold:
-        built = _built(raised, nests)
-        unit, is_right = built.unit, not built.failures
-        is_coded = is_right and isinstance(unit, CodedUnit) and unit.shelf.code()
-        if is_coded and default_cache() is not None:
-            with suppress(FeinsumError):  # the first run says what is wrong
-                request.opened.build(built.unit)
-        return built
+        return _built(request, raised, nests)
 
 
-def _built(raised: RaisedKernel, nests: tuple[NestSelection, ...]) -> _Built:
+def _built(
+    request: Request, raised: RaisedKernel, nests: tuple[NestSelection, ...]
+) -> _Built:
     made = applied(raised, nests)
     if made.failures or not any(nest.chosen for nest in nests):
         return _Built(made.unit, made.failures, is_applied=False)
     unit = with_shelf(delivered(made.unit, raised.t_unit.target))
     failures = generation_failures(raised, nests, made, unit)
+    if not failures and (error := _build_failure(request, unit)):
+        failures = {k: error for k, nest in enumerate(nests) if nest.chosen}
     return _Built(unit, failures, is_applied=True)
+
+
+def _build_failure(request: Request, unit: lp.TranslationUnit) -> BuildError | None:
+    """Why a unit that is run here does not compile.
+
+    The compiled code is in the cache, where the first run finds it.
+    """
+    is_coded = isinstance(unit, CodedUnit) and unit.shelf.code()
+    if not is_coded or default_cache() is None:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Loopy's, as when code is generated
+            request.opened.build(unit)
+    except BuildError as error:
+        return error
+    except FeinsumError:  # there is no compiler, as the first run will say
+        return None
+    return None
 
 
 def _skip_first(

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import loopy as lp
+import numpy as np
 from loopy.target import TargetBase
 
 from feinsum.cache import default_cache
@@ -43,25 +44,45 @@ def generation_failures(
 ) -> Mapping[int, Exception]:
     """The nests whose recipes make code generation fail, and why.
 
-    For identical nests, code is generated once, since there may be many. The result is
-    empty if code generation fails for the given kernel as well, for example because its
-    arguments get their dtypes in a call.
+    For identical nests, code is generated once, since there may be many. Arguments that
+    get their dtypes in a call have some others here.
 
     Args:
         unit: the result, as the user gets it.
     """
     target, some = raised.t_unit.target, sample(raised, nests, made)
-    error = refusal(unit if some is made.unit else delivered(some, target))
+    error = refusal(_typed(unit if some is made.unit else delivered(some, target)))
     if error is not None and some is not made.unit:
-        error = refusal(unit)  # what a sample lacks is no fault of it
-    if error is None or refusal(raised.t_unit) is not None:
+        error = refusal(_typed(unit))  # what a sample lacks is no fault of it
+    if error is None:
         return {}
     chosen = [k for k, one in enumerate(nests) if one.chosen]
     if len(chosen) == 1:
         return {chosen[0]: error}
-    alone = {k: refusal(delivered(_with_one(raised, nests, k), target)) for k in chosen}
+    alone = {
+        k: refusal(_typed(delivered(_with_one(raised, nests, k), target)))
+        for k in chosen
+    }
     found = {k: reason for k, reason in alone.items() if reason is not None}
     return found or dict.fromkeys(chosen, error)
+
+
+def _typed(unit: lp.TranslationUnit) -> lp.TranslationUnit:
+    """A unit whose arguments all have dtypes; itself if they have."""
+    for name in () if isinstance(unit, LibraryUnit) else unit.entrypoints:
+        kernel = unit[name]
+        dtypes = {
+            arg.name: kernel.index_dtype if isinstance(arg, lp.ValueArg) else np.float64
+            for arg in kernel.args
+            if arg.dtype is None
+        }
+        if dtypes:
+            args = [
+                arg.copy(dtype=dtypes[arg.name]) if arg.name in dtypes else arg
+                for arg in kernel.args
+            ]
+            unit = unit.with_kernel(kernel.copy(args=args))
+    return unit
 
 
 def _with_one(

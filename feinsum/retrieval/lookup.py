@@ -30,7 +30,7 @@ from feinsum.ir import BatchedEinsum, generalize
 from feinsum.memory import remembered
 from feinsum.options import check_option
 from feinsum.predict import Effort, effort_of
-from feinsum.raising import RaisedKernel
+from feinsum.raising import RaisedKernel, check_unit
 from feinsum.records import Match, Policy, best_match
 from feinsum.retrieval.answer_cache import Answer, place_of
 from feinsum.retrieval.decision import decision_of
@@ -98,11 +98,13 @@ def retrieve(
             this function and get the same recipes, found by rank 0.
 
     Raises:
+        NotAKernelError: if ``t_unit`` is no translation unit.
         InvalidOptionError: for an unknown ``on_miss``, ``policy`` or ``effort``.
         FeinsumError: any other only with ``on_miss="raise"``.
 
     Source: paper, section 7, listing 4.
     """
+    check_unit(t_unit)
     check_option("on_miss", on_miss, get_args(OnMiss))
     _check_given(policy, effort)
 
@@ -253,8 +255,10 @@ def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:
         options: those of :func:`retrieve` except ``on_miss``.
 
     Raises:
+        NotAKernelError: if ``t_unit`` is no translation unit.
         InvalidOptionError: for an unknown ``policy`` or ``effort``.
     """
+    check_unit(t_unit)
     _check_given(options.get("policy"), options.get("effort"))
     try:
         return str(look_up(t_unit, **options))

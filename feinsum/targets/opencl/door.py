@@ -23,7 +23,8 @@ __all__ = [
 ]
 
 INSTALL_HINT = (
-    "pip install 'feinsum[intel]' or 'feinsum[pocl]' gives an OpenCL device on a CPU"
+    "pip install 'feinsum[intel]' or 'feinsum[pocl]' gives an OpenCL device on a CPU; "
+    "without one, make kernels with target=lp.ExecutableCTarget()"
 )
 _CACHE_VARIABLE = "PYOPENCL_CACHE_FAILURE_FATAL"
 
