@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from feinsum.errors import InvalidEinsumError, ProgramError
-from feinsum.ir import Extent, IndexList, parse_subscripts
+from feinsum.ir import Extent, IndexList, parse_subscripts, write_subscripts
 from feinsum.programs.body import operand_name
 from feinsum.programs.builder import ProgramBuilder, Tensor
 from feinsum.programs.numpy_calls import constant_body
@@ -287,9 +287,11 @@ def statement(
     ]
     there = {index for term in inputs for index in term}
     kept = tuple(index for index in output if index in there)
-    subscripts = f"{', '.join(map(' '.join, inputs))} -> {' '.join(kept)}"
     tensor = builder.einsum(
-        subscripts, *(a.tensor for a in arrays), body=body, reduction=reduction
+        write_subscripts(inputs, kept),
+        *(a.tensor for a in arrays),
+        body=body,
+        reduction=reduction,
     )
     axes = tuple(kept.index(i) if i in there else None for i in output)
     return arrays[0].computed(tensor, axes)
