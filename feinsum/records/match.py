@@ -10,6 +10,7 @@ from math import inf, log2, prod
 from typing import Literal, NamedTuple
 
 from feinsum.ir import PROFILE
+from feinsum.records.driver import driver_difference
 from feinsum.records.environment import Device, Environment
 from feinsum.records.record import TuningRecord
 from feinsum.records.spec import FramedSpec, TransformSpec
@@ -159,15 +160,13 @@ def level_of(record: TuningRecord | Trial, environment: Environment) -> Level:
     """How well a record, or a trial, fits a machine.
 
     It fits a CPU with an unknown processor no better than any other of its
-    architecture: an equal name proves nothing.
+    architecture: an equal name proves nothing. Options of the C compiler that cannot
+    change a time make no other driver; see :mod:`feinsum.records.driver`.
     """
     there, here = record.environment, environment
     if there.device.is_surely(here.device):
-        is_same_driver = (there.driver_version, there.platform_version) == (
-            here.driver_version,
-            here.platform_version,
-        )
-        return Level.EXACT if is_same_driver else Level.SAME_DEVICE_OTHER_DRIVER
+        is_other = driver_difference(there, here, record.workload_text)
+        return Level.SAME_DEVICE_OTHER_DRIVER if is_other else Level.EXACT
     if (there.device.kind, there.device.architecture) == (
         here.device.kind,
         here.device.architecture,
@@ -330,8 +329,8 @@ def _reason(
     there = best.environment
     where = {
         Level.EXACT: f"on this device and driver ({there.driver_version})",
-        Level.SAME_DEVICE_OTHER_DRIVER: f"on this device with driver "
-        f"{there.driver_version}; here it is {environment.driver_version}",
+        Level.SAME_DEVICE_OTHER_DRIVER: "on this device with "
+        + driver_difference(there, environment, best.workload_text),
     }.get(
         fit.there,
         f"on {_named(there.device)}; here it is {_named(environment.device)}",
