@@ -14,6 +14,7 @@ from pathlib import Path
 
 from feinsum.doctor.finding import Finding, note, ok, problem
 from feinsum.errors import DeviceUnavailableError
+from feinsum.measure.disturbance import STATISTICS, throttled_periods
 from feinsum.targets.host.compiler import find_compiler
 from feinsum.targets.processor import host_processor
 from feinsum.transforms.plugins import GROUP, VARIABLE
@@ -129,7 +130,7 @@ def check_compiler() -> Iterator[Finding]:
 
 
 def check_machine(
-    load: float | None = None, statistics: Path = Path("/sys/fs/cgroup/cpu.stat")
+    load: float | None = None, statistics: Path = STATISTICS
 ) -> Iterator[Finding]:
     """Whether others use the processor, or a limit holds it back: times are noisy then.
 
@@ -146,11 +147,7 @@ def check_machine(
             f"load average {load:.1f} on {n_cores} cores: timings are noisy",
             "tune and measure on an idle machine",
         )
-    try:
-        told = dict(line.split() for line in statistics.read_text().splitlines())
-    except (OSError, ValueError):
-        told = {}
-    periods, throttled = (int(told.get(k, 0)) for k in ("nr_periods", "nr_throttled"))
+    periods, throttled = throttled_periods(statistics)
     is_throttled = throttled > 0.01 * max(periods, 1)
     if is_throttled:
         yield note(
