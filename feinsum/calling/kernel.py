@@ -27,7 +27,7 @@ from feinsum.predict import MEASURING
 from feinsum.records import TransformSpec
 from feinsum.retrieval import retrieve
 from feinsum.retrieval.applying import ISLPY_WARNING
-from feinsum.tune import measure_if_possible
+from feinsum.tuning import measure_if_possible
 
 __all__ = [
     "OUTPUT",

@@ -87,7 +87,7 @@ def _measure_all(
 ) -> None:
     """Store the limits of every device that works, as :func:`peaks_of` does."""
     from feinsum.measure import OpenDevice, measure_peaks, open_device
-    from feinsum.tune import peaks_of
+    from feinsum.tuning import peaks_of
 
     def measure(opened: OpenDevice) -> DevicePeaks:
         say(f"measuring {opened.device} ...")

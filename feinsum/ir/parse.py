@@ -12,6 +12,7 @@ from itertools import count
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir.einsum import IndexList
+from feinsum.words import counted
 
 __all__ = ["ellipsis_indices", "parse_subscripts"]
 
@@ -76,15 +77,11 @@ def _terms(
     if ranks is not None and len(ranks) != len(texts):
         raise _refuse(
             subscripts,
-            f"has {_count(len(texts), 'term')} but {_count(len(ranks), 'operand')} "
+            f"has {counted(len(texts), 'term')} but {counted(len(ranks), 'operand')} "
             f"{'was' if len(ranks) == 1 else 'were'} given",
         )
     as_words = _is_read_as_words(texts, ranks)
     return [_tokens(subscripts, text, as_words) for text in texts], as_words
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def _split_arrow(subscripts: str) -> tuple[str, str | None]:
@@ -155,7 +152,8 @@ def _ellipsis_indices(
             if lengths[-1] < 0:
                 raise _refuse(
                     subscripts,
-                    f"names {len(term) - 1} axes of operand {p}, which has {rank}",
+                    f"names {counted(len(term) - 1, 'axis')} of operand "
+                    f"{p}, which has {rank}",
                 )
     used = {name for term in terms for name in term}
     fresh = (name for k in count() if (name := f"_{k}") not in used)

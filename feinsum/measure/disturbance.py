@@ -10,6 +10,8 @@ from time import perf_counter
 
 import psutil
 
+from feinsum.words import counted
+
 __all__ = ["STATISTICS", "Watch", "throttled_periods"]
 
 BUSY = 0.1
@@ -49,8 +51,7 @@ class Watch:
         if share > BUSY:
             return f"other programs used {share:.0%} of the processors"
         if n := throttled_periods()[1] - self.n_throttled:
-            periods = "period" if n == 1 else "periods"
-            return f"a CPU limit held this process back in {n} {periods}"
+            return f"a CPU limit held this process back in {counted(n, 'period')}"
         return ""
 
 

@@ -17,6 +17,7 @@ from feinsum.programs.local import run_program, sizes_of
 from feinsum.programs.planned import ProgramPlan, plan_program
 from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
+from feinsum.words import counted
 
 __all__ = ["ProgramBuilder", "Tensor", "program"]
 
@@ -354,7 +355,7 @@ def _without(
     for one in [axis] if isinstance(axis, int) else axis:
         if not -tensor.rank <= one < tensor.rank:
             raise ProgramError(
-                f"{tensor!r} has {tensor.rank} axes, but no axis {one}",
+                f"{tensor!r} has {counted(tensor.rank, 'axis')}, but no axis {one}",
                 rules=("term",),
             )
         gone.add(one % tensor.rank)

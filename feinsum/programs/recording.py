@@ -17,6 +17,7 @@ from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir import Extent, IndexList, parse_subscripts
 from feinsum.programs.body import operand_name
 from feinsum.programs.builder import ProgramBuilder, Tensor
+from feinsum.words import counted
 
 __all__ = [
     "View",
@@ -68,7 +69,7 @@ def refuse(what: str) -> NoReturn:
 
 def axis_of(axis: Any, rank: int) -> int:
     if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
-        refuse(f"axis {axis!r} of an array with {rank} axes")
+        refuse(f"axis {axis!r} of an array with {counted(rank, 'axis')}")
     return int(axis) % rank
 
 
@@ -157,7 +158,7 @@ def multiplied(left: Any, right: Any) -> View:
 def dotted(left: Any, right: Any) -> View:
     """Like ``numpy.dot``, which treats stacks of matrices unlike ``matmul``."""
     if isinstance(right, View) and right.ndim > 2:
-        refuse(f"numpy.dot by an array with {right.ndim} axes")
+        refuse(f"numpy.dot by an array with {counted(right.ndim, 'axis')}")
     return multiplied(left, right)
 
 
@@ -174,8 +175,10 @@ def einsum(subscripts: Any, *operands: Any, **more: Any) -> View:
     for array, term in zip(arrays, terms, strict=True):
         if len(term) != array.ndim:
             raise ProgramError(
-                f"numpy.einsum of {subscripts!r}: an operand has {array.ndim} axes, "
-                f"its term {' '.join(term)!r} has {len(term)} indices",
+                f"numpy.einsum of {subscripts!r}: an operand has "
+                f"{counted(array.ndim, 'axis')}, "
+                f"its term {' '.join(term)!r} has "
+                f"{counted(len(term), 'index')}",
                 rules=("term",),
             )
     return _stated(arrays, terms, output)

@@ -16,6 +16,7 @@ from feinsum.records.record import TuningRecord
 from feinsum.records.spec import FramedSpec, TransformSpec
 from feinsum.records.trial import Trial
 from feinsum.reprs import brief, html_table
+from feinsum.words import counted
 
 __all__ = [
     "WORST_ACCEPTED",
@@ -116,7 +117,7 @@ class Match:
 
     def __repr__(self) -> str:
         best = self.ranking[0].spec if self.ranking else next(iter(self.recipes), None)
-        found = f"{len(self.ranking)} records, " if self.ranking else ""
+        found = f"{counted(len(self.ranking), 'record')}, " if self.ranking else ""
         recipe = "" if best is None else f"; the best is {best}"
         return brief(self, f"{self.level}: {found}{self.reason}{recipe}")
 
@@ -342,7 +343,7 @@ def _reason(
     if fit.distance:
         at += f"; here it is {_listed({n: extents[n] for n in sizes if n in extents})}"
         at += f", a distance of {fit.distance:g} (log2 of the ratio)"
-    many = f"{len(ranking)} candidate{'s' * (len(ranking) > 1)}"
+    many = counted(len(ranking), "candidate")
     return (
         f"{best.spec!s:.200} ran {best.measurement.speedup:.1f} times as fast as the "
         f"untransformed kernel {where}; {many}{at}"
@@ -354,7 +355,7 @@ def _named(device: Device) -> str:
     if device.kind != "cpu":
         return str(device)
     design = device.microarchitecture or "unknown microarchitecture"
-    units = f"{device.compute_units} units"
+    units = counted(device.compute_units, "unit")
     return f"{device.name} ({device.platform}, {design}, {units})"
 
 

@@ -11,7 +11,7 @@ from feinsum.errors import MeasurementError
 from feinsum.measure import disturbance, open_device
 from feinsum.measure.disturbance import Watch
 from feinsum.records import Device, DevicePeaks, InMemoryStore
-from feinsum.tune import peaks_of
+from feinsum.tuning import peaks_of
 from tests.db.factories import make_device, make_peaks
 
 

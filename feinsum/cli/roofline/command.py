@@ -100,7 +100,7 @@ def roofline(
     from feinsum.cli.roofline.work import bound_under, of_suite, of_targets, placed
     from feinsum.db import opened_store
     from feinsum.measure import open_device
-    from feinsum.tune import peaks_of
+    from feinsum.tuning import peaks_of
 
     _check_picture(png)
     suites = _suites(suite, bool(targets))

@@ -21,7 +21,7 @@ from feinsum.measure import einsum_operations, footprint_bytes
 from feinsum.measure.reference import MANY_TIMES
 from feinsum.paths import contraction_steps
 from feinsum.records.capability import n_products
-from feinsum.tune.problem import Problem
+from feinsum.tuning.problem import Problem
 
 __all__ = [
     "MEMORY_VARIABLE",

@@ -23,9 +23,9 @@ from feinsum.records import (
 )
 from feinsum.records.environment import CUDA_PLATFORM
 from feinsum.transforms import check_spec
-from feinsum.tune.bundle import runner
-from feinsum.tune.bundle.folder import read_bundle
-from feinsum.tune.recording import N_RECORDED
+from feinsum.tuning.bundle import runner
+from feinsum.tuning.bundle.folder import read_bundle
+from feinsum.tuning.recording import N_RECORDED
 
 __all__ = ["Imported", "import_results"]
 

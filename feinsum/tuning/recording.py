@@ -17,11 +17,11 @@ from feinsum.records import (
 )
 from feinsum.records.signature import signed_if_wanted
 from feinsum.transforms import in_full
-from feinsum.tune.history import best_first
-from feinsum.tune.outcome import TrialOutcome
-from feinsum.tune.progress import Finalist
-from feinsum.tune.scale import N_RECORDED, by_ratio
-from feinsum.tune.trial_bench import TrialBench
+from feinsum.tuning.history import best_first
+from feinsum.tuning.outcome import TrialOutcome
+from feinsum.tuning.progress import Finalist
+from feinsum.tuning.scale import N_RECORDED, by_ratio
+from feinsum.tuning.trial_bench import TrialBench
 
 __all__ = ["N_FINALISTS", "N_RECORDED", "finals", "record"]
 

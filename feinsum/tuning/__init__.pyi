@@ -16,5 +16,5 @@ from .report import write_report as write_report
 from .search import Search as Search
 from .search import Strategy as Strategy
 from .search import make_search as make_search
-from .tuning import autotune as autotune
 from .tuning import record_facts as record_facts
+from .tuning import tune_einsum as tune_einsum

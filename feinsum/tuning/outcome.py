@@ -22,7 +22,7 @@ class TrialOutcome:
         message: what went wrong, in words.
         ratio: its time over the reference's, in the same rounds.
         reference: the recipe that it was timed against; None for the untransformed
-            kernel. See :mod:`feinsum.tune.scale`.
+            kernel. See :mod:`feinsum.tuning.scale`.
     """
 
     __pydantic_config__ = STRICT

@@ -28,20 +28,20 @@ from feinsum.records.signature import check_signing_key
 from feinsum.targets.host import HOST
 from feinsum.transforms import ALL_DEVICES, applicable_transforms, check_spec
 from feinsum.transforms.ranking import Costed
-from feinsum.tune.cluster import ClusterBench
-from feinsum.tune.history import known_trials
-from feinsum.tune.isolation import IsolatedBench
-from feinsum.tune.problem import Problem, make_problem
-from feinsum.tune.progress import Finalist, TuningProgress, TuningReport, TuningStart
-from feinsum.tune.recording import N_RECORDED, finals, record
-from feinsum.tune.requirements import check_requirements
-from feinsum.tune.search import Search, Strategy, check_strategy, make_search
-from feinsum.tune.seeds import neighbours
-from feinsum.tune.session import Session, roofline_of
-from feinsum.tune.trial_bench import TrialBench
+from feinsum.tuning.cluster import ClusterBench
+from feinsum.tuning.history import known_trials
+from feinsum.tuning.isolation import IsolatedBench
+from feinsum.tuning.problem import Problem, make_problem
+from feinsum.tuning.progress import Finalist, TuningProgress, TuningReport, TuningStart
+from feinsum.tuning.recording import N_RECORDED, finals, record
+from feinsum.tuning.requirements import check_requirements
+from feinsum.tuning.search import Search, Strategy, check_strategy, make_search
+from feinsum.tuning.seeds import neighbours
+from feinsum.tuning.session import Session, roofline_of
+from feinsum.tuning.trial_bench import TrialBench
 from feinsum.variables import DEVICE_VARIABLE
 
-__all__ = ["autotune", "record_facts"]
+__all__ = ["record_facts", "tune_einsum"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ N_PREDICTED = 5
 """Predicted recipes that a search begins with."""
 
 
-def autotune(
+def tune_einsum(
     target: BatchedEinsum | lp.TranslationUnit,
     *,
     sizes: Mapping[str, int] | None = None,
@@ -75,8 +75,8 @@ def autotune(
 
     Every candidate runs in a child process, is compared with the numpy reference at the
     given sizes, and only then timed, in turns with the best so far; see
-    :mod:`feinsum.tune.scale`. The best six are timed again in one run together with the
-    untransformed kernel. The first three of these that are also correct at ragged
+    :mod:`feinsum.tuning.scale`. The best six are timed again in one run together with
+    the untransformed kernel. The first three of these that are also correct at ragged
     run-time extents are recorded, even if the search is interrupted.
 
     Every trial is stored in the database when it ends, whether it passed or not. A
@@ -85,7 +85,7 @@ def autotune(
 
     Args:
         target: an einsum, or a kernel that is an einsum.
-        sizes: values of size parameters; see :func:`feinsum.tune.make_problem`.
+        sizes: values of size parameters; see :func:`feinsum.tuning.make_problem`.
         n_trials: maximum number of trials, including known ones; by default 20, or all
             if the strategy is ``exhaustive``.
         budget_s: no new trial starts after this time.
@@ -95,7 +95,7 @@ def autotune(
         resume: False to repeat known trials.
         scheduler: the address of a Dask scheduler, such as ``tcp://host:8786``, whose
             workers run the trials, several at a time; see
-            :class:`feinsum.tune.cluster.ClusterBench`.
+            :class:`feinsum.tuning.cluster.ClusterBench`.
         on_start, on_progress, on_final: called before the first trial, after every
             trial, and with the finalists, best first.
         on_stop: called at an early end with the results so far, before the interrupt or
@@ -106,7 +106,7 @@ def autotune(
         InvalidEinsumError: if ``sizes`` do not match the einsum.
         TransformError: if no transform fits the einsum.
         MeasurementError: if the problem cannot be set up on the device, or needs more
-            memory or time than available; see :mod:`feinsum.tune.requirements`.
+            memory or time than available; see :mod:`feinsum.tuning.requirements`.
         StoreError: if the database cannot be written.
     """
     problem = _problem_of(target, sizes, device)

@@ -8,7 +8,7 @@ from typing import Any
 
 from feinsum.errors import DeviceUnavailableError, error_from_code
 from feinsum.records import Device, Environment, Processor
-from feinsum.tune.messages import Answer
+from feinsum.tuning.messages import Answer
 
 __all__ = ["check_agreement", "difference"]
 

@@ -43,9 +43,9 @@ from feinsum.records import (
     is_noisy,
 )
 from feinsum.transforms import apply_spec, suits_device
-from feinsum.tune.device_lock import Turn
-from feinsum.tune.problem import Problem
-from feinsum.tune.scale import paired_ratio, rounds_between
+from feinsum.tuning.device_lock import Turn
+from feinsum.tuning.problem import Problem
+from feinsum.tuning.scale import paired_ratio, rounds_between
 
 __all__ = ["Bench", "Timed"]
 

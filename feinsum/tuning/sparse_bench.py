@@ -16,9 +16,9 @@ from feinsum.measure.sparse_cases import (
 )
 from feinsum.records import Measurement, TransformSpec
 from feinsum.transforms import suits_device
-from feinsum.tune.bench import Bench
-from feinsum.tune.device_lock import Turn
-from feinsum.tune.problem import Problem
+from feinsum.tuning.bench import Bench
+from feinsum.tuning.device_lock import Turn
+from feinsum.tuning.problem import Problem
 
 __all__ = ["SparseBench", "bench_of"]
 

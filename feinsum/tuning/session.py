@@ -17,12 +17,12 @@ from feinsum.records import (
     Trial,
     TuningRecord,
 )
-from feinsum.tune.history import best_first, make_trial
-from feinsum.tune.outcome import TrialOutcome
-from feinsum.tune.problem import Problem
-from feinsum.tune.progress import Finalist, TuningProgress, TuningReport
-from feinsum.tune.search import Search
-from feinsum.tune.trial_bench import TrialBench
+from feinsum.tuning.history import best_first, make_trial
+from feinsum.tuning.outcome import TrialOutcome
+from feinsum.tuning.problem import Problem
+from feinsum.tuning.progress import Finalist, TuningProgress, TuningReport
+from feinsum.tuning.search import Search
+from feinsum.tuning.trial_bench import TrialBench
 
 __all__ = ["Session", "roofline_of"]
 
@@ -112,7 +112,7 @@ class Session:
         return None
 
     def _cost(self, outcome: TrialOutcome) -> float | None:
-        """Its place on the common scale; see :mod:`feinsum.tune.scale`."""
+        """Its place on the common scale; see :mod:`feinsum.tuning.scale`."""
         if outcome.ratio is None:
             return None
         costs = {trial.spec: trial.cost for trial in self.trials}

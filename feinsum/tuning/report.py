@@ -20,7 +20,7 @@ from feinsum.drawing.tuning import (
 )
 from feinsum.records import Trial
 from feinsum.reprs import html_table, inline_svg
-from feinsum.tune.progress import TuningReport
+from feinsum.tuning.progress import TuningReport
 
 if TYPE_CHECKING:
     from feinsum.drawing.tuning_figure import Figure

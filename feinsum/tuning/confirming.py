@@ -9,7 +9,7 @@ from feinsum.canonical import canonicalize
 from feinsum.errors import FeinsumError
 from feinsum.ir import from_text
 from feinsum.records import Device, FactStore, TuningRecord
-from feinsum.tune.tuning import record_facts
+from feinsum.tuning.tuning import record_facts
 
 __all__ = ["Confirmed", "measure_again", "winners"]
 

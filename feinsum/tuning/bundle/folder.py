@@ -27,9 +27,9 @@ from feinsum.errors import MeasurementError
 from feinsum.records import TransformSpec, utc_now
 from feinsum.targets.cuda.nvrtc import find_nvrtc
 from feinsum.targets.software import software
-from feinsum.tune.bundle import runner
-from feinsum.tune.bundle.workload import SEED, BuiltWorkload, WorkloadBuilder
-from feinsum.tune.problem import Problem
+from feinsum.tuning.bundle import runner
+from feinsum.tuning.bundle.workload import SEED, BuiltWorkload, WorkloadBuilder
+from feinsum.tuning.problem import Problem
 
 __all__ = [
     "MOST_BYTES",

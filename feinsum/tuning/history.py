@@ -12,8 +12,8 @@ from feinsum.records import (
     Trial,
     level_of,
 )
-from feinsum.tune.outcome import TrialOutcome
-from feinsum.tune.problem import Problem
+from feinsum.tuning.outcome import TrialOutcome
+from feinsum.tuning.problem import Problem
 
 __all__ = ["best_first", "known_trials", "make_trial"]
 

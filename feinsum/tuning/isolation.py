@@ -29,14 +29,14 @@ from feinsum.errors import (
 from feinsum.processes import Ended, child_environment, end_session
 from feinsum.records import Environment, TransformSpec, from_json, to_json
 from feinsum.transforms import export_transforms
-from feinsum.tune.messages import Answer, Request
-from feinsum.tune.outcome import TrialOutcome
-from feinsum.tune.problem import Problem
-from feinsum.tune.trial_bench import Ask, TrialBench
+from feinsum.tuning.messages import Answer, Request
+from feinsum.tuning.outcome import TrialOutcome
+from feinsum.tuning.problem import Problem
+from feinsum.tuning.trial_bench import Ask, TrialBench
 
 __all__ = ["IsolatedBench"]
 
-COMMAND = (sys.executable, "-W", "ignore", "-m", "feinsum.tune.worker")
+COMMAND = (sys.executable, "-W", "ignore", "-m", "feinsum.tuning.worker")
 SET_UP_LIMIT_S = 300.0
 """For data, reference results and the untransformed kernel, at any size."""
 STEP_S = 0.5

@@ -9,8 +9,9 @@ from threading import Event, Thread
 from typing import Self
 
 from feinsum.records import Trial
-from feinsum.tune.progress import Finalist, TuningProgress, TuningReport, TuningStart
-from feinsum.tune.report import page_of
+from feinsum.tuning.progress import Finalist, TuningProgress, TuningReport, TuningStart
+from feinsum.tuning.report import page_of
+from feinsum.words import counted
 
 __all__ = ["LivePage"]
 
@@ -68,14 +69,16 @@ class LivePage:
         """Before the first trial."""
         self._start = start
         self._trials = [*start.known]
-        self._draw(f"{len(start.known)} of {start.n_trials} trials")
+        self._draw(f"{len(start.known)} of {counted(start.n_trials, 'trial')}")
 
     def show(self, progress: TuningProgress) -> None:
         """After a trial."""
         self._trials.append(progress.trial)
         left = progress.seconds_left
         remaining = "" if left is None else f", {timedelta(seconds=round(left))} left"
-        self._draw(f"{progress.n_done} of {progress.n_trials} trials{remaining}")
+        self._draw(
+            f"{progress.n_done} of {counted(progress.n_trials, 'trial')}{remaining}"
+        )
 
     def final(self, finalists: Sequence[Finalist]) -> None:
         """When the best were timed again."""

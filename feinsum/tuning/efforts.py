@@ -20,10 +20,10 @@ from feinsum.records import (
     LookUp,
     level_of,
 )
-from feinsum.tune.history import known_trials
-from feinsum.tune.problem import Problem, make_problem
-from feinsum.tune.search import Strategy
-from feinsum.tune.tuning import DEFAULT_TRIALS, autotune
+from feinsum.tuning.history import known_trials
+from feinsum.tuning.problem import Problem, make_problem
+from feinsum.tuning.search import Strategy
+from feinsum.tuning.tuning import DEFAULT_TRIALS, tune_einsum
 
 __all__ = ["LIMITS", "Limits", "ensure_measured", "measure_if_possible"]
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a tuning; see :func:`feinsum.tune.autotune`.
+    """The limits of a tuning; see :func:`feinsum.tuning.tune_einsum`.
 
     Attributes:
         n_trials: maximum number of trials; None for all.
@@ -66,7 +66,7 @@ def ensure_measured(
     """Tune an einsum, unless done here at these sizes with at least this effort.
 
     Args:
-        sizes: see :func:`feinsum.tune.make_problem`.
+        sizes: see :func:`feinsum.tuning.make_problem`.
         effort: one of those that measure.
 
     Returns:
@@ -79,7 +79,7 @@ def ensure_measured(
     with opened_store(database, has_shipped=True, may_create=True) as store:
         if _is_known(problem, limits, store, open_device(device).environment({})):
             return False
-        autotune(
+        tune_einsum(
             problem.einsum,
             sizes=problem.sizes,
             device=device,

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from feinsum.drawing.tuning import time_text
 from feinsum.records import Trial
-from feinsum.tune.progress import Finalist, TuningProgress, TuningStart
+from feinsum.tuning.progress import Finalist, TuningProgress, TuningStart
 
 __all__ = ["TuningBar", "can_show"]
 

@@ -20,13 +20,13 @@ from feinsum.errors import (
     TrialCrashError,
 )
 from feinsum.records import Environment, TransformSpec, from_json, to_json
-from feinsum.tune.cluster_worker import abandon, answer, release
-from feinsum.tune.connection import Connection, ConnectionLost, Errand, WorkerLost
-from feinsum.tune.messages import Answer, Request, Task
-from feinsum.tune.outcome import TrialOutcome
-from feinsum.tune.population import check_agreement, difference
-from feinsum.tune.problem import Problem
-from feinsum.tune.trial_bench import Ask, TrialBench
+from feinsum.tuning.cluster_worker import abandon, answer, release
+from feinsum.tuning.connection import Connection, ConnectionLost, Errand, WorkerLost
+from feinsum.tuning.messages import Answer, Request, Task
+from feinsum.tuning.outcome import TrialOutcome
+from feinsum.tuning.population import check_agreement, difference
+from feinsum.tuning.problem import Problem
+from feinsum.tuning.trial_bench import Ask, TrialBench
 
 __all__ = ["MAX_LOST", "ClusterBench"]
 

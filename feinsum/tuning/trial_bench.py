@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
 from feinsum.records import Environment, TransformSpec
-from feinsum.tune.outcome import TrialOutcome
-from feinsum.tune.problem import Problem
+from feinsum.tuning.outcome import TrialOutcome
+from feinsum.tuning.problem import Problem
 
 __all__ = ["Ask", "TrialBench"]
 

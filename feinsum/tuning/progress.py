@@ -10,7 +10,8 @@ from constantdict import constantdict
 
 from feinsum.records import Environment, Measurement, TransformSpec, Trial, TuningRecord
 from feinsum.reprs import brief
-from feinsum.tune.problem import Problem
+from feinsum.tuning.problem import Problem
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.drawing.tuning_figure import Figure
@@ -114,14 +115,14 @@ class TuningReport:
 
     def __repr__(self) -> str:
         n_passed = sum(trial.is_ok for trial in self.trials)
-        tried = f"{len(self.trials)} trials, {n_passed} passed"
+        tried = f"{counted(len(self.trials), 'trial')}, {n_passed} passed"
         best = "no recipe is recorded"
         if self.finalists:
             best = f"{self.finalists[0].spec}, {self.finalists[0].measurement!r}"
         return brief(self, f"{self.problem.einsum.subscripts}: {tried}; {best}")
 
     def _repr_html_(self) -> str:
-        from feinsum.tune.report import html_of
+        from feinsum.tuning.report import html_of
 
         return html_of(self)
 
@@ -131,6 +132,6 @@ class TuningReport:
         Raises:
             FeinsumError: if matplotlib is not installed.
         """
-        from feinsum.tune.report import figure_of
+        from feinsum.tuning.report import figure_of
 
         return figure_of(self)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from feinsum.records import Environment, TransformSpec
 from feinsum.records.document import STRICT
-from feinsum.tune.outcome import TrialOutcome
-from feinsum.tune.problem import Problem
+from feinsum.tuning.outcome import TrialOutcome
+from feinsum.tuning.problem import Problem
 
 __all__ = ["Answer", "Request", "Task"]
 

@@ -14,7 +14,7 @@ from feinsum.transforms import (
     configurations,
     find_transform,
 )
-from feinsum.tune.problem import Problem
+from feinsum.tuning.problem import Problem
 
 __all__ = ["candidates"]
 

@@ -10,9 +10,9 @@ import threading
 
 from feinsum.errors import FeinsumError
 from feinsum.records import from_json, to_json
-from feinsum.tune.isolation import IsolatedBench
-from feinsum.tune.messages import Answer, Request, Task
-from feinsum.tune.problem import Problem
+from feinsum.tuning.isolation import IsolatedBench
+from feinsum.tuning.messages import Answer, Request, Task
+from feinsum.tuning.problem import Problem
 
 __all__ = ["abandon", "answer", "release"]
 

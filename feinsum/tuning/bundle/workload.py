@@ -27,9 +27,9 @@ from feinsum.transforms import (
     configurations,
     find_transform,
 )
-from feinsum.tune.bundle import runner
-from feinsum.tune.bundle.candidates import candidates
-from feinsum.tune.problem import Problem
+from feinsum.tuning.bundle import runner
+from feinsum.tuning.bundle.candidates import candidates
+from feinsum.tuning.problem import Problem
 
 __all__ = ["BuiltWorkload", "WorkloadBuilder", "document_of"]
 
