@@ -179,7 +179,7 @@ def test_nothing_recorded_is_a_failure(run, autotune):
     result = run("tune", *MATVEC, "--json")
     assert result.exit_code == 1
     assert "1 of 2 trials passed, but none when timed again" in result.stderr
-    assert "none of 1 trials passed" in str(nothing_recorded(trials()[:1]))
+    assert "none of 1 trial passed" in str(nothing_recorded(trials()[:1]))
     *_, recorded, error = map(json.loads, result.stdout.splitlines())
     assert recorded["records"] == []
     assert error["error"]["code"] == "measurement-failed"
