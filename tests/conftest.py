@@ -96,10 +96,10 @@ def _keep_what_is_compiled(config: pytest.Config) -> None:
 @pytest.fixture
 def two_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """The effort ``measure`` tries two recipes instead of five."""
-    from feinsum.tune.efforts import LIMITS, Limits
+    from feinsum.tuning.efforts import LIMITS, Limits
 
     limits = {**LIMITS, "measure": Limits(2)}
-    monkeypatch.setattr("feinsum.tune.efforts.LIMITS", limits)
+    monkeypatch.setattr("feinsum.tuning.efforts.LIMITS", limits)
 
 
 @pytest.fixture(scope="session")

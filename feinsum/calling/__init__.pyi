@@ -12,4 +12,5 @@ from .host.simple import read_call as read_call
 from .kernel import CallKernel as CallKernel
 from .kernel_cache import clear_call_cache as clear_call_cache
 from .reading import Reading as Reading
+from .tuning import autotune as autotune
 from .tuning import tune as tune

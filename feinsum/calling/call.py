@@ -23,6 +23,7 @@ from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.memory import remembered
 from feinsum.targets.arrays import is_cuda_array, is_device_array
 from feinsum.variables import DEVICE_VARIABLE, EFFORT_VARIABLE
+from feinsum.words import type_in_words
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -328,7 +329,7 @@ def _form_there(array: Any) -> Form:
 def _check_out(out: Any) -> None:
     if not isinstance(out, np.ndarray):
         raise InvalidTypeError(
-            f"out is a {type(out).__name__}; expected a numpy array", rules=("shape",)
+            f"out is {type_in_words(out)}; expected a numpy array", rules=("shape",)
         )
     if not out.flags.writeable:
         raise InvalidEinsumError(

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.calling.dispatch import einsum
+from feinsum.calling.dispatch import check_call_options, einsum
 from feinsum.calling.reading.interleaved import as_subscripts
 from feinsum.calling.reading.terms import read_terms
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import IndexList, parse_subscripts, write_subscripts
+from feinsum.options import with_options_of
 from feinsum.paths import Path, check_path, index_letter, is_path_name, search_path
+from feinsum.words import counted
 
 __all__ = [
     "ContractExpression",
@@ -28,6 +30,7 @@ __all__ = [
 BACKENDS = ("auto", "feinsum", "numpy", None)
 
 
+@with_options_of(einsum)
 def contract(
     subscripts: Any,
     *operands: Any,
@@ -59,6 +62,7 @@ def contract(
     6.0
     """
     _check_backend(backend)
+    check_call_options("contract", options)
     text, given = as_subscripts((subscripts, *operands))
     path = requested_path(text, given, optimize, memory_limit)
     return einsum(text, *given, out=out, optimize=path or optimize, **options)
@@ -71,7 +75,6 @@ def contract_path(
     optimize: Any = True,
     memory_limit: int | str | None = None,
     shapes: bool = False,
-    **options: Any,
 ) -> tuple[list[tuple[int, ...]], Any]:
     """The path found by opt_einsum and its report, as ``opt_einsum.contract_path``.
 
@@ -88,9 +91,14 @@ def contract_path(
     text, given = as_subscripts((subscripts, *operands))
     sizes = [tuple(x) if shapes else _shape(x) for x in given]
     read_terms(text, sizes)  # refuses by name what does not fit
-    ranks = [len(size) for size in sizes]
-    options |= {"use_blas": use_blas, "memory_limit": memory_limit, "shapes": shapes}
-    return search_path(_in_letters(text, ranks), *given, optimize=optimize, **options)
+    return search_path(
+        _in_letters(text, [len(size) for size in sizes]),
+        *given,
+        optimize=optimize,
+        use_blas=use_blas,
+        memory_limit=memory_limit,
+        shapes=shapes,
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -131,9 +139,10 @@ class ContractExpression:
             InvalidEinsumError: for the wrong number of arrays, and as :func:`contract`.
         """
         _check_backend(backend)
+        check_call_options("ContractExpression", how)
         if len(arrays) != self.num_args:
             raise InvalidEinsumError(
-                f"{self!r} takes {self.num_args} arrays, not {len(arrays)}",
+                f"{self!r} takes {counted(self.num_args, 'array')}, not {len(arrays)}",
                 rules=("operand",),
             )
         rest = iter(arrays)
@@ -147,6 +156,7 @@ class ContractExpression:
         return f"<ContractExpression({self.contraction!r})>"
 
 
+@with_options_of(einsum)
 def contract_expression(
     subscripts: Any,
     *shapes: Any,
@@ -174,6 +184,7 @@ def contract_expression(
     >>> expression(np.array([3.0, 4.0]), database=InMemoryStore())
     array([3., 4.])
     """
+    check_call_options("contract_expression", options)
     text, given = as_subscripts((subscripts, *shapes))
     whole = text
     known = {k: given[_position(k, len(given))] for k in sorted(constants or ())}

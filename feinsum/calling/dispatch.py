@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, get_overloads, overload
 
 import numpy as np
 
@@ -12,7 +12,9 @@ from feinsum.calling.reading.interleaved import as_subscripts
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.ir import BatchedEinsum, Operand
 from feinsum.ir import einsum as symbolic_einsum
+from feinsum.options import with_options_of
 from feinsum.paths import is_path_name
+from feinsum.words import type_in_words
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -22,10 +24,11 @@ if TYPE_CHECKING:
     from feinsum.records import Policy
     from feinsum.retrieval import OnMiss
 
-__all__ = ["einsum"]
+__all__ = ["check_call_options", "einsum"]
 
 CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
 ORDERS = ("C", "F", "A", "K")
+CHECKED = ("order", "casting")
 HOW = {"device", "database", "policy", "on_miss", "effort"}
 
 
@@ -107,7 +110,7 @@ def einsum(
         _check_symbolic(given, n_symbolic, is_plain and optimize is True and not how)
         return symbolic_einsum(text, *given)
     if how.keys() - HOW:
-        _refuse_options(sorted(how.keys() - HOW))
+        check_call_options("einsum", how, HOW)
     _check_optimize(optimize)
     from feinsum.calling.call import call_einsum  # symbolic einsums need no more
 
@@ -133,6 +136,9 @@ def einsum(
     return _finished(result, out, order, casting, given)
 
 
+with_options_of(get_overloads(einsum)[-1])(einsum)
+
+
 def _as_scalar(result: Any) -> Any:
     """Numpy's scalar in place of an array of rank 0."""
     return result[()] if type(result) is np.ndarray and not result.ndim else result
@@ -156,11 +162,23 @@ def _is_path(optimize: Any) -> bool:
     return isinstance(optimize, Sequence) and not isinstance(optimize, str)
 
 
-def _refuse_options(unknown: Sequence[str]) -> None:
-    known = sorted({"out", "dtype", "order", "casting", "optimize", *HOW})
-    near = get_close_matches(unknown[0], known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    raise TypeError(f"einsum() has no option {unknown[0]!r}; {hint}")
+def check_call_options(
+    caller: str,
+    given: Iterable[str],
+    known: Collection[str] = HOW | {"dtype", *CHECKED},
+) -> None:
+    """Refuse an option that a function does not take, with the most similar name.
+
+    Raises:
+        TypeError: naming the function that was called.
+    """
+    unknown = sorted(set(given) - set(known))
+    if not unknown:
+        return
+    names = sorted({"out", "dtype", "optimize", *CHECKED, *HOW})
+    near = get_close_matches(unknown[0], names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+    raise TypeError(f"{caller}() has no option {unknown[0]!r}; {hint}")
 
 
 def _check_optimize(optimize: Any) -> None:
@@ -332,7 +350,7 @@ def _in_order(result: Any, order: str, given: Sequence[Any]) -> Any:
     if not hasattr(result, "flags"):
         raise InvalidEinsumError(
             f"order={order!r} is for results that are arrays of numpy or CuPy; omit it "
-            f"for a {type(result).__name__}",
+            f"for {type_in_words(result)}",
             rules=("option",),
         )
     if order == "A":

@@ -25,7 +25,7 @@ from feinsum.measure.intermediates import (
 from feinsum.predict import MEASURING
 from feinsum.records import TransformSpec
 from feinsum.retrieval import retrieve
-from feinsum.tune import measure_if_possible
+from feinsum.tuning import measure_if_possible
 
 __all__ = [
     "OUTPUT",

@@ -26,6 +26,7 @@ from feinsum.loopy_cache import find_folder_problem, loopy_folder
 from feinsum.records import Policy
 from feinsum.retrieval.request import POLICY_VARIABLE
 from feinsum.retrieval.trust import VERIFY_VARIABLE, is_verification_on
+from feinsum.words import counted
 
 __all__ = [
     "check_cache",
@@ -72,7 +73,10 @@ def check_database(database: str | PathLike[str] | None) -> Iterator[Finding]:
     elif health.n_records is None:
         yield ok("database", f"{health.location}: will be created when first written")
     else:
-        yield ok("database", f"{health.location}: {health.n_records} facts, writable")
+        yield ok(
+            "database",
+            f"{health.location}: {counted(health.n_records, 'fact')}, writable",
+        )
 
 
 def check_layers() -> Iterator[Finding]:
@@ -92,7 +96,8 @@ def check_layers() -> Iterator[Finding]:
             )
         else:
             yield ok(
-                f"layer {state.name}", f"{state.location}: {state.n_records} facts"
+                f"layer {state.name}",
+                f"{state.location}: {counted(state.n_records or 0, 'fact')}",
             )
 
 

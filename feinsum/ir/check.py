@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from feinsum.ir.operand import Extent, Operand
 from feinsum.ir.violation import Violation, raise_if_any
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.ir.einsum import BatchedEinsum, IndexList
@@ -57,7 +58,10 @@ def row_length(einsum: BatchedEinsum) -> Iterator[str]:
     n = len(einsum.inputs)
     for k, row in enumerate(einsum.rows):
         if len(row) != n:
-            yield f"row {k} has {len(row)} operands, the subscripts have {n} terms"
+            yield (
+                f"row {k} has {counted(len(row), 'operand')}, the subscripts have "
+                f"{counted(n, 'term')}"
+            )
 
 
 def rank(einsum: BatchedEinsum) -> Iterator[str]:
@@ -70,7 +74,8 @@ def rank(einsum: BatchedEinsum) -> Iterator[str]:
             )
             yield (
                 f"operand {operand.name!r} (row {k}, position {p}) has "
-                f"{operand.rank} axes, its term {text!r} has {len(term)} indices"
+                f"{counted(operand.rank, 'axis')}, its term {text!r} has "
+                f"{counted(len(term), 'index')}"
             )
 
 

@@ -17,6 +17,7 @@ from itertools import chain, count
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir.check import is_index_name
 from feinsum.ir.einsum import IndexList, write_subscripts
+from feinsum.words import counted
 
 __all__ = ["ellipsis_indices", "parse_subscripts", "subscripts_of_words"]
 
@@ -92,7 +93,7 @@ def _terms(subscripts: str, ranks: Sequence[int] | None) -> list[IndexList]:
     if ranks is not None and len(ranks) != len(texts):
         raise _refuse(
             subscripts,
-            f"has {_count(len(texts), 'term')} but {_count(len(ranks), 'operand')} "
+            f"has {counted(len(texts), 'term')} but {counted(len(ranks), 'operand')} "
             f"{'was' if len(ranks) == 1 else 'were'} given",
         )
     terms = [_tokens(subscripts, text) for text in texts]
@@ -118,14 +119,10 @@ def _refuse_words(
     raise InvalidEinsumError(
         f"subscripts {subscripts!r:.200}: every letter is an index, so the term of "
         f"operand {wrong} has {n}, and the operand has "
-        f"{_count(ranks[wrong], 'axis', 'axes')}; a name of several letters is written "
+        f"{counted(ranks[wrong], 'axis')}; a name of several letters is written "
         f"in braces: {subscripts_of_words(subscripts)!r:.200}",
         rules=("rank",),
     )
-
-
-def _count(n: int, noun: str, plural: str = "") -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {plural or f'{noun}s'}"
 
 
 def _split_arrow(subscripts: str) -> tuple[str, str | None]:
@@ -184,7 +181,8 @@ def _ellipsis_indices(
             if lengths[-1] < 0:
                 raise _refuse(
                     subscripts,
-                    f"names {len(term) - 1} axes of operand {p}, which has {rank}",
+                    f"names {counted(len(term) - 1, 'axis')} of operand "
+                    f"{p}, which has {rank}",
                 )
     used = set(chain.from_iterable(terms))
     fresh = (name for k in count() if (name := f"_{k}") not in used)

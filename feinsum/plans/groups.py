@@ -18,6 +18,7 @@ from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, IndexList, write_subscripts
 from feinsum.paths import Path, find_path
 from feinsum.records.document import STRICT
+from feinsum.words import counted
 
 __all__ = ["RESULT", "Access", "Group", "default_path", "groups_of"]
 
@@ -103,7 +104,7 @@ def groups_of(
 def _require_plain(einsum: BatchedEinsum) -> None:
     if einsum.batch_size != 1:
         raise PlanError(
-            f"a batch of {einsum.batch_size} einsums; plan each of its rows",
+            f"a batch of {counted(einsum.batch_size, 'einsum')}; plan each of its rows",
             rules=("batch",),
         )
     if not einsum.inputs:

@@ -19,6 +19,7 @@ from feinsum.programs.numpy_calls import NUMPY, numpy_shape
 from feinsum.programs.planned import ProgramPlan, plan_program
 from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
+from feinsum.words import counted
 
 __all__ = ["ProgramBuilder", "Tensor", "program"]
 
@@ -377,7 +378,7 @@ def _without(
     for one in [axis] if isinstance(axis, int) else axis:
         if not -tensor.rank <= one < tensor.rank:
             raise ProgramError(
-                f"{tensor!r} has {tensor.rank} axes, but no axis {one}",
+                f"{tensor!r} has {counted(tensor.rank, 'axis')}, but no axis {one}",
                 rules=("term",),
             )
         gone.add(one % tensor.rank)

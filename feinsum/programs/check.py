@@ -16,6 +16,7 @@ from feinsum.programs.body import names_in, operand_name
 from feinsum.programs.dtypes import CONSTANTS
 from feinsum.programs.numpy_calls import numpy_shape
 from feinsum.programs.reductions import check_reduction
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.programs.program import Program
@@ -39,7 +40,9 @@ def names(program: Program) -> Iterator[str]:
     counts = Counter([*(operand.name for operand in program.inputs), *results])
     for name, count in counts.items():
         if count > 1:
-            yield f"{count} arrays are named {name!r}; give each another name"
+            yield (
+                f"{counted(count, 'array')} are named {name!r}; give each another name"
+            )
         if not (isinstance(name, str) and name.isidentifier()):
             yield f"{name!r} is no name of an array; take one such as 'scores'"
     for one in program.statements:
@@ -90,14 +93,17 @@ def terms(program: Program) -> Iterator[str]:
             yield f"{one.result} has no operands"
         if len(one.inputs) != len(one.operands):
             yield (
-                f"{one.result} has {len(one.inputs)} terms and {len(one.operands)} "
+                f"{one.result} has {counted(len(one.inputs), 'term')} and "
+                f"{len(one.operands)} "
                 "operands"
             )
         for name, term in zip(one.operands, one.inputs, strict=False):
             if len(term) != ranks[name]:
                 yield (
-                    f"edge {name} -> {one.result}: {name!r} has {ranks[name]} axes, "
-                    f"its term {' '.join(term) or '(empty)'!r} has {len(term)} indices"
+                    f"edge {name} -> {one.result}: {name!r} has "
+                    f"{counted(ranks[name], 'axis')}, "
+                    f"its term {' '.join(term) or '(empty)'!r} has "
+                    f"{counted(len(term), 'index')}"
                 )
 
 

@@ -18,6 +18,7 @@ from feinsum.ir import Extent, IndexList, parse_subscripts, write_subscripts
 from feinsum.programs.body import operand_name
 from feinsum.programs.builder import ProgramBuilder, Tensor
 from feinsum.programs.numpy_calls import constant_body
+from feinsum.words import counted
 
 __all__ = [
     "Memory",
@@ -124,7 +125,7 @@ def refuse(what: str, hint: str = "") -> NoReturn:
 def axis_of(axis: Any, rank: int) -> int:
     is_number = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
     if not is_number or not -rank <= axis < rank:
-        refuse(f"axis {axis!r} of an array with {rank} axes")
+        refuse(f"axis {axis!r} of an array with {counted(rank, 'axis')}")
     return int(axis) % rank
 
 
@@ -256,8 +257,10 @@ def einsum(subscripts: Any, arrays: Sequence[View]) -> Any:
     for array, term in zip(arrays, terms, strict=True):
         if len(term) != array.ndim:
             raise ProgramError(
-                f"numpy.einsum of {subscripts!r}: an operand has {array.ndim} axes, "
-                f"its term {' '.join(term)!r} has {len(term)} indices",
+                f"numpy.einsum of {subscripts!r}: an operand has "
+                f"{counted(array.ndim, 'axis')}, "
+                f"its term {' '.join(term)!r} has "
+                f"{counted(len(term), 'index')}",
                 rules=("term",),
             )
     return statement(arrays, terms, output)

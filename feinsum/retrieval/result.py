@@ -12,6 +12,7 @@ from feinsum.raising import RaisedKernel, RefusedNest
 from feinsum.records import Level, Policy, TransformSpec, TuningRecord
 from feinsum.reprs import brief
 from feinsum.retrieval.selection import NestSelection
+from feinsum.words import counted
 
 __all__ = ["Retrieval"]
 
@@ -90,7 +91,7 @@ def _explanation(found: Retrieval) -> Iterator[str]:
 
 def _nest_explanation(found: NestSelection) -> Iterator[str]:
     nest, match = found.nest, found.match
-    yield f"raised: {nest.einsum.subscripts}, {nest.einsum.batch_size} rows"
+    yield f"raised: {nest.einsum.subscripts}, {counted(nest.einsum.batch_size, 'row')}"
     yield f"instructions: {', '.join(nest.instructions)}"
     yield f"scaled by: {', '.join(map(str, nest.scale))}"
     if any(str(shift) != "0" for shift in nest.shift):

@@ -42,7 +42,7 @@ def facts_about(reading, spec=None):
         ("ij,jk", [(3, 4), (5, 2)], "extent-clash",
          ["'j'", "extent 4 on axis 1 of operand 0", "extent 5 on axis 0 of operand 1"]),
         ("ii", [(1, 3)], "extent-clash", ["axis 0 of operand 0", "axis 1 of operand"]),
-        ("ij,j", [(3, 4), (4, 1)], "rank", ["operand 1", "(4, 1)", "1 indices"]),
+        ("ij,j", [(3, 4), (4, 1)], "rank", ["operand 1", "(4, 1)", "1 index"]),
         ("ij", [(3,), (4,)], "subscripts", ["1 term", "2 operands"]),
         ("ij->ik", [(3, 4)], "unbound-output-index", ["'k'"]),
         ("ij->ii", [(3, 3)], "repeated-output-index", ["'i'"]),

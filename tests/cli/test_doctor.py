@@ -106,7 +106,7 @@ def test_a_database_is_counted(tmp_path, findings):
     """And found writable."""
     with open_store(tmp_path / "facts.sqlite") as store:
         store.add(make_record())
-    assert findings()["database"]["text"].endswith(": 1 facts, writable")
+    assert findings()["database"]["text"].endswith(": 1 fact, writable")
 
 
 def test_a_locked_database_is_a_problem(tmp_path, findings, run):

@@ -34,11 +34,11 @@ BROKEN: dict[str, tuple[tuple[Any, Any, Any], str]] = {
     ),
     "row-length": (
         (("i",), MATVEC, ((A, x), (A,))),
-        "row 1 has 1 operands, the subscripts have 2 terms",
+        "row 1 has 1 operand, the subscripts have 2 terms",
     ),
     "rank": (
         (("i",), (("i", "j"), ("j", "k")), ((A, x),)),
-        "operand 'x' (row 0, position 1) has 1 axes, its term 'j k' has 2 indices",
+        "operand 'x' (row 0, position 1) has 1 axis, its term 'j k' has 2 indices",
     ),
     "extent-clash": (
         (("i",), (("j", "i"), ("j",)), ((A, x),)),

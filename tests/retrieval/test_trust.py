@@ -21,7 +21,14 @@ from feinsum.measure.own import mark_as_own
 from feinsum.measure.question import Question, Verdict
 from feinsum.memory import Memory, fresh_memory, remembered, use_memory
 from feinsum.records import Level, Processor, TransformSpec, from_json, to_json
-from feinsum.retrieval import choice, installation, look_up, trust, verifiers
+from feinsum.retrieval import (
+    choice,
+    installation,
+    look_up,
+    matching,
+    trust,
+    verifiers,
+)
 from feinsum.retrieval.selection import NOTHING_FASTER
 from feinsum.targets.host.pool import pool
 from feinsum.transforms import REGISTRY, configurations, find_transform
@@ -111,13 +118,14 @@ def test_a_recipe_from_elsewhere_is_verified_once(
     assert "trial-crashed" in again.why_unchanged
 
 
-def test_the_same_for_other_extents_and_for_another_device(no_process):
+def test_the_same_for_other_extents_and_for_another_device(no_process, monkeypatch):
     """Every level below exact is verified, a generic recipe as well."""
     no_process()
     device = replace(here().device, name="another")
     near = fact_of(reduction(), environment=elsewhere(device=device))
     assert "trial-crashed" in found(given(near)).why_unchanged
-    generic = found(given(), policy="loose")
+    monkeypatch.setattr(matching, "_predictions", lambda *_: ())
+    generic = found(given(), policy="loose", effort="estimate")
     assert generic.match.level == Level.GENERIC
     assert "(trial-crashed)" in generic.why_unchanged
 
@@ -433,20 +441,24 @@ def test_a_recipe_of_others_is_remembered_by_this_process_alone(kept):
 
 
 def test_a_loose_policy_has_a_recipe_for_everything(monkeypatch):
-    """Where nothing was measured the family for every einsum serves, and says so; not
-    if it is known to be of no use.
+    """Where nothing was measured or is predicted, the family for every einsum serves,
+    and says so; not if it is known to be of no use, nor if only measured recipes may be
+    used.
     """
     monkeypatch.setenv(trust.VERIFY_VARIABLE, "off")
+    monkeypatch.setattr(matching, "_predictions", lambda *_: ())
     example = reduction()
-    loose = found(given(), policy="loose")
+    loose = found(given(), policy="loose", effort="estimate")
+    assert found(given(), policy="loose", effort="recorded").match.level == Level.MISS
     assert (loose.match.level, loose.match.ranking) == (Level.GENERIC, ())
     assert loose.applied.name == "generic"
     assert "was not measured" in loose.match.reason
-    assert query(example.einsum, database=given(), policy="loose") == loose.match
+    how = {"policy": "loose", "effort": "estimate"}
+    assert query(example.einsum, database=given(), **how) == loose.match
     assert found(given()).match.level == Level.MISS
     slow = fact(example.einsum, loose.applied, speedup=0.5)
-    assert found(given(slow), policy="loose").applied is None
-    assert_right(example, retrieved(example.kernel, database=given(), policy="loose"))
+    assert found(given(slow), **how).applied is None
+    assert_right(example, retrieved(example.kernel, database=given(), **how))
 
 
 @pytest.mark.usefixtures("odd")

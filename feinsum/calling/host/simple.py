@@ -41,7 +41,7 @@ from feinsum.measure import OpenDevice
 from feinsum.predict import MEASURING
 from feinsum.records import TransformSpec
 from feinsum.targets.protocol import Array
-from feinsum.tune import record_facts
+from feinsum.tuning import record_facts
 
 __all__ = ["read_call", "simple_call"]
 

@@ -12,6 +12,7 @@ from feinsum.calling.reading.terms import Shape
 from feinsum.errors import InvalidEinsumError
 from feinsum.sparse import CSF, is_sparse
 from feinsum.targets.arrays import is_device_array
+from feinsum.words import type_in_words
 
 __all__ = ["Form", "as_array", "form_of", "has_sparse"]
 
@@ -40,7 +41,7 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
     """
     if is_sparse(operand):
         raise InvalidEinsumError(
-            f"a {type(operand).__name__} of shape {tuple(operand.shape)} is sparse; a "
+            f"{type_in_words(operand)} of shape {tuple(operand.shape)} is sparse; a "
             "prepared call takes dense arrays only: use feinsum.call_einsum",
             rules=("operand",),
         )
@@ -50,7 +51,7 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
     where = operand.__dlpack_device__()[0]
     if where not in ON_HOST:
         raise InvalidEinsumError(
-            f"a {type(operand).__name__} is on a device (type {where} of DLPack); copy "
+            f"{type_in_words(operand)} is on a device (type {where} of DLPack); copy "
             "it to the host",
             rules=("operand",),
         )

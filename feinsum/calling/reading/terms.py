@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import IndexList, parse_subscripts
+from feinsum.words import counted
 
 __all__ = ["Terms", "read_terms"]
 
@@ -58,8 +59,9 @@ def _check_ranks(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> None:
         if len(term) != len(shape):
             text = " ".join(term) or "(empty)"
             raise InvalidEinsumError(
-                f"operand {position} has {len(shape)} axes, shape {shape}; its term "
-                f"{text!r} has {len(term)} indices",
+                f"operand {position} has {counted(len(shape), 'axis')}, "
+                f"shape {shape}; its term "
+                f"{text!r} has {counted(len(term), 'index')}",
                 rules=("rank",),
             )
 
