@@ -166,7 +166,8 @@ def _of_arrays(
     try:
         return call.run(operands)
     except Exception as error:
-        if device is not None or on_miss == "raise":
+        is_numpy = isinstance(call, NumpyCall)
+        if is_numpy or device is not None or on_miss == "raise":
             raise
         return answer_by_numpy(call.reading, operands, None, error)
 
@@ -204,7 +205,9 @@ def _called(
         return call.run(arrays, out)
     except Exception as error:
         is_on_host = all(type(x) is ndarray for x in arrays)
-        if not is_on_host or device is not None or options.on_miss == "raise":
+        if isinstance(call, NumpyCall) or not is_on_host:
+            raise
+        if device is not None or options.on_miss == "raise":
             raise
         return answer_by_numpy(call.reading, arrays, out, error)
 

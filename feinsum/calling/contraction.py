@@ -204,7 +204,7 @@ def contract_expression(
         known = {k: value for k, value in enumerate(values) if value is not None}
     text = write_subscripts(terms, output) if len(terms) != len(given) else text
     find_steps = partial(
-        contract_path, whole, *sizes, use_blas=use_blas,
+        search_path, _in_letters(whole, [*map(len, sizes)]), *sizes, use_blas=use_blas,
         optimize=optimize if path is None else path, memory_limit=memory_limit,
         shapes=True, einsum_call=True,
     )  # fmt: skip

@@ -133,7 +133,7 @@ def einsum(
         result = call_einsum(text, *operands, **how)
     if is_plain:
         return _as_scalar(result)
-    return _finished(result, out, order, casting, given)
+    return _finished(result, out, order or "K", casting, given)
 
 
 with_options_of(get_overloads(einsum)[-1])(einsum)

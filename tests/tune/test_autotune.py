@@ -26,6 +26,7 @@ from feinsum.errors import (
     UnknownTransformError,
     WrongResultError,
 )
+from feinsum.calling import tune
 from feinsum.ir import array, einsum
 from feinsum.measure import open_device
 from feinsum.measure.cases import ragged_cases

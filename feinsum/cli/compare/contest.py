@@ -190,12 +190,15 @@ def _left_out(outcome: Outcome, why: str) -> Outcome:
     return Outcome(outcome.name, outcome.version, why_not=why, note=outcome.note)
 
 
-def _note(call: PreparedCall) -> str:
+def _note(call: PreparedCall | NumpyCall) -> str:
     """How our result is computed, in words."""
     return ", ".join(_parts(call))
 
 
-def _parts(call: PreparedCall) -> Iterator[str]:
+def _parts(call: PreparedCall | NumpyCall) -> Iterator[str]:
+    if isinstance(call, NumpyCall):
+        yield "numpy"
+        return
     kernel = call.kernel
     if kernel is None:
         yield "view of the operand"
