@@ -115,14 +115,11 @@ def einsum(
     from feinsum.calling.call import call_einsum  # symbolic einsums need no more
 
     if not is_plain:
-        order, casting = _name("order", order), _name("casting", casting)
+        casting, order = _name("casting", casting), _name("order", order)
         _check_out(out)
-    if not is_plain or _is_path(optimize):
-        in_steps = _is_path(optimize)
-        operands = _cast(text, given, out, dtype, casting, in_steps=in_steps)
-    else:
-        operands = given
-    if _is_path(optimize):
+    in_steps = _is_path(optimize)
+    operands = _cast(text, given, out, dtype, casting, in_steps=in_steps)
+    if in_steps:
         from feinsum.calling.contraction import follow_path, requested_path
 
         path = requested_path(text, operands, optimize, None)
@@ -133,7 +130,7 @@ def einsum(
         result = call_einsum(text, *operands, **how)
     if is_plain:
         return _as_scalar(result)
-    return _finished(result, out, order or "K", casting, given)
+    return _finished(result, out, order or "K", given)
 
 
 with_options_of(get_overloads(einsum)[-1])(einsum)
@@ -278,6 +275,12 @@ def _cast(
                 f"allow a cast to {wanted}",
                 rules=("dtype",),
             )
+    if isinstance(out, np.ndarray) and not np.can_cast(wanted, out.dtype, casting):
+        raise InvalidTypeError(
+            f"out has dtype {out.dtype}; casting={casting!r} does not allow a cast "
+            f"from {wanted}",
+            rules=("dtype",),
+        )
     with np.errstate(all="ignore"):
         made = {
             at: array if is_kept[at] else array.astype(wanted, copy=False)
@@ -288,8 +291,8 @@ def _cast(
 
 def _is_mixed(out: Any, operands: Sequence[Any]) -> bool:
     """Whether arrays on the host, with ``out``, may have several dtypes."""
-    first = out if isinstance(out, np.ndarray) else operands[0]
-    dtype = getattr(first, "dtype", None)
+    target = [out] if isinstance(out, np.ndarray) else []
+    dtype = next((getattr(x, "dtype", None) for x in (*target, *operands)), None)
     if all(type(x) is np.ndarray and x.dtype == dtype for x in operands):
         return False
     from feinsum.targets.arrays import is_cuda_array, is_device_array
@@ -320,9 +323,7 @@ def _common_dtype(
         ) from None
 
 
-def _finished(
-    result: Any, out: Any, order: str, casting: Any, given: Sequence[Any]
-) -> Any:
+def _finished(result: Any, out: Any, order: str, given: Sequence[Any]) -> Any:
     """The result in ``out``, or in the requested memory order."""
     if out is None:
         return _as_scalar(_in_order(result, order, given))
@@ -332,12 +333,6 @@ def _finished(
             f"out has type {type(out).__name__}, shape {getattr(out, 'shape', None)}; "
             f"expected a numpy array of shape {result.shape}",
             rules=("shape",),
-        )
-    if not np.can_cast(result.dtype, out.dtype, casting):
-        raise InvalidTypeError(
-            f"out has dtype {out.dtype}; casting={casting!r} does not allow a cast "
-            f"from {result.dtype}",
-            rules=("dtype",),
         )
     with np.errstate(all="ignore"):
         np.copyto(out, result, casting="unsafe")

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from feinsum.calling import tune
 from feinsum.canonical import canonicalize
 from feinsum.codegen import generate_loopy
 from feinsum.db import open_store
@@ -26,7 +27,6 @@ from feinsum.errors import (
     UnknownTransformError,
     WrongResultError,
 )
-from feinsum.calling import tune
 from feinsum.ir import array, einsum
 from feinsum.measure import open_device
 from feinsum.measure.cases import ragged_cases

@@ -13,7 +13,7 @@ from time import perf_counter, process_time, sleep
 
 import numpy as np
 
-from feinsum.calling import PreparedCall, prepare_call
+from feinsum.calling import NumpyCall, PreparedCall, prepare_call
 from feinsum.cli.compare.rivals import Evaluate, Rival
 from feinsum.effort import Effort
 from feinsum.errors import FeinsumError
@@ -196,11 +196,10 @@ def _note(call: PreparedCall | NumpyCall) -> str:
 
 
 def _parts(call: PreparedCall | NumpyCall) -> Iterator[str]:
+    kernel = call.kernel
     if isinstance(call, NumpyCall):
         yield "numpy"
-        return
-    kernel = call.kernel
-    if kernel is None:
+    elif kernel is None:
         yield "view of the operand"
     elif kernel.is_retrieved:
         yield "recorded recipe"
