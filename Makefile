@@ -117,6 +117,9 @@ bench-bandwidth: $(INSTALLED) ## einsums bound by memory bandwidth against the t
 bench-fallback: $(INSTALLED) ## the family for every einsum against the untransformed kernel
 	@$(RUN) benchmarks/fallback.py $(ARGS)
 
+bench-never-slower: $(INSTALLED) ## whether retrieved kernels are slower than the given ones; ARGS=...
+	@$(RUN) benchmarks/never_slower.py $(ARGS)
+
 bench-firedrake: $(INSTALLED) ## kernels of one cell as PyOP2 compiles them against retrieved ones; ARGS=...
 	@$(RUN) benchmarks/firedrake.py $(ARGS)
 

@@ -166,8 +166,7 @@ def _of_arrays(
     try:
         return call.run(operands)
     except Exception as error:
-        is_numpy = isinstance(call, NumpyCall)
-        if is_numpy or device is not None or on_miss == "raise":
+        if isinstance(call, NumpyCall) or device is not None or on_miss == "raise":
             raise
         return answer_by_numpy(call.reading, operands, None, error)
 

@@ -89,9 +89,11 @@ def retrieve(
         policy: the worst acceptable match: ``strict`` (this device and driver),
             ``default`` (its architecture, or predicted), ``loose`` (any). By default
             ``FEINSUM_POLICY``.
-        verify: whether a recipe that this installation did not measure is compared with
-            numpy and timed against the untransformed kernel before its first use, in a
-            separate process. By default yes, unless ``FEINSUM_VERIFY`` is ``off``.
+        verify: whether, before the first use, a recipe that this installation did not
+            measure is compared with numpy, and the kernel with recipes is timed against
+            the given one, in a separate process; the given one is returned unless the
+            other is certain to be faster. By default yes, unless ``FEINSUM_VERIFY`` is
+            ``off``.
         effort: for an einsum without a record: ``recorded``, do nothing; ``estimate``,
             apply the recipe predicted to be the fastest; ``measure``, time the few best
             of these and record the fastest; ``patient`` and ``exhaustive``, tune it. By

@@ -31,6 +31,8 @@ class Retrieval:
         batch: the number of cells that a loop over cells computes together, if any;
             then no nest has its own recipe.
         batch_words: the reason for the batch.
+        gain: what the user has of the recipes, in words: the times of the given kernel
+            and of this one. Empty if they were not timed.
     """
 
     t_unit: lp.TranslationUnit
@@ -41,6 +43,7 @@ class Retrieval:
     layers: tuple[LayerState, ...] = ()
     batch: int = 0
     batch_words: str = ""
+    gain: str = ""
 
     @property
     def is_changed(self) -> bool:
@@ -82,6 +85,8 @@ def _explanation(found: Retrieval) -> Iterator[str]:
         yield f"kernel: cells in batches of {found.batch}; {found.batch_words}"
         return
     n = len(found.applied)
+    if n and found.gain:
+        yield f"gain: {found.gain}"
     yield (
         f"kernel: {n} of {len(found.nests)} nests transformed"
         if n
