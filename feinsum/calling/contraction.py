@@ -10,10 +10,11 @@ import numpy as np
 
 from feinsum.calling.dispatch import einsum
 from feinsum.calling.reading.interleaved import as_subscripts
-from feinsum.calling.reading.terms import read_terms
+from feinsum.calling.reading.libraries import outside_of_compilers
+from feinsum.calling.reading.terms import in_letters, read_terms
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import IndexList, parse_subscripts
-from feinsum.paths import Path, check_path, index_letter, is_path_name, search_path
+from feinsum.paths import Path, check_path, is_path_name, search_path
 
 __all__ = [
     "ContractExpression",
@@ -27,6 +28,7 @@ __all__ = [
 BACKENDS = ("auto", "feinsum", "numpy", None)
 
 
+@outside_of_compilers
 def contract(
     subscripts: Any,
     *operands: Any,
@@ -87,7 +89,7 @@ def contract_path(
     text, given = as_subscripts((subscripts, *operands))
     ranks = [len(x if shapes else _shape(x)) for x in given]
     options |= {"use_blas": use_blas, "memory_limit": memory_limit, "shapes": shapes}
-    return search_path(_in_letters(text, ranks), *given, optimize=optimize, **options)
+    return search_path(in_letters(text, ranks), *given, optimize=optimize, **options)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,6 +110,7 @@ class ContractExpression:
     num_args: int
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @outside_of_compilers
     def __call__(
         self,
         *arrays: Any,
@@ -175,7 +178,7 @@ def contract_expression(
     if path is not None:
         options["optimize"] = path
     elif len(known) > 1:
-        letters = _in_letters(text, [len(size) for size in sizes])
+        letters = in_letters(text, [len(size) for size in sizes])
         order, _ = search_path(letters, *sizes, shapes=True)
         values = [known.get(k) for k in range(len(given))]
         terms, values = _folded(list(terms), values, output, order, options)
@@ -308,17 +311,6 @@ def _steps(path: Sequence[Any], n_operands: int) -> Path:
         ) from None
     check_path(steps, n_operands)
     return steps
-
-
-def _in_letters(text: str, ranks: Sequence[int]) -> str:
-    """Subscripts for opt_einsum, which knows no words."""
-    terms, output = parse_subscripts(text, ranks)
-    names = dict.fromkeys(index for term in terms for index in term)
-    if "..." in text or all(len(name) == 1 for name in names):
-        return text
-    letter = {name: index_letter(k) for k, name in enumerate(names)}
-    texts = ["".join(letter[name] for name in term) for term in (*terms, output)]
-    return f"{','.join(texts[:-1])}->{texts[-1]}"
 
 
 def _shown(text: str, known: Collection[int]) -> str:
