@@ -18,6 +18,14 @@ from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of, place_of
 from feinsum.calling.reading import Reading, first_uses, read_shapes
 from feinsum.calling.reading.forms import Form, as_array, form_of, has_sparse
+from feinsum.calling.reading.libraries import (
+    as_given,
+    by_override,
+    has_override,
+    is_tensor,
+    memory_of,
+    outside_of_compilers,
+)
 from feinsum.effort import Effort, effort_of
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.memory import remembered
@@ -63,6 +71,7 @@ def call_einsum(
 ) -> Any: ...
 
 
+@outside_of_compilers
 def call_einsum(
     subscripts: str,
     *operands: Any,
@@ -196,19 +205,27 @@ def _called(
         return call_on_gpu(subscripts, operands, device, options, out, gpu_key)
     if has_sparse(operands):
         return _called_sparse(subscripts, operands, device, options, out)
+    if has_override(operands):
+        given = {} if out is None else {"out": out}
+        return by_override(subscripts, operands, **given)
+    if is_tensor(out):
+        memory = memory_of(out)
+        _called(subscripts, operands, device, options, memory, gpu_key)
+        return out
     arrays = [_as_array(operand) for operand in operands]
     if out is not None:
         _check_out(out)
     call = _prepared(subscripts, operands, arrays, device, options, out)
     try:
-        return call.run(arrays, out)
+        result = call.run(arrays, out)
     except Exception as error:
         is_on_host = all(type(x) is ndarray for x in arrays)
         if isinstance(call, NumpyCall) or not is_on_host:
             raise
         if device is not None or options.on_miss == "raise":
             raise
-        return answer_by_numpy(call.reading, arrays, out, error)
+        result = answer_by_numpy(call.reading, arrays, out, error)
+    return as_given(result, operands) if out is None else out
 
 
 def _called_sparse(
@@ -226,7 +243,7 @@ def _called_sparse(
     with np.errstate(all="ignore"):
         result = call_sparse(subscripts, operands, device, options, out)
     if out is None:
-        return result
+        return as_given(result, operands)
     if type(result) is not ndarray or (out.shape, out.dtype) != (
         result.shape,
         result.dtype,

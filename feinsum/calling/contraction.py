@@ -11,11 +11,12 @@ import numpy as np
 
 from feinsum.calling.dispatch import check_call_options, einsum
 from feinsum.calling.reading.interleaved import as_subscripts
-from feinsum.calling.reading.terms import read_terms
+from feinsum.calling.reading.libraries import outside_of_compilers
+from feinsum.calling.reading.terms import in_letters, read_terms
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import IndexList, parse_subscripts, write_subscripts
 from feinsum.options import with_options_of
-from feinsum.paths import Path, check_path, index_letter, is_path_name, search_path
+from feinsum.paths import Path, check_path, is_path_name, search_path
 from feinsum.words import counted
 
 __all__ = [
@@ -31,6 +32,7 @@ BACKENDS = ("auto", "feinsum", "numpy", None)
 
 
 @with_options_of(einsum)
+@outside_of_compilers
 def contract(
     subscripts: Any,
     *operands: Any,
@@ -92,7 +94,7 @@ def contract_path(
     sizes = [tuple(x) if shapes else _shape(x) for x in given]
     read_terms(text, sizes)  # refuses by name what does not fit
     return search_path(
-        _in_letters(text, [len(size) for size in sizes]),
+        in_letters(text, [len(size) for size in sizes]),
         *given,
         optimize=optimize,
         use_blas=use_blas,
@@ -126,6 +128,7 @@ class ContractExpression:
         """The steps of opt_einsum's path, as its own expressions have them."""
         return self.find_steps()[1]
 
+    @outside_of_compilers
     def __call__(
         self,
         *arrays: Any,
@@ -197,14 +200,14 @@ def contract_expression(
     if path is not None:
         options["optimize"] = path
     elif len(known) > 1:
-        letters = _in_letters(text, [len(size) for size in sizes])
+        letters = in_letters(text, [len(size) for size in sizes])
         order, _ = search_path(letters, *sizes, shapes=True)
         values = [known.get(k) for k in range(len(given))]
         terms, values = _folded(list(terms), values, output, order, options)
         known = {k: value for k, value in enumerate(values) if value is not None}
     text = write_subscripts(terms, output) if len(terms) != len(given) else text
     find_steps = partial(
-        search_path, _in_letters(whole, [*map(len, sizes)]), *sizes, use_blas=use_blas,
+        search_path, in_letters(whole, [*map(len, sizes)]), *sizes, use_blas=use_blas,
         optimize=optimize if path is None else path, memory_limit=memory_limit,
         shapes=True, einsum_call=True,
     )  # fmt: skip
@@ -338,17 +341,6 @@ def _steps(path: Sequence[Any], n_operands: int) -> Path:
         ) from None
     check_path(steps, n_operands)
     return steps
-
-
-def _in_letters(text: str, ranks: Sequence[int]) -> str:
-    """Subscripts for opt_einsum, which knows no names of several letters."""
-    terms, output = parse_subscripts(text, ranks)
-    names = dict.fromkeys(index for term in terms for index in term)
-    if "..." in text or "{" not in text:
-        return text
-    letter = {name: index_letter(k) for k, name in enumerate(names)}
-    texts = ["".join(letter[name] for name in term) for term in (*terms, output)]
-    return f"{','.join(texts[:-1])}->{texts[-1]}"
 
 
 def _shown(text: str, known: Collection[int]) -> str:

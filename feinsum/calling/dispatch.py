@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_overloads, overload
 
 import numpy as np
 
 from feinsum.calling.reading.interleaved import as_subscripts
+from feinsum.calling.reading.libraries import (
+    as_given,
+    by_override,
+    has_override,
+    is_jax_array,
+    is_tensor,
+    memory_of,
+    outside_of_compilers,
+)
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.ir import BatchedEinsum, Operand
 from feinsum.ir import einsum as symbolic_einsum
@@ -53,6 +62,7 @@ def einsum(
 ) -> Any: ...
 
 
+@outside_of_compilers
 def einsum(
     subscripts: Any,
     *operands: Any,
@@ -113,11 +123,21 @@ def einsum(
         check_call_options("einsum", how, HOW)
     _check_optimize(optimize)
     from feinsum.calling.call import call_einsum  # symbolic einsums need no more
+    from feinsum.calling.reading.forms import as_array
+    from feinsum.targets.arrays import is_cuda_array
 
     if not is_plain:
         casting, order = _name("casting", casting), _name("order", order)
-        _check_out(out)
     in_steps = _is_path(optimize)
+    if not is_plain or in_steps:
+        given_options = {"out": out, "dtype": dtype, "order": order, "casting": casting}
+        if has_override(given):
+            return _by_override(text, given, given_options)
+        if is_tensor(out) and not is_cuda_array(out):
+            given_options["out"] = memory_of(out)
+            einsum(text, *given, optimize=optimize, **given_options, **how)
+            return out
+        _check_out(out)
     operands = _cast(text, given, out, dtype, casting, in_steps=in_steps)
     if in_steps:
         from feinsum.calling.contraction import follow_path, requested_path
@@ -130,10 +150,20 @@ def einsum(
         result = call_einsum(text, *operands, **how)
     if is_plain:
         return _as_scalar(result)
-    return _finished(result, out, order or "K", given)
+    if (is_tensor(result) or is_jax_array(result)) and not is_cuda_array(result):
+        result = as_array(result)
+    result = _finished(result, out, order or "K", given)
+    return as_given(result, given) if out is None else out
 
 
 with_options_of(get_overloads(einsum)[-1])(einsum)
+
+
+def _by_override(text: str, given: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """The einsum of a library, with the options that are not those by default."""
+    usual = {"out": None, "dtype": None, "order": "K", "casting": "safe"}
+    rest = {name: x for name, x in options.items() if x is not usual[name]}
+    return by_override(text, given, **rest)
 
 
 def _as_scalar(result: Any) -> Any:

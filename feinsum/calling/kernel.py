@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from feinsum.calling.accumulators import with_wide_sums
 from feinsum.calling.options import CallOptions
 from feinsum.codegen import (
     ContractionPath,
@@ -100,6 +101,8 @@ def recorded_kernel(
     )
     if found is plain or not fits_memory(found, einsum, sizes):
         return None
+    if opened.reads_in_place:
+        found = with_wide_sums(found, einsum, sizes)
     try:
         return CallKernel(compile_kernel(found, opened), is_retrieved=True)
     except BuildError:
@@ -126,7 +129,10 @@ def untransformed_kernel(
     """
     path = untransformed_path(einsum, sizes)
     plain = generate_loopy(einsum, path=path, strides=strides)
-    return CallKernel(compile_kernel(opened.prepare(plain), opened))
+    unit = opened.prepare(plain)
+    if opened.reads_in_place:
+        unit = with_wide_sums(unit, einsum, sizes)
+    return CallKernel(compile_kernel(unit, opened))
 
 
 def untransformed_path(

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from feinsum.calling.accumulators import with_wide_sums
 from feinsum.calling.faults import note_fault
 from feinsum.calling.kernel import OUTPUT, CallKernel
 from feinsum.calling.reading.strided import StridedTerm, c_steps
@@ -146,6 +147,8 @@ def _built(spec: TransformSpec, problem: Problem, opened: OpenDevice) -> CallKer
     plain = opened.prepare(generate_loopy(einsum, strides=problem.strides))
     t_unit, nest = identify_as_einsum(plain, einsum, long_extent=NEVER_LONG)
     unit = apply_spec(spec, t_unit, nest)
+    if opened.reads_in_place:
+        unit = with_wide_sums(unit, einsum, problem.sizes)
     return CallKernel(compile_kernel(unit, opened), spec=spec)
 
 

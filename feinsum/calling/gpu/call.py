@@ -29,6 +29,11 @@ from feinsum.calling.gpu.quick import (
 )
 from feinsum.calling.gpu.site import Site
 from feinsum.calling.options import CallOptions
+from feinsum.calling.reading.libraries import (
+    check_tensor,
+    is_differentiating,
+    is_tensor,
+)
 from feinsum.errors import (
     DeviceUnavailableError,
     InvalidEinsumError,
@@ -87,6 +92,10 @@ def _called(
     """The result, where the GPU is the current one."""
     session = opened.session
     given = operands
+    for operand in filter(is_tensor, given):
+        check_tensor(operand)
+    if is_differentiating():
+        key = None  # which tells nothing of tangents
     with CudaErrors("the operands cannot be read"):
         operands = [resolved(operand) for operand in given]
     if not all(map(operator.is_, given, operands)):

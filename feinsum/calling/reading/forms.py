@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Number
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from feinsum.calling.reading.einsum import DType
+from feinsum.calling.reading.libraries import (
+    is_jax_array,
+    is_tensor,
+    jax_numbers,
+    tensor_numbers,
+)
 from feinsum.calling.reading.terms import Shape
 from feinsum.errors import InvalidEinsumError
 from feinsum.sparse import CSF, is_sparse
@@ -33,8 +40,8 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
     """An operand as a numpy array, without a copy if possible.
 
     Raises:
-        InvalidEinsumError: if it is sparse; if numpy cannot read it; or if it only
-            supports DLPack, and its memory is not on the host.
+        InvalidEinsumError: if it is sparse or masked; if numpy cannot read it; or if it
+            only supports DLPack, and its memory is not on the host.
 
     >>> as_array([1.0, 2.0])
     array([1., 2.])
@@ -43,6 +50,16 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
         raise InvalidEinsumError(
             f"{type_in_words(operand)} of shape {tuple(operand.shape)} is sparse; a "
             "prepared call takes dense arrays only: use feinsum.call_einsum",
+            rules=("operand",),
+        )
+    if is_tensor(operand):
+        return tensor_numbers(operand)
+    if is_jax_array(operand):
+        return jax_numbers(operand)
+    if np.ma.is_masked(operand):
+        raise InvalidEinsumError(
+            f"a {type(operand).__name__} hides entries, which numpy.einsum would sum; "
+            "pass array.filled(0)",
             rules=("operand",),
         )
     has_way = hasattr(operand, "__array__") or hasattr(operand, "__array_interface__")
@@ -60,7 +77,7 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
 
 def _read(operand: Any) -> np.ndarray[Any, Any]:
     try:
-        return np.asarray(operand)
+        array = np.asarray(operand)
     except (TypeError, ValueError, RuntimeError) as error:  # as torch and lists say it
         raise InvalidEinsumError(
             f"numpy cannot read an operand of type {type(operand).__name__}: {error}; "
@@ -68,6 +85,13 @@ def _read(operand: Any) -> np.ndarray[Any, Any]:
             "values)",
             rules=("operand",),
         ) from error
+    if array.dtype == object and array.ndim == 0 and not isinstance(operand, Number):
+        raise InvalidEinsumError(
+            f"an operand is of type {type(operand).__name__}, which numpy cannot read; "
+            "pass an array",
+            rules=("operand",),
+        )
+    return array
 
 
 def has_sparse(operands: Sequence[Any]) -> bool:

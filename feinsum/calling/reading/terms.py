@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import IndexList, parse_subscripts
+from feinsum.paths import index_letter
 from feinsum.words import counted
 
-__all__ = ["Terms", "read_terms"]
+__all__ = ["Terms", "in_letters", "read_terms"]
 
 Shape = tuple[int, ...]
 
@@ -116,3 +117,14 @@ def _axes(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> Iterator[_Axi
     for position, (term, shape) in enumerate(zip(inputs, shapes, strict=True)):
         for axis, (index, extent) in enumerate(zip(term, shape, strict=True)):
             yield _Axis(index, extent, position, axis)
+
+
+def in_letters(text: str, ranks: Sequence[int]) -> str:
+    """Subscripts for numpy or opt_einsum, which know no names of several letters."""
+    terms, output = parse_subscripts(text, ranks)
+    names = dict.fromkeys(index for term in terms for index in term)
+    if "..." in text or "{" not in text:
+        return text
+    letter = {name: index_letter(k) for k, name in enumerate(names)}
+    texts = ["".join(letter[name] for name in term) for term in (*terms, output)]
+    return f"{','.join(texts[:-1])}->{texts[-1]}"
