@@ -65,6 +65,7 @@ from feinsum.db.server.trust import (
     Trust,
     confirm,
     keep_owner,
+    keep_sent,
     receive,
     trust_in,
     vouch_for,
@@ -83,6 +84,7 @@ from feinsum.db.sql.tables import PlanRow
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import (
     Demand,
+    DevicePeaks,
     Document,
     PlanRecord,
     Retraction,
@@ -135,6 +137,7 @@ def open_serving_store(
     "plan",
     "plans",
     "receive",
+    "receive_peaks",
     "reputations",
     "retractions",
     "revoke_key",
@@ -160,13 +163,18 @@ class ServingStore(SqlStore):
     def add_plan(self, record: PlanRecord) -> bool:
         return bool(self.add_all([record]))
 
+    def add_peaks(self, peaks: DevicePeaks) -> bool:
+        return bool(self.add_all([peaks]))
+
     def add_all(self, documents: Iterable[Document]) -> int:
         given = list(documents)
         rows = [row for document in given for row in rows_of(document)]
         with self._writing() as connection:
             n_new = insert_all_missing(connection, rows)
             facts = [d for d in given if isinstance(d, TuningRecord | PlanRecord)]
-            keep_owner(connection, [fact.id for fact in facts], is_sent=True)
+            peaks = [d for d in given if isinstance(d, DevicePeaks)]
+            sent = [one.id for one in (*facts, *peaks)]
+            keep_owner(connection, sent, is_sent=True)
             vouch_for(connection, facts)
         return n_new
 
@@ -224,6 +232,16 @@ class ServingStore(SqlStore):
             return receive(
                 connection, record, recorder, n_confirmations, is_trusted=is_trusted
             )
+
+    def receive_peaks(
+        self, peaks: DevicePeaks, recorder: str, *, is_trusted: bool = False
+    ) -> bool:
+        """Store limits that somebody sent; returns whether they are new.
+
+        They count where no limits of a trusted sender are known.
+        """
+        with self._writing() as connection:
+            return keep_sent(connection, peaks, recorder, is_trusted=is_trusted)
 
     def trust(self, record_id: str) -> Trust:
         """The trust in a fact, or :class:`RecordNotFoundError`."""
