@@ -59,6 +59,8 @@ ROUTERS = (
 )
 
 
+DAY_S = 86400
+
 VALUES = 10
 """How many values a body without a key may have for each workload of a batch."""
 
@@ -100,6 +102,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         max_body_bytes=chosen.max_body_bytes,
         max_values=VALUES * chosen.max_batch,
         body_s=chosen.body_s,
+        quota=_quota(chosen),
     )
     return app
 
@@ -135,6 +138,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await service.misses.flush()
         service.lookup.close()
         service.store.close()
+
+
+def _quota(settings: Settings) -> RateLimit:
+    """Bytes of documents that come back each second to who is not trusted."""
+    n_bytes = settings.untrusted_mb_a_day * 2**20
+    return RateLimit(n_bytes / DAY_S, n_bytes)
 
 
 def _anonymous(settings: Settings) -> frozenset[Scope]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
+from sys import getsizeof
 
 from starlette.concurrency import run_in_threadpool
 
@@ -19,17 +20,18 @@ __all__ = ["LONGEST_TEXT", "MissCounter"]
 
 logger = logging.getLogger(__name__)
 
-MOST_WAITING = 50_000
-"""How many different misses wait at most; more are not counted."""
+MOST_BYTES = 32 * 2**20
+"""How much memory waiting misses take at most, with the texts of their workloads; more
+are not counted."""
+
+MISS_BYTES = 800
+"""How much one takes, without its names."""
 
 MOST_OF_CALLER = 1_000
 """How many of one caller."""
 
 LONGEST_TEXT = 20_000
 """Most characters of the text of an einsum that is kept."""
-
-MOST_CHARACTERS = 4_000_000
-"""Most characters of all waiting texts."""
 
 Write = Callable[[Mapping[Asked, int], Mapping[WorkloadKey, str]], None]
 
@@ -56,29 +58,31 @@ class MissCounter:
             has_secret(part) or not is_storable(part) for part in (workload, device)
         ):
             return
-        if asked not in self._counts and not self._has_room(caller):
-            return
-        self._of_caller[caller] += asked not in self._counts
+        if asked not in self._counts:
+            n_bytes = MISS_BYTES + sum(map(getsizeof, (workload, device, caller)))
+            is_many = self._of_caller[caller] >= MOST_OF_CALLER
+            if is_many or not self._has_room(n_bytes):
+                return
+            self._of_caller[caller] += 1
+            self._n_bytes += n_bytes
         self._counts[asked] += 1
         if text and self._is_kept(text, workload):
-            self._n_characters += len(text)
+            self._n_bytes += getsizeof(text)
             self._texts[asked.miss.workload] = text
 
-    def _has_room(self, caller: str) -> bool:
-        of_caller = self._of_caller[caller]
-        return len(self._counts) < MOST_WAITING and of_caller < MOST_OF_CALLER
+    def _has_room(self, n_bytes: int) -> bool:
+        return self._n_bytes + n_bytes <= MOST_BYTES
 
     def _is_kept(self, text: str, workload: str) -> bool:
-        is_short = len(text) <= LONGEST_TEXT
-        has_room = self._n_characters + len(text) <= MOST_CHARACTERS
-        is_new = workload not in self._texts
-        return is_new and is_short and has_room and is_text_of(text, workload)
+        if workload in self._texts or len(text) > LONGEST_TEXT:
+            return False
+        return self._has_room(getsizeof(text)) and is_text_of(text, workload)
 
     def _forget(self) -> None:
         self._counts: Counter[Asked] = Counter()
         self._texts: dict[WorkloadKey, str] = {}
         self._of_caller: Counter[str] = Counter()
-        self._n_characters = 0
+        self._n_bytes = 0
 
     async def flush(self) -> None:
         """Write what was counted; what cannot be written is dropped and logged."""

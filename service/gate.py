@@ -17,7 +17,6 @@ import math
 import re
 import secrets
 import time
-from ipaddress import ip_address, ip_network
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -34,6 +33,7 @@ from feinsum.service.limits import (
     check_length,
     check_media_type,
     check_values,
+    network_of,
     read_body,
     replayed,
 )
@@ -59,6 +59,9 @@ FREE = ("/healthz", "/readyz", "/metrics")
 PRICES = {"/v1/best:batch": 10, "/v1/canonicalize": 20, "/workloads": 20}
 """How many requests one counts for of who has no key, by what it takes of a worker."""
 
+STORING = ("/v1/facts", "/v1/plans", "/v1/peaks")
+"""What is sent there is stored for good."""
+
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
@@ -71,19 +74,13 @@ def caller_of(scope: Scope) -> Caller:
 def asker_of(scope: Scope) -> str:
     """A name that tells who asks from others, for counting; no address.
 
-    Keys of one name are one asker, and so are addresses of one network of IPv6, of
-    which everybody has very many.
+    Keys of one name are one asker, and so are addresses of one network.
     """
     caller = caller_of(scope)
     if caller.key_id:
         return f"key {caller.name}"
-    address = _address(scope)
-    try:
-        if (parsed := ip_address(address)).version == 6:
-            address = str(ip_network((parsed, 64), strict=False))
-    except ValueError:
-        pass
-    return f"address {hashlib.sha256(address.encode()).hexdigest()[:16]}"
+    network = network_of(_address(scope))
+    return f"address {hashlib.sha256(network.encode()).hexdigest()[:16]}"
 
 
 class Gate:
@@ -97,6 +94,7 @@ class Gate:
         max_body_bytes: int,
         max_values: int,
         body_s: float,
+        quota: RateLimit,
     ) -> None:
         self._app = app
         self._keys = keys
@@ -104,6 +102,7 @@ class Gate:
         self._max_body_bytes = max_body_bytes
         self._max_values = max_values
         self._body_s = body_s
+        self._quota = quota
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -161,8 +160,13 @@ class Gate:
             raise TooSlowError(
                 f"the body did not arrive within {self._body_s:g} s; send less at once"
             ) from None
-        if not caller_of(scope).key_id:
+        caller = caller_of(scope)
+        if not caller.key_id:
             check_values(body, self._max_values)
+        if scope["path"] in STORING and not caller.is_trusted:
+            wait_s = self._quota.wait_s(caller.name, len(body))
+            if wait_s:
+                raise _QuotaError(caller.name, wait_s)
         return replayed(body, receive)
 
     async def _caller(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
@@ -170,8 +174,8 @@ class Gate:
         given = headers.get(b"authorization")
         secret = _secret(given, scope["method"]) if given is not None else None
         known = self._keys.recall(secret) if secret else None
-        address = _address(scope)
-        who = known.key_id or address if known else address
+        network = network_of(_address(scope))
+        who = known.key_id or network if known else network
         n_tokens = 1 if known else PRICES.get(scope["path"], 1)
         wait_s = self._rate.wait_s(who, n_tokens)
         if wait_s:
@@ -200,9 +204,19 @@ class Gate:
 
 
 class _TooSoonError(TooManyRequestsError):
-    def __init__(self, wait_s: float) -> None:
+    def __init__(self, wait_s: float, problem: str = "") -> None:
         self.wait_s = wait_s
-        super().__init__(f"too many requests; wait {wait_s:.3g} s, and ask in batches")
+        wait = f"wait {wait_s:.3g} s"
+        super().__init__(problem or f"too many requests; {wait}, and ask in batches")
+
+
+class _QuotaError(_TooSoonError):
+    def __init__(self, name: str, wait_s: float) -> None:
+        super().__init__(
+            wait_s,
+            f"{name[:100]!r} sent as many documents as who is not trusted may store in "
+            f"a day; wait {wait_s:.3g} s, or ask the operator to trust the key",
+        )
 
 
 def _as_get(scope: Scope) -> Scope:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
+from hashlib import sha256
+from ipaddress import IPv6Address, ip_address, ip_network
 from itertools import islice
 
 from cachetools import LRUCache
@@ -17,6 +19,7 @@ __all__ = [
     "check_length",
     "check_media_type",
     "check_values",
+    "network_of",
     "read_body",
     "replayed",
 ]
@@ -62,6 +65,24 @@ class RateLimit:
         wait = 0.0 if tokens >= price else (price - tokens) / self._rate
         self._buckets[caller] = (tokens if wait else tokens - price, now)
         return wait
+
+
+def network_of(address: str) -> str:
+    """The network whose callers share a limit: of IPv6, of which everybody has very
+    many addresses, the first 64 bits.
+
+    >>> network_of("192.0.2.7"), network_of("2001:db8:1:2:3:4:5:6")
+    ('192.0.2.7', '2001:db8:1:2::/64')
+    >>> network_of("::ffff:192.0.2.7")
+    '192.0.2.7'
+    """
+    try:
+        known = ip_address(address)
+    except ValueError:  # what a proxy says may be any text, of any length
+        return sha256(address.encode(errors="replace")).hexdigest()[:16]
+    if isinstance(known, IPv6Address) and known.ipv4_mapped:
+        known = known.ipv4_mapped
+    return str(ip_network((known, 64), strict=False) if known.version == 6 else known)
 
 
 def check_length(headers: Mapping[bytes, bytes], most: int) -> None:

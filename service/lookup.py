@@ -13,8 +13,9 @@ import asyncio
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from sys import getsizeof
 from typing import TypeAlias
 
 from cachetools import LRUCache
@@ -35,11 +36,11 @@ Question: TypeAlias = tuple[str, Wanted]
 """A workload, and for which device."""
 
 
-KEPT_BYTES = 600
-"""How much memory a question takes, without its answer."""
+QUESTION_BYTES = 800
+"""How much memory an entry takes, without its names, its ids and its answer."""
 
-ID_BYTES = 150
-"""How much memory an id takes."""
+ID_BYTES = 180
+"""How much memory an id takes, with its place in a set."""
 
 MANY_FACTS = 200
 """A workload with more facts is not read as a whole."""
@@ -62,16 +63,13 @@ class Kept:
     Attributes:
         ids: of all facts that it was made of.
         generation: of the database for which it is known to be true.
+        n_bytes: how much memory it takes, with its question.
     """
 
     answer: Answer | None
     ids: frozenset[str]
     generation: object = None
-
-    @property
-    def n_bytes(self) -> int:
-        n_bytes = self.answer.n_bytes if self.answer else 0
-        return KEPT_BYTES + ID_BYTES * len(self.ids) + n_bytes
+    n_bytes: int = 0
 
 
 @dataclass
@@ -231,8 +229,17 @@ class Lookup:
 
     def _keep(self, found: Mapping[Question, Kept], generation: object) -> None:
         for question, kept in found.items():
-            if kept.n_bytes <= self._kept.maxsize:
-                self._kept[question] = replace(kept, generation=generation)
+            n_bytes = _n_bytes(question, kept)
+            if n_bytes <= self._kept.maxsize:
+                self._kept[question] = Kept(kept.answer, kept.ids, generation, n_bytes)
+
+
+def _n_bytes(question: Question, kept: Kept) -> int:
+    """How much memory a question and its answer take."""
+    workload, wanted = question
+    names = workload, wanted.device, wanted.architecture
+    n_bytes = QUESTION_BYTES + sum(map(getsizeof, names)) + ID_BYTES * len(kept.ids)
+    return n_bytes + (kept.answer.n_bytes if kept.answer else 0)
 
 
 def _read(

@@ -28,13 +28,14 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8765
     workers: Count = 1
-    trusted_proxies: str = "127.0.0.1"
+    trusted_proxies: str = ""
     shutdown_s: Count = 10
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     anonymous_read: bool = True
     anonymous_record: bool = False
     confirmations: Number = 3
+    untrusted_mb_a_day: Number = 64
 
     rate_per_s: Rate = 200
     burst: Count = 1000

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
+from starlette.concurrency import run_in_threadpool
 
 from feinsum.db.server import ServingStore
 from feinsum.service.demand import MissCounter
@@ -17,6 +20,12 @@ from feinsum.service.settings import Settings
 
 __all__ = ["Admin", "Reading", "Recording", "Service", "TheService", "service_of"]
 
+T = TypeVar("T")
+
+LISTINGS_AT_ONCE = 2
+"""How many long lists a worker reads at once; look-ups share its processor with them.
+"""
+
 
 @dataclass(frozen=True)
 class Service:
@@ -27,6 +36,14 @@ class Service:
     lookup: Lookup
     misses: MissCounter
     notations: Notations
+    _listings: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(LISTINGS_AT_ONCE)
+    )
+
+    async def listed(self, read: Callable[[], T]) -> T:
+        """What reads a long list, in a thread, once few others do."""
+        async with self._listings:
+            return await run_in_threadpool(read)
 
     @property
     def visibility(self) -> str:

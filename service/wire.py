@@ -26,6 +26,7 @@ from feinsum.errors import (
     TooManyRequestsError,
     TooSlowError,
 )
+from feinsum.service.limits import network_of
 from feinsum.service.problems import problem
 from feinsum.service.settings import read_settings
 
@@ -70,11 +71,12 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._address = self.client[0] if self.client else ""
+        address = self.client[0] if self.client else ""
+        self._address = network_of(address)
         _connections[self._address] += 1
         most = self._limits.max_connections
         # all clients of a proxy have its address
-        is_proxy = self._address in self._limits.proxies
+        is_proxy = address in self._limits.proxies
         if most and not is_proxy and _connections[self._address] > most:
             error = f"more than {most} connections of one address; end some"
             self._refuse(429, TooManyRequestsError, error)

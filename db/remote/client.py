@@ -31,6 +31,9 @@ PATIENT = Limits(total_s=30.0, connect_s=10.0, most_bytes=64 * 2**20)
 MOST_WAITING_S = 120.0
 """How long to come back to a service that says that it is busy."""
 
+MOST_ENTRIES, MOST_PAGES = 5_000_000, 50_000
+"""How much of one list is read of a service."""
+
 JSON = "application/json"
 PROBLEM = "application/problem+json"
 
@@ -149,10 +152,13 @@ def pages(
         name: name of the list in a page.
 
     Raises:
-        ServiceError: for an answer that is not a page, or does not advance.
+        ServiceError: for an answer that is not a page, or does not advance; after
+            :data:`MOST_ENTRIES` entries, for no service needs to be read for ever.
         StoreUnavailableError, FeinsumError: see :meth:`Client.get`.
     """
     cursor: str | None = ""
+    seen: set[str | None] = {cursor}
+    n_entries = 0
     while cursor is not None:
         asked = {**query, "cursor": cursor} if cursor else query
         page = parsed(client.address, client.get(path, asked))
@@ -161,10 +167,18 @@ def pages(
         except (KeyError, TypeError, IndexError):
             entries, following = None, None
         goes_on = following is None or (
-            isinstance(following, str) and following not in ("", cursor) and entries
+            isinstance(following, str) and following not in seen and entries
         )
         if not isinstance(entries, list) or not goes_on:
             raise _no_service(client.address, f"answered with no page of {name}")
+        n_entries += len(entries)
+        if n_entries > MOST_ENTRIES or len(seen) > MOST_PAGES:
+            raise _no_service(
+                client.address,
+                f"listed {n_entries} {name} on {len(seen)} pages and has more, "
+                f"expected {MOST_ENTRIES} on {MOST_PAGES} at most",
+            )
+        seen.add(following)
         yield from entries
         cursor = following
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, select
 
-from feinsum.db.server.pages import HAS_FACT, LENGTHS, fitting
+from feinsum.db.server.pages import HAS_FACT, IS_MEASURED, LENGTHS, fitting
 from feinsum.db.sql.info import count
 from feinsum.db.sql.retracting import hidden
 from feinsum.db.sql.statements import RECORDS, TRUSTED, sound_records
@@ -62,7 +62,9 @@ def overview(connection: Connection) -> Overview:
     n_facts = count(connection, RecordRow) - hidden(connection)
     known = select(func.count()).select_from(WorkloadRow).where(HAS_FACT)
     n_workloads = connection.execute(known).scalar_one()
-    return Overview(n_facts, n_workloads, count(connection, DeviceRow))
+    measured = select(func.count()).select_from(DeviceRow).where(IS_MEASURED)
+    n_devices = connection.execute(measured).scalar_one()
+    return Overview(n_facts, n_workloads, n_devices)
 
 
 def latest_facts(

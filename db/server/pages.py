@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import ColumnElement, Connection, Select, exists, func, or_, select
 
 from feinsum.db.sql.retracting import KEPT
 from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of
-from feinsum.db.sql.statements import ALL_PLANS, PLANS, RETRACTED, TRUSTED, retracted
+from feinsum.db.sql.statements import (
+    ALL_PLANS,
+    PLANS,
+    RETRACTED,
+    TRUSTED,
+    retracted,
+    trusted,
+    waiting,
+)
 from feinsum.db.sql.tables import (
+    DevicePeaksRow,
     DeviceRow,
     PlanRow,
     QuarantineRow,
     RecordRow,
+    TrialRow,
     VerdictRow,
     WorkloadRow,
 )
@@ -26,6 +36,7 @@ __all__ = [
     "ListedDevice",
     "ListedFact",
     "ListedWorkload",
+    "count_by_device",
     "devices_named",
     "find_device",
     "find_workload",
@@ -108,8 +119,21 @@ WORKLOADS = select(
 )
 """The columns of :class:`ListedWorkload`."""
 
-HAS_FACT = exists().where(RecordRow.workload_key == WorkloadRow.key, ~RETRACTED)
-"""Something is recorded of the workload, in quarantine or not."""
+HAS_FACT = exists().where(RecordRow.workload_key == WorkloadRow.key, TRUSTED)
+"""Look-ups see a fact of the workload: who is not trusted names none."""
+
+IS_MEASURED = or_(
+    exists().where(RecordRow.device_id == DeviceRow.id, TRUSTED),
+    exists().where(TrialRow.device_id == DeviceRow.id),
+    *(
+        exists().where(
+            row.device_id == DeviceRow.id, ~waiting(row), ~retracted(row), trusted(row)
+        )
+        for row in (PlanRow, DevicePeaksRow)
+    ),
+)
+"""The same for a device, with its trials, trusted plans and trusted limits."""
+
 CHARACTERS = (
     func.length(DeviceRow.name)
     + func.length(DeviceRow.platform)
@@ -119,13 +143,12 @@ CHARACTERS = (
 DEVICES = select(
     DeviceRow.id,
     CHARACTERS,
-    select(func.count())
-    .select_from(RecordRow)
-    .where(RecordRow.device_id == DeviceRow.id, TRUSTED)
-    .scalar_subquery(),
     *(getattr(DeviceRow, name) for name in DEVICE_COLUMNS),
 )
-"""Those of :class:`ListedDevice`."""
+"""Those of :class:`ListedDevice`, without the number of facts."""
+
+Counts: TypeAlias = Mapping[str, int]
+"""How many facts there are by the id of a device; see :func:`count_by_device`."""
 
 
 def is_cut(lengths: Iterable[int]) -> bool:
@@ -196,15 +219,25 @@ def _conditions(having: Having) -> Iterator[ColumnElement[bool]]:
         yield WorkloadRow.text.contains(f"]:{code} ", autoescape=True)
 
 
+def count_by_device(connection: Connection) -> Counts:
+    """The number of facts of every device; those that look-ups see.
+
+    Complexity: reads all facts, though not their documents.
+    """
+    counts = select(RecordRow.device_id, func.count()).where(TRUSTED)
+    rows = connection.execute(counts.group_by(RecordRow.device_id))
+    return {row[0]: row[1] for row in rows}
+
+
 def devices_named(
-    connection: Connection, part: str, limit: int
+    connection: Connection, part: str, limit: int, counts: Counts
 ) -> tuple[ListedDevice, ...]:
     """Devices whose names contain a text, ignoring case."""
     is_named = func.lower(DeviceRow.name).contains(part.lower(), autoescape=True)
-    page = select(DeviceRow.id, CHARACTERS).where(is_named)
+    page = select(DeviceRow.id, CHARACTERS).where(is_named, IS_MEASURED)
     among = fitting(connection, page.order_by(DeviceRow.id), limit)
     rows = DEVICES.where(DeviceRow.id.in_(among)).order_by(DeviceRow.name, DeviceRow.id)
-    return tuple(map(_device_of, connection.execute(rows)))
+    return tuple(_device_of(row, counts) for row in connection.execute(rows))
 
 
 def find_workload(connection: Connection, key: str) -> ListedWorkload | None:
@@ -232,23 +265,27 @@ def _notation(connection: Connection) -> ColumnElement[str]:
 
 
 def page_of_devices(
-    connection: Connection, after: str, limit: int
+    connection: Connection, after: str, limit: int, counts: Counts
 ) -> tuple[ListedDevice, ...]:
     """Devices by id, after ``after``."""
-    page = select(DeviceRow.id, CHARACTERS).where(DeviceRow.id > after)
+    page = select(DeviceRow.id, CHARACTERS).where(DeviceRow.id > after, IS_MEASURED)
     among = fitting(connection, page.order_by(DeviceRow.id), limit)
     rows = DEVICES.where(DeviceRow.id.in_(among)).order_by(DeviceRow.id)
-    return tuple(map(_device_of, connection.execute(rows)))
+    return tuple(_device_of(row, counts) for row in connection.execute(rows))
 
 
-def find_device(connection: Connection, device_id: str) -> ListedDevice | None:
+def find_device(
+    connection: Connection, device_id: str, counts: Counts
+) -> ListedDevice | None:
     """The device of an id."""
-    row = connection.execute(DEVICES.where(DeviceRow.id == device_id)).first()
-    return None if row is None else _device_of(row)
+    wanted = DEVICES.where(DeviceRow.id == device_id, IS_MEASURED)
+    row = connection.execute(wanted).first()
+    return None if row is None else _device_of(row, counts)
 
 
-def _device_of(row: Any) -> ListedDevice:
-    device_id, n_characters, n_facts, *columns = row
+def _device_of(row: Any, counts: Counts) -> ListedDevice:
+    device_id, n_characters, *columns = row
+    n_facts = counts.get(device_id, 0)
     return ListedDevice(device_id, device_of(columns), n_facts, n_characters)
 
 

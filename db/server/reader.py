@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -263,7 +263,8 @@ class Reader:
     def _connect(self) -> PoolProxiedConnection:
         if self._is_closed:
             raise StoreUnavailableError(f"the reader of {self._location} was closed")
-        connection = self._engine.raw_connection()
+        with self._wrapped("connect"):
+            connection = self._engine.raw_connection()
         connection.detach()  # it never goes back to the pool of other users
         self._open.append(connection)
         try:
@@ -291,14 +292,17 @@ class Reader:
     def _run(
         self, connection: PoolProxiedConnection, statement: str, values: Sequence[Any]
     ) -> list[tuple[Any, ...]]:
-        cursor = connection.cursor()
-        try:
+        with self._wrapped(statement), closing(connection.cursor()) as cursor:
             cursor.execute(statement, tuple(values))
             return list(cursor.fetchall()) if cursor.description else []
+
+    @contextmanager
+    def _wrapped(self, statement: str) -> Iterator[None]:
+        """Errors of the driver, as SQLAlchemy raises them where it is asked."""
+        try:
+            yield
         except self._engine.dialect.loaded_dbapi.Error as error:
             raise DBAPIError(statement, None, error) from error
-        finally:
-            cursor.close()
 
 
 def _sound(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, StoredFact]]:

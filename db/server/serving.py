@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy import Connection, Engine
 
@@ -41,6 +42,7 @@ from feinsum.db.server.pages import (
     ListedDevice,
     ListedFact,
     ListedWorkload,
+    count_by_device,
     devices_named,
     find_device,
     find_workload,
@@ -55,6 +57,7 @@ from feinsum.db.server.pages import (
 )
 from feinsum.db.server.patience import Patience, patiently
 from feinsum.db.server.reader import Reader
+from feinsum.db.server.recent import Recent
 from feinsum.db.server.reputation import (
     Judged,
     Reputation,
@@ -65,6 +68,7 @@ from feinsum.db.server.trust import (
     Trust,
     confirm,
     keep_owner,
+    keep_sent,
     receive,
     trust_in,
     vouch_for,
@@ -83,6 +87,7 @@ from feinsum.db.sql.tables import PlanRow
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import (
     Demand,
+    DevicePeaks,
     Document,
     PlanRecord,
     Retraction,
@@ -98,8 +103,16 @@ LEAST_FREE_BYTES = 32 * 2**20
 def open_serving_store(
     location: str | os.PathLike[str] | None = None, *, may_create: bool = True
 ) -> ServingStore:
-    """Open a database for the service; see :func:`feinsum.db.open_store`."""
-    place = replace(locate(location), may_create=may_create, may_migrate=may_create)
+    """Open a database for the service; see :func:`feinsum.db.open_store`.
+
+    The file of a new one is for its owner alone, since it will have keys and senders.
+    """
+    place = replace(
+        locate(location),
+        may_create=may_create,
+        may_migrate=may_create,
+        is_private=True,
+    )
     return ServingStore(prepared_engine(place), place)
 
 
@@ -135,6 +148,7 @@ def open_serving_store(
     "plan",
     "plans",
     "receive",
+    "receive_peaks",
     "reputations",
     "retractions",
     "revoke_key",
@@ -152,6 +166,7 @@ class ServingStore(SqlStore):
     def __init__(self, engine: Engine, location: Location) -> None:
         super().__init__(engine, location)
         self.patience = Patience()
+        self._recent = Recent()
         self._has_failed = False
 
     def add(self, record: TuningRecord) -> bool:
@@ -160,13 +175,18 @@ class ServingStore(SqlStore):
     def add_plan(self, record: PlanRecord) -> bool:
         return bool(self.add_all([record]))
 
+    def add_peaks(self, peaks: DevicePeaks) -> bool:
+        return bool(self.add_all([peaks]))
+
     def add_all(self, documents: Iterable[Document]) -> int:
         given = list(documents)
         rows = [row for document in given for row in rows_of(document)]
         with self._writing() as connection:
             n_new = insert_all_missing(connection, rows)
             facts = [d for d in given if isinstance(d, TuningRecord | PlanRecord)]
-            keep_owner(connection, [fact.id for fact in facts], is_sent=True)
+            peaks = [d for d in given if isinstance(d, DevicePeaks)]
+            sent = [one.id for one in (*facts, *peaks)]
+            keep_owner(connection, sent, is_sent=True)
             vouch_for(connection, facts)
         return n_new
 
@@ -224,6 +244,16 @@ class ServingStore(SqlStore):
             return receive(
                 connection, record, recorder, n_confirmations, is_trusted=is_trusted
             )
+
+    def receive_peaks(
+        self, peaks: DevicePeaks, recorder: str, *, is_trusted: bool = False
+    ) -> bool:
+        """Store limits that somebody sent; returns whether they are new.
+
+        They count where no limits of a trusted sender are known.
+        """
+        with self._writing() as connection:
+            return keep_sent(connection, peaks, recorder, is_trusted=is_trusted)
 
     def trust(self, record_id: str) -> Trust:
         """The trust in a fact, or :class:`RecordNotFoundError`."""
@@ -283,7 +313,7 @@ class ServingStore(SqlStore):
     def devices_named(self, part: str, limit: int) -> tuple[ListedDevice, ...]:
         """Devices whose names have a part, in whatever case."""
         with self._reading() as connection:
-            return devices_named(connection, part, limit)
+            return devices_named(connection, part, limit, self._counts(connection))
 
     def listed_workload(self, key: str) -> ListedWorkload | None:
         with self._reading() as connection:
@@ -296,27 +326,33 @@ class ServingStore(SqlStore):
 
     def page_of_devices(self, after: str, limit: int) -> tuple[ListedDevice, ...]:
         with self._reading() as connection:
-            return page_of_devices(connection, after, limit)
+            return page_of_devices(connection, after, limit, self._counts(connection))
 
     def listed_device(self, device_id: str) -> ListedDevice | None:
         with self._reading() as connection:
-            return find_device(connection, device_id)
+            return find_device(connection, device_id, self._counts(connection))
 
     def drivers_of(self, device_id: str) -> tuple[DriverOf, ...]:
         """The drivers with which a device was measured, the latest first."""
         with self._reading() as connection:
-            return drivers_of(connection, device_id)
+            read = partial(drivers_of, connection, device_id)
+            return self._recent(("drivers", device_id), read)
 
     def overview(self) -> Overview:
         with self._reading() as connection:
-            return overview(connection)
+            return self._recent("overview", partial(overview, connection))
+
+    def _counts(self, connection: Connection) -> Mapping[str, int]:
+        return self._recent("devices", partial(count_by_device, connection))
 
     def latest_facts(
         self, limit: int, device_id: str | None = None
     ) -> tuple[TuningRecord, ...]:
         """The facts that were recorded last, the newest first."""
         with self._reading() as connection:
-            return latest_facts(connection, limit, device_id)
+            read = partial(latest_facts, connection, limit, device_id)
+            # those of one device are many, and read to be drawn
+            return read() if device_id else self._recent(("latest", limit), read)
 
     def fastest_facts(self, workload: str, limit: int) -> tuple[TuningRecord, ...]:
         """The facts of a workload by speed-up, the best first."""

@@ -29,7 +29,7 @@ from typing import Literal, TypeAlias, cast
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, select, text
 
 from feinsum.db.server.claims import CLAIMS, Claims, Fact, claims_of
-from feinsum.db.sql.retracting import OWNER, FactRow, find_retractions
+from feinsum.db.sql.retracting import KEPT, OWNER, FactRow, find_retractions
 from feinsum.db.sql.rows import rows_of
 from feinsum.db.sql.statements import (
     ALL_PLANS,
@@ -42,7 +42,7 @@ from feinsum.db.sql.statements import (
 )
 from feinsum.db.sql.tables import QuarantineRow, RecordingRow, VerdictRow
 from feinsum.errors import RecordNotFoundError, TooManyRequestsError
-from feinsum.records import Retraction, is_apart
+from feinsum.records import DevicePeaks, Retraction, is_apart
 
 __all__ = [
     "AGREEMENT",
@@ -55,6 +55,7 @@ __all__ = [
     "confirm",
     "decide",
     "keep_owner",
+    "keep_sent",
     "receive",
     "trust_in",
     "vouch_for",
@@ -208,24 +209,35 @@ def receive(
         n_confirmations = 0
     if n_confirmations and not is_trusted:
         _check_waiting(connection, recorder, record)
-    is_new = insert_missing_rows(connection, rows_of(record))
-    if not is_new:
-        keep_owner(connection, [record.id], is_sent=False)
-    now = datetime.now(UTC)
-    sent = {
-        "record_id": record.id,
-        "recorder": recorder,
-        "received_at": now,
-        "is_trusted": is_trusted,
-    }
-    insert_missing(connection, (RecordingRow, sent))
+    is_new = keep_sent(connection, record, recorder, is_trusted=is_trusted)
     if is_trusted:
         vouch_for(connection, [record])
     elif n_confirmations:
         if is_new:
-            waiting = {"record_id": record.id, "received_at": now}
+            waiting = {"record_id": record.id, "received_at": datetime.now(UTC)}
             insert_missing(connection, (QuarantineRow, waiting))
         _release(connection, _agreed_with(connection, record, n_confirmations))
+    return is_new
+
+
+def keep_sent(
+    connection: Connection,
+    document: Fact | DevicePeaks,
+    recorder: str,
+    *,
+    is_trusted: bool,
+) -> bool:
+    """Store a document, and who sent it; returns whether it was new."""
+    is_new = insert_missing_rows(connection, rows_of(document))
+    if not is_new:
+        keep_owner(connection, [document.id], is_sent=False)
+    sent = {
+        "record_id": document.id,
+        "recorder": recorder,
+        "received_at": datetime.now(UTC),
+        "is_trusted": is_trusted,
+    }
+    insert_missing(connection, (RecordingRow, sent))
     return is_new
 
 
@@ -279,8 +291,7 @@ def trust_in(connection: Connection, record_id: str) -> Trust:
     Raises:
         RecordNotFoundError: if there is no such fact.
     """
-    rows = [claims.row for claims in CLAIMS.values()]
-    if not any(_kept(connection, row, [record_id]) for row in rows):
+    if not any(_kept(connection, row, [record_id]) for row in KEPT):
         raise RecordNotFoundError(f"no record has the id {record_id!r}")
     recordings = connection.execute(
         select(RecordingRow.recorder, RecordingRow.received_at)
@@ -307,8 +318,8 @@ def keep_owner(
     """
     kept = [
         record_id
-        for claims in CLAIMS.values()
-        for record_id in _kept(connection, claims.row, record_ids, is_sent=is_sent)
+        for row in KEPT
+        for record_id in _kept(connection, row, record_ids, is_sent=is_sent)
     ]
     now = datetime.now(UTC)
     for record_id in kept:

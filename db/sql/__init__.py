@@ -3,7 +3,7 @@
 from feinsum.db.sql.health import DatabaseHealth, examine
 from feinsum.db.sql.info import StoreInfo
 from feinsum.db.sql.location import default_location
-from feinsum.db.sql.retracting import Retracted, Suspect, SuspectPlan
+from feinsum.db.sql.retracting import Retracted, Suspect, SuspectPeaks, SuspectPlan
 from feinsum.db.sql.statistics import DriverCount, Statistics, TransformCount
 from feinsum.db.sql.store import Migration, SqlStore, migrate, open_store
 from feinsum.db.sql.workloads import WorkloadCount
@@ -17,6 +17,7 @@ __all__ = [
     "Statistics",
     "StoreInfo",
     "Suspect",
+    "SuspectPeaks",
     "SuspectPlan",
     "TransformCount",
     "WorkloadCount",

@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 IS_WRITER = "feinsum_is_writer"
 
+CONNECT = {"connect_timeout": 5}
+"""Seconds that a server has for a new connection, if its URL does not say."""
+
 _inherited: list[Any] = []
 
 WAL_PATIENCE_S = 2.0
@@ -83,8 +86,9 @@ def use_write_ahead_log(path: Path, patience_s: float = WAL_PATIENCE_S) -> bool:
 def _server_engine(url: URL) -> Engine:
     try:
         with requiring("psycopg", "postgresql", "PostgreSQL", StoreUnavailableError):
+            given = {} if "connect_timeout" in url.query else CONNECT
             # a restarted server has ended the connections of the pool
-            return create_engine(url, pool_pre_ping=True)
+            return create_engine(url, pool_pre_ping=True, connect_args=given)
     except SQLAlchemyError as error:
         raise StoreUnavailableError(
             f"the URL of a database of kind {url.drivername!r} is not usable: {error}"

@@ -51,6 +51,7 @@ class Location:
         is_immutable: whether the file is read without locks, and without files beside
             it.
         may_create: whether to create a missing database.
+        is_private: whether nobody else may read a database that is created.
         may_migrate: whether to upgrade a database with an older schema.
         busy_timeout_s: how long to wait for the locks of others.
     """
@@ -61,6 +62,7 @@ class Location:
     busy_timeout_s: float
     is_immutable: bool = False
     may_create: bool = True
+    is_private: bool = False
     may_migrate: bool = True
 
     def __str__(self) -> str:

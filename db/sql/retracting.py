@@ -22,6 +22,7 @@ from feinsum.db.sql.statements import (
     sound_retractions,
 )
 from feinsum.db.sql.tables import (
+    DevicePeaksRow,
     PlanRow,
     QuarantineRow,
     RecordingRow,
@@ -39,6 +40,7 @@ __all__ = [
     "FactRow",
     "Retracted",
     "Suspect",
+    "SuspectPeaks",
     "SuspectPlan",
     "find_retractions",
     "hidden",
@@ -49,10 +51,10 @@ __all__ = [
 OWNER = ""
 """The recorder of a fact that is also in the database by the will of its owner."""
 
-FactRow: TypeAlias = type[RecordRow] | type[PlanRow]
+FactRow: TypeAlias = type[RecordRow] | type[PlanRow] | type[DevicePeaksRow]
 
-KEPT: tuple[FactRow, ...] = (RecordRow, PlanRow)
-"""The tables of facts."""
+KEPT: tuple[FactRow, ...] = (RecordRow, PlanRow, DevicePeaksRow)
+"""The tables of facts; limits of devices are facts, too."""
 
 AT_ONCE = 500
 """How many ids are asked for in one statement."""
@@ -94,18 +96,34 @@ class SuspectPlan:
 
 
 @dataclass(frozen=True)
+class SuspectPeaks:
+    """Measured limits that are, or would be, retracted.
+
+    Attributes:
+        device: device id.
+        recorded_at: when they were measured.
+    """
+
+    id: str
+    device: str
+    bandwidth_bytes_per_s: float
+    recorded_at: datetime
+
+
+@dataclass(frozen=True)
 class Retracted:
     """Facts retracted, or to be.
 
     Attributes:
         suspects: facts of this database; for a service, only the first ones.
-        n_facts: total number, with facts of plans.
+        n_facts: total number, with facts of plans and limits.
         n_shared: number of facts of these recorders that are kept, because others sent
             them too.
         unknown: ids without a fact here; they are retracted wherever they may come
             from.
         is_dry_run: whether nothing was written.
-        plans: the facts of plans among them; for a service, only the first ones.
+        plans, peaks: the facts of plans and the limits among them; for a service, only
+            the first ones.
     """
 
     suspects: tuple[Suspect, ...]
@@ -114,6 +132,7 @@ class Retracted:
     unknown: tuple[str, ...]
     is_dry_run: bool
     plans: tuple[SuspectPlan, ...] = ()
+    peaks: tuple[SuspectPeaks, ...] = ()
 
 
 def retract(
@@ -140,7 +159,8 @@ def retract(
             "facts"
         )
     suspects, plans = _suspects(connection, query), _plans(connection, query)
-    ids = [*(one.id for one in suspects), *(one.id for one in plans)]
+    peaks = _peaks(connection, query)
+    ids = [one.id for found in (suspects, plans, peaks) for one in found]
     unknown = _unknown(connection, query, ids)
     if not is_dry_run:
         now = utc_now()
@@ -152,7 +172,7 @@ def retract(
             ],
         )
     n_shared = sum(_n_shared(connection, query, row) for row in _rows(query))
-    return Retracted(suspects, len(ids), n_shared, unknown, is_dry_run, plans)
+    return Retracted(suspects, len(ids), n_shared, unknown, is_dry_run, plans, peaks)
 
 
 def find_retractions(
@@ -228,9 +248,24 @@ def _plans(connection: Connection, query: RetractionQuery) -> tuple[SuspectPlan,
     return tuple(SuspectPlan(*row) for row in connection.execute(wanted))
 
 
+def _peaks(connection: Connection, query: RetractionQuery) -> tuple[SuspectPeaks, ...]:
+    row = DevicePeaksRow
+    if row not in _rows(query):
+        return ()
+    columns = row.id, row.device_id, row.bandwidth_bytes_per_s, row.measured_at
+    wanted = select(*columns).where(~retracted(row), *_conditions(query, row))
+    found = connection.execute(wanted.order_by(row.id))
+    return tuple(SuspectPeaks(*one) for one in found)
+
+
 def _rows(query: RetractionQuery) -> tuple[FactRow, ...]:
-    """Tables of facts that may fulfil a query; plans have no transform."""
-    return KEPT if query.transform is None else (RecordRow,)
+    """Tables of facts that may fulfil a query.
+
+    Plans have no transform, and limits of devices no workload either.
+    """
+    if query.transform is not None:
+        return (RecordRow,)
+    return KEPT if query.workload is None else (RecordRow, PlanRow)
 
 
 def _suspect(
@@ -251,6 +286,7 @@ def _conditions(query: RetractionQuery, row: FactRow) -> Iterator[ColumnElement[
     if query.ids:
         yield _has_id(query.ids, row)
     if query.workload is not None:
+        assert row is not DevicePeaksRow
         yield row.workload_key == query.workload
     if (transform := query.transform_parts) is not None:
         name, version = transform
@@ -267,7 +303,8 @@ def _conditions(query: RetractionQuery, row: FactRow) -> Iterator[ColumnElement[
             .where(RecordingRow.record_id == row.id)
             .scalar_subquery()
         )
-        yield func.coalesce(received_at, row.recorded_at) >= since
+        at = row.measured_at if row is DevicePeaksRow else row.recorded_at
+        yield func.coalesce(received_at, at) >= since
 
 
 def _has_id(ids: Iterable[str], row: FactRow) -> ColumnElement[bool]:

@@ -101,6 +101,8 @@ def _make(location: Location, path: Path) -> None:
     part = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.new")
     engine = engine_of(replace(location, path=part))
     try:
+        if location.is_private:  # as are the log and the index that SQLite puts beside
+            part.touch(mode=0o600)
         with writer(engine).begin() as connection:
             _create(connection)
         # closed, and so without a journal, before others find it by its name

@@ -90,10 +90,13 @@ def back_up(path: Path, version: str) -> Path:
 def copy_database(path: Path, copy: Path) -> None:
     """Copy a consistent snapshot of a database, even while others use it.
 
+    The copy is for those who may read the database.
+
     Raises:
         sqlite3.Error, OSError: if it cannot be read or written; nothing is left behind.
     """
     try:
+        copy.touch(mode=path.stat().st_mode & 0o777)
         with (
             closing(sqlite3.connect(path)) as source,
             closing(sqlite3.connect(copy)) as target,

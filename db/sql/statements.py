@@ -25,9 +25,11 @@ from feinsum.db.sql.tables import (
     DevicePeaksRow,
     PlanRow,
     QuarantineRow,
+    RecordingRow,
     RecordRow,
     RetractionRow,
     TrialRow,
+    VerdictRow,
     WorkloadRow,
 )
 from feinsum.errors import InvalidRecordError
@@ -68,6 +70,7 @@ __all__ = [
     "sound_records",
     "sound_retractions",
     "sound_trials",
+    "trusted",
     "waiting",
 ]
 
@@ -97,8 +100,15 @@ def retracted(row: Kept) -> ColumnElement[bool]:
     return exists().where(RetractionRow.document_id == row.id)
 
 
+def trusted(row: Kept) -> ColumnElement[bool]:
+    """The owner of the database, a trusted key or an operator stands behind it."""
+    sent = exists().where(RecordingRow.record_id == row.id)
+    accepted = exists().where(VerdictRow.record_id == row.id, VerdictRow.is_accepted)
+    return ~sent | sent.where(RecordingRow.is_trusted) | accepted
+
+
 PEAKS = select(DevicePeaksRow.id, DevicePeaksRow.document).where(
-    ~retracted(DevicePeaksRow)
+    ~waiting(DevicePeaksRow), ~retracted(DevicePeaksRow)
 )
 
 ALL_PLANS = select(PlanRow.id, PlanRow.document)

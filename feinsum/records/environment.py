@@ -91,7 +91,7 @@ class Device:
         return f"{self.name} ({self.platform})"
 
 
-@lru_cache(256)
+@lru_cache(64)  # a document of 64 KiB may be little but a list of features
 def _id_of_device(device: Device) -> str:
     return content_id(device)
 

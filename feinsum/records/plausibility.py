@@ -62,6 +62,9 @@ NAME_LENGTH = 256
 TEXT_LENGTH = 1024
 """Maximum characters of a version, a value of a policy or a provenance."""
 
+LONGEST_KEPT = 4096
+"""Maximum characters of a text whose einsum is kept for the next fact of it."""
+
 MIN_SAMPLES = 3
 """Minimum samples of a kernel; a slow untransformed one may have one."""
 
@@ -390,9 +393,11 @@ def _of_error(verified: Verification | BlockCheck, most: float) -> Iterator[Find
         yield finding("error-above-tolerance", given)
 
 
-@lru_cache(256)
 def _read(text: str) -> BatchedEinsum:
-    return from_text(text)
+    return (_read_kept if len(text) <= LONGEST_KEPT else from_text)(text)
+
+
+_read_kept = lru_cache(256)(from_text)
 
 
 def _of_device(device: Device) -> Iterator[Finding]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from feinsum.drawing.graph.curves import edge, outline, padding, svg_path
 from feinsum.drawing.graph.layout import PITCH, Box, boxes, layout_of
 from feinsum.drawing.graph.picture import KINDS, Vertex, picture_of
+from feinsum.service.kept import keep
 from feinsum.service.pages.notation import read
 
 __all__ = ["MOST_VERTICES", "Drawing", "Node", "drawing_of"]
 
 MOST_VERTICES = 200
 """Larger graphs are not drawn: nobody could read them."""
+
+KEPT_BYTES = 16 * 2**20
 
 NAME, DATA = 7.3, 5.5
 """Widths of letters, in pixels; those of a font whose letters are all as wide."""
@@ -49,7 +51,7 @@ class Drawing:
     kinds: tuple[tuple[str, str], ...]
 
 
-@lru_cache(512)
+@keep(KEPT_BYTES)
 def drawing_of(text: str) -> Drawing | None:
     """The graph of a workload; None if that is no einsum, or too large."""
     einsum = read(text)

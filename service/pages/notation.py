@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum, IndexList, from_text, write_subscripts
+from feinsum.service.kept import keep
 
 __all__ = ["Array", "Notation", "notation_of", "read"]
 
 LONGEST = 20_000
 """Most characters of a text that is read; a longer one is shown as it is."""
+
+KEPT_BYTES = 16 * 2**20
 
 MOST_ROWS = 4
 """How many rows of a batch are written out."""
@@ -46,7 +48,7 @@ class Notation:
     n_rows: int = 0
 
 
-@lru_cache(4096)
+@keep(KEPT_BYTES)
 def notation_of(text: str) -> Notation:
     """The words for a workload, by its text.
 

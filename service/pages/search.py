@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from functools import lru_cache
 
-from feinsum.canonical import CanonicalForm, canonicalize
+from feinsum.canonical import CanonicalForm
+from feinsum.canonical.form import computed_form
 from feinsum.db.server import Having, ListedDevice, ListedWorkload, ServingStore
 from feinsum.errors import FeinsumError, InvalidEinsumError, InvalidRequestError
 from feinsum.ir import (
@@ -19,6 +19,7 @@ from feinsum.ir import (
     parse_subscripts,
     subscripts_of_words,
 )
+from feinsum.service.kept import keep
 from feinsum.service.pages.notations import Notations
 from feinsum.service.routes.canonicalization import Einsum, einsum_of, index_lists
 
@@ -44,6 +45,9 @@ _SCALAR = "·"
 """Scalar in titles of pages, but not in subscripts."""
 
 MOST_DEVICES = 20
+
+KEPT_BYTES = 32 * 2**20
+"""Of spellings with their keys: 1 kB each."""
 
 MOST_COMPARED = 40
 """How many new spellings one search compares, 1 ms each; the next one goes on."""
@@ -139,7 +143,7 @@ def _named(
 def _form(einsum: BatchedEinsum | None, limit_s: float) -> CanonicalForm | None:
     if einsum is None:
         return None
-    return canonicalize(generalize(einsum)[0], time_limit_s=limit_s)
+    return computed_form(generalize(einsum)[0], limit_s)
 
 
 def _read(
@@ -202,13 +206,16 @@ def _alike(
     """Those notations that are spellings of one einsum; whether time ran out."""
     profile = _profile(" , ".join(map(" ".join, inputs)), " ".join(output))
     found: list[str] = []
-    before = _key_of.cache_info().misses
+    n_new = 0
     for notation in sorted(known):
-        is_enough = _key_of.cache_info().misses - before >= MOST_COMPARED
-        if is_enough or len(found) >= MOST_NOTATIONS or time.monotonic() > deadline:
+        is_enough = n_new >= MOST_COMPARED or len(found) >= MOST_NOTATIONS
+        if is_enough or time.monotonic() > deadline:
             return found, True
         terms, _, result = notation.partition("->")
-        if _profile(terms, result) == profile and _key_of(notation) == wanted:
+        if _profile(terms, result) != profile:
+            continue
+        n_new += notation not in _key_of.cache
+        if _key_of(notation) == wanted:
             found.append(notation)
     return found, False
 
@@ -218,7 +225,7 @@ def _profile(terms: str, output: str) -> tuple[list[int], int]:
     return sorted(len(term.split()) for term in terms.split(",")), len(output.split())
 
 
-@lru_cache(50_000)
+@keep(KEPT_BYTES)
 def _key_of(notation: str) -> str | None:
     """The key of the subscripts of a workload; None if they are none."""
     terms, _, output = notation.partition("->")
@@ -240,4 +247,4 @@ def _shape_key(inputs: tuple[IndexList, ...], output: IndexList, limit_s: float)
         raise InvalidEinsumError("too many operands", rules=("subscripts",))
     operands = tuple(array(f"A{k}", (2,) * len(term)) for k, term in enumerate(inputs))
     einsum = BatchedEinsum(output, inputs, (operands,))
-    return canonicalize(einsum, time_limit_s=limit_s).key
+    return computed_form(einsum, limit_s).key

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from feinsum.canonical import canonicalize as canonical_form
+from feinsum.canonical.form import computed_form
 from feinsum.errors import InvalidRequestError
 from feinsum.ir import (
     BatchedEinsum,
@@ -127,7 +127,7 @@ def canonicalize(given: Einsum, service: TheService, caller: Reading) -> Canonic
     check_work(text, caller, len(given.rows or ()), len(given.extents))
     general, literal = generalize(einsum_of(given))
     limit_s = limit_for(caller, service.settings)
-    form = canonical_form(general, time_limit_s=limit_s)
+    form = computed_form(general, limit_s)  # kept by nobody: texts may be long
     relabeling = form.relabeling
     return Canonical(
         key=form.key,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -150,7 +151,7 @@ def trust(record_id: FactId, service: TheService, _: Reading) -> TrustOf:
     response_model=Facts,
     responses=answers(status_200=PAGE),
 )
-def facts(
+async def facts(
     service: TheService,
     _: Reading,
     workload: Annotated[str | None, Query(max_length=200)] = None,
@@ -161,7 +162,8 @@ def facts(
     after = key_after(cursor)
     if workload is not None and not is_storable(workload):
         return _page((), limit)  # no fact can have it
-    return _page(service.store.page_of_facts(after, limit, workload, device), limit)
+    read = partial(service.store.page_of_facts, after, limit, workload, device)
+    return await service.listed(lambda: _page(read(), limit))
 
 
 @router.post(
@@ -231,11 +233,11 @@ def confirm(record_id: FactId, service: TheService, _: Admin) -> Kept:
     response_model=Facts,
     responses=answers(status_200=PAGE),
 )
-def quarantine(
+async def quarantine(
     service: TheService, _: Admin, cursor: Cursor = None, limit: Limit = 100
 ) -> Response:
-    after = key_after(cursor)
-    return _page(service.store.page_of_quarantine(after, limit), limit)
+    read = partial(service.store.page_of_quarantine, key_after(cursor), limit)
+    return await service.listed(lambda: _page(read(), limit))
 
 
 def _page(found: tuple[ListedFact, ...], limit: int) -> Response:

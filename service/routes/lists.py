@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path, Request, Response
@@ -178,7 +179,7 @@ async def demand(
 
 @router.get(
     "/peaks/{device_id}",
-    summary="The latest measured limits of a device",
+    summary="The latest measured limits of a device; those of trusted keys first",
     response_model=DevicePeaks,
     responses=answers(404, status_200=document(PEAKS)),
 )
@@ -197,12 +198,16 @@ def peaks(device_id: DeviceId, service: TheService, _: Reading) -> Response:
     responses=answers(413, 415, status_200=None, status_201=None),
     openapi_extra=BODY,
 )
-async def add_peaks(request: Request, service: TheService, _: Recording) -> Response:
+async def add_peaks(
+    request: Request, service: TheService, caller: Recording
+) -> Response:
+    """They count at once if nobody trusted sent others, or the key is trusted."""
     body = await request.body()
     given = from_json(DevicePeaks, body)
     check_unique_names(body)
     check_plausible(given)
-    is_new = await run_in_threadpool(service.store.add_peaks, given)
+    receive = partial(service.store.receive_peaks, is_trusted=caller.is_trusted)
+    is_new = await run_in_threadpool(receive, given, caller.name)
     return Response(status_code=201 if is_new else 200)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -68,7 +69,7 @@ class Plans(BaseModel):
     response_model=Plans,
     responses=answers(status_200={"plans": [LISTED], "next": None}),
 )
-def plans(
+async def plans(
     service: TheService,
     _: Reading,
     workload: Annotated[str | None, Query(max_length=200)] = None,
@@ -77,7 +78,8 @@ def plans(
 ) -> Response:
     if workload is not None and not is_storable(workload):
         return _json('{"plans":[],"next":null}')  # no plan can be of it
-    return _page(service.store.page_of_plans(key_after(cursor), limit, workload), limit)
+    read = partial(service.store.page_of_plans, key_after(cursor), limit, workload)
+    return await service.listed(lambda: _page(read(), limit))
 
 
 @router.get(
@@ -128,11 +130,11 @@ async def add_plan(
     response_model=Plans,
     responses=answers(status_200={"plans": [LISTED], "next": None}),
 )
-def quarantined_plans(
+async def quarantined_plans(
     service: TheService, _: Admin, cursor: Cursor = None, limit: Limit = 100
 ) -> Response:
-    found = service.store.page_of_quarantined_plans(key_after(cursor), limit)
-    return _page(found, limit)
+    read = partial(service.store.page_of_quarantined_plans, key_after(cursor), limit)
+    return await service.listed(lambda: _page(read(), limit))
 
 
 def _page(found: tuple[ListedFact, ...], limit: int) -> Response:

@@ -14,7 +14,7 @@ from feinsum.db.sql.rows import instant
 from feinsum.errors import InvalidRecordError, InvalidRequestError
 from feinsum.records import Retraction, RetractionQuery, from_json
 from feinsum.records.retraction import LONGEST_REASON
-from feinsum.service.examples import FORM, PLAN, RECORD, RETRACTION, document
+from feinsum.service.examples import FORM, PEAKS, PLAN, RECORD, RETRACTION, document
 from feinsum.service.openapi import answers
 from feinsum.service.paging import Cursor, Limit, from_cursor, next_cursor
 from feinsum.service.routes.facts import FactId
@@ -45,13 +45,21 @@ SUSPECT_PLAN = {
     "recorded_at": PLAN.recorded_at,
 }
 
+SUSPECT_PEAKS = {
+    "id": PEAKS.id,
+    "device": PEAKS.device.id,
+    "bandwidth_bytes_per_s": PEAKS.bandwidth_bytes_per_s,
+    "recorded_at": PEAKS.measured_at,
+}
+
 DONE: dict[str, Any] = {
     "is_dry_run": False,
-    "n_facts": 2,
+    "n_facts": 3,
     "n_shared": 0,
     "unknown": [],
     "suspects": [SUSPECT],
     "plans": [SUSPECT_PLAN],
+    "peaks": [SUSPECT_PEAKS],
 }
 
 LISTED = {"id": RETRACTION.id, "document": document(RETRACTION)}
@@ -123,6 +131,15 @@ class SuspectPlanOf(BaseModel):
     recorded_at: datetime
 
 
+class SuspectPeaksOf(BaseModel):
+    """Measured limits that are, or would be, retracted."""
+
+    id: str
+    device: str
+    bandwidth_bytes_per_s: float
+    recorded_at: datetime
+
+
 class RetractedFacts(BaseModel):
     """Facts retracted, or to be; at most 1000 of each kind are listed.
 
@@ -137,6 +154,7 @@ class RetractedFacts(BaseModel):
     unknown: list[str]
     suspects: list[SuspectOf]
     plans: list[SuspectPlanOf] = []
+    peaks: list[SuspectPeaksOf] = []
 
 
 class RetractionOf(BaseModel):
@@ -242,6 +260,9 @@ def _retract(
     if not is_dry_run:
         service.lookup.expire()
     listed = replace(
-        found, suspects=found.suspects[:MOST_LISTED], plans=found.plans[:MOST_LISTED]
+        found,
+        suspects=found.suspects[:MOST_LISTED],
+        plans=found.plans[:MOST_LISTED],
+        peaks=found.peaks[:MOST_LISTED],
     )
     return RetractedFacts.model_validate(listed, from_attributes=True)

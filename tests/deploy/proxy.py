@@ -134,6 +134,7 @@ def rendered(proxy: Proxy, service_port: int, folder: Path) -> str:
         "/etc/ssl/facts.example/privkey.pem": f"{folder}/key.pem",
         "/var/cache/nginx/feinsum": f"{folder}/cache",
         "/var/log/nginx/feinsum.log": f"{proxy.log}",
+        "/var/log/nginx/feinsum-error.log": f"{proxy.log.with_name('errors.log')}",
     }.items():
         assert text.count(shipped) == 1, shipped
         text = text.replace(shipped, here)

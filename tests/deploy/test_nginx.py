@@ -42,7 +42,9 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def server(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(database, tmp_path_factory.mktemp("service")) as found:
+    with running(
+        database, tmp_path_factory.mktemp("service"), trusted_proxies="127.0.0.1"
+    ) as found:
         yield found
 
 
@@ -104,6 +106,18 @@ def test_an_address_cannot_be_claimed(proxy: Proxy, server: Server) -> None:
     proxy.ask("/v1/devices", claim)
     (line,) = logged(server.log, "claim-1")
     assert line["address"] == CLIENT
+
+
+def test_a_key_in_a_path_is_in_no_log(proxy: Proxy, server: Server) -> None:
+    """Neither in that of requests nor in that of errors, whatever becomes of it."""
+    secret = f"feinsum_0123abcd_{'x' * 43}"
+    paths = (f"/v1/best/{secret}", f"/{secret}?{secret}", f"/a/{secret}/b/{secret}")
+    for n, path in enumerate(paths):
+        proxy.ask(path, {"X-Request-ID": f"key-{n}"})
+        (line,) = logged(proxy.log, f"key-{n}")
+        assert line["path"] == "(a path with a key)"
+    for log in (proxy.log, proxy.log.with_name("errors.log"), server.log):
+        assert secret not in log.read_text()
 
 
 def test_an_answer_is_given_again_without_the_service(

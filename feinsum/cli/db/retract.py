@@ -12,7 +12,7 @@ from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table, to_digits
 
 if TYPE_CHECKING:
-    from feinsum.db.sql import Retracted, Suspect, SuspectPlan
+    from feinsum.db.sql import Retracted, Suspect, SuspectPeaks, SuspectPlan
 
 __all__ = ["EXAMPLES", "retract"]
 
@@ -104,10 +104,11 @@ def _document(found: Retracted) -> dict[str, Any]:
         **asdict(found),
         "suspects": [_listed(one) for one in found.suspects],
         "plans": [_listed(one) for one in found.plans],
+        "peaks": [_listed(one) for one in found.peaks],
     }
 
 
-def _listed(one: Suspect | SuspectPlan) -> dict[str, Any]:
+def _listed(one: Suspect | SuspectPlan | SuspectPeaks) -> dict[str, Any]:
     return {**asdict(one), "recorded_at": one.recorded_at.isoformat()}
 
 
@@ -141,7 +142,22 @@ def _print(found: Retracted) -> None:
                 for one in found.plans[:N_SHOWN]
             ],
         )
-    n_shown = sum(min(N_SHOWN, len(one)) for one in (found.suspects, found.plans))
+    if found.peaks:
+        print_table(
+            ("limits", "device"),
+            ("GB/s", "measured"),
+            [
+                (
+                    one.id[:ID_LENGTH],
+                    one.device[:ID_LENGTH],
+                    to_digits(one.bandwidth_bytes_per_s / 1e9, 3),
+                    f"{one.recorded_at:%Y-%m-%d}",
+                )
+                for one in found.peaks[:N_SHOWN]
+            ],
+        )
+    listed = found.suspects, found.plans, found.peaks
+    n_shown = sum(min(N_SHOWN, len(one)) for one in listed)
     n_more = found.n_facts - n_shown
     if n_more > 0:
         typer.echo(f"and {n_more} more; --json has all")

@@ -1,0 +1,135 @@
+"""Measured limits are facts: attributed, ranked by trust, and retractable."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from feinsum.db import opened_documents
+from feinsum.records import to_json
+from feinsum.service import new_key
+from tests.db.factories import make_device, make_peaks
+from tests.service.conftest import store_of
+
+JSON = {"Content-Type": "application/json"}
+PATH = f"/v1/peaks/{make_device().id}"
+
+
+@pytest.fixture
+def location(any_location):
+    return any_location
+
+
+@pytest.fixture
+def careful(serve):
+    return serve(confirmations=3, anonymous_record=False)
+
+
+def header(client, name, *, is_trusted=False, scope="record"):
+    secret, key = new_key(name, scope, is_trusted=is_trusted)
+    store_of(client).add_key(key)
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def sent(client, peaks, headers):
+    answer = client.post("/v1/peaks", content=to_json(peaks), headers=JSON | headers)
+    assert answer.status_code in (200, 201), answer.text
+    return peaks
+
+
+def latest(client):
+    answer = client.get(PATH)
+    return answer.json() if answer.status_code == 200 else None
+
+
+def document(peaks):
+    return json.loads(to_json(peaks))
+
+
+def poison(n=0):
+    ahead = datetime.now(UTC) + timedelta(minutes=9, seconds=-n)
+    slow = {"float32": 1e6, "float64": 1e6}
+    return replace(
+        make_peaks(measured_at=ahead.isoformat(timespec="seconds")),
+        bandwidth_bytes_per_s=1e6,
+        operations_per_s=slow,
+    )
+
+
+def test_limits_of_the_untrusted_replace_none_of_the_trusted(careful):
+    """However late they say they were measured, and however many they are."""
+    ann = header(careful, "ann", is_trusted=True)
+    eve = header(careful, "eve")
+    honest = sent(careful, make_peaks(), ann)
+    for n in range(5):
+        sent(careful, poison(n), eve)
+    assert latest(careful) == document(honest)
+    newer = sent(careful, make_peaks(measured_at="2026-02-01T00:00:00"), ann)
+    assert latest(careful) == document(newer)
+
+
+def test_limits_of_the_untrusted_count_where_there_are_no_others(careful):
+    """They do until somebody trusted sends some, the owner of the database too."""
+    first = sent(careful, make_peaks(), header(careful, "eve"))
+    assert latest(careful) == document(first)
+    older = make_peaks(measured_at="2024-01-01T00:00:00")
+    store_of(careful).add_peaks(older)
+    assert latest(careful) == document(older)
+
+
+def test_limits_that_a_trusted_sender_repeats_are_trusted(careful):
+    """Whoever sent them first."""
+    both = sent(careful, make_peaks(), header(careful, "eve"))
+    sent(careful, make_peaks(measured_at="2026-01-01T00:00:00"), header(careful, "eve"))
+    assert latest(careful) != document(both)
+    sent(careful, both, header(careful, "ann", is_trusted=True))
+    assert latest(careful) == document(both)
+
+
+def test_who_sent_limits_is_known(careful):
+    """As for facts: by the id, to who may read."""
+    odd = sent(careful, poison(), header(careful, "eve"))
+    trust = careful.get(f"/v1/facts/{odd.id}/trust").json()
+    assert [one["recorder"] for one in trust["recordings"]] == ["eve"]
+
+
+@pytest.mark.parametrize("by", ["recorder", "prefix", "id"])
+def test_limits_are_retracted_as_facts_are(careful, by):
+    """One command removes what one sender sent; it is listed before."""
+    ann = header(careful, "ann")
+    honest = sent(careful, make_peaks(), ann)
+    odd = sent(careful, poison(), header(careful, "eve"))
+    assert latest(careful) == document(odd)
+    how = {
+        "recorder": {"recorders": ["eve"]},
+        "prefix": {"ids": [odd.id[:12]]},
+        "id": {"ids": [odd.id]},
+    }[by]
+    admin = JSON | header(careful, "op", scope="admin")
+    asked = how | {"reason": "wrong", "is_dry_run": True}
+    dry = careful.post("/v1/facts:retract", json=asked, headers=admin).json()
+    assert [one["id"] for one in dry["peaks"]] == [odd.id]
+    assert (dry["n_facts"], dry["unknown"]) == (1, [])
+    assert latest(careful) == document(odd)
+    careful.post("/v1/facts:retract", json=asked | {"is_dry_run": False}, headers=admin)
+    assert latest(careful) == document(honest)
+    sent(careful, odd, ann)
+    assert latest(careful) == document(honest)
+
+
+def test_limits_can_be_accepted_and_rejected_by_sender(careful, location):
+    """What an operator accepts is trusted, and what is rejected is not shown."""
+    store = store_of(careful)
+    start = datetime(2020, 1, 1, tzinfo=UTC)
+    honest = sent(careful, make_peaks(), header(careful, "ann"))
+    sent(careful, poison(), header(careful, "eve"))
+    store.judge_recorder("ann", start, is_accepted=True, is_dry=False)
+    assert latest(careful) == document(honest)
+    store.judge_recorder("ann", start, is_accepted=False, is_dry=False)
+    store.judge_recorder("eve", start, is_accepted=False, is_dry=False)
+    assert latest(careful) is None
+    with opened_documents(location) as opened:
+        assert list(opened.documents("peaks")) == []
