@@ -1,5 +1,6 @@
 from .backend import tensordot as tensordot
 from .backend import transpose as transpose
+from .by_numpy import NumpyCall as NumpyCall
 from .call import call_einsum as call_einsum
 from .call import prepare_call as prepare_call
 from .contraction import ContractExpression as ContractExpression
@@ -7,7 +8,6 @@ from .contraction import contract as contract
 from .contraction import contract_expression as contract_expression
 from .contraction import contract_path as contract_path
 from .dispatch import einsum as einsum
-from .host.by_numpy import NumpyCall as NumpyCall
 from .host.prepared import PreparedCall as PreparedCall
 from .host.simple import read_call as read_call
 from .kernel import CallKernel as CallKernel

@@ -333,7 +333,8 @@ def _is_mixed(out: Any, operands: Sequence[Any]) -> bool:
 def _dtype_of(array: Any) -> np.dtype[Any]:
     """The dtype of entries; of a tree, or several of one tensor, that of its values."""
     tree: Any = array[0] if isinstance(array, (list, tuple)) else array
-    return np.dtype(getattr(tree, "values", tree).dtype)
+    dtype: np.dtype[Any] = np.dtype(getattr(tree, "values", tree).dtype)
+    return dtype
 
 
 def _common_dtype(
