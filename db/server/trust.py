@@ -29,7 +29,7 @@ from typing import Literal, TypeAlias, cast
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, select, text
 
 from feinsum.db.server.claims import CLAIMS, Claims, Fact, claims_of
-from feinsum.db.sql.retracting import KEPT, OWNER, FactRow, find_retractions
+from feinsum.db.sql.retracting import KEPT, OWNER, KeptRow, find_retractions
 from feinsum.db.sql.rows import rows_of
 from feinsum.db.sql.statements import (
     ALL_PLANS,
@@ -334,7 +334,7 @@ def keep_owner(
 
 def _kept(
     connection: Connection,
-    row: FactRow,
+    row: KeptRow,
     ids: Sequence[str],
     *,
     is_sent: bool | None = None,

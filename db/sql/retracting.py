@@ -38,6 +38,7 @@ __all__ = [
     "KEPT",
     "OWNER",
     "FactRow",
+    "KeptRow",
     "Retracted",
     "Suspect",
     "SuspectPeaks",
@@ -51,9 +52,11 @@ __all__ = [
 OWNER = ""
 """The recorder of a fact that is also in the database by the will of its owner."""
 
-FactRow: TypeAlias = type[RecordRow] | type[PlanRow] | type[DevicePeaksRow]
+FactRow: TypeAlias = type[RecordRow] | type[PlanRow]
 
-KEPT: tuple[FactRow, ...] = (RecordRow, PlanRow, DevicePeaksRow)
+KeptRow: TypeAlias = FactRow | type[DevicePeaksRow]
+
+KEPT: tuple[KeptRow, ...] = (RecordRow, PlanRow, DevicePeaksRow)
 """The tables of facts; limits of devices are facts, too."""
 
 AT_ONCE = 500
@@ -258,7 +261,7 @@ def _peaks(connection: Connection, query: RetractionQuery) -> tuple[SuspectPeaks
     return tuple(SuspectPeaks(*one) for one in found)
 
 
-def _rows(query: RetractionQuery) -> tuple[FactRow, ...]:
+def _rows(query: RetractionQuery) -> tuple[KeptRow, ...]:
     """Tables of facts that may fulfil a query.
 
     Plans have no transform, and limits of devices no workload either.
@@ -282,12 +285,11 @@ def _suspect(
     return Suspect(record_id, workload, text, transform, device, speedup, recorded_at)
 
 
-def _conditions(query: RetractionQuery, row: FactRow) -> Iterator[ColumnElement[bool]]:
+def _conditions(query: RetractionQuery, row: KeptRow) -> Iterator[ColumnElement[bool]]:
     if query.ids:
         yield _has_id(query.ids, row)
     if query.workload is not None:
-        assert row is not DevicePeaksRow
-        yield row.workload_key == query.workload
+        yield row.__table__.c["workload_key"] == query.workload
     if (transform := query.transform_parts) is not None:
         name, version = transform
         yield RecordRow.transform_name == name
@@ -303,17 +305,17 @@ def _conditions(query: RetractionQuery, row: FactRow) -> Iterator[ColumnElement[
             .where(RecordingRow.record_id == row.id)
             .scalar_subquery()
         )
-        at = row.measured_at if row is DevicePeaksRow else row.recorded_at
-        yield func.coalesce(received_at, at) >= since
+        at = "measured_at" if row is DevicePeaksRow else "recorded_at"
+        yield func.coalesce(received_at, row.__table__.c[at]) >= since
 
 
-def _has_id(ids: Iterable[str], row: FactRow) -> ColumnElement[bool]:
+def _has_id(ids: Iterable[str], row: KeptRow) -> ColumnElement[bool]:
     whole = [digits for digits in ids if len(digits) == DIGITS]
     begun = [row.id.like(f"{one}%") for one in ids if len(one) < DIGITS]
     return or_(row.id.in_(whole), *begun)
 
 
-def _sent_by(query: RetractionQuery, row: FactRow) -> ColumnElement[bool]:
+def _sent_by(query: RetractionQuery, row: KeptRow) -> ColumnElement[bool]:
     sent = [
         RecordingRow.record_id == row.id,
         RecordingRow.recorder.in_(query.recorders),
@@ -323,7 +325,7 @@ def _sent_by(query: RetractionQuery, row: FactRow) -> ColumnElement[bool]:
     return exists().where(*sent)
 
 
-def _sent_by_others(query: RetractionQuery, row: FactRow) -> ColumnElement[bool]:
+def _sent_by_others(query: RetractionQuery, row: KeptRow) -> ColumnElement[bool]:
     """Somebody else vouches for the fact, or these did before that time."""
     of_record = RecordingRow.record_id == row.id
     is_other: ColumnElement[bool] = RecordingRow.recorder.not_in(query.recorders)
@@ -332,7 +334,7 @@ def _sent_by_others(query: RetractionQuery, row: FactRow) -> ColumnElement[bool]
     return exists().where(of_record, is_other)
 
 
-def _n_shared(connection: Connection, query: RetractionQuery, row: FactRow) -> int:
+def _n_shared(connection: Connection, query: RetractionQuery, row: KeptRow) -> int:
     if not query.recorders:
         return 0
     shared = select(func.count()).select_from(row)

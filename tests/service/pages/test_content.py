@@ -255,8 +255,10 @@ def test_facts_in_quarantine_are_on_no_list(serve):
     client = serve(confirmations=1)
     fact = make_fact()
     assert send(client, to_json(fact)).json()["is_quarantined"]
-    for path in ("/", f"/workloads/{fact.workload}", f"/devices/{DEVICE.id}"):
+    for path in ("/", "/workloads", "/devices"):
         assert links(get(client, path), "/facts/") == []
+    for path in (f"/workloads/{fact.workload}", f"/devices/{DEVICE.id}"):
+        assert client.get(path).status_code == 404
     assert "in quarantine" in text_of(get(client, f"/facts/{fact.id}"))
 
 
