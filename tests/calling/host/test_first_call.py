@@ -143,7 +143,7 @@ BUILT_AT_ONCE = {
     "a view": ("ij->ji", ((9, 8),), "f8"),
     "nothing": ("ij,jk->ik", ((0, 9), (9, 9)), "f8"),
     "more indices than letters": (
-        ",".join(f"a{k} a{k + 1}" for k in range(60)) + "->a0 a60",
+        ",".join(f"{{a{k}}}{{a{k + 1}}}" for k in range(60)) + "->{a0}{a60}",
         60 * ((1 + 1, 1 + 1),),
         "f8",
     ),
