@@ -6,6 +6,7 @@ compiler takes minutes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -19,7 +20,7 @@ from feinsum.calling.reading.terms import Shape, Terms, read_terms
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.ir import IndexList
 from feinsum.paths import Path, find_path, path_outputs
-from feinsum.targets.host.results import check_room
+from feinsum.variables import INTERMEDIATE_VARIABLE
 
 __all__ = [
     "MOST_INDICES",
@@ -67,6 +68,8 @@ class NumpyCall:
         Raises:
             MeasurementError: if the result does not fit into memory.
         """
+        from feinsum.targets.host.results import check_room  # loads Loopy, for a second
+
         check_room(self.result_bytes, "a result")
         terms = self.terms
         if self.path is not None:
@@ -107,7 +110,8 @@ def numpy_call(
         for term in (*terms.inputs, terms.output)
     ]
     dtypes = [dtype for _, dtype in given]
-    is_large = may_predict and len(terms.extents) > MOST_INDICES
+    has_limit = bool(os.environ.get(INTERMEDIATE_VARIABLE))
+    is_large = may_predict and len(terms.extents) > MOST_INDICES and not has_limit
     if fits_kernels(dtypes, shapes) and not is_large:
         return None
     is_view = len(given) == 1 and set(terms.inputs[0]) == {*terms.output}

@@ -321,9 +321,10 @@ def _cast(
 
 def _is_mixed(out: Any, operands: Sequence[Any]) -> bool:
     """Whether arrays on the host, with ``out``, may have several dtypes."""
-    target = [out] if isinstance(out, np.ndarray) else []
-    dtype = next((getattr(x, "dtype", None) for x in (*target, *operands)), None)
-    if all(type(x) is np.ndarray and x.dtype == dtype for x in operands):
+    dtypes = {x.dtype if type(x) is np.ndarray else None for x in operands}
+    if isinstance(out, np.ndarray):
+        dtypes.add(out.dtype)
+    if len(dtypes) == 1 and None not in dtypes:
         return False
     from feinsum.targets.arrays import is_cuda_array, is_device_array
 
@@ -332,8 +333,9 @@ def _is_mixed(out: Any, operands: Sequence[Any]) -> bool:
 
 def _dtype_of(array: Any) -> np.dtype[Any]:
     """The dtype of entries; of a tree, or several of one tensor, that of its values."""
-    tree: Any = array[0] if isinstance(array, (list, tuple)) else array
-    dtype: np.dtype[Any] = np.dtype(getattr(tree, "values", tree).dtype)
+    tree = array[0] if isinstance(array, (list, tuple)) else array
+    values: Any = getattr(tree, "values", tree)
+    dtype: np.dtype[Any] = values.dtype
     return dtype
 
 

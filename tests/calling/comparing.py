@@ -19,6 +19,5 @@ def assert_as_numpy(subscripts: str, *operands: Any, **options: Any) -> None:
     expected = np.asarray(np.einsum(subscripts, *operands))
     result = call_einsum(subscripts, *operands, **{"database": NO_FACTS, **options})
     assert isinstance(result, np.ndarray)
-    dtype = expected.dtype.newbyteorder("=")
-    assert (result.shape, result.dtype) == (expected.shape, dtype)
+    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
     assert np.array_equal(result, expected)

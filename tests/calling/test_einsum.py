@@ -71,7 +71,7 @@ def test_out_is_written_as_casting_allows(dtype):
         ({"dtype": "f4"}, "casting"),
         ({"out": np.empty((3, 5), "f4")}, "casting"),
         ({"out": np.empty((5, 3)), "casting": "unsafe"}, "shape"),
-        ({"dtype": "longdouble"}, "dtype"),
+        ({"dtype": "no dtype"}, "dtype"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(options, word):
@@ -100,7 +100,7 @@ def test_symbolic_operands_give_a_symbolic_einsum():
         feinsum.einsum("ij,j->i", M, x, dtype="f8")
 
 
-def test_more_than_52_indices_are_words():
+def test_more_than_52_indices_have_longer_names():
     """Lists have as many indices as they like."""
     terms = [[k, k + 1] for k in range(59)]
     arrays = [np.ones((2, 2))] * 59
@@ -108,7 +108,7 @@ def test_more_than_52_indices_are_words():
     text, operands = feinsum.calling.reading.interleaved.as_subscripts(
         [*inputs, [0, 59]]
     )
-    assert text.endswith("-> i00 i59".replace("-> ", "->"))
+    assert text.endswith(" -> {i00}{i59}")
     assert len(operands) == 59
 
 
@@ -154,7 +154,7 @@ def test_a_path_is_followed(monkeypatch):
 
     monkeypatch.setattr(call, "call_einsum", seen)
     feinsum.contract("ij,jk,kl", A, B, C, optimize=[(1, 2), (0, 1)], database=FACTS)
-    assert lines == ["j k, k l -> j l", "i j, j l -> i l"]
+    assert lines == ["jk,kl->jl", "ij,jl->il"]
 
 
 @pytest.mark.parametrize("constants", [(), (0,), (1, 2), (0, 2), (0, 1, 2)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -100,9 +101,9 @@ def pytest_collection_modifyitems(
     reasons = tomllib.loads(DIFFERENCES.read_text("utf-8"))[peer]
     names = [item.nodeid.partition("::")[2] for item in items]
     for item, name in zip(items, names, strict=True):
-        reason = reasons.get(name, reasons.get(name.partition("[")[0]))
-        if reason is not None:
+        for pattern in (one for one in reasons if fnmatchcase(name, one)):
+            reason = reasons[pattern]
             item.add_marker(pytest.mark.xfail(strict=True, reason=reason))
-    every = {*names, *(name.partition("[")[0] for name in names)}
-    if unknown := sorted(set(reasons) - every):
-        raise pytest.UsageError(f"{DIFFERENCES.name}: there are no tests {unknown}")
+    unknown = [one for one in reasons if not any(fnmatchcase(n, one) for n in names)]
+    if unknown:
+        raise pytest.UsageError(f"{DIFFERENCES.name}: no test is {unknown}")
