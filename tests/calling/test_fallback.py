@@ -28,7 +28,7 @@ NO_FACTS = InMemoryStore()
 
 FAILURES = [
     OSError(24, "Too many open files"),
-    PermissionError(13, "Permission denied", "/home/nobody/.cache"),
+    PermissionError(13, "Permission denied", "/nonexistent/.cache"),
     OSError(28, "No space left on device"),
     sqlite3.OperationalError("database or disk is full"),
     StoreUnavailableError("the database is locked"),
