@@ -26,6 +26,7 @@ from feinsum.ir import (
 )
 from feinsum.raising.functions import without_tags
 from feinsum.raising.hazards import may_join
+from feinsum.raising.independent_loops import with_independent_sets
 from feinsum.raising.joint import joint_inames
 from feinsum.raising.loop_order import with_order_of
 from feinsum.raising.nest import (
@@ -79,6 +80,7 @@ def raise_kernel(
     """
     name = _kernel_name(t_unit, kernel_name)
     given = t_unit[name]
+    t_unit = t_unit.with_kernel(with_independent_sets(given))
     t_unit = fold_constant_bounds(t_unit, name)
     t_unit = specialize(t_unit, arguments or {}, name, long_extent)
     t_unit = t_unit.with_kernel(with_loops_from_zero(t_unit[name]))
