@@ -9,13 +9,15 @@ _PLURALS = {"axis": "axes", "entry": "entries", "index": "indices",
             "process": "processes"}  # fmt: skip
 
 
-def counted(number: int, noun: str) -> str:
-    """How many of what.
+def counted(number: int, noun: str, style: str = "") -> str:
+    """How many of what; in a style of numbers such as ``","``.
 
     >>> counted(1, "row"), counted(2_000, "row"), counted(0, "axis")
     ('1 row', '2000 rows', '0 axes')
+    >>> counted(2_000, "row", ",")
+    '2,000 rows'
     """
-    return f"{number} {noun if number == 1 else _PLURALS.get(noun, f'{noun}s')}"
+    return f"{number:{style}} {noun if number == 1 else _PLURALS.get(noun, f'{noun}s')}"
 
 
 def with_article(noun: str) -> str:

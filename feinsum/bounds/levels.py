@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from feinsum.bounds.finite import Memory
 from feinsum.errors import BoundError
 from feinsum.records import Device, DevicePeaks
+from feinsum.words import counted
 
 __all__ = ["MemoryLevel", "levels_of", "memory_ahead"]
 
@@ -46,7 +47,7 @@ class MemoryLevel:
     def __post_init__(self) -> None:
         if self.n_bytes is not None and self.n_bytes < 0:
             raise BoundError(
-                f"{self.name} has {self.n_bytes} bytes; expected 0 or more"
+                f"{self.name} has {counted(self.n_bytes, 'byte')}; expected 0 or more"
             )
         if self.n_copies < 1:
             raise BoundError(

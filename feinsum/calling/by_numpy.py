@@ -21,6 +21,7 @@ from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.ir import IndexList
 from feinsum.paths import Path, find_path, path_outputs
 from feinsum.variables import INTERMEDIATE_VARIABLE
+from feinsum.words import counted
 
 __all__ = [
     "MOST_INDICES",
@@ -100,8 +101,8 @@ def numpy_call(
         may_predict: whether the kernel would be predicted, and not only looked up.
 
     Raises:
-        InvalidEinsumError: if subscripts and shapes do not match, or there are more
-            indices than numpy has letters.
+        InvalidEinsumError: if subscripts and shapes do not match, or more indices are
+            longer than 1 than numpy has letters.
         InvalidTypeError: if numpy cannot multiply entries of the dtypes, either.
     """
     terms = read_terms(subscripts, [shape for shape, _ in given])
@@ -121,12 +122,8 @@ def numpy_call(
     path = None
     if len(given) > 2 and not is_ordered:
         path = find_path(terms.inputs, terms.output, dict(terms.extents))
-    elif len(terms.extents) > MOST_INDICES:
-        raise InvalidEinsumError(
-            f"there are {len(terms.extents)} indices for {len(given)} operands; numpy, "
-            f"which computes such calls, has {MOST_INDICES}: compute it in steps",
-            rules=("subscripts",),
-        )
+    else:
+        _check_indices(terms)
     common = dtypes[0] if is_view else np.result_type(*dtypes)
     result_bytes = 0 if is_view else prod(shapes[-1]) * common.itemsize
     return NumpyCall(terms, common, path, result_bytes)
@@ -136,7 +133,8 @@ def evaluate_by_numpy(reading: Reading, arrays: Arrays, path: Path | None) -> An
     """The result of a call that a kernel could compute, too.
 
     Args:
-        path: None only for a view, or for at most :data:`MOST_INDICES` indices.
+        path: None only for a view, or for at most :data:`MOST_INDICES` indices that are
+            longer than 1.
     """
     given = {
         feed.name: np.asarray(arrays[feed.position], reading.dtype).reshape(feed.shape)
@@ -174,8 +172,16 @@ def einsum_by_numpy(
     As in ``numpy.einsum`` without a path, there is no warning of overflow.
     """
     indices = {index for term in inputs for index in term}
-    if len(indices) > MOST_INDICES and path is not None and len(path) > 1:
-        return _in_steps(inputs, output, arrays, path)
+    if len(indices) > MOST_INDICES:
+        if path is not None and len(path) > 1:
+            return _in_steps(inputs, output, arrays, path)
+        return _without_ones(inputs, output, arrays, path)
+    return _einsum(inputs, output, arrays, path)
+
+
+def _einsum(
+    inputs: Sequence[IndexList], output: IndexList, arrays: Arrays, path: Path | None
+) -> Any:
     number: dict[str, int] = {}
     parts: list[Any] = []
     for array, term in zip(arrays, inputs, strict=True):
@@ -200,6 +206,31 @@ def _in_steps(
         every = (tuple(range(len(step))),)
         left.append((result, einsum_by_numpy(terms, result, values, every)))
     return left[0][1]
+
+
+def _without_ones(
+    inputs: Sequence[IndexList], output: IndexList, arrays: Arrays, path: Path | None
+) -> Any:
+    """The einsum of arrays without their axes of extent 1, which numpy has to name."""
+    terms, kept = [], []
+    for term, array in zip(inputs, arrays, strict=True):
+        terms.append(tuple(i for i, n in zip(term, array.shape, strict=True) if n != 1))
+        kept.append(array.reshape([n for n in array.shape if n != 1]))
+    long = {index for term in terms for index in term}
+    result = _einsum(terms, tuple(i for i in output if i in long), kept, path)
+    extents = iter(result.shape)
+    return result.reshape([next(extents) if i in long else 1 for i in output])
+
+
+def _check_indices(terms: Terms) -> None:
+    n_long = sum(n != 1 for n in terms.extents.values())
+    if n_long > MOST_INDICES:
+        raise InvalidEinsumError(
+            f"there are {n_long} indices that are longer than 1, for "
+            f"{counted(len(terms.inputs), 'operand')}; numpy, which computes such "
+            f"calls, has {MOST_INDICES}: compute it in steps",
+            rules=("subscripts",),
+        )
 
 
 def _as_array(value: Any, arrays: Arrays) -> Any:

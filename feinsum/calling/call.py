@@ -249,8 +249,8 @@ def _called_sparse(
         result.dtype,
     ):
         raise InvalidEinsumError(
-            f"out has shape {out.shape} and dtype {out.dtype}, the result is a "
-            f"{type(result).__name__} of shape {result.shape}",
+            f"out has shape {out.shape} and dtype {out.dtype}, the result is "
+            f"{type_in_words(result)} of shape {result.shape}",
             rules=("shape",),
         )
     if not np.may_share_memory(out, result):

@@ -244,7 +244,7 @@ def _check_out(out: Any) -> None:
     if out is None or isinstance(out, np.ndarray) or hasattr(out, "__dlpack_device__"):
         return
     raise InvalidTypeError(
-        f"out is a {type(out).__name__}; expected an array, of numpy or where the "
+        f"out is {type_in_words(out)}; expected an array, of numpy or where the "
         "operands are",
         rules=("shape",),
     )

@@ -29,7 +29,15 @@ from feinsum.errors import (
 )
 from feinsum.memory import remembered
 
-__all__ = ["FallbackCall", "answer_by_numpy", "build_completely", "start_build"]
+__all__ = [
+    "FallbackCall",
+    "answer_by_numpy",
+    "build_completely",
+    "evaluate_instead",
+    "is_for_caller",
+    "level_of_caller",
+    "start_build",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -70,15 +78,32 @@ def answer_by_numpy(
     Raises:
         Exception: of numpy, or the given one if it is about the call itself.
     """
-    if error is not None and is_for_caller(error):
-        raise error
-    result = evaluate_by_numpy(reading, arrays, find_numpy_path(reading))
-    if error is not None:
-        report_fallback(error)
+
+    def evaluate() -> Any:
+        return evaluate_by_numpy(reading, arrays, find_numpy_path(reading))
+
+    result = evaluate_instead(evaluate, error)
     if out is None:
         return result
     out[...] = result
     return out
+
+
+def evaluate_instead(evaluate: Callable[[], T], error: Exception | None) -> T:
+    """The result of what replaces a kernel that failed, with the warning.
+
+    Args:
+        error: why; None if nobody needs to be told.
+
+    Raises:
+        Exception: of the evaluation, or the given one if it is about the call itself.
+    """
+    if error is not None and is_for_caller(error):
+        raise error
+    result = evaluate()
+    if error is not None:
+        report_fallback(error)
+    return result
 
 
 def start_build(
@@ -129,7 +154,7 @@ def report_fallback(error: Exception) -> None:
         f"numpy answers calls of einsum here, because no kernel can be built or run: "
         f"{cause}; 'feinsum doctor' says what to do",
         FeinsumWarning,
-        stacklevel=_level_of_caller(),
+        stacklevel=level_of_caller(),
     )
 
 
@@ -137,7 +162,7 @@ def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _level_of_caller() -> int:
+def level_of_caller() -> int:
     """The level of the first frame outside of this package."""
     frame, level = inspect.currentframe(), 0
     while frame and _is_ours(frame.f_globals.get("__name__", "")):

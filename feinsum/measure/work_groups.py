@@ -50,7 +50,7 @@ from feinsum.transforms.primitives.multiply_fragments import (
     FragmentProduct,
 )
 from feinsum.transforms.primitives.store_pair import PairStore
-from feinsum.words import type_in_words
+from feinsum.words import counted, type_in_words
 
 __all__ = ["Execution", "Race", "execute_groups", "scheduled"]
 
@@ -406,7 +406,7 @@ class _Group:
     def _check_places(self, name: str, places: Array, size: int) -> None:
         if ((places < 0) | (places >= size)).any():
             raise MeasurementError(
-                f"{name!r} has {size} entries, a work-item moves others"
+                f"{name!r} has {counted(size, 'entry')}, a work-item moves others"
             )
 
     def _note_copies(self, tile: str, places: Array, who: Array) -> None:

@@ -58,7 +58,7 @@ class Network:
         if self.n_rows < 1:
             _refuse(f"{counted(self.n_rows, 'row')}; expected one or more")
         if not 2 <= n <= MAX_OPERANDS:
-            _refuse(f"{n} operands are given; expected 2 to {MAX_OPERANDS}")
+            _refuse(f"{counted(n, 'operand')} given; expected 2 to {MAX_OPERANDS}")
         for term in (*self.inputs, self.output):
             if len(set(term)) < len(term):
                 _refuse(

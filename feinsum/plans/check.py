@@ -13,6 +13,7 @@ from feinsum.plans.leaves import leaves_of
 from feinsum.plans.machine import MOST_PROCESSES
 from feinsum.plans.schedule import schedule_violations
 from feinsum.plans.statements import statement_violations
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.plans.plan import Plan
@@ -37,7 +38,8 @@ def plan_violations(plan: Plan) -> Iterator[Violation]:
     if not 1 <= plan.processes <= MOST_PROCESSES:
         yield Violation(
             "processes",
-            f"{plan.processes} processes; expected from 1 to {MOST_PROCESSES}",
+            f"{counted(plan.processes, 'process')}; expected from 1 to "
+            f"{MOST_PROCESSES}",
         )
         return
     if plan.statements is not None:
@@ -69,7 +71,9 @@ def plan_violations(plan: Plan) -> Iterator[Violation]:
 def _schedules(plan: Plan, groups: Sequence[Group]) -> Iterator[Violation]:
     if len(plan.schedules) != len(groups):
         yield Violation(
-            "groups", f"{len(plan.schedules)} schedules of {len(groups)} groups"
+            "groups",
+            f"{counted(len(plan.schedules), 'schedule')} of "
+            f"{counted(len(groups), 'group')}",
         )
         return
     for group, schedule in zip(groups, plan.schedules, strict=True):

@@ -23,6 +23,7 @@ from feinsum.plans.placing import needed_by
 from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule, Loop
 from feinsum.plans.statements import Statements
+from feinsum.words import counted
 
 __all__ = ["Commands", "commands"]
 
@@ -77,7 +78,9 @@ class Commands:
                 f"divide {index}: a collapsed loop cannot be divided into boxes"
             )
         if parts < 1:
-            raise _wrong(f"divide {index} in {parts} parts; expected 1 or more")
+            raise _wrong(
+                f"divide {index} in {counted(parts, 'part')}; expected 1 or more"
+            )
         if loop.parts[0] is not None:
             raise _wrong(
                 f"divide {index}: this loop counts parts; divide the loop below it"

@@ -21,6 +21,7 @@ from feinsum.plans.lowering import Input
 from feinsum.plans.machine import Machine
 from feinsum.plans.ranges import Ints
 from feinsum.records import Links
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.plans.plan import Plan
@@ -71,7 +72,8 @@ class Levels:
             )
         if self.links and len(self.links) != len(self.units) + 1:
             raise _wrong(
-                f"{len(self.links)} links of {len(self.units) + 1} levels; expected "
+                f"{counted(len(self.links), 'link')} of "
+                f"{counted(len(self.units) + 1, 'level')}; expected "
                 "one for each, the outermost first"
             )
 

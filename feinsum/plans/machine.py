@@ -17,6 +17,7 @@ from pydantic import Field
 from feinsum.errors import PlanError
 from feinsum.ir.violation import Violation
 from feinsum.records.document import STRICT
+from feinsum.words import counted
 
 __all__ = [
     "MOST_AXES",
@@ -160,7 +161,8 @@ def machine_violations(machine: Machine, n_processes: int) -> Iterator[Violation
         if size < 1:
             yield Violation(
                 "machine",
-                f"axis {axis_name(axis)} of a machine has {size} processes; expected 1 "
+                f"axis {axis_name(axis)} of a machine has "
+                f"{counted(size, 'process')}; expected 1 "
                 "or more",
             )
     if machine.levels and (
@@ -174,7 +176,8 @@ def machine_violations(machine: Machine, n_processes: int) -> Iterator[Violation
     if machine.n_processes > n_processes:
         yield Violation(
             "machine",
-            f"a machine {machine.text} needs {machine.n_processes} processes; the plan "
+            f"a machine {machine.text} needs "
+            f"{counted(machine.n_processes, 'process')}; the plan "
             f"has {n_processes}",
         )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from feinsum.plans import standalone
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.local import in_letters
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.plans.groups import Group
@@ -58,7 +59,7 @@ def program_of(plan: Plan) -> str:
 def _main(plan: Plan) -> Iterator[str]:
     yield "comm = MPI.COMM_WORLD"
     yield f"if comm.Get_size() != {plan.processes}:"
-    yield f'    sys.exit("this program is for {plan.processes} processes")'
+    yield f'    sys.exit("this program is for {counted(plan.processes, "process")}")'
     yield "folder = Path(sys.argv[1])"
     for name, start in plan.starts.items():
         yield f'{name} = load(folder / "{name}.npy", {_where(start)}, comm)'

@@ -14,6 +14,7 @@ from feinsum.plans.boxes import Boxes, Overlap
 from feinsum.plans.lowering import Input
 from feinsum.plans.plan import Plan
 from feinsum.plans.traffic import Traffic
+from feinsum.words import counted
 
 __all__ = ["Edge", "RunReport", "predicted_by_edge", "report_of"]
 
@@ -81,17 +82,23 @@ class RunReport:
 
 def _lines(report: RunReport) -> Iterator[str]:
     n = len(report.peak_bytes)
-    yield f"{n} processes ({report.engine}) in {report.wall_s:.3g} s"
+    yield f"{counted(n, 'process')} ({report.engine}) in {report.wall_s:.3g} s"
     for edge in report.edges:
         to = f"to {edge.reader}" if edge.reader else "partial results"
-        counted = "not counted" if edge.counted is None else f"{edge.counted:,} counted"
-        yield f"  {edge.tensor} {to}: {edge.predicted:,} elements predicted, {counted}"
+        received = (
+            "not counted" if edge.counted is None else f"{edge.counted:,} counted"
+        )
+        yield (
+            f"  {edge.tensor} {to}: {counted(edge.predicted, 'element', ',')} "
+            f"predicted, {received}"
+        )
     for result, seconds in report.leaf_s.items():
         yield f"  {result}: {seconds:.3g} s in the slowest process"
     if n:
-        yield f"at most {max(report.peak_bytes):,} bytes in a process"
+        yield f"at most {counted(max(report.peak_bytes), 'byte', ',')} in a process"
     if report.lost_workers:
-        yield f"{report.lost_workers} workers were lost and replaced"
+        verb = "was" if report.lost_workers == 1 else "were"
+        yield f"{counted(report.lost_workers, 'worker')} {verb} lost and replaced"
 
 
 def report_of(

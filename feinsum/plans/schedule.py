@@ -213,7 +213,8 @@ def _loop_violations(group: Group, schedule: GroupSchedule) -> Iterator[Violatio
     if not 1 <= loop.parts <= MOST_PARTS:
         yield Violation(
             "loop",
-            f"{name}: a sequential loop of {loop.parts} parts; expected 1 to "
+            f"{name}: a sequential loop of {counted(loop.parts, 'part')}; "
+            "expected 1 to "
             f"{MOST_PARTS}",
         )
     for k in loop.rotate:

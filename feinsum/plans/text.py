@@ -50,13 +50,14 @@ def _steps(plan: Plan, statements: Sequence[object]) -> Iterator[str]:
 def _counts(plan: Plan) -> Iterator[str]:
     counts = plan.counts
     yield (
-        f"moved {counts.moved:,} elements ({counts.received:,} fetched, "
+        f"moved {counted(counts.moved, 'element', ',')} ({counts.received:,} fetched, "
         f"{counts.reduced:,} reduced), {counts.most_received:,} by one process at most"
     )
     if plan.units:
         yield passing_text(plan, plan.units)
     yield (
-        f"{counts.messages:,} messages; at most {plan.peak_bytes:,} bytes in a process"
+        f"{counted(counts.messages, 'message', ',')}; at most "
+        f"{counted(plan.peak_bytes, 'byte', ',')} in a process"
     )
     if n_idle := plan.processes - counts.busy:
         yield (
@@ -75,7 +76,7 @@ def passing_text(plan: Plan, units: Sequence[int]) -> str:
     """Elements that pass between processes, by level; see :func:`moved_by_level`."""
     *between, within = moved_by_level(plan, units)
     pairs = zip(units, between, strict=True)
-    words = [f"{n:,} between groups of {unit} ranks" for unit, n in pairs]
+    words = [f"{n:,} between groups of {counted(unit, 'rank')}" for unit, n in pairs]
     return f"by level: {', '.join(words)}, {within:,} within"
 
 
@@ -97,7 +98,7 @@ def _loop(schedule: GroupSchedule) -> str:
     if loop is None:
         return ""
     turned = "".join(axis_name(k) for k in loop.rotate)
-    return f"; {loop.index} in {loop.parts} steps" + (
+    return f"; {loop.index} in {counted(loop.parts, 'step')}" + (
         turned and f", turned by {turned}"
     )
 

@@ -146,7 +146,9 @@ def extents(program: Program) -> Iterator[str]:
             continue
         shape = numpy_shape(one.body, [arrays[name] for name in one.operands])
         if len(shape) != len(one.output):
-            yield f"{one.result} has {len(shape)} axes, not {len(one.output)}"
+            yield (
+                f"{one.result} has {counted(len(shape), 'axis')}, not {len(one.output)}"
+            )
             return
         arrays[one.result] = shape
 

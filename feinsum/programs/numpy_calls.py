@@ -26,6 +26,7 @@ import numpy as np
 from feinsum.errors import ProgramError
 from feinsum.ir import Extent, SizeParam
 from feinsum.programs.body import operand_name
+from feinsum.words import counted
 
 __all__ = [
     "FUNCTIONS",
@@ -165,7 +166,7 @@ def _call_of(body: str, n_operands: int) -> _Call:
         _fail(
             body,
             f"expected a subscript of x0, or one of {', '.join(FUNCTIONS)} of "
-            f"{n_operands} operands, in order, and literals",
+            f"{counted(n_operands, 'operand')}, in order, and literals",
         )
     return call
 
@@ -218,7 +219,7 @@ def _known(extent: Extent) -> int:
 
 def _axis(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
-        raise ProgramError(f"no axis {axis} in an array with {rank} axes")
+        raise ProgramError(f"no axis {axis} in an array with {counted(rank, 'axis')}")
     return axis % rank
 
 
@@ -246,7 +247,7 @@ def _reshaped(shapes: Shapes, shape: Sequence[int]) -> Shape:
 def _transposed(shapes: Shapes, order: Sequence[int]) -> Shape:
     (old,) = shapes
     if sorted(order) != [*range(len(old))]:
-        raise ProgramError(f"{order} is no order of {len(old)} axes")
+        raise ProgramError(f"{order} is no order of {counted(len(old), 'axis')}")
     return tuple(old[k] for k in order)
 
 
@@ -408,7 +409,9 @@ def _kept_constant(dtype: str, shape: tuple[int, ...], data: str) -> Array:
         raise ProgramError(f"the data of a constant: {error}") from None
     entries = entries.astype(entries.dtype.newbyteorder("="), copy=False)
     if entries.size not in (1, prod(shape)):
-        raise ProgramError(f"{entries.size} entries for the shape {_text(shape)}")
+        raise ProgramError(
+            f"{counted(entries.size, 'entry')} for the shape {_text(shape)}"
+        )
     entries.flags.writeable = False
     if entries.size != prod(shape):
         return np.broadcast_to(entries[0], shape)

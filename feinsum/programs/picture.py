@@ -26,7 +26,9 @@ def draw_program(plan: ProgramPlan, path: str | Path) -> None:
     """
     nodes, arrows = flow_of(plan)
     n = counted(plan.plan.processes, "process")
-    title = f"{plan.plan.title} on {n}: {plan.counts.moved:,} elements moved"
+    title = (
+        f"{plan.plan.title} on {n}: {counted(plan.counts.moved, 'element', ',')} moved"
+    )
     draw_flow(title, nodes, arrows, path)
 
 

@@ -18,7 +18,7 @@ from feinsum.ir import Extent, IndexList, parse_subscripts, write_subscripts
 from feinsum.programs.body import operand_name
 from feinsum.programs.builder import ProgramBuilder, Tensor
 from feinsum.programs.numpy_calls import constant_body
-from feinsum.words import counted
+from feinsum.words import counted, type_in_words
 
 __all__ = [
     "Memory",
@@ -146,7 +146,7 @@ def as_view(value: Any, like: View) -> View:
         value, np.generic | bool | int | float | complex
     )
     if not is_known:
-        refuse(f"a {type(value).__name__} of its own (make it an operand)")
+        refuse(f"{type_in_words(value)} of its own (make it an operand)")
     return like.computed(constant(np.asarray(value), like.recording))
 
 
@@ -157,7 +157,10 @@ def constant(array: np.ndarray[Any, Any], recording: Recording) -> Tensor:
         refuse(f"an array of its own of {array.dtype}")
     body = constant_body(array)
     if len(body) > MOST_CONSTANT_BYTES:
-        refuse(f"an array of its own with {array.nbytes:,} bytes (make it an operand)")
+        refuse(
+            f"an array of its own with {counted(array.nbytes, 'byte', ',')} (make "
+            "it an operand)"
+        )
     return recording.builder.numpy(body)
 
 
@@ -212,7 +215,7 @@ def _number(value: Any, dtypes: Sequence[np.dtype[Any]]) -> str:
 
 def _python_number(value: Any) -> str:
     if not isinstance(value, bool | int | float | complex):
-        refuse(f"a {type(value).__name__} of its own (make it an operand)")
+        refuse(f"{type_in_words(value)} of its own (make it an operand)")
     if isinstance(value, bool):
         return repr(value)
     if isinstance(value, complex):

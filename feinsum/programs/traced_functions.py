@@ -27,6 +27,7 @@ from feinsum.programs.recording import (
     refuse,
     statement,
 )
+from feinsum.words import counted
 
 __all__ = ["FUNCTIONS", "METHODS", "REDUCING", "matmul", "subscripted"]
 
@@ -373,7 +374,7 @@ def _ordered(a: Any, axes: Sequence[int]) -> Any:
 def transpose(a: Any, axes: Any = None) -> Any:
     order = [*range(a.ndim)][::-1] if axes is None else _axes(axes, a.ndim)
     if len(order) != a.ndim:
-        refuse(f"the order {axes!r} of an array with {a.ndim} axes")
+        refuse(f"the order {axes!r} of an array with {counted(a.ndim, 'axis')}")
     return _ordered(a, order)
 
 
@@ -393,7 +394,7 @@ def reshaped(a: Any, *shape: Any, order: str = "C", copy: bool | None = None) ->
 
 def matrix_transpose(x: Any, /) -> Any:
     if x.ndim < 2:
-        refuse(f"a matrix transpose of an array with {x.ndim} axes")
+        refuse(f"a matrix transpose of an array with {counted(x.ndim, 'axis')}")
     return swapaxes(x, -1, -2)
 
 
@@ -574,7 +575,7 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **more: Any) -> Any:
 
 def _triangle(function: str, m: Any, k: int = 0) -> Any:
     if m.ndim < 2:
-        refuse(f"{function} of an array with {m.ndim} axes")
+        refuse(f"{function} of an array with {counted(m.ndim, 'axis')}")
     return called(function, [m], int(k))
 
 
@@ -605,7 +606,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
 def diag(v: Any, k: int = 0) -> Any:
     if v.ndim != 2:
-        refuse(f"numpy.diag of an array with {v.ndim} axes")
+        refuse(f"numpy.diag of an array with {counted(v.ndim, 'axis')}")
     return diagonal(v, k)
 
 
@@ -690,7 +691,7 @@ def _renewed(a: Any, parts: Sequence[Any]) -> Any:
     """New axes between all the old ones."""
     n_given = sum(_is_all(part) for part in parts)
     if n_given > a.ndim or sum(part is Ellipsis for part in parts) > 1:
-        refuse(f"{n_given} subscripts of an array with {a.ndim} axes")
+        refuse(f"{n_given} subscripts of an array with {counted(a.ndim, 'axis')}")
     left: list[int | None] = [*a.axes]
     axes: list[int | None] = []
     for part in parts:

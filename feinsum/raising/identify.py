@@ -12,6 +12,7 @@ from feinsum.errors import NotAnEinsumError
 from feinsum.ir import LONG_EXTENT, BatchedEinsum
 from feinsum.raising.kernel import raise_kernel
 from feinsum.raising.nest import LoopNest, RaisedKernel, RaisedNest
+from feinsum.words import counted
 
 __all__ = ["identify_as_einsum", "single_nest"]
 
@@ -76,7 +77,8 @@ def single_nest(raised: RaisedKernel) -> RaisedNest:
     if len(raised.raised) != 1:
         parts = [" ".join(nest.instructions) for nest in raised.raised]
         raise NotAnEinsumError(
-            f"kernel {raised.kernel_name!r} has {len(parts)} einsums ({parts}), "
+            f"kernel {raised.kernel_name!r} has {counted(len(parts), 'einsum')} "
+            f"({parts}), "
             "expected one; instructions= chooses among them",
             rule="several-nests",
             instructions=tuple(i for nest in raised.raised for i in nest.instructions),

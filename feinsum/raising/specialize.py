@@ -10,6 +10,7 @@ import numpy as np
 from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
+from feinsum.words import counted
 
 __all__ = ["shape_and_dtype", "sizes_of_arguments", "specialize"]
 
@@ -110,7 +111,8 @@ def _bind_shape(
         return
     if len(declared) != len(given):
         raise _refuse(
-            f"argument {name!r} has {len(given)} axes, the kernel declares {declared}"
+            f"argument {name!r} has {counted(len(given), 'axis')}, the kernel "
+            f"declares {declared}"
         )
     for extent, size in zip(declared, given, strict=True):
         if isinstance(extent, p.Variable):

@@ -14,6 +14,7 @@ from feinsum.records.document import STRICT, Document
 from feinsum.records.fleet import Fleet
 from feinsum.records.record import utc_now
 from feinsum.reprs import brief
+from feinsum.words import counted
 
 __all__ = ["BlockCheck", "PlanRecord"]
 
@@ -81,7 +82,7 @@ class PlanRecord(Document):
 
     def __str__(self) -> str:
         seconds = "" if self.median_s is None else f", {self.median_s * 1e3:.4g} ms"
-        moved = f"{self.counted:,} elements moved{seconds}"
+        moved = f"{counted(self.counted, 'element', ',')} moved{seconds}"
         return f"plan {self.plan_id[:12]} on {self.fleet}: {moved}"
 
     def __repr__(self) -> str:

@@ -19,6 +19,8 @@ import numpy as np
 from loopy.target import TargetBase
 from pytools.tag import Tag
 
+from feinsum.words import with_article
+
 __all__ = ["NoTextError", "text_of"]
 
 _LIBRARIES = {"loopy", "numpy", "pymbolic", "pytools"}
@@ -54,7 +56,9 @@ def _content(value: object) -> str:
         return _named({f.name: getattr(value, f.name) for f in fields(value)})
     if is_library:
         return _named(_attributes(value))
-    raise NoTextError(f"a {type(value).__qualname__} cannot be written as text")
+    raise NoTextError(
+        f"{with_article(type(value).__qualname__)} cannot be written as text"
+    )
 
 
 def _kind(value: object) -> str:
@@ -75,7 +79,9 @@ def _attributes(value: object) -> dict[str, object]:
     """Attributes of a library's object, in its dictionary and in its slots."""
     slots = {n for kind in type(value).__mro__ for n in getattr(kind, "__slots__", ())}
     if not slots and not hasattr(value, "__dict__"):
-        raise NoTextError(f"a {type(value).__qualname__} cannot be written as text")
+        raise NoTextError(
+            f"{with_article(type(value).__qualname__)} cannot be written as text"
+        )
     in_slots = {n: getattr(value, n) for n in slots if hasattr(value, n)}
     return {**in_slots, **getattr(value, "__dict__", {})}
 
@@ -115,7 +121,9 @@ def _domain(value: Any) -> str:
 def _target(value: Any) -> str:
     """All but the C compiler that Loopy has found: nothing is compiled with it here."""
     if value.__module__.partition(".")[0] not in {"loopy", "feinsum"}:
-        raise NoTextError(f"a {type(value).__qualname__} cannot be written as text")
+        raise NoTextError(
+            f"{with_article(type(value).__qualname__)} cannot be written as text"
+        )
     return _named({k: v for k, v in _attributes(value).items() if k != "compiler"})
 
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 import loopy as lp
 
 from feinsum.canonical import canonicalize
+from feinsum.causes import is_known_cause
 from feinsum.codegen import generate_loopy
 from feinsum.db import Database, opened_store
 from feinsum.errors import (
@@ -25,7 +26,6 @@ from feinsum.errors import (
     FeinsumWarning,
     NotAnEinsumError,
     RecordNotFoundError,
-    StoreUnavailableError,
 )
 from feinsum.ir import BatchedEinsum, generalize
 from feinsum.memory import remembered
@@ -71,7 +71,8 @@ def retrieve(
 
     Never breaks a build: if there is nothing to apply, the kernel is returned unchanged
     and, by default, a :class:`feinsum.FeinsumWarning` says why; that nothing is faster
-    here than the loops of an einsum, it says once per process. Instructions that are
+    here than the loops of an einsum, and what fails on this machine for every kernel,
+    it says once per process. Instructions that are
     not einsums, and einsums without a known recipe, are unchanged; barriers separate
     them from the others.
 
@@ -160,8 +161,9 @@ def _or_unchanged(
         reason = _logged_reason(error)
         is_common = isinstance(error, RecordNotFoundError)
         is_reported = is_common and _is_reported_elsewhere(comm)
-        is_lasting = isinstance(error, StoreUnavailableError)
-        if on_miss == "warn" and not is_reported and _is_news(reason, is_lasting):
+        if on_miss != "warn" or is_reported or is_known_cause(error, "retrieve"):
+            return t_unit
+        if _is_news(reason):
             _warn(f"kernel returned unchanged: {reason}")
         return t_unit
     if unchanged and on_miss == "warn" and not _is_reported_elsewhere(comm):
@@ -175,9 +177,9 @@ class _Reported(set[str]):
     """What this process has reported, and would report with every kernel or call."""
 
 
-def _is_news(reason: str, is_lasting: bool = False) -> bool:
-    """Whether to report it: lasting failures, and tiny einsums, are reported once."""
-    if not (is_lasting or reason.startswith(NOTHING_FASTER)):
+def _is_news(reason: str) -> bool:
+    """Whether to report it: tiny einsums are reported once."""
+    if not reason.startswith(NOTHING_FASTER):
         return True
     reported = remembered(_Reported)
     is_new = reason not in reported

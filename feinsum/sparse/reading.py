@@ -207,7 +207,7 @@ def _entries(
         at = int(odd[0]) if len(odd) else 0
         reject(
             "line",
-            f"line {lines[at]} has {counts[at]} words; expected "
+            f"line {lines[at]} has {counted(int(counts[at]), 'word')}; expected "
             f"{max(order, 1) + 1}: indices and a value, with spaces between",
         )
     numbers = _numbers(text)

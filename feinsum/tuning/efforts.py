@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from constantdict import constantdict
 
+from feinsum.causes import is_known_cause
 from feinsum.db import Database, opened_store
 from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum
@@ -101,12 +102,15 @@ def measure_if_possible(
 ) -> None:
     """Like :func:`ensure_measured`, but failures are only logged.
 
-    Nothing breaks without a measurement: the recipe is then predicted.
+    One of this machine is a warning once. Nothing breaks without a measurement: the
+    recipe is then predicted.
     """
     try:
         ensure_measured(einsum, sizes, effort, device=device, database=database)
     except FeinsumError as error:
-        logger.warning("nothing is measured for %s: %s", einsum.subscripts, error)
+        is_known = is_known_cause(error, "measure")
+        level = logging.INFO if is_known else logging.WARNING
+        logger.log(level, "nothing is measured for %s: %s", einsum.subscripts, error)
 
 
 def _is_known(

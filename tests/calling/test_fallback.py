@@ -16,11 +16,13 @@ from feinsum.errors import (
     BuildError,
     DeviceUnavailableError,
     FeinsumWarning,
+    InvalidEinsumError,
     MeasurementError,
     StoreUnavailableError,
 )
 from feinsum.memory import fresh_memory
 from feinsum.records import InMemoryStore
+from feinsum.sparse import COO, CSF, random_uniform, to_csf, to_csr, to_dense
 
 RNG = np.random.default_rng(0)
 A, B = RNG.random((4, 5)), RNG.random((5, 3))
@@ -192,3 +194,78 @@ def test_kernels_need_no_compiler(monkeypatch):
     with pytest.warns(FeinsumWarning, match="FEINSUM_CC") as warned:
         assert feinsum.retrieve(t_unit, database=NO_FACTS) is t_unit
     assert len(warned) == 1
+
+
+def test_kernels_without_a_compiler_are_reported_once(monkeypatch):
+    """Whatever the kernel is, as the cause is the machine's."""
+    monkeypatch.delenv("FEINSUM_CC", raising=False)
+    monkeypatch.setenv("CC", "icc")
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for n in (4, 5, 4):
+            A, x = feinsum.array("A", ("n", n)), feinsum.array("x", n)
+            t_unit = feinsum.generate_loopy(feinsum.einsum("ij,j->i", A, x))
+            assert feinsum.retrieve(t_unit, database=NO_FACTS) is t_unit
+    assert len(warned) == 1
+
+
+TREE = random_uniform((4, 5), 9, seed=0)
+TENSOR = random_uniform((4, 5, 3), 20, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "operands"),
+    [
+        ("ij,jk->ik", (TREE, B)),
+        ("ij,ij->ij", (TREE, A)),
+        ("ij->", (TREE,)),
+        ("ijk,ja,ka->ia", (TENSOR, B, B[:3])),
+        ("ijk,ja->aik", ((to_csf(TENSOR), to_csf(TENSOR, (2, 1, 0))), B)),
+        ("ij,kl->kl", (to_csr(TREE), B)),
+        ("ij,jk->ik", (COO((4, 5), ([1, 1], [2, 2]), [1.0, 2.0]), B)),
+        ("ij,ij->ji", (COO((4, 5), ([1, 1], [2, 2]), [1.0, 2.0]), A)),
+    ],
+)
+def test_sparse_operands_need_no_compiler(subscripts, operands, monkeypatch):
+    """The result is that of the dense array, with the same single warning."""
+    monkeypatch.delenv("FEINSUM_CC", raising=False)
+    monkeypatch.setenv("CC", "icc")
+    dense = [
+        x if isinstance(x, np.ndarray)
+        else to_dense(x[0] if isinstance(x, tuple) else x)
+        for x in operands
+    ]  # fmt: skip
+    expected = np.einsum(subscripts, *dense)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            found = feinsum.einsum(subscripts, *operands, database=NO_FACTS)
+        feinsum.einsum("ij,jk->ik", TREE, B, database=NO_FACTS)
+        feinsum.einsum("ij,jk->ik", A, B, database=NO_FACTS, effort="estimate")
+    found = to_dense(found) if isinstance(found, CSF) else found
+    assert (np.shape(found), found.dtype) == (expected.shape, expected.dtype)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    (warning,) = warned
+    assert warning.category is FeinsumWarning
+    assert warning.filename == __file__
+    with pytest.raises(DeviceUnavailableError):
+        feinsum.einsum(subscripts, *operands, database=NO_FACTS, device="host")
+    with pytest.raises(InvalidEinsumError):
+        feinsum.einsum("ij,jk->ik", TREE, B[:3], database=NO_FACTS)
+
+
+def test_more_indices_than_numpy_has_letters(monkeypatch):
+    """Axes of extent 1 need none, with and without a kernel that fails."""
+    fail(monkeypatch, OSError("no room"))
+    names = [f"{{i{k}}}" for k in range(56)]
+    terms = "".join(names[:28]), "".join(names[28:])
+    x, y = RNG.random((2, 3) + 26 * (1,)), RNG.random((4,) + 27 * (1,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FeinsumWarning)
+        for effort in ("amortized", "recorded"):
+            found = feinsum.einsum(
+                f"{terms[0]},{terms[1]}->{names[30]}{names[28]}{names[1]}",
+                x, y, database=NO_FACTS, effort=effort,
+            )  # fmt: skip
+            expected = y.reshape(1, 4, 1) * x.sum(0).reshape(1, 1, 3)
+            np.testing.assert_allclose(found, expected)

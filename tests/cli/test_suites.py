@@ -85,7 +85,7 @@ def test_a_file_is_tuned(run, autotune, tmp_path):
     assert said.exit_code == 0, said.output
     assert (seen["sizes"], seen["n_trials"]) == ({"n": 70}, 2)
     assert "own.txt, line 3: ij,j->i" in said.stdout
-    assert "tuned 1 of 1 workloads" in said.stdout
+    assert "tuned 1 of 1 workload\n" in said.stdout
     autotune(n_recorded=0)
     failed = run("tune", "--suite", file)
     assert failed.exit_code == 1

@@ -142,7 +142,7 @@ def test_one_extent_may_be_unknown():
 
 WRONG = {
     "open(x0)": "expected a subscript of x0, or one of argmax",
-    "reshape(x1, (2, 6))": "of 1 operands, in order",
+    "reshape(x1, (2, 6))": "of 1 operand, in order",
     "reshape(x0, n)": "in order, and literals",
     "reshape(x0, (5,))": r"\[3,4\] does not become \[5\]",
     "reshape(x0)": "undefined for shapes",

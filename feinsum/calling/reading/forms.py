@@ -58,7 +58,7 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
         return jax_numbers(operand)
     if np.ma.is_masked(operand):
         raise InvalidEinsumError(
-            f"a {type(operand).__name__} hides entries, which numpy.einsum would sum; "
+            f"{type_in_words(operand)} hides entries, which numpy.einsum would sum; "
             "pass array.filled(0)",
             rules=("operand",),
         )

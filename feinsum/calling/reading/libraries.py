@@ -17,6 +17,7 @@ import numpy as np
 from feinsum.calling.reading.terms import in_letters
 from feinsum.errors import InvalidEinsumError
 from feinsum.targets.arrays import resolved
+from feinsum.words import type_in_words, with_article
 
 __all__ = [
     "as_given",
@@ -116,7 +117,8 @@ def tensor_numbers(tensor: Any) -> np.ndarray[Any, Any]:
     is_plain = kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
     if own not in functions or not is_plain:
         raise _refuse(
-            f"a {kind.__name__} changes what functions of torch compute; pass a plain "
+            f"{with_article(kind.__name__)} changes what functions of torch "
+            "compute; pass a plain "
             "tensor with its entries, such as tensor.to_tensor(0) of a masked one"
         )
     if tensor.layout != torch.strided or tensor.device.type != "cpu":
@@ -148,7 +150,7 @@ def jax_numbers(array: Any) -> np.ndarray[Any, Any]:
     jax = sys.modules["jax"]
     if isinstance(array, jax.core.Tracer):
         raise _refuse(
-            f"a {type(array).__name__} has no entries: JAX traces this call for jit, "
+            f"{type_in_words(array)} has no entries: JAX traces this call for jit, "
             "grad or vmap. Call feinsum outside of what is transformed, or use "
             "jax.numpy.einsum"
         )

@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from feinsum.calling.fallback import (
+    evaluate_instead,
+    is_for_caller,
+    level_of_caller,
+)
 from feinsum.calling.kernel_cache import Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of
 from feinsum.calling.reading.forms import as_array
+from feinsum.calling.sparse.by_numpy import evaluate_entries, tree_of_any
 from feinsum.calling.sparse.levels import are_trees, in_levels
 from feinsum.calling.sparse.ready import (
     MadeNest,
@@ -80,7 +86,8 @@ def call_sparse(
     Raises:
         InvalidEinsumError: with the rule ``operand`` for two sparse operands,
             ``dtype``, ``shape``, ``network`` or ``subscripts``.
-        DeviceUnavailableError: for another device.
+        DeviceUnavailableError: for another device; for a given one, if no kernel can be
+            built, which otherwise numpy replaces.
         MeasurementError: if a dense result does not fit into memory.
         RecordNotFoundError: if the options require a recipe, and there is none.
     """
@@ -90,7 +97,19 @@ def call_sparse(
             "device"
         )
     options = options or CallOptions()
-    arrays = _in_levels(subscripts, [_read(operand) for operand in operands], options)
+    given = [_read(operand) for operand in operands]
+    try:
+        return _by_kernel(subscripts, given, options, out)
+    except Exception as error:
+        if device is not None or options.on_miss == "raise":
+            raise
+        return evaluate_instead(lambda: _by_numpy(subscripts, given), error)
+
+
+def _by_kernel(
+    subscripts: str, given: list[Any], options: CallOptions, out: Any
+) -> Any:
+    arrays = _in_levels(subscripts, given, options)
     repeated = RepeatedCall.of(subscripts, arrays, options)
     if repeated is not None and (ready := repeated.ready()):
         return ready.run(arrays, out)
@@ -98,9 +117,7 @@ def call_sparse(
     network, arrays = _network(subscripts, arrays, sparse[0])
     sizes = sizes_of(network, arrays)
     dtype = _result_dtype(arrays)
-    if not network.has_sparse_output:
-        shape = [sizes.extents[i] for i in network.output]
-        check_room(prod(shape) * dtype.itemsize, "a result")
+    _check_result_room(network, sizes, dtype)
     if not (prod(sizes.extents.values()) and sizes.nodes[-1]):
         return as_sparse(network, arrays[sparse[0]], _nothing(network, sizes, dtype))
     made = _made_once(network, arrays, sizes, dtype, options)
@@ -108,6 +125,24 @@ def call_sparse(
     if repeated is not None and ready.is_lasting:
         repeated.keep(ready)
     return ready.run(arrays, out)
+
+
+def _by_numpy(subscripts: str, given: list[Any]) -> Any:
+    """The result without a kernel, and without a choice of the level order."""
+    position = _sparse_position(given)
+    arrays = _with(given, position, tree_of_any(given[position]))
+    network, arrays = _network(subscripts, arrays, position)
+    sizes = sizes_of(network, arrays)
+    dtype = _result_dtype(arrays)
+    _check_result_room(network, sizes, dtype)
+    result = evaluate_entries(network, arrays, sizes, dtype)
+    return as_sparse(network, arrays[position], result)
+
+
+def _check_result_room(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> None:
+    if not network.has_sparse_output:
+        shape = [sizes.extents[i] for i in network.output]
+        check_room(prod(shape) * dtype.itemsize, "a result")
 
 
 def _result_dtype(arrays: Sequence[Any]) -> np.dtype[Any]:
@@ -134,9 +169,7 @@ def _read(operand: Any) -> Any:
 
 def _in_levels(subscripts: str, arrays: list[Any], options: CallOptions) -> list[Any]:
     """The operands with one tree in place of coordinates or several trees."""
-    sparse = [k for k, x in enumerate(arrays) if isinstance(x, (CSF, COO, tuple))]
-    _check_one(sparse)
-    (position,) = sparse
+    position = _sparse_position(arrays)
     operand = arrays[position]
     if isinstance(operand, CSF):
         return arrays
@@ -161,12 +194,19 @@ def _with(arrays: list[Any], position: int, tree: CSF) -> list[Any]:
     return [*arrays[:position], tree, *arrays[position + 1 :]]
 
 
-def _check_one(sparse: list[int]) -> None:
+def _sparse_position(arrays: list[Any]) -> int:
+    """The position of the only sparse operand.
+
+    Raises:
+        InvalidEinsumError: if there are several.
+    """
+    sparse = [k for k, x in enumerate(arrays) if isinstance(x, (CSF, COO, tuple))]
     if len(sparse) > 1:
         raise InvalidEinsumError(
             f"operands {sparse} are sparse; at most one may be: make the others dense",
             rules=("operand",),
         )
+    return sparse[0]
 
 
 def _network(
@@ -223,9 +263,18 @@ def _made_once(
     dtypes = tuple(a.values.dtype if isinstance(a, CSF) else a.dtype for a in arrays)
     where = name_of(options.database), options.policy, options.on_miss, options.effort
     key = ("nest", network, extents, sizes.nodes, dtypes, where)
-    made: MadeNest = remembered(Calls).sparse.get(
-        key, lambda: _made(network, arrays, sizes, dtype, options)
-    )
+
+    def make() -> MadeNest | Exception:
+        try:
+            return _made(network, arrays, sizes, dtype, options)
+        except Exception as error:
+            if is_for_caller(error) or options.on_miss == "raise":
+                raise
+            return error
+
+    made: MadeNest | Exception = remembered(Calls).sparse.get(key, make)
+    if isinstance(made, Exception):
+        raise made.with_traceback(None)
     return made
 
 
@@ -264,7 +313,7 @@ def _missed(options: CallOptions, reason: str) -> None:
         raise RecordNotFoundError(reason)
     if options.on_miss == "warn":
         text = f"the nest estimated to be the fastest is used: {reason}"
-        warnings.warn(text, FeinsumWarning, stacklevel=6)
+        warnings.warn(text, FeinsumWarning, stacklevel=level_of_caller())
 
 
 def _estimated(

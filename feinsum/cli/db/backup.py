@@ -9,6 +9,7 @@ import typer
 
 from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_json
+from feinsum.words import counted
 
 __all__ = ["EXAMPLES", "backup"]
 
@@ -48,4 +49,4 @@ def backup(
             {"file": str(copy), "format": form, "size_bytes": copy.stat().st_size}
         )
     else:
-        typer.echo(f"{copy}: {form}, {copy.stat().st_size} bytes")
+        typer.echo(f"{copy}: {form}, {counted(copy.stat().st_size, 'byte')}")

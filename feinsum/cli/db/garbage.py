@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from feinsum import words
 from feinsum.cli.shared.options import AsJson, Database, Write
 from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table
 from feinsum.cli.shared.progress import counted, counting
@@ -107,7 +108,8 @@ def _print(plan: GarbagePlan, done: Collected | None) -> None:
     n_more = len(plan.surplus) - N_SHOWN
     if n_more > 0:
         typer.echo(f"and {n_more} more; --json has all")
-    typer.echo(f"{len(plan.surplus)} of {plan.n_records} records can be removed")
+    n = words.counted(plan.n_records, "record")
+    typer.echo(f"{len(plan.surplus)} of {n} can be removed")
     if plan.retracted:
         typer.echo(f"{len(plan.retracted)} more are retracted and can be removed")
     if done is None:

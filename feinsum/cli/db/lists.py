@@ -10,6 +10,7 @@ import typer
 
 from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_json, print_table, to_digits
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,7 +110,8 @@ def _workload(store: SqlStore, start: str) -> WorkloadKey:
     if len(known) == 1:
         return known[0]
     raise typer.BadParameter(
-        f"{start!r} begins the keys of {len(known)} workloads with trials, expected "
+        f"{start!r} begins the keys of {counted(len(known), 'workload')} with "
+        "trials, expected "
         "one; list them with 'feinsum db workloads'",
         param_hint="KEY",
     )

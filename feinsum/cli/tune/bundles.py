@@ -57,7 +57,7 @@ def export_trials(
         f"{said.n_bytes / 1e6:.1f} MB, in {folder}"
     )
     for why, n in sorted(said.left_out.items()):
-        typer.echo(f"skipped {n} recipes: {why}")
+        typer.echo(f"skipped {counted(n, 'recipe')}: {why}")
     typer.echo(
         "copy the folder to the machine with the GPU and run: python3 runner.py "
         "--budget 180"

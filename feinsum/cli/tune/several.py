@@ -14,6 +14,7 @@ from feinsum.cli.shared.failure import FAILED, say
 from feinsum.cli.tune.one import interrupts_told, tune_one
 from feinsum.cli.tune.suites import read_suites
 from feinsum.errors import FeinsumError
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
@@ -64,7 +65,7 @@ def tune_suites(
     wanted = (
         _Wanted(entry.einsum, entry.name, entry.sizes) for entry in read_suites(names)
     )
-    _tune_each(wanted, n_most, "workloads", database, options)
+    _tune_each(wanted, n_most, "workload", database, options)
 
 
 def tune_misses(
@@ -86,7 +87,7 @@ def tune_misses(
         _Wanted(einsum, f"requested {count} times")
         for count, einsum in wanted_einsums(source, here)
     )
-    what = "requested workloads"
+    what = "requested workload"
     _tune_each(wanted, n_most, what, database, options)
 
 
@@ -108,7 +109,7 @@ def _tune_each(
         for one in islice(wanted, n_most)
     ]
     n_good = sum(outcomes)
-    typer.echo(f"tuned {n_good} of {len(outcomes)} {what}")
+    typer.echo(f"tuned {n_good} of {counted(len(outcomes), what)}")
     if n_good < len(outcomes):
         raise typer.Exit(FAILED)
 

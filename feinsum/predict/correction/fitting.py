@@ -29,6 +29,7 @@ from feinsum.predict.correction.model import (
     Feature,
 )
 from feinsum.predict.correction.samples import Group, Samples
+from feinsum.words import counted
 
 __all__ = ["FEWEST_NOTATIONS", "FEWEST_TRIALS", "N_FOLDS", "check_enough", "fit"]
 
@@ -58,7 +59,8 @@ def check_enough(samples: Samples) -> None:
     n_notations = len(samples.notations)
     if samples.n_trials < FEWEST_TRIALS or n_notations < FEWEST_NOTATIONS:
         raise ModelError(
-            f"{samples.n_trials} trials of {n_notations} notations are usable; "
+            f"{counted(samples.n_trials, 'trial')} of "
+            f"{counted(n_notations, 'notation')} are usable; "
             f"expected at least {FEWEST_TRIALS} of {FEWEST_NOTATIONS}: tune more "
             "workloads"
         )

@@ -23,6 +23,7 @@ from feinsum.targets.host.code import StandaloneCTarget
 from feinsum.targets.host.kernel import HostCode, HostKernel
 from feinsum.targets.quicker import quicker
 from feinsum.targets.units import CodeShelf, HostProgram, with_code, with_program
+from feinsum.words import with_article
 
 __all__ = ["HostExecutor", "HostInfo", "ProgramKernel"]
 
@@ -115,7 +116,9 @@ def _check_array(name: str, value: Any, *, is_written: bool) -> None:
     """What Loopy does not check: a kernel that writes a read-only array may crash."""
     if not isinstance(value, np.ndarray):
         kind = type(value).__name__
-        raise MeasurementError(f"{name!r} is a {kind}; expected a numpy array")
+        raise MeasurementError(
+            f"{name!r} is {with_article(kind)}; expected a numpy array"
+        )
     if is_written and not value.flags.writeable:
         raise MeasurementError(f"the kernel writes {name!r}, which is read-only")
 

@@ -173,7 +173,7 @@ def test_integers_are_summed_as_numpy_does(stand_in):
 def test_arrays_elsewhere_are_refused(stand_in):
     """On the host, on another GPU, or where there is no GPU; also for the result."""
     store = InMemoryStore()
-    with pytest.raises(MeasurementError, match="operand 1 is a ndarray that is not on"):
+    with pytest.raises(MeasurementError, match="operand 1 is an ndarray that is not"):
         feinsum.call_einsum("i,i", OnGpu(np.ones(3)), np.ones(3), database=store)
     with pytest.raises(MeasurementError, match=r"on the GPUs \[0, 1\]"):
         feinsum.call_einsum("i,i", OnGpu(np.ones(3)), OnGpu(np.ones(3), 1))
@@ -181,7 +181,7 @@ def test_arrays_elsewhere_are_refused(stand_in):
         feinsum.call_einsum("i->i", OnGpu(np.ones(3), 7), database=store)
     with pytest.raises(DeviceUnavailableError, match="omit device="):
         call("i->i", np.ones(3), device="host")
-    with pytest.raises(MeasurementError, match="out is a ndarray that is not on a"):
+    with pytest.raises(MeasurementError, match="out is an ndarray that is not on a"):
         call("i->i", np.ones(3), out=np.ones(3))
     with pytest.raises(InvalidEinsumError, match="out has shape"):
         call("i->i", np.ones(3), out=OnGpu(np.ones(4)))
@@ -275,7 +275,7 @@ def test_einsum_writes_into_an_array_there(stand_in):
     options = {"database": InMemoryStore(), "effort": "estimate"}
     assert feinsum.einsum("ij,jk", OnGpu(a), OnGpu(b), out=out, **options) is out
     assert np.allclose(out.host, a @ b)
-    with pytest.raises(MeasurementError, match="out is a ndarray that is not on a"):
+    with pytest.raises(MeasurementError, match="out is an ndarray that is not on a"):
         feinsum.einsum("ij,jk", OnGpu(a), OnGpu(b), out=np.ones((4, 5)), **options)
 
 

@@ -1,0 +1,41 @@
+"""Failures of the machine, which every kernel meets: each is reported once."""
+
+from __future__ import annotations
+
+from feinsum.errors import BuildError, DeviceUnavailableError, StoreUnavailableError
+from feinsum.memory import remembered
+
+__all__ = ["is_known_cause"]
+
+OF_MACHINE = OSError, BuildError, DeviceUnavailableError, StoreUnavailableError
+
+
+class _Reported(set[str]):
+    """The causes that this process has reported."""
+
+
+def is_known_cause(error: Exception, about: str) -> bool:
+    """Whether this process reported a failure of the machine; from now on it has.
+
+    Other failures are about one kernel, and are never known.
+
+    Args:
+        about: what failed, such as ``retrieve``; each has its own reports.
+
+    >>> from feinsum.memory import fresh_memory
+    >>> with fresh_memory():
+    ...     for name in "ab":
+    ...         full = OSError(28, "No space left on device", name)
+    ...         print(is_known_cause(full, "retrieve"))
+    False
+    True
+    """
+    if not isinstance(error, OF_MACHINE):
+        return False
+    # not its text: each file has another name
+    told = str(error.errno) if isinstance(error, OSError) else str(error)
+    cause = f"{about}: {type(error).__name__}: {told}"
+    reported = remembered(_Reported)
+    is_known = cause in reported
+    reported.add(cause)
+    return is_known
