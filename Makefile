@@ -14,6 +14,7 @@ BENCHED := $(VENV)/.installed-bench
 INTEL := $(VENV)/.installed-intel
 BROWSER := $(VENV)/.installed-browser
 MUTANTS := $(VENV)/.installed-mutants
+PEERS := $(VENV)/.installed-peers
 # Options of the experiments, as in: make bench-tccg ARGS="--only abc- --tune 20"
 ARGS ?=
 
@@ -27,7 +28,7 @@ PORTABLE := $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v2)
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
 	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-programs bench-programs-moved bench-service bench-soak bench-sparse \
 	bench-anonymous bench-verification bench-storage bench-cache-hits \
-	gpu-wheels trials facts sign-facts test test-long test-browser mutants golden-keys golden-schema check format \
+	gpu-wheels trials facts sign-facts test test-long test-browser test-peers mutants golden-keys golden-schema check format \
 	docs docs-links figures screenshots wheel oldest newest clean
 
 help:            ## list the targets
@@ -116,6 +117,9 @@ bench-bandwidth: $(INSTALLED) ## einsums bound by memory bandwidth against the t
 bench-fallback: $(INSTALLED) ## the family for every einsum against the untransformed kernel
 	@$(RUN) benchmarks/fallback.py $(ARGS)
 
+bench-never-slower: $(INSTALLED) ## whether retrieved kernels are slower than the given ones; ARGS=...
+	@$(RUN) benchmarks/never_slower.py $(ARGS)
+
 bench-firedrake: $(INSTALLED) ## kernels of one cell as PyOP2 compiles them against retrieved ones; ARGS=...
 	@$(RUN) benchmarks/firedrake.py $(ARGS)
 
@@ -164,6 +168,14 @@ test-browser: $(BROWSER) ## the pages in headless Chromium; root gets it from De
 $(BROWSER): pyproject.toml constraints.txt | $(INSTALLED)
 	@echo "Installing Playwright into $(VENV) (once) ..."
 	@$(INSTALL) --constraint constraints.txt --editable '.[browser]'
+	@touch $@
+
+test-peers: $(PEERS) ## the tests of numpy, opt_einsum and JAX with feinsum.einsum; ARGS=numpy
+	@$(RUN) tests/try_peers.py $(ARGS)
+
+$(PEERS): pyproject.toml constraints.txt | $(INSTALLED)
+	@echo "Installing JAX into $(VENV) (once) ..."
+	@$(INSTALL) --constraint constraints.txt --editable '.[peers]'
 	@touch $@
 
 mutants: $(MUTANTS) ## do tests notice mistakes in the code? ARGS="canonical -n 60"

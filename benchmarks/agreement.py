@@ -35,7 +35,7 @@ from feinsum.errors import FeinsumError, MeasurementError  # noqa: E402
 from feinsum.measure import open_device  # noqa: E402
 from feinsum.records import InMemoryStore, TransformSpec  # noqa: E402
 from feinsum.suites import EVERYDAY  # noqa: E402
-from feinsum.tune import IsolatedBench, Problem, TuningReport, autotune  # noqa: E402
+from feinsum.tuning import IsolatedBench, Problem, TuningReport, tune_einsum  # noqa: E402
 
 TOLERANCE = 0.03
 """Winners agree if neither takes longer than the other by more than this part."""
@@ -147,7 +147,7 @@ def _tuned(
 ) -> TuningReport:
     seed = options.seeds[k]
     on_step(k / 3, f"seed {seed}")
-    report = autotune(
+    report = tune_einsum(
         entry.einsum(),
         sizes=entry.parameters,
         device=options.device,

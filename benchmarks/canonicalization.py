@@ -150,9 +150,9 @@ def chain(n: int) -> Make:
 
     def make() -> BatchedEinsum:
         names = [f"i{k}" for k in range(n + 1)]
-        terms = ", ".join(f"{left} {right}" for left, right in pairwise(names))
+        terms = ",".join(f"{{{left}}}{{{right}}}" for left, right in pairwise(names))
         matrices = [array(f"M{k}", ("N", "N")) for k in range(n)]
-        return einsum(f"{terms} -> {names[0]} {names[-1]}", *matrices)
+        return einsum(f"{terms}->{{{names[0]}}}{{{names[-1]}}}", *matrices)
 
     return make
 

@@ -27,8 +27,8 @@ sys.path.insert(0, str(ROOT))
 from feinsum.ir import BatchedEinsum  # noqa: E402
 from feinsum.records import Measurement  # noqa: E402
 from feinsum.transforms import configurations, find_transform  # noqa: E402
-from feinsum.tune import make_problem  # noqa: E402
-from feinsum.tune.bench import Bench  # noqa: E402
+from feinsum.tuning import make_problem  # noqa: E402
+from feinsum.tuning.bench import Bench  # noqa: E402
 from tests.transforms.support import EINSUMS  # noqa: E402
 
 STDERR = Console(stderr=True)

@@ -57,7 +57,7 @@ from feinsum.measure import (  # noqa: E402
 from feinsum.measure.cases import make_case  # noqa: E402
 from feinsum.records import DevicePeaks, Level, TransformSpec  # noqa: E402
 from feinsum.transforms import apply_spec  # noqa: E402
-from feinsum.tune import Problem, make_problem  # noqa: E402
+from feinsum.tuning import Problem, make_problem  # noqa: E402
 
 STDERR = Console(stderr=True)
 NEAR_BYTES = 12_000_000

@@ -30,7 +30,7 @@ from feinsum.predict import predictions  # noqa: E402
 from feinsum.predict.correction import ANALYTIC  # noqa: E402
 from feinsum.records import Device, FactStore, TransformSpec  # noqa: E402
 from feinsum.suites import EVERYDAY  # noqa: E402
-from feinsum.tune import make_problem  # noqa: E402
+from feinsum.tuning import make_problem  # noqa: E402
 
 STDERR = Console(stderr=True)
 N_BEST = 5

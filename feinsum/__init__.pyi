@@ -1,3 +1,4 @@
+from .calling import autotune as autotune
 from .calling import call_einsum as call_einsum
 from .calling import contract as contract
 from .calling import contract_expression as contract_expression
@@ -5,6 +6,7 @@ from .calling import contract_path as contract_path
 from .calling import einsum as einsum
 from .calling import tensordot as tensordot
 from .calling import transpose as transpose
+from .calling import tune as tune
 from .canonical import canonicalize as canonicalize
 from .canonical import canonicalize_einsum as canonicalize_einsum
 from .codegen import generate_loopy as generate_loopy
@@ -30,9 +32,6 @@ from .retrieval import bound as bound
 from .retrieval import explain as explain
 from .retrieval import query as query
 from .retrieval import retrieve as retrieve
-from .tune import autotune as autotune
-from .tune import record_facts as record_facts
-
-from .calling import tune as tune  # isort: skip  (hides the room of that name)
+from .tuning import record_facts as record_facts
 
 __version__: str

@@ -5,8 +5,10 @@
     FeinsumError                    feinsum-error
     ├── InvalidOptionError          invalid-option
     ├── InvalidEinsumError          invalid-einsum
+    │   └── InvalidTypeError        invalid-type
     ├── CanonicalizationError       canonicalization-failed
     ├── NotAnEinsumError            not-an-einsum
+    │   └── NotAKernelError         not-a-kernel
     ├── TransformError              transform-failed
     │   ├── InvalidParameterError   invalid-parameter
     │   └── UnknownTransformError   unknown-transform
@@ -63,9 +65,11 @@ __all__ = [
     "InvalidRecordError",
     "InvalidRequestError",
     "InvalidSparseArrayError",
+    "InvalidTypeError",
     "MeasurementError",
     "ModelError",
     "NoSuchRouteError",
+    "NotAKernelError",
     "NotAnEinsumError",
     "NotAuthenticatedError",
     "NotPermittedError",
@@ -107,6 +111,8 @@ def error_from_code(code: str, message: str) -> FeinsumError:
     """
     if code == NotAnEinsumError.code:
         return NotAnEinsumError(message, rule="reported")
+    if code == NotAKernelError.code:
+        return NotAKernelError(message, rule="reported")
     todo: list[type[FeinsumError]] = [FeinsumError]
     while todo:
         kind = todo.pop()
@@ -136,6 +142,12 @@ class InvalidEinsumError(FeinsumError, ValueError):
         self.rules = rules
 
 
+class InvalidTypeError(InvalidEinsumError, TypeError):
+    """An argument of a call has a type or dtype that is not possible there."""
+
+    code = "invalid-type"
+
+
 class CanonicalizationError(FeinsumError):
     """The canonical form of an einsum could not be computed."""
 
@@ -158,6 +170,12 @@ class NotAnEinsumError(FeinsumError, ValueError):
         super().__init__(message)
         self.rule = rule
         self.instructions = instructions
+
+
+class NotAKernelError(NotAnEinsumError, TypeError):
+    """What was given for a Loopy kernel is none."""
+
+    code = "not-a-kernel"
 
 
 class TransformError(FeinsumError):
@@ -401,4 +419,4 @@ class NotPermittedError(ServiceError):
 
 
 class FeinsumWarning(UserWarning):
-    """A kernel is returned unchanged; the message says why."""
+    """A kernel is returned unchanged, or numpy answers calls; the message says why."""

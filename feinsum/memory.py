@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from threading import RLock
 from typing import Any, TypeVar
 
-__all__ = ["Memory", "fresh_memory", "remembered", "use_memory"]
+__all__ = ["Memory", "forget", "fresh_memory", "remembered", "use_memory"]
 
 T = TypeVar("T")
 
@@ -39,6 +39,10 @@ class Memory:
                 found = self._parts.setdefault(kind, kind())
         return found
 
+    def drop(self, kind: type[Any]) -> None:
+        self._making = RLock()  # in a forked child, a lost thread may hold it
+        self._parts.pop(kind, None)
+
 
 _current = Memory()
 
@@ -46,6 +50,11 @@ _current = Memory()
 def remembered(kind: type[T]) -> T:
     """The part of that type that this process has."""
     return _current.part(kind)
+
+
+def forget(kind: type[Any]) -> None:
+    """Drop the part of that type: it is made anew when it is next asked for."""
+    _current.drop(kind)
 
 
 def use_memory(memory: Memory) -> Memory:

@@ -10,6 +10,7 @@ import os
 import shlex
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,13 @@ settings.register_profile(
 )
 
 
+@pytest.fixture(autouse=True)
+def _no_kernel_fails_silently() -> None:
+    """That numpy answers instead, a process is warned of once: here, each test is."""
+    if fallback := sys.modules.get("feinsum.calling.fallback"):
+        sys.modules["feinsum.memory"].forget(fallback.Reported)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("long" if _is_long(config) else "default")
     # A shell has its background jobs ignore Control-C, and tests send it.
@@ -88,10 +96,10 @@ def _keep_what_is_compiled(config: pytest.Config) -> None:
 @pytest.fixture
 def two_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """The effort ``measure`` tries two recipes instead of five."""
-    from feinsum.tune.efforts import LIMITS, Limits
+    from feinsum.tuning.efforts import LIMITS, Limits
 
     limits = {**LIMITS, "measure": Limits(2)}
-    monkeypatch.setattr("feinsum.tune.efforts.LIMITS", limits)
+    monkeypatch.setattr("feinsum.tuning.efforts.LIMITS", limits)
 
 
 @pytest.fixture(scope="session")

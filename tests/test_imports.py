@@ -18,7 +18,7 @@ from feinsum.plans.files import create_arrays
 from feinsum.plans.mpi import world
 from feinsum.predict.correction.fitting import _scikit_learn
 from feinsum.records.signature import new_signing_key
-from feinsum.tune.connection import Connection
+from feinsum.tuning.connection import Connection
 
 SPARED = {
     "alembic", "dask", "distributed", "fastapi", "jinja2", "matplotlib", "mpi4py",

@@ -92,7 +92,7 @@ def test_a_look_up_without_a_service_loads_no_client():
 def test_the_process_of_trials_loads_no_database():
     """Nor the search: every crash of a trial begins a process anew."""
     code = (
-        "import sys, feinsum.tune.worker\n"
+        "import sys, feinsum.tuning.worker\n"
         "assert not {'sqlalchemy', 'optuna', 'feinsum.db'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -113,12 +113,6 @@ def test_every_dependency_has_a_lower_bound():
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"], *extras["cli"], *extras["tune"]]
     assert not [w for w in wanted if not re.search(r">=|==|^feinsum\[", w)]
-
-
-def test_type_checkers_see_a_function_where_a_room_has_its_name():
-    """The room is bound by an import from it; the function comes after, and counts."""
-    stub = (ROOT / "feinsum" / "__init__.pyi").read_text()
-    assert stub.rindex("from .tune import") < stub.index("import tune as tune")
 
 
 def test_constraints_pin_names_and_versions_only():

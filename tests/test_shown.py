@@ -9,7 +9,7 @@ from feinsum.programs import chain
 from feinsum.raising import raise_kernel
 from feinsum.records import Level, Match
 from feinsum.reprs import brief
-from feinsum.tune import Finalist
+from feinsum.tuning import Finalist
 from tests.db.factories import make_record
 from tests.tune.test_report import report, trial
 

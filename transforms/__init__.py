@@ -3,6 +3,7 @@
 if __name__ != "feinsum.transforms":
     raise ImportError("import it as feinsum.transforms; the folder is not a package")
 
+import feinsum.loopy_cache  # noqa: F401  (before Loopy)
 from feinsum.transforms import gpu, host, library, nests
 from feinsum.transforms.plugins import load_plugins
 from feinsum.transforms.registry import (

@@ -39,16 +39,16 @@ from feinsum.measure.cases import Case, bare_case
 from feinsum.measure.reference import NEVER_LONG
 from feinsum.raising import identify_as_einsum
 from feinsum.records import TransformSpec
-from feinsum.tune.bundle import runner
-from feinsum.tune.bundle.candidates import candidates
-from feinsum.tune.bundle.folder import results_of, write_bundle
-from feinsum.tune.bundle.workload import (
+from feinsum.tuning.bundle import runner
+from feinsum.tuning.bundle.candidates import candidates
+from feinsum.tuning.bundle.folder import results_of, write_bundle
+from feinsum.tuning.bundle.workload import (
     SEED,
     BuiltWorkload,
     WorkloadBuilder,
     document_of,
 )
-from feinsum.tune.problem import Problem
+from feinsum.tuning.problem import Problem
 
 N_BEST, N_PREDICTED, N_UNMEASURED = 2, 1, 4
 """Recipes of a workload: the fastest that were measured, predicted ones besides these,

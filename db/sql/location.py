@@ -14,6 +14,7 @@ from sqlalchemy.exc import ArgumentError
 from feinsum.db.address import is_service
 from feinsum.errors import StoreUnavailableError
 from feinsum.variables import DATABASE_VARIABLE
+from feinsum.words import type_in_words
 
 __all__ = [
     "BUSY_TIMEOUT_S",
@@ -146,7 +147,7 @@ def _text(given: object) -> str:
     text = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(text, str):
         raise StoreUnavailableError(
-            f"a {type(given).__name__} does not locate a database; expected a "
+            f"{type_in_words(given)} does not locate a database; expected a "
             "path or a URL as str or os.PathLike"
         )
     if text.lower().startswith("file:"):

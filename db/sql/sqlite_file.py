@@ -55,8 +55,8 @@ def check_file(path: Path) -> None:
         )
     if header and not header.startswith(MAGIC[: len(header)]):
         raise StoreUnavailableError(
-            f"{path} is not an SQLite database; expected one of feinsum: give "
-            "another path, or move the file away"
+            f"{path} is not an SQLite database; expected a database that feinsum made: "
+            "give another path, or move the file away"
         )
     if len(header) < HEADER_BYTES or _is_truncated(path, header):
         raise StoreUnavailableError(

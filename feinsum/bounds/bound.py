@@ -19,6 +19,7 @@ from feinsum.bounds.paths import ALL_UP_TO, PathBound, bound_paths
 from feinsum.errors import BoundError
 from feinsum.ir import BatchedEinsum, FunctionalBatchedEinsum
 from feinsum.reprs import brief
+from feinsum.words import counted
 
 __all__ = ["Bound", "LevelBound", "bound_at", "least_bytes"]
 
@@ -280,8 +281,11 @@ def _scope(n_operands: int) -> str:
     if n_operands == 2:
         return "one product"
     if n_operands <= ALL_UP_TO:
-        return f"all orders and fusions of {n_operands} operands"
-    return f"some good orders of {n_operands} operands, and fusions of neighbours"
+        return f"all orders and fusions of {counted(n_operands, 'operand')}"
+    return (
+        f"some good orders of {counted(n_operands, 'operand')}, and fusions of "
+        "neighbours"
+    )
 
 
 def _document(one: LevelBound) -> dict[str, Any]:

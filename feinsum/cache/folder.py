@@ -185,4 +185,9 @@ def _warn_once(folder: Path, error: OSError) -> None:
     warned = remembered(_Warned)
     if folder not in warned:
         warned.add(folder)
-        logger.warning("not caching in %s: %s", folder, error)
+        logger.warning(
+            "not caching in %s: %s; every process builds anew: set FEINSUM_CACHE_DIR "
+            "to a folder of yours, or to 'off'",
+            folder,
+            error,
+        )

@@ -1,5 +1,6 @@
 from .backend import tensordot as tensordot
 from .backend import transpose as transpose
+from .by_numpy import NumpyCall as NumpyCall
 from .call import call_einsum as call_einsum
 from .call import prepare_call as prepare_call
 from .contraction import ContractExpression as ContractExpression
@@ -12,4 +13,5 @@ from .host.simple import read_call as read_call
 from .kernel import CallKernel as CallKernel
 from .kernel_cache import clear_call_cache as clear_call_cache
 from .reading import Reading as Reading
+from .tuning import autotune as autotune
 from .tuning import tune as tune

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from feinsum.calling.dispatch import einsum
+from feinsum.calling.reading.libraries import is_tensor, outside_of_compilers, rank_of
 from feinsum.errors import InvalidEinsumError
 
 __all__ = ["tensordot", "transpose"]
 
 
+@outside_of_compilers
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """Sum products over pairs of axes, as :func:`numpy.tensordot` does.
 
@@ -28,7 +30,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     >>> tensordot(A, A, axes=([1], [1])).tolist()
     [[5.0, 14.0], [14.0, 50.0]]
     """
-    ranks = np.ndim(a), np.ndim(b)
+    ranks = rank_of(a), rank_of(b)
     try:
         left, right = _pairs(axes, *ranks)
     except (IndexError, TypeError, ValueError):
@@ -61,7 +63,11 @@ def _pairs(axes: Any, n_left: int, n_right: int) -> tuple[list[int], list[int]]:
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
     """A view with the axes in another order, as :func:`numpy.transpose`.
 
+    A tensor of torch gives a tensor.
+
     >>> transpose(np.ones((2, 3))).shape
     (3, 2)
     """
-    return np.transpose(a, axes)
+    if not is_tensor(a):
+        return np.transpose(a, axes)
+    return a.permute([*reversed(range(a.ndim))] if axes is None else [*axes])

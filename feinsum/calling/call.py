@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 import numpy as np
 from numpy import ndarray
 
+from feinsum.calling.by_numpy import NumpyCall, numpy_call
+from feinsum.calling.fallback import answer_by_numpy, start_build
 from feinsum.calling.gpu.quick import quick_key, ready_result
 from feinsum.calling.host.first_call import FirstCall, path_for_numpy
 from feinsum.calling.kernel_cache import CACHE_BOUND, Call, Calls
@@ -16,16 +18,28 @@ from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of, place_of
 from feinsum.calling.reading import Reading, first_uses, read_shapes
 from feinsum.calling.reading.forms import Form, as_array, form_of, has_sparse
+from feinsum.calling.reading.libraries import (
+    as_given,
+    by_override,
+    has_override,
+    is_tensor,
+    memory_of,
+    outside_of_compilers,
+)
 from feinsum.effort import Effort, effort_of
-from feinsum.errors import InvalidEinsumError
+from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.memory import remembered
 from feinsum.targets.arrays import is_cuda_array, is_device_array
 from feinsum.variables import DEVICE_VARIABLE, EFFORT_VARIABLE
+from feinsum.words import type_in_words
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from numpy.typing import NDArray
 
     from feinsum.calling.host.amortized import AmortizedCall
+    from feinsum.calling.host.first_call import Built
     from feinsum.calling.host.prepared import PreparedCall
     from feinsum.db import Database
     from feinsum.records import Policy
@@ -57,6 +71,7 @@ def call_einsum(
 ) -> Any: ...
 
 
+@outside_of_compilers
 def call_einsum(
     subscripts: str,
     *operands: Any,
@@ -74,8 +89,8 @@ def call_einsum(
     it, even after new facts: see :func:`feinsum.calling.clear_call_cache`.
 
     Args:
-        subscripts: as for :func:`numpy.einsum`, or with words as indices. Axes of
-            extent 1 are broadcast.
+        subscripts: as for :func:`numpy.einsum`; any other character is an index, too,
+            and longer names are in braces. Axes of extent 1 are broadcast.
         operands: arrays, including views with any strides; anything that numpy can
             convert to an array, or that supports DLPack; or all of them C-contiguous
             :class:`pyopencl.array.Array` of one context. An object passed twice is one
@@ -99,9 +114,12 @@ def call_einsum(
         a :class:`feinsum.sparse.CSF` with its pattern.
 
     Raises:
-        InvalidEinsumError: if subscripts, shapes or dtypes do not match, or the dtype
-            is not supported; operands are counted from 0.
-        MeasurementError: if there is no device, or it refuses or fails.
+        InvalidEinsumError: if subscripts and shapes do not match; operands are counted
+            from 0.
+        InvalidTypeError: if a dtype, or the type of an argument, is not possible.
+        MeasurementError: if there is no memory; if the given device is not there,
+            refuses or fails. Without a device, numpy answers: see
+            :mod:`feinsum.calling.fallback`.
         FeinsumError: with ``on_miss="raise"``, the reason why there is no recipe; also
             for an unknown effort.
 
@@ -154,7 +172,12 @@ def _of_arrays(
             # no LRU cache, which is slower to read; `prepared` still has the calls
             quick.clear()
         quick[key] = call
-    return call.run(operands)
+    try:
+        return call.run(operands)
+    except Exception as error:
+        if isinstance(call, NumpyCall) or device is not None or on_miss == "raise":
+            raise
+        return answer_by_numpy(call.reading, operands, None, error)
 
 
 def _options(how: _How) -> CallOptions:
@@ -182,11 +205,27 @@ def _called(
         return call_on_gpu(subscripts, operands, device, options, out, gpu_key)
     if has_sparse(operands):
         return _called_sparse(subscripts, operands, device, options, out)
+    if has_override(operands):
+        given = {} if out is None else {"out": out}
+        return by_override(subscripts, operands, **given)
+    if is_tensor(out):
+        memory = memory_of(out)
+        _called(subscripts, operands, device, options, memory, gpu_key)
+        return out
     arrays = [_as_array(operand) for operand in operands]
     if out is not None:
         _check_out(out)
     call = _prepared(subscripts, operands, arrays, device, options, out)
-    return call.run(arrays, out)
+    try:
+        result = call.run(arrays, out)
+    except Exception as error:
+        is_on_host = all(type(x) is ndarray for x in arrays)
+        if isinstance(call, NumpyCall) or not is_on_host:
+            raise
+        if device is not None or options.on_miss == "raise":
+            raise
+        result = answer_by_numpy(call.reading, arrays, out, error)
+    return as_given(result, operands) if out is None else out
 
 
 def _called_sparse(
@@ -201,9 +240,10 @@ def _called_sparse(
 
     if out is not None:
         _check_out(out)
-    result = call_sparse(subscripts, operands, device, options, out)
+    with np.errstate(all="ignore"):
+        result = call_sparse(subscripts, operands, device, options, out)
     if out is None:
-        return result
+        return as_given(result, operands)
     if type(result) is not ndarray or (out.shape, out.dtype) != (
         result.shape,
         result.dtype,
@@ -227,7 +267,7 @@ def prepare_call(
     on_miss: OnMiss = "return",
     effort: Effort | None = None,
     out: Any = None,
-) -> PreparedCall:
+) -> PreparedCall | NumpyCall:
     """Build what :func:`call_einsum` keeps for these arguments, without computing."""
     arrays = [_as_array(operand) for operand in operands]
     options = _options((database, policy, on_miss, effort))
@@ -264,24 +304,40 @@ def _prepared(
     )
 
     def make() -> Call:
-        reading = read_shapes(subscripts, [(f.shape, f.dtype) for f in forms], first)
+        given = [(form.shape, form.dtype) for form in forms]
+        if place.is_host and options.on_miss != "raise":
+            may_predict = options.effort in ("amortized", "estimate")
+            call = numpy_call(subscripts, given, may_predict=may_predict)
+            if call is not None:
+                return call
+        reading = read_shapes(subscripts, given, first)
         _check_form(target, reading)
 
-        def build(arrays: Sequence[Any]) -> PreparedCall | AmortizedCall:
-            # loads Loopy, for a second
-            from feinsum.calling.host.building import build_call
+        def build(arrays: Sequence[Any]) -> Future[Built]:
+            def build_with_kernel() -> PreparedCall | AmortizedCall:
+                # loads Loopy, for a second
+                from feinsum.calling.host.building import build_call
 
-            return build_call(reading, arrays, forms, target, where, options)
+                # of what is computed to check a kernel
+                with np.errstate(all="ignore"):
+                    return build_call(reading, arrays, forms, target, where, options)
+
+            is_optional = device is None and options.on_miss != "raise"
+            return start_build(
+                build_with_kernel, reading, is_optional=is_optional and place.is_host
+            )
 
         is_usual = options == CallOptions(options.database) and not place.selector
-        if place.is_host and is_usual and target is None:
-            path = path_for_numpy(reading)
-            if path is not None:
-                return FirstCall(reading, path, build)
-        return build(arrays)
+        is_first = place.is_host and is_usual and target is None
+        path = path_for_numpy(reading) if is_first else None
+        return FirstCall(reading, path, build)
 
     key = (str(subscripts), forms, target, first, where)
-    return remembered(Calls).prepared.get(key, make)
+    call = remembered(Calls).prepared.get(key, make)
+    if isinstance(call, FirstCall) and call.path is None:
+        # not while making it: what is built may call einsum, from another thread
+        return call.with_kernel(arrays)
+    return call
 
 
 def _form_there(array: Any) -> Form:
@@ -291,8 +347,8 @@ def _form_there(array: Any) -> Form:
 
 def _check_out(out: Any) -> None:
     if not isinstance(out, np.ndarray):
-        raise InvalidEinsumError(
-            f"out is a {type(out).__name__}; expected a numpy array", rules=("shape",)
+        raise InvalidTypeError(
+            f"out is {type_in_words(out)}; expected a numpy array", rules=("shape",)
         )
     if not out.flags.writeable:
         raise InvalidEinsumError(

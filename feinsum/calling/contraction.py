@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from feinsum.calling.dispatch import einsum
+from feinsum.calling.dispatch import check_call_options, einsum
 from feinsum.calling.reading.interleaved import as_subscripts
-from feinsum.calling.reading.terms import read_terms
+from feinsum.calling.reading.libraries import outside_of_compilers
+from feinsum.calling.reading.terms import in_letters, read_terms
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir import IndexList, parse_subscripts
-from feinsum.paths import Path, check_path, index_letter, is_path_name, search_path
+from feinsum.ir import IndexList, parse_subscripts, write_subscripts
+from feinsum.options import with_options_of
+from feinsum.paths import Path, check_path, is_path_name, search_path
+from feinsum.words import counted
 
 __all__ = [
     "ContractExpression",
@@ -27,6 +31,8 @@ __all__ = [
 BACKENDS = ("auto", "feinsum", "numpy", None)
 
 
+@with_options_of(einsum)
+@outside_of_compilers
 def contract(
     subscripts: Any,
     *operands: Any,
@@ -58,6 +64,7 @@ def contract(
     6.0
     """
     _check_backend(backend)
+    check_call_options("contract", options)
     text, given = as_subscripts((subscripts, *operands))
     path = requested_path(text, given, optimize, memory_limit)
     return einsum(text, *given, out=out, optimize=path or optimize, **options)
@@ -70,7 +77,6 @@ def contract_path(
     optimize: Any = True,
     memory_limit: int | str | None = None,
     shapes: bool = False,
-    **options: Any,
 ) -> tuple[list[tuple[int, ...]], Any]:
     """The path found by opt_einsum and its report, as ``opt_einsum.contract_path``.
 
@@ -85,9 +91,16 @@ def contract_path(
     [(1, 2), (0, 1)]
     """
     text, given = as_subscripts((subscripts, *operands))
-    ranks = [len(x if shapes else _shape(x)) for x in given]
-    options |= {"use_blas": use_blas, "memory_limit": memory_limit, "shapes": shapes}
-    return search_path(_in_letters(text, ranks), *given, optimize=optimize, **options)
+    sizes = [tuple(x) if shapes else _shape(x) for x in given]
+    read_terms(text, sizes)  # refuses by name what does not fit
+    return search_path(
+        in_letters(text, [len(size) for size in sizes]),
+        *given,
+        optimize=optimize,
+        use_blas=use_blas,
+        memory_limit=memory_limit,
+        shapes=shapes,
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -100,14 +113,22 @@ class ContractExpression:
             products of constants are already computed.
         num_args: the number of arrays that it takes.
         options: for :func:`feinsum.einsum`.
+        find_steps: searches for opt_einsum's path of the whole contraction.
     """
 
     contraction: str
     text: str
     known: Mapping[int, Any]
     num_args: int
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any]
+    find_steps: Callable[[], tuple[Any, list[Any]]]
 
+    @cached_property
+    def contraction_list(self) -> list[Any]:
+        """The steps of opt_einsum's path, as its own expressions have them."""
+        return self.find_steps()[1]
+
+    @outside_of_compilers
     def __call__(
         self,
         *arrays: Any,
@@ -121,9 +142,10 @@ class ContractExpression:
             InvalidEinsumError: for the wrong number of arrays, and as :func:`contract`.
         """
         _check_backend(backend)
+        check_call_options("ContractExpression", how)
         if len(arrays) != self.num_args:
             raise InvalidEinsumError(
-                f"{self!r} takes {self.num_args} arrays, not {len(arrays)}",
+                f"{self!r} takes {counted(self.num_args, 'array')}, not {len(arrays)}",
                 rules=("operand",),
             )
         rest = iter(arrays)
@@ -137,6 +159,7 @@ class ContractExpression:
         return f"<ContractExpression({self.contraction!r})>"
 
 
+@with_options_of(einsum)
 def contract_expression(
     subscripts: Any,
     *shapes: Any,
@@ -164,7 +187,9 @@ def contract_expression(
     >>> expression(np.array([3.0, 4.0]), database=InMemoryStore())
     array([3., 4.])
     """
+    check_call_options("contract_expression", options)
     text, given = as_subscripts((subscripts, *shapes))
+    whole = text
     known = {k: given[_position(k, len(given))] for k in sorted(constants or ())}
     sizes = [_shape(x) if k in known else tuple(x) for k, x in enumerate(given)]
     read_terms(text, sizes)  # refuses what does not fit now, not at the first call
@@ -175,13 +200,18 @@ def contract_expression(
     if path is not None:
         options["optimize"] = path
     elif len(known) > 1:
-        letters = _in_letters(text, [len(size) for size in sizes])
+        letters = in_letters(text, [len(size) for size in sizes])
         order, _ = search_path(letters, *sizes, shapes=True)
         values = [known.get(k) for k in range(len(given))]
         terms, values = _folded(list(terms), values, output, order, options)
         known = {k: value for k, value in enumerate(values) if value is not None}
-    text = _as_text(terms, output) if len(terms) != len(given) else text
-    return ContractExpression(shown, text, known, n_free, options)
+    text = write_subscripts(terms, output) if len(terms) != len(given) else text
+    find_steps = partial(
+        search_path, in_letters(whole, [*map(len, sizes)]), *sizes, use_blas=use_blas,
+        optimize=optimize if path is None else path, memory_limit=memory_limit,
+        shapes=True, einsum_call=True,
+    )  # fmt: skip
+    return ContractExpression(shown, text, known, n_free, options, find_steps)
 
 
 def _position(constant: int, n_operands: int) -> int:
@@ -195,26 +225,23 @@ def _position(constant: int, n_operands: int) -> int:
 
 
 def follow_path(
-    text: str, operands: Sequence[Any], path: Sequence[Any], how: Mapping[str, Any]
+    text: str, operands: Sequence[Any], path: Path | None, how: Mapping[str, Any]
 ) -> Any:
-    """The result of an einsum, step by step along a path.
-
-    Raises:
-        InvalidEinsumError: if the path does not fit, with the rule ``path``.
-    """
+    """The result of an einsum, step by step along a path, if there is one."""
     from feinsum.calling.call import call_einsum
 
+    if path is None:
+        return call_einsum(text, *operands, **how)
     ranks = [len(_shape(operand)) for operand in operands]
     terms, output = parse_subscripts(text, ranks)
-    steps = _steps(path, len(operands))
     left = list(zip(terms, operands, strict=True))
-    for step in steps:
+    for step in path:
         chosen = [left[at] for at in step]
         left = [pair for at, pair in enumerate(left) if at not in step]
         made = _product(
             [term for term, _ in chosen], [term for term, _ in left], output
         )
-        line = _as_text([term for term, _ in chosen], made)
+        line = write_subscripts([term for term, _ in chosen], made)
         left.append((made, call_einsum(line, *(value for _, value in chosen), **how)))
     return left[0][1]
 
@@ -232,6 +259,8 @@ def requested_path(
     Returns:
         None if the order is left to feinsum.
     """
+    if _is_limited_search(optimize):
+        optimize, memory_limit = optimize[0], int(optimize[1])
     is_left = isinstance(optimize, bool) or optimize is None
     if isinstance(optimize, Sequence) and not isinstance(optimize, str):
         return _steps(optimize, len(operands))
@@ -245,6 +274,14 @@ def requested_path(
         text, *operands, optimize=optimize, memory_limit=memory_limit, shapes=shapes
     )
     return _steps(found, len(operands))
+
+
+def _is_limited_search(optimize: Any) -> bool:
+    """Whether this is numpy's pair of a search and the most entries it may make."""
+    is_pair = isinstance(optimize, Sequence) and len(optimize) == 2
+    if not is_pair or not isinstance(optimize[0], str) or optimize[0] == "einsum_path":
+        return False
+    return isinstance(optimize[1], int | float)
 
 
 def _folded(
@@ -271,7 +308,7 @@ def _folded(
         gone.update(known)
         rest = [term for k, term in enumerate(terms) if k not in gone]
         made = _product([terms[k] for k in known], rest, output)
-        line = _as_text([terms[k] for k in known], made)
+        line = write_subscripts([terms[k] for k in known], made)
         value = einsum(line, *(values[k] for k in known), **options)
         at_hand.append(len(terms))
         if isinstance(value, np.generic):
@@ -291,10 +328,6 @@ def _product(
     return tuple(dict.fromkeys(i for term in chosen for i in term if i in needed))
 
 
-def _as_text(terms: Sequence[IndexList], output: IndexList) -> str:
-    return f"{', '.join(map(' '.join, terms))} -> {' '.join(output)}"
-
-
 def _steps(path: Sequence[Any], n_operands: int) -> Path:
     """A path of opt_einsum or of numpy, which begins with a word."""
     if path and path[0] == "einsum_path":
@@ -308,17 +341,6 @@ def _steps(path: Sequence[Any], n_operands: int) -> Path:
         ) from None
     check_path(steps, n_operands)
     return steps
-
-
-def _in_letters(text: str, ranks: Sequence[int]) -> str:
-    """Subscripts for opt_einsum, which knows no words."""
-    terms, output = parse_subscripts(text, ranks)
-    names = dict.fromkeys(index for term in terms for index in term)
-    if "..." in text or all(len(name) == 1 for name in names):
-        return text
-    letter = {name: index_letter(k) for k, name in enumerate(names)}
-    texts = ["".join(letter[name] for name in term) for term in (*terms, output)]
-    return f"{','.join(texts[:-1])}->{texts[-1]}"
 
 
 def _shown(text: str, known: Collection[int]) -> str:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, get_overloads, overload
 
 import numpy as np
 
 from feinsum.calling.reading.interleaved import as_subscripts
-from feinsum.errors import InvalidEinsumError
+from feinsum.calling.reading.libraries import (
+    as_given,
+    by_override,
+    has_override,
+    is_jax_array,
+    is_tensor,
+    memory_of,
+    outside_of_compilers,
+)
+from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.ir import BatchedEinsum, Operand
 from feinsum.ir import einsum as symbolic_einsum
+from feinsum.options import with_options_of
 from feinsum.paths import is_path_name
+from feinsum.words import type_in_words
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -22,10 +33,11 @@ if TYPE_CHECKING:
     from feinsum.records import Policy
     from feinsum.retrieval import OnMiss
 
-__all__ = ["einsum"]
+__all__ = ["check_call_options", "einsum"]
 
 CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
 ORDERS = ("C", "F", "A", "K")
+CHECKED = ("order", "casting")
 HOW = {"device", "database", "policy", "on_miss", "effort"}
 
 
@@ -39,7 +51,7 @@ def einsum(
     *operands: Any,
     out: Any = None,
     dtype: DTypeLike | None = None,
-    order: str = "K",
+    order: str | None = "K",
     casting: str = "safe",
     optimize: Any = True,
     device: str | None = None,
@@ -50,12 +62,13 @@ def einsum(
 ) -> Any: ...
 
 
+@outside_of_compilers
 def einsum(
     subscripts: Any,
     *operands: Any,
     out: Any = None,
     dtype: DTypeLike | None = None,
-    order: str = "K",
+    order: str | None = "K",
     casting: str = "safe",
     optimize: Any = True,
     **how: Any,
@@ -64,16 +77,19 @@ def einsum(
 
     Args:
         subscripts, operands: as for :func:`numpy.einsum`, including operands that
-            alternate with index lists, or with words as indices. Operands are arrays,
-            as for :func:`feinsum.call_einsum`, or all of them symbolic, made by
-            :func:`feinsum.array`.
+            alternate with index lists; see :func:`feinsum.call_einsum`. Operands are
+            arrays, as there, or all of them symbolic, made by :func:`feinsum.array`.
         out: an array for the result: on the host, or with the operands on a GPU, where
             its dtype has to be that of the result.
-        dtype: dtype of the computation; by default numpy's result type.
+        dtype: dtype of the computation; by default numpy's result type of the operands
+            and of ``out``.
         order: memory order of the result. ``K``, the default, means C order here.
+            Unlike in numpy, ``dtype`` and ``order`` also apply to what would be a view.
         casting: allowed casts of operands to ``dtype``, and of the result to ``out``.
-        optimize: a path, such as one from :func:`feinsum.contract_path`, is followed.
-            For booleans and names of searches, feinsum chooses the order itself.
+        optimize: a path, such as one from :func:`feinsum.contract_path`, is followed,
+            and one is searched for by a pair such as ``("greedy", 10**6)``, of the
+            search and the most entries of an intermediate. For booleans and names of
+            searches, feinsum chooses the order itself.
         how: ``device``, ``database``, ``policy``, ``on_miss`` and ``effort``, as for
             :func:`feinsum.call_einsum`.
 
@@ -85,6 +101,8 @@ def einsum(
     Raises:
         InvalidEinsumError: as :func:`feinsum.call_einsum`; for an unknown option; for a
             mix of arrays and symbolic operands.
+        InvalidTypeError: for a cast that ``casting`` does not allow, and an argument of
+            a wrong type.
         MeasurementError, FeinsumError: as :func:`feinsum.call_einsum`.
 
     >>> from feinsum.records import InMemoryStore
@@ -102,24 +120,50 @@ def einsum(
         _check_symbolic(given, n_symbolic, is_plain and optimize is True and not how)
         return symbolic_einsum(text, *given)
     if how.keys() - HOW:
-        _refuse_options(sorted(how.keys() - HOW))
+        check_call_options("einsum", how, HOW)
     _check_optimize(optimize)
     from feinsum.calling.call import call_einsum  # symbolic einsums need no more
+    from feinsum.calling.reading.forms import as_array
+    from feinsum.targets.arrays import is_cuda_array
 
     if not is_plain:
-        _check_names(order, casting)
-    operands = given if is_plain else _cast(given, dtype, casting)
-    if _is_path(optimize):
-        from feinsum.calling.contraction import follow_path
+        casting, order = _name("casting", casting), _name("order", order)
+    in_steps = _is_path(optimize)
+    if not is_plain or in_steps:
+        given_options = {"out": out, "dtype": dtype, "order": order, "casting": casting}
+        if has_override(given):
+            return _by_override(text, given, given_options)
+        if is_tensor(out) and not is_cuda_array(out):
+            given_options["out"] = memory_of(out)
+            einsum(text, *given, optimize=optimize, **given_options, **how)
+            return out
+        _check_out(out)
+    operands = _cast(text, given, out, dtype, casting, in_steps=in_steps)
+    if in_steps:
+        from feinsum.calling.contraction import follow_path, requested_path
 
-        result = follow_path(text, operands, optimize, how)
+        path = requested_path(text, operands, optimize, None)
+        result = follow_path(text, operands, path, how)
     elif _is_for_call(out, operands):
         return call_einsum(text, *operands, out=out, **how)
     else:
         result = call_einsum(text, *operands, **how)
     if is_plain:
         return _as_scalar(result)
-    return _finished(result, out, order, casting, given)
+    if (is_tensor(result) or is_jax_array(result)) and not is_cuda_array(result):
+        result = as_array(result)
+    result = _finished(result, out, order or "K", given)
+    return as_given(result, given) if out is None else out
+
+
+with_options_of(get_overloads(einsum)[-1])(einsum)
+
+
+def _by_override(text: str, given: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """The einsum of a library, with the options that are not those by default."""
+    usual = {"out": None, "dtype": None, "order": "K", "casting": "safe"}
+    rest = {name: x for name, x in options.items() if x is not usual[name]}
+    return by_override(text, given, **rest)
 
 
 def _as_scalar(result: Any) -> Any:
@@ -145,11 +189,23 @@ def _is_path(optimize: Any) -> bool:
     return isinstance(optimize, Sequence) and not isinstance(optimize, str)
 
 
-def _refuse_options(unknown: Sequence[str]) -> None:
-    known = sorted({"out", "dtype", "order", "casting", "optimize", *HOW})
-    near = get_close_matches(unknown[0], known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    raise TypeError(f"einsum() has no option {unknown[0]!r}; {hint}")
+def check_call_options(
+    caller: str,
+    given: Iterable[str],
+    known: Collection[str] = HOW | {"dtype", *CHECKED},
+) -> None:
+    """Refuse an option that a function does not take, with the most similar name.
+
+    Raises:
+        TypeError: naming the function that was called.
+    """
+    unknown = sorted(set(given) - set(known))
+    if not unknown:
+        return
+    names = sorted({"out", "dtype", "optimize", *CHECKED, *HOW})
+    near = get_close_matches(unknown[0], names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+    raise TypeError(f"{caller}() has no option {unknown[0]!r}; {hint}")
 
 
 def _check_optimize(optimize: Any) -> None:
@@ -157,23 +213,41 @@ def _check_optimize(optimize: Any) -> None:
         return
     if isinstance(optimize, str) and is_path_name(optimize):
         return
-    raise InvalidEinsumError(
+    kind = InvalidEinsumError if isinstance(optimize, str) else InvalidTypeError
+    raise kind(
         f"optimize={optimize!r:.60} is not a boolean, a search of opt_einsum such as "
         "'greedy', or a path such as [(0, 1), (0, 1)]",
         rules=("option",),
     )
 
 
-def _check_names(order: str, casting: str) -> None:
-    for name, value, known in (
-        ("order", order, ORDERS),
-        ("casting", casting, CASTINGS),
-    ):
-        if value not in known:
-            raise InvalidEinsumError(
-                f"{name}={value!r}; expected one of {', '.join(known)}",
-                rules=("option",),
-            )
+def _name(option: str, value: Any) -> str:
+    """One of the names that an option has; of an order in any case, or None for K."""
+    known = CASTINGS if option == "casting" else ORDERS
+    name = value.decode() if isinstance(value, bytes) else value
+    if option == "order":
+        name = "K" if name is None else name.upper() if isinstance(name, str) else name
+    if isinstance(name, str) and name in known:
+        return name
+    kind = InvalidEinsumError if isinstance(name, str) else InvalidTypeError
+    raise kind(
+        f"{option}={value!r}; expected one of {', '.join(known)}", rules=("option",)
+    )
+
+
+def _check_out(out: Any) -> None:
+    """Refuse what cannot take a result, before one is computed."""
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise InvalidEinsumError(
+            "out is read-only; expected a writable array", rules=("shape",)
+        )
+    if out is None or isinstance(out, np.ndarray) or hasattr(out, "__dlpack_device__"):
+        return
+    raise InvalidTypeError(
+        f"out is a {type(out).__name__}; expected an array, of numpy or where the "
+        "operands are",
+        rules=("shape",),
+    )
 
 
 def _check_symbolic(given: Sequence[Any], n_symbolic: int, is_plain: bool) -> None:
@@ -195,46 +269,104 @@ def _check_symbolic(given: Sequence[Any], n_symbolic: int, is_plain: bool) -> No
 
 
 def _cast(
-    operands: Sequence[Any], dtype: DTypeLike | None, casting: Any
+    text: str,
+    operands: Sequence[Any],
+    out: Any,
+    dtype: DTypeLike | None,
+    casting: Any,
+    *,
+    in_steps: bool,
 ) -> tuple[Any, ...]:
-    """Operands in the dtype of the computation; an object given twice stays one."""
-    if dtype is None and casting in ("safe", "same_kind", "unsafe"):
-        return tuple(operands)
-    from feinsum.calling.reading.forms import as_array
+    """Operands in the dtype of the computation; an object given twice stays one.
 
-    arrays = {id(x): as_array(x) for x in operands}
-    wanted = np.result_type(*arrays.values()) if dtype is None else np.dtype(dtype)
+    Sparse operands stay as they are: dense ones of a wider dtype suffice.
+
+    Args:
+        text: the subscripts; if they do not fit, either, that is said first.
+        in_steps: whether a path is followed, whose steps share a dtype.
+    """
+    is_free = dtype is None and casting in ("safe", "same_kind", "unsafe")
+    has_target = in_steps or isinstance(out, np.ndarray)
+    if is_free and not (has_target and _is_mixed(out, operands)):
+        return tuple(operands)
+    from feinsum.calling.reading.forms import as_array, has_sparse
+    from feinsum.calling.reading.terms import read_terms
+
+    is_kept = {id(x): is_free and has_sparse([x]) for x in operands}
+    arrays = {id(x): x if is_kept[id(x)] else as_array(x) for x in operands}
+    dtypes = [_dtype_of(array) for array in arrays.values()]
+    wanted = _common_dtype(dtypes, out, dtype)
     for position, operand in enumerate(operands):
-        found = arrays[id(operand)].dtype
+        found = _dtype_of(arrays[id(operand)])
         if not np.can_cast(found, wanted, casting):
-            raise InvalidEinsumError(
+            read_terms(text, [np.shape(arrays[id(x)]) for x in operands])
+            raise InvalidTypeError(
                 f"operand {position} has dtype {found}; casting={casting!r} does not "
                 f"allow a cast to {wanted}",
                 rules=("dtype",),
             )
-    made = {at: array.astype(wanted, copy=False) for at, array in arrays.items()}
+    if isinstance(out, np.ndarray) and not np.can_cast(wanted, out.dtype, casting):
+        raise InvalidTypeError(
+            f"out has dtype {out.dtype}; casting={casting!r} does not allow a cast "
+            f"from {wanted}",
+            rules=("dtype",),
+        )
+    with np.errstate(all="ignore"):
+        made = {
+            at: array if is_kept[at] else array.astype(wanted, copy=False)
+            for at, array in arrays.items()
+        }
     return tuple(made[id(operand)] for operand in operands)
 
 
-def _finished(
-    result: Any, out: Any, order: str, casting: Any, given: Sequence[Any]
-) -> Any:
+def _is_mixed(out: Any, operands: Sequence[Any]) -> bool:
+    """Whether arrays on the host, with ``out``, may have several dtypes."""
+    target = [out] if isinstance(out, np.ndarray) else []
+    dtype = next((getattr(x, "dtype", None) for x in (*target, *operands)), None)
+    if all(type(x) is np.ndarray and x.dtype == dtype for x in operands):
+        return False
+    from feinsum.targets.arrays import is_cuda_array, is_device_array
+
+    return not any(is_cuda_array(x) or is_device_array(x) for x in operands)
+
+
+def _dtype_of(array: Any) -> np.dtype[Any]:
+    """The dtype of entries; of a tree, or several of one tensor, that of its values."""
+    tree: Any = array[0] if isinstance(array, (list, tuple)) else array
+    dtype: np.dtype[Any] = np.dtype(getattr(tree, "values", tree).dtype)
+    return dtype
+
+
+def _common_dtype(
+    dtypes: Sequence[np.dtype[Any]], out: Any, dtype: DTypeLike | None
+) -> np.dtype[Any]:
+    """The dtype asked for; else that of numpy for the operands and ``out``."""
+    try:
+        if dtype is not None:
+            return np.dtype(dtype)
+        into = [out.dtype] if isinstance(out, np.ndarray) else []
+        return np.result_type(*dtypes, *into)
+    except TypeError as error:
+        raise InvalidTypeError(
+            f"dtype={dtype!r} for operands of dtype {', '.join(map(str, dtypes))}: "
+            f"{error}",
+            rules=("dtype",),
+        ) from None
+
+
+def _finished(result: Any, out: Any, order: str, given: Sequence[Any]) -> Any:
     """The result in ``out``, or in the requested memory order."""
     if out is None:
         return _as_scalar(_in_order(result, order, given))
     if not isinstance(out, np.ndarray) or out.shape != result.shape:
-        raise InvalidEinsumError(
+        kind = InvalidEinsumError if isinstance(out, np.ndarray) else InvalidTypeError
+        raise kind(
             f"out has type {type(out).__name__}, shape {getattr(out, 'shape', None)}; "
             f"expected a numpy array of shape {result.shape}",
             rules=("shape",),
         )
-    if not np.can_cast(result.dtype, out.dtype, casting):
-        raise InvalidEinsumError(
-            f"out has dtype {out.dtype}; casting={casting!r} does not allow a cast "
-            f"from {result.dtype}",
-            rules=("dtype",),
-        )
-    np.copyto(out, result, casting="unsafe")
+    with np.errstate(all="ignore"):
+        np.copyto(out, result, casting="unsafe")
     return out
 
 
@@ -244,7 +376,7 @@ def _in_order(result: Any, order: str, given: Sequence[Any]) -> Any:
     if not hasattr(result, "flags"):
         raise InvalidEinsumError(
             f"order={order!r} is for results that are arrays of numpy or CuPy; omit it "
-            f"for a {type(result).__name__}",
+            f"for {type_in_words(result)}",
             rules=("option",),
         )
     if order == "A":

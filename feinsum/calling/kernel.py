@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from feinsum.calling.accumulators import with_wide_sums
 from feinsum.calling.options import CallOptions
 from feinsum.codegen import (
     ContractionPath,
@@ -26,13 +26,11 @@ from feinsum.measure.intermediates import (
 from feinsum.predict import MEASURING
 from feinsum.records import TransformSpec
 from feinsum.retrieval import retrieve
-from feinsum.retrieval.applying import ISLPY_WARNING
-from feinsum.tune import measure_if_possible
+from feinsum.tuning import measure_if_possible
 
 __all__ = [
     "OUTPUT",
     "CallKernel",
-    "compiled_quietly",
     "fits_memory",
     "recorded_kernel",
     "sizes_that_matter",
@@ -103,8 +101,10 @@ def recorded_kernel(
     )
     if found is plain or not fits_memory(found, einsum, sizes):
         return None
+    if opened.reads_in_place:
+        found = with_wide_sums(found, einsum, sizes)
     try:
-        return CallKernel(compiled_quietly(found, opened), is_retrieved=True)
+        return CallKernel(compile_kernel(found, opened), is_retrieved=True)
     except BuildError:
         if options.on_miss == "raise":
             raise
@@ -129,7 +129,10 @@ def untransformed_kernel(
     """
     path = untransformed_path(einsum, sizes)
     plain = generate_loopy(einsum, path=path, strides=strides)
-    return CallKernel(compiled_quietly(opened.prepare(plain), opened))
+    unit = opened.prepare(plain)
+    if opened.reads_in_place:
+        unit = with_wide_sums(unit, einsum, sizes)
+    return CallKernel(compile_kernel(unit, opened))
 
 
 def untransformed_path(
@@ -158,10 +161,3 @@ def sizes_that_matter(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Hashab
     where one does not, as it decides on the kernel.
     """
     return None if all_have_room(einsum, sizes) else tuple(sorted(sizes.items()))
-
-
-def compiled_quietly(t_unit: Any, opened: OpenDevice) -> CompiledKernel:
-    """Compile without third-party warnings that users cannot act on."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
-        return compile_kernel(t_unit, opened)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from feinsum.calling.cache import BoundedCache
-from feinsum.memory import remembered
+from feinsum.memory import forget, remembered
 
 if TYPE_CHECKING:
+    from feinsum.calling.by_numpy import NumpyCall
+    from feinsum.calling.fallback import FallbackCall
     from feinsum.calling.host.amortized import AmortizedCall
     from feinsum.calling.host.first_call import FirstCall
     from feinsum.calling.host.prepared import PreparedCall
@@ -29,7 +32,7 @@ __all__ = [
 CACHE_BOUND = 256
 """Calls, told apart by notation, shapes and dtypes, whose kernels are kept."""
 
-Call: TypeAlias = "PreparedCall | AmortizedCall | FirstCall"
+Call: TypeAlias = "PreparedCall | AmortizedCall | FallbackCall | FirstCall | NumpyCall"
 
 
 class Calls:
@@ -63,6 +66,11 @@ class Calls:
         self.trees: WeakKeyDictionary[CSF, dict[Hashable, Any]] = WeakKeyDictionary()
         self.matrices: dict[int, Any] = {}
         self.coordinates: WeakKeyDictionary[COO, dict[Any, Any]] = WeakKeyDictionary()
+
+
+if hasattr(os, "register_at_fork"):
+    # kernels do not survive a fork, and a lost thread may hold the locks of the caches
+    os.register_at_fork(after_in_child=lambda: forget(Calls))
 
 
 def clear_call_cache() -> None:

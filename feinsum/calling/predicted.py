@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from feinsum.calling.accumulators import with_wide_sums
 from feinsum.calling.faults import note_fault
-from feinsum.calling.kernel import OUTPUT, CallKernel, compiled_quietly
+from feinsum.calling.kernel import OUTPUT, CallKernel
 from feinsum.calling.reading.strided import StridedTerm, c_steps
 from feinsum.codegen import Strides, generate_loopy
 from feinsum.errors import DeviceLostError, FeinsumError
 from feinsum.ir import BatchedEinsum, shape_at
-from feinsum.measure import OpenDevice, footprint_bytes
+from feinsum.measure import OpenDevice, compile_kernel, footprint_bytes
 from feinsum.measure.cases import ragged_cases
 from feinsum.measure.reference import NEVER_LONG
 from feinsum.measure.sampling import check_samples, patterned
@@ -146,7 +147,9 @@ def _built(spec: TransformSpec, problem: Problem, opened: OpenDevice) -> CallKer
     plain = opened.prepare(generate_loopy(einsum, strides=problem.strides))
     t_unit, nest = identify_as_einsum(plain, einsum, long_extent=NEVER_LONG)
     unit = apply_spec(spec, t_unit, nest)
-    return CallKernel(compiled_quietly(unit, opened), spec=spec)
+    if opened.reads_in_place:
+        unit = with_wide_sums(unit, einsum, problem.sizes)
+    return CallKernel(compile_kernel(unit, opened), spec=spec)
 
 
 def _check(kernel: CallKernel, problem: Problem) -> None:

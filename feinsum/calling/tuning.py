@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from feinsum.calling.kernel_cache import clear_call_cache
@@ -16,36 +16,75 @@ from feinsum.sparse import is_sparse
 if TYPE_CHECKING:
     import loopy as lp
 
-    from feinsum.tune import Finalist, TuningProgress, TuningReport, TuningStart
+    from feinsum.db import Database
+    from feinsum.records import TransformSpec
+    from feinsum.tuning import (
+        Finalist,
+        Strategy,
+        TuningProgress,
+        TuningReport,
+        TuningStart,
+    )
 
-__all__ = ["tune"]
+__all__ = ["autotune", "tune"]
 
 
 def tune(
     target: str | BatchedEinsum | lp.TranslationUnit | Any,
     *operands: Any,
+    sizes: Mapping[str, int] | None = None,
+    device: str | None = None,
+    database: Database = None,
+    n_trials: int | None = None,
+    budget_s: float | None = None,
+    strategy: Strategy = "tpe",
+    seed: int = 0,
+    first: Sequence[TransformSpec] = (),
+    trial_limit_s: float = 60.0,
+    resume: bool = True,
+    scheduler: str | None = None,
     progress: bool | None = None,
     on_start: Callable[[TuningStart], None] | None = None,
     on_progress: Callable[[TuningProgress], None] | None = None,
     on_final: Callable[[tuple[Finalist, ...]], None] | None = None,
-    **options: Any,
+    on_stop: Callable[[TuningReport], None] | None = None,
 ) -> TuningReport:
     """Search for the fastest recipe of a call, an einsum or a kernel, and record it.
 
-    Later calls of :func:`feinsum.einsum` use the result.
+    Later calls of :func:`feinsum.einsum` use the result. ``feinsum.autotune`` is the
+    same function. How recipes are tried, timed and recorded is told in
+    :func:`feinsum.tuning.tune_einsum`.
 
     Args:
         target, operands: the arguments of :func:`feinsum.einsum`, with arrays or
             symbolic operands; or one symbolic einsum; or a kernel that is an einsum.
+        sizes: values of size parameters; those of arrays are known. Others get their
+            defaults, see :func:`feinsum.tuning.make_problem`.
+        device: part of the name of a device.
+        database: where facts and trials are read and recorded.
+        n_trials: maximum number of trials, including known ones; by default 20, or all
+            if the strategy is ``exhaustive``.
+        budget_s: no new trial starts after this time.
+        strategy: ``tpe``, ``random`` or ``exhaustive``.
+        seed: of the search.
+        first: recipes to try before all others, if they fit.
+        trial_limit_s: time limit of a trial.
+        resume: False to repeat known trials.
+        scheduler: the address of a Dask scheduler, whose workers run the trials.
         progress: whether to show a progress bar; by default in terminals and notebooks.
-        on_start, on_progress, on_final, options: as for :func:`feinsum.autotune`, such
-            as ``n_trials``, ``budget_s`` and ``database``.
+        on_start, on_progress, on_final: called before the first trial, after every
+            trial, and with the finalists, best first.
+        on_stop: called at an early end with the results so far.
 
     Raises:
         InvalidEinsumError: as :func:`feinsum.einsum`; for a call without sums or
             products, or without entries; for sparse arrays, which must be tuned as
-            symbolic einsums.
-        TransformError, MeasurementError, StoreError: as :func:`feinsum.autotune`.
+            symbolic einsums; for ``sizes`` that do not match the einsum.
+        NotAnEinsumError: if the kernel is not an einsum.
+        TransformError: if no transform fits the einsum.
+        MeasurementError: if the problem cannot be set up on the device, or needs more
+            memory or time than available.
+        StoreError: if the database cannot be written.
 
     >>> import feinsum
     >>> from feinsum.errors import FeinsumError
@@ -55,32 +94,48 @@ def tune(
     ...     print(error)
     the result is a view of the operand: there is nothing to tune
     """
-    from feinsum.tune import autotune
-    from feinsum.tune.progress import both
+    from feinsum.tuning import tune_einsum
+    from feinsum.tuning.progress import both
 
     with requiring("rich", "tune", "a progress bar"):
-        from feinsum.tune.bar import TuningBar, can_show
+        from feinsum.tuning.bar import TuningBar, can_show
 
-    einsum, sizes = _einsum_of(target, operands)
-    given = options.pop("sizes", None)
-    if not (given is None or isinstance(given, Mapping)):
-        raise InvalidEinsumError(
-            f"sizes={given!r:.60}; expected sizes by name, such as {{'n': 1000}}",
-            rules=("size",),
-        )
-    sizes |= given or {}
+    einsum, known = _einsum_of(target, operands)
     bar = TuningBar(is_hidden=not (can_show() if progress is None else progress))
     with bar:
-        report = autotune(
+        report = tune_einsum(
             einsum,
-            sizes=sizes,
+            sizes=known | _checked(sizes),
+            device=device,
+            database=database,
+            n_trials=n_trials,
+            budget_s=budget_s,
+            strategy=strategy,
+            seed=seed,
+            first=first,
+            trial_limit_s=trial_limit_s,
+            resume=resume,
+            scheduler=scheduler,
             on_start=both(bar.begin, on_start),
             on_progress=both(bar.show, on_progress),
             on_final=both(bar.final, on_final),
-            **options,
+            on_stop=on_stop,
         )
     clear_call_cache()
     return report
+
+
+autotune = tune
+"""The name that tuners usually have."""
+
+
+def _checked(sizes: Any) -> dict[str, int]:
+    if not (sizes is None or isinstance(sizes, Mapping)):
+        raise InvalidEinsumError(
+            f"sizes={sizes!r:.60}; expected sizes by name, such as {{'n': 1000}}",
+            rules=("size",),
+        )
+    return dict(sizes or {})
 
 
 def _einsum_of(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str, int]]:

@@ -21,7 +21,7 @@ def reconstruct(graph: InducedGraph) -> BatchedEinsum:
     >>> from feinsum.ir import array, einsum
     >>> graph = induced_graph(einsum("ij,j->i", array("A", ("N", 4)), array("x", 4)))
     >>> print(reconstruct(graph))
-    i0 i2, i2 -> i0 of (A6 A7) with A6[N1,4]:<f8, A7[4]:<f8
+    {i0}{i2}, {i2} -> {i0} of (A6 A7) with A6[N1,4]:<f8, A7[4]:<f8
     """
     return _Reconstruction(graph).einsum()
 

@@ -59,6 +59,9 @@ COMMANDS: dict[str, tuple[Command, str]] = {
 }
 """Every command but the groups: what runs, and examples for its help."""
 
+ALIASES = frozenset({"query"})
+"""Commands that stay for scripts; ``explain`` does the same."""
+
 
 class Program(TyperGroup):
     """Ends every failure with one line and an exit code."""
@@ -98,7 +101,7 @@ def _print_version(is_wanted: bool) -> None:
     epilog="""\b
 Examples:
   feinsum tune "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
-  feinsum query "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
+  feinsum explain "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
 
 \b
 Exit codes:
@@ -106,7 +109,7 @@ Exit codes:
   1  failure, explained on stderr; or two einsums or databases differ;
      or the doctor found a problem
   2  usage error
-  3  no fact is known (query, explain)
+  3  no fact is known, or no recipe (explain, show, export-c)
 """
 )
 def feinsum(
@@ -128,7 +131,7 @@ def feinsum(
 
 
 for _name, (_command, _examples) in COMMANDS.items():
-    app.command(_name, epilog=_examples)(_command)
+    app.command(_name, epilog=_examples, hidden=_name in ALIASES)(_command)
 app.add_typer(db.app, name="db")
 app.add_typer(cache.app, name="cache")
 app.add_typer(demand.app, name="demand")

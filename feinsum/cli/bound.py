@@ -81,7 +81,7 @@ def bound(
 
 def _values(einsum: BatchedEinsum, given: Mapping[str, int]) -> dict[str, int]:
     """Sizes of all parameters; those that are not given get the default."""
-    from feinsum.tune import default_sizes
+    from feinsum.tuning import default_sizes
 
     known = {x.name for x in einsum.size_params}
     if unknown := sorted(set(given) - known):

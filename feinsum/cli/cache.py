@@ -8,6 +8,7 @@ import typer
 
 from feinsum.cli.shared.options import AsJson
 from feinsum.cli.shared.output import print_json
+from feinsum.words import counted
 
 __all__ = ["app"]
 
@@ -43,4 +44,4 @@ def clear(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"n_removed": n_removed})
     else:
-        typer.echo(f"{n_removed} entries removed")
+        typer.echo(f"{counted(n_removed, 'entry')} removed")

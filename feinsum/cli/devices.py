@@ -50,13 +50,21 @@ def devices(
         bool,
         typer.Option("--again", help="Measure again, even if limits are stored."),
     ] = False,
+    even_if_busy: Annotated[
+        bool,
+        typer.Option(
+            "--even-if-busy",
+            help="Store limits even if other programs used the processor meanwhile.",
+        ),
+    ] = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """List the devices, whether they work, and measured limits.
 
     The limits are those of rooflines: the rates of a triad, of multiply-adds and of
-    reads from caches. Measuring takes a few seconds per device, which must be idle.
+    reads from caches. Measuring takes a few seconds per device, which must be idle:
+    limits that were measured while others used the processor are not stored.
     """
     from feinsum.db import opened_store
     from feinsum.measure import device_states
@@ -64,7 +72,7 @@ def devices(
     states = [state for state in device_states() if state.device is not None]
     with opened_store(database, has_shipped=True, may_create=measure or again) as store:
         if measure or again:
-            _measure_all(store, states, again)
+            _measure_all(store, states, again=again, even_if_busy=even_if_busy)
         found = [_listed(state, store) for state in states]
     if as_json:
         print_json({"devices": [_document(one) for one in found]})
@@ -74,12 +82,12 @@ def devices(
         typer.echo("no device found; 'feinsum doctor' explains why")
 
 
-def _measure_all(store: FactStore, states: Sequence[DeviceState], again: bool) -> None:
-    """Store the limits of every device that works; measured once, or now with
-    ``again``.
-    """
+def _measure_all(
+    store: FactStore, states: Sequence[DeviceState], *, again: bool, even_if_busy: bool
+) -> None:
+    """Store the limits of every device that works, as :func:`peaks_of` does."""
     from feinsum.measure import OpenDevice, measure_peaks, open_device
-    from feinsum.tune import peaks_of
+    from feinsum.tuning import peaks_of
 
     def measure(opened: OpenDevice) -> DevicePeaks:
         say(f"measuring {opened.device} ...")
@@ -89,11 +97,14 @@ def _measure_all(store: FactStore, states: Sequence[DeviceState], again: bool) -
         if device is None or trouble:
             say(f"skipping {device}: {trouble}")
             continue
-        opened = open_device(device.id)
-        if again:
-            store.add_peaks(measure(opened))
-        else:
-            peaks_of(opened, store, measure=measure)
+        peaks_of(
+            open_device(device.id),
+            store,
+            again=again,
+            even_if_busy=even_if_busy,
+            measure=measure,
+            say=say,
+        )
 
 
 def _listed(state: DeviceState, store: FactStore) -> _Listed:

@@ -11,6 +11,7 @@ import typer
 from feinsum.cli.shared.failure import FAILED
 from feinsum.cli.shared.options import AsJson, Database, Device
 from feinsum.cli.shared.output import print_json
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.doctor.finding import State
@@ -63,4 +64,4 @@ def _summary(states: Sequence[State]) -> str:
     if set(states) <= {"ok"}:
         return "no problems found"
     counts = {name: states.count(name) for name in ("problem", "note")}
-    return ", ".join(f"{n} {name}{'s' * (n != 1)}" for name, n in counts.items())
+    return ", ".join(counted(n, name) for name, n in counts.items())

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from feinsum.cli.query import query
 from feinsum.cli.shared.bounds import bound_of_first, least_text
 from feinsum.cli.shared.failure import NO_FACT, is_bad_usage
 from feinsum.cli.shared.fractions import fractions_of
-from feinsum.cli.shared.options import AsJson, Database, Device, Effort, Policy
+from feinsum.cli.shared.notation import DEFAULT_DTYPE
+from feinsum.cli.shared.options import (
+    AsJson,
+    Database,
+    Device,
+    Dtype,
+    Effort,
+    Operands,
+    Policy,
+    Rows,
+    Sizes,
+    Sparse,
+)
 from feinsum.cli.shared.output import print_json, record_document
+from feinsum.cli.shared.programs import ProgramFile
 from feinsum.cli.shared.recommended import unchanged_advice
-from feinsum.cli.shared.user_file import read_translation_unit
+from feinsum.cli.shared.user_file import is_file, read_translation_unit
 from feinsum.errors import NotAnEinsumError
 from feinsum.records import Level
 
@@ -27,19 +42,23 @@ __all__ = ["EXAMPLES", "explain"]
 
 EXAMPLES = """\b
 Examples:
+  feinsum explain "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
+  feinsum explain "ijk,ja,ka->ia" --sparse T.tns --sizes a=16
+  feinsum explain --program attention.txt
   feinsum explain wave.py
   feinsum explain wave.py --effort recorded
   feinsum explain wave.py:gradient --instructions "id:grad*" --json
 """
 
 
-File: TypeAlias = Annotated[
-    str,
+Target: TypeAlias = Annotated[
+    str | None,
     typer.Argument(
-        metavar="FILE.py[:NAME]",
-        help="A Python file, and the name of a Loopy translation unit in it, or of a "
-        "function without arguments that returns one. Default: build. The file is "
-        "run, up to the last assignment to a unit.",
+        metavar="SUBSCRIPTS|FILE.py[:NAME]",
+        help="An einsum, such as 'ij,j->i', or its full text. Or a Python file, and "
+        "the name of a Loopy translation unit in it, or of a function without "
+        "arguments that returns one. Default: build. The file is run, up to the last "
+        "assignment to a unit. Omit it with --program.",
         show_default=False,
     ),
 ]
@@ -56,23 +75,48 @@ Instructions: TypeAlias = Annotated[
 
 
 def explain(
-    file: File,
+    target: Target = None,
+    sizes: Sizes = None,
+    operands: Operands = None,
+    rows: Rows = None,
+    dtype: Dtype = DEFAULT_DTYPE,
+    sparse: Sparse = None,
     kernel_name: KernelName = None,
     instructions: Instructions = None,
     device: Device = None,
     database: Database = None,
     policy: Policy = None,
     effort: Effort = None,
+    program: ProgramFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain the einsums of a kernel and their recipes.
+    """Explain the recipes of an einsum, or of a kernel.
 
-    Shows what feinsum.retrieve would do. Exits with code 3 if it would return
-    the kernel unchanged.
+    For an einsum: candidates on record, best first, then recorded plans for many
+    processes. Exits with code 3 if the policy accepts no candidate, and says which
+    recipe would be used without one. The column "roof" is the fraction of the
+    roofline, if the limits of the device were measured.
+
+    For a kernel: what feinsum.retrieve would do. Exits with code 3 if it would
+    return the kernel unchanged.
     """
-    t_unit = read_translation_unit(file)
+    of_kernel = {"--kernel-name": kernel_name, "--instructions": instructions}
+    if target is None or not is_file(target):
+        _refuse_options("a kernel", of_kernel)
+        query(target, sizes, operands, rows, dtype, sparse, device, database, policy,
+              effort, program, as_json)  # fmt: skip
+        return
+    of_einsum = {
+        "--sizes": sizes,
+        "--operands": operands,
+        "--rows": rows,
+        "--dtype": None if dtype == DEFAULT_DTYPE else dtype,
+        "--sparse": sparse,
+        "--program": program,
+    }
+    _refuse_options("an einsum", of_einsum)
     text, document = _explain(
-        t_unit,
+        read_translation_unit(target),
         kernel_name=kernel_name,
         instructions=instructions,
         device=device,
@@ -86,6 +130,13 @@ def explain(
         typer.echo(text)
     if not document["applied"]:
         raise typer.Exit(NO_FACT)
+
+
+def _refuse_options(what: str, given: Mapping[str, object]) -> None:
+    """Refuse options that belong to the other kind of target."""
+    for name, value in given.items():
+        if value is not None:
+            raise typer.BadParameter(f"this is an option of {what}", param_hint=name)
 
 
 def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str, Any]]:

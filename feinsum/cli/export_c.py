@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from feinsum.cli.shared.failure import say
+from feinsum.cli.shared.failure import NO_FACT, say
 from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum
 from feinsum.cli.shared.options import (
     AsJson,
@@ -69,7 +69,8 @@ def export_c(
 
     The file needs only the C library, and uses OpenMP threads if compiled with
     OpenMP. Its comment says how to compile it, and how well the recipe fits this
-    machine. For another machine, name a device like its own.
+    machine. For another machine, name a device like its own. Without a recipe, the
+    function has the untransformed loops, and the exit code is 3.
     """
     from feinsum.integrations import c_source
 
@@ -96,6 +97,7 @@ def export_c(
     if not made.recipe:
         words, command = unchanged_advice(einsum, database, device)
         say(f"no recipe was applied; {words}: {command}")
+        raise typer.Exit(NO_FACT)
 
 
 def _check_files(source: Path, header: Path) -> None:

@@ -16,6 +16,7 @@ from feinsum.cli.shared.options import (
     Database,
     Device,
     Dtype,
+    Effort,
     Operands,
     Policy,
     Rows,
@@ -27,6 +28,7 @@ from feinsum.cli.shared.plans import plan_documents, print_plans
 from feinsum.cli.shared.programs import ProgramFile, read_program
 from feinsum.cli.shared.recommended import tried_here, tune_advice, tune_command
 from feinsum.cli.shared.sparse import read_sparse_einsum
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.bounds import Bound
@@ -48,7 +50,7 @@ OptionalSubscripts: TypeAlias = Annotated[
     str | None,
     typer.Argument(
         metavar="SUBSCRIPTS",
-        help="The einsum, such as 'ij,j->i' or 'cell dof, dof -> cell'; or its full "
+        help="The einsum, such as 'ij,j->i' or '{cell}{dof}, {dof} -> {cell}'; or its "
         "text, as printed by 'feinsum canonicalize'; omit it with --program.",
         show_default=False,
     ),
@@ -65,19 +67,20 @@ def query(
     device: Device = None,
     database: Database = None,
     policy: Policy = None,
+    effort: Effort = None,
     program: ProgramFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the facts about an einsum.
+    """Print the facts about an einsum, as 'feinsum explain SUBSCRIPTS' does.
 
     Lists candidates, best first, then recorded plans for many processes. Exits with
-    code 3 if the policy accepts no candidate. The column "roof" is the fraction of
-    the roofline, if the limits of the device were measured
-    (feinsum devices --measure).
+    code 3 if the policy accepts no candidate, and says which recipe would be used
+    without one. The column "roof" is the fraction of the roofline, if the limits of
+    the device were measured (feinsum devices --measure).
     """
     if program is not None:
-        of_einsums = (subscripts, sizes, operands, rows, sparse, device, policy)
-        if any(one is not None for one in of_einsums):
+        of_einsum = (subscripts, sizes, operands, rows, sparse, device, policy, effort)
+        if any(one is not None for one in of_einsum):
             raise typer.BadParameter(
                 "an einsum and its options cannot be combined with a program",
                 param_hint="--program",
@@ -85,7 +88,9 @@ def query(
         _query_program(program, database, as_json)
         return
     if subscripts is None:
-        raise typer.BadParameter("give an einsum, or --program")
+        raise typer.BadParameter(
+            "give an einsum, such as 'ij,j->i', or --program", param_hint="SUBSCRIPTS"
+        )
     from feinsum import retrieval
     from feinsum.canonical import canonicalize
     from feinsum.db import is_service, opened_store
@@ -100,7 +105,12 @@ def query(
         )
     with opened_store(database, has_shipped=True) as store:
         match = retrieval.query(
-            einsum, device=device, database=store, policy=policy, sizes=profile
+            einsum,
+            device=device,
+            database=store,
+            policy=policy,
+            effort=effort,
+            sizes=profile,
         )
         fractions = fractions_of(match.ranking, store)
         least = bound_of_first(match, store)
@@ -114,6 +124,7 @@ def query(
                 "level": str(match.level),
                 "reason": match.reason,
                 "candidates": [record_document(r, fractions) for r in match.ranking],
+                "predicted": [str(spec) for spec in match.recipes],
                 "bound": None if least is None else least.document(),
                 "key": key,
                 "plans": plan_documents(plans),
@@ -154,12 +165,13 @@ def _query_program(path: Path, database: str | None, as_json: bool) -> None:
 
 def _print(match: Match, fractions: Fractions, least: Bound | None) -> None:
     typer.echo(f"match: {match.level} ({match.reason})")
+    if match.recipes:
+        typer.echo(f"used without a fact: {match.recipes[0]}")
     if match.ranking:
         best = {record.recipe: record for record in reversed(match.ranking)}
         shown = [record for record in match.ranking if best[record.recipe] is record]
         print_records(shown, fractions)
         if n := len(match.ranking) - len(shown):
-            records = "record" if n == 1 else "records"
-            typer.echo(f"and {n} more {records} of these recipes; see --json")
+            typer.echo(f"and {counted(n, 'more record')} of these recipes; see --json")
         if least is not None:
             typer.echo(least_text(least, match.ranking[0].measurement.median_s))

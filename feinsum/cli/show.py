@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -185,11 +184,11 @@ def _applied(
 def _shown(t_unit: lp.TranslationUnit, opened: OpenDevice) -> _Shown:
     import loopy as lp
 
-    from feinsum.calling.kernel import compiled_quietly
+    from feinsum.measure import compile_kernel
+    from feinsum.targets.quiet import quiet
 
-    built = compiled_quietly(t_unit, opened).t_unit
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # building them has said what there is to say
+    built = compile_kernel(t_unit, opened).t_unit
+    with quiet(Warning):  # building them has said what there is to say
         code = lp.generate_code_v2(built).device_code()
     return _Shown(_loops(t_unit), code.strip())
 

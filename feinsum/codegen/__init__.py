@@ -1,5 +1,6 @@
 """From a batched einsum, or a loop nest, to an untransformed Loopy translation unit."""
 
+import feinsum.loopy_cache  # noqa: F401  (before Loopy)
 from feinsum.codegen.generate import Strides, generate_loopy
 from feinsum.codegen.nest_data import (
     dense_arguments,

@@ -68,6 +68,11 @@ def generate_loopy(
     return generator.generate(path)
 
 
+def _iname(index: str) -> str:
+    """The name of an index, if it can be one of a variable in C."""
+    return index if index.isascii() and index.isidentifier() else "i"
+
+
 @dataclass(frozen=True)
 class _Array:
     """An input of a step: how to access it, its indices and its dtype."""
@@ -101,7 +106,7 @@ class _Generator:
         taken |= {param.name for param in einsum.size_params}
         taken |= set(self._named_strides)
         self.unique = UniqueNameGenerator(taken)
-        self.inames = {index: self.unique(index) for index in einsum.indices}
+        self.inames = {i: self.unique(_iname(i)) for i in einsum.indices}
         for op in einsum.operands:
             self.rules[op.name] = self._rule(op)
 

@@ -23,6 +23,7 @@ from feinsum.nests import Nest, NestForm, Sizes, sizes_of
 from feinsum.nests.form import is_private
 from feinsum.sparse import CSF
 from feinsum.targets.host.results import aligned_empty
+from feinsum.words import counted
 
 __all__ = [
     "dense_arguments",
@@ -82,7 +83,10 @@ def _in_rows(nest: Nest, operands: Sequence[Any]) -> list[Sequence[Any]]:
     network = nest.network
     n, n_rows = len(network.inputs), network.n_rows
     if len(operands) != n * n_rows:
-        _refuse(f"{len(operands)} operands for {n_rows} rows of {n} terms")
+        _refuse(
+            f"{counted(len(operands), 'operand')} for {n_rows} rows of "
+            f"{counted(n, 'term')}"
+        )
     rows = [operands[n * row : n * (row + 1)] for row in range(n_rows)]
     for number, row in enumerate(rows[1:], 1):
         if sizes_of(network, row) != sizes_of(network, rows[0]):

@@ -22,6 +22,7 @@ from feinsum.doctor.places import (
     check_database,
     check_layers,
     check_remote,
+    check_room,
     check_settings,
 )
 
@@ -52,6 +53,7 @@ def examination(
         "database": lambda: check_database(database),
         "layers": check_layers,
         "cache": check_cache,
+        "room": check_room,
         "clock": check_clock,
         "machine": check_machine,
         "openblas": check_openblas,

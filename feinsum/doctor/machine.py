@@ -14,9 +14,11 @@ from pathlib import Path
 
 from feinsum.doctor.finding import Finding, note, ok, problem
 from feinsum.errors import DeviceUnavailableError
+from feinsum.measure.disturbance import STATISTICS, throttled_periods
 from feinsum.targets.host.compiler import find_compiler
 from feinsum.targets.processor import host_processor
 from feinsum.transforms.plugins import GROUP, VARIABLE
+from feinsum.words import counted
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +32,7 @@ __all__ = [
     "openblas_kernel",
 ]
 
+PREFIX = "FEINSUM_"
 KNOWN = frozenset(
     {
         "FEINSUM_CACHE_DIR",
@@ -78,16 +81,23 @@ def check_variables(given: Mapping[str, str] | None = None) -> Iterator[Finding]
     """
     names = os.environ if given is None else given
     for name in sorted(names):
-        is_ours = name.startswith("FEINSUM_") and not name.startswith("FEINSUM_SERVE_")
+        is_ours = name.startswith(PREFIX) and not name.startswith("FEINSUM_SERVE_")
         if not is_ours or name in KNOWN:
             continue
-        near = get_close_matches(name, KNOWN, 1)
-        meant = f"; did you mean {near[0]}?" if near else ""
+        near = _similar(name)
+        meant = f"; did you mean {near}?" if near else ""
         yield note(
             "variables",
             f"{name} is not a variable of feinsum and has no effect{meant}",
-            f"rename it to {near[0]}" if near else "see docs/reference/settings.md",
+            f"rename it to {near}" if near else "see docs/reference/settings.md",
         )
+
+
+def _similar(name: str) -> str | None:
+    """The variable of the most similar name; what all of them begin with is no sign."""
+    known = {one.removeprefix(PREFIX): one for one in KNOWN}
+    near = get_close_matches(name.removeprefix(PREFIX), known, n=1, cutoff=0.75)
+    return known[near[0]] if near else None
 
 
 def check_plugins() -> Iterator[Finding]:
@@ -129,7 +139,7 @@ def check_compiler() -> Iterator[Finding]:
 
 
 def check_machine(
-    load: float | None = None, statistics: Path = Path("/sys/fs/cgroup/cpu.stat")
+    load: float | None = None, statistics: Path = STATISTICS
 ) -> Iterator[Finding]:
     """Whether others use the processor, or a limit holds it back: times are noisy then.
 
@@ -143,14 +153,10 @@ def check_machine(
     if is_busy:
         yield note(
             "machine",
-            f"load average {load:.1f} on {n_cores} cores: timings are noisy",
+            f"load average {load:.1f} on {counted(n_cores, 'core')}: timings are noisy",
             "tune and measure on an idle machine",
         )
-    try:
-        told = dict(line.split() for line in statistics.read_text().splitlines())
-    except (OSError, ValueError):
-        told = {}
-    periods, throttled = (int(told.get(k, 0)) for k in ("nr_periods", "nr_throttled"))
+    periods, throttled = throttled_periods(statistics)
     is_throttled = throttled > 0.01 * max(periods, 1)
     if is_throttled:
         yield note(
@@ -160,7 +166,7 @@ def check_machine(
             "raise the CPU limit of the container while measuring",
         )
     if not is_busy and not is_throttled:
-        yield ok("machine", f"{n_cores} cores, load average {load:.1f}")
+        yield ok("machine", f"{counted(n_cores, 'core')}, load average {load:.1f}")
 
 
 def check_openblas(

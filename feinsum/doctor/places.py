@@ -22,9 +22,11 @@ from feinsum.db.remote import (
 from feinsum.db.sql import examine
 from feinsum.doctor.finding import Finding, note, ok, problem
 from feinsum.errors import StoreError
+from feinsum.loopy_cache import find_folder_problem, loopy_folder
 from feinsum.records import Policy
 from feinsum.retrieval.request import POLICY_VARIABLE
 from feinsum.retrieval.trust import VERIFY_VARIABLE, is_verification_on
+from feinsum.words import counted
 
 __all__ = [
     "check_cache",
@@ -32,6 +34,7 @@ __all__ = [
     "check_database",
     "check_layers",
     "check_remote",
+    "check_room",
     "check_settings",
 ]
 
@@ -70,7 +73,10 @@ def check_database(database: str | PathLike[str] | None) -> Iterator[Finding]:
     elif health.n_records is None:
         yield ok("database", f"{health.location}: will be created when first written")
     else:
-        yield ok("database", f"{health.location}: {health.n_records} facts, writable")
+        yield ok(
+            "database",
+            f"{health.location}: {counted(health.n_records, 'fact')}, writable",
+        )
 
 
 def check_layers() -> Iterator[Finding]:
@@ -90,7 +96,8 @@ def check_layers() -> Iterator[Finding]:
             )
         else:
             yield ok(
-                f"layer {state.name}", f"{state.location}: {state.n_records} facts"
+                f"layer {state.name}",
+                f"{state.location}: {counted(state.n_records or 0, 'fact')}",
             )
 
 
@@ -107,19 +114,47 @@ def check_cache() -> Iterator[Finding]:
     above = next(path for path in (folder, *folder.parents) if path.exists())
     why = _why_not_private(above, is_own=above == folder)
     if why:
-        advice = "make it private (chmod go-rwx), or set FEINSUM_CACHE_DIR"
+        advice = (
+            "make it private (chmod go-rwx), make room, or set FEINSUM_CACHE_DIR to "
+            "another folder"
+        )
         yield problem("cache", f"{above} {why}: nothing is cached", advice)
     else:
         yield ok("cache", str(folder))
 
 
 def _why_not_private(folder: Path, *, is_own: bool) -> str:
+    if not folder.is_dir():
+        return "is not a folder"
     if not os.access(folder, os.W_OK | os.X_OK):
         return "is not writable"
     found = folder.stat()
     if is_own and (found.st_uid != os.geteuid() or found.st_mode & 0o077):
         return "is accessible to others"
-    return ""
+    why = find_folder_problem(folder)
+    return f"cannot be used ({why})" if why else ""
+
+
+def check_room() -> Iterator[Finding]:
+    """Is there room for what compilers write, and for Loopy's databases?"""
+    try:
+        why = find_folder_problem(Path(tempfile.gettempdir()))
+    except OSError as error:  # none of the usual folders can be written
+        why = str(error)
+    if why:
+        yield problem(
+            "temporary files",
+            f"{why}: no kernel can be compiled, and numpy answers calls",
+            "make room there, or set TMPDIR to another folder",
+        )
+    else:
+        yield ok("temporary files", tempfile.gettempdir())
+    if why := find_folder_problem(loopy_folder()):
+        yield note(
+            "loopy",
+            f"{why}: every process generates the code of its kernels again",
+            "set XDG_CACHE_HOME to a folder that can be written",
+        )
 
 
 def check_clock() -> Iterator[Finding]:
@@ -128,8 +163,11 @@ def check_clock() -> Iterator[Finding]:
     if now < OLDEST:
         yield problem("clock", f"the system date is {now:%Y-%m-%d}", "set the clock")
         return
-    with tempfile.NamedTemporaryFile() as file:
-        skew_s = Path(file.name).stat().st_mtime - time.time()
+    try:
+        with tempfile.NamedTemporaryFile() as file:
+            skew_s = Path(file.name).stat().st_mtime - time.time()
+    except OSError:  # which check_room tells
+        skew_s = 0.0
     if abs(skew_s) > CLOCK_TOLERANCE_S:
         yield problem(
             "clock",

@@ -15,6 +15,7 @@ from constantdict import constantdict
 
 from feinsum.drawing.plots import can_plot, new_figure
 from feinsum.reprs import brief, inline_svg
+from feinsum.words import counted
 
 __all__ = ["Chart", "Dot", "Roof", "Step", "draw_roofline", "roofs"]
 
@@ -97,7 +98,9 @@ class Chart:
     def __repr__(self) -> str:
         peaks = [f"{rate:.4g} Gop/s {name}" for name, rate in self.peaks.items()]
         limits = ", ".join([f"{self.bandwidth:.4g} GB/s", *peaks])
-        return brief(self, f"{self.title}: {limits}; {len(self.dots)} workloads")
+        return brief(
+            self, f"{self.title}: {limits}; {counted(len(self.dots), 'workload')}"
+        )
 
     def _repr_svg_(self) -> str | None:
         """The picture, where matplotlib is installed."""

@@ -6,6 +6,7 @@ an array context transforms the kernels that it was asked for. The package
 arraycontext is imported when one of its classes is needed.
 """
 
+import feinsum.loopy_cache  # noqa: F401  (before Loopy)
 from feinsum.integrations.array_context import (
     eager_array_context,
     lazy_array_context,

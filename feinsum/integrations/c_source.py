@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,9 +15,9 @@ from feinsum.errors import InvalidOptionError
 from feinsum.ir import BatchedEinsum, require_einsum
 from feinsum.records import Policy
 from feinsum.retrieval import Retrieval, look_up
-from feinsum.retrieval.applying import ISLPY_WARNING
 from feinsum.targets.host.code import StandaloneCTarget
 from feinsum.targets.host.standalone import standalone
+from feinsum.targets.quiet import quiet
 
 __all__ = ["CSource", "c_source"]
 
@@ -92,10 +91,8 @@ def c_source(
     found = look_up(
         t_unit, device=device, database=database, policy=policy, effort=effort
     )
-    with warnings.catch_warnings():
-        # Loopy's wrapper for Python, which is not used, may not find every size
-        warnings.simplefilter("ignore", ParameterFinderWarning)
-        warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
+    # Loopy's wrapper for Python, which is not used, may not find every size
+    with quiet(ParameterFinderWarning):
         code = found.t_unit.executor().generated()
     made = standalone(code, found.t_unit[name])
     about = _comment(_about(einsum, found))

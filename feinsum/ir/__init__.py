@@ -2,7 +2,13 @@
 
 from feinsum.ir.build import array, batched_einsum, einsum, sparse_array
 from feinsum.ir.check import RULES, violations
-from feinsum.ir.einsum import BatchedEinsum, IndexList, require_dense, require_einsum
+from feinsum.ir.einsum import (
+    BatchedEinsum,
+    IndexList,
+    require_dense,
+    require_einsum,
+    write_subscripts,
+)
 from feinsum.ir.evaluate import bind_sizes, evaluate
 from feinsum.ir.functional import (
     FunctionalBatchedEinsum,
@@ -18,7 +24,7 @@ from feinsum.ir.generalize import (
 )
 from feinsum.ir.in_place import body_into
 from feinsum.ir.operand import Extent, Operand, SizeParam, shape_at, stored
-from feinsum.ir.parse import parse_subscripts
+from feinsum.ir.parse import parse_subscripts, subscripts_of_words
 from feinsum.ir.precision import precise_first
 from feinsum.ir.profile import (
     PROFILE,
@@ -68,8 +74,10 @@ __all__ = [
     "size_names",
     "sparse_array",
     "stored",
+    "subscripts_of_words",
     "to_text",
     "violations",
     "with_extents",
     "workload_of",
+    "write_subscripts",
 ]

@@ -5,6 +5,7 @@ Source: paper, section 2.2 (conditions for equation 1 to be sound), section 4.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
@@ -12,13 +13,21 @@ from typing import TYPE_CHECKING
 
 from feinsum.ir.operand import Extent, Operand
 from feinsum.ir.violation import Violation, raise_if_any
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.ir.einsum import BatchedEinsum, IndexList
 
-__all__ = ["RULES", "raise_if_ill_formed", "violations"]
+__all__ = ["RULES", "is_index_name", "raise_if_ill_formed", "violations"]
 
 Rule = Callable[["BatchedEinsum"], Iterator[str]]
+
+_NO_NAME = re.compile(r"[\s{},.|]|->")
+
+
+def is_index_name(name: object) -> bool:
+    """Whether the text of an einsum can name an index so."""
+    return isinstance(name, str) and bool(name) and not _NO_NAME.search(name)
 
 
 def has_rows(einsum: BatchedEinsum) -> Iterator[str]:
@@ -34,11 +43,14 @@ def has_operands(einsum: BatchedEinsum) -> Iterator[str]:
 
 
 def index_names(einsum: BatchedEinsum) -> Iterator[str]:
-    """An index is an identifier."""
+    """The name of an index has no space and nothing of the notation."""
     names = dict.fromkeys([*einsum.output, *(i for t in einsum.inputs for i in t)])
     for name in names:
-        if not (isinstance(name, str) and name.isidentifier()):
-            yield f"index {name!r} is not an identifier such as 'i' or 'dof'"
+        if not is_index_name(name):
+            yield (
+                f"index {name!r} is not a name such as 'i' or 'dof', without spaces "
+                "and without any of { } , . | ->"
+            )
 
 
 def row_length(einsum: BatchedEinsum) -> Iterator[str]:
@@ -46,7 +58,10 @@ def row_length(einsum: BatchedEinsum) -> Iterator[str]:
     n = len(einsum.inputs)
     for k, row in enumerate(einsum.rows):
         if len(row) != n:
-            yield f"row {k} has {len(row)} operands, the subscripts have {n} terms"
+            yield (
+                f"row {k} has {counted(len(row), 'operand')}, the subscripts have "
+                f"{counted(n, 'term')}"
+            )
 
 
 def rank(einsum: BatchedEinsum) -> Iterator[str]:
@@ -59,7 +74,8 @@ def rank(einsum: BatchedEinsum) -> Iterator[str]:
             )
             yield (
                 f"operand {operand.name!r} (row {k}, position {p}) has "
-                f"{operand.rank} axes, its term {text!r} has {len(term)} indices"
+                f"{counted(operand.rank, 'axis')}, its term {text!r} has "
+                f"{counted(len(term), 'index')}"
             )
 
 

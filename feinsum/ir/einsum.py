@@ -21,7 +21,13 @@ from feinsum.ir.check import raise_if_ill_formed
 from feinsum.ir.operand import Extent, Operand, SizeParam, shape_at
 from feinsum.reprs import brief, html_table
 
-__all__ = ["BatchedEinsum", "IndexList", "require_dense", "require_einsum"]
+__all__ = [
+    "BatchedEinsum",
+    "IndexList",
+    "require_dense",
+    "require_einsum",
+    "write_subscripts",
+]
 
 T = TypeVar("T")
 
@@ -131,11 +137,8 @@ class BatchedEinsum:
 
     @property
     def subscripts(self) -> str:
-        """The notation as text: letters if all names are letters, else words."""
-        is_compact = all(len(index) == 1 for index in self.indices)
-        glue, comma, arrow = ("", ",", "->") if is_compact else (" ", ", ", " -> ")
-        terms = comma.join(glue.join(term) for term in self.inputs)
-        return f"{terms}{arrow}{glue.join(self.output)}"
+        """The notation as text; see :func:`write_subscripts`."""
+        return write_subscripts(self.inputs, self.output)
 
     def operand_indices(self, name: str) -> tuple[IndexList, ...]:
         """The distinct index lists with which the named operand is accessed."""
@@ -163,6 +166,32 @@ class BatchedEinsum:
         """The induced graph, where matplotlib is installed."""
         # only notebooks ask, and pictures are made in a room above this one
         return cast("str | None", import_module("feinsum.drawing").svg_of(self))
+
+
+def write_subscripts(
+    inputs: Iterable[Iterable[str]], output: Iterable[str] | None = None
+) -> str:
+    """Index lists as text; names of several letters in braces.
+
+    Inverse of :func:`feinsum.ir.parse_subscripts`.
+
+    >>> write_subscripts(["ij", "j"], "i")
+    'ij,j->i'
+    >>> write_subscripts([["cell", "i"], ["i"]], ["cell"])
+    '{cell}i, i -> {cell}'
+    """
+    terms = ["".join(map(_in_notation, term)) for term in inputs]
+    result = None if output is None else "".join(map(_in_notation, output))
+    is_compact = "{" not in f"{''.join(terms)}{result}"
+    comma, arrow = (",", "->") if is_compact else (", ", " -> ")
+    return (
+        comma.join(terms) if result is None else f"{comma.join(terms)}{arrow}{result}"
+    )
+
+
+def _in_notation(name: str) -> str:
+    is_letter = len(name) == 1 and name not in "-> \t\n\r"
+    return name if is_letter or name == "..." else f"{{{name}}}"
 
 
 def _unique(items: Iterable[T]) -> tuple[T, ...]:

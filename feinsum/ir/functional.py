@@ -21,6 +21,7 @@ from feinsum.ir.evaluate import evaluate
 from feinsum.ir.functions import function_of
 from feinsum.ir.operand import shape_at
 from feinsum.reprs import brief
+from feinsum.words import counted, reason_of
 
 __all__ = ["FunctionalBatchedEinsum", "OperandFunction", "body_value"]
 
@@ -90,8 +91,8 @@ class FunctionalBatchedEinsum:
             function = self.functions.get(operand.name)
             if function is None or len(function.parameters) != operand.rank:
                 raise InvalidEinsumError(
-                    f"operand {operand} needs a function of {operand.rank} indices, "
-                    f"got {function}",
+                    f"operand {operand} needs a function of "
+                    f"{counted(operand.rank, 'index')}, got {function}",
                     rules=("function",),
                 )
 
@@ -160,7 +161,7 @@ def expression_of(body: str) -> ast.expr:
         return ast.parse(body.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
         raise InvalidEinsumError(
-            f"operand function {body!r} is not an expression: {error}",
+            f"operand function {body!r} is not an expression: {reason_of(error)}",
             rules=("function",),
         ) from None
 

@@ -47,8 +47,13 @@ _OTHERS: Mapping[str, Callable[..., Any]] = {
 
 _CASTS: Mapping[str, Callable[..., Any]] = {
     dtype.__name__: lambda x, dtype=dtype: np.asarray(x).astype(dtype)
-    for dtype in (np.float32, np.float64, np.complex64, np.complex128)
+    for dtype in (
+        *(np.bool_, np.int8, np.int16, np.int32, np.int64),
+        *(np.uint8, np.uint16, np.uint32, np.uint64),
+        *(np.float16, np.float32, np.float64, np.complex64, np.complex128),
+    )
 }
+"""Of arrays, and of numbers, which are of no dtype otherwise."""
 
 FUNCTIONS = frozenset({*UFUNCS, *_OTHERS})
 """Functions of floating point numbers that raised operand functions may call."""

@@ -1,21 +1,32 @@
-"""Subscripts as people write them, to index lists.
+"""Subscripts as people write them, to index lists and back.
 
-Understood: letters (``"xre,rij,ej->xei"``), words separated by spaces
-(``"cell dof, dof mode -> cell mode"``), implicit output, ellipsis, upper case.
+``"xre,rij,ej->xei"``: as for :func:`numpy.einsum`, every letter is an index; the output
+may be implicit, spaces mean nothing, and an ellipsis stands for further axes. So is any
+other character that is not part of the notation, as in the networks of opt_einsum and
+cotengra. A name of several characters is written in braces:
+``"{cell}{dof},{dof}m->{cell}m"``.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import count
+from itertools import chain, count
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir.einsum import IndexList
+from feinsum.ir.check import is_index_name
+from feinsum.ir.einsum import IndexList, write_subscripts
+from feinsum.words import counted
 
-__all__ = ["ellipsis_indices", "parse_subscripts"]
+__all__ = ["ellipsis_indices", "parse_subscripts", "subscripts_of_words"]
 
 ELLIPSIS = "..."
+IGNORED = " \t\n\r"
+"""Other white space is a name: opt_einsum's 8052nd symbol is a space of typography."""
+
+_TOKEN = re.compile(r"\{(?P<name>[^{}]*)\}|(?P<ellipsis>\.\.\.)|(?P<letter>.)", re.S)
+_NOTATION = frozenset("{}.->")
 
 
 def parse_subscripts(
@@ -23,27 +34,23 @@ def parse_subscripts(
 ) -> tuple[tuple[IndexList, ...], IndexList]:
     """The index list of each term and of the output.
 
-    A term is read as words if that gives every operand one index per axis, and
-    as letters otherwise; the two readings differ only where a name has more
-    than one letter. Where both will do, for want of ``ranks`` or because of an
-    ellipsis, only a space next to a name longer than a letter asks for words.
-
     Args:
-        subscripts: as for :func:`numpy.einsum`, or with words.
+        subscripts: as for :func:`numpy.einsum`, with longer names in braces.
         ranks: number of axes of each operand; needed for an ellipsis.
 
     Raises:
-        InvalidEinsumError: with the rule ``subscripts``.
+        InvalidEinsumError: with the rule ``subscripts``; with the rule ``rank`` if the
+            terms fit the operands only as words separated by spaces.
 
     >>> parse_subscripts("ij,jk")
     ((('i', 'j'), ('j', 'k')), ('i', 'k'))
-    >>> parse_subscripts("cell dof, dof -> cell")
+    >>> parse_subscripts("{cell}{dof}, {dof} -> {cell}")
     ((('cell', 'dof'), ('dof',)), ('cell',))
     >>> parse_subscripts("...i,i", ranks=(3, 1))
     ((('_0', '_1', 'i'), ('i',)), ('_0', '_1'))
     """
     output_text = _split_arrow(subscripts)[1]
-    terms, as_words = _terms(subscripts, ranks)
+    terms = _terms(subscripts, ranks)
     fill = _ellipsis_indices(subscripts, terms, ranks)
     inputs = tuple(
         _expand(term, fill, None if ranks is None else ranks[p])
@@ -51,11 +58,9 @@ def parse_subscripts(
     )
     if output_text is None:
         return inputs, _implicit_output(inputs, fill)
-    output = _tokens(subscripts, output_text, as_words)
+    output = _tokens(subscripts, output_text)
     if fill and ELLIPSIS not in output:
         raise _refuse(subscripts, "has an ellipsis in a term but none in the output")
-    if ELLIPSIS in output and not any(ELLIPSIS in term for term in terms):
-        raise _refuse(subscripts, "has an ellipsis in the output but in no term")
     return inputs, _expand(output, fill, None)
 
 
@@ -65,26 +70,59 @@ def ellipsis_indices(subscripts: str, ranks: Sequence[int]) -> IndexList:
     >>> ellipsis_indices("...i,i", ranks=(3, 1))
     ('_0', '_1')
     """
-    return _ellipsis_indices(subscripts, _terms(subscripts, ranks)[0], ranks)
+    return _ellipsis_indices(subscripts, _terms(subscripts, ranks), ranks)
 
 
-def _terms(
-    subscripts: str, ranks: Sequence[int] | None
-) -> tuple[list[IndexList], bool]:
-    """The names in each term, and whether they are words."""
+def subscripts_of_words(text: str) -> str:
+    """The subscripts of terms whose names are separated by spaces.
+
+    >>> subscripts_of_words("cell dof, dof -> cell")
+    '{cell}{dof}, {dof} -> {cell}'
+    """
+    terms, arrow, output = text.partition("->")
+    lists = [
+        term.replace(ELLIPSIS, f" {ELLIPSIS} ").split() for term in terms.split(",")
+    ]
+    names = output.replace(ELLIPSIS, f" {ELLIPSIS} ").split()
+    return write_subscripts(lists, names if arrow else None)
+
+
+def _terms(subscripts: str, ranks: Sequence[int] | None) -> list[IndexList]:
+    """The names in each term."""
     texts = _split_arrow(subscripts)[0].split(",")
     if ranks is not None and len(ranks) != len(texts):
         raise _refuse(
             subscripts,
-            f"has {_count(len(texts), 'term')} but {_count(len(ranks), 'operand')} "
+            f"has {counted(len(texts), 'term')} but {counted(len(ranks), 'operand')} "
             f"{'was' if len(ranks) == 1 else 'were'} given",
         )
-    as_words = _is_read_as_words(texts, ranks)
-    return [_tokens(subscripts, text, as_words) for text in texts], as_words
+    terms = [_tokens(subscripts, text) for text in texts]
+    if ranks is not None and not all(map(_fits, terms, ranks)):
+        _refuse_words(subscripts, terms, ranks)
+    return terms
 
 
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+def _fits(term: Sequence[str], rank: int) -> bool:
+    return len(term) == rank or (ELLIPSIS in term and len(term) - 1 <= rank)
+
+
+def _refuse_words(
+    subscripts: str, terms: Sequence[IndexList], ranks: Sequence[int]
+) -> None:
+    """Refuse letters that do not fit where words would, which were read once."""
+    texts = subscripts.partition("->")[0].split(",")
+    words = [text.replace(ELLIPSIS, f" {ELLIPSIS} ").split() for text in texts]
+    if "{" in subscripts or not all(map(_fits, words, ranks)):
+        return
+    wrong = next(p for p, term in enumerate(terms) if not _fits(term, ranks[p]))
+    n = sum(name != ELLIPSIS for name in terms[wrong])
+    raise InvalidEinsumError(
+        f"subscripts {subscripts!r:.200}: every letter is an index, so the term of "
+        f"operand {wrong} has {n}, and the operand has "
+        f"{counted(ranks[wrong], 'axis')}; a name of several letters is written "
+        f"in braces: {subscripts_of_words(subscripts)!r:.200}",
+        rules=("rank",),
+    )
 
 
 def _split_arrow(subscripts: str) -> tuple[str, str | None]:
@@ -103,41 +141,29 @@ def _split_arrow(subscripts: str) -> tuple[str, str | None]:
     raise _refuse(subscripts, "has more than one '->'")
 
 
-def _is_read_as_words(texts: Sequence[str], ranks: Sequence[int] | None) -> bool:
-    parts = [part.split() for text in texts for part in text.split(ELLIPSIS)]
-    has_space = any(len(part) > 1 and _has_word(part) for part in parts)
-    if ranks is None:
-        return has_space
-    words = [text.replace(ELLIPSIS, " ").split() for text in texts]
-
-    def fits(terms: Sequence[Sequence[str]]) -> bool:
-        return all(
-            len(term) == rank or (ELLIPSIS in text and len(term) <= rank)
-            for term, text, rank in zip(terms, texts, ranks, strict=True)
-        )
-
-    letters = ["".join(term) for term in words]
-    return (
-        any(map(_has_word, words)) and fits(words) and (has_space or not fits(letters))
-    )
-
-
-def _has_word(names: Sequence[str]) -> bool:
-    return any(len(name) > 1 for name in names)
-
-
-def _tokens(subscripts: str, text: str, as_words: bool) -> IndexList:
-    parts = text.split(ELLIPSIS)
-    if len(parts) > 2:
+def _tokens(subscripts: str, text: str) -> IndexList:
+    """The names of a term, and its ellipsis."""
+    names = []
+    for token in _TOKEN.finditer(text):
+        name = token["name"]
+        if name is None:
+            name = token[0]
+            if name in IGNORED:
+                continue
+            _check_letter(subscripts, name)
+        elif not is_index_name(name):
+            raise _refuse(subscripts, f"has {token[0]!r}; expected one name in braces")
+        names.append(name)
+    if names.count(ELLIPSIS) > 1:
         raise _refuse(subscripts, f"has more than one ellipsis in the term {text!r}")
-    lists = [part.split() if as_words else "".join(part.split()) for part in parts]
-    for name in (name for part in lists for name in part):
-        if not name.isidentifier():
-            hint = "; an arrow is written '->'" if name in {"-", ">", "="} else ""
-            raise _refuse(subscripts, f"has {name!r}, which is not an index name{hint}")
-    if len(parts) == 1:
-        return tuple(lists[0])
-    return (*lists[0], ELLIPSIS, *lists[1])
+    return tuple(names)
+
+
+def _check_letter(subscripts: str, letter: str) -> None:
+    if letter not in _NOTATION:
+        return
+    hint = "; an arrow is written '->'" if letter in "->" else ""
+    raise _refuse(subscripts, f"has {letter!r}, which is not an index name{hint}")
 
 
 def _ellipsis_indices(
@@ -155,9 +181,10 @@ def _ellipsis_indices(
             if lengths[-1] < 0:
                 raise _refuse(
                     subscripts,
-                    f"names {len(term) - 1} axes of operand {p}, which has {rank}",
+                    f"names {counted(len(term) - 1, 'axis')} of operand "
+                    f"{p}, which has {rank}",
                 )
-    used = {name for term in terms for name in term}
+    used = set(chain.from_iterable(terms))
     fresh = (name for k in count() if (name := f"_{k}") not in used)
     return tuple(next(fresh) for _ in range(max(lengths)))
 

@@ -13,7 +13,7 @@ from pymbolic.primitives import Subscript, Variable
 from feinsum.measure.drawn import INTERVAL, drawn
 from feinsum.targets.layout import array_layout, entry_kernel, typed
 
-__all__ = ["random_arguments"]
+__all__ = ["index_bounds", "random_arguments"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -44,7 +44,7 @@ def random_arguments(
         MeasurementError: if a shape needs a missing size.
     """
     kernel = entry_kernel(typed(t_unit))
-    bounds = _index_bounds(t_unit, sizes)
+    bounds = index_bounds(t_unit, sizes)
     values: dict[str, Any] = {}
     for arg in kernel.args:
         dtype = arg.dtype.numpy_dtype
@@ -62,7 +62,7 @@ def random_arguments(
     return values
 
 
-def _index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
+def index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
     """For each argument that is read inside a subscript, a safe upper bound.
 
     The extent of the axis if the argument's entry alone is the index; 1, that is

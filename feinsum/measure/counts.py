@@ -21,7 +21,6 @@ down to the deepest level that it contains from the root, with two operations ea
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import prod
@@ -36,6 +35,7 @@ from feinsum.nests import Operations, network_of, postorders, sizes_at
 from feinsum.paths import contraction_steps
 from feinsum.targets.layout import entry_kernel, typed
 from feinsum.targets.messages import first_lines
+from feinsum.targets.quiet import quiet
 
 __all__ = [
     "dense_footprint_bytes",
@@ -128,13 +128,9 @@ def kernel_operations(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
         MeasurementError: if Loopy cannot count the kernel.
     """
     kernel = entry_kernel(t_unit)
-    quiet = (*kernel.silenced_warnings, "insn_count_subgroups_upper_bound")
-    silenced = t_unit.with_kernel(kernel.copy(silenced_warnings=frozenset(quiet)))
-    with warnings.catch_warnings():
-        # loopy 2025.2 relies on conversions that islpy 2026.1 deprecates
-        warnings.filterwarnings(
-            "ignore", r".* with implicit conversion of self", DeprecationWarning
-        )
+    ids = (*kernel.silenced_warnings, "insn_count_subgroups_upper_bound")
+    silenced = t_unit.with_kernel(kernel.copy(silenced_warnings=frozenset(ids)))
+    with quiet():
         try:
             op_map = lp.get_op_map(
                 typed(silenced), count_within_subscripts=False, subgroup_size=1

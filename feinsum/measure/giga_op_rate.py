@@ -23,7 +23,10 @@ def measure_giga_op_rate(
     *,
     device: OpenDevice | str | None = None,
     sizes: Mapping[str, int] | None = None,
-    **policy: Any,
+    rounds: int = 20,
+    warmup: int = 5,
+    min_total_s: float = 0.05,
+    max_total_s: float = 30.0,
 ) -> dict[str, float]:
     """Measure the operations of ``einsum`` per median time of ``t_unit``, by dtype.
 
@@ -34,7 +37,7 @@ def measure_giga_op_rate(
         arguments: sizes or arguments of the kernel, see :func:`timeit`.
         sizes: values of the size parameters of ``einsum``; by default the sizes of the
             kernel with the same names.
-        policy: ``rounds`` and other options of :func:`timeit`.
+        rounds, warmup, min_total_s, max_total_s: as for :func:`timeit`.
 
     Returns:
         Giga-operations per second for each dtype text.
@@ -48,5 +51,14 @@ def measure_giga_op_rate(
     if missing := [name for name in needed if name not in known]:
         raise MeasurementError(f"sizes {missing} of the einsum have no value: {known}")
     operations = einsum_operations(einsum, {name: known[name] for name in needed})
-    seconds = median(timeit(t_unit, arguments, device=device, **policy))
+    samples = timeit(
+        t_unit,
+        arguments,
+        device=device,
+        rounds=rounds,
+        warmup=warmup,
+        min_total_s=min_total_s,
+        max_total_s=max_total_s,
+    )
+    seconds = median(samples)
     return {dtype: count / seconds * 1e-9 for dtype, count in operations.items()}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import warnings
+import sqlite3
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from time import sleep
 from typing import Any, TypeVar
@@ -28,6 +26,7 @@ from feinsum.targets.layout import (
 from feinsum.targets.messages import first_lines
 from feinsum.targets.protocol import Array, Built, OpenDevice, Timer
 from feinsum.targets.quicker import uncached
+from feinsum.targets.quiet import quiet
 
 __all__ = [
     "SPIN_S",
@@ -75,12 +74,10 @@ def generate_for_host(t_unit: Any, opened: HostDevice) -> HostCode:
 
 
 def _made(t_unit: Any, opened: OpenDevice, make: Callable[[Any], T]) -> T:
-    printed = io.StringIO()
     try:
-        with redirect_stdout(printed), warnings.catch_warnings():
-            # bind() passes every size, so that Loopy need not find it from shapes
-            warnings.simplefilter("ignore", ParameterFinderWarning)
-            return make(typed(opened.prepare(t_unit)))
+        # bind() passes every size, so that Loopy need not find it from shapes
+        with quiet(ParameterFinderWarning) as printed:
+            return _with_caches(lambda: make(typed(opened.prepare(t_unit))))
     except (BuildError, DeviceUnavailableError, Warning):
         raise  # a warning is an error only where the user asked for it
     except Exception as error:
@@ -92,6 +89,15 @@ def _made(t_unit: Any, opened: OpenDevice, make: Callable[[Any], T]) -> T:
         if printed.getvalue():
             failure.add_note(first_lines(printed.getvalue(), n_lines=60))
         raise failure from error
+
+
+def _with_caches(generate: Callable[[], T]) -> T:
+    """With Loopy's caches on disk, or without them if they fail: full, or removed."""
+    try:
+        return generate()
+    except sqlite3.Error:
+        with uncached():
+            return generate()
 
 
 @dataclass(frozen=True, eq=False)

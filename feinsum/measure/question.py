@@ -10,7 +10,16 @@ from constantdict import constantdict
 from feinsum.records import OK, TransformSpec, utc_now
 from feinsum.records.document import STRICT
 
-__all__ = ["Comparison", "Program", "Question", "Sizes", "Trial", "Verdict"]
+__all__ = [
+    "Argument",
+    "Comparison",
+    "KernelComparison",
+    "Program",
+    "Question",
+    "Sizes",
+    "Trial",
+    "Verdict",
+]
 
 
 @dataclass(frozen=True)
@@ -21,12 +30,15 @@ class Program:
         path: of the shared object.
         arguments: the name of each, in the order of the entry point; the dtype of those
             that are scalars, and nothing for arrays, which lie in C order.
+        function: the name of a plain C function, of pointers and scalars; without one
+            the entry point is that of kernels for the threads of the host.
     """
 
     __pydantic_config__ = STRICT
 
     path: str
     arguments: tuple[tuple[str, str], ...]
+    function: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,6 +91,50 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Argument:
+    """An argument of kernels that are compared; its entries are random.
+
+    Attributes:
+        n_entries: length of the buffer of an array; zero for a scalar.
+        value: of a scalar.
+        below: bound of the entries of an array of indices; zero if it has none.
+        is_read, is_written: what the given kernel does with an array.
+    """
+
+    __pydantic_config__ = STRICT
+
+    dtype: str
+    n_entries: int = 0
+    value: float | int = 0
+    below: int = 0
+    is_read: bool = True
+    is_written: bool = False
+
+
+@dataclass(frozen=True)
+class KernelComparison:
+    """A kernel as its user builds it, and what may take its place.
+
+    Attributes:
+        pool: as in :class:`Trial`; empty if all programs are plain functions.
+        programs: all compute the same; see ``pairs``.
+        pairs: the number of a program of the given kernel, and of one of a kernel with
+            recipes that is timed against it.
+        arguments: by name.
+        tolerance: how far results may be from those of the given kernel, relative to
+            the largest entry of an array.
+    """
+
+    __pydantic_config__ = STRICT
+
+    pool: str
+    programs: tuple[Program, ...]
+    pairs: tuple[tuple[int, int], ...]
+    arguments: Mapping[str, Argument]
+    tolerance: float
+
+
+@dataclass(frozen=True)
 class Question:
     """Does a recipe compute on a device what its einsum says, and does it pay there?
 
@@ -92,6 +148,7 @@ class Question:
         timing_lock: a file that is locked while times are taken, by all that compute at
             the same time; there is none if this process is alone.
         trial: what is run, if whoever asks has compiled it.
+        kernels: whole kernels that are compared instead, one of them with the recipe.
     """
 
     __pydantic_config__ = STRICT
@@ -104,6 +161,7 @@ class Question:
     limit_s: float = 60.0
     timing_lock: str = ""
     trial: Trial | None = None
+    kernels: KernelComparison | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +175,8 @@ class Verdict:
         least_s, baseline_s: the time of the recipe and that of the untransformed
             kernel, in turns; zero if it was not timed.
         sizes: at which it was timed.
+        samples: of whole kernels, the times of each program in turns; nothing for one
+            whose results differ from those of the given kernel.
     """
 
     __pydantic_config__ = STRICT
@@ -127,6 +187,7 @@ class Verdict:
     least_s: float = 0.0
     baseline_s: float = 0.0
     sizes: Mapping[str, int] = field(default_factory=constantdict)
+    samples: tuple[tuple[float, ...], ...] = ()
 
     @property
     def is_ok(self) -> bool:

@@ -43,6 +43,11 @@ def timeit(
 ) -> tuple[float, ...]:
     """Time one kernel, in seconds; see :func:`interleave` for the policy.
 
+    The kernel alone is timed, as feinsum compiles it, on arrays that stay in place. A
+    call of ``t_unit.executor()`` also checks its arguments and allocates results, and
+    Loopy's own executor of a C target compiles without these options, so it takes
+    longer.
+
     Args:
         t_unit: a Loopy translation unit with one entry point.
         arguments: values by name. Sizes are enough: missing arrays and scalars are

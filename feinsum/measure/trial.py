@@ -28,7 +28,7 @@ from feinsum.targets.host.pool import start_pool
 if TYPE_CHECKING:
     from feinsum.targets.protocol import Timer
 
-__all__ = ["judge_trial", "locked"]
+__all__ = ["judge_trial", "loaded", "locked"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -88,7 +88,7 @@ def _compared(one: Comparison) -> HostKernel:
     Raises:
         MeasurementError, WrongResultError: if they are not.
     """
-    einsum, kernel = from_text(one.einsum), _loaded(one.program)
+    einsum, kernel = from_text(one.einsum), loaded(one.program)
     for case in one.cases:
         values, outputs = _values(einsum, one.outputs, case.values)
         run = _Run(kernel.launch_of(values), outputs)
@@ -113,8 +113,7 @@ def _race(trial: Trial, kernel: HostKernel) -> Race:
     sizes, einsum = trial.timed.values, from_text(last.einsum)
     values, outputs = _values(einsum, last.outputs, sizes)
     mine, baseline = (
-        _Run(one.launch_of(values), outputs)
-        for one in (kernel, _loaded(trial.baseline))
+        _Run(one.launch_of(values), outputs) for one in (kernel, loaded(trial.baseline))
     )
     return Race(mine, baseline, sizes, trial.timed.tolerance)
 
@@ -136,7 +135,12 @@ def _values(
     return {**sizes, **operands, **results}, results
 
 
-def _loaded(program: Program) -> HostKernel:
+def loaded(program: Program) -> HostKernel:
+    """The kernel of a program.
+
+    Raises:
+        BuildError: if it cannot be loaded.
+    """
     arguments = (
         (name, np.dtype(dtype) if dtype else None) for name, dtype in program.arguments
     )

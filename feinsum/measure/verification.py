@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from feinsum.errors import WrongResultError
+from feinsum.words import counted
 
 __all__ = [
     "Verifiable",
@@ -100,7 +101,7 @@ def check_result(
     raise WrongResultError(
         f"{name}{list(where)} is {result[where]}, expected {expected[where]}: error "
         f"{error:.3g} of the largest result, allowed {tolerance:.3g}; "
-        f"{n_wrong} of {errors.size} entries are wrong"
+        f"{n_wrong} of {counted(errors.size, 'entry')} are wrong"
     )
 
 

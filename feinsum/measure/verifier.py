@@ -25,6 +25,7 @@ from feinsum.errors import (
     TrialCrashError,
     TrialTimeoutError,
 )
+from feinsum.measure.kernels_in_turns import compare_kernels
 from feinsum.measure.question import Question, Verdict
 from feinsum.measure.trial import judge_trial
 from feinsum.processes import Ended, limit_memory
@@ -49,7 +50,7 @@ def main() -> None:
         import_transforms(sys.argv[1:])
     for line in _lines():
         question = from_json(Question, line)
-        if question.trial is None:
+        if question.trial is None and question.kernels is None:
             from feinsum.measure.judging import prepare  # needs the code generator
 
             prepare(question)
@@ -109,6 +110,9 @@ def _lead_group(process: int) -> None:
 
 def _verdict(question: Question) -> Verdict:
     try:
+        if question.kernels is not None:
+            limit_memory(question.memory_bytes)
+            return compare_kernels(question.kernels, question.timing_lock)
         if question.trial is not None:
             limit_memory(question.memory_bytes)
             return judge_trial(question.trial, question.timing_lock)

@@ -50,6 +50,7 @@ from feinsum.transforms.primitives.multiply_fragments import (
     FragmentProduct,
 )
 from feinsum.transforms.primitives.store_pair import PairStore
+from feinsum.words import type_in_words
 
 __all__ = ["Execution", "Race", "execute_groups", "scheduled"]
 
@@ -348,7 +349,7 @@ class _Group:
             return
         if not isinstance(insn, lp.Assignment):
             raise MeasurementError(
-                f"the statement {insn.id!r} is a {type(insn).__name__}; expected an "
+                f"the statement {insn.id!r} is {type_in_words(insn)}; expected an "
                 "assignment"
             )
         mask = self.mask & self._is_inside(frozenset(insn.within_inames))

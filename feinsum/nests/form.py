@@ -16,6 +16,7 @@ from feinsum.nests.nest import Nest
 from feinsum.nests.network import Network, Sizes
 from feinsum.nests.orders import Order
 from feinsum.nests.steps import Multiply, Repeat, Step, lower
+from feinsum.words import counted
 
 __all__ = [
     "COPIES_BYTES",
@@ -75,7 +76,8 @@ class NestForm:
             self.tile < self.lanes or self.tile % self.lanes or not self.lane
         ):
             raise InvalidEinsumError(
-                f"a tile of {self.tile} entries; expected a multiple of the "
+                f"a tile of {counted(self.tile, 'entry')}; expected a "
+                "multiple of the "
                 f"{self.lanes} lanes of an index",
                 rules=("nest",),
             )

@@ -15,6 +15,7 @@ from feinsum.nests.network import Network, Sizes
 from feinsum.nests.paths import Tensor
 from feinsum.nests.steps import Multiply, Repeat, Reset, Step, lower
 from feinsum.sparse import CSF
+from feinsum.words import counted, type_in_words
 
 __all__ = ["Outcome", "interpret", "sizes_of"]
 
@@ -68,18 +69,22 @@ def sizes_of(network: Network, operands: Sequence[Array | CSF]) -> Sizes:
         InvalidEinsumError: with the rule ``shape``.
     """
     if len(operands) != len(network.inputs):
-        _refuse(f"{len(operands)} operands for {len(network.inputs)} terms")
+        _refuse(
+            f"{counted(len(operands), 'operand')} for "
+            f"{counted(len(network.inputs), 'term')}"
+        )
     extents: dict[str, int] = {}
     nodes: tuple[int, ...] = ()
     for position, (operand, term) in enumerate(
         zip(operands, network.inputs, strict=True)
     ):
         if isinstance(operand, CSF) != (position == network.sparse):
-            _refuse(f"operand {position} is a {type(operand).__name__}; the sparse "
+            _refuse(f"operand {position} is {type_in_words(operand)}; the sparse "
                     f"operand is number {network.sparse}")  # fmt: skip
         if len(operand.shape) != len(term):
             _refuse(
-                f"operand {position} has {len(operand.shape)} axes, its term {term}"
+                f"operand {position} has "
+                f"{counted(len(operand.shape), 'axis')}, its term {term}"
             )
         for index, extent in zip(term, operand.shape, strict=True):
             if extents.setdefault(index, extent) != extent:

@@ -11,6 +11,7 @@ from feinsum.nests.forest import Forest, Loop, fuse
 from feinsum.nests.network import Network
 from feinsum.nests.orders import Order, Orders, is_allowed
 from feinsum.nests.paths import Path, Term, consumers, path_from_pairs
+from feinsum.words import counted
 
 __all__ = ["Buffer", "Nest", "unfactorized"]
 
@@ -64,7 +65,10 @@ class Nest:
 
     def __post_init__(self) -> None:
         if len(self.orders) != len(self.path):
-            _refuse(f"{len(self.orders)} orders for {len(self.path)} terms")
+            _refuse(
+                f"{counted(len(self.orders), 'order')} for "
+                f"{counted(len(self.path), 'term')}"
+            )
         for term, order in zip(self.path, self.orders, strict=True):
             if sorted(order) != sorted(term.indices):
                 _refuse(f"the order {order} of a term with {sorted(term.indices)}")

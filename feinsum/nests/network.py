@@ -13,6 +13,7 @@ from functools import cached_property
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import BatchedEinsum, IndexList, nodes_of, parse_subscripts
+from feinsum.words import counted
 
 __all__ = [
     "MAX_OPERANDS",
@@ -55,7 +56,7 @@ class Network:
     def __post_init__(self) -> None:
         n = len(self.inputs)
         if self.n_rows < 1:
-            _refuse(f"{self.n_rows} rows; expected one or more")
+            _refuse(f"{counted(self.n_rows, 'row')}; expected one or more")
         if not 2 <= n <= MAX_OPERANDS:
             _refuse(f"{n} operands are given; expected 2 to {MAX_OPERANDS}")
         for term in (*self.inputs, self.output):

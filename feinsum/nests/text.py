@@ -9,6 +9,7 @@ from feinsum.errors import InvalidEinsumError
 from feinsum.nests.nest import Nest
 from feinsum.nests.network import Network
 from feinsum.nests.paths import path_from_pairs
+from feinsum.words import counted
 
 __all__ = ["nest_from_text", "nest_to_text", "translated"]
 
@@ -85,7 +86,7 @@ def _pair(text: str, words: str) -> tuple[int, int]:
 def _require_path(text: str, pairs: list[tuple[int, int]], n: int) -> None:
     """Every operand and every result but the last is taken once, and is there."""
     if len(pairs) != n - 1:
-        raise _refuse(text, f"{len(pairs)} pairs; {n} operands need {n - 1}")
+        raise _refuse(text, f"{len(pairs)} pairs; {counted(n, 'operand')} need {n - 1}")
     left = set(range(n))
     for made, (first, second) in enumerate(pairs, n):
         if first == second or not {first, second} <= left:

@@ -7,6 +7,7 @@ from math import prod
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.paths.search import Path, find_path, path_outputs
+from feinsum.words import counted
 
 __all__ = ["check_path", "entries_between", "path_within"]
 
@@ -64,12 +65,13 @@ def check_path(path: Path, n_operands: int) -> None:
         ):
             raise InvalidEinsumError(
                 f"contraction path {path}: step {step} does not name distinct "
-                f"positions among the {left} arrays left",
+                f"positions among the {counted(left, 'array')} left",
                 rules=("path",),
             )
         left += 1 - len(step)
     if left != 1:
         raise InvalidEinsumError(
-            f"contraction path {path} leaves {left} arrays; it must leave one",
+            f"contraction path {path} leaves {counted(left, 'array')}; it must "
+            "leave one",
             rules=("path",),
         )

@@ -26,6 +26,7 @@ from feinsum.plans.grids import most_within
 from feinsum.plans.mpi import abort_on_error, agree, world
 from feinsum.records.document import STRICT, content_id, from_json, to_json
 from feinsum.sparse import COO, SparseArray, to_coo
+from feinsum.words import counted
 
 __all__ = ["CyclicCounts", "CyclicPlan", "plan_cyclic", "sparse_leaf"]
 
@@ -211,7 +212,8 @@ class CyclicPlan:
         rank, wrong, rule = comm.Get_rank(), None, "mpi"
         if comm.Get_size() != self.processes:
             wrong = (
-                f"the plan is for {self.processes} processes; the communicator has "
+                "the plan is for "
+                f"{counted(self.processes, 'process')}; the communicator has "
                 f"{comm.Get_size()}"
             )
         else:
@@ -351,5 +353,8 @@ def _wrong(plan: CyclicPlan) -> str | None:
             "its entries stay where they are, and no plan is needed"
         )
     if len(plan.grid) != len(terms[0]) or min(plan.grid) < 1:
-        return f"grid {plan.grid} for {len(terms[0])} axes; expected numbers from 1"
+        return (
+            f"grid {plan.grid} for {counted(len(terms[0]), 'axis')}; "
+            "expected numbers from 1"
+        )
     return None

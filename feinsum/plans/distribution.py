@@ -18,6 +18,7 @@ from feinsum.plans.boxes import Boxes
 from feinsum.plans.machine import Machine, axis_name, barred, machine_violations
 from feinsum.plans.ranges import cut, deal
 from feinsum.records.document import STRICT
+from feinsum.words import counted
 
 __all__ = ["Cyclic", "Distribution", "distribution_violations"]
 
@@ -109,7 +110,8 @@ class Distribution:
         if wrong:
             raise PlanError(
                 f"distribution {text!r}: {wrong}; expected such as 'xy->xy*', with a "
-                f"name, a digit or * for each of {machine.n_axes} axes",
+                "name, a digit or * for each of "
+                f"{counted(machine.n_axes, 'axis')}",
                 rules=("notation",),
             )
         cuts = tuple(tuple(k for k, p in enumerate(places) if p == n) for n in names)
@@ -160,7 +162,7 @@ def _wrong_notation(
     if not has_arrow:
         return "has no arrow"
     if len(places) != machine.n_axes:
-        return f"names {len(places)} axes of the machine"
+        return f"names {counted(len(places), 'axis')} of the machine"
     used = [p for p in places if p != "*" and not p.isdigit()]
     ends = (0, *machine.bounds, machine.n_axes)
     levels = ([p for p in places[a:b] if p in used] for a, b in pairwise(ends))
@@ -181,7 +183,9 @@ def distribution_violations(
     yield from machine_violations(held.machine, n_processes)
     if len(held.cuts) != n_axes:
         yield Violation(
-            "rank", f"{what} has {n_axes} axes; its distribution has {len(held.cuts)}"
+            "rank",
+            f"{what} has {counted(n_axes, 'axis')}; its distribution has "
+            f"{len(held.cuts)}",
         )
     used = [k for term in held.cuts for k in term] + [k for k, _ in held.fixed]
     for k in used:

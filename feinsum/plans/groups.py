@@ -15,9 +15,10 @@ from functools import cached_property
 from math import prod
 
 from feinsum.errors import PlanError
-from feinsum.ir import BatchedEinsum, IndexList
+from feinsum.ir import BatchedEinsum, IndexList, write_subscripts
 from feinsum.paths import Path, find_path
 from feinsum.records.document import STRICT
+from feinsum.words import counted
 
 __all__ = ["RESULT", "Access", "Group", "default_path", "groups_of"]
 
@@ -70,10 +71,8 @@ class Group:
 
     @property
     def subscripts(self) -> str:
-        is_compact = all(len(i) == 1 for i in self.indices)
-        glue, comma, arrow = ("", ",", "->") if is_compact else (" ", ", ", " -> ")
-        terms = comma.join(glue.join(access.indices) for access in self.inputs)
-        return f"{terms}{arrow}{glue.join(self.output.indices)}"
+        terms = [access.indices for access in self.inputs]
+        return write_subscripts(terms, self.output.indices)
 
     def n_points(self, extents: Mapping[str, int]) -> int:
         """Multiply-adds of all processes together."""
@@ -105,7 +104,7 @@ def groups_of(
 def _require_plain(einsum: BatchedEinsum) -> None:
     if einsum.batch_size != 1:
         raise PlanError(
-            f"a batch of {einsum.batch_size} einsums; plan each of its rows",
+            f"a batch of {counted(einsum.batch_size, 'einsum')}; plan each of its rows",
             rules=("batch",),
         )
     if not einsum.inputs:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.errors import PlanError
+from feinsum.ir import parse_subscripts, write_subscripts
 from feinsum.plans.boxes import Box, box_shape
 from feinsum.plans.plan import Plan
 from feinsum.plans.steps import Free, Leaf, Make, Receive, Reduce, Send, Step, Take
@@ -37,7 +38,7 @@ LeafFunction: TypeAlias = Callable[..., Any]
 
 
 def numpy_leaf(subscripts: str, *blocks: NDArray[Any]) -> NDArray[Any]:
-    """The reference: numpy, with words for indices replaced by letters."""
+    """The reference: numpy, with long names of indices replaced by letters."""
     found: NDArray[Any] = np.einsum(
         _letters(subscripts), *blocks, optimize=len(blocks) > 2
     )
@@ -45,13 +46,13 @@ def numpy_leaf(subscripts: str, *blocks: NDArray[Any]) -> NDArray[Any]:
 
 
 def _letters(subscripts: str) -> str:
-    if " " not in subscripts:
+    if set(subscripts) <= {*ascii_letters, *",->"}:
         return subscripts
-    terms = [text.split() for text in subscripts.replace("->", ",").split(",")]
-    words = tuple(dict.fromkeys(word for term in terms for word in term))
-    letter = dict(zip(words, in_letters(words), strict=True))
-    texts = ["".join(letter[word] for word in term) for term in terms]
-    return f"{','.join(texts[:-1])}->{texts[-1]}"
+    inputs, output = parse_subscripts(subscripts)
+    names = tuple(dict.fromkeys(name for term in inputs for name in term))
+    letter = dict(zip(names, in_letters(names), strict=True))
+    terms = [[letter[name] for name in term] for term in (*inputs, output)]
+    return write_subscripts(terms[:-1], terms[-1])
 
 
 def in_letters(indices: Sequence[str]) -> Sequence[str]:

@@ -33,6 +33,7 @@ from feinsum.plans.plan import Plan
 from feinsum.plans.room import check_room, free_bytes
 from feinsum.plans.steps import Free, Leaf, Receive, Reduce, Send, Step, Take
 from feinsum.plans.traffic import Traffic
+from feinsum.words import counted
 
 __all__ = ["Traffic", "abort_on_error", "agree", "run_on_ranks", "world"]
 
@@ -147,7 +148,8 @@ def _wrong_number(plan: Plan, size: int) -> PlanError | None:
     if size == plan.processes:
         return None
     return PlanError(
-        f"the plan is for {plan.processes} processes; the communicator has {size}",
+        f"the plan is for {counted(plan.processes, 'process')}; the "
+        f"communicator has {size}",
         rules=("mpi",),
     )
 

@@ -36,6 +36,7 @@ from feinsum.plans.report import report_of
 from feinsum.plans.room import check_room
 from feinsum.plans.steps import Leaf
 from feinsum.records import Fleet
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.plans.prepared import Outcome, Progress
@@ -210,7 +211,8 @@ class DaskEngine:
         n = self.plan.processes
         if len(found) < n:
             raise PlanError(
-                f"the plan is for {n} processes; the cluster has {len(found)} workers",
+                f"the plan is for {counted(n, 'process')}; the "
+                f"cluster has {counted(len(found), 'worker')}",
                 rules=("workers",),
             )
         for _, _, at in found[:n]:

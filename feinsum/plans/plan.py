@@ -27,6 +27,7 @@ from feinsum.plans.statements import Statements
 from feinsum.plans.steps import Steps
 from feinsum.records.document import STRICT, content_id, from_json, to_json
 from feinsum.reprs import brief
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.plans.prepared import Prepared
@@ -96,7 +97,7 @@ class Plan:
         if self.statements is None:
             return self.batched_einsum.subscripts
         n = len(self.statements.groups)
-        return f"{n} statement{'s' * (n > 1)}"
+        return counted(n, "statement")
 
     @cached_property
     def extents(self) -> Mapping[str, int]:
@@ -326,7 +327,10 @@ class Plan:
         return run_here(self, operands, leaf=leaf)
 
     def __repr__(self) -> str:
-        return brief(self, f"{self.title} on {self.processes} processes, {self.name}")
+        return brief(
+            self,
+            f"{self.title} on {counted(self.processes, 'process')}, {self.name}",
+        )
 
     def __str__(self) -> str:
         from feinsum.plans.text import plan_text

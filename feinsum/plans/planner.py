@@ -28,6 +28,7 @@ from feinsum.plans.schedule import MOST_PARTS, GroupSchedule, Loop
 from feinsum.plans.search import best_schedules
 from feinsum.plans.statements import Statements
 from feinsum.records import FactSource, Fleet
+from feinsum.words import counted
 
 __all__ = ["plan", "plan_statements", "read_bytes"]
 
@@ -208,7 +209,8 @@ def _planned(bare: Plan, memory: int | str | None, most_work: float) -> Plan:
         least = min(least, made.counts.peak)
     needs = f"; {least * bare.dtype.itemsize} bytes would do" if least < inf else ""
     raise PlanError(
-        f"{bare.processes} processes with {memory} each are too few for "
+        f"{counted(bare.processes, 'process')} with {memory} each are "
+        "too few for "
         f"{bare.title}{needs}; give more memory or more processes",
         rules=("memory",),
     )

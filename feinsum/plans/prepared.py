@@ -19,6 +19,7 @@ from feinsum.plans.report import RunReport, report_of
 from feinsum.plans.room import check_room, free_bytes
 from feinsum.plans.traffic import Traffic
 from feinsum.records import Fleet
+from feinsum.words import counted
 
 __all__ = ["ENGINES", "Outcome", "Prepared", "Progress", "prepare"]
 
@@ -192,7 +193,8 @@ class _OnRanks:
         self.comm = world() if comm is None else comm
         if self.comm.Get_size() != plan.processes:
             raise PlanError(
-                f"the plan is for {plan.processes} processes; the communicator has "
+                "the plan is for "
+                f"{counted(plan.processes, 'process')}; the communicator has "
                 f"{self.comm.Get_size()}",
                 rules=("mpi",),
             )

@@ -10,7 +10,7 @@ __all__ = ["check_room", "free_bytes"]
 
 def free_bytes() -> int:
     """Memory available to this process: of the machine, or of its container."""
-    from feinsum.tune.requirements import free_memory_bytes
+    from feinsum.tuning.requirements import free_memory_bytes
 
     return free_memory_bytes()
 

@@ -19,6 +19,7 @@ from feinsum.plans.groups import Access, Group
 from feinsum.plans.machine import Machine, axis_name, machine_violations
 from feinsum.plans.ranges import cut, deal
 from feinsum.records.document import STRICT
+from feinsum.words import counted
 
 __all__ = ["MOST_PARTS", "GroupSchedule", "Loop", "needed", "schedule_violations"]
 
@@ -149,7 +150,8 @@ def schedule_violations(
     if len(schedule.axes) != schedule.machine.n_axes:
         yield Violation(
             "axes",
-            f"{name}: {len(schedule.axes)} indices for {schedule.machine.n_axes} axes "
+            f"{name}: {counted(len(schedule.axes), 'index')} for "
+            f"{counted(schedule.machine.n_axes, 'axis')} "
             "of the machine",
         )
         return

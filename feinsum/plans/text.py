@@ -10,6 +10,7 @@ from feinsum.plans.levels import moved_by_level
 from feinsum.plans.machine import ONE, axis_name, barred
 from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule
+from feinsum.words import counted
 
 __all__ = ["passing_text", "plan_text", "schedule_text"]
 
@@ -21,7 +22,8 @@ def plan_text(plan: Plan, statements: Sequence[object] = ()) -> str:
         statements: those of a program. The plan has their indices with the name of the
             result before them, which is left out.
     """
-    title = f"{plan.title} on {plan.processes} processes ({plan.name})"
+    n = counted(plan.processes, "process")
+    title = f"{plan.title} on {n} ({plan.name})"
     return "\n".join([title, *_steps(plan, statements), *_counts(plan)])
 
 
@@ -60,7 +62,7 @@ def _counts(plan: Plan) -> Iterator[str]:
         yield (
             "one process has no work"
             if n_idle == 1
-            else f"{n_idle} processes have no work"
+            else f"{counted(n_idle, 'process')} have no work"
         )
 
 

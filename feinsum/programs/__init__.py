@@ -1,5 +1,6 @@
 """Programs of einsums: graphs of statements with arbitrary bodies and reductions."""
 
+import feinsum.loopy_cache  # noqa: F401  (before Loopy)
 from feinsum.programs.builder import ProgramBuilder, Tensor, program
 from feinsum.programs.decompose import Decomposition, decompose, split_along
 from feinsum.programs.evaluate import evaluate_program
@@ -34,7 +35,7 @@ from feinsum.programs.program import Program
 from feinsum.programs.reductions import REDUCTIONS
 from feinsum.programs.statement import Statement
 from feinsum.programs.text import program_from_text
-from feinsum.programs.tracing import trace
+from feinsum.programs.tracing import TracedFunction, trace
 
 __all__ = [
     "PROGRAM_FORM_VERSION",
@@ -49,6 +50,7 @@ __all__ = [
     "ProgramPlan",
     "Statement",
     "Tensor",
+    "TracedFunction",
     "attention",
     "canonical_program",
     "ccsd_doubles",

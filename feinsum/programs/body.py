@@ -10,6 +10,7 @@ import ast
 from collections.abc import Collection, Mapping
 
 from feinsum.errors import ProgramError
+from feinsum.words import reason_of
 
 __all__ = [
     "factor_of_product",
@@ -80,7 +81,7 @@ def _parsed(body: str) -> ast.expr:
         return ast.parse(body.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ProgramError(
-            f"body {body!r:.200} is not an expression: {error}"
+            f"body {body!r:.200} is not an expression: {reason_of(error)}"
         ) from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from string import ascii_letters
 from typing import Any
 
@@ -14,9 +15,11 @@ from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir import Extent, IndexList, Operand, array, parse_subscripts
 from feinsum.plans.levels import Levels
 from feinsum.programs.local import run_program, sizes_of
+from feinsum.programs.numpy_calls import NUMPY, numpy_shape
 from feinsum.programs.planned import ProgramPlan, plan_program
 from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
+from feinsum.words import counted
 
 __all__ = ["ProgramBuilder", "Tensor", "program"]
 
@@ -69,6 +72,10 @@ class ProgramBuilder:
     def inputs(self) -> tuple[Operand, ...]:
         """The inputs so far."""
         return tuple(self._inputs)
+
+    def is_output(self, tensor: Tensor) -> bool:
+        """Whether a result is marked as an output."""
+        return tensor.name in self._outputs
 
     def input(
         self,
@@ -142,6 +149,23 @@ class ProgramBuilder:
         indices = _indices(tensor.rank)
         output = _without(indices, axis, tensor)
         return self._add([indices], output, [tensor], body, reduction, name)
+
+    def numpy(self, body: str, *operands: Tensor | Operand, name: str = "") -> Tensor:
+        """Let numpy compute a result as a whole.
+
+        Args:
+            body: a call of :mod:`feinsum.programs.numpy_calls`, or a subscript.
+
+        >>> p = program()
+        >>> p.numpy("reshape(x0, (2, -1))", p.numpy("x0[:, 1:]", array("X", (4, 4))))
+        <r1[2,6]:<f8>
+        """
+        tensors = [self._tensor_of(operand) for operand in operands]
+        rank = len(numpy_shape(body, [x.shape for x in tensors]))
+        indices = iter(_indices(rank + sum(x.rank for x in tensors)))
+        output = tuple(islice(indices, rank))
+        inputs = [tuple(islice(indices, x.rank)) for x in tensors]
+        return self._add(inputs, output, tensors, body, NUMPY, name)
 
     def along(
         self,
@@ -354,7 +378,7 @@ def _without(
     for one in [axis] if isinstance(axis, int) else axis:
         if not -tensor.rank <= one < tensor.rank:
             raise ProgramError(
-                f"{tensor!r} has {tensor.rank} axes, but no axis {one}",
+                f"{tensor!r} has {counted(tensor.rank, 'axis')}, but no axis {one}",
                 rules=("term",),
             )
         gone.add(one % tensor.rank)

@@ -14,7 +14,9 @@ from feinsum.errors import ProgramError
 from feinsum.ir import Extent
 from feinsum.programs.body import names_in, operand_name
 from feinsum.programs.dtypes import CONSTANTS
+from feinsum.programs.numpy_calls import numpy_shape
 from feinsum.programs.reductions import check_reduction
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.programs.program import Program
@@ -38,7 +40,9 @@ def names(program: Program) -> Iterator[str]:
     counts = Counter([*(operand.name for operand in program.inputs), *results])
     for name, count in counts.items():
         if count > 1:
-            yield f"{count} arrays are named {name!r}; give each another name"
+            yield (
+                f"{counted(count, 'array')} are named {name!r}; give each another name"
+            )
         if not (isinstance(name, str) and name.isidentifier()):
             yield f"{name!r} is no name of an array; take one such as 'scores'"
     for one in program.statements:
@@ -85,24 +89,36 @@ def terms(program: Program) -> Iterator[str]:
     ranks = {operand.name: operand.rank for operand in program.inputs}
     for one in program.statements:
         ranks[one.result] = len(one.output)
-        if not one.operands:
+        if not (one.operands or one.is_numpy):
             yield f"{one.result} has no operands"
         if len(one.inputs) != len(one.operands):
             yield (
-                f"{one.result} has {len(one.inputs)} terms and {len(one.operands)} "
+                f"{one.result} has {counted(len(one.inputs), 'term')} and "
+                f"{len(one.operands)} "
                 "operands"
             )
         for name, term in zip(one.operands, one.inputs, strict=False):
             if len(term) != ranks[name]:
                 yield (
-                    f"edge {name} -> {one.result}: {name!r} has {ranks[name]} axes, "
-                    f"its term {' '.join(term) or '(empty)'!r} has {len(term)} indices"
+                    f"edge {name} -> {one.result}: {name!r} has "
+                    f"{counted(ranks[name], 'axis')}, "
+                    f"its term {' '.join(term) or '(empty)'!r} has "
+                    f"{counted(len(term), 'index')}"
                 )
 
 
 def output_indices(program: Program) -> Iterator[str]:
-    """Every index of a result occurs once in it, and in an operand."""
+    """Every index of a result occurs once in it, and in an operand.
+
+    In a numpy statement, every axis has an index of its own.
+    """
     for one in program.statements:
+        if one.is_numpy:
+            places = Counter(i for term in (one.output, *one.inputs) for i in term)
+            for index, count in places.items():
+                if count > 1:
+                    yield f"{one.result}: index {index!r} of {count} axes of numpy's"
+            continue
         bound = {index for term in one.inputs for index in term}
         for index, count in Counter(one.output).items():
             if index not in bound:
@@ -125,12 +141,21 @@ def extents(program: Program) -> Iterator[str]:
                         f"edge {name} -> {one.result}: index {index!r} has extent "
                         f"{extent} on axis {axis} of {name!r}, and {first} in {where!r}"
                     )
-        arrays[one.result] = tuple(known[index][0] for index in one.output)
+        if not one.is_numpy:
+            arrays[one.result] = tuple(known[index][0] for index in one.output)
+            continue
+        shape = numpy_shape(one.body, [arrays[name] for name in one.operands])
+        if len(shape) != len(one.output):
+            yield f"{one.result} has {len(shape)} axes, not {len(one.output)}"
+            return
+        arrays[one.result] = shape
 
 
 def bodies(program: Program) -> Iterator[str]:
     """A body uses all its operands, possibly indices, and nothing else."""
     for one in program.statements:
+        if one.is_numpy:
+            continue  # its shape was found
         try:
             used = names_in(one.body)
         except ProgramError as error:
@@ -152,6 +177,8 @@ def bodies(program: Program) -> Iterator[str]:
 def reductions(program: Program) -> Iterator[str]:
     """A reduction is associative and commutative, as tested on samples."""
     for one in program.statements:
+        if one.is_numpy:
+            continue
         try:
             check_reduction(one.reduction)
         except ProgramError as error:

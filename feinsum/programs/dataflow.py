@@ -21,8 +21,17 @@ def statements_of(program: Program, sizes: Mapping[str, int]) -> Statements:
     """Who reads what along which indices, with unique index names.
 
     Raises:
-        ProgramError: if the value of a size parameter is missing.
+        ProgramError: if the value of a size parameter is missing, or if the program has
+            a numpy statement.
     """
+    for one in program.statements:
+        if one.is_numpy:
+            raise ProgramError(
+                f"{one.result} is computed by numpy as a whole ({one.body:.80}): such "
+                "a program runs on one machine, and cannot be planned for several "
+                "processes",
+                rules=("plan",),
+            )
     extents: dict[str, int] = {}
     groups = []
     for one in program.statements:

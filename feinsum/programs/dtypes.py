@@ -43,7 +43,7 @@ def _body_dtype(
         value = body_value(body, {**CONSTANTS, **zeros, **ones})
     except InvalidEinsumError as error:
         raise ProgramError(f"body {body!r:.200}: {error}", rules=("body",)) from None
-    except TypeError as error:  # of numpy, such as bits of floating point numbers
+    except (TypeError, ValueError, OverflowError) as error:  # numpy, on bits of floats
         raise ProgramError(
             f"body {body!r:.200} is not defined for {', '.join(map(str, dtypes))}: "
             f"{error}",

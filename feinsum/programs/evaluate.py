@@ -20,6 +20,7 @@ from feinsum.ir import (
 )
 from feinsum.programs.body import operand_name
 from feinsum.programs.dtypes import CONSTANTS
+from feinsum.programs.numpy_calls import numpy_value
 from feinsum.programs.program import Program
 from feinsum.programs.reductions import reduced
 from feinsum.programs.statement import Statement
@@ -77,6 +78,8 @@ def evaluate_statement(
     >>> evaluate_statement(best, [np.eye(2), np.array([3.0, 4.0])]).tolist()
     [3.0, 4.0]
     """
+    if statement.is_numpy:
+        return numpy_value(statement.body, operands)
     if _is_plain(statement, operands):
         arrays = {operand_name(p): array for p, array in enumerate(operands)}
         shapes = [array.shape for array in operands]

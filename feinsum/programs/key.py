@@ -36,6 +36,7 @@ from feinsum.programs.body import names_in, normal_body, product_of
 from feinsum.programs.evaluate import einsum_of
 from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
+from feinsum.words import counted
 
 __all__ = ["PROGRAM_FORM_VERSION", "ProgramKey", "canonical_program", "program_key"]
 
@@ -127,7 +128,7 @@ def canonical_program(program: Program) -> Program:
     except CanonicalizationError as error:
         n = len(program.statements)
         raise CanonicalizationError(
-            f"a program of {n} statements cannot be canonicalized: {error}"
+            f"a program of {counted(n, 'statement')} cannot be canonicalized: {error}"
         ) from None
     return _Renaming(program, graph, places).program()
 

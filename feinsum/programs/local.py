@@ -12,7 +12,7 @@ import numpy as np
 from feinsum.ir import SizeParam
 from feinsum.programs.blocks import Block, Box, blocks_of, inner_bytes
 from feinsum.programs.contraction import contracted
-from feinsum.programs.evaluate import checked_arrays
+from feinsum.programs.evaluate import checked_arrays, evaluate_statement
 from feinsum.programs.fused import race_of
 from feinsum.programs.parts import Part, compute, taken
 from feinsum.programs.program import Program
@@ -208,6 +208,12 @@ class _Run:
         if stage.is_contraction:
             (one,) = stage.statements
             return {one.result: self.einsum(one, frame.operands(one))}
+        if stage.is_numpy:
+            (one,) = stage.statements
+            value = evaluate_statement(one, frame.operands(one))
+            is_wanted = one.result in self.program.outputs
+            return {one.result: value.copy() if is_wanted else value}
+        spent = spent - self.program.shared
         part = self._part(stage, frame, spent)
         run_each(compute, part.shares(self.n_workers), self.n_workers)
         return dict(part.outs)

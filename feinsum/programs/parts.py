@@ -112,11 +112,17 @@ class Part:
         return replace(self, operands=operands, outs=outs, first=first, extents=extents)
 
     def copied(self) -> Part:
-        """The same with results in other memory; operands that share it are copied."""
+        """The same with results in other memory; operands that are overwritten, by
+        results or by what passes between statements, are copied.
+        """
+        overwritten = [*self.outs.values()]
+        for name, k in self.spent.items():
+            if (array := self.operands[name][k]) is not None:
+                overwritten.append(array)
 
         def copied(array: Array | None) -> Array | None:
             is_shared = array is not None and any(
-                np.may_share_memory(array, out) for out in self.outs.values()
+                np.may_share_memory(array, other) for other in overwritten
             )
             return array.copy("K") if array is not None and is_shared else array
 

@@ -10,6 +10,7 @@ from feinsum.plans.machine import axis_name
 from feinsum.plans.report import predicted_by_edge
 from feinsum.plans.schedule import GroupSchedule
 from feinsum.programs.planned import ProgramPlan
+from feinsum.words import counted
 
 __all__ = ["draw_program", "flow_of"]
 
@@ -24,8 +25,8 @@ def draw_program(plan: ProgramPlan, path: str | Path) -> None:
         OSError: if the file cannot be written.
     """
     nodes, arrows = flow_of(plan)
-    n = plan.plan.processes
-    title = f"{plan.plan.title} on {n} processes: {plan.counts.moved:,} elements moved"
+    n = counted(plan.plan.processes, "process")
+    title = f"{plan.plan.title} on {n}: {plan.counts.moved:,} elements moved"
     draw_flow(title, nodes, arrows, path)
 
 

@@ -16,6 +16,7 @@ from constantdict import constantdict
 from feinsum.ir import Extent, Operand, SizeParam
 from feinsum.programs.check import raise_if_ill_formed
 from feinsum.programs.dtypes import body_dtype
+from feinsum.programs.numpy_calls import is_view, numpy_dtype, numpy_shape
 from feinsum.programs.reductions import is_truth
 from feinsum.programs.statement import Statement
 from feinsum.reprs import brief
@@ -70,6 +71,16 @@ class Program:
         return constantdict({one.result: one for one in self.statements})
 
     @cached_property
+    def shared(self) -> frozenset[str]:
+        """The arrays that may have their memory in common with others."""
+        return frozenset(
+            name
+            for one in self.statements
+            if one.is_numpy and is_view(one.body, len(one.operands))
+            for name in (one.result, *one.operands)
+        )
+
+    @cached_property
     def size_params(self) -> tuple[SizeParam, ...]:
         extents = (x for operand in self.inputs for x in operand.shape)
         return tuple(dict.fromkeys(x for x in extents if isinstance(x, SizeParam)))
@@ -92,6 +103,10 @@ class Program:
 
 def _extents(statement: Statement, arrays: Mapping[str, Operand]) -> dict[str, Extent]:
     found: dict[str, Extent] = {}
+    if statement.is_numpy:
+        shapes = [arrays[name].shape for name in statement.operands]
+        shape = numpy_shape(statement.body, shapes)
+        found |= dict(zip(statement.output, shape, strict=True))
     for term, name in zip(statement.inputs, statement.operands, strict=True):
         found |= dict(zip(term, arrays[name].shape, strict=True))
     return {index: found[index] for index in statement.indices}
@@ -107,4 +122,6 @@ def _dtype(statement: Statement, arrays: Mapping[str, Operand]) -> np.dtype[Any]
     if is_truth(statement.reduction) and statement.reduced_indices:
         return np.dtype(np.bool_)
     dtypes = [arrays[name].dtype for name in statement.operands]
+    if statement.is_numpy:
+        return numpy_dtype(statement.body, dtypes)
     return body_dtype(statement.body, dtypes, statement.indices)

@@ -1,41 +1,75 @@
 """The statements recorded from a traced function.
 
-Axes of extent 1 from ``keepdims`` or a new axis exist only in views: statements have no
-index for them.
+Permutations of axes, and axes of extent 1 from ``keepdims`` or a new axis, exist only
+in views: maps and reductions have no index for the latter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import prod
-from typing import Any, NoReturn
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
 from feinsum.errors import InvalidEinsumError, ProgramError
-from feinsum.ir import Extent, IndexList, parse_subscripts
+from feinsum.ir import Extent, IndexList, parse_subscripts, write_subscripts
 from feinsum.programs.body import operand_name
 from feinsum.programs.builder import ProgramBuilder, Tensor
+from feinsum.programs.numpy_calls import constant_body
+from feinsum.words import counted
 
 __all__ = [
+    "Memory",
+    "Recording",
     "View",
     "as_result",
+    "as_view",
     "axis_of",
-    "dotted",
+    "called",
+    "constant",
     "einsum",
-    "expanded",
+    "is_array",
+    "letters_of",
     "mapped",
-    "mean",
-    "multiplied",
+    "numpy_statement",
     "reduced",
     "refuse",
-    "swapped",
-    "where",
+    "statement",
+    "whole",
 ]
 
+MOST_CONSTANT_BYTES = 1 << 19
+"""Of an array that the function makes itself: it becomes a part of the program."""
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(eq=False)
+class Recording:
+    """A function while it is traced.
+
+    Attributes:
+        changed: arrays of its own that it changed in place: only the results of that
+            are known.
+    """
+
+    builder: ProgramBuilder
+    changed: list[np.ndarray[Any, Any]] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Memory:
+    """What an array and its views share.
+
+    Attributes:
+        version: number of changes in place; views from before one are of no use.
+    """
+
+    is_argument: bool = False
+    version: int = 0
+
+
+@dataclass(eq=False)
 class View:
     """A tensor with permuted axes, and with additional axes of extent 1.
 
@@ -43,8 +77,17 @@ class View:
         axes: for each axis, that of the tensor; None for an additional one of extent 1.
     """
 
-    tensor: Tensor
+    recording: Recording
+    latest: Tensor
     axes: tuple[int | None, ...]
+    memory: Memory = field(default_factory=Memory)
+    version: int = 0
+
+    @property
+    def tensor(self) -> Tensor:
+        if self.version != self.memory.version:
+            refuse("an array that shares its memory with one changed in place")
+        return self.latest
 
     @property
     def shape(self) -> tuple[Extent, ...]:
@@ -58,23 +101,82 @@ class View:
     def dtype(self) -> np.dtype[Any]:
         return self.tensor.operand.dtype
 
+    def computed(
+        self, tensor: Tensor, axes: Sequence[int | None] | None = None
+    ) -> Self:
+        """Another array of the same function."""
+        every = range(tensor.rank) if axes is None else axes
+        return type(self)(self.recording, tensor, tuple(every))
 
-def refuse(what: str) -> NoReturn:
+    def viewed(self, tensor: Tensor, axes: Sequence[int | None] | None = None) -> Self:
+        """An array that may share the memory of this one."""
+        found = self.computed(tensor, axes)
+        found.memory, found.version = self.memory, self.version
+        return found
+
+
+def refuse(what: str, hint: str = "") -> NoReturn:
     raise ProgramError(
-        f"the function uses {what}, which programs do not support; see "
-        "docs/reference/programs.md for what can be traced"
+        f"the function uses {what}, which programs do not support; "
+        f"{hint and hint + '; '}see docs/reference/programs.md for what can be traced"
     )
 
 
 def axis_of(axis: Any, rank: int) -> int:
-    if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
-        refuse(f"axis {axis!r} of an array with {rank} axes")
+    is_number = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
+    if not is_number or not -rank <= axis < rank:
+        refuse(f"axis {axis!r} of an array with {counted(rank, 'axis')}")
     return int(axis) % rank
 
 
-def mapped(form: str, args: Sequence[Any]) -> View:
-    """A body over arrays and numbers; axes are aligned from the last one."""
+def is_array(value: Any) -> bool:
+    """Whether a value is an array rather than a number."""
+    return isinstance(value, View | list | tuple) or (
+        isinstance(value, np.ndarray) and value.ndim > 0
+    )
+
+
+def as_view(value: Any, like: View) -> View:
+    """An array of the function itself, or a number, as a constant of the program."""
+    if isinstance(value, View):
+        return value
+    if isinstance(value, list | tuple):
+        value = np.array(value)
+    is_known = type(value) is np.ndarray or isinstance(
+        value, np.generic | bool | int | float | complex
+    )
+    if not is_known:
+        refuse(f"a {type(value).__name__} of its own (make it an operand)")
+    return like.computed(constant(np.asarray(value), like.recording))
+
+
+def constant(array: np.ndarray[Any, Any], recording: Recording) -> Tensor:
+    if any(np.may_share_memory(array, other) for other in recording.changed):
+        refuse("an array of its own after changing it in place, under another name")
+    if array.dtype.kind not in "biufc" or array.dtype.char in "gG":
+        refuse(f"an array of its own of {array.dtype}")
+    body = constant_body(array)
+    if len(body) > MOST_CONSTANT_BYTES:
+        refuse(f"an array of its own with {array.nbytes:,} bytes (make it an operand)")
+    return recording.builder.numpy(body)
+
+
+def mapped(
+    form: str,
+    args: Sequence[Any],
+    dtype: Any = None,
+    numbers: slice = slice(None),
+) -> Any:
+    """A body over arrays and numbers; axes are aligned from the last one.
+
+    Args:
+        dtype: to which all are cast before.
+        numbers: the arguments whose dtypes decide that of the result.
+    """
+    like = next(arg for arg in args if isinstance(arg, View))
+    args = [as_view(arg, like) if is_array(arg) else arg for arg in args]
     arrays = [arg for arg in args if isinstance(arg, View)]
+    dtypes = [arg.dtype for arg in args[numbers] if isinstance(arg, View)]
     names: list[str] = []
     n_arrays = 0
     for arg in args:
@@ -82,91 +184,72 @@ def mapped(form: str, args: Sequence[Any]) -> View:
             names.append(operand_name(n_arrays))
             n_arrays += 1
         else:
-            names.append(_number(arg))
-    indices = _letters(max(array.ndim for array in arrays))
+            names.append(_number(arg, dtypes))
+    if dtype is not None:
+        names = [f"{np.dtype(dtype).name}({name})" for name in names]
+    indices = letters_of(max(array.ndim for array in arrays))
     terms = [indices[len(indices) - array.ndim :] for array in arrays]
-    return _stated(arrays, terms, indices, form.format(*names))
+    return statement(arrays, terms, indices, form.format(*names))
 
 
-def _number(value: Any) -> str:
-    """A number of the function itself, as a part of a body."""
-    if isinstance(value, bool | np.bool_):
-        return repr(bool(value))
-    if isinstance(value, int | np.integer):
-        text = repr(int(value))
-    elif isinstance(value, float | np.floating):
-        text = repr(float(value))
-    else:
+def _number(value: Any, dtypes: Sequence[np.dtype[Any]]) -> str:
+    """A number of the function itself, as a part of a body.
+
+    Python's numbers take the dtype of arrays, and those of numpy have their own.
+    """
+    if isinstance(value, np.ndarray):
+        value = value[()]
+    if not isinstance(value, np.generic):
+        return _python_number(value)
+    dtype = value.dtype
+    if dtype.kind not in "biufc" or dtype.char in "gG":
+        refuse(f"a number of its own of {dtype}")
+    text = _python_number(value.item())
+    if dtypes and np.result_type(*dtypes, dtype) == np.result_type(*dtypes):
+        return text
+    return f"{dtype.name}({text})"
+
+
+def _python_number(value: Any) -> str:
+    if not isinstance(value, bool | int | float | complex):
         refuse(f"a {type(value).__name__} of its own (make it an operand)")
+    if isinstance(value, bool):
+        return repr(value)
+    if isinstance(value, complex):
+        if not (isfinite(value.real) and isfinite(value.imag)):
+            refuse(f"the complex number {value}")
+        return f"({complex(value)!r})"
+    text = repr(float(value)) if isinstance(value, float) else repr(int(value))
     if text == "nan":
-        refuse("the number nan")
+        return "(inf - inf)"
     return f"({text})" if text.startswith("-") else text
 
 
 def reduced(
-    reduction: str, array: View, axis: Any = None, keepdims: bool = False
-) -> View:
-    if reduction in ("sum", "prod") and array.dtype.kind in "biu":
-        refuse(f"a {reduction} of {array.dtype}, which numpy widens")
-    return _without(array, axis, keepdims, "", reduction)
+    reduction: str, array: View, gone: Sequence[int], keepdims: bool, dtype: Any = None
+) -> Any:
+    """A reduction over some axes.
 
-
-def mean(array: View, axis: Any = None, *, keepdims: bool = False) -> View:
-    gone = _gone(array, axis)
-    extents = [array.shape[a] for a in gone]
-    if not all(isinstance(extent, int) for extent in extents):
-        refuse("a mean along an axis whose extent is not known")
-    n = prod(extent for extent in extents if isinstance(extent, int))
-    return _without(array, axis, keepdims, f"x0 / {n}.0", "sum")
-
-
-def _gone(array: View, axis: Any) -> list[int]:
-    if axis is None:
-        return [*range(array.ndim)]
-    given = axis if isinstance(axis, Sequence) else [axis]
-    return [axis_of(a, array.ndim) for a in given]
-
-
-def _without(array: View, axis: Any, keepdims: bool, body: str, reduction: str) -> View:
-    gone = _gone(array, axis)
-    indices = _letters(array.ndim)
+    Args:
+        dtype: to which entries are cast before.
+    """
+    indices = letters_of(array.ndim)
     output = tuple(i for a, i in enumerate(indices) if a not in gone)
-    found = _stated([array], [indices], output, body, reduction)
+    target = np.dtype(dtype) if dtype is not None else array.dtype
+    is_reduced = any(array.axes[a] is not None for a in gone)
+    if reduction in ("any", "all") and not is_reduced:
+        target = np.dtype(np.bool_)
+    body = "" if target == array.dtype else f"{target.name}(x0)"
+    found = statement([array], [indices], output, body, reduction)
     if not keepdims:
         return found
     left = list(found.axes)
     axes = [None if a in gone else left.pop(0) for a in range(array.ndim)]
-    return replace(found, axes=tuple(axes))
+    return found.viewed(found.tensor, axes)
 
 
-def multiplied(left: Any, right: Any) -> View:
-    for one in (left, right):
-        if not isinstance(one, View):
-            refuse(f"a {type(one).__name__} of its own (make it an operand)")
-        if not one.ndim:
-            refuse("a product of matrices with a scalar")
-    batch = _letters(max(left.ndim, right.ndim, 2) - 2)
-    first = (*batch[len(batch) - left.ndim + 2 :], "i", "k")
-    second = (*batch[len(batch) - right.ndim + 2 :], "k", "j")
-    terms = [first if left.ndim > 1 else ("k",), second if right.ndim > 1 else ("k",)]
-    rows = ["i"] if left.ndim > 1 else []
-    columns = ["j"] if right.ndim > 1 else []
-    return _stated([left, right], terms, (*batch, *rows, *columns))
-
-
-def dotted(left: Any, right: Any) -> View:
-    """Like ``numpy.dot``, which treats stacks of matrices unlike ``matmul``."""
-    if isinstance(right, View) and right.ndim > 2:
-        refuse(f"numpy.dot by an array with {right.ndim} axes")
-    return multiplied(left, right)
-
-
-def einsum(subscripts: Any, *operands: Any, **more: Any) -> View:
-    if not isinstance(subscripts, str) or set(more) - {"optimize"}:
-        refuse(f"numpy.einsum with {sorted(more) or 'lists of indices'}")
-    arrays = [one for one in operands if isinstance(one, View)]
-    if len(arrays) != len(operands):
-        refuse("an array of its own in numpy.einsum (pass it as an operand)")
+def einsum(subscripts: Any, arrays: Sequence[View]) -> Any:
+    """An einsum of arrays, with subscripts as one text."""
     try:
         terms, output = parse_subscripts(subscripts, [one.ndim for one in arrays])
     except InvalidEinsumError as error:
@@ -174,24 +257,22 @@ def einsum(subscripts: Any, *operands: Any, **more: Any) -> View:
     for array, term in zip(arrays, terms, strict=True):
         if len(term) != array.ndim:
             raise ProgramError(
-                f"numpy.einsum of {subscripts!r}: an operand has {array.ndim} axes, "
-                f"its term {' '.join(term)!r} has {len(term)} indices",
+                f"numpy.einsum of {subscripts!r}: an operand has "
+                f"{counted(array.ndim, 'axis')}, "
+                f"its term {' '.join(term)!r} has "
+                f"{counted(len(term), 'index')}",
                 rules=("term",),
             )
-    return _stated(arrays, terms, output)
+    return statement(arrays, terms, output)
 
 
-def where(condition: Any, then: Any, other: Any) -> View:
-    return mapped("({1} if {0} else {2})", (condition, then, other))
-
-
-def _stated(
+def statement(
     arrays: Sequence[View],
     terms: Sequence[IndexList],
     output: IndexList,
     body: str = "",
     reduction: str = "sum",
-) -> View:
+) -> Any:
     """A statement; axes of extent one that a tensor lacks have no index in it."""
     builder = arrays[0].tensor.owner
     extents: dict[str, Extent] = {}
@@ -209,12 +290,14 @@ def _stated(
     ]
     there = {index for term in inputs for index in term}
     kept = tuple(index for index in output if index in there)
-    subscripts = f"{', '.join(map(' '.join, inputs))} -> {' '.join(kept)}"
     tensor = builder.einsum(
-        subscripts, *(a.tensor for a in arrays), body=body, reduction=reduction
+        write_subscripts(inputs, kept),
+        *(a.tensor for a in arrays),
+        body=body,
+        reduction=reduction,
     )
     axes = tuple(kept.index(i) if i in there else None for i in output)
-    return replace(arrays[0], tensor=tensor, axes=axes)
+    return arrays[0].computed(tensor, axes)
 
 
 def _without_ones(array: View, term: IndexList, extents: Mapping[str, Extent]) -> View:
@@ -229,32 +312,50 @@ def _without_ones(array: View, term: IndexList, extents: Mapping[str, Extent]) -
     tensor = array.tensor.owner.reduce("max", array.tensor, ones)
     left = [a for a in range(array.tensor.rank) if a not in ones]
     axes = (None if a is None or a in ones else left.index(a) for a in array.axes)
-    return replace(array, tensor=tensor, axes=tuple(axes))
+    return array.viewed(tensor, tuple(axes))
 
 
-def as_result(builder: ProgramBuilder, one: View) -> Tensor:
-    """The tensor itself, or a copy if it is only a view."""
-    if None in one.axes:
-        refuse("an axis of extent 1, kept by keepdims or new, in a result")
-    is_view = one.axes != tuple(range(one.tensor.rank))
-    is_input = any(one.tensor.name == x.name for x in builder.inputs)
-    if not is_view and not is_input:
-        return one.tensor
-    indices = _letters(one.ndim)
-    return _stated([one], [indices], indices).tensor
+def whole(array: View) -> Tensor:
+    """A tensor with exactly the axes of a view."""
+    tensor, order = array.tensor, [a for a in array.axes if a is not None]
+    if order != sorted(order):
+        tensor = tensor.owner.numpy(f"transpose(x0, {tuple(order)})", tensor)
+    if len(order) == array.ndim:
+        return tensor
+    key = ", ".join("None" if a is None else ":" for a in array.axes)
+    return tensor.owner.numpy(f"x0[{key}]", tensor)
 
 
-def _letters(rank: int) -> IndexList:
-    return tuple("abcdefghlmnopqrstuvwxyz"[:rank])
+def called(
+    function: str, arrays: Sequence[View], *literals: Any, is_view: bool = False
+) -> Any:
+    """A numpy statement."""
+    names = map(operand_name, range(len(arrays)))
+    text = f"{function}({', '.join([*names, *map(repr, literals)])})"
+    return numpy_statement(text, arrays, is_view)
 
 
-def swapped(rank: int, one: int, other: int) -> list[int]:
-    order = [*range(rank)]
-    a, b = axis_of(one, rank), axis_of(other, rank)
-    order[a], order[b] = order[b], order[a]
-    return order
+def numpy_statement(body: str, arrays: Sequence[View], is_view: bool = False) -> Any:
+    builder = arrays[0].recording.builder
+    tensor = builder.numpy(body, *map(whole, arrays))
+    return arrays[0].viewed(tensor) if is_view else arrays[0].computed(tensor)
 
 
-def expanded(array: View, axis: int) -> View:
-    at = axis_of(axis, array.ndim + 1)
-    return replace(array, axes=(*array.axes[:at], None, *array.axes[at:]))
+def as_result(one: View) -> Tensor:
+    """A tensor that is an output of its own: a copy if it is only a view, an input, or
+    an output already.
+    """
+    builder = one.recording.builder
+    tensor = whole(one) if None in one.axes else one.tensor
+    view = one.viewed(tensor) if None in one.axes else one
+    is_view = view.axes != tuple(range(tensor.rank))
+    is_input = any(tensor.name == x.name for x in builder.inputs)
+    if is_view or is_input or builder.is_output(tensor):
+        indices = letters_of(view.ndim)
+        tensor = statement([view], [indices], indices).tensor
+    return tensor
+
+
+def letters_of(rank: int) -> IndexList:
+    letters = "abcdefghlmnopqrstuvwxyz"
+    return tuple(letters[k] if k < 23 else f"a{k}" for k in range(rank))

@@ -36,6 +36,8 @@ REDUCTIONS: Mapping[str, np.ufunc] = {
 }
 """By name, as numpy reduces: NaN goes through ``max`` and ``min``."""
 
+BLOCK = 128
+"""Terms of a sum that are added one after the other."""
 N_SAMPLES = 64
 TOLERANCE = 1e-9
 """Allowed difference of two orders of three numbers, relative to the larger result."""
@@ -57,6 +59,10 @@ def reduced(reduction: str, values: Array, axes: Sequence[int]) -> Array:
         raise ProgramError(
             f"the {reduction} of no values is undefined: a reduced index has extent 0"
         )
+    if reduction == "sum":
+        return _summed(values, tuple(axes))
+    if reduction == "sum" and values.dtype.kind in "fc":
+        return _summed(values, tuple(axes))
     if (function := REDUCTIONS.get(reduction)) is not None:
         return np.asarray(function.reduce(values, axis=tuple(axes)))
     kept = [axis for axis in range(values.ndim) if axis not in set(axes)]
@@ -131,6 +137,25 @@ def check_reduction(reduction: str) -> None:
                 f"{c[k]:.3g} it gives {one[k]:.3g} in one order and {other[k]:.3g} in "
                 "another; use one that does not depend on the order"
             )
+
+
+def _summed(values: Array, axes: tuple[int, ...]) -> Array:
+    """A sum of blocks; numpy itself adds pairwise only along contiguous axes."""
+    if values.dtype == np.float16:
+        return _summed(values.astype(np.float32), axes).astype(np.float16)
+    long = max(axes, key=lambda axis: values.shape[axis])
+    is_contiguous = values.strides[long] == values.itemsize
+    if is_contiguous or values.shape[long] < 2 * BLOCK:
+        return np.asarray(np.add.reduce(values, axis=axes))
+    first = np.moveaxis(values, long, 0)
+    end = len(first) // BLOCK * BLOCK
+    blocks = first[:end].reshape(-1, BLOCK, *first.shape[1:])
+    sums = [np.add.reduce(blocks, axis=1)]
+    if end < len(first):
+        sums.append(np.add.reduce(first[end:], axis=0, keepdims=True))
+    # the other axes follow in their order
+    left = (0, *(axis + (axis < long) for axis in axes if axis != long))
+    return _summed(np.concatenate(sums), left)
 
 
 def _has_neutral(reduction: str) -> bool:

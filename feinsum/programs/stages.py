@@ -1,8 +1,8 @@
 """Stages of a program: statements that run together, part by part.
 
-Contractions are separate kernels. Other consecutive statements, such as the four of a
-softmax, share an index that none of them reduces. They run for a few values of it at a
-time, so that intermediates stay in the caches.
+Contractions are separate kernels, and numpy statements run alone. Other consecutive
+statements, such as the four of a softmax, share an index that none of them reduces.
+They run for a few values of it at a time, so that intermediates stay in the caches.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ class Stage:
     @property
     def is_contraction(self) -> bool:
         return self.statements[0].is_contraction
+
+    @property
+    def is_numpy(self) -> bool:
+        return self.statements[0].is_numpy
 
     @property
     def operands(self) -> frozenset[str]:
@@ -106,6 +110,8 @@ def common_cuts(group: Sequence[Statement]) -> Iterator[Mapping[str, str]]:
     """The indices that all results have, the outermost first: for each its name in
     every statement, by the result.
     """
+    if any(one.is_numpy for one in group):
+        return
     classes = same_places(group)
     first = group[0]
     for index in first.output:

@@ -12,6 +12,7 @@ from typing import Any
 
 from feinsum.ir import IndexList
 from feinsum.programs.body import factor_of_product, names_in, product_of
+from feinsum.programs.numpy_calls import NUMPY
 
 __all__ = ["Statement"]
 
@@ -27,7 +28,8 @@ class Statement:
         operands: names of inputs of the program, or of results of other statements.
         body: see :mod:`feinsum.programs.body`; empty for the product of all operands.
         reduction: see :mod:`feinsum.programs.reductions`; ``sum`` if no index is
-            reduced.
+            reduced; ``numpy`` if the body is a call that numpy computes, see
+            :mod:`feinsum.programs.numpy_calls`.
 
     >>> print(Statement("S", ("h", "s"), (("h", "s", "t"),), ("E",)))
     S[h,s] = sum x0 : E[h,s,t]
@@ -45,7 +47,7 @@ class Statement:
         object.__setattr__(self, "inputs", tuple(map(tuple, self.inputs)))
         object.__setattr__(self, "operands", tuple(self.operands))
         object.__setattr__(self, "body", self.body or product_of(len(self.operands)))
-        if not self.reduced_indices:
+        if not self.reduced_indices and not self.is_numpy:
             object.__setattr__(self, "reduction", "sum")
 
     @cached_property
@@ -58,12 +60,19 @@ class Statement:
     def reduced_indices(self) -> IndexList:
         return self.indices[len(dict.fromkeys(self.output)) :]
 
+    @property
+    def is_numpy(self) -> bool:
+        """Whether numpy computes it as a whole."""
+        return self.reduction == NUMPY
+
     @cached_property
     def factor(self) -> float | None:
         """The factor by which the product of all operands is multiplied.
 
         None if the body is not such a product.
         """
+        if self.is_numpy:
+            return None
         return factor_of_product(self.body, len(self.operands))
 
     @property
@@ -104,8 +113,9 @@ class Statement:
             f"{name}[{','.join(term)}]"
             for name, term in zip(self.operands, self.inputs, strict=False)
         )
-        reduction = self.reduction if self.reduced_indices else "map"
+        is_map = not (self.reduced_indices or self.is_numpy)
+        reduction = "map" if is_map else self.reduction
         if reduction != "map" and not reduction.isidentifier():
             reduction = f"({reduction})"
         head = f"{self.result}[{','.join(self.output)}] = {reduction} {self.body}"
-        return f"{head} : {operands}"
+        return f"{head} : {operands}".rstrip()

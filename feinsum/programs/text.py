@@ -16,7 +16,7 @@ __all__ = ["program_from_text"]
 ARRAY = re.compile(r"(?P<name>\w+)\[(?P<shape>[\w, ]*)\]:(?P<dtype>\S+)")
 STATEMENT = re.compile(
     r"(?P<result>\w+)\[(?P<output>[\w, ]*)\] *= *"
-    r"(?P<function>[\w(].*?) +: +(?P<operands>.+)"
+    r"(?P<function>[\w(].*?) +:(?: +(?P<operands>.+))?"
 )
 ACCESS = re.compile(r"(\w+)\[([\w, ]*)\]")
 OUTPUTS = re.compile(r"-> *(?P<names>.*)")
@@ -81,7 +81,7 @@ def _operand(found: re.Match[str], number: int) -> Operand:
 
 
 def _statement(found: re.Match[str]) -> Statement:
-    accesses = ACCESS.findall(found["operands"])
+    accesses = ACCESS.findall(found["operands"] or "")
     reduction, body = _parts(found["function"])
     return Statement(
         found["result"],

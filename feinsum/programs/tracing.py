@@ -6,35 +6,45 @@ Source: NumPy Enhancement Proposals 13 (``__array_ufunc__``) and 18
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import lru_cache
 from inspect import signature
-from typing import Any, NoReturn
+from math import prod
+from threading import Lock
+from typing import Any, NoReturn, overload
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from feinsum.errors import ProgramError
-from feinsum.ir import Operand
+from feinsum.ir import Operand, SizeParam, array
 from feinsum.programs.builder import program
+from feinsum.programs.local import run_program
 from feinsum.programs.program import Program
 from feinsum.programs.recording import (
+    Memory,
+    Recording,
     View,
     as_result,
-    axis_of,
-    dotted,
-    einsum,
-    expanded,
+    constant,
     mapped,
-    mean,
-    multiplied,
-    reduced,
     refuse,
-    swapped,
-    where,
+)
+from feinsum.programs.traced_functions import (
+    FUNCTIONS,
+    METHODS,
+    REDUCING,
+    astype,
+    imag,
+    matmul,
+    matrix_transpose,
+    real,
+    subscripted,
+    transpose,
+    vecdot,
 )
 
-__all__ = ["trace"]
+__all__ = ["TracedFunction", "trace"]
 
 OPERATORS: Mapping[Any, str] = {
     np.add: "({} + {})",
@@ -54,16 +64,32 @@ OPERATORS: Mapping[Any, str] = {
 }
 """Ufuncs that have an operator; others are called by their names."""
 
+PRODUCTS: Mapping[Any, Callable[..., Any]] = {
+    np.matmul: matmul,
+    np.vecdot: vecdot,
+}
+"""Ufuncs of vectors and matrices."""
 
-def trace(function: Callable[..., Any], **operands: Operand) -> Program:
+IN_PLACE = "write x = x + y for x += y"
+N_PROGRAMS = 64
+"""Programs that a traced function keeps, for arrays of different shapes or dtypes."""
+
+
+@overload
+def trace(function: Callable[..., Any]) -> TracedFunction: ...
+@overload
+def trace(function: Callable[..., Any], **operands: Operand) -> Program: ...
+def trace(
+    function: Callable[..., Any], **operands: Operand
+) -> Program | TracedFunction:
     """The program that a function of numpy arrays computes.
 
     Args:
-        function: takes arrays named as in ``operands``, and returns one array, or a
-            tuple or dictionary of arrays. It may use numpy's arithmetic, ufuncs,
-            ``einsum``, ``matmul``, ``dot``, ``where``, sums and other reductions,
-            transposition and new axes, but nothing that depends on values.
-        operands: made by :func:`feinsum.array`, with shapes and dtypes.
+        function: takes arrays named as in ``operands``, and returns arrays, possibly in
+            tuples, lists and dictionaries. It may use what
+            ``docs/reference/programs.md`` lists, but nothing that depends on values.
+        operands: made by :func:`feinsum.array`, with shapes and dtypes. Without any,
+            the result is a function that is traced when it is called.
 
     Raises:
         ProgramError: for any other operation, which it names.
@@ -84,143 +110,369 @@ def trace(function: Callable[..., Any], **operands: Operand) -> Program:
     r5[a] = sum x0 : r4[a,b]
     r6[a,b] = map (x0 / x1) : r4[a,b], r5[a]
     -> r6
+    >>> fast = trace(weights)
+    >>> fast(np.eye(2), np.eye(2)).sum()
+    np.float64(2.0)
     """
+    if not operands:
+        return TracedFunction(function)
+    made, _ = _traced(lambda arrays: function(**arrays), operands)
+    return made
+
+
+class TracedFunction:
+    """A function of numpy arrays that runs as a program.
+
+    The program is traced once for arrays of the same shapes and dtypes, which may be in
+    tuples, lists and dictionaries. All other arguments, and arrays that the function
+    does not take as arguments, are constants of the program.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._traced = lru_cache(maxsize=N_PROGRAMS)(self._traced_for)
+        self._lock = Lock()
+
+    def program(self, *args: Any, **more: Any) -> Program:
+        """The program for these arguments."""
+        made: Program = self._made(args, more)[1][0]
+        return made
+
+    def __call__(self, *args: Any, **more: Any) -> Any:
+        """What the function returns for these arguments.
+
+        Raises:
+            ProgramError: if it cannot be traced; the message names why.
+        """
+        arrays, (made, result) = self._made(args, more)
+        found = run_program(made, arrays)
+        return _with(result, found)
+
+    def _made(self, args: Any, more: Any) -> tuple[dict[str, Any], Any]:
+        leaves: list[np.ndarray[Any, Any]] = []
+        form = _form((args, tuple(more.items())), leaves)
+        arrays = {f"a{k}": leaf for k, leaf in enumerate(leaves)}
+        kinds = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        with self._lock:
+            return arrays, self._traced(form, kinds)
+
+    def _traced_for(self, form: _Form, kinds: Any) -> tuple[Program, Any]:
+        operands = {
+            f"a{k}": array(f"a{k}", shape, dtype)
+            for k, (shape, dtype) in enumerate(kinds)
+        }
+
+        def call(arrays: Mapping[str, Any]) -> Any:
+            args, more = form.filled(iter(arrays.values()))
+            return self.function(*args, **dict(more))
+
+        return _traced(call, operands)
+
+
+class _Form:
+    """Arguments with places for arrays: equal if all else is."""
+
+    def __init__(self, kind: Any, parts: tuple[Any, ...]) -> None:
+        self.key = kind, parts
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Form) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def filled(self, arrays: Iterator[Any]) -> Any:
+        kind, parts = self.key
+        if kind is None:
+            return next(arrays)
+        if kind == "value":
+            return parts[1]
+        found = [part.filled(arrays) for part in parts]
+        if isinstance(kind, tuple):
+            return dict(zip(kind[1], found, strict=True))
+        return kind(*found) if hasattr(kind, "_fields") else kind(found)
+
+
+def _form(value: Any, leaves: list[np.ndarray[Any, Any]]) -> _Form:
+    if type(value) is np.ndarray:
+        leaves.append(value.astype(value.dtype.newbyteorder("="), copy=False))
+        return _Form(None, ())
+    if isinstance(value, list | tuple):
+        return _Form(type(value), tuple(_form(one, leaves) for one in value))
+    if isinstance(value, dict):
+        parts = tuple(_form(one, leaves) for one in value.values())
+        return _Form(("dict", *[tuple(value)]), parts)
+    if not _is_hashable(value):
+        raise ProgramError(
+            f"an argument is {type(value).__name__}; a traced function takes numpy "
+            "arrays, in tuples, lists or dictionaries, and hashable values"
+        )
+    return _Form("value", (type(value), value))
+
+
+def _is_hashable(value: Any) -> bool:
+    """Whether a value may be a constant; subclasses of arrays are none."""
+    return isinstance(value, Hashable) and not hasattr(value, "__array_finalize__")
+
+
+def _traced(
+    function: Callable[[Mapping[str, Any]], Any], operands: Mapping[str, Operand]
+) -> tuple[Program, Any]:
+    """The program, and what the function returns, with names of outputs in it."""
     builder = program()
+    recording = Recording(builder)
     arrays = {}
     for name, operand in operands.items():
         tensor = builder.input(operand.name, operand.shape, operand.dtype)
-        arrays[name] = Traced(tensor, tuple(range(tensor.rank)))
-    for one in _results(function(**arrays)):
-        if not isinstance(one, Traced):
-            raise ProgramError(
-                f"the function returns {type(one).__name__}; it must return arrays "
-                "computed from its arguments"
-            )
-        builder.output(as_result(builder, one))
-    return builder.build()
+        memory = Memory(is_argument=True)
+        arrays[name] = Traced(recording, tensor, tuple(range(tensor.rank)), memory)
+    result = _results(function(arrays), recording)
+    return builder.build(), result
 
 
-def _results(found: Any) -> list[Any]:
+class _Output(str):
+    """The name of an output."""
+
+    __slots__ = ()
+
+
+def _results(found: Any, recording: Recording) -> Any:
+    """The same with the names of outputs in place of arrays."""
     if isinstance(found, Mapping):
-        return [*found.values()]
-    return [*found] if isinstance(found, tuple | list) else [found]
+        return {name: _results(one, recording) for name, one in found.items()}
+    if isinstance(found, tuple | list):
+        parts = [_results(one, recording) for one in found]
+        is_named = hasattr(found, "_fields")
+        return type(found)(*parts) if is_named else type(found)(parts)
+    if isinstance(found, np.ndarray | np.generic | bool | int | float | complex):
+        tensor = constant(np.asarray(found), recording)
+        found = Traced(recording, tensor, tuple(range(tensor.rank)))
+    if not isinstance(found, View):
+        raise ProgramError(
+            f"the function returns {type(found).__name__}; it must return arrays, "
+            "possibly in tuples, lists or dictionaries"
+        )
+    tensor = recording.builder.output(as_result(found))
+    return _Output(tensor.name)
 
 
-@dataclass(frozen=True, eq=False)
+def _with(result: Any, found: Mapping[str, Any]) -> Any:
+    if isinstance(result, _Output):
+        return found[result]
+    if isinstance(result, dict):
+        return {name: _with(one, found) for name, one in result.items()}
+    parts = [_with(one, found) for one in result]
+    return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
+
+
+def _call(function: Callable[..., Any], name: str, args: Any, more: Any) -> Any:
+    """A function of numpy, or a method, with the arguments that it has.
+
+    Those that numpy would ignore are left out.
+    """
+    given = {
+        key: value
+        for key, value in more.items()
+        if value is not NO_VALUE and not (value is None and key in IGNORED)
+    }
+    try:
+        bound = signature(function).bind(*args, **given)
+    except TypeError as error:
+        refuse(f"{name} with other arguments ({error})")
+    if bound.arguments.get("out") is not None:
+        refuse(f"{name} with out=", IN_PLACE)
+    return function(*args, **given)
+
+
+NO_VALUE: Any = signature(np.sum).parameters["keepdims"].default
+IGNORED = frozenset({"dtype", "initial", "like", "order", "out", "weights", "where"})
+"""Parameters whose default is None."""
+
+
 class Traced(View, NDArrayOperatorsMixin):
     """An array of a program while a function is traced: it looks like numpy's."""
 
     __array_priority__ = 1000
 
     @property
-    def T(self) -> Traced:  # noqa: N802  (numpy's name)
-        return Traced(self.tensor, self.axes[::-1])
+    def T(self) -> Any:  # noqa: N802  (numpy's name)
+        return transpose(self)
 
-    def transpose(self, *order: Any) -> Traced:
-        axes = order[0] if len(order) == 1 and not isinstance(order[0], int) else order
-        chosen = [axis_of(a, self.ndim) for a in axes or range(self.ndim)[::-1]]
-        return Traced(self.tensor, tuple(self.axes[a] for a in chosen))
+    @property
+    def mT(self) -> Any:  # noqa: N802
+        return matrix_transpose(self)
 
-    def __getitem__(self, key: Any) -> Traced:
-        """New axes, and all of old ones; entries are not known."""
-        parts = key if isinstance(key, tuple) else (key,)
-        n_given = sum(part is not None and part is not Ellipsis for part in parts)
-        axes: list[int | None] = []
-        left = list(self.axes)
-        for part in parts:
-            if part is None:
-                axes.append(None)
-            elif part is Ellipsis:
-                n = self.ndim - n_given
-                axes += left[:n]
-                left = left[n:]
-            elif isinstance(part, slice) and part == slice(None) and left:
-                axes.append(left.pop(0))
-            else:
-                refuse(f"the subscript {part!r}")
-        return Traced(self.tensor, (*axes, *left))
+    @property
+    def real(self) -> Any:
+        return real(self)
 
-    def sum(self, axis: Any = None, *, keepdims: bool = False) -> View:
-        return reduced("sum", self, axis, keepdims)
+    @property
+    def imag(self) -> Any:
+        return imag(self)
 
-    def prod(self, axis: Any = None, *, keepdims: bool = False) -> View:
-        return reduced("prod", self, axis, keepdims)
+    @property
+    def size(self) -> int:
+        if any(isinstance(n, SizeParam) for n in self.shape):
+            refuse("the number of entries, which is not known")
+        return prod(n for n in self.shape if isinstance(n, int))
 
-    def max(self, axis: Any = None, *, keepdims: bool = False) -> View:
-        return reduced("max", self, axis, keepdims)
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
 
-    def min(self, axis: Any = None, *, keepdims: bool = False) -> View:
-        return reduced("min", self, axis, keepdims)
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.itemsize
 
-    def mean(self, axis: Any = None, *, keepdims: bool = False) -> View:
-        return mean(self, axis, keepdims=keepdims)
+    @property
+    def device(self) -> str:
+        return "cpu"
 
-    def dot(self, other: Any) -> View:
-        return dotted(self, other)
+    def to_device(self, device: str, /, *, stream: Any = None) -> Traced:
+        if device != "cpu":
+            refuse(f"the device {device!r}")
+        return self
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        return np
+
+    def __getattr__(self, name: str) -> Any:
+        """A method that numpy's arrays have, or an error that names it."""
+        if (function := METHODS.get(name)) is not None:
+            return lambda *args, **more: _call(function, name, (self, *args), more)
+        if name.startswith("_") or not hasattr(np.ndarray, name):
+            raise AttributeError(f"numpy's arrays have no attribute {name!r}")
+        return refuse(f"the attribute {name!r} of arrays")
+
+    def __getitem__(self, key: Any) -> Any:
+        return subscripted(self, key)
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("len() of unsized object")  # as numpy has it
+        if isinstance(self.shape[0], SizeParam):
+            refuse("the length of an axis whose extent is not known")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.ndim:
+            raise TypeError("iteration over a 0-d array")
+        return (self[k] for k in range(len(self)))
+
+    def __copy__(self) -> Any:
+        return METHODS["copy"](self)
+
+    def __deepcopy__(self, _: Any) -> Any:
+        return METHODS["copy"](self)
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *args: Any, **more: Any
     ) -> Any:
+        given = {key: value for key, value in more.items() if value is not None}
+        name = f"numpy.{ufunc.__name__}"
         if method == "reduce" and ufunc in REDUCING:
-            axis, keepdims = more.pop("axis", 0), more.pop("keepdims", False)
-            if not any(value is not None for value in more.values()):
-                return reduced(REDUCING[ufunc], args[0], axis, keepdims)
-        if method != "__call__" or any(value is not None for value in more.values()):
-            refuse(f"numpy.{ufunc.__name__} with {method} and {sorted(more)}")
-        if ufunc is np.matmul:
-            return multiplied(*args)
-        if ufunc.signature is not None or ufunc.nout != 1:
-            refuse(f"numpy.{ufunc.__name__}")
-        form = OPERATORS.get(ufunc)
-        call = f"{ufunc.__name__}({', '.join(['{}'] * ufunc.nin)})"
-        return mapped(form or call, args)
+            axis = given.pop("axis", None if "axis" in more else 0)
+            return _call(REDUCING[ufunc], f"{name}.reduce", (args[0], axis), given)
+        out = given.pop("out", (None,))[0]
+        if out is not None and (out is not args[0] or isinstance(out, View)):
+            refuse(f"{name} with {method} and ['out']", IN_PLACE)
+        if method == "__call__" and ufunc in PRODUCTS:
+            value = _call(PRODUCTS[ufunc], name, args, given)
+        elif method != "__call__" or set(given) - {"dtype"}:
+            refuse(f"{name} with {method} and {sorted(given)}")
+        else:
+            value = _elementwise(ufunc, name, args, given.get("dtype"))
+        return value if out is None else _changed(out, value)
 
     def __array_function__(
         self, function: Any, types: Any, args: Any, more: Mapping[str, Any]
     ) -> Any:
         known = FUNCTIONS.get(function)
+        name = f"{function.__module__}.{function.__name__}"
         if known is None:
-            refuse(f"numpy.{function.__name__}")
-        try:
-            signature(known).bind(*args, **more)
-        except TypeError as error:
-            refuse(f"numpy.{function.__name__} with other arguments ({error})")
-        return known(*args, **more)
+            refuse(name)
+        return _call(known, name, args, more)
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        refuse("the values of an array, as numbers")
+        refuse(
+            "the values of an array, as numbers",
+            "numpy.stack and numpy.concatenate make an array of several",
+        )
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        refuse(
+            "an assignment to entries",
+            "numpy.where, numpy.stack and numpy.concatenate make new arrays",
+        )
 
     def __bool__(self) -> NoReturn:
         refuse("a decision on values")
 
-    def __iter__(self) -> NoReturn:
-        refuse("a loop over the entries of an array")
+    def __contains__(self, _: Any) -> NoReturn:
+        refuse("a decision on values")
 
-    __float__ = __int__ = __index__ = __len__ = __bool__
+    def __dlpack__(self, *_: Any, **__: Any) -> NoReturn:
+        refuse("the values of an array, as numbers")
+
+    def __repr__(self) -> str:
+        extents = ", ".join(map(str, self.shape))
+        return f"<traced array of shape ({extents}), {self.dtype}>"
+
+    __float__ = __int__ = __index__ = __complex__ = __bool__
+    __delitem__ = __contains__
 
 
-REDUCING: Mapping[Any, str] = {
-    np.add: "sum",
-    np.multiply: "prod",
-    np.maximum: "max",
-    np.minimum: "min",
-    np.logical_or: "any",
-    np.logical_and: "all",
-}
+def _elementwise(ufunc: np.ufunc, name: str, args: Any, dtype: Any) -> Any:
+    if ufunc is np.divmod and dtype is None:
+        return np.floor_divide(*args), np.remainder(*args)
+    is_known = getattr(np, ufunc.__name__, None) is ufunc
+    if ufunc.signature is not None or ufunc.nout != 1 or not is_known:
+        refuse(name)
+    form = OPERATORS.get(ufunc)
+    call = f"{ufunc.__name__}({', '.join(['{}'] * ufunc.nin)})"
+    found = mapped(form or call, args, dtype)
+    if dtype is not None and found.dtype != dtype:
+        refuse(f"{name} with dtype={np.dtype(dtype)}")
+    return found
 
-FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
-    np.einsum: einsum,
-    np.dot: dotted,
-    np.where: where,
-    np.sum: lambda a, axis=None, keepdims=False: reduced("sum", a, axis, keepdims),
-    np.prod: lambda a, axis=None, keepdims=False: reduced("prod", a, axis, keepdims),
-    np.max: lambda a, axis=None, keepdims=False: reduced("max", a, axis, keepdims),
-    np.min: lambda a, axis=None, keepdims=False: reduced("min", a, axis, keepdims),
-    np.any: lambda a, axis=None, keepdims=False: reduced("any", a, axis, keepdims),
-    np.all: lambda a, axis=None, keepdims=False: reduced("all", a, axis, keepdims),
-    np.mean: lambda a, axis=None, keepdims=False: mean(a, axis, keepdims=keepdims),
-    np.transpose: lambda a, axes=None: a.transpose(*(axes or ())),
-    np.swapaxes: lambda a, one, other: a.transpose(swapped(a.ndim, one, other)),
-    np.expand_dims: lambda a, axis: expanded(a, axis),
-}
-"""Functions of numpy that are no ufuncs, and can be traced."""
+
+def _changed(one: Any, value: Any) -> Any:
+    """The value of an array after a change in place."""
+    if value.shape != one.shape:
+        refuse(f"a change in place of shape {one.shape} to {value.shape}")
+    found = astype(value, one.dtype, casting="same_kind", copy=False)
+    if isinstance(one, np.ndarray):
+        value.recording.changed.append(one)
+        return found
+    if one.memory.is_argument:
+        refuse("a change in place of an argument", IN_PLACE)
+    one.tensor  # noqa: B018  (refuses an array that is not up to date)
+    one.latest, one.axes = found.tensor, found.axes
+    one.memory.version += 1
+    one.version = one.memory.version
+    return one
+
+
+def _in_place(ufunc: Any) -> Any:
+    def change(self: Traced, other: Any) -> Any:
+        return _changed(self, ufunc(self, other))
+
+    return change
+
+
+for _name, _ufunc in {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "matmul": np.matmul,
+    "truediv": np.divide,
+    "floordiv": np.floor_divide,
+    "mod": np.remainder,
+    "pow": np.power,
+    "lshift": np.left_shift,
+    "rshift": np.right_shift,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}.items():
+    setattr(Traced, f"__i{_name}__", _in_place(_ufunc))

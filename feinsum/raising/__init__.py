@@ -1,9 +1,10 @@
 """From a Loopy kernel to the functional batched einsums in it, or a reason why not."""
 
+import feinsum.loopy_cache  # noqa: F401  (before Loopy)
 from feinsum.raising.calls import called_kernels
 from feinsum.raising.grouping import regrouped
 from feinsum.raising.identify import identify_as_einsum, single_nest
-from feinsum.raising.kernel import raise_kernel
+from feinsum.raising.kernel import check_unit, raise_kernel
 from feinsum.raising.nest import (
     PARENT,
     PLACE,
@@ -26,6 +27,7 @@ __all__ = [
     "RefusedNest",
     "Tree",
     "called_kernels",
+    "check_unit",
     "identify_as_einsum",
     "names_of",
     "points_of",

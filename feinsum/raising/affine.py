@@ -54,6 +54,20 @@ class Affine:
             terms.append(self.constant)
         return terms[0] if len(terms) == 1 else p.Sum(tuple(terms))
 
+    def text(self) -> str:
+        """As isl and Loopy read it.
+
+        >>> Affine(-2, constantdict({"start": -1, "end": 2})).text()
+        '2*end - start - 2'
+        """
+        known = sorted(self.coefficients.items(), key=lambda term: term[1] < 0)
+        terms = [(n, name if abs(n) == 1 else f"{abs(n)}*{name}") for name, n in known]
+        if self.constant or not terms:
+            terms.append((self.constant, str(abs(self.constant))))
+        (first, begin), *others = terms
+        text = begin if first >= 0 else f"-{begin}"
+        return text + "".join(f" {'-' if n < 0 else '+'} {x}" for n, x in others)
+
 
 Combine: TypeAlias = Callable[[Affine, Affine], Affine | None]
 

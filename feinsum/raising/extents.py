@@ -77,8 +77,9 @@ def parameter_of(size: Expression, kernel: lp.LoopKernel) -> SizeParam | None:
     known = affine(size, names)
     if known is None:
         return None
-    name = "_".join(["size", *re.findall(r"\w+", str(known.expression()))])
-    return AffineSize(name, f"({known.expression()})")
+    text = known.text()
+    name = "_".join(["size", *re.findall(r"\w+", text.replace("-", " minus "))])
+    return AffineSize(name, f"({text})")
 
 
 def _refuse_extent(iname: str, what: str, instruction: str) -> NotAnEinsumError:

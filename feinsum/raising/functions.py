@@ -24,6 +24,7 @@ from pymbolic import primitives as p
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import FUNCTIONS
 from feinsum.raising.nest import Expression
+from feinsum.words import type_in_words
 
 __all__ = [
     "check_function",
@@ -143,7 +144,7 @@ class _Checker(UncachedWalkMapper):  # type: ignore[misc]
 
     def visit(self, expr: Expression, /) -> bool:
         if not isinstance(expr, _KNOWN):
-            raise _NoFunction(f"{expr} is a {type(expr).__name__}")
+            raise _NoFunction(f"{expr} is {type_in_words(expr)}")
         return True
 
     def map_variable(self, expr: p.Variable, /) -> None:

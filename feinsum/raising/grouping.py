@@ -101,7 +101,10 @@ def _joined(nest: RaisedNest, groups: tuple[Group, ...]) -> RaisedNest:
         terms = [old.inputs[at] for at in group]
         name = "_times_".join(factor.name for factor in factors)
         names = [nest.nest.rules[factor.name] for factor in factors]
-        rules[name] = _rule(name, names, terms)
+        # the same factors are another function at other axes
+        while rules.get(name, rule := _rule(name, names, terms)) != rule:
+            name += "_other"
+        rules[name] = rule
         functions[name] = _function([functions[f.name] for f in factors], terms)
         dtype = np.result_type(*(factor.dtype for factor in factors))
         return replace(factors[0], name=name, dtype=np.dtype(dtype))

@@ -16,7 +16,7 @@ from loopy.match import parse_match
 from pymbolic import primitives as p
 from pytools.lex import ParseError
 
-from feinsum.errors import NotAnEinsumError
+from feinsum.errors import NotAKernelError, NotAnEinsumError
 from feinsum.ir import (
     LONG_EXTENT,
     BatchedEinsum,
@@ -38,12 +38,14 @@ from feinsum.raising.nest import (
 from feinsum.raising.normal import is_no_op, normalized, without_no_ops
 from feinsum.raising.operands import Access, OperandTable, aligned
 from feinsum.raising.profile import with_profiles
+from feinsum.raising.rewrites import with_rewrite
 from feinsum.raising.row import RaisedRow, raise_row
+from feinsum.raising.shifted_loops import with_loops_from_zero
 from feinsum.raising.sizes import fold_constant_bounds
 from feinsum.raising.sparse import raise_trees
 from feinsum.raising.specialize import specialize
 
-__all__ = ["raise_kernel"]
+__all__ = ["check_unit", "raise_kernel"]
 
 logger = logging.getLogger(__name__)
 
@@ -71,12 +73,15 @@ def raise_kernel(
         raised nests and the refused ones.
 
     Raises:
+        NotAKernelError: if ``t_unit`` is no translation unit.
         NotAnEinsumError: only if the unit has no single kernel (rule ``kernel``), or
             ``arguments`` do not fit it (rule ``arguments``).
     """
     name = _kernel_name(t_unit, kernel_name)
+    given = t_unit[name]
     t_unit = fold_constant_bounds(t_unit, name)
     t_unit = specialize(t_unit, arguments or {}, name, long_extent)
+    t_unit = t_unit.with_kernel(with_loops_from_zero(t_unit[name]))
     if instructions is None:  # else one of them may be chosen
         t_unit = t_unit.with_kernel(without_no_ops(t_unit[name]))
     raised = _raised(t_unit, name, instructions, long_extent)
@@ -84,7 +89,8 @@ def raise_kernel(
     if raised.refused or joint_inames(raised):
         other = _normalized(t_unit, name)
         raised = _better_of(raised, other, instructions, long_extent)
-    return _with_loop_order(raised, t_unit[name])
+    told = tuple(with_rewrite(refused, given) for refused in raised.refused)
+    return _with_loop_order(replace(raised, refused=told), t_unit[name])
 
 
 def _with_loop_order(raised: RaisedKernel, given: lp.LoopKernel) -> RaisedKernel:
@@ -181,12 +187,27 @@ def _refused_loops(raised: RaisedKernel) -> int:
     return sum(len(insn.within_inames | insn.reduction_inames()) for insn in insns)
 
 
+def check_unit(given: object) -> None:
+    """Require a Loopy kernel.
+
+    Raises:
+        NotAKernelError: for anything else, with what to give instead.
+    """
+    if isinstance(given, lp.TranslationUnit):
+        return
+    hint = "loopy.make_kernel returns one"
+    if isinstance(given, lp.LoopKernel):
+        hint = f"give the unit that the kernel {given.name!r} is from: {hint}"
+    elif isinstance(given, str):
+        hint = f"{hint}; feinsum.einsum evaluates arrays by subscripts"
+    raise NotAKernelError(
+        f"expected a loopy.TranslationUnit, got {type(given).__name__}: {hint}",
+        rule="kernel",
+    )
+
+
 def _kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
-    if not isinstance(t_unit, lp.TranslationUnit):
-        raise NotAnEinsumError(
-            f"expected a loopy.TranslationUnit, got {type(t_unit).__name__}",
-            rule="kernel",
-        )
+    check_unit(t_unit)
     entrypoints = sorted(t_unit.entrypoints)
     if name is None and len(entrypoints) == 1:
         return str(entrypoints[0])

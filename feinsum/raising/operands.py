@@ -16,6 +16,7 @@ Equal functions over equal domains are one operand, whatever rule spells them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +25,7 @@ from typing import Any
 import loopy as lp
 import numpy as np
 from loopy.symbolic import (
+    RuleArgument,
     SubstitutionMapper,
     SubstitutionRuleExpander,
     TypeCast,
@@ -94,6 +96,8 @@ class OperandTable:
         self._dtype_of = _Dtypes(self.kernel, self.t_unit.callables_table)
         self._unique = self.kernel.get_var_name_generator()
         self._taken = self.kernel.all_variable_names() | self.kernel.all_inames()
+        rules = self.kernel.substitutions.values()
+        self._texts = Counter(_text(rule.arguments, rule.expression) for rule in rules)
 
     @cached_property
     def levels(self) -> dict[str, Level]:
@@ -259,14 +263,25 @@ class OperandTable:
     ) -> str:
         """The user's own rule where there is one that is not taken, else a new one."""
         rule = None if is_new else self._rule_of(factor)
-        if rule is not None and rule.name not in self.functions:
+        if rule is not None and self._is_free(rule):
             return str(rule.name)
         stem = getattr(getattr(factor, "aggregate", None), "name", "operand")
         return self.add_rule(f"{stem}_rule", parameters, body)
 
+    def _is_free(self, rule: lp.SubstitutionRule) -> bool:
+        """Whether no other operand has the rule, and no other rule its text."""
+        is_single = self._texts[_text(rule.arguments, rule.expression)] == 1
+        return is_single and rule.name not in self.functions
+
     def add_rule(self, stem: str, parameters: IndexList, body: Expression) -> str:
-        """Make a rule; its name, which nothing in the kernel has."""
+        """Make a rule; its name and its text are those of nothing in the kernel.
+
+        Loopy takes rules of one text for one, even if they have other arguments.
+        """
         name = str(self._unique(stem))
+        while _text(parameters, body) in self._texts:
+            body = p.Product((body, 1))
+        self._texts[_text(parameters, body)] += 1
         self.new_rules[name] = lp.SubstitutionRule(name, parameters, body)
         return name
 
@@ -319,6 +334,12 @@ def _check_inside(
                 rule="unbound-index",
                 instructions=(instruction,),
             )
+
+
+def _text(parameters: Sequence[str], body: Expression) -> Expression:
+    """The body of a rule, whatever the names of its parameters."""
+    places = {name: RuleArgument(k) for k, name in enumerate(parameters)}
+    return SubstitutionMapper(make_subst_func(places))(body)
 
 
 def _substitute(expression: Expression, names: Mapping[str, str]) -> Expression:

@@ -28,6 +28,7 @@ from feinsum.raising.product import (
     take_apart,
 )
 from feinsum.raising.strides import Strides, are_distinct_places, strides_of
+from feinsum.words import type_in_words
 
 __all__ = ["RaisedRow", "places_of", "raise_row"]
 
@@ -142,7 +143,7 @@ def _assigned_inames(insn: lp.InstructionBase, table: OperandTable) -> IndexList
             "are in that one, so raise a unit with it as the entry point, or inline it",
         )
     if not isinstance(insn, lp.Assignment):
-        raise _refuse(insn, "instruction-kind", f"it is a {type(insn).__name__}")
+        raise _refuse(insn, "instruction-kind", f"it is {type_in_words(insn)}")
     if insn.predicates:
         raise _refuse(insn, "predicate", f"it has predicates {set(insn.predicates)}")
     if insn.atomicity:

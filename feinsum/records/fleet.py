@@ -12,6 +12,7 @@ from pydantic import Field
 from feinsum.errors import InvalidRecordError
 from feinsum.records.document import STRICT, Document
 from feinsum.records.environment import Device
+from feinsum.words import counted
 
 __all__ = ["EngineName", "Fleet", "Host", "Links"]
 
@@ -111,5 +112,5 @@ class Fleet(Document):
 
     def __str__(self) -> str:
         n = len(self.hosts)
-        where = f"{n} host{'s' * (n > 1)}, load {self.load:g}, {self.device}"
-        return f"{self.ranks} ranks ({self.engine}) on {where}"
+        where = f"{counted(n, 'host')}, load {self.load:g}, {self.device}"
+        return f"{counted(self.ranks, 'rank')} ({self.engine}) on {where}"

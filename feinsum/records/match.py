@@ -10,11 +10,13 @@ from math import inf, log2, prod
 from typing import Literal, NamedTuple
 
 from feinsum.ir import PROFILE
+from feinsum.records.driver import driver_difference
 from feinsum.records.environment import Device, Environment
 from feinsum.records.record import TuningRecord
 from feinsum.records.spec import FramedSpec, TransformSpec
 from feinsum.records.trial import Trial
 from feinsum.reprs import brief, html_table
+from feinsum.words import counted
 
 __all__ = [
     "WORST_ACCEPTED",
@@ -115,7 +117,7 @@ class Match:
 
     def __repr__(self) -> str:
         best = self.ranking[0].spec if self.ranking else next(iter(self.recipes), None)
-        found = f"{len(self.ranking)} records, " if self.ranking else ""
+        found = f"{counted(len(self.ranking), 'record')}, " if self.ranking else ""
         recipe = "" if best is None else f"; the best is {best}"
         return brief(self, f"{self.level}: {found}{self.reason}{recipe}")
 
@@ -159,15 +161,13 @@ def level_of(record: TuningRecord | Trial, environment: Environment) -> Level:
     """How well a record, or a trial, fits a machine.
 
     It fits a CPU with an unknown processor no better than any other of its
-    architecture: an equal name proves nothing.
+    architecture: an equal name proves nothing. Options of the C compiler that cannot
+    change a time make no other driver; see :mod:`feinsum.records.driver`.
     """
     there, here = record.environment, environment
     if there.device.is_surely(here.device):
-        is_same_driver = (there.driver_version, there.platform_version) == (
-            here.driver_version,
-            here.platform_version,
-        )
-        return Level.EXACT if is_same_driver else Level.SAME_DEVICE_OTHER_DRIVER
+        is_other = driver_difference(there, here, record.workload_text)
+        return Level.SAME_DEVICE_OTHER_DRIVER if is_other else Level.EXACT
     if (there.device.kind, there.device.architecture) == (
         here.device.kind,
         here.device.architecture,
@@ -330,8 +330,8 @@ def _reason(
     there = best.environment
     where = {
         Level.EXACT: f"on this device and driver ({there.driver_version})",
-        Level.SAME_DEVICE_OTHER_DRIVER: f"on this device with driver "
-        f"{there.driver_version}; here it is {environment.driver_version}",
+        Level.SAME_DEVICE_OTHER_DRIVER: "on this device with "
+        + driver_difference(there, environment, best.workload_text),
     }.get(
         fit.there,
         f"on {_named(there.device)}; here it is {_named(environment.device)}",
@@ -343,7 +343,7 @@ def _reason(
     if fit.distance:
         at += f"; here it is {_listed({n: extents[n] for n in sizes if n in extents})}"
         at += f", a distance of {fit.distance:g} (log2 of the ratio)"
-    many = f"{len(ranking)} candidate{'s' * (len(ranking) > 1)}"
+    many = counted(len(ranking), "candidate")
     return (
         f"{best.spec!s:.200} ran {best.measurement.speedup:.1f} times as fast as the "
         f"untransformed kernel {where}; {many}{at}"
@@ -355,7 +355,7 @@ def _named(device: Device) -> str:
     if device.kind != "cpu":
         return str(device)
     design = device.microarchitecture or "unknown microarchitecture"
-    units = f"{device.compute_units} units"
+    units = counted(device.compute_units, "unit")
     return f"{device.name} ({device.platform}, {design}, {units})"
 
 

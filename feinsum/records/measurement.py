@@ -14,6 +14,7 @@ from constantdict import constantdict
 
 from feinsum.records.document import STRICT
 from feinsum.reprs import brief
+from feinsum.words import counted
 
 __all__ = [
     "Measurement",
@@ -127,7 +128,8 @@ class Measurement:
         return brief(
             self,
             f"{self.median_s * 1e3:.4g} ms (IQR {self.spread_s * 1e3:.2g} ms, "
-            f"{len(self.samples_s)} samples), {self.speedup:.3g} times as fast as "
+            f"{counted(len(self.samples_s), 'sample')}), {self.speedup:.3g} times "
+            "as fast as "
             "untransformed",
         )
 

@@ -114,7 +114,7 @@ CODES: dict[str, str] = {
     "sizes": "sizes name the size parameters of the text, each at least 1, and the "
     "numbers of nodes of a tree that there can be",
     "dtype": "operations are counted by numeric dtypes",
-    "tolerance": "a tolerance is positive, and no larger than rounding explains",
+    "tolerance": "a tolerance is 0, for exact, or no larger than rounding explains",
     "not-verified": "a kernel was verified at some sizes",
     "error-above-tolerance": "the largest error is from 0 to the tolerance",
     "too-few-samples": f"a kernel was timed at least {MIN_SAMPLES} times",
@@ -386,7 +386,7 @@ def _of_plan(record: PlanRecord) -> Iterator[Finding]:
 
 
 def _of_error(verified: Verification | BlockCheck, most: float) -> Iterator[Finding]:
-    if not 0 < verified.tolerance <= most:
+    if not 0 <= verified.tolerance <= most:
         yield finding("tolerance", f"{verified.tolerance:g}")
     if not 0 <= verified.largest_error <= verified.tolerance:
         given = f"{verified.largest_error:g}, tolerance {verified.tolerance:g}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from constantdict import constantdict
 
 from feinsum.records.document import STRICT
+from feinsum.words import counted
 
 __all__ = ["Processor"]
 
@@ -84,7 +85,7 @@ class Processor:
         >>> str(Processor("", 26, 2, 1, "zen5", ("avx2", "fma"), 8, {"L2": 2**20}))
         'zen5, 8 cores, L2 1 MiB, avx2 fma'
         """
-        cores = "" if self.n_cores < 0 else f"{self.n_cores} cores"
+        cores = "" if self.n_cores < 0 else counted(self.n_cores, "core")
         name = self.microarchitecture or "unknown microarchitecture"
         parts = (name, cores, self.caches, " ".join(self.shown_features))
         return ", ".join(part for part in parts if part)

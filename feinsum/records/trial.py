@@ -39,7 +39,7 @@ class Trial(Document):
         message: what went wrong, in words.
         median_s: the recipe's median time, if it passed.
         ratio: its time over the untransformed kernel's, if it passed; see
-            :mod:`feinsum.tune.scale`.
+            :mod:`feinsum.tuning.scale`.
         recorded_at: UTC, ISO 8601.
     """
 

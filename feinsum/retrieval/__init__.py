@@ -6,6 +6,7 @@ and the resulting kernel.
 Source: paper, section 7 (figure 2, listing 4).
 """
 
+import feinsum.loopy_cache  # noqa: F401  (before Loopy)
 from feinsum.retrieval.bounding import bound
 from feinsum.retrieval.lookup import OnMiss, explain, look_up, query, retrieve
 from feinsum.retrieval.result import Retrieval

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,13 +16,12 @@ from feinsum.retrieval.assembly import extract_nest, insert_nest, with_barriers
 from feinsum.retrieval.phases import Phase, loops_of, phases_of
 from feinsum.retrieval.selection import NestSelection
 from feinsum.targets.devices import target_of
+from feinsum.targets.quiet import quiet
 from feinsum.targets.units import HostProgram, LibraryUnit
 from feinsum.transforms import apply_spec
 from feinsum.transforms.primitives.compiler_hints import sums_in_order
 
-__all__ = ["ISLPY_WARNING", "Applied", "applied"]
-
-ISLPY_WARNING = ".*with implicit conversion of self"
+__all__ = ["Applied", "applied"]
 
 
 class Part(NamedTuple):
@@ -144,9 +142,7 @@ def _transformed(
         TransformError: if the recipe cannot be applied.
     """
     name = nest.nest.kernel_name
-    with warnings.catch_warnings():
-        # Loopy's use of islpy is not the user's, even where warnings are errors
-        warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
+    with quiet():
         unit = apply_spec(recipe.spec, alone, nest.in_frame(recipe.frame))
         program = unit.program if isinstance(unit, LibraryUnit) else None
         if program is not None:

@@ -33,6 +33,9 @@ N_NEW = 5
 """Recipes of an einsum that one retrieval verifies and times."""
 BORNE_OUT = 0.5
 """The part of a recorded speed-up that is seen here where a record can be believed."""
+TIED = 0.95
+"""The part of the best speed-up from which candidates are equally good. The first of
+these is used, so that noise does not choose between them."""
 OFF_WORDS = "not verified on this machine: verification is off"
 AT_ONCE = 64
 """Candidates that are looked at together."""
@@ -173,13 +176,17 @@ def _known(
 
 
 def _confirms_claim(candidate: Candidate, seen: Judgement, trust: Trust) -> bool:
-    """Whether it is about as fast here as its records claim."""
+    """Whether it is about as fast here as its records claim.
+
+    A prediction claims to be faster than the kernel generated for the einsum.
+    """
     here = trust.environment.device
     claims = (
         record.measurement.speedup * _share(here, record.environment.device)
         for record in candidate.records
     )
-    return seen.is_own or seen.speedup >= BORNE_OUT * max(claims, default=0.0)
+    claim = BORNE_OUT * max(claims, default=0.0)
+    return seen.is_own or seen.speedup >= max(1.0, claim)
 
 
 def _share(here: Device, there: Device) -> float:
@@ -195,10 +202,7 @@ def _with_best(
     one: NestSelection, trials: _Trials, rest: Sequence[Candidate]
 ) -> NestSelection:
     """The best first, this installation's own before others; then those not tried."""
-    # A tuning measures at the sizes in use, a verification at small ones.
-    good = sorted(
-        trials.good, key=lambda s: (not s.judgement.is_own, -s.judgement.speedup)
-    )
+    good = _ranked(trials.good)
     left = tuple(seen.candidate for seen in good)
     untried = (*trials.untried, *rest)
     found = _with_failures(one, trials.failures)
@@ -208,6 +212,7 @@ def _with_best(
             found,
             candidates=(*left, *untried),
             judgement=good[0].judgement.words,
+            speedup=good[0].judgement.speedup,
             seen=others,
             is_settled=trials.is_over or not untried,
         )
@@ -218,6 +223,22 @@ def _with_best(
         )
         found = _with_failures(found, [(untried[0], why)])
     return replace(found, candidates=(), is_settled=not untried)
+
+
+def _ranked(good: Sequence[_Judged]) -> list[_Judged]:
+    """The best first; of those tied for it, the one that was tried first."""
+    # A tuning measures at the sizes in use, a verification at small ones.
+    ranked = sorted(good, key=lambda s: (not s.judgement.is_own, -s.judgement.speedup))
+    if not ranked:
+        return []
+    best = ranked[0].judgement
+    first = next(
+        one
+        for one in good
+        if one.judgement.is_own == best.is_own
+        and one.judgement.speedup >= TIED * best.speedup
+    )
+    return [first, *(one for one in ranked if one is not first)]
 
 
 def _with_failures(

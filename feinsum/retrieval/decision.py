@@ -11,6 +11,7 @@ from feinsum.records import FramedSpec, Level, Match, TransformSpec
 from feinsum.records.document import STRICT
 from feinsum.retrieval.matching import lookup_variants
 from feinsum.retrieval.selection import Candidate, NestSelection
+from feinsum.words import counted
 
 __all__ = ["DecidedNest", "Decision", "decision_of", "selections_of"]
 
@@ -85,7 +86,8 @@ def selections_of(
     """
     if len(nests) != len(decision.nests):
         raise TransformError(
-            f"the kernel of this rank has {len(nests)} einsums, that of rank 0 has "
+            f"the kernel of this rank has {counted(len(nests), 'einsum')}, that of "
+            "rank 0 has "
             f"{len(decision.nests)}; give all ranks one kernel"
         )
     return tuple(map(_selection, decision.nests, nests))

@@ -6,24 +6,24 @@ kernel that a recipe wrote. The user's build must not be the one to find out.
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext
 from dataclasses import replace
 
 import loopy as lp
+import numpy as np
 from loopy.target import TargetBase
 
 from feinsum.cache import default_cache
 from feinsum.errors import TransformError
 from feinsum.raising import RaisedKernel
-from feinsum.retrieval.applying import ISLPY_WARNING, Applied, applied
+from feinsum.retrieval.applying import Applied, applied
 from feinsum.retrieval.sampling import sample
 from feinsum.retrieval.selection import NestSelection
 from feinsum.targets.devices import target_of
 from feinsum.targets.messages import first_lines
 from feinsum.targets.quicker import quicker, uncached
+from feinsum.targets.quiet import quiet
 from feinsum.targets.units import CodedUnit, HeldCode, LibraryUnit
 
 __all__ = [
@@ -44,25 +44,45 @@ def generation_failures(
 ) -> Mapping[int, Exception]:
     """The nests whose recipes make code generation fail, and why.
 
-    For identical nests, code is generated once, since there may be many. The result is
-    empty if code generation fails for the given kernel as well, for example because its
-    arguments get their dtypes in a call.
+    For identical nests, code is generated once, since there may be many. Arguments that
+    get their dtypes in a call have some others here.
 
     Args:
         unit: the result, as the user gets it.
     """
     target, some = raised.t_unit.target, sample(raised, nests, made)
-    error = refusal(unit if some is made.unit else delivered(some, target))
+    error = refusal(_typed(unit if some is made.unit else delivered(some, target)))
     if error is not None and some is not made.unit:
-        error = refusal(unit)  # what a sample lacks is no fault of it
-    if error is None or refusal(raised.t_unit) is not None:
+        error = refusal(_typed(unit))  # what a sample lacks is no fault of it
+    if error is None:
         return {}
     chosen = [k for k, one in enumerate(nests) if one.chosen]
     if len(chosen) == 1:
         return {chosen[0]: error}
-    alone = {k: refusal(delivered(_with_one(raised, nests, k), target)) for k in chosen}
+    alone = {
+        k: refusal(_typed(delivered(_with_one(raised, nests, k), target)))
+        for k in chosen
+    }
     found = {k: reason for k, reason in alone.items() if reason is not None}
     return found or dict.fromkeys(chosen, error)
+
+
+def _typed(unit: lp.TranslationUnit) -> lp.TranslationUnit:
+    """A unit whose arguments all have dtypes; itself if they have."""
+    for name in () if isinstance(unit, LibraryUnit) else unit.entrypoints:
+        kernel = unit[name]
+        dtypes = {
+            arg.name: kernel.index_dtype if isinstance(arg, lp.ValueArg) else np.float64
+            for arg in kernel.args
+            if arg.dtype is None
+        }
+        if dtypes:
+            args = [
+                arg.copy(dtype=dtypes[arg.name]) if arg.name in dtypes else arg
+                for arg in kernel.args
+            ]
+            unit = unit.with_kernel(kernel.copy(args=args))
+    return unit
 
 
 def _with_one(
@@ -136,13 +156,10 @@ def generated(unit: lp.TranslationUnit) -> str:
     try:
         is_cached_here = default_cache() is not None
         with (
-            redirect_stdout(io.StringIO()),
-            warnings.catch_warnings(),
+            quiet(Warning),
             uncached() if is_cached_here else nullcontext(),
             quicker(),
         ):
-            warnings.simplefilter("ignore")
-            warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
             if isinstance(unit, CodedUnit):
                 return str(unit.executor().generated().source)
             return str(lp.generate_code_v2(unit).device_code())

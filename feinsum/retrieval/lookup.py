@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 import loopy as lp
 
 from feinsum.canonical import canonicalize
+from feinsum.codegen import generate_loopy
 from feinsum.db import Database, opened_store
 from feinsum.errors import (
     FeinsumError,
@@ -30,7 +31,7 @@ from feinsum.ir import BatchedEinsum, generalize
 from feinsum.memory import remembered
 from feinsum.options import check_option
 from feinsum.predict import Effort, effort_of
-from feinsum.raising import RaisedKernel
+from feinsum.raising import RaisedKernel, check_unit
 from feinsum.records import Match, Policy, best_match
 from feinsum.retrieval.answer_cache import Answer, place_of
 from feinsum.retrieval.decision import decision_of
@@ -43,6 +44,7 @@ from feinsum.retrieval.result import Retrieval
 from feinsum.retrieval.selection import NOTHING_FASTER
 from feinsum.settings import quick_collections
 from feinsum.targets.devices import open_device
+from feinsum.words import counted
 
 __all__ = ["OnMiss", "explain", "look_up", "query", "retrieve"]
 
@@ -87,9 +89,11 @@ def retrieve(
         policy: the worst acceptable match: ``strict`` (this device and driver),
             ``default`` (its architecture, or predicted), ``loose`` (any). By default
             ``FEINSUM_POLICY``.
-        verify: whether a recipe that this installation did not measure is compared with
-            numpy and timed against the untransformed kernel before its first use, in a
-            separate process. By default yes, unless ``FEINSUM_VERIFY`` is ``off``.
+        verify: whether, before the first use, a recipe that this installation did not
+            measure is compared with numpy, and the kernel with recipes is timed against
+            the given one, in a separate process; the given one is returned unless the
+            other is certain to be faster. By default yes, unless ``FEINSUM_VERIFY`` is
+            ``off``.
         effort: for an einsum without a record: ``recorded``, do nothing; ``estimate``,
             apply the recipe predicted to be the fastest; ``measure``, time the few best
             of these and record the fastest; ``patient`` and ``exhaustive``, tune it. By
@@ -98,11 +102,13 @@ def retrieve(
             this function and get the same recipes, found by rank 0.
 
     Raises:
+        NotAKernelError: if ``t_unit`` is no translation unit.
         InvalidOptionError: for an unknown ``on_miss``, ``policy`` or ``effort``.
         FeinsumError: any other only with ``on_miss="raise"``.
 
     Source: paper, section 7, listing 4.
     """
+    check_unit(t_unit)
     check_option("on_miss", on_miss, get_args(OnMiss))
     _check_given(policy, effort)
 
@@ -159,7 +165,7 @@ def _or_unchanged(
             _warn(f"kernel returned unchanged: {reason}")
         return t_unit
     if unchanged and on_miss == "warn" and not _is_reported_elsewhere(comm):
-        n = f"{len(unchanged)} of {len(found.decision.nests)} einsums"
+        n = f"{len(unchanged)} of {counted(len(found.decision.nests), 'einsum')}"
         if _is_news(reason := _joined(unchanged)):
             _warn(f"{n} of the kernel left unchanged: {reason}")
     return found.t_unit
@@ -246,18 +252,46 @@ def look_up(
     )
 
 
-def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:
+def explain(
+    target: lp.TranslationUnit | BatchedEinsum,
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    database: Database = None,
+    instructions: str | None = None,
+    kernel_name: str | None = None,
+    policy: Policy | None = None,
+    verify: bool | None = None,
+    effort: Effort | None = None,
+) -> str:
     """Describe a kernel, and what :func:`retrieve` would do with it, as text.
 
     Args:
-        options: those of :func:`retrieve` except ``on_miss``.
+        target: the kernel; or an einsum, for its untransformed kernel.
+        arguments, device, database, instructions, kernel_name, policy, verify, effort:
+            as for :func:`retrieve`.
 
     Raises:
+        NotAKernelError: if ``t_unit`` is no translation unit.
         InvalidOptionError: for an unknown ``policy`` or ``effort``.
     """
-    _check_given(options.get("policy"), options.get("effort"))
+    _check_given(policy, effort)
+    is_einsum = isinstance(target, BatchedEinsum)
+    if not is_einsum:
+        check_unit(target)
     try:
-        return str(look_up(t_unit, **options))
+        found = look_up(
+            generate_loopy(target) if is_einsum else target,
+            arguments=arguments,
+            device=device,
+            database=database,
+            instructions=instructions,
+            kernel_name=kernel_name,
+            policy=policy,
+            verify=verify,
+            effort=effort,
+        )
+        return str(found)
     except NotAnEinsumError as error:
         return f"not raised: {error}\nbroken rule: {error.rule}\nkernel: unchanged"
     except FeinsumError as error:
@@ -274,6 +308,7 @@ def query(
     device: str | None = None,
     database: Database = None,
     policy: Policy | None = None,
+    effort: Effort | None = "recorded",
     sizes: Mapping[str, int] | None = None,
 ) -> Match:
     """Look up the facts about an einsum on a device.
@@ -283,21 +318,24 @@ def query(
     Args:
         einsum: the einsum to look up.
         device, database, policy: as for :func:`retrieve`.
+        effort: by default only facts are looked up. Any other effort, or None for that
+            of ``FEINSUM_EFFORT``, also gives the recipes that would be used without
+            one; nothing is measured here.
         sizes: values of its size parameters, and the profile of a sparse operand, as
-            for :func:`feinsum.autotune`; facts at nearer sizes come first.
+            for :func:`feinsum.tune`; facts at nearer sizes come first.
 
     Raises:
         StoreError: if the database cannot be read.
         DeviceUnavailableError: if there is no such device.
-        InvalidOptionError: for an unknown ``policy``.
+        InvalidOptionError: for an unknown ``policy`` or ``effort``.
     """
-    chosen = policy_of(policy)
+    chosen, wanted = policy_of(policy), effort_of(effort)
     environment = open_device(device).environment({})
     general, literal = generalize(einsum)
     forms = forms_of(general, {**literal, **(sizes or {})})
     with opened_store(database, has_shipped=True) as store:
         facts = Facts(store, environment.device, chosen)
-        found, match = nearest(forms, facts, environment, chosen)
+        found, match = nearest(forms, facts, environment, chosen, wanted)
         if match.is_hit or found.records:
             return match
         # A service does not answer with facts of recipes that are no faster; it lists

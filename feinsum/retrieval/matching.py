@@ -77,7 +77,7 @@ class Nearest(NamedTuple):
         k: the number of the form.
         is_nearest: whether the facts may be for other extents.
         sizes: the extents behind the size parameters of the form.
-        effort: determines whether to predict if nothing is recorded.
+        effort: whether recipes that nobody measured may be used.
     """
 
     k: int
@@ -101,6 +101,7 @@ class Nearest(NamedTuple):
             is_nearest=self.is_nearest,
             without=without,
             predicted=self._predicted,
+            only_measured=self.effort == "recorded",
         )
 
     def _predicted(self) -> Sequence[TransformSpec]:
@@ -276,12 +277,14 @@ def match_of(
     is_nearest: bool,
     without: Collection[FramedSpec] = (),
     predicted: Callable[[], Sequence[TransformSpec]] = tuple,
+    only_measured: bool = False,
 ) -> Match:
     """The best match of a workload, or an unmeasured one if that is accepted.
 
     Args:
         without: recipes to exclude.
         predicted: the recipes expected to be the fastest.
+        only_measured: whether no other recipe may be used, whatever the policy.
     """
     left = [record for record in records if record.recipe not in without]
     match = best_match(
@@ -295,6 +298,8 @@ def match_of(
             return match
         return Match(level, f"{match.reason}; {left[0]} {why}", recipes=left)
 
+    if only_measured:
+        return match
     is_open = match.level > Level.PREDICTED
     if is_open and WORST_ACCEPTED[policy] >= Level.PREDICTED:
         why = "is expected to be the fastest, and was not measured"

@@ -13,6 +13,7 @@ from feinsum.retrieval.facts import Facts
 from feinsum.retrieval.generating import delivered, in_caller
 from feinsum.retrieval.matching import select_candidates
 from feinsum.retrieval.phases import mark_separable
+from feinsum.retrieval.replacing import can_time
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Retrieval
 from feinsum.retrieval.trust import Trust
@@ -40,18 +41,25 @@ def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieva
             for nest in raised.raised
         )
         layers = states_of(store)
-    trust = Trust(environment, is_on=request.verify)
+    is_timed = request.verify and can_time(request)
+    is_in_loop = raised.t_unit.entrypoints != request.t_unit.entrypoints
+    trust = Trust(environment, is_on=request.verify, is_final=not is_timed)
     separable = mark_separable(raised, nests)
-    unit, nests = build_transformed(request, raised, separable, trust)
+    made = build_transformed(
+        request, raised, separable, trust, is_timed=is_timed and not is_in_loop
+    )
+    unit, nests = made.unit, made.nests
     try:
         is_changed = any(nest.chosen for nest in nests)
         unit = in_caller(request.t_unit, unit) if is_changed else request.t_unit
     except TransformError as error:  # cells may still be computed together
         unit, nests = request.t_unit, tuple(one.without_all(error) for one in nests)
-    found = Retrieval(unit, raised, nests, facts.ids, request.policy, layers)
-    is_in_loop = raised.t_unit.entrypoints != request.t_unit.entrypoints
-    is_timed = has_batches and is_in_loop and request.may_try_forms
-    return fastest_form(request.t_unit, found) if is_timed else found
+    found = Retrieval(
+        unit, raised, nests, facts.ids, request.policy, layers, gain=made.gain
+    )
+    if not (is_timed and is_in_loop):
+        return found
+    return fastest_form(request, found, has_batches=has_batches)
 
 
 def follow_decision(request: Request, decision: Decision) -> Retrieval:

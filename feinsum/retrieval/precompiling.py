@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -45,6 +44,7 @@ from feinsum.targets.host import HOST, HostDevice
 from feinsum.targets.host.kernel import HostCode
 from feinsum.targets.host.pool import pool
 from feinsum.targets.layout import array_layout, entry_kernel
+from feinsum.targets.quiet import quiet
 from feinsum.targets.units import LibraryUnit
 from feinsum.transforms import check_spec, suits_device
 
@@ -155,8 +155,7 @@ def _prepared_or_why(
         return None
     start_early()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Loopy's use of islpy is not the user's
+        with quiet(Warning):
             return _prepared(question, einsum, HOST.open(host), compiling)
     except FeinsumError as error:
         return Verdict(error.code, str(error))

@@ -99,7 +99,7 @@ class Request:
     def measure_missing(self, raised: RaisedKernel) -> None:
         """Measure the einsums about which too little is recorded."""
         # most retrievals need no tuner
-        from feinsum.tune import measure_if_possible
+        from feinsum.tuning import measure_if_possible
 
         for nest in raised.raised:
             measure_if_possible(

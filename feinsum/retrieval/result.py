@@ -12,6 +12,7 @@ from feinsum.raising import RaisedKernel, RefusedNest
 from feinsum.records import Level, Policy, TransformSpec, TuningRecord
 from feinsum.reprs import brief
 from feinsum.retrieval.selection import NestSelection
+from feinsum.words import counted
 
 __all__ = ["Retrieval"]
 
@@ -30,6 +31,8 @@ class Retrieval:
         batch: the number of cells that a loop over cells computes together, if any;
             then no nest has its own recipe.
         batch_words: the reason for the batch.
+        gain: what the user has of the recipes, in words: the times of the given kernel
+            and of this one. Empty if they were not timed.
     """
 
     t_unit: lp.TranslationUnit
@@ -40,6 +43,7 @@ class Retrieval:
     layers: tuple[LayerState, ...] = ()
     batch: int = 0
     batch_words: str = ""
+    gain: str = ""
 
     @property
     def is_changed(self) -> bool:
@@ -81,6 +85,8 @@ def _explanation(found: Retrieval) -> Iterator[str]:
         yield f"kernel: cells in batches of {found.batch}; {found.batch_words}"
         return
     n = len(found.applied)
+    if n and found.gain:
+        yield f"gain: {found.gain}"
     yield (
         f"kernel: {n} of {len(found.nests)} nests transformed"
         if n
@@ -90,7 +96,7 @@ def _explanation(found: Retrieval) -> Iterator[str]:
 
 def _nest_explanation(found: NestSelection) -> Iterator[str]:
     nest, match = found.nest, found.match
-    yield f"raised: {nest.einsum.subscripts}, {nest.einsum.batch_size} rows"
+    yield f"raised: {nest.einsum.subscripts}, {counted(nest.einsum.batch_size, 'row')}"
     yield f"instructions: {', '.join(nest.instructions)}"
     yield f"scaled by: {', '.join(map(str, nest.scale))}"
     if any(str(shift) != "0" for shift in nest.shift):

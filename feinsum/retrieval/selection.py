@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from constantdict import constantdict
 
-from feinsum.errors import FeinsumError
+from feinsum.errors import FeinsumError, MeasurementError
 from feinsum.ir import from_text
 from feinsum.raising import RaisedNest
 from feinsum.records import (
@@ -24,15 +24,23 @@ from feinsum.records import (
 )
 from feinsum.transforms import check_spec
 
-__all__ = ["NOTHING_FASTER", "NO_FASTER", "Candidate", "NestSelection"]
+__all__ = [
+    "NOTHING_FASTER",
+    "NO_FASTER",
+    "NO_FASTER_THAN_GENERATED",
+    "Candidate",
+    "NestSelection",
+]
 
 MOST_REASONS = 10
 """Reasons that are given for an einsum without a recipe."""
 REASON_LENGTH = 1000
 """In characters; longer error messages are cut."""
-NO_FASTER = "no faster here than the untransformed kernel"
+NO_FASTER = "no faster here than the given kernel"
 """How the reason begins why a sound recipe is not used."""
-NOTHING_FASTER = "no known recipe is faster here than the untransformed kernel"
+NO_FASTER_THAN_GENERATED = "no faster here than the kernel generated for the einsum"
+"""The same where the given kernel cannot be timed."""
+NOTHING_FASTER = "no known recipe is faster here than the given kernel"
 """How the reason begins why an einsum gets none of its sound recipes."""
 
 
@@ -75,6 +83,8 @@ class NestSelection:
         candidates: the remaining recipes, best first.
         failures: recipes that could not be applied, and why.
         judgement: why the first candidate may be used on this machine.
+        speedup: of the first candidate over the kernel generated for the einsum, as
+            measured here; zero if it was not.
         own: ids of the records that this installation measured.
         seen: what was observed here for other candidates, in words.
         is_settled: whether the choice is final; there may have been no time to try all
@@ -88,6 +98,7 @@ class NestSelection:
     candidates: tuple[Candidate, ...] = ()
     failures: tuple[tuple[TransformSpec, str], ...] = ()
     judgement: str = ""
+    speedup: float = 0.0
     is_separable: bool = True
     own: frozenset[str] = frozenset()
     seen: tuple[tuple[TransformSpec, str], ...] = ()
@@ -120,7 +131,18 @@ class NestSelection:
         """Skip the first candidate."""
         first, *others = self.candidates
         left = self.with_failures([(first.recipe.spec, error)])
-        return replace(left, candidates=tuple(others), judgement="", seen=())
+        return replace(
+            left, candidates=tuple(others), judgement="", speedup=0.0, seen=()
+        )
+
+    def without_slower(self, error: Exception) -> NestSelection:
+        """Skip the first candidate, and all that were slower than it here."""
+        slower = {spec for spec, _ in self.seen}
+        left = self.without_first(error)
+        kept = tuple(c for c in left.candidates if c.recipe.spec not in slower)
+        why = MeasurementError(f"{NO_FASTER}: it takes longer than {self.applied}")
+        seen = ((spec, why) for spec in sorted(slower, key=str))
+        return replace(left.with_failures(seen), candidates=kept)
 
     def without_all(self, error: Exception) -> NestSelection:
         """The nest without a recipe, if it had one."""
@@ -156,7 +178,8 @@ class NestSelection:
     @property
     def _why_none_of_the_known(self) -> str:
         """Recipes that are too slow are only counted; ``explain`` lists them."""
-        doubts = [why for _, why in self.failures if not why.startswith(NO_FASTER)]
+        slow = NO_FASTER, NO_FASTER_THAN_GENERATED
+        doubts = [why for _, why in self.failures if not why.startswith(slow)]
         n_slow = len(self.failures) - len(doubts)
         if n_slow and not doubts:
             return f"{NOTHING_FASTER} (key {self.nest.key})"

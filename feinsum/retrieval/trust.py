@@ -1,10 +1,12 @@
 """Trust is local: recipes measured by others are verified and timed here first.
 
 The records of a recipe, and who made them, only determine which one is tried first. It
-is verified in a separate process, and timed there against the untransformed kernel. The
-outcome is cached on disk for this machine, device, driver, software and version of
-feinsum's source, and for no other. Recipes that this installation measured itself need
-no verification.
+is verified in a separate process, and timed there beside the kernel generated for its
+einsum, which tells whether it is as fast as its record claims. Whether it takes the
+place of the user's own loops is decided by the given kernel; see
+:mod:`feinsum.retrieval.replacing`. The outcome is cached on disk for this machine,
+device, driver, software and version of feinsum's source, and for no other. Recipes that
+this installation measured itself need no verification.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from feinsum.measure.own import is_own
 from feinsum.measure.question import Question, Verdict
 from feinsum.measure.speedup import quick_sizes
 from feinsum.measure.trial import locked as held
+from feinsum.measure.turns import GAIN
 from feinsum.memory import remembered
 from feinsum.records import (
     OK,
@@ -59,10 +62,18 @@ from feinsum.records import (
 from feinsum.retrieval.installation import fingerprint, is_ours
 from feinsum.retrieval.precompiling import Prepared, all_prepared, prepared
 from feinsum.retrieval.progress import shown_progress
-from feinsum.retrieval.selection import NO_FASTER, Candidate
+from feinsum.retrieval.selection import NO_FASTER_THAN_GENERATED, Candidate
 from feinsum.retrieval.verifiers import request_together, request_verdict
 
-__all__ = ["OFF", "VERIFY_VARIABLE", "Judgement", "Trust", "is_verification_on"]
+__all__ = [
+    "MEMORY_BYTES",
+    "OFF",
+    "VERIFY_VARIABLE",
+    "Judgement",
+    "KernelCase",
+    "Trust",
+    "is_verification_on",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +122,7 @@ class Judgement(NamedTuple):
     """The knowledge here about a usable recipe.
 
     Attributes:
-        speedup: speed-up over the untransformed kernel, as measured here.
+        speedup: speed-up over the kernel generated for the einsum, as measured here.
         is_own: whether this installation recorded it.
         words: why it may be used.
     """
@@ -130,25 +141,50 @@ class _Case(NamedTuple):
 
     def recall(self) -> Verdict | None:
         """The earlier verdict, if it still counts."""
-        if verdict := remembered(_Verdicts).get(self.key):
-            return verdict
-        content = None if self.cache is None else self.cache.read(self.key)
-        if content is None:
-            return None
-        try:
-            verdict = from_json(Verdict, content)
-            age = datetime.now(UTC) - datetime.fromisoformat(verdict.found_at)
-        except (InvalidRecordError, TypeError, ValueError):
-            return None
-        if age > _DAY and _is_transient(verdict):
-            return None
-        remembered(_Verdicts)[self.key] = verdict
-        return verdict
+        return _recalled(self.key, self.cache)
 
     def store(self, verdict: Verdict) -> None:
-        remembered(_Verdicts)[self.key] = verdict
-        if self.cache is not None and verdict.code in _PERMANENT | _TRANSIENT:
-            self.cache.write(self.key, to_json(verdict).encode())
+        _store(self.key, self.cache, verdict)
+
+
+def _recalled(key: str, cache: DiskCache | None) -> Verdict | None:
+    if verdict := remembered(_Verdicts).get(key):
+        return verdict
+    content = None if cache is None else cache.read(key)
+    if content is None:
+        return None
+    try:
+        verdict = from_json(Verdict, content)
+        age = datetime.now(UTC) - datetime.fromisoformat(verdict.found_at)
+    except (InvalidRecordError, TypeError, ValueError):
+        return None
+    if age > _DAY and _is_transient(verdict):
+        return None
+    remembered(_Verdicts)[key] = verdict
+    return verdict
+
+
+def _store(key: str, cache: DiskCache | None, verdict: Verdict) -> None:
+    remembered(_Verdicts)[key] = verdict
+    if cache is not None and verdict.code in _PERMANENT | _TRANSIENT:
+        cache.write(key, to_json(verdict).encode())
+
+
+class KernelCase(NamedTuple):
+    """The verdict on a whole kernel: cached, or found out once."""
+
+    trust: Trust
+    key: str
+    cache: DiskCache | None
+
+    def recall(self) -> Verdict | None:
+        """The earlier verdict, if it still counts."""
+        return _recalled(self.key, self.cache)
+
+    def verdict(self, ask: Callable[[float], Verdict]) -> Verdict:
+        """The earlier verdict, or what a separate process finds within some seconds."""
+        with _locked(self.cache):
+            return self.recall() or self.trust.find_out(self.key, self.cache, ask)
 
 
 class Trust:
@@ -156,11 +192,16 @@ class Trust:
 
     Args:
         is_on: whether recipes are verified and timed at all.
+        is_final: whether a recipe has to be faster than the kernel generated for its
+            einsum, because the given kernel cannot be timed on this device.
     """
 
-    def __init__(self, environment: Environment, *, is_on: bool) -> None:
+    def __init__(
+        self, environment: Environment, *, is_on: bool, is_final: bool = False
+    ) -> None:
         self.environment = environment
         self.is_on = is_on
+        self.is_final = is_final
         self._spent_s = 0.0
         self._sizes: dict[tuple[str, str], dict[str, int]] = {}
         self._prepared: dict[str, Prepared | Verdict | None] = {}
@@ -172,8 +213,13 @@ class Trust:
         return self._spent_s < BUDGET_S
 
     @property
+    def limit_s(self) -> float:
+        """How long the next question may take."""
+        return max(0.0, min(LIMIT_S, BUDGET_S - self._spent_s))
+
+    @property
     def has_time_for_better(self) -> bool:
-        """The same where one is found that is faster than the untransformed kernel."""
+        """The same where one is found that may be used."""
         return self._spent_s < min(SEARCH_S, BUDGET_S)
 
     def known(self, candidate: Candidate) -> Judgement | None:
@@ -185,7 +231,7 @@ class Trust:
         if own := self.own_judgement(candidate):
             return own
         verdict = self._case(candidate).recall()
-        return None if verdict is None else _judgement(verdict, candidate)
+        return None if verdict is None else self._judgement(verdict, candidate)
 
     def own_judgement(self, candidate: Candidate) -> Judgement | None:
         """This installation's measurement of a recipe, if any."""
@@ -203,7 +249,45 @@ class Trust:
         case = self._case(candidate)
         with _locked(case.cache):  # other processes may ask the same: one finds it out
             verdict = case.recall() or self._verdict(case)
-        return _judgement(verdict, candidate)
+        return self._judgement(verdict, candidate)
+
+    def _judgement(self, verdict: Verdict, candidate: Candidate) -> Judgement:
+        """The judgement of a recipe by a verdict.
+
+        Raises:
+            TransformError: if it is wrong, or slow where that is final.
+        """
+        if not verdict.is_ok:
+            raise TransformError(
+                f"failed verification on this machine at {verdict.found_at} "
+                f"({verdict.code}): {verdict.message}"
+            )
+        times = f"{verdict.least_s * 1e3:.3g} ms, {verdict.baseline_s * 1e3:.3g} ms"
+        if self.is_final and verdict.speedup <= GAIN:
+            raise TransformError(
+                f"{NO_FASTER_THAN_GENERATED}: {times}, timed on this machine at "
+                f"{verdict.found_at}"
+            )
+        gain = f"{verdict.speedup:.2g} times as fast as the kernel generated for its"
+        seen = f"{gain} einsum ({times})"
+        if verdict.sizes:
+            seen += " at " + ", ".join(f"{n}={v}" for n, v in verdict.sizes.items())
+        claim = candidate.claim
+        said = "" if claim is None else f"; {claim:.2g} times were claimed"
+        when = f"verified and timed on this machine at {verdict.found_at}"
+        return Judgement(verdict.speedup, False, f"{when}: {seen}{said}")
+
+    def kernel_case(self, text: str, *, is_ours: bool) -> KernelCase:
+        """Where the verdict on a whole kernel is cached.
+
+        Args:
+            text: of all that it depends on, but this machine and its software.
+            is_ours: whether the source of its recipes is known; else nothing outlives
+                this process.
+        """
+        given = "\0".join(("kernel", text, self._fingerprint))
+        key = hashlib.sha256(given.encode()).hexdigest()
+        return KernelCase(self, key, default_cache() if is_ours else None)
 
     def prepare(self, candidates: Iterable[Candidate]) -> None:
         """Generate the kernels to verify, and compile them in the background."""
@@ -318,10 +402,20 @@ class Trust:
         case.store(verdict)
         return verdict
 
+    def find_out(
+        self, key: str, cache: DiskCache | None, ask: Callable[[float], Verdict]
+    ) -> Verdict:
+        """Ask about a whole kernel, and cache the verdict."""
+        began_s = monotonic()
+        verdict = ask(self.limit_s)
+        self._spent_s += monotonic() - began_s
+        _store(key, cache, verdict)
+        return verdict
+
     def _ask(self, case: _Case) -> Verdict:
         question, key, _ = case
         logger.info("verifying %.200s on %s", question.spec, self.environment.device)
-        limit_s = max(0.0, min(LIMIT_S, BUDGET_S - self._spent_s))
+        limit_s = self.limit_s
         lock = self._timing_lock
         ready = self._prepared.pop(key) if key in self._prepared else prepared(question)
         if isinstance(ready, Prepared):
@@ -347,34 +441,9 @@ def _judgement_of_own(record: TuningRecord) -> Judgement:
     speedup = record.measurement.speedup
     words = (
         f"measured by this installation at {record.recorded_at}: {speedup:.1f} times "
-        "as fast as the untransformed kernel"
+        "as fast as the kernel generated for the einsum"
     )
     return Judgement(speedup, True, words)
-
-
-def _judgement(verdict: Verdict, candidate: Candidate) -> Judgement:
-    """The judgement of a recipe by a verdict.
-
-    Raises:
-        TransformError: if it is wrong, or slow.
-    """
-    if not verdict.is_ok:
-        raise TransformError(
-            f"failed verification on this machine at {verdict.found_at} "
-            f"({verdict.code}): {verdict.message}"
-        )
-    times = f"{verdict.least_s * 1e3:.3g} ms, {verdict.baseline_s * 1e3:.3g} ms"
-    seen = f"{verdict.speedup:.2g} times as fast as the untransformed kernel ({times})"
-    if verdict.sizes:
-        seen += " at " + ", ".join(f"{n}={v}" for n, v in verdict.sizes.items())
-    if verdict.speedup <= 1:
-        raise TransformError(
-            f"{NO_FASTER}: {times}, timed on this machine at {verdict.found_at}"
-        )
-    claim = candidate.claim
-    said = "" if claim is None else f"; {claim:.2g} times were claimed"
-    when = f"verified and timed on this machine at {verdict.found_at}"
-    return Judgement(verdict.speedup, False, f"{when}: {seen}{said}")
 
 
 def _is_transient(verdict: Verdict) -> bool:

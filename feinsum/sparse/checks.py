@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from feinsum.sparse.rejection import reject
+from feinsum.words import counted
 
 __all__ = [
     "Array",
@@ -47,9 +48,16 @@ def check_values(values: object, n_entries: int | None = None) -> Array:
     if array.dtype.kind not in "biufc":
         reject("value-dtype", f"the values have dtype {array.dtype}; expected numbers")
     if array.ndim != 1:
-        reject("length", f"the values have {array.ndim} axes; expected one")
+        reject(
+            "length",
+            f"the values have {counted(array.ndim, 'axis')}; expected one",
+        )
     if n_entries is not None and len(array) != n_entries:
-        reject("length", f"there are {len(array)} values for {n_entries} entries")
+        reject(
+            "length",
+            f"there are {counted(len(array), 'value')} for "
+            f"{counted(n_entries, 'entry')}",
+        )
     return array
 
 
@@ -71,7 +79,8 @@ def check_pointers(pointers: object, n_nodes: int, n_children: int, what: str) -
     if len(array) != n_nodes + 1:
         reject(
             "pointer-length",
-            f"{what} has {len(array)} entries; expected {n_nodes + 1}, one more than "
+            f"{what} has {counted(len(array), 'entry')}; expected "
+            f"{n_nodes + 1}, one more than "
             "there are nodes",
         )
     if array[0] != 0:
@@ -143,5 +152,5 @@ def _integers(indices: object, what: str) -> Array:
             f"{what} has dtype {array.dtype}; expected int32 or int64",
         )
     if array.ndim != 1:
-        reject("length", f"{what} has {array.ndim} axes; expected one")
+        reject("length", f"{what} has {counted(array.ndim, 'axis')}; expected one")
     return array

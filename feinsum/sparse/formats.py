@@ -22,6 +22,7 @@ from feinsum.sparse.checks import (
     check_values,
 )
 from feinsum.sparse.rejection import reject
+from feinsum.words import counted
 
 __all__ = ["COO", "CSC", "CSF", "CSR", "SparseArray"]
 
@@ -57,7 +58,8 @@ class COO:
             if len(array) != self.nnz:
                 reject(
                     "length",
-                    f"axis {axis} has {len(array)} indices for {self.nnz} values",
+                    f"axis {axis} has {counted(len(array), 'index')} "
+                    f"for {counted(self.nnz, 'value')}",
                 )
 
     @property

@@ -14,6 +14,7 @@ from feinsum.sparse.convert import to_csf
 from feinsum.sparse.formats import COO, CSF
 from feinsum.sparse.rejection import reject
 from feinsum.sparse.sorting import index_dtype
+from feinsum.words import counted
 
 __all__ = ["random_profile", "random_uniform"]
 
@@ -38,7 +39,10 @@ def random_uniform(
         reject("shape", f"{extents} has more than {_MAX_PLACES} positions; "
                "use random_profile")  # fmt: skip
     if not 0 <= nnz <= n_places:
-        reject("profile", f"given {nnz} entries; expected 0 to {n_places}")
+        reject(
+            "profile",
+            f"given {counted(nnz, 'entry')}; expected 0 to {n_places}",
+        )
     rng = np.random.default_rng(seed)
     places = _distinct(rng, n_places, nnz)
     columns = np.unravel_index(places, extents)
@@ -92,7 +96,11 @@ def random_profile(
     if sorted(chosen) != list(range(len(extents))):
         reject("axes", f"given {axes}; expected each of 0 to {len(extents) - 1} once")
     if len(profile) != len(extents):
-        reject("profile", f"given {len(profile)} levels for {len(extents)} axes")
+        reject(
+            "profile",
+            f"given {counted(len(profile), 'level')} for "
+            f"{counted(len(extents), 'axis')}",
+        )
     if not 0 <= skew < np.inf:
         reject("profile", f"given the skew {skew}; expected a number from 0")
     rng = np.random.default_rng(seed)

@@ -9,8 +9,8 @@ Source: Smith et al. 2017 (FROSTT).
 from __future__ import annotations
 
 import gzip
+import io
 import re
-import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from feinsum.sparse.checks import Array, check_shape
 from feinsum.sparse.formats import COO
 from feinsum.sparse.rejection import reject
 from feinsum.sparse.sorting import index_dtype
+from feinsum.words import counted
 
 __all__ = ["iterate_tns", "read_tns"]
 
@@ -69,8 +70,8 @@ def read_tns(
     found = tuple(largest + 1 for largest in kept.largest)
     wanted = found if shape is None else check_shape(tuple(shape))
     if len(wanted) != len(found):
-        reject("rank", f"the entries have {len(found)} indices; the shape has "
-               f"{len(wanted)} extents")  # fmt: skip
+        reject("rank", f"the entries have {counted(len(found), 'index')}; the shape "
+               f"has {counted(len(wanted), 'extent')}")  # fmt: skip
     return COO(wanted, kept.taken_columns(), kept.taken_values())
 
 
@@ -100,7 +101,8 @@ class _Columns:
             n_read = sum(map(len, self.values))
             reject(
                 "memory",
-                f"the first {n_read} entries take {self.n_bytes} bytes; allowed are "
+                f"the first {counted(n_read, 'entry')} take "
+                f"{self.n_bytes} bytes; allowed are "
                 f"{self.max_bytes}: raise max_bytes, or read the file in blocks with "
                 "iterate_tns",
             )
@@ -230,13 +232,10 @@ def _entries(
 
 def _numbers(text: bytes) -> Array | None:
     """The numbers of a text; None if it has a word that is no number."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            # at a word that is no number it stops early, and only warns
-            return np.fromstring(text.decode("ascii"), sep=" ")
-        except (DeprecationWarning, ValueError):
-            return None
+    try:
+        return np.loadtxt(io.BytesIO(text), comments=None, ndmin=2).ravel()
+    except ValueError:
+        return None
 
 
 def _reject_words(text: bytes, line: int) -> NoReturn:

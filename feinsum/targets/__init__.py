@@ -3,3 +3,5 @@
 :mod:`feinsum.targets.protocol` says what a target is;
 docs/reference/targets.md, how to add one.
 """
+
+import feinsum.loopy_cache  # noqa: F401  (before Loopy)

@@ -48,9 +48,13 @@ def why_not(target: Target, device: Device) -> str:
         return str(error)
     key = hashlib.sha256(f"probe\0{to_json(environment)}".encode()).hexdigest()
     known = remembered(_Probed)
-    if key not in known:
-        known[key] = _found(key, target, device)
-    return known[key]
+    if key in known:
+        return known[key]
+    found = _found(key, target, device)
+    if not (found and target.is_in_process):
+        # that of the host may be transient, such as a full disk, and costs little
+        known[key] = found
+    return found
 
 
 def _found(key: str, target: Target, device: Device) -> str:

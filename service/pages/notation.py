@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from feinsum.errors import FeinsumError
-from feinsum.ir import BatchedEinsum, IndexList, from_text
+from feinsum.ir import BatchedEinsum, IndexList, from_text, write_subscripts
 from feinsum.service.kept import keep
 
 __all__ = ["Array", "Notation", "notation_of", "read"]
@@ -94,9 +94,7 @@ def read(text: str) -> BatchedEinsum | None:
 
 
 def _title(einsum: BatchedEinsum) -> str:
-    is_letters = all(len(index) == 1 for index in einsum.indices)
-    gap = "" if is_letters else " "
-    terms = [gap.join(term) for term in (*einsum.inputs, einsum.output)]
+    terms = [write_subscripts([term]) for term in (*einsum.inputs, einsum.output)]
     rows = f"  ({einsum.batch_size} rows)" if einsum.batch_size > 1 else ""
     return f"{', '.join(terms[:-1])} → {terms[-1] or '·'}{rows}"
 

@@ -17,6 +17,7 @@ from feinsum.ir import (
     from_text,
     generalize,
     parse_subscripts,
+    subscripts_of_words,
 )
 from feinsum.service.kept import keep
 from feinsum.service.pages.notations import Notations
@@ -169,11 +170,12 @@ def _read(
 def _lists(
     text: str, extents: dict[str, int | str]
 ) -> tuple[tuple[IndexList, ...], IndexList]:
-    """The terms and the output; as pages write them, words have spaces between."""
+    """The terms and the output; also with spaces between names, as texts have them."""
     terms = [term.split() for term in text.partition("->")[0].split(",")]
-    if extents or all(len(term) < 2 for term in terms):
+    is_spaced = any(len(term) > 1 and max(map(len, term)) > 1 for term in terms)
+    if extents or "{" in text or not is_spaced:
         return index_lists(text, extents)
-    return parse_subscripts(text, [len(term) for term in terms])
+    return parse_subscripts(subscripts_of_words(text))
 
 
 def _extents(sizes: str) -> dict[str, int | str]:

@@ -17,6 +17,7 @@ from feinsum.ir import (
     from_text,
     generalize,
     parse_subscripts,
+    subscripts_of_words,
     to_text,
 )
 from feinsum.service.examples import FORM
@@ -202,11 +203,13 @@ def einsum_of(given: Einsum) -> BatchedEinsum:
 def index_lists(
     subscripts: str, extents: dict[str, int | str]
 ) -> tuple[tuple[IndexList, ...], IndexList]:
-    """The terms and the output; as words where an index is longer than a letter."""
-    if not any(len(index) > 1 for index in extents):
-        return parse_subscripts(subscripts)
-    terms = subscripts.partition("->")[0].split(",")
-    return parse_subscripts(subscripts, [len(term.split()) for term in terms])
+    """The terms and the output.
+
+    Earlier clients separate long names by spaces; the names of extents tell these.
+    """
+    if "{" not in subscripts and any(len(index) > 1 for index in extents):
+        subscripts = subscripts_of_words(subscripts)
+    return parse_subscripts(subscripts)
 
 
 def _rows(given: Einsum, n_terms: int) -> list[list[str]]:

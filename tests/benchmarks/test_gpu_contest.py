@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.experiments.entries import both_suites, with_elements
 from benchmarks.gpu import contest, make_contest, report, rivals
-from feinsum.tune.bundle.folder import read_bundle, write_bundle
+from feinsum.tuning.bundle.folder import read_bundle, write_bundle
 from tests.docs.pages import ROOT
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS

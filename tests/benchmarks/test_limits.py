@@ -15,7 +15,7 @@ from feinsum import record_facts
 from feinsum.db import open_store
 from feinsum.records import InMemoryStore
 from feinsum.transforms import configurations, find_transform
-from feinsum.tune import make_problem
+from feinsum.tuning import make_problem
 from tests.docs.pages import ROOT
 from tests.retrieval.facts import surely_faster
 

@@ -19,7 +19,7 @@ from feinsum.ir import array, einsum
 from feinsum.records import InMemoryStore, TuningRecord
 from feinsum.records.signature import SIGNATURE, new_signing_key
 from feinsum.transforms import configurations, find_transform
-from feinsum.tune import record_facts
+from feinsum.tuning import record_facts
 from tests.db.factories import make_record
 
 ROOT = Path(__file__).resolve().parents[2]

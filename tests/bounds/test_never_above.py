@@ -10,7 +10,7 @@ import pytest
 
 from feinsum.bounds import Memory, certify, intensity_of, least_bytes, statement
 from feinsum.bounds.factors import factors_of
-from feinsum.ir import BatchedEinsum, array, batched_einsum
+from feinsum.ir import BatchedEinsum, array, batched_einsum, write_subscripts
 from feinsum.paths import path_outputs
 from tests.bounds.simulate import Touch, least_moved, lru_loads, nest
 
@@ -36,7 +36,7 @@ def random_einsum(rng: random.Random) -> BatchedEinsum:
         ]
         for _ in range(rng.randint(1, 3))
     ]
-    subscripts = f"{', '.join(map(' '.join, terms))} -> {' '.join(output)}"
+    subscripts = write_subscripts(terms, output)
     if n_operands == 1 and not terms[0]:
         return random_einsum(rng)
     made = batched_einsum(subscripts, rows) if used else None

@@ -17,6 +17,7 @@ from feinsum.errors import (
     InvalidEinsumError,
     RecordNotFoundError,
 )
+from feinsum.ir import write_subscripts
 from feinsum.records import InMemoryStore
 from feinsum.transforms import REGISTRY, Transform
 from tests.calling.comparing import NO_FACTS, assert_as_numpy
@@ -41,7 +42,7 @@ def facts_about(reading, spec=None):
         ("ij,jk", [(3, 4), (5, 2)], "extent-clash",
          ["'j'", "extent 4 on axis 1 of operand 0", "extent 5 on axis 0 of operand 1"]),
         ("ii", [(1, 3)], "extent-clash", ["axis 0 of operand 0", "axis 1 of operand"]),
-        ("ij,j", [(3, 4), (4, 1)], "rank", ["operand 1", "(4, 1)", "1 indices"]),
+        ("ij,j", [(3, 4), (4, 1)], "rank", ["operand 1", "(4, 1)", "1 index"]),
         ("ij", [(3,), (4,)], "subscripts", ["1 term", "2 operands"]),
         ("ij->ik", [(3, 4)], "unbound-output-index", ["'k'"]),
         ("ij->ii", [(3, 3)], "repeated-output-index", ["'i'"]),
@@ -87,7 +88,7 @@ def test_a_device_that_is_not_there_is_an_error(device):
         call_einsum("ij->ji", A, device=device, database=NO_FACTS)
 
 
-def test_words_give_any_number_of_indices():
+def test_long_names_give_any_number_of_indices():
     """Thirty indices, of which numpy's letters name no more than 52."""
     words = [f"index{k}" for k in range(30)]
     letters = "abcdefghijklmnopqrstuvwxyzABCD"
@@ -95,7 +96,7 @@ def test_words_give_any_number_of_indices():
     shapes = [[1 + (k % 7 == 0) for k in range(n, n + 12)] for n in (0, 9, 18)]
     operands = [rng.integers(-2, 3, shape).astype(float) for shape in shapes]
     spans = (slice(0, 12), slice(9, 21), slice(18, 30))
-    text = ", ".join(" ".join(words[s]) for s in spans) + f" -> {words[7]} {words[0]}"
+    text = write_subscripts([words[s] for s in spans], [words[7], words[0]])
     short = ",".join(letters[s] for s in spans) + "->ha"
     result = call_einsum(text, *operands, database=NO_FACTS)
     assert np.array_equal(result, np.einsum(short, *operands))
@@ -103,7 +104,7 @@ def test_words_give_any_number_of_indices():
 
 def test_a_name_of_the_kernels_language_is_an_index_like_any_other():
     """The names of a call do not enter the kernel."""
-    result = call_einsum("for int, int -> for", A, A[0], database=NO_FACTS)
+    result = call_einsum("{for}{int}, {int} -> {for}", A, A[0], database=NO_FACTS)
     assert np.array_equal(result, A @ A[0])
 
 

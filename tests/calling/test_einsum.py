@@ -132,11 +132,11 @@ def test_contract_is_called_as_that_of_opt_einsum(options):
 
 
 def test_contract_path_is_that_of_opt_einsum():
-    """Path and report; words are understood, too."""
+    """Path and report; long names are understood, too."""
     path, info = feinsum.contract_path("ij,jk,kl", A, B, C)
     known, report = opt_einsum.contract_path("ij,jk,kl", A, B, C)
     assert (path, str(info)) == (known, str(report))
-    words = "row mid, mid col -> row col"
+    words = "{row}{mid}, {mid}{col} -> {row}{col}"
     assert feinsum.contract_path(words, (3, 4), (4, 5), shapes=True)[0] == [(0, 1)]
     assert feinsum.contract_path(A, [0, 1], B, [1, 2])[0] == [(0, 1)]
 

@@ -26,8 +26,8 @@ from feinsum.measure.intermediates import (
 from feinsum.predict import predictions
 from feinsum.records import Device, InMemoryStore
 from feinsum.transforms.library import CONTRACTION_PATH_BY_COST
-from feinsum.tune.problem import make_problem
-from feinsum.tune.tuning import _search_for
+from feinsum.tuning.problem import make_problem
+from feinsum.tuning.tuning import _search_for
 from tests.calling.comparing import NO_FACTS
 from tests.retrieval.facts import fact
 

@@ -9,7 +9,7 @@ from feinsum.calling.kernel_cache import Calls
 from feinsum.errors import InvalidEinsumError
 from feinsum.memory import remembered
 from feinsum.records import InMemoryStore
-from feinsum.tune.problem import make_problem
+from feinsum.tuning.problem import make_problem
 
 RNG = np.random.default_rng(3)
 A, x = RNG.random((700, 6)), RNG.random(6)
@@ -32,26 +32,11 @@ def test_a_call_is_tuned_as_it_was_made(capsys):
     assert not remembered(Calls).quick
 
 
-def test_the_name_is_one_before_and_after_the_room_is_imported(monkeypatch):
-    """``feinsum.tune`` is called alike, whether it is the function or the room."""
-    from importlib import import_module
-
-    calls = []
-    monkeypatch.setattr(
-        feinsum.calling, "tune", lambda *a, **k: calls.append((a, k)), raising=False
-    )
-    room = import_module("feinsum.tune")
-    room("ij,j->i", A, x, n_trials=3)
-    assert feinsum.tune is room
-    assert calls[0][0][0] == "ij,j->i"
-    assert calls[0][1] == {"n_trials": 3}
-
-
 def test_symbols_and_einsums_are_tuned_as_well(monkeypatch):
     """A symbolic call, or one einsum; sizes are those that are given."""
     asked = []
     monkeypatch.setattr(
-        "feinsum.tune.autotune", lambda e, **k: asked.append((e, k["sizes"]))
+        "feinsum.tuning.tune_einsum", lambda e, **k: asked.append((e, k["sizes"]))
     )
     M, y = feinsum.array("M", ("n", 6)), feinsum.array("y", 6)
     feinsum.tune("ij,j->i", M, y, sizes={"n": 7})
@@ -83,6 +68,6 @@ def test_sizes_are_by_name():
 
 def test_no_bar_is_shown_where_nobody_looks(monkeypatch, capsys):
     """Standard error of a test is no terminal."""
-    monkeypatch.setattr("feinsum.tune.autotune", lambda *a, **k: None)
+    monkeypatch.setattr("feinsum.tuning.tune_einsum", lambda *a, **k: None)
     feinsum.tune("ij,j->i", A, x)
     assert capsys.readouterr().err == ""

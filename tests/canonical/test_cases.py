@@ -73,7 +73,7 @@ SAME = {
     ),
     "letters and words": (
         einsum("ij,j->i", A, array("v", N)),
-        einsum("row col, col -> row", A, array("v", N)),
+        einsum("{row}{col}, {col} -> {row}", A, array("v", N)),
     ),
     "operands named like indices and size parameters": (
         einsum("ij,j->i", array("i", (N, N)), array("N", N)),
@@ -142,9 +142,9 @@ def test_more_indices_than_letters() -> None:
     """A chain of 40 matrices is canonicalized, whatever its indices are called."""
 
     def chain(names: list[str]) -> BatchedEinsum:
-        terms = ", ".join(f"{a} {b}" for a, b in pairwise(names))
+        terms = ",".join(f"{{{a}}}{{{b}}}" for a, b in pairwise(names))
         operands = [array(f"M{k}", (2, 2)) for k in range(40)]
-        return einsum(f"{terms} -> {names[0]} {names[-1]}", *operands)
+        return einsum(f"{terms}->{{{names[0]}}}{{{names[-1]}}}", *operands)
 
     first = chain([f"left{k}" for k in range(41)])
     second = chain([f"right{k}" for k in reversed(range(41))])

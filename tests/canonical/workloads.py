@@ -123,16 +123,16 @@ def _notations() -> Iterator[Named]:
     yield (
         "outer product of 30",
         einsum(
-            ", ".join(f"i{k}" for k in range(30))
-            + " -> "
-            + " ".join(f"i{k}" for k in range(30)),
+            ",".join(f"{{i{k}}}" for k in range(30))
+            + "->"
+            + "".join(f"{{i{k}}}" for k in range(30)),
             *[array(f"x{k}", 2) for k in range(30)],
         ),
     )
     yield (
         "names of any language",
         einsum(
-            "élément nœud, nœud -> élément",
+            "{élément}{nœud}, {nœud} -> {élément}",
             array("Größe", ("число", 4)),
             array("ベクトル", 4),
         ),

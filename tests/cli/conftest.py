@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-import feinsum.tune
+import feinsum.tuning
 from feinsum.cli import app
 from feinsum.db import open_store
 from feinsum.records import TuningRecord
@@ -108,7 +108,7 @@ def autotune(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
 
     def replace(**behaviour: Any) -> dict[str, Any]:
         seen: dict[str, Any] = {}
-        monkeypatch.setattr(feinsum.tune, "autotune", stand_in(seen, **behaviour))
+        monkeypatch.setattr(feinsum.tuning, "tune_einsum", stand_in(seen, **behaviour))
         return seen
 
     return replace

@@ -22,11 +22,11 @@ def test_trials_go_out_and_facts_come_in(run, tmp_path):
     options = ("--trials", "2", "--architecture", "sm_80", "--export", str(folder))
     said = run("tune", *MATVEC, *options)
     assert said.exit_code == 0, said.output
-    assert "2 kernels of 1 workloads" in said.stdout
+    assert "2 kernels of 1 workload," in said.stdout
     final_line(folder)
     said = run("tune", "--import", str(folder), "--database", str(database))
     assert said.exit_code == 0, said.output
-    assert "recorded 1 facts for G (NVIDIA CUDA C++)" in said.stdout
+    assert "recorded 1 fact for G (NVIDIA CUDA C++)" in said.stdout
     with open_store(database) as store:
         (fact,) = store.records()
     assert fact.environment.device.name == "G"

@@ -100,7 +100,7 @@ def test_sizes_hold_for_both(run):
     result = run(
         "canonicalize",
         "ij,j->i",
-        "dof, cell dof -> cell",
+        "{dof}, {cell}{dof} -> {cell}",
         "--sizes=i=n,j=4,cell=m,dof=4",
     )
     assert result.exit_code == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from types import SimpleNamespace
 
 import pytest
@@ -48,13 +49,28 @@ def findings(run):
     return look
 
 
+def test_a_home_and_room_that_are_missing_are_told(tmp_path, monkeypatch, findings):
+    """Each with what follows from it, and what to do."""
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("HOME", str(file / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("FEINSUM_CACHE_DIR")
+    monkeypatch.setattr(tempfile, "tempdir", str(file / "tmp"))
+    found = findings()
+    assert found["cache"]["text"] == f"{file} is not a folder: nothing is cached"
+    assert "numpy answers calls" in found["temporary files"]["text"]
+    assert "TMPDIR" in found["temporary files"]["advice"]
+    assert found["loopy"]["state"] == "note"
+
+
 def test_a_healthy_installation_is_well(run, tmp_path, findings):
     """Every check has a finding; nothing is made but the cache, and no database."""
     found = findings()
     assert {
         "settings", "versions", "devices", "device", "packaged facts", "database",
         "layers", "layer memory", "layer packaged", "cache", "clock", "compiler",
-        "machine", "openblas",
+        "machine", "openblas", "temporary files",
     } - set(found) <= {"openblas"}  # fmt: skip
     busy = {"machine", "openblas"}  # what others do, and which numpy there is
     assert {f["state"] for name, f in found.items() if name not in busy} == {"ok"}
@@ -90,7 +106,7 @@ def test_a_database_is_counted(tmp_path, findings):
     """And found writable."""
     with open_store(tmp_path / "facts.sqlite") as store:
         store.add(make_record())
-    assert findings()["database"]["text"].endswith(": 1 facts, writable")
+    assert findings()["database"]["text"].endswith(": 1 fact, writable")
 
 
 def test_a_locked_database_is_a_problem(tmp_path, findings, run):

@@ -26,6 +26,14 @@ def test_a_misspelt_variable_is_told_with_the_nearest_name():
     assert f"{OURS}XYZ" in far.text
 
 
+@pytest.mark.parametrize("name", ["PROGRESS", "CACHE", "TRACE", "VERBOSE"])
+def test_a_variable_that_resembles_none_is_not_renamed(name):
+    """What all names begin with makes none of them similar."""
+    (found,) = machine.check_variables({f"{OURS}{name}": "1"})
+    assert "did you mean" not in found.text
+    assert "rename" not in found.advice
+
+
 def test_a_plug_in_that_cannot_be_loaded_is_a_problem(monkeypatch, tmp_path):
     """The error that importing it raises is told; one that loads is well."""
     (tmp_path / "broken_plugin.py").write_text("1/0\n")

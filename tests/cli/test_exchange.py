@@ -27,7 +27,7 @@ def test_what_is_exported_can_be_imported(run, filled, tmp_path):
     file, other = str(tmp_path / "facts.jsonl"), str(tmp_path / "other.sqlite")
     result = run("db", "export", file, "--with-trials")
     assert (result.exit_code, result.stderr) == (0, "")
-    numbers = "3 records, 1 limits of devices, 1 trials"
+    numbers = "3 records, 1 device's limits, 1 trial"
     assert result.stdout == f"{numbers} written to {file}\n"
     result = run("db", "import", file, "--database", other)
     assert result.stdout == f"read: {numbers}\nnew: {numbers}\n"

@@ -158,7 +158,7 @@ def test_a_file_that_exits_is_bad_usage(run, tmp_path, command, place, code):
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        ("number", ["returns a int", "TranslationUnit"]),
+        ("number", ["returns an int", "TranslationUnit"]),
         ("fails", ["line 40", "ZeroDivisionError"]),
         ("missing", ["'missing'", " build, ", " increment, "]),
     ],
@@ -204,7 +204,7 @@ def test_a_file_may_import_its_neighbours_and_define_dataclasses(run, tmp_path):
         ("a/b.py:grad", True),
         ("a:b/c.py", True),
         ("ij,j->i", False),
-        ("cell dof -> cell", False),
+        ("{cell}{dof} -> {cell}", False),
     ],
 )
 def test_a_target_is_a_file_if_it_looks_like_one(target, expected):
@@ -272,3 +272,21 @@ def plain(**tags):
 def tagged():
     return plain(outer_tag="g.0", inner_tag="l.0")
 """
+
+
+@pytest.mark.parametrize("option", ["--sizes", "--operands", "--rows", "--program"])
+def test_a_kernel_has_no_options_of_einsums(run, kernel_file, option):
+    """They are refused by name before the file is run."""
+    result = run("explain", kernel_file, option, "i=3")
+    assert result.exit_code == 2
+    assert f"{option}: this is an option of an einsum" in result.stderr
+
+
+def test_an_error_of_syntax_names_the_line_of_the_file(run, tmp_path):
+    """And not that of an unknown file."""
+    path = tmp_path / "broken.py"
+    path.write_text("import loopy\n\nbuild = (\n")
+    result = run("explain", str(path))
+    assert result.exit_code == 2
+    assert f"{path}, line 3: SyntaxError: '(' was never closed" in result.stderr
+    assert "<unknown>" not in result.stderr

@@ -66,3 +66,16 @@ def test_a_name_that_c_does_not_take_is_bad_usage(run, name):
     result = run(*PRODUCT[:-1], name)
     assert result.exit_code == 2
     assert f"{name!r} is not a valid C identifier" in result.stderr
+
+
+def test_untransformed_loops_are_exit_code_3(run, tmp_path):
+    """They are written all the same; a recipe that nobody measured is none under the
+    effort ``recorded``, whatever the policy.
+    """
+    files = tmp_path / "product.c", tmp_path / "product.h"
+    out = ("--output", *map(str, files))
+    only = ("--effort", "recorded", "--policy", "loose")
+    result = run(*PRODUCT, *only, *out)
+    assert result.exit_code == 3
+    assert "no recipe was applied" in result.stderr
+    assert all(path.is_file() for path in files)

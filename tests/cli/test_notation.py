@@ -42,15 +42,32 @@ def test_operands_are_named_in_alphabetical_order_by_default(n):
 @pytest.mark.parametrize(
     ("subscripts", "sizes", "indices"),
     [
-        ("cell dof, dof -> cell", ["cell=N,dof=4"], ("cell", "dof")),
-        ("cell,cell->cell", ["cell=N"], ("cell",)),
+        ("{cell}{dof}, {dof} -> {cell}", ["cell=N,dof=4"], ("cell", "dof")),
+        ("{cell}×,{cell}->×", ["cell=N,×=4"], ("×", "cell")),
         ("i j, j -> i", ["i=2", "j=3"], ("i", "j")),
         ("ij,j", ["i=2, j=3"], ("i", "j")),
     ],
 )
-def test_indices_are_words_where_a_size_is_that_of_a_word(subscripts, sizes, indices):
-    """Letters, words and an implicit output are understood; sizes may be repeated."""
+def test_indices_are_letters_or_names_in_braces(subscripts, sizes, indices):
+    """Spaces mean nothing, the output may be implicit, sizes may be repeated."""
     assert read_einsum(subscripts, sizes).indices == indices
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "wanted"),
+    [
+        ("cell dof, dof -> cell", "{cell}{dof}, {dof} -> {cell}"),
+        ("cell,cell->cell", "{cell}, {cell} -> {cell}"),
+        ("cell i, i -> cell", "{cell}i, i -> {cell}"),
+    ],
+)
+def test_words_without_braces_are_refused_with_the_way_to_write_them(
+    subscripts, wanted
+):
+    """A size names a word of the text, so it is meant as one index."""
+    with pytest.raises(typer.BadParameter) as caught:
+        read_einsum(subscripts, ["cell=N,dof=4,i=4"])
+    assert repr(wanted) in str(caught.value)
 
 
 def test_a_size_is_a_number_or_a_parameter():

@@ -105,11 +105,48 @@ def test_no_fact_is_exit_code_3(run):
         "level": "miss",
         "reason": "no fact is recorded for this workload",
         "candidates": [],
+        "predicted": [],
         "bound": None,
         "plans": [],
         "tried": None,
     }
     assert text.stderr == document.stderr == ""
+
+
+def test_a_miss_says_what_would_be_used(run, monkeypatch):
+    """Calls and retrievals try a prediction without a fact: it is named, with code 3;
+    not if the effort allows only what was measured.
+    """
+    open_store().close()
+    text = run("explain", *MATVEC, "--effort", "estimate")
+    data = run("explain", *MATVEC, "--effort", "estimate", "--json")
+    assert text.exit_code == data.exit_code == 3
+    document = json.loads(data.stdout)
+    assert document["candidates"] == []
+    assert f"used without a fact: {document['predicted'][0]}\n" in text.stdout
+    for policy in get_args(Policy):
+        only = run("query", *MATVEC, "--effort", "recorded", "--policy", policy)
+        assert only.exit_code == 3
+        assert "used without a fact" not in only.stdout
+    monkeypatch.setenv("FEINSUM_EFFORT", "estimate")
+    assert "used without a fact" in run("query", *MATVEC).stdout
+
+
+def test_an_index_of_the_result_needs_an_operand(run):
+    """It is refused as such; no size would help."""
+    result = run("query", "ij,jk->il", "--sizes", "i=3,j=3,k=3")
+    assert result.exit_code == 2
+    assert "the result has the index 'l', which no operand has" in result.stderr
+    assert "indices 'i', 'j', 'k'" in result.stderr
+    assert "no size" not in result.stderr
+
+
+def test_explain_of_an_einsum_is_query(run, known_records):
+    """The same output and exit code; options of a kernel are refused."""
+    assert run("explain", *MATVEC).stdout == run("query", *MATVEC).stdout
+    refused = run("explain", *MATVEC, "--instructions", "id:a")
+    assert refused.exit_code == 2
+    assert "--instructions: this is an option of a kernel" in refused.stderr
 
 
 def test_the_database_can_be_named(run, tmp_path):

@@ -84,7 +84,7 @@ def test_retractions_travel_unless_they_are_left_out(run, filled, tmp_path):
     result = run("db", "merge", str(filled), *left_out)
     assert "retractions" not in result.stdout
     file = str(tmp_path / "facts.jsonl")
-    assert "1 retractions" in run("db", "export", file).stdout
+    assert "1 retraction" in run("db", "export", file).stdout
     assert "retractions" not in run("db", "import", file, *left_out).stdout
     with open_store(other) as store:
         assert len(store) == 4

@@ -12,6 +12,7 @@ import feinsum.drawing
 import feinsum.measure
 from feinsum.db import open_store
 from feinsum.measure import measure_ladder, measure_peaks, open_device
+from feinsum.measure.disturbance import Watch
 from feinsum.records import TransformSpec
 from tests.cli.facts import MATVEC, fast_peaks, matvec_record
 from tests.db.factories import make_processor
@@ -198,9 +199,32 @@ def test_limits_that_are_missing_are_measured_once(run, tmp_path, monkeypatch):
     """They are stored, if need be in a new database, and the next call reads them."""
     quick = partial(measure_peaks, array_bytes=1 << 16, min_run_s=1e-5, repeats=1)
     monkeypatch.setattr(feinsum.measure, "measure_peaks", quick)
+    monkeypatch.setattr(Watch, "disturbance", lambda watch: "")
     monkeypatch.setenv("FEINSUM_DATABASE", str(tmp_path / "fresh.sqlite"))
     first = run("roofline", *MATVEC)
     assert "measuring" in first.stderr
     second = run("roofline", *MATVEC)
     assert "measuring" not in second.stderr
     assert second.stdout == first.stdout
+
+
+def test_facts_above_the_limits_of_their_device_are_told(run, database):
+    """A share of more than 100 % on this machine says that the limits are too low, and
+    how to measure them again.
+    """
+    device = open_device().device
+    fact = matvec_record()
+    here = replace(fact.environment, device=device)
+    with open_store(database) as store:
+        store.add(replace(fact, environment=here))
+        known = store.peaks(device.id)
+        store.add_peaks(
+            replace(
+                known,
+                bandwidth_bytes_per_s=1e6,
+                operations_per_s={"<f8": 1e6},
+                measured_at="2025-02-01T00:00:00",
+            )
+        )
+    if device.is_identified:
+        assert "feinsum devices --again" in run("roofline", *MATVEC).stdout

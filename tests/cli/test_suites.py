@@ -11,17 +11,17 @@ from feinsum.cli.tune.suites import read_suites
 LINES = """
 # matrices
 ij,j->i  i=n,j=4 n=70
-cell dof, dof -> cell  cell=90,dof=5   # words
+{cell}{dof}, {dof} -> {cell}  cell=90,dof=5   # words
 i j, j -> i | A[N,3]:<f4 x[3]:<f4 | A x
 """
 ROWS = """einsum,sizes,size,dtype
 "ij,j->i","i=n,j=4",n=70,
-"cell dof, dof -> cell",cell=90;dof=5,,float64
+"{cell}{dof}, {dof} -> {cell}",cell=90;dof=5,,float64
 "i j, j -> i | A[N,3]:<f4 x[3]:<f4 | A x",,,
 """
 OBJECTS = [
     {"einsum": "ij,j->i", "sizes": {"i": "n", "j": 4}, "size": {"n": 70}},
-    {"einsum": "cell dof, dof -> cell", "sizes": "cell=90,dof=5"},
+    {"einsum": "{cell}{dof}, {dof} -> {cell}", "sizes": "cell=90,dof=5"},
     {"einsum": "i j, j -> i | A[N,3]:<f4 x[3]:<f4 | A x"},
 ]
 

@@ -21,8 +21,8 @@ from feinsum.cli.tune.one import nothing_recorded
 from feinsum.cli.tune.view import ProgressBar, why_failed
 from feinsum.db import open_store
 from feinsum.measure import open_device
-from feinsum.tune import Finalist, Strategy, TuningProgress
-from feinsum.tune.bar import TuningBar
+from feinsum.tuning import Finalist, Strategy, TuningProgress
+from feinsum.tuning.bar import TuningBar
 from tests.cli.facts import MATVEC, fast_peaks
 from tests.cli.tuning import good, trials
 from tests.db.factories import make_record
@@ -179,7 +179,7 @@ def test_nothing_recorded_is_a_failure(run, autotune):
     result = run("tune", *MATVEC, "--json")
     assert result.exit_code == 1
     assert "1 of 2 trials passed, but none when timed again" in result.stderr
-    assert "none of 1 trials passed" in str(nothing_recorded(trials()[:1]))
+    assert "none of 1 trial passed" in str(nothing_recorded(trials()[:1]))
     *_, recorded, error = map(json.loads, result.stdout.splitlines())
     assert recorded["records"] == []
     assert error["error"]["code"] == "measurement-failed"
@@ -189,7 +189,9 @@ def test_the_progress_bar_shows_trials_best_baseline_and_time_left(monkeypatch):
     """On a terminal of 80 columns everything is on one line."""
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=80, color_system=None)
-    monkeypatch.setattr("feinsum.tune.bar.Console", lambda **_: terminal, raising=True)
+    monkeypatch.setattr(
+        "feinsum.tuning.bar.Console", lambda **_: terminal, raising=True
+    )
     with ProgressBar() as bar:
         bar.show(TuningProgress(2, 20, trials()[1], trials()[1], 4e-5, 3600.0))
         bar.refresh()
@@ -207,7 +209,7 @@ def test_in_a_notebook_one_line_below_the_cell_is_replaced(monkeypatch):
     cell = Console(file=io.StringIO(), force_jupyter=True)
     lines = []
     handle = SimpleNamespace(update=lambda line, raw: lines.append(line))
-    monkeypatch.setattr("feinsum.tune.bar.Console", lambda **_: cell)
+    monkeypatch.setattr("feinsum.tuning.bar.Console", lambda **_: cell)
     monkeypatch.setattr("IPython.display.display", lambda line, **_: handle)
     trial = trials()[1]
     with TuningBar() as bar:

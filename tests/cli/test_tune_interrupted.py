@@ -12,7 +12,7 @@ from html import escape
 import psutil
 import pytest
 
-import feinsum.tune
+import feinsum.tuning
 from feinsum.db import open_store
 from feinsum.errors import DeviceUnavailableError
 from tests.cli.facts import MATVEC, matvec_record
@@ -64,7 +64,7 @@ def test_an_interrupt_before_the_first_trial_is_said(run, monkeypatch, tmp_path)
     def autotune(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(feinsum.tune, "autotune", autotune)
+    monkeypatch.setattr(feinsum.tuning, "tune_einsum", autotune)
     result = run("tune", *MATVEC, "--report", str(tmp_path), "--json")
     assert result.exit_code == 130
     assert json.loads(result.stdout) == {"event": "interrupted", "records": []}
@@ -88,7 +88,7 @@ def test_a_second_interrupt_ends_the_report_only(run, autotune, tmp_path, monkey
     def write_report(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(feinsum.tune, "write_report", write_report)
+    monkeypatch.setattr(feinsum.tuning, "write_report", write_report)
     result = run("tune", *MATVEC, "--report", str(tmp_path), "--json")
     assert result.exit_code == 130
     events = [json.loads(line)["event"] for line in result.stdout.splitlines()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from feinsum.cli.shared.notation import read_einsum
 from feinsum.records import Trial
-from feinsum.tune import (
+from feinsum.tuning import (
     Finalist,
     TuningProgress,
     TuningReport,

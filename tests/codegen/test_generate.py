@@ -35,7 +35,7 @@ EINSUMS = {
     "operand named like its index": einsum("i->i", X),
     "diagonal": einsum("ii->i", Q),
     "one array in two places": einsum("ij,jk->ik", Q, Q),
-    "words": einsum("cell dof, dof -> cell", array("M", ("N", 5)), X),
+    "words": einsum("{cell}{dof}, {dof} -> {cell}", array("M", ("N", 5)), X),
     "single precision": einsum("i,i->i", *[array(n, 5, "float32") for n in "ab"]),
     "integers": einsum("ij->i", array("n", (5, 5), "int32")),
     "complex": einsum("ij,j->i", array("z", (5, 5), "complex128"), X),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 import shlex
+from codeop import CommandCompiler
 
 import nbformat
 import pytest
@@ -92,3 +93,42 @@ def test_a_number_is_no_word():
     assert is_as_shown("1.25 ms, 3 times\n", "0.5 ms, 40 times\n")
     assert not is_as_shown("fe2-ab12\n", "fe2-ab13\n")
     assert not is_as_shown("True\n", "False\n")
+
+
+PYTHON = re.compile(
+    r"^```(?:\{code-cell\} )?python\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+PAGES = [
+    "README.md",
+    *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md")),
+]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_code_can_be_pasted_at_a_prompt(name):
+    """Line by line, as the plain interpreter reads it: a blank line ends every block,
+    and there is none in it.
+    """
+    for code in PYTHON.findall(page(name)):
+        lines = [line for line in code.splitlines() if not line.startswith("!")]
+        assert refused_at_a_prompt([*lines, ""]) is None, code
+
+
+def refused_at_a_prompt(lines: list[str]) -> str | None:
+    """The first line that the interpreter does not take."""
+    compile_all, pending = CommandCompiler(), []
+    for line in lines:
+        pending.append(line)
+        try:
+            is_whole = compile_all("\n".join(pending), symbol="single") is not None
+        except SyntaxError:
+            return line
+        if is_whole:
+            pending = []
+    return next((line for line in pending if line.strip()), None)
+
+
+def test_a_block_without_a_blank_line_is_refused_at_a_prompt():
+    """What the test above looks for."""
+    assert refused_at_a_prompt(["while False:", "    pass", "print(1)", ""])
+    assert not refused_at_a_prompt(["while False:", "    pass", "", "print(1)", ""])

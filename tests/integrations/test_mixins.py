@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import loopy as lp
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ from loopy.diagnostic import ParameterFinderWarning
 
 from feinsum.integrations import RetrievesEagerly, RetrievesLazily
 from feinsum.records import InMemoryStore
-from feinsum.retrieval.applying import ISLPY_WARNING
+from feinsum.targets.quiet import quiet
 from tests.cpus import any_opencl
 from tests.integrations.facts import einsums_of, facts_about
 
@@ -36,9 +34,7 @@ class PlainContext:
     def call_loopy(self, t_unit, **arguments):
         program = self.transform_loopy_program(t_unit)
         self.built.append(program)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
-            warnings.simplefilter("ignore", ParameterFinderWarning)
+        with quiet(ParameterFinderWarning):
             _, result = program.executor(self.queue.context)(self.queue, **arguments)
         return result
 

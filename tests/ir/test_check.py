@@ -29,16 +29,16 @@ BROKEN: dict[str, tuple[tuple[Any, Any, Any], str]] = {
     "no-rows": ((("i",), MATVEC, ()), "the batch has no rows"),
     "no-operands": (((), (), ((),)), "the einsum has no operands"),
     "index-name": (
-        (("2i",), (("2i", "j"), ("j",)), ((A, x),)),
-        "index '2i' is not an identifier",
+        (("i k",), (("i k", "j"), ("j",)), ((A, x),)),
+        "index 'i k' is not a name such as 'i' or 'dof', without spaces",
     ),
     "row-length": (
         (("i",), MATVEC, ((A, x), (A,))),
-        "row 1 has 1 operands, the subscripts have 2 terms",
+        "row 1 has 1 operand, the subscripts have 2 terms",
     ),
     "rank": (
         (("i",), (("i", "j"), ("j", "k")), ((A, x),)),
-        "operand 'x' (row 0, position 1) has 1 axes, its term 'j k' has 2 indices",
+        "operand 'x' (row 0, position 1) has 1 axis, its term 'j k' has 2 indices",
     ),
     "extent-clash": (
         (("i",), (("j", "i"), ("j",)), ((A, x),)),

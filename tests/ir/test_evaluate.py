@@ -80,9 +80,9 @@ def test_optimized(e: BatchedEinsum) -> None:
 def test_more_indices_than_numpy_has() -> None:
     """A chain of 60 matrices has 61 indices; the result is their product."""
     names = [f"i{k}" for k in range(61)]
-    terms = ", ".join(f"{a} {b}" for a, b in pairwise(names))
+    terms = ",".join(f"{{{a}}}{{{b}}}" for a, b in pairwise(names))
     operands = [array(f"M{k}", (2, 2), "i8") for k in range(60)]
-    e = einsum(f"{terms} -> {names[0]} {names[-1]}", *operands)
+    e = einsum(f"{terms}->{{{names[0]}}}{{{names[-1]}}}", *operands)
     rng = np.random.default_rng(0)
     matrices = {op.name: np.eye(2, dtype="i8")[rng.permutation(2)] for op in operands}
     (result,) = evaluate(e, matrices)

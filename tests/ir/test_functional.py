@@ -143,7 +143,7 @@ def test_refusal_names_what_is_known() -> None:
 def test_each_operand_has_a_function(functions: dict[str, OperandFunction]) -> None:
     """A missing function, or one of another arity, is refused."""
     e = einsum("i->i", array("x", 3))
-    with pytest.raises(InvalidEinsumError, match="needs a function of 1 indices"):
+    with pytest.raises(InvalidEinsumError, match="needs a function of 1 index"):
         FunctionalBatchedEinsum(e, constantdict(functions))
 
 

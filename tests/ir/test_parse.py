@@ -23,13 +23,19 @@ READINGS = [
     (" i j , j k -> i k ", (2, 2), "i j,j k->i k"),
     ("i j, j -> i", None, "i j,j->i"),
     ("ij , j->i", None, "i j,j->i"),
-    # words
-    ("cell dof, dof -> cell", None, "cell dof,dof->cell"),
-    ("cell dof, dof -> cell", (2, 1), "cell dof,dof->cell"),
-    ("row, row ->", (1, 1), "row,row->"),
+    # names of several letters
+    ("{cell}{dof}, {dof} -> {cell}", None, "cell dof,dof->cell"),
+    ("{cell}{dof}, {dof} -> {cell}", (2, 1), "cell dof,dof->cell"),
+    ("{cell}i,i->{cell}", (2, 1), "cell i,i->cell"),
+    ("{i}j->j", (2,), "i j->j"),
     ("row, row ->", None, "r o w,r o w->"),
-    ("cell dof, dof", (2, 1), "cell dof,dof->cell"),
+    ("{cell}{dof}, {dof}", (2, 1), "cell dof,dof->cell"),
     ("ab c->ab c", (3,), "a b c->a b c"),
+    ("...ab c->c...", (4,), "_0 a b c->c _0"),
+    # any other character
+    ("a×,×÷->a÷", None, "a ×,× ÷->a ÷"),
+    ("i1,1_->i_", (2, 2), "i 1,1 _->i _"),
+    ("β, β", None, "β,β->"),
     # implicit output, in numpy's order
     ("ij,jk", None, "i j,j k->i k"),
     ("ba", (2,), "b a->a b"),
@@ -48,15 +54,16 @@ READINGS = [
     ("...i,i", (3, 1), "_0 _1 i,i->_0 _1"),
     ("...i,i->...", (3, 1), "_0 _1 i,i->_0 _1"),
     ("a...aa->a...", (3,), "a a a->a"),
-    ("...row", (1,), "row->row"),
+    ("...{row}", (1,), "row->row"),
+    ("ij->...ij", (2,), "i j->i j"),
     ("...ij,...jk->...ik", (3, 3), "_0 i j,_0 j k->_0 i k"),
     ("...i,...i->i...", (3, 2), "_0 _1 i,_1 i->i _0 _1"),
     ("i...j->j...i", (4,), "i _0 _1 j->j _0 _1 i"),
     ("...,...", (2, 0), "_0 _1,->_0 _1"),
     ("i...->i", (1,), "i->i"),
-    ("... dof, dof mode -> ... mode", (2, 2), "_0 dof,dof mode->_0 mode"),
-    ("... dof mode", (3,), "_0 dof mode->_0 dof mode"),
-    ("... _0 dof", (3,), "_1 _0 dof->_1 _0 dof"),
+    ("...{dof},{dof}{mode}->...{mode}", (2, 2), "_0 dof,dof mode->_0 mode"),
+    ("...{dof}{mode}", (3,), "_0 dof mode->_0 dof mode"),
+    ("...{_0}{dof}", (3,), "_1 _0 dof->_1 _0 dof"),
 ]
 
 
@@ -72,17 +79,20 @@ REFUSALS = [
     ("ij->i->j", None, "more than one '->'"),
     ("ij->i,j", None, "comma after '->'"),
     ("ij,j->i", (2,), "has 2 terms but 1 operand was given"),
-    ("i1->i", None, "has '1', which is not an index name"),
     ("i-j->i", None, "has '-', which is not an index name"),
     ("ij->i>", None, "has '>', which is not an index name"),
     ("ij>i", None, "not an index name; an arrow is written '->'"),
     ("i..->i", None, "has '.', which is not an index name"),
-    ("row 2nd -> row", (2,), "has '2nd', which is not an index name"),
+    ("{row->i", None, "has '{', which is not an index name"),
+    ("row}->i", None, "has '}', which is not an index name"),
+    ("{}i->i", None, "has '{}'; expected one name in braces"),
+    ("{row col}->", None, "has '{row col}'; expected one name in braces"),
+    ("{...}->", (1,), "has '{...}'; expected one name in braces"),
+    ("{a|b}->", (1,), "has '{a|b}'; expected one name in braces"),
     ("...i...->i", (2,), "more than one ellipsis in the term '...i...'"),
     ("...i->...i", None, "the operands' ranks are needed"),
     ("...i j->...", (1,), "names 2 axes of operand 0, which has 1"),
     ("...i->i", (2,), "an ellipsis in a term but none in the output"),
-    ("ij->...ij", (2,), "an ellipsis in the output but in no term"),
 ]
 
 
@@ -94,6 +104,26 @@ def test_refusal(subscripts: str, ranks: tuple[int, ...] | None, message: str) -
     assert message in str(caught.value)
     assert repr(subscripts) in str(caught.value)
     assert caught.value.rules == ("subscripts",)
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "ranks", "wanted"),
+    [
+        ("cell dof, dof -> cell", (2, 1), "{cell}{dof}, {dof} -> {cell}"),
+        ("...cell dof->cell...", (3,), "...{cell}{dof} -> {cell}..."),
+        ("ij,jk", (1, 1), "{ij}, {jk}"),
+        ("ii", (1,), "{ii}"),
+        ("ij...", (1,), "{ij}..."),
+    ],
+)
+def test_words_without_braces_are_refused(
+    subscripts: str, ranks: tuple[int, ...], wanted: str
+) -> None:
+    """Letters that do not fit are an error, though words would; it shows the braces."""
+    with pytest.raises(InvalidEinsumError) as caught:
+        parse_subscripts(subscripts, ranks)
+    assert repr(wanted) in str(caught.value)
+    assert caught.value.rules == ("rank",)
 
 
 @pytest.mark.parametrize("subscripts", [None, 3, b"ij", [[0, 1]]])

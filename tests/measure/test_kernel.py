@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from types import SimpleNamespace
 
 import loopy as lp
@@ -246,3 +247,24 @@ def test_a_library_is_timed_with_its_threads_awake(
     monkeypatch.setattr("feinsum.measure.kernel.SPIN_S", 0)
     compiled = SimpleNamespace(built=_Library(*runs_s), timer="wall")
     assert BoundKernel(compiled, {}, (), {}).run(timer) == counted_s
+
+
+def test_a_full_disk_stops_no_build(monkeypatch):
+    """Loopy's caches are passed by when they fail, such as after they were removed."""
+    import loopy.codegen
+    import loopy.schedule
+
+    def fail(*_arguments):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    for cache in (loopy.codegen.code_gen_cache, loopy.schedule.schedule_cache):
+        for name in ("fetch", "store", "store_if_not_present", "__getitem__"):
+            monkeypatch.setattr(type(cache), name, fail)
+    monkeypatch.setattr(lp, "CACHING_ENABLED", True)
+    x = np.arange(4.0)
+    unit = lp.make_kernel("{[i]: 0<=i<4}", "y[i] = 3*x[i] {id=full}", [
+        lp.GlobalArg("x", float, (4,)), lp.GlobalArg("y", float, (4,))],
+        lang_version=(2018, 2))  # fmt: skip
+    kernel = compile_kernel(unit, open_device()).bind({"x": x})
+    kernel.run()
+    np.testing.assert_array_equal(kernel.read()["y"], 3 * x)

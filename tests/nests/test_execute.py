@@ -251,7 +251,7 @@ def test_an_order_that_sums_the_root_first_has_loops_over_the_extent():
         (lambda o: [o[0], o[0], o[2]], "operand 1"),
         (lambda o: [to_csf(o[0], (2, 1, 0)), *o[1:]], "levels"),
         (lambda o: [o[0], o[1][:2], o[2]], "index 'j' has extent 2 on operand 1"),
-        (lambda o: [o[0], o[1][0], o[2]], "axes"),
+        (lambda o: [o[0], o[1][0], o[2]], "1 axis"),
         (lambda o: [COO((1,), ([0],), [1.0]), *o[1:]], "operand 0"),
     ],
 )

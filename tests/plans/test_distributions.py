@@ -169,12 +169,12 @@ def test_factorizations_are_all_there_are(n):
     ("text", "words"),
     [
         ("xy", "no arrow"),
-        ("xy->x", "1 axes"),
+        ("xy->x", "1 axis"),
         ("xy->xx", "twice"),
         ("xx->x*", "twice"),
         ("xy->xz", "no axis of the tensor"),
         ("xy->x9", "place 9"),
-        ("xy->x%", "1 axes"),
+        ("xy->x%", "1 axis"),
         ("xy->%x", "'%', which is no axis"),
     ],
 )

@@ -321,7 +321,9 @@ def test_words_may_name_indices():
     import feinsum
 
     A, B = feinsum.array("A", (6, 4)), feinsum.array("B", (4, 5))
-    made = plan(feinsum.einsum("row mid, mid col -> row col", A, B), processes=4)
+    made = plan(
+        feinsum.einsum("{row}{mid}, {mid}{col} -> {row}{col}", A, B), processes=4
+    )
     operands = operands_of(made.batched_einsum)
     assert (made.simulate(operands) == operands["A"] @ operands["B"]).all()
 
@@ -331,7 +333,7 @@ def test_words_become_letters_in_a_program():
     import feinsum
 
     A, B = feinsum.array("A", (6, 4)), feinsum.array("B", (4, 5))
-    einsum = feinsum.einsum("row mid, mid col -> row col", A, B)
+    einsum = feinsum.einsum("{row}{mid}, {mid}{col} -> {row}{col}", A, B)
     text = plan(einsum, processes=4).to_python()
     compile(text, "program.py", "exec")
     assert '"ac,cb->ab"' in text

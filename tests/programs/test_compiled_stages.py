@@ -105,6 +105,40 @@ def test_reductions_of_several_axes(reduction, dtype, compared):
     assert_compiled(p, compared)
 
 
+LONG = 1 << 16
+"""Terms of a sum; one after the other, their rounding errors add up to hundreds."""
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((LONG,), (0,)), ((3, LONG), (1,)), ((LONG, 3), (0,)), ((3, LONG, 2), (1,)),
+     ((LONG // 8, 3, 8), (0, 2)), ((LONG + 77, 1), (0,))],
+)  # fmt: skip
+def test_errors_of_long_sums_are_those_of_pairwise_sums(shape, axes, dtype, compared):
+    """Kernels and numpy's functions add blocks of 128 terms, and these pairwise; the
+    errors of equal terms have one sign, and would be hundreds otherwise.
+    """
+    p = program()
+    p.reduce("sum", p.input("X", shape, dtype), axes, name="out")
+    X = np.full(shape, 0.1, dtype)
+    run_program(p.build(), {"X": X})
+    right = X.astype(np.float64 if dtype == "float32" else np.longdouble).sum(axes)
+    bound = (128 + np.log2(LONG)) / 2 * np.finfo(dtype).eps * right.max()
+    assert compared
+    for _, *both in compared:
+        for results in both:
+            assert np.all(np.abs(results["out"] - right.max()) <= bound)
+
+
+def test_sums_of_negative_zeros_are_positive_as_in_numpy(compared):
+    p = program()
+    p.reduce("sum", p.input("X", (3, WIDE)), 1, name="out")
+    run_program(p.build(), {"X": np.full((3, WIDE), -0.0)})
+    ((_, *both),) = compared
+    assert not any(np.signbit(results["out"]).any() for results in both)
+
+
 def test_no_number_goes_through_reductions_as_in_numpy(compared):
     p = program()
     X = p.input("X", (4, WIDE))
@@ -125,6 +159,19 @@ def test_turned_and_strided_arrays(compared):
     run_program(p.build(), {"X": values[::2, ::2].T, "Y": values[40:, WIDE:].T})
     assert_equal(compared)
     assert compared
+
+
+def test_a_kernel_is_compared_where_statements_overwrite_operands(compared):
+    """Here a result that is not kept is in the memory of one product."""
+    p = program()
+    X, C = p.input("X", (6, 8)), p.input("C", (6, 6))
+    one, other = (p.einsum("ij,jk->ik", X, p.input(name, (8, 6))) for name in "AB")
+    inner = p.map("x0*x1", one, p.map("tanh(x0)", C))
+    p.output(p.map("x0 + x1", other, inner))
+    given = p.build()
+    run_program(given, numbers(given))
+    assert len(compared) == 1
+    assert_equal(compared)
 
 
 def test_the_compiled_way_is_used_where_it_is_faster(monkeypatch):

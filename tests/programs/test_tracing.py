@@ -81,26 +81,12 @@ def test_a_traced_function_has_the_key_of_the_program_that_is_written_by_hand():
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (lambda A: np.linalg.inv(A), "numpy.inv"),
-        (lambda A: np.cumsum(A), "numpy.cumsum"),
+        (lambda A: np.linalg.inv(A), "numpy.linalg.inv"),
         (lambda A: A if A.sum() > 0 else -A, "a decision on values"),
-        (lambda A: A[0], "the subscript 0"),
-        (lambda A: A[:, 1:], "the subscript slice"),
-        (lambda A: A + np.ones((3, 4)), r"a ndarray of its own \(make it an operand\)"),
-        (lambda A: list(A), "a loop over the entries"),
         (lambda A: np.asarray(A), "the values of an array"),
         (lambda A: A.sum(axis=2), "axis 2 of an array with 2 axes"),
-        (lambda A: A.sum(axis=0, keepdims=True), "an axis of extent 1"),
         (lambda A: np.add(A, 1, out=A), "numpy.add with __call__"),
         (lambda A: np.frexp(A), "numpy.frexp"),
-        (lambda A: np.sum(A, dtype="f4"), "numpy.sum with other arguments"),
-        (
-            lambda A: np.dot(A, A[None].transpose(0, 2, 1)),
-            "numpy.dot by an array with 3",
-        ),
-        (lambda A: 3.0, "the function returns float"),
-        (lambda A: A * 1j, "a complex of its own"),
-        (lambda A: (A > 0).sum(), "a sum of bool"),
         (lambda A: np.einsum("ij,j", A, A), "ij,j"),
     ],
 )

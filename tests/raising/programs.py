@@ -111,7 +111,7 @@ MESHMODE = {
         "result[iel, idof] = sum(j, mat[idof, j]*ary[from_el[iel], j])",
         {"result": "nelements, nunit", "mat": "nunit, nfrom", "ary": "5, nfrom"},
         {"from_el": PICKS["from_el"]},
-        einsums=("idof j, iel j -> iel idof",),
+        einsums=("{idof}j, {iel}j -> {iel}{idof}",),
     ),
     "resample_by_mat into other elements": Program(
         (
@@ -140,7 +140,7 @@ MESHMODE = {
         """,
         {"result": "nelements, nunit", "ary": "5, 4"},
         PICKS,
-        einsums=("iel idof -> iel idof",),
+        einsums=("{iel}{idof} -> {iel}{idof}",),
     ),
     "face_mass": Program(
         (
@@ -158,13 +158,13 @@ MESHMODE = {
             "jac": "nfaces, nelements",
             "vec": "nfaces*nelements, 3",
         },
-        einsums=("idof f jdof, f iel, f iel jdof -> iel idof",),
+        einsums=("{idof}f{jdof}, f{iel}, f{iel}{jdof} -> {iel}{idof}",),
     ),
     "elementwise_sum": Program(
         (*DOFS, "{[jdof]: 0 <= jdof < nunit}"),
         "result[iel, idof] = sum(jdof, operand[iel, jdof]) {id=row}",
         {"result": "nelements, nunit", "operand": "nelements, nunit"},
-        einsums=("iel idof jdof -> iel idof",),
+        einsums=("{iel}{idof}{jdof} -> {iel}{idof}",),
     ),
 }
 
@@ -176,13 +176,13 @@ PYTATO = {
         ("{ : }", "{[d0, d1, d2]: 0 <= d0 <= 1 and 0 <= d1 <= 6 and 0 <= d2 <= 4}"),
         "out[d0, d1, d2] = a[d1, d2] if d0 == 0 else b[d1, d2]",
         {"a": "7, 5", "b": "7, 5", "out": "2, 7, 5"},
-        einsums=("d0 d1 d2 -> d0 d1 d2",),
+        einsums=("{d0}{d1}{d2} -> {d0}{d1}{d2}",),
     ),
     "concatenate": Program(
         ("{ : }", OUT),
         "out[d0, d1] = a[d0, d1] if d0 >= 0 and d0 < 3 else b[d0 + -3, d1]",
         {"a": "3, 5", "b": "4, 5", "out": "7, 5"},
-        einsums=("d0 d1 -> d0 d1",),
+        einsums=("{d0}{d1} -> {d0}{d1}",),
     ),
     "einsum of a rolled and a masked array": Program(
         ("{ : }", OUT, "{[r0]: 0 <= r0 <= 3}"),
@@ -192,7 +192,7 @@ PYTATO = {
         """,
         {"a": "7, 4", "D": "5, 4", "out": "7, 5"},
         {"mask": ("7", 2, "int8")},
-        einsums=("d1 r0, d0 r0 -> d0 d1",),
+        einsums=("{d1}{r0}, {d0}{r0} -> {d0}{d1}",),
     ),
     "face mass of reshaped arrays": Program(
         ("{ : }", OUT, SUM),
@@ -201,7 +201,7 @@ PYTATO = {
             *u[((r0*7 + d0)*3 + r1)//3, ((r0*7 + d0)*3 + r1) % 3])
         """,
         {"M": "4, 5, 3", "jac": "28, 1", "u": "28, 3", "out": "7, 5"},
-        einsums=("r0 d1 r1, r0 d0, r0 d0 r1 -> d0 d1",),
+        einsums=("{r0}{d1}{r1}, {r0}{d0}, {r0}{d0}{r1} -> {d0}{d1}",),
     ),
     "two stages with a barrier": Program(
         ("{ : }", "{[t0, t1]: 0 <= t0 <= 6 and 0 <= t1 <= 3}", OUT, SUM),
@@ -212,7 +212,7 @@ PYTATO = {
         """,
         {"a": "7, 3", "b": "7, 4", "D": "4, 3", "E": "5, 4", "out": "7, 5"},
         stored={"temp": "7, 4"},
-        einsums=("t1 r1, t0 r1 -> t0 t1", "d1 r0, d0 r0 -> d0 d1"),
+        einsums=("{t1}{r1}, {t0}{r1} -> {t0}{t1}", "{d1}{r0}, {d0}{r0} -> {d0}{d1}"),
         refused={"barrier": "instruction-kind"},
     ),
     "a difference of sums": Program(
@@ -221,7 +221,7 @@ PYTATO = {
         out[d0, d1] = sum(r0, D[d1, r0]*a[d0, r0]) + (-1)*sum(r1, b[d0, r1]) {id=row}
         """,
         {"a": "7, 4", "b": "7, 3", "D": "5, 4", "out": "7, 5"},
-        einsums=("d1 r0, d0 r0 -> d0 d1", "d0 d1 r1 -> d0 d1"),
+        einsums=("{d1}{r0}, {d0}{r0} -> {d0}{d1}", "{d0}{d1}{r1} -> {d0}{d1}"),
     ),
 }
 
@@ -237,7 +237,7 @@ FIREDRAKE = {
         """,
         {"A": "3, 3", "coords": "6"},
         tables={"t0": "4, 3", "t1": "4"},
-        einsums=("ip j, ip k, ip -> j k",),
+        einsums=("{ip}j, {ip}k, {ip} -> jk",),
         refused={"det": "no-operand"},
     ),
     "TSFC, quadrature as a sum": Program(
@@ -248,7 +248,7 @@ FIREDRAKE = {
         """,
         {"A": "3, 3", "coords": "6"},
         tables={"t0": "4, 3", "t1": "4"},
-        einsums=("ip, ip j, ip k -> j k",),
+        einsums=("{ip}, {ip}j, {ip}k -> jk",),
         refused={"det": "no-operand"},
     ),
     "PyOP2, a gather by a map": Program(

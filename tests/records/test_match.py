@@ -25,6 +25,9 @@ from feinsum.records import (
     remoteness,
     resources_of,
 )
+from feinsum.records.environment import HOST_PLATFORM
+from feinsum.targets.host.code import VERSION
+from feinsum.targets.host.compiler import Compiler
 from tests.strategies import CPU, HERE, PROCESSOR, make_record
 
 OTHER_DRIVER = replace(HERE, driver_version="driver 2")
@@ -174,6 +177,66 @@ def test_shipped_facts_without_a_processor_fit_no_machine_exactly() -> None:
         is_told_apart = device.kind == "gpu" or device.processor is not None
         expected = Level.EXACT if is_told_apart else Level.SAME_ARCHITECTURE
         assert level_of(fact, fact.environment) == expected
+
+
+def test_shipped_facts_are_exact_where_they_were_recorded() -> None:
+    """On a machine like that of a shipped fact, with its compiler and today's options,
+    the fact is exact.
+    """
+    gcc = Compiler(("gcc",), "gcc 12", is_clang=False)
+    platform = f"{VERSION} {' '.join(gcc.flags)}"
+    facts = [
+        fact
+        for fact in shipped_facts().records()
+        if fact.environment.device.platform == HOST_PLATFORM
+    ]
+    assert facts
+    for fact in facts:
+        here = replace(fact.environment, platform_version=platform)
+        assert level_of(fact, here) == Level.EXACT, best_match([fact], here).reason
+
+
+OPTIONS = "1 -O3 -ffp-contract=fast -march=native"
+COMPLEX = "a b, b -> a | A0[N0,4]:<c16 A1[4]:<c16 | A0 A1"
+HOST = replace(
+    HERE,
+    device=replace(CPU, platform=HOST_PLATFORM),
+    platform_version=OPTIONS,
+)
+
+
+@pytest.mark.parametrize(
+    ("platform", "text", "difference"),
+    [
+        (f"{OPTIONS} -w -fPIC -std=gnu11 -fvisibility=hidden -shared", "", ""),
+        ("1 -march=native -O3 -ffp-contract=fast", "", ""),
+        (f"{OPTIONS} -fcx-fortran-rules", "", ""),
+        (
+            f"{OPTIONS} -fcx-fortran-rules",
+            COMPLEX,
+            "compiler option -fcx-fortran-rules; here it is none",
+        ),
+        (
+            "1 -O2 -ffp-contract=fast -march=native",
+            "",
+            "on this device with compiler option -O2; here it is -O3",
+        ),
+        (f"2{OPTIONS[1:]}", "", "feinsum's calling code of version 2; here it is 1"),
+    ],
+)
+def test_only_options_that_change_times_make_another_driver(
+    platform: str, text: str, difference: str
+) -> None:
+    """Options of the compiler that cannot change what was measured make no other
+    driver; a reason names those that do, and never two equal drivers.
+    """
+    there = replace(HOST, platform_version=platform)
+    fact = make_record((0.5,), environment=there)
+    fact = replace(fact, workload_text=text or fact.workload_text)
+    match = best_match([fact], HOST)
+    assert (match.level == Level.EXACT) == (not difference)
+    assert difference in match.reason
+    assert f"here it is {HERE.driver_version}" not in match.reason
 
 
 NEAREST_FIRST = (OTHER_CPU, NEXT_CPU, OTHER_RUNTIME, FAR)

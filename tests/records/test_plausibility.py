@@ -78,6 +78,22 @@ def test_trials_are_not_judged():
     assert judge(make_trial()) == ()
 
 
+@pytest.mark.parametrize(
+    ("tolerance", "error", "expected"),
+    [
+        (0.0, 0.0, set()),
+        (0.0, 1e-16, {"error-above-tolerance"}),
+        (-1e-9, 0.0, {"tolerance", "error-above-tolerance"}),
+    ],
+)
+def test_exact_is_a_tolerance(tolerance, error, expected):
+    """Integers and booleans are compared exactly."""
+    measured = make_record().measurement
+    checked = replace(measured.verification, tolerance=tolerance, largest_error=error)
+    measured = replace(measured, verification=checked)
+    assert codes_of(replace(make_record(), measurement=measured)) == expected
+
+
 def codes_of(document):
     return {finding.code for finding in judge(document)}
 

@@ -2,7 +2,10 @@
 
 Run as ``python -m tests.retrieval.oracle FILE``; the file has, as JSON, for a part of
 the text of a recipe the times of that recipe and of the untransformed kernel, or the
-code of an error. What it is asked goes to FILE.asked, one recipe per line.
+code of an error. What it is asked goes to FILE.asked, one recipe per line; whole
+kernels that are compared go to FILE.compared, as JSON. Of these the given one takes the
+time of the untransformed kernel, and another one that of the recipe, unless the file
+has times for ``kernels``.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from feinsum.measure.question import Question, Verdict
+from feinsum.measure.question import KernelComparison, Question, Verdict
 from feinsum.records import OK, from_json, to_json
 from feinsum.retrieval import verifiers
 
@@ -33,28 +36,52 @@ class Oracle:
 
     @property
     def asked(self) -> list[str]:
-        path = Path(f"{self._file}.asked")
+        return self._lines("asked")
+
+    @property
+    def compared(self) -> list[KernelComparison]:
+        lines = self._lines("compared")
+        return [from_json(KernelComparison, line) for line in lines]
+
+    def _lines(self, suffix: str) -> list[str]:
+        path = Path(f"{self._file}.{suffix}")
         return path.read_text().splitlines() if path.exists() else []
 
 
 def answer(question: Question, known: dict[str, list[float] | str]) -> Verdict:
+    text = str(question.spec)
+    if question.kernels is not None and "kernels" in known:
+        known, text = {"kernels": known["kernels"]}, "kernels"
     for part, said in known.items():
-        if part in str(question.spec):
+        if part in text:
             if isinstance(said, str):
                 return Verdict(said, "as the test says")
             least_s, baseline_s = said
+            if question.kernels is not None:
+                return compared(question.kernels, least_s, baseline_s)
             return Verdict(
                 OK, least_s=least_s, baseline_s=baseline_s, sizes=question.sizes
             )
     raise SystemExit(f"nothing is known of {question.spec}")
 
 
+def compared(kernels: KernelComparison, least_s: float, baseline_s: float) -> Verdict:
+    given = {number for number, _ in kernels.pairs}
+    samples = [
+        (baseline_s if k in given else least_s,) * 20
+        for k, _ in enumerate(kernels.programs)
+    ]
+    return Verdict(OK, samples=tuple(samples))
+
+
 def main() -> None:
     path = sys.argv[1]
     for line in sys.stdin:
         question = from_json(Question, line)
-        with Path(f"{path}.asked").open("a") as file:
-            print(question.spec, file=file)
+        kernels = question.kernels
+        suffix = "asked" if kernels is None else "compared"
+        with Path(f"{path}.{suffix}").open("a") as file:
+            print(question.spec if kernels is None else to_json(kernels), file=file)
         known = json.loads(Path(path).read_text())
         print(to_json(answer(question, known)), flush=True)
 

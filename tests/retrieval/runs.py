@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from pymbolic import evaluate
 
 from feinsum.measure import open_device
-from feinsum.retrieval.applying import ISLPY_WARNING
+from feinsum.targets.quiet import quiet
 
 __all__ = ["run"]
 
@@ -26,8 +25,7 @@ def run(t_unit: lp.TranslationUnit, sizes: Mapping[str, int]) -> dict[str, Any]:
             rng = np.random.default_rng(sum(map(ord, arg.name)))
             dtype = getattr(arg.dtype, "numpy_dtype", "f8")
             arguments[arg.name] = rng.random(shape).astype(dtype)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
+    with quiet():
         open_device("host").prepare(t_unit).executor()(**arguments)
     return {
         name: value

@@ -9,7 +9,6 @@ import pytest
 from feinsum import FeinsumWarning, retrieve
 from feinsum.measure import compile_kernel, largest_error, open_device
 from feinsum.records import InMemoryStore
-from feinsum.retrieval.applying import ISLPY_WARNING
 
 
 def given(*records):
@@ -41,9 +40,7 @@ def why_unchanged(t_unit, **options):
 
 def assert_right(example, t_unit):
     """On the device, at every size, the kernel agrees with numpy."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
-        compiled = compile_kernel(t_unit, open_device())
+    compiled = compile_kernel(t_unit, open_device())
     for sizes in example.sizes:
         arguments = example.arguments(sizes)
         kernel = compiled.bind(arguments)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import loopy as lp
@@ -14,12 +11,17 @@ import pytest
 
 from feinsum import explain
 from feinsum.errors import TransformError
+from feinsum.measure.question import Argument, KernelComparison, Program, Question
+from feinsum.measure.turns import Ratio
 from feinsum.memory import fresh_memory
-from feinsum.records import InMemoryStore
-from feinsum.retrieval import cell_forms, look_up, timing_script
+from feinsum.records import InMemoryStore, TransformSpec
+from feinsum.retrieval import cell_forms, look_up, verifiers
 from feinsum.retrieval.cell_batches import batched
 from feinsum.retrieval.generating import generated
+from feinsum.retrieval.kernel_times import KernelTimes
+from feinsum.retrieval.request import Request
 from feinsum.targets.host.compiler import find_compiler
+from tests.docs.pages import ROOT
 from tests.raising.stokes import STOKES
 from tests.raising.wrappers import wrapped, wrapped_unit
 from tests.transforms.support import LOOPY_WARNINGS
@@ -144,6 +146,14 @@ def found():
     return look_up(unit, database=InMemoryStore(), **options)
 
 
+def times_of(given_s, kernel_s):
+    """What was measured of a form; None for results that differ."""
+    if kernel_s is None:
+        return KernelTimes(0.0, 0.0, ())
+    ratio = given_s / kernel_s
+    return KernelTimes(given_s, kernel_s, (Ratio(ratio, ratio, ratio),) * 2)
+
+
 @pytest.mark.parametrize(
     ("given", "called", "batch", "expected"),
     [
@@ -151,19 +161,22 @@ def found():
         (2.0, 1.0, 1.5, cell_forms.CALLED),
         (1.0, 2.0, 1.5, cell_forms.GIVEN),
         (1.0, 2.0, 0.99, cell_forms.GIVEN),
-        (1.0, float("inf"), float("inf"), cell_forms.GIVEN),
+        (2.0, 1.0, 0.99, cell_forms.CALLED),
+        (1.0, None, None, cell_forms.GIVEN),
     ],
 )
 def test_the_fastest_form_is_taken(found, given, called, batch, expected):
-    """If it is clearly faster than what was given; else that is handed back."""
+    """If it is clearly faster than what was given; else that is handed back. Of those
+    that are about as fast it is always the same one.
+    """
     unit = wrapped("Helmholtz action", "triangle", 1)
     forms = {
         cell_forms.GIVEN: unit,
         cell_forms.CALLED: found.t_unit,
         8: batched(unit, 8),
     }
-    seconds = {cell_forms.GIVEN: given, cell_forms.CALLED: called, 8: batch}
-    made = cell_forms.fastest_of(found, forms, seconds)
+    times = {cell_forms.CALLED: times_of(given, called), 8: times_of(given, batch)}
+    made = cell_forms.fastest_of(found, forms, times)
     assert made.t_unit is forms[expected]
     assert made.is_changed == (expected != cell_forms.GIVEN)
     assert made.batch == (8 if expected == 8 else 0)
@@ -174,57 +187,62 @@ def test_the_fastest_form_is_taken(found, given, called, batch, expected):
 
 def test_forms_are_timed_where_recipes_are_verified(tmp_path, monkeypatch):
     """Whatever is the fastest, it computes the same; nothing is timed twice."""
-    monkeypatch.setattr(cell_forms, "ROUNDS", 2)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     unit = wrapped("Laplace", "triangle", 3)
     options = {"device": "host", "effort": "estimate", "policy": "loose"}
     with fresh_memory():
         found = look_up(unit, database=InMemoryStore(), verify=False, **options)
-        made = cell_forms.fastest_form(unit, found)
-        monkeypatch.setattr(timing_script, "__file__", "missing.py")
-        assert cell_forms.fastest_form(unit, found).batch == made.batch
+        request = Request.of(unit, verify=True, **options)
+        made = cell_forms.fastest_form(request, found)
+        monkeypatch.setattr(verifiers, "COMMAND", ("false",))
+        assert cell_forms.fastest_form(request, found).batch == made.batch
     arrays = arrays_of(unit)
     expected = result_of(unit, arrays, tmp_path, "before")
     result = result_of(made.t_unit, arrays, tmp_path, "after")
     np.testing.assert_allclose(result, expected, 1e-11, 1e-11)
 
 
-def test_what_cannot_be_called_is_not_timed(found, monkeypatch):
-    """Where the process ends with an error, what was found is what comes back."""
-    monkeypatch.setattr(timing_script, "__file__", "missing.py")
+def test_what_cannot_be_timed_is_not_used(found, monkeypatch):
+    """Where the process ends with an error, the given loop comes back, unless a recipe
+    is known to be fast.
+    """
+    monkeypatch.setattr(verifiers, "COMMAND", ("false",))
+    unit = wrapped("Helmholtz action", "triangle", 1)
+    request = Request.of(unit, device="host", verify=True)
     with fresh_memory():
-        unit = wrapped("Helmholtz action", "triangle", 1)
-        assert cell_forms.fastest_form(unit, found) is found
+        made = cell_forms.fastest_form(request, found)
+        assert made.t_unit is unit
+        assert not made.applied
+        fast = [replace(nest, speedup=2.0) for nest in found.nests]
+        proven = replace(found, nests=tuple(fast))
+        assert cell_forms.fastest_form(request, proven) is proven
 
 
-def test_functions_in_turns(tmp_path):
+def test_functions_in_turns(tmp_path, monkeypatch):
     """The process says how long each takes, and which compute something else: with
     another operation, or of another entry.
     """
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     source = "void f(double *y, double a) {{ for (int i = 0; i < 3; ++i) y[i] = {}; }}"
-    libraries = []
+    programs = []
     for k, value in enumerate(("y[i] + a", "a + y[i]", "y[i] - a", "y[2] + a")):
         path = tmp_path / f"{k}.so"
         text = source.format(value)
         path.write_bytes(find_compiler().compile(text, ("-fPIC", "-shared")))
-        libraries.append([str(path), ["y", "a"]])
-    asked = {
-        "function": "f",
-        "libraries": libraries,
-        "arguments": {
-            "y": {"dtype": "float64", "shape": [3], "below": 1},
-            "a": {"dtype": "float64", "value": 2},
-        },
-        "written": ["y"],
-        "rounds": 2,
+        programs.append(Program(str(path), (("y", ""), ("a", "")), "f"))
+    arguments = {
+        "y": Argument("<f8", 3, is_written=True),
+        "a": Argument("<f8", value=2),
     }
-    command = (sys.executable, "-P", timing_script.__file__)
-    ended = subprocess.run(
-        command, input=json.dumps(asked), text=True, capture_output=True, check=True
-    )
-    said = json.loads(ended.stdout)
-    assert all(seconds > 0 for seconds in said["seconds"])
-    assert said["errors"][:2] == [0, 0]
-    assert all(error > 0.1 for error in said["errors"][2:])
+    pairs = tuple((0, k) for k in (1, 2, 3))
+    asked = KernelComparison("", tuple(programs), pairs, arguments, 1e-9)
+    question = Question("", TransformSpec("f", 1, {}), "", 2**32, kernels=asked)
+    with fresh_memory():
+        verdict = verifiers.request_verdict(question)
+    given, same, *others = verdict.samples
+    assert len(given) == len(same) >= 3
+    assert min(*given, *same) > 0
+    assert others == [(), ()]
 
 
 def test_explain_says_so(found):

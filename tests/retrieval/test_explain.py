@@ -67,7 +67,7 @@ def test_an_explanation_has_everything():
     assert f"    measured by this installation at {known.recorded_at}" in lines
     assert lines[-3] == (
         f"trusted: measured by this installation at {known.recorded_at}: 10.0 times "
-        "as fast as the untransformed kernel"
+        "as fast as the kernel generated for the einsum"
     )
     assert lines[-2] == "policy: default"
     assert lines[-1] == "kernel: 1 of 1 nests transformed"

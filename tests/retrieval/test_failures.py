@@ -11,10 +11,11 @@ from importlib import import_module
 import loopy as lp
 import pytest
 
-from feinsum import retrieve
+from feinsum import explain, raise_kernel, retrieve
 from feinsum.db import open_store
 from feinsum.errors import (
     DeviceUnavailableError,
+    FeinsumError,
     NotAnEinsumError,
     StoreUnavailableError,
 )
@@ -44,12 +45,29 @@ def test_what_is_no_einsum_comes_back_unchanged():
     assert caught.value.rule == "nested-reduction"
 
 
-@pytest.mark.parametrize("given_kernel", ["no kernel", None, 3])
-def test_what_is_no_kernel_comes_back(given_kernel):
-    """Whatever is given comes back with a warning."""
-    assert "TranslationUnit" in why_unchanged(given_kernel, database=InMemoryStore())
-    with pytest.raises(NotAnEinsumError):
-        retrieve(given_kernel, database=InMemoryStore(), on_miss="raise")
+@pytest.mark.parametrize("call", [retrieve, explain, raise_kernel])
+@pytest.mark.parametrize(
+    ("given_kernel", "hint"),
+    [
+        ("ij,jk->ik", "feinsum.einsum"),
+        (None, "NoneType: loopy.make_kernel"),
+        (reduction().kernel.default_entrypoint, "LoopKernel: give the unit"),
+    ],
+)
+def test_what_is_no_kernel_is_a_type_error(call, given_kernel, hint):
+    """It is a mistake in the call, and no build that has to go on."""
+    with pytest.raises(TypeError, match=hint) as caught:
+        call(given_kernel)
+    assert isinstance(caught.value, FeinsumError)
+
+
+def test_without_opencl_the_target_to_use_is_named(monkeypatch):
+    """Loopy's default target needs OpenCL; its C target does not."""
+    monkeypatch.setattr(type(OPENCL), "devices", lambda self: ())
+    monkeypatch.setenv("FEINSUM_DEVICE", "")
+    kernel = reduction().kernel.copy(target=lp.PyOpenCLTarget())
+    text = why_unchanged(kernel, database=given(fact_of(reduction())))
+    assert "target=lp.ExecutableCTarget()" in text
 
 
 def test_a_kernel_for_another_target_comes_back_unchanged(monkeypatch):

@@ -99,7 +99,7 @@ warnings.simplefilter("ignore")
 import loopy as lp
 import numpy as np
 from feinsum import retrieve
-from feinsum.measure.question import Verdict
+from feinsum.measure.turns import Ratio
 from feinsum.targets.host.executor import HostExecutor
 from tests.retrieval.facts import fact_of
 from tests.retrieval.kernels import reduction
@@ -111,7 +111,7 @@ def counted(*args):
     n[0] += 1
     return generate(*args)
 HostExecutor.generate = counted
-Verdict.speedup = 2.0  # however busy the machine is
+Ratio.is_faster = True  # however busy the machine is
 example = reduction()
 kernel = example.kernel.copy(target=lp.ExecutableCTarget())
 record = fact_of(example, environment=elsewhere())
@@ -124,9 +124,10 @@ print(json.dumps([n[0], unit is not kernel]))
 
 
 def test_each_kernel_is_generated_and_compiled_once(tmp_path):
-    """The untransformed one, the one with the recipe, and the user's: three times the
-    generator is called; beside these the compiler builds the threads and the probe of
-    the device. A second process calls neither.
+    """The untransformed one, the one with the recipe, the given one, and the one that
+    comes back: four times the generator is called. The compiler makes two programs of
+    the given one, and builds the threads and the probe of the device. A second process
+    calls neither.
     """
     calls, compiler = tmp_path / "calls", tmp_path / "cc"
     real = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
@@ -147,5 +148,5 @@ def test_each_kernel_is_generated_and_compiled_once(tmp_path):
         sources = [x for x in Path(calls).read_text().splitlines() if ".c " in x]
         return json.loads(said), len(sources)
 
-    assert retrieved() == ([3, True], 5)
+    assert retrieved() == ([4, True], 7)
     assert retrieved() == ([0, True], 0)

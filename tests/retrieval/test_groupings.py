@@ -134,3 +134,25 @@ def test_many_factors_are_grouped_at_once():
     )
     (nest,) = raise_kernel(kernel).raised
     assert [one.einsum.n_operands for one in regrouped(nest)] == [1]
+
+
+def test_equal_factors_at_other_axes_are_another_function():
+    """``A[i,j]*B[j,i]`` and ``A[i,j]*B[i,j]`` in one product."""
+    shapes = {"A": (4, 4), "B": (4, 4), "w": ("n",), "u": ("n", 4, 4)}
+    t_unit = lp.make_kernel(
+        "[n] -> {[e,i,j]: 0<=e<n and 0<=i,j<4}",
+        "u[e,i,j] = A[i,j]*B[j,i]*A[i,j]*B[i,j]*w[e]",
+        [
+            *(lp.GlobalArg(n, np.float64, shape=shape) for n, shape in shapes.items()),
+            lp.ValueArg("n", np.int32),
+        ],
+        lang_version=(2018, 2),
+    )
+    (nest,) = raise_kernel(t_unit).raised
+    rng = np.random.default_rng(0)
+    arrays = {"A": rng.random((4, 4)), "B": rng.random((4, 4)), "w": rng.random(3)}
+    A, B, w = arrays.values()
+    right = np.einsum("ij,ji,ij,ij,e->eij", A, B, A, B, w)
+    for grouped in regrouped(nest):
+        values = grouped.functional.evaluate(arrays, {"n": 3})
+        np.testing.assert_allclose(values[0], right, err_msg=str(grouped.einsum))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
+import loopy as lp
 import pytest
 
 from feinsum import canonicalize, generate_loopy, query
@@ -21,9 +23,16 @@ from feinsum.measure.own import mark_as_own
 from feinsum.measure.question import Question, Verdict
 from feinsum.memory import Memory, fresh_memory, remembered, use_memory
 from feinsum.records import Level, Processor, TransformSpec, from_json, to_json
-from feinsum.retrieval import choice, installation, look_up, trust, verifiers
-from feinsum.retrieval.selection import NOTHING_FASTER
-from feinsum.targets.host.pool import pool
+from feinsum.retrieval import (
+    building,
+    choice,
+    installation,
+    look_up,
+    matching,
+    trust,
+    verifiers,
+)
+from feinsum.retrieval.selection import NO_FASTER_THAN_GENERATED, NOTHING_FASTER
 from feinsum.transforms import REGISTRY, configurations, find_transform
 from feinsum.transforms.plugins import VARIABLE
 from tests.docs.pages import ROOT
@@ -96,12 +105,10 @@ def test_a_recipe_from_elsewhere_is_verified_once(
     """
     example = reduction()
     store = given(fact_of(example, environment=elsewhere()))
-    pool()  # whose shared object is kept, if it is the first one of this process
-    n_entries = kept.info().n_entries
     first = found(store)
     assert first.judgement.startswith("verified and timed on this machine at 20")
-    assert len(oracle.asked) == 1
-    assert kept.info().n_entries == n_entries + 1
+    assert len(oracle.asked) == len(oracle.compared) == 1
+    assert kept.info().n_entries > 1
     assert_right(example, retrieved(example.kernel, database=store))
     no_process()
     assert found(store).judgement == first.judgement
@@ -111,13 +118,14 @@ def test_a_recipe_from_elsewhere_is_verified_once(
     assert "trial-crashed" in again.why_unchanged
 
 
-def test_the_same_for_other_extents_and_for_another_device(no_process):
+def test_the_same_for_other_extents_and_for_another_device(no_process, monkeypatch):
     """Every level below exact is verified, a generic recipe as well."""
     no_process()
     device = replace(here().device, name="another")
     near = fact_of(reduction(), environment=elsewhere(device=device))
     assert "trial-crashed" in found(given(near)).why_unchanged
-    generic = found(given(), policy="loose")
+    monkeypatch.setattr(matching, "_predictions", lambda *_: ())
+    generic = found(given(), policy="loose", effort="estimate")
     assert generic.match.level == Level.GENERIC
     assert "(trial-crashed)" in generic.why_unchanged
 
@@ -171,6 +179,95 @@ def test_what_is_no_faster_here_is_not_served_here(oracle, times):
     both = look_up(kernel, database=given(slow, good))
     assert both.nests[0].applied == good.spec
     assert oracle.asked == [str(slow.spec), str(good.spec)]
+
+
+def executable(**sizes):
+    """A kernel for Loopy's C executor, with literal sizes or without."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of codepy
+        unit = reduction().kernel.copy(target=lp.ExecutableCTarget())
+    return lp.fix_parameters(unit, **sizes)
+
+
+def sent():
+    """A store with a recipe for it that was measured elsewhere."""
+    return given(fact_of(reduction(), environment=elsewhere()))
+
+
+def test_a_recipe_is_used_if_it_is_faster_than_the_given_kernel(oracle):
+    """Be it slower than the kernel generated for the einsum; the gain that is told is
+    that over what the user has.
+    """
+    oracle.says(rowwise=(1e-3, 2e-4), kernels=(1e-3, 3.6e-2))
+    found = look_up(executable(), database=sent())
+    assert found.is_changed
+    words = "gain: 36 times as fast as the given kernel (36 ms, 1 ms), timed on this"
+    assert words in str(found)
+
+
+def test_the_given_kernel_comes_back_if_it_was_timed_and_won(oracle):
+    """However much faster the recipe is than the kernel generated for the einsum."""
+    oracle.says(rowwise=(1e-3, 1e-2), kernels=(1e-3, 5e-4))
+    kernel = executable()
+    found = look_up(kernel, database=sent())
+    assert found.t_unit is kernel
+    assert NOTHING_FASTER in found.nests[0].why_unchanged
+    assert "gain: " not in str(found)
+    ((_, why),) = found.nests[0].failures
+    assert "0.5 ms as given, 1 ms with it, timed on this machine" in why
+
+
+def test_the_kernels_that_are_compared_are_those_of_the_user(oracle):
+    """The given one as its target compiles it and as we do, and the one that comes
+    back; on arrays of the sizes of the kernel, however short those of a trial are.
+    """
+    n = 200_000
+    kernel = executable(rows=n)
+    assert look_up(kernel, database=sent()).is_changed
+    (kernels,) = oracle.compared
+    assert kernels.pairs == ((0, 2), (1, 2))
+    assert kernels.pool
+    sizes = {name: one.n_entries for name, one in kernels.arguments.items()}
+    assert sizes == {"X": 17 * n, "Y": 17 * n, "total": n}
+    written = [name for name, one in kernels.arguments.items() if one.is_written]
+    assert set(written) == set(kernel.default_entrypoint.get_written_variables())
+
+
+def test_functions_for_others_are_compared_as_others_compile_them(oracle):
+    """As one plain function each, with each set of options."""
+    kernel = reduction().kernel.copy(target=lp.CTarget())
+    assert look_up(kernel, database=sent(), device="host").is_changed
+    (kernels,) = oracle.compared
+    assert kernels.pairs == ((0, 1), (2, 3))
+    names = {program.function for program in kernels.programs}
+    assert names == {kernel.default_entrypoint.name}
+    assert not kernels.pool
+
+
+def test_a_kernel_that_lost_is_not_built_again(oracle, no_process, monkeypatch):
+    """The verdict is cached for other processes: the same answer, and no work."""
+    store = sent()
+    oracle.says(rowwise=(1e-3, 1e-2), kernels=(1e-3, 1e-3))
+    first = look_up(executable(), database=store)
+    assert not first.is_changed
+    no_process()
+    monkeypatch.setattr(building, "with_shelf", None)  # a step of building
+    again = look_up(executable(), database=store)
+    assert again.nests[0].failures == first.nests[0].failures
+
+
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_where_the_given_kernel_cannot_be_timed_the_generated_one_decides(
+    oracle, is_faster
+):
+    """It says so, and nothing that is slower than that is served."""
+    oracle.says(rowwise=(1e-3, 1e-2 if is_faster else 1e-3), kernels="trial-crashed")
+    found = look_up(executable(), database=sent())
+    assert found.is_changed == is_faster
+    if not is_faster:
+        ((_, why),) = found.nests[0].failures
+        assert why.startswith(NO_FASTER_THAN_GENERATED)
+        assert "the given kernel was not timed" in why
 
 
 @pytest.mark.usefixtures("odd")
@@ -348,7 +445,7 @@ def test_a_kept_kernel_that_was_not_verified_is_not_given_to_those_who_verify(
 )
 @pytest.mark.usefixtures("odd")
 def test_a_recipe_that_fails_is_skipped(name, words):
-    """A wrong or crashing recipe harms nobody: the next candidate is taken."""
+    """A wrong or crashing recipe harms nobody: the next candidate is tried."""
     einsum = odd_einsum()
     bad = fact(einsum, odd_spec(name), speedup=99.0, environment=elsewhere())
     good = fact(einsum, odd_spec("odd_right"), speedup=2.0)
@@ -357,8 +454,10 @@ def test_a_recipe_that_fails_is_skipped(name, words):
     alone = look_up(kernel, database=given(bad))
     assert alone.t_unit is kernel
     assert words in alone.nests[0].why_unchanged
-    both = look_up(kernel, database=given(bad, good))
-    assert both.nests[0].applied == good.spec
+    (nest,) = look_up(kernel, database=given(bad, good)).nests
+    assert nest.failures[0][0] == bad.spec
+    tried = nest.applied or nest.failures[1][0]  # by its speed on this machine
+    assert tried == good.spec
 
 
 @pytest.mark.usefixtures("odd")
@@ -433,20 +532,24 @@ def test_a_recipe_of_others_is_remembered_by_this_process_alone(kept):
 
 
 def test_a_loose_policy_has_a_recipe_for_everything(monkeypatch):
-    """Where nothing was measured the family for every einsum serves, and says so; not
-    if it is known to be of no use.
+    """Where nothing was measured or is predicted, the family for every einsum serves,
+    and says so; not if it is known to be of no use, nor if only measured recipes may be
+    used.
     """
     monkeypatch.setenv(trust.VERIFY_VARIABLE, "off")
+    monkeypatch.setattr(matching, "_predictions", lambda *_: ())
     example = reduction()
-    loose = found(given(), policy="loose")
+    loose = found(given(), policy="loose", effort="estimate")
+    assert found(given(), policy="loose", effort="recorded").match.level == Level.MISS
     assert (loose.match.level, loose.match.ranking) == (Level.GENERIC, ())
     assert loose.applied.name == "generic"
     assert "was not measured" in loose.match.reason
-    assert query(example.einsum, database=given(), policy="loose") == loose.match
+    how = {"policy": "loose", "effort": "estimate"}
+    assert query(example.einsum, database=given(), **how) == loose.match
     assert found(given()).match.level == Level.MISS
     slow = fact(example.einsum, loose.applied, speedup=0.5)
-    assert found(given(slow), policy="loose").applied is None
-    assert_right(example, retrieved(example.kernel, database=given(), policy="loose"))
+    assert found(given(slow), **how).applied is None
+    assert_right(example, retrieved(example.kernel, database=given(), **how))
 
 
 @pytest.mark.usefixtures("odd")

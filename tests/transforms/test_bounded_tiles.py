@@ -11,7 +11,7 @@ from feinsum.ir import Workload
 from feinsum.transforms import applicable_transforms, check_spec
 from feinsum.transforms.library import PACKED_CONTRACTION
 from feinsum.transforms.library.packed.bounded import CACHE_BYTES, least_tile
-from feinsum.tune import make_search
+from feinsum.tuning import make_search
 
 PRODUCT = canonicalize(
     einsum("ij,jk->ik", array("A", ("N", 2000)), array("B", (2000, 2000)))

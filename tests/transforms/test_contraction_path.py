@@ -28,7 +28,7 @@ from feinsum.transforms import (
     check_spec,
     configurations,
 )
-from feinsum.transforms.library import CONTRACTION_PATH
+from feinsum.transforms.library import CONTRACTION_PATH, CONTRACTION_PATH_BY_COST
 from feinsum.transforms.library.paths.pairwise import (
     PairwisePath,
     good_paths,
@@ -336,6 +336,30 @@ def test_steps_without_the_outer_index_come_first():
     (product,) = global_arrays(t_unit)
     assert product.shape == (20, 19)
     case.assert_right(t_unit, ragged_sizes(e))
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "path", "outer", "names"),
+    [
+        ("li,q,le->el", "1,2 0,1", "e", "ABC"),
+        ("d,cee,bb->c", "0,1 0,1", "c", ("A_0", "A_1", "A_rule")),
+        ("bdc,bc,bf->bdc", "0,2 0,1", "b", ("product", "product_rule", "p")),
+    ],
+)
+def test_products_in_global_memory_are_not_those_of_fused_steps(
+    subscripts, path, outer, names
+):
+    """Two operands are summed alone, ahead of the fused steps, or an operand has the
+    name of a private array.
+    """
+    terms = subscripts.split("->")[0].split(",")
+    extents = dict(zip("bcdefilq", (5, 6, 3, 4, 2, 3, 7, 5), strict=True))
+    shapes = [tuple(extents[i] for i in term) for term in terms]
+    e = einsum(subscripts, *map(array, names, shapes))
+    case = generated(e)
+    spec = recipe(path, fused=outer, steps="streamed")
+    unit = CONTRACTION_PATH_BY_COST.apply(case.t_unit, case.nest, spec.parameters)
+    case.assert_right(unit, [{}])
 
 
 @pytest.mark.parametrize("path", ["0,1 0,1", "1,2 0,1"])

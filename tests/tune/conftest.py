@@ -12,10 +12,10 @@ import pytest
 
 from feinsum.transforms import REGISTRY
 from feinsum.transforms.plugins import VARIABLE
-from feinsum.tune import IsolatedBench, tuning
-from feinsum.tune.bench import Bench
-from feinsum.tune.messages import Request
-from feinsum.tune.worker import try_specs
+from feinsum.tuning import IsolatedBench, tuning
+from feinsum.tuning.bench import Bench
+from feinsum.tuning.messages import Request
+from feinsum.tuning.worker import try_specs
 from tests.db.conftest import public_folder
 from tests.tune import odd_transforms
 from tests.tune.odd_transforms import ODD

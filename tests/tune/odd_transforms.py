@@ -117,7 +117,7 @@ def _segfaults(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
 
 def _loses_device(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
     """From now on the device gives nothing to this process."""
-    from feinsum.tune import bench
+    from feinsum.tuning import bench
 
     bench.verify = _refuse
     return t_unit
@@ -154,7 +154,7 @@ def _watched(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
 
     It waits for a second process that does this, so that there are two which time.
     """
-    from feinsum.tune import bench
+    from feinsum.tuning import bench
 
     here = Path(os.environ[COUNTER]).parent / "watched"
     here.mkdir(exist_ok=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from feinsum.calling import tune
 from feinsum.canonical import canonicalize
 from feinsum.codegen import generate_loopy
 from feinsum.db import open_store
@@ -30,7 +31,7 @@ from feinsum.ir import array, einsum
 from feinsum.measure import open_device
 from feinsum.measure.cases import ragged_cases
 from feinsum.records import InMemoryStore, TransformSpec
-from feinsum.tune import IsolatedBench, autotune, make_problem, record_facts
+from feinsum.tuning import IsolatedBench, make_problem, record_facts, tune_einsum
 from tests.db.conftest import unprivileged
 from tests.db.factories import make_record
 from tests.tune.conftest import living_in_session
@@ -98,8 +99,8 @@ def test_only_bad_candidates_record_nothing(registered, tmp_path, caplog):
     with open_store(tmp_path / "facts.sqlite") as store:
         known = make_record(workload=canonicalize(LITERAL).key)
         store.add(known)
-        with caplog.at_level(logging.WARNING, "feinsum.tune"):
-            report = autotune(LITERAL, database=store, n_trials=4)
+        with caplog.at_level(logging.WARNING, "feinsum.tuning"):
+            report = tune_einsum(LITERAL, database=store, n_trials=4)
         assert tuple(store.records()) == (known,)
     assert report.records == ()
     assert [(o.spec.name, o.status) for o in report.trials] == [
@@ -117,7 +118,7 @@ def test_what_is_wrong_at_other_sizes_is_not_recorded(registered, caplog, tmp_pa
     """It passes its trial and drops out of the finals; the next best one is kept."""
     registered("odd_crooked", "odd_right")
     with open_store(tmp_path / "facts.sqlite") as store:
-        report = autotune(LITERAL, database=store, n_trials=2)
+        report = tune_einsum(LITERAL, database=store, n_trials=2)
         assert [fact.spec.name for fact in store.records()] == ["odd_right"]
     assert all(trial.is_ok for trial in report.trials)
     assert "not recorded: odd_crooked" in caplog.text
@@ -129,7 +130,7 @@ def test_what_is_right_is_recorded(registered, tmp_path):
     registered("odd_drop_last", "odd_right")
     watch = Watch()
     path = tmp_path / "facts.sqlite"
-    report = autotune(LITERAL, database=path, n_trials=50, on_progress=watch)
+    report = tune_einsum(LITERAL, database=path, n_trials=50, on_progress=watch)
     assert {o.spec for o in report.trials if o.is_ok} == {
         odd_spec("odd_right", 4),
         odd_spec("odd_right", 8),
@@ -150,6 +151,19 @@ def test_what_is_right_is_recorded(registered, tmp_path):
     assert watch.seen[-1].best == min(good, key=lambda o: o.cost)
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+def test_exact_einsums_are_tuned(dtype):
+    """Their tolerance is 0, and facts about them can be recorded."""
+    left, right = array("A", ("n", 4), dtype), array("B", (4, 5), dtype)
+    store = InMemoryStore()
+    report = tune(
+        einsum("ij,jk->ik", left, right), sizes={"n": 5000}, n_trials=1, database=store
+    )
+    (record,) = store.records()
+    assert report.records == (record,)
+    assert record.measurement.verification.tolerance == 0
+
+
 def test_an_interrupt_between_trials_keeps_what_was_found(registered):
     """The best so far is compared and recorded, then the interrupt goes on."""
     registered("odd_right")
@@ -160,7 +174,7 @@ def test_an_interrupt_between_trials_keeps_what_was_found(registered):
 
     reports = []
     with pytest.raises(KeyboardInterrupt):
-        autotune(LITERAL, database=store, on_progress=end, on_stop=reports.append)
+        tune_einsum(LITERAL, database=store, on_progress=end, on_stop=reports.append)
     (record,) = store.records()
     assert record.spec.name == "odd_right"
     (report,) = reports
@@ -177,7 +191,7 @@ def test_an_interrupt_of_a_trial_keeps_what_was_found(registered, trials):
     interrupt = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     watch = Watch(lambda _: interrupt.start())
     with pytest.raises(KeyboardInterrupt):
-        autotune(LITERAL, database=store, strategy="exhaustive", on_progress=watch)
+        tune_einsum(LITERAL, database=store, strategy="exhaustive", on_progress=watch)
     interrupt.join()
     assert len(watch.seen) == 1
     assert [record.spec.name for record in store.records()] == ["odd_right"]
@@ -190,7 +204,7 @@ def test_an_error_of_the_caller_keeps_what_was_found(registered):
     registered("odd_right")
     store = InMemoryStore()
     with pytest.raises(ZeroDivisionError):
-        autotune(LITERAL, database=store, on_progress=lambda _: 1 / 0)
+        tune_einsum(LITERAL, database=store, on_progress=lambda _: 1 / 0)
     assert [record.spec.name for record in store.records()] == ["odd_right"]
 
 
@@ -204,7 +218,7 @@ def test_a_stop_before_anything_passed_records_nothing(registered):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        autotune(LITERAL, database=store, on_progress=end)
+        tune_einsum(LITERAL, database=store, on_progress=end)
     assert len(store) == 0
 
 
@@ -214,7 +228,7 @@ def test_a_stop_after_the_trials_has_them_in_the_report(registered):
     registered("odd_right")
     reports = []
     with pytest.raises(ZeroDivisionError):
-        autotune(
+        tune_einsum(
             LITERAL,
             database=InMemoryStore(),
             on_final=lambda _: 1 / 0,
@@ -230,7 +244,7 @@ def test_a_spent_budget_keeps_what_was_found(registered):
     """With no time left, one trial is made, and recorded."""
     registered("odd_right")
     store = InMemoryStore()
-    report = autotune(LITERAL, database=store, budget_s=0.0)
+    report = tune_einsum(LITERAL, database=store, budget_s=0.0)
     assert len(report.trials) == 1
     assert tuple(store.records()) == report.records
     assert len(report.records) == 1
@@ -246,8 +260,8 @@ def test_a_finalist_that_fails_spoils_no_other(
     registered("odd_right", "odd_tires", "odd_vanishes")
     monkeypatch.setenv(COUNTER, str(tmp_path / "counter"))
     store = InMemoryStore()
-    with caplog.at_level(logging.WARNING, "feinsum.tune"):
-        report = autotune(LITERAL, database=store, strategy="exhaustive", n_trials=3)
+    with caplog.at_level(logging.WARNING, "feinsum.tuning"):
+        report = tune_einsum(LITERAL, database=store, strategy="exhaustive", n_trials=3)
     assert [o.is_ok for o in report.trials] == [True, True, False]
     assert {record.spec.name for record in store.records()} == {"odd_right"}
     assert len(report.records) == 1
@@ -265,7 +279,7 @@ def test_an_unwritable_database_fails_before_any_trial(
     with open_store(path, is_read_only=True) as store:
         database = store if is_open else f"sqlite:///file:{path}?mode=ro"
         with pytest.raises(StoreUnavailableError, match="read-only"):
-            autotune(LITERAL, database=database)
+            tune_einsum(LITERAL, database=database)
         with pytest.raises(StoreUnavailableError, match="read-only"):
             record_facts(LITERAL, odd_spec("odd_right"), database=database)
 
@@ -280,7 +294,7 @@ def test_a_database_without_permission_fails_before_any_trial(
     public_folder.chmod(0o555)
     path.chmod(0o444)
     with unprivileged(), pytest.raises(StoreUnavailableError):
-        autotune(LITERAL, database=path)
+        tune_einsum(LITERAL, database=path)
 
 
 def test_a_bad_database_fails_before_any_trial(tmp_path, registered, no_trials):
@@ -289,7 +303,7 @@ def test_a_bad_database_fails_before_any_trial(tmp_path, registered, no_trials):
     path = tmp_path / "facts.sqlite"
     path.write_bytes(b"garbage" * 1000)
     with pytest.raises(StoreUnavailableError, match="is not an SQLite database"):
-        autotune(LITERAL, database=path)
+        tune_einsum(LITERAL, database=path)
 
 
 @pytest.mark.parametrize("n_trials", [0, -1])
@@ -297,7 +311,7 @@ def test_no_trials_at_all_are_refused(registered, no_trials, n_trials):
     """Fewer than one trial is a mistake, not a wish for all or for nothing."""
     registered("odd_right")
     with pytest.raises(FeinsumError, match="n_trials"):
-        autotune(LITERAL, database=InMemoryStore(), n_trials=n_trials)
+        tune_einsum(LITERAL, database=InMemoryStore(), n_trials=n_trials)
 
 
 def test_what_cannot_be_tuned_is_refused(no_trials):
@@ -305,11 +319,11 @@ def test_what_cannot_be_tuned_is_refused(no_trials):
     store = InMemoryStore()
     tiny = einsum("ij->ij", array("A", (3, 3)))
     with pytest.raises(TransformError, match="no registered transform fits"):
-        autotune(tiny, database=store)
+        tune_einsum(tiny, database=store)
     with pytest.raises(InvalidEinsumError, match="expected positive values"):
-        autotune(odd_einsum(), sizes={"M": 3}, database=store)
+        tune_einsum(odd_einsum(), sizes={"M": 3}, database=store)
     with pytest.raises(FeinsumError, match="strategy is 'none'"):
-        autotune(odd_einsum(), strategy="none", database=store)
+        tune_einsum(odd_einsum(), strategy="none", database=store)
     kernel = generate_loopy(odd_einsum())
     twice = kernel.with_kernel(
         kernel.default_entrypoint.copy(
@@ -320,7 +334,7 @@ def test_what_cannot_be_tuned_is_refused(no_trials):
         )
     )
     with pytest.raises(NotAnEinsumError):
-        autotune(twice, database=store)
+        tune_einsum(twice, database=store)
 
 
 @pytest.mark.usefixtures("trials_here")
@@ -328,11 +342,11 @@ def test_a_kernel_is_tuned_as_the_einsum_that_it_is(registered, tmp_path):
     """A kernel and its einsum share their facts; a missing device is an error."""
     registered("odd_right")
     store = InMemoryStore()
-    report = autotune(generate_loopy(LITERAL), database=store, n_trials=1)
+    report = tune_einsum(generate_loopy(LITERAL), database=store, n_trials=1)
     assert report.problem == make_problem(LITERAL)
     assert {r.workload for r in report.records} == {canonicalize(LITERAL).key}
     with pytest.raises(FeinsumError, match="Cray-1"):
-        autotune(LITERAL, device="Cray-1", database=store)
+        tune_einsum(LITERAL, device="Cray-1", database=store)
 
 
 @pytest.mark.parametrize(

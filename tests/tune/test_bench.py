@@ -14,12 +14,12 @@ from feinsum.measure import open_device, timing
 from feinsum.measure.cases import ragged_cases
 from feinsum.records import InMemoryStore, from_json, to_json
 from feinsum.transforms.gpu import GPU_ROWS
-from feinsum.tune import bench as bench_module
-from feinsum.tune import make_problem
-from feinsum.tune.bench import Bench
-from feinsum.tune.messages import Answer, Request
-from feinsum.tune.recording import record
-from feinsum.tune.worker import serve, try_specs
+from feinsum.tuning import bench as bench_module
+from feinsum.tuning import make_problem
+from feinsum.tuning.bench import Bench
+from feinsum.tuning.messages import Answer, Request
+from feinsum.tuning.recording import record
+from feinsum.tuning.worker import serve, try_specs
 from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
 from tests.tune.odd_transforms import ODD, TUNED_SIZE, odd_einsum, odd_spec
 

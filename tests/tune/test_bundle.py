@@ -25,17 +25,17 @@ from feinsum.measure.cases import make_case
 from feinsum.predict import predictions, usual_gpu
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.transforms.gpu import GPU_MATRICES
-from feinsum.tune import make_problem
-from feinsum.tune.bundle import runner
-from feinsum.tune.bundle.candidates import candidates
-from feinsum.tune.bundle.facts import import_results
-from feinsum.tune.bundle.folder import (
+from feinsum.tuning import make_problem
+from feinsum.tuning.bundle import runner
+from feinsum.tuning.bundle.candidates import candidates
+from feinsum.tuning.bundle.facts import import_results
+from feinsum.tuning.bundle.folder import (
     export_bundle,
     read_bundle,
     results_of,
     write_bundle,
 )
-from feinsum.tune.bundle.workload import BuiltWorkload, WorkloadBuilder, document_of
+from feinsum.tuning.bundle.workload import BuiltWorkload, WorkloadBuilder, document_of
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
 
@@ -490,7 +490,7 @@ def test_a_bundle_that_is_too_large_is_refused(tmp_path, monkeypatch):
     """Before it is copied; its document counts as its kernels do. The folder is empty
     again, so that it can be used for fewer trials.
     """
-    monkeypatch.setattr("feinsum.tune.bundle.folder.MOST_BYTES", 1000)
+    monkeypatch.setattr("feinsum.tuning.bundle.folder.MOST_BYTES", 1000)
     given = partial(
         _given, BuiltWorkload({"candidates": [], "text": "x" * 1000}, {}, {})
     )

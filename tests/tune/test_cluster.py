@@ -22,9 +22,9 @@ from distributed import LocalCluster, Nanny, Scheduler, SpecCluster
 from feinsum.db import open_store
 from feinsum.errors import DeviceUnavailableError, FeinsumError
 from feinsum.records import InMemoryStore
-from feinsum.tune import autotune, cluster, make_problem
-from feinsum.tune.messages import Answer
-from feinsum.tune.population import check_agreement, difference
+from feinsum.tuning import cluster, make_problem, tune_einsum
+from feinsum.tuning.messages import Answer
+from feinsum.tuning.population import check_agreement, difference
 from tests.db.factories import make_device, make_environment, make_processor
 from tests.tune.odd_transforms import COUNTER, odd_einsum, odd_spec
 
@@ -95,7 +95,7 @@ def test_a_cluster_finds_what_one_machine_finds_and_times_one_at_a_time(
     registered("odd_double", "odd_right", "odd_watched")
     path = tmp_path / "facts.sqlite"
     seen = []
-    report = autotune(
+    report = tune_einsum(
         LITERAL,
         database=path,
         n_trials=50,
@@ -127,7 +127,7 @@ def test_a_killed_worker_loses_only_its_trial(registered, scheduler, counter):
     """The trial is made again elsewhere, and every other one once."""
     registered("odd_right", "odd_widows")
     store = InMemoryStore()
-    report = autotune(
+    report = tune_einsum(
         LITERAL,
         database=store,
         strategy="exhaustive",
@@ -147,7 +147,7 @@ def processes_of_trials():
     found = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            if "feinsum.tune.worker" in process.cmdline():
+            if "feinsum.tuning.worker" in process.cmdline():
                 found.append(process)
     return found
 
@@ -169,7 +169,7 @@ def test_an_interrupt_keeps_what_ended_and_leaves_no_process(registered, schedul
     reports = []
     began_s = monotonic()
     with pytest.raises(KeyboardInterrupt):
-        autotune(
+        tune_einsum(
             LITERAL,
             on_progress=watch,
             on_stop=reports.append,
@@ -184,7 +184,7 @@ def test_an_interrupt_keeps_what_ended_and_leaves_no_process(registered, schedul
     assert store.trials(report.problem.form.key) == report.trials
     assert set(store.records()) == set(report.records)
     assert {record.spec for record in report.records} == {*good}
-    again = autotune(LITERAL, n_trials=2, **options)
+    again = tune_einsum(LITERAL, n_trials=2, **options)
     assert (again.n_known, len(again.records)) == (2, 2)
     assert processes_of_trials() == []
 
@@ -202,7 +202,7 @@ def test_an_interrupt_while_the_problem_is_set_up_leaves_no_process(
 
     monkeypatch.setattr(cluster, "sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        autotune(LITERAL, database=InMemoryStore(), scheduler=scheduler)
+        tune_einsum(LITERAL, database=InMemoryStore(), scheduler=scheduler)
     assert processes_of_trials() == []
 
 
@@ -227,7 +227,7 @@ def test_a_recipe_that_kills_workers_has_crashed(registered, scheduler, counter)
     """After so many lost workers it is not tried again, and the others are."""
     registered("odd_right", "odd_widows")
     counter.touch()
-    report = autotune(
+    report = tune_einsum(
         LITERAL, database=InMemoryStore(), strategy="exhaustive", scheduler=scheduler
     )
     assert len(counter.read_text().splitlines()) == cluster.MAX_LOST
@@ -255,7 +255,7 @@ def test_a_restart_of_the_scheduler_loses_nothing(registered, port, caplog, coun
     restarting = Thread(target=restart_while_a_trial_is_under_way, daemon=True)
     restarting.start()
     store = InMemoryStore()
-    report = autotune(LITERAL, database=store, scheduler=f"tcp://127.0.0.1:{port}")
+    report = tune_einsum(LITERAL, database=store, scheduler=f"tcp://127.0.0.1:{port}")
     restarting.join()
     clusters.pop().close()
     assert "waiting for it to return" in caplog.text
@@ -276,13 +276,13 @@ def test_a_scheduler_that_stays_away_ends_a_tuning_that_goes_on_elsewhere(
     there = workers_of_this_machine(1, port)
     address = f"tcp://127.0.0.1:{port}"
     with pytest.raises(DeviceUnavailableError, match=r"no scheduler answers.*resume"):
-        autotune(
+        tune_einsum(
             LITERAL,
             database=path,
             scheduler=address,
             on_progress=lambda _: there.close(),
         )
-    report = autotune(LITERAL, database=path)
+    report = tune_einsum(LITERAL, database=path)
     assert report.n_known == 1
     assert len(report.trials) == len(statuses(report)) == 2
 
@@ -307,7 +307,9 @@ def test_workers_that_disagree_are_refused_and_listed(registered, tmp_path):
             DeviceUnavailableError, match=r"islpy 1\.2\.3, not|, not 1\.2\.3"
         ),
     ):
-        autotune(LITERAL, database=InMemoryStore(), scheduler=mixed.scheduler_address)
+        tune_einsum(
+            LITERAL, database=InMemoryStore(), scheduler=mixed.scheduler_address
+        )
 
 
 def test_a_population_has_one_environment():
@@ -346,7 +348,9 @@ def test_a_scheduler_that_is_not_there_is_one_clear_error(
     registered("odd_right")
     monkeypatch.setattr(cluster, "CONNECT_LIMIT_S", 0.5)
     with pytest.raises(DeviceUnavailableError, match=f"127.0.0.1:{port}"):
-        autotune(LITERAL, database=InMemoryStore(), scheduler=f"tcp://127.0.0.1:{port}")
+        tune_einsum(
+            LITERAL, database=InMemoryStore(), scheduler=f"tcp://127.0.0.1:{port}"
+        )
 
 
 def test_without_dask_it_is_said_how_to_install_it(registered, monkeypatch):
@@ -354,4 +358,4 @@ def test_without_dask_it_is_said_how_to_install_it(registered, monkeypatch):
     registered("odd_right")
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(FeinsumError, match=r"pip install 'feinsum\[cluster\]'"):
-        autotune(LITERAL, database=InMemoryStore(), scheduler="tcp://127.0.0.1:1")
+        tune_einsum(LITERAL, database=InMemoryStore(), scheduler="tcp://127.0.0.1:1")

@@ -12,8 +12,8 @@ import pytest
 
 from feinsum.errors import MeasurementError
 from feinsum.records import to_json
-from feinsum.tune import IsolatedBench, make_problem
-from feinsum.tune.messages import Request
+from feinsum.tuning import IsolatedBench, make_problem
+from feinsum.tuning.messages import Request
 from tests.tune.conftest import living_in_session
 from tests.tune.odd_transforms import TUNED_SIZE, odd_einsum, odd_spec
 

@@ -10,9 +10,9 @@ import pytest
 
 from feinsum import autotune
 from feinsum.records import InMemoryStore
-from feinsum.tune import TuningStart, make_problem
-from feinsum.tune.live import LivePage
-from feinsum.tune.progress import both
+from feinsum.tuning import TuningStart, make_problem
+from feinsum.tuning.live import LivePage
+from feinsum.tuning.progress import both
 from tests.db.factories import make_environment
 from tests.tune.odd_transforms import odd_einsum
 

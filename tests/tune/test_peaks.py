@@ -8,9 +8,10 @@ import pytest
 
 from feinsum.db import open_store
 from feinsum.errors import MeasurementError
-from feinsum.measure import open_device
+from feinsum.measure import disturbance, open_device
+from feinsum.measure.disturbance import Watch
 from feinsum.records import Device, DevicePeaks, InMemoryStore
-from feinsum.tune import peaks_of
+from feinsum.tuning import peaks_of
 from tests.db.factories import make_device, make_peaks
 
 
@@ -70,3 +71,45 @@ def test_stored_limits_of_a_real_device_are_given_back():
     store, opencl = InMemoryStore(), open_device()
     store.add_peaks(make_peaks(opencl.device))
     assert peaks_of(opencl, store) == make_peaks(opencl.device)
+
+
+def test_limits_of_a_busy_machine_are_not_stored(monkeypatch):
+    """They are returned, with a word on why they are not kept; stored only if asked
+    for. Limits that are known are not replaced by lower ones.
+    """
+    busy = "other programs used 48% of the processors"
+    monkeypatch.setattr(Watch, "disturbance", lambda watch: busy)
+    store, meter, opencl, said = InMemoryStore(), Meter(), FakeDevice(make_device()), []
+    found = peaks_of(opencl, store, measure=meter, say=said.append)
+    assert found == make_peaks(opencl.device)
+    assert store.peaks(opencl.device.id) is None
+    assert busy in said[0]
+    assert "--again" in said[0]
+    peaks_of(opencl, store, even_if_busy=True, measure=meter, say=said.append)
+    assert store.peaks(opencl.device.id) == found
+    assert busy in said[1]
+
+
+@pytest.mark.parametrize(
+    ("used_s", "own_s", "throttled", "told"),
+    [
+        (4.0, 4.0, 0, ""),
+        (4.1, 4.0, 0, ""),
+        (5.0, 3.0, 0, "other programs used 25% of the processors"),
+        (4.0, 4.0, 1, "a CPU limit held this process back in 1 period"),
+        (4.0, 4.0, 7, "a CPU limit held this process back in 7 periods"),
+    ],
+)
+def test_what_disturbs_a_measurement(monkeypatch, used_s, own_s, throttled, told):
+    """Processor time of others, and limits of the system; not the work itself."""
+    monkeypatch.setattr(disturbance.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(disturbance, "_used_s", lambda: 100 + used_s)
+    monkeypatch.setattr(disturbance, "_own_s", lambda: 10 + own_s)
+    monkeypatch.setattr(disturbance, "throttled_periods", lambda: (9, 2 + throttled))
+    monkeypatch.setattr(disturbance, "perf_counter", lambda: 4.0)
+    assert Watch(0.0, 100.0, 10.0, 2).disturbance() == told
+
+
+def test_a_watch_reads_this_machine():
+    """What is read of the system is no error anywhere, and short spans tell nothing."""
+    assert Watch().disturbance() == ""

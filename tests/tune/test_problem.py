@@ -13,9 +13,9 @@ from feinsum.ir import BatchedEinsum, evaluate
 from feinsum.measure import footprint_bytes
 from feinsum.measure.cases import ragged_cases
 from feinsum.records import TransformSpec, from_json, to_json
-from feinsum.tune import Problem, TrialOutcome, default_sizes, make_problem
-from feinsum.tune.messages import Answer, Request
-from feinsum.tune.problem import DEFAULT_FOOTPRINT_BYTES
+from feinsum.tuning import Problem, TrialOutcome, default_sizes, make_problem
+from feinsum.tuning.messages import Answer, Request
+from feinsum.tuning.problem import DEFAULT_FOOTPRINT_BYTES
 from tests.db.factories import make_environment, make_measurement
 from tests.strategies import counts, einsums, relabelings
 

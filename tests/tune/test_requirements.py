@@ -13,10 +13,10 @@ from feinsum.measure.own import is_own
 from feinsum.records import InMemoryStore
 from feinsum.transforms import configurations, find_transform
 from feinsum.transforms.plugins import VARIABLE
-from feinsum.tune import autotune, ensure_measured, record_facts, requirements
-from feinsum.tune.isolation import IsolatedBench
-from feinsum.tune.problem import make_problem
-from feinsum.tune.requirements import (
+from feinsum.tuning import ensure_measured, record_facts, requirements, tune_einsum
+from feinsum.tuning.isolation import IsolatedBench
+from feinsum.tuning.problem import make_problem
+from feinsum.tuning.requirements import (
     MEMORY_VARIABLE,
     check_requirements,
     memory_limit_bytes,
@@ -52,7 +52,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_started(extent):
     problem, path = make_problem(chain(extent)), find_transform("contraction_path", 2)
     spec = next(iter(configurations(path, problem.einsum)))
     with pytest.raises(MeasurementError, match=r"tuning a c.* takes at least .* GB"):
-        autotune(chain(extent), database=store)
+        tune_einsum(chain(extent), database=store)
     with pytest.raises(MeasurementError, match="smaller sizes"):
         record_facts(chain(extent), spec, database=store)
     with pytest.raises(MeasurementError):
@@ -64,7 +64,7 @@ def test_what_would_take_for_ever_is_refused(monkeypatch):
     """However little memory it takes."""
     monkeypatch.setenv(MEMORY_VARIABLE, str(10**15))
     with pytest.raises(MeasurementError, match="s until the first recipe is tried"):
-        autotune(chain(20_000), database=InMemoryStore())
+        tune_einsum(chain(20_000), database=InMemoryStore())
 
 
 def test_the_need_counts_arrays_and_products():

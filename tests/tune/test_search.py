@@ -10,7 +10,7 @@ from feinsum import array, canonicalize, einsum
 from feinsum.errors import FeinsumError
 from feinsum.ir import Workload
 from feinsum.transforms import applicable_transforms, configurations
-from feinsum.tune import Strategy, make_search
+from feinsum.tuning import Strategy, make_search
 
 GEMM = canonicalize(
     einsum("ik,kj->ij", array("A", (40, 30)), array("B", (30, 600)))

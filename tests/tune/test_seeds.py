@@ -10,8 +10,8 @@ from feinsum import array, canonicalize, einsum
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.transforms import applicable_transforms, configurations
 from feinsum.transforms.library import PACKED_CONTRACTION
-from feinsum.tune import autotune
-from feinsum.tune.seeds import neighbours
+from feinsum.tuning import tune_einsum
+from feinsum.tuning.seeds import neighbours
 from tests.db.factories import (
     make_device,
     make_environment,
@@ -128,5 +128,5 @@ def test_a_tuning_begins_with_what_is_asked_for_and_then_with_neighbours(registe
     store = InMemoryStore()
     store.add(fact(canonicalize(odd_einsum("N")), odd_spec("odd_double", 8)))
     wanted = odd_spec("odd_right", 8)
-    report = autotune(odd_einsum(50), database=store, first=[wanted], n_trials=2)
+    report = tune_einsum(odd_einsum(50), database=store, first=[wanted], n_trials=2)
     assert [t.spec for t in report.trials] == [wanted, odd_spec("odd_double", 8)]

@@ -15,9 +15,9 @@ from feinsum.db import open_store
 from feinsum.db.exchange import plan_rekey, rekey
 from feinsum.measure import open_device
 from feinsum.records import InMemoryStore, Level
-from feinsum.tune import IsolatedBench, TrialOutcome, autotune, make_problem
-from feinsum.tune.history import known_trials, make_trial
-from feinsum.tune.session import Session
+from feinsum.tuning import IsolatedBench, TrialOutcome, make_problem, tune_einsum
+from feinsum.tuning.history import known_trials, make_trial
+from feinsum.tuning.session import Session
 from tests.db.factories import make_environment, make_measurement
 from tests.older import older_key
 from tests.tune.conftest import BenchHere
@@ -30,7 +30,7 @@ PATIENCE_S = 300.0
 TUNES_AND_HANGS = """
 import sys, time
 from feinsum.transforms import REGISTRY
-from feinsum.tune import autotune
+from feinsum.tuning import tune_einsum
 from tests.tune.conftest import BenchHere
 from tests.tune.odd_transforms import odd_einsum
 
@@ -42,7 +42,8 @@ def hang(progress):
     if progress.n_done == 2:
         time.sleep(3600)
 
-autotune(odd_einsum(50), database=sys.argv[1], strategy="exhaustive", on_progress=hang)
+path = sys.argv[1]
+tune_einsum(odd_einsum(50), database=path, strategy="exhaustive", on_progress=hang)
 """
 
 pytestmark = pytest.mark.filterwarnings(  # Loopy's own use of islpy
@@ -89,7 +90,7 @@ def test_a_killed_tuning_goes_on(registered, tmp_path):
         killed.kill()
         assert killed.wait() == -signal.SIGKILL
     assert [t.status for t in before] == ["wrong-result", "ok"]
-    report = autotune(LITERAL, database=path, strategy="exhaustive")
+    report = tune_einsum(LITERAL, database=path, strategy="exhaustive")
     assert report.trials[: report.n_known] == before
     assert len(specs_of(report.trials)) == len(set(specs_of(report.trials))) == 4
     right = {odd_spec("odd_right", 4), odd_spec("odd_right", 8)}
@@ -117,7 +118,7 @@ def test_what_is_known_is_not_tried_again(registered):
     for size in (4, 8):
         store.add_trial(trial_of("odd_right", size))
         store.add_trial(trial_of("odd_sleeps", size, "trial-timeout"))
-    report = autotune(LITERAL, database=store)
+    report = tune_einsum(LITERAL, database=store)
     assert report.n_known == len(report.trials) == 4
     assert {record.spec.name for record in report.records} == {"odd_right"}
 
@@ -128,7 +129,7 @@ def test_known_trials_count(registered):
     registered("odd_right")
     store = InMemoryStore()
     store.add_trial(trial_of("odd_right", 8))
-    report = autotune(LITERAL, database=store, n_trials=1)
+    report = tune_einsum(LITERAL, database=store, n_trials=1)
     assert specs_of(report.trials) == [odd_spec("odd_right", 8)]
 
 
@@ -139,7 +140,7 @@ def test_a_fresh_tuning_tries_everything(registered):
     store = InMemoryStore()
     for size in (4, 8):
         store.add_trial(trial_of("odd_right", size, "trial-crashed"))
-    report = autotune(LITERAL, database=store, resume=False)
+    report = tune_einsum(LITERAL, database=store, resume=False)
     assert report.n_known == 0
     assert [trial.status for trial in report.trials] == ["ok", "ok"]
     assert len(store.trials(report.problem.form.key)) == 4

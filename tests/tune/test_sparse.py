@@ -24,7 +24,7 @@ from feinsum.records import InMemoryStore, Level, from_json, to_json
 from feinsum.records.plausibility import check_plausible, judge
 from feinsum.retrieval.verifiers import request_verdict
 from feinsum.sparse import random_profile, to_dense
-from feinsum.tune import autotune, make_problem
+from feinsum.tuning import make_problem, tune_einsum
 from tests.sparse_facts import PROFILE, RANK, SHAPE, SPECS, mttkrp, mttkrp_record
 
 
@@ -98,7 +98,7 @@ def test_a_recipe_is_verified_timed_and_recorded(tmp_path):
 
 def test_a_search_tries_recipes_of_the_family(tmp_path):
     """And keeps its trials with the profile."""
-    report = autotune(
+    report = tune_einsum(
         mttkrp(), sizes=profile_sizes(), database=tmp_path / "facts.sqlite", n_trials=2
     )
     assert [trial.status for trial in report.trials] == ["ok", "ok"]

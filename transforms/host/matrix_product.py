@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from feinsum.ir import Extent, IndexList, SizeParam
+from feinsum.targets.host.threads import n_cores
 from feinsum.transforms.host.array_function import Array, ArrayFunction, Box
 
 __all__ = [
@@ -97,10 +98,10 @@ class LibraryProgram:
             )
             for one in self.intermediates
         }
-        n_cores = _n_cores()
+        available = n_cores()
         for product in self.products:
-            _Run(product, {**values, **made}, sizes, scratch).all_blocks(n_cores)
-            n_cores = 1
+            _Run(product, {**values, **made}, sizes, scratch).all_blocks(available)
+            available = 1
 
 
 @dataclass(frozen=True)
@@ -281,13 +282,6 @@ def _threads(n: int, process: int) -> ThreadPoolExecutor:
         process: which asks; those of another one are not in it after a fork.
     """
     return ThreadPoolExecutor(n, f"feinsum-{process}")
-
-
-def _n_cores() -> int:
-    """Those on which this process may run."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def boxes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,7 @@ from feinsum.calling.gpu.steps import (
 from feinsum.calling.kernel import untransformed_path
 from feinsum.calling.reading import Reading, first_uses, terms_of
 from feinsum.errors import BuildError
-from feinsum.ir import IndexList
+from feinsum.ir import IndexList, write_subscripts
 from feinsum.targets.cuda import CudaDevice
 
 __all__ = ["build", "library_call", "view_call"]
@@ -190,7 +190,7 @@ def _added(reading: Reading, site: Site, product: Product) -> GpuCall | None:
 
 def _copy(term: IndexList, order: IndexList, array: Any, site: Site) -> GpuCall:
     """How an array is copied with its indices in another order."""
-    reading = read(_in_words([term], order), [array], (0,))
+    reading = read(write_subscripts([term], order), [array], (0,))
     here = site.part(array)
     calls: list[GpuCall | None] = [CopyCall(reading, site.opened)]
     is_packed = array.ndim > 1 and site.opened.session.is_packed(array)
@@ -209,7 +209,7 @@ def _steps(reading: Reading, site: Site, plan: Plan) -> StepsCall:
         chosen = [values[k] for k in taken]
         values = [value for k, value in enumerate(values) if k not in taken]
         arrays = [array for _, array in chosen]
-        text = _in_words([term for term, _ in chosen], output)
+        text = write_subscripts([term for term, _ in chosen], output)
         given = read(text, arrays, first_uses(arrays))
         # the plan counts on C order for all results but the last
         is_exact = site.is_exact or bool(values)
@@ -217,8 +217,3 @@ def _steps(reading: Reading, site: Site, plan: Plan) -> StepsCall:
         steps.append((taken, call))
         values.append((output, call(arrays, site.stream)))
     return StepsCall(reading, site.opened, tuple(steps))
-
-
-def _in_words(terms: Sequence[IndexList], output: IndexList) -> str:
-    """The notation of any number of indices, by their names."""
-    return f"{', '.join(map(' '.join, terms))} -> {' '.join(output)}"

@@ -29,6 +29,11 @@ from feinsum.calling.gpu.quick import (
 )
 from feinsum.calling.gpu.site import Site
 from feinsum.calling.options import CallOptions
+from feinsum.calling.reading.libraries import (
+    check_tensor,
+    is_differentiating,
+    is_tensor,
+)
 from feinsum.errors import (
     DeviceUnavailableError,
     InvalidEinsumError,
@@ -38,6 +43,7 @@ from feinsum.targets.arrays import is_cuda_array, resolved
 from feinsum.targets.cuda import CUDA, CudaDevice
 from feinsum.targets.cuda.cupy_errors import CudaErrors
 from feinsum.targets.cuda.session import Session
+from feinsum.words import type_in_words
 
 __all__ = ["call_on_gpu"]
 
@@ -86,6 +92,10 @@ def _called(
     """The result, where the GPU is the current one."""
     session = opened.session
     given = operands
+    for operand in filter(is_tensor, given):
+        check_tensor(operand)
+    if is_differentiating():
+        key = None  # which tells nothing of tangents
     with CudaErrors("the operands cannot be read"):
         operands = [resolved(operand) for operand in given]
     if not all(map(operator.is_, given, operands)):
@@ -162,7 +172,7 @@ def _write(
     """
     if not is_cuda_array(out):
         raise MeasurementError(
-            f"out is a {type(out).__name__} that is not on a CUDA GPU, unlike the "
+            f"out is {type_in_words(out)} that is not on a CUDA GPU, unlike the "
             "operands; give an array on their GPU"
         )
     if _library(out) == IMMUTABLE:
@@ -188,7 +198,7 @@ def _ordinal(operands: Sequence[Any]) -> int:
     for position, operand in enumerate(operands):
         if not is_cuda_array(operand):
             raise MeasurementError(
-                f"operand {position} is a {type(operand).__name__} that is not on a "
+                f"operand {position} is {type_in_words(operand)} that is not on a "
                 "CUDA GPU, unlike others; give arrays on one device"
             )
         places.append(int(operand.__dlpack_device__()[1]))

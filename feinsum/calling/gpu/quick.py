@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from feinsum.calling.kernel_cache import CACHE_BOUND, Calls
 from feinsum.calling.place import name_of
 from feinsum.calling.reading import first_uses
+from feinsum.calling.reading.libraries import is_differentiating
 from feinsum.memory import remembered
 from feinsum.targets.arrays import ALIGNMENT
 from feinsum.variables import EFFORT_VARIABLE
@@ -86,6 +87,7 @@ def form_of_tensor(tensor: Any) -> Hashable:
         tensor.data_ptr() % ALIGNMENT,
         # the entries at the address do not show these
         tensor.requires_grad or tensor.is_conj() or tensor.is_neg(),
+        is_differentiating(),
     )  # fmt: skip
 
 

@@ -19,7 +19,11 @@ from threading import Lock
 from time import perf_counter, sleep
 from typing import Any
 
+import numpy as np
+
+from feinsum.calling.fallback import build_completely
 from feinsum.calling.host.prepared import PreparedCall
+from feinsum.calling.reading import Reading
 from feinsum.errors import FeinsumError
 from feinsum.measure import Timer, interleave
 from feinsum.measure.kernel import SPIN_S
@@ -70,6 +74,10 @@ class AmortizedCall:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     @property
+    def reading(self) -> Reading:
+        return self.call.reading
+
+    @property
     def settled(self) -> PreparedCall:
         """The fastest so far."""
         return self.call
@@ -96,10 +104,11 @@ class AmortizedCall:
             return
         start_s = perf_counter()
         try:
-            if self.rivals:
-                self._try(self.rivals.pop(0), arrays)
-            elif self.record is not None:
-                self._record(self.record)
+            with np.errstate(all="ignore"):  # as in the calls themselves
+                if self.rivals:
+                    self._try(self.rivals.pop(0), arrays)
+                elif self.record is not None:
+                    self._record(self.record)
         finally:  # whatever came of it
             self.invested_s += perf_counter() - start_s
             self._due_s = (self.invested_s + self._next_step_s()) / SHARE
@@ -107,7 +116,7 @@ class AmortizedCall:
     def _record(self, record: Callable[[PreparedCall], None]) -> None:
         self.record = None
         try:
-            record(self.call)
+            build_completely(lambda: record(self.call)).result()
         except FeinsumError as error:
             logger.warning("could not record what calls found: %s", error)
         except Exception:  # no fact may break a call
@@ -125,7 +134,7 @@ class AmortizedCall:
     def _try(self, spec: TransformSpec, arrays: Arrays) -> None:
         """Time a rival in turns with the kernel in use, and keep the faster one."""
         try:
-            rival = self.build(spec, arrays)
+            rival = build_completely(lambda: self.build(spec, arrays)).result()
             ours, theirs = interleave(
                 [_Timed(self.call, arrays), _Timed(rival, arrays)],
                 rounds=ROUNDS,

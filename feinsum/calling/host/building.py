@@ -60,19 +60,20 @@ def build_call(
         target: the form of ``out``.
     """
     place = where[0]
+    is_view = place.is_host and target is None
+    if is_view and (view := view_call(reading)):
+        open_device(place.selector)  # refuses a device that is not there
+        return PreparedCall(reading, None, options, view=view)
     if reading.is_empty:
         return PreparedCall(reading, None, options)
     if not place.is_host:
         return device_call(reading, arrays, where, options)
-    if target is None and (view := view_call(reading, forms)):
-        open_device(place.selector)  # refuses a device that is not there
-        return PreparedCall(reading, None, options, view=view)
     return host_call(reading, arrays, forms, target, where, options)
 
 
-def view_call(reading: Reading, forms: Sequence[Form]) -> Take | None:
-    """See :func:`feinsum.calling.host.prepared.view_of`; native byte order only."""
-    if reading.einsum.n_operands != 1 or forms[0].dtype != reading.dtype:
+def view_call(reading: Reading) -> Take | None:
+    """See :func:`feinsum.calling.host.prepared.view_of`."""
+    if reading.einsum.n_operands != 1:
         return None
     return view_of(reading, reading.einsum.inputs[0], reading.einsum.output)
 

@@ -14,15 +14,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from feinsum.calling.by_numpy import (
+    MOST_INDICES,
+    evaluate_by_numpy,
+    extents_of,
+)
 from feinsum.calling.reading import Reading
 from feinsum.paths import Path, find_path, path_outputs
 from feinsum.variables import INTERMEDIATE_VARIABLE
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from feinsum.calling.fallback import FallbackCall
     from feinsum.calling.host.amortized import AmortizedCall
     from feinsum.calling.host.prepared import PreparedCall
 
@@ -32,10 +40,8 @@ MOST_POINTS = 1e8
 """Maximum products: with more, numpy may take longer than building a kernel."""
 MOST_BYTES = 1 << 28
 """Maximum bytes of operands and result, which numpy may copy."""
-MOST_INDICES = 52
-"""Letters that numpy has."""
-
 Arrays = Sequence[Any]
+Built: TypeAlias = "PreparedCall | AmortizedCall | FallbackCall"
 
 
 @dataclass(eq=False)
@@ -43,30 +49,38 @@ class FirstCall:
     """A call that numpy evaluates the first time, and a kernel after that.
 
     Attributes:
-        path: the contraction order for numpy.
-        build: builds the call with a kernel, for operands with this memory layout.
+        path: the contraction order for numpy; None if the first call builds, too.
+        build: starts to build the call with a kernel, for operands with this memory
+            layout.
         built: that call, once it exists.
     """
 
     reading: Reading
-    path: Path
-    build: Callable[[Arrays], PreparedCall | AmortizedCall]
-    built: PreparedCall | AmortizedCall | None = None
+    path: Path | None
+    build: Callable[[Arrays], Future[Built]]
+    built: Built | None = None
+    _building: Future[Built] | None = None
     _is_first: bool = True
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def run(self, arrays: Arrays, out: Any = None) -> Any:
         """The result of :meth:`PreparedCall.run`."""
-        if not self._is_first:
+        if self.path is None or not self._is_first:
             return self.with_kernel(arrays).run(arrays, out)
         self._is_first = False
-        return _by_numpy(self.reading, self.path, arrays)
+        result = evaluate_by_numpy(self.reading, arrays, self.path)
+        return np.array(result, order="C", copy=None)
 
-    def with_kernel(self, arrays: Arrays) -> PreparedCall | AmortizedCall:
-        """The call with a kernel, built unless it already was."""
+    def with_kernel(self, arrays: Arrays) -> Built:
+        """The call with a kernel, built unless it already was.
+
+        An interrupt ends the waiting; the next call waits for the same kernel.
+        """
         with self._lock:
             if self.built is None:
-                self.built = self.build(arrays)
+                if self._building is None or self._building.done():
+                    self._building = self.build(arrays)
+                self.built = self._building.result()
             return self.built
 
 
@@ -85,11 +99,7 @@ def path_for_numpy(reading: Reading) -> Path | None:
     >>> path(100), path(1000)
     (((0, 1),), None)
     """
-    einsum = reading.einsum
-    extents = {
-        index: n if isinstance(n, int) else reading.sizes[n.name]
-        for index, n in einsum.extents.items()
-    }
+    einsum, extents = reading.einsum, extents_of(reading)
     terms = [*einsum.inputs, einsum.output]
     entries = [prod(extents[i] for i in dict.fromkeys(term)) for term in terms]
     is_view = len(einsum.inputs) == 1 and set(einsum.inputs[0]) == {*einsum.output}
@@ -115,23 +125,3 @@ def _points(reading: Reading, path: Path, extents: dict[str, int]) -> int:
         left = [term for at, term in enumerate(left) if at not in step] + [product]
         total += prod(extents[index] for index in joint)
     return total
-
-
-def _by_numpy(reading: Reading, path: Path, arrays: Arrays) -> Any:
-    """A new array in C order."""
-    einsum = reading.einsum
-    number = {index: k for k, index in enumerate(einsum.extents)}
-    given = {
-        feed.name: np.asarray(arrays[feed.position], reading.dtype).reshape(feed.shape)
-        for feed in reading.feeds
-    }
-    (row,) = einsum.rows
-    parts: list[Any] = []
-    for operand, term in zip(row, einsum.inputs, strict=True):
-        parts += [given[operand.name], [number[index] for index in term]]
-    result = np.einsum(
-        *parts,
-        [number[index] for index in einsum.output],
-        optimize=["einsum_path", *path],
-    )
-    return np.array(result, order="C", copy=result.ndim == 0 or None)

@@ -41,7 +41,7 @@ from feinsum.measure import OpenDevice
 from feinsum.predict import MEASURING
 from feinsum.records import TransformSpec
 from feinsum.targets.protocol import Array
-from feinsum.tune import record_facts
+from feinsum.tuning import record_facts
 
 __all__ = ["read_call", "simple_call"]
 
@@ -83,7 +83,7 @@ def read_call(subscripts: str, *operands: Any) -> Reading:
     >>> u = np.ones((1000, 3))
     >>> reading = read_call("ei,ej->eij", u, u)
     >>> print(reading.einsum)
-    i0 i1, i0 i2 -> i0 i1 i2 of (a0 a0) with a0[n0,3]:<f8
+    {i0}{i1}, {i0}{i2} -> {i0}{i1}{i2} of (a0 a0) with a0[n0,3]:<f8
     >>> dict(reading.sizes), reading.shape
     ({'n0': 1000}, (1000, 3, 3))
     """

@@ -12,7 +12,7 @@ from constantdict import constantdict
 
 from feinsum.calling.reading.strided import StridedTerm
 from feinsum.calling.reading.terms import Shape, read_terms
-from feinsum.errors import InvalidEinsumError
+from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.ir import (
     BatchedEinsum,
     Extent,
@@ -27,6 +27,7 @@ __all__ = [
     "Feed",
     "Reading",
     "first_uses",
+    "fits_kernels",
     "read_shapes",
     "reading_of",
     "terms_of",
@@ -181,7 +182,7 @@ def _result_dtype(dtypes: Sequence[DType]) -> DType:
     """Numpy's result type, in the machine's byte order.
 
     Raises:
-        InvalidEinsumError: if it is not supported.
+        InvalidTypeError: if it is not supported.
     """
     try:
         dtype = np.result_type(*dtypes).newbyteorder("=") if dtypes else _TRUTH
@@ -190,11 +191,18 @@ def _result_dtype(dtypes: Sequence[DType]) -> DType:
     if dtype in _SUPPORTED or dtype == _TRUTH:
         return dtype
     names = ", ".join(map(str, dtypes))
-    raise InvalidEinsumError(
+    raise InvalidTypeError(
         f"operands of dtype {names} give {dtype}; supported are integers, booleans, "
         "float16, float32, float64, complex64 and complex128: convert the operands",
         rules=("dtype",),
     )
+
+
+def fits_kernels(dtypes: Sequence[DType], shapes: Sequence[Shape]) -> bool:
+    """Whether kernels have the dtypes, and can count the entries of all arrays."""
+    known = _SUPPORTED | {_TRUTH}
+    is_known = all(dtype.newbyteorder("=") in known for dtype in dtypes)
+    return is_known and all(prod(shape) < _MAX_ENTRIES for shape in shapes)
 
 
 def _check_sizes(shapes: Sequence[Shape]) -> None:

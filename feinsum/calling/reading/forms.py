@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Number
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from feinsum.calling.reading.einsum import DType
+from feinsum.calling.reading.libraries import (
+    is_jax_array,
+    is_tensor,
+    jax_numbers,
+    tensor_numbers,
+)
 from feinsum.calling.reading.terms import Shape
 from feinsum.errors import InvalidEinsumError
 from feinsum.sparse import CSF, is_sparse
 from feinsum.targets.arrays import is_device_array
+from feinsum.words import type_in_words
 
 __all__ = ["Form", "as_array", "form_of", "has_sparse"]
 
@@ -32,16 +40,26 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
     """An operand as a numpy array, without a copy if possible.
 
     Raises:
-        InvalidEinsumError: if it is sparse; if numpy cannot read it; or if it only
-            supports DLPack, and its memory is not on the host.
+        InvalidEinsumError: if it is sparse or masked; if numpy cannot read it; or if it
+            only supports DLPack, and its memory is not on the host.
 
     >>> as_array([1.0, 2.0])
     array([1., 2.])
     """
     if is_sparse(operand):
         raise InvalidEinsumError(
-            f"a {type(operand).__name__} of shape {tuple(operand.shape)} is sparse; a "
+            f"{type_in_words(operand)} of shape {tuple(operand.shape)} is sparse; a "
             "prepared call takes dense arrays only: use feinsum.call_einsum",
+            rules=("operand",),
+        )
+    if is_tensor(operand):
+        return tensor_numbers(operand)
+    if is_jax_array(operand):
+        return jax_numbers(operand)
+    if np.ma.is_masked(operand):
+        raise InvalidEinsumError(
+            f"a {type(operand).__name__} hides entries, which numpy.einsum would sum; "
+            "pass array.filled(0)",
             rules=("operand",),
         )
     has_way = hasattr(operand, "__array__") or hasattr(operand, "__array_interface__")
@@ -50,7 +68,7 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
     where = operand.__dlpack_device__()[0]
     if where not in ON_HOST:
         raise InvalidEinsumError(
-            f"a {type(operand).__name__} is on a device (type {where} of DLPack); copy "
+            f"{type_in_words(operand)} is on a device (type {where} of DLPack); copy "
             "it to the host",
             rules=("operand",),
         )
@@ -59,7 +77,7 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
 
 def _read(operand: Any) -> np.ndarray[Any, Any]:
     try:
-        return np.asarray(operand)
+        array = np.asarray(operand)
     except (TypeError, ValueError, RuntimeError) as error:  # as torch and lists say it
         raise InvalidEinsumError(
             f"numpy cannot read an operand of type {type(operand).__name__}: {error}; "
@@ -67,6 +85,13 @@ def _read(operand: Any) -> np.ndarray[Any, Any]:
             "values)",
             rules=("operand",),
         ) from error
+    if array.dtype == object and array.ndim == 0 and not isinstance(operand, Number):
+        raise InvalidEinsumError(
+            f"an operand is of type {type(operand).__name__}, which numpy cannot read; "
+            "pass an array",
+            rules=("operand",),
+        )
+    return array
 
 
 def has_sparse(operands: Sequence[Any]) -> bool:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import IndexList, parse_subscripts
+from feinsum.paths import index_letter
+from feinsum.words import counted
 
-__all__ = ["Terms", "read_terms"]
+__all__ = ["Terms", "in_letters", "read_terms"]
 
 Shape = tuple[int, ...]
 
@@ -32,7 +34,7 @@ class Terms:
 
 
 def read_terms(subscripts: str, shapes: Sequence[Shape]) -> Terms:
-    """Parse subscripts like :func:`numpy.einsum`, or as words.
+    """Parse subscripts and match them with shapes.
 
     Raises:
         InvalidEinsumError: with the rule ``subscripts``, ``rank``,
@@ -58,8 +60,9 @@ def _check_ranks(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> None:
         if len(term) != len(shape):
             text = " ".join(term) or "(empty)"
             raise InvalidEinsumError(
-                f"operand {position} has {len(shape)} axes, shape {shape}; its term "
-                f"{text!r} has {len(term)} indices",
+                f"operand {position} has {counted(len(shape), 'axis')}, "
+                f"shape {shape}; its term "
+                f"{text!r} has {counted(len(term), 'index')}",
                 rules=("rank",),
             )
 
@@ -81,19 +84,22 @@ def _check_output(inputs: Sequence[IndexList], output: IndexList) -> None:
 
 def _extents(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> dict[str, int]:
     """The extent of every index: the one that is not 1, if there is one."""
-    first: dict[str, _Axis] = {}
+    longest: dict[str, _Axis] = {}
+    here: dict[tuple[str, int], _Axis] = {}
     for found in _axes(inputs, shapes):
-        known = first.setdefault(found.index, found)
-        if known.extent == found.extent:
-            continue
-        if known.position == found.position or 1 not in (known.extent, found.extent):
-            raise InvalidEinsumError(
-                f"index {found.index!r} has {known} and {found}",
-                rules=("extent-clash",),
-            )
+        # on a diagonal nothing is broadcast
+        twin = here.setdefault((found.index, found.position), found)
+        known = longest.setdefault(found.index, found)
+        for other, may_be_one in ((twin, False), (known, True)):
+            is_broadcast = may_be_one and 1 in (other.extent, found.extent)
+            if other.extent != found.extent and not is_broadcast:
+                raise InvalidEinsumError(
+                    f"index {found.index!r} has {other} and {found}",
+                    rules=("extent-clash",),
+                )
         if known.extent == 1:
-            first[found.index] = found
-    return {index: axis.extent for index, axis in first.items()}
+            longest[found.index] = found
+    return {index: axis.extent for index, axis in longest.items()}
 
 
 @dataclass(frozen=True)
@@ -111,3 +117,14 @@ def _axes(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> Iterator[_Axi
     for position, (term, shape) in enumerate(zip(inputs, shapes, strict=True)):
         for axis, (index, extent) in enumerate(zip(term, shape, strict=True)):
             yield _Axis(index, extent, position, axis)
+
+
+def in_letters(text: str, ranks: Sequence[int]) -> str:
+    """Subscripts for numpy or opt_einsum, which know no names of several letters."""
+    terms, output = parse_subscripts(text, ranks)
+    names = dict.fromkeys(index for term in terms for index in term)
+    if "..." in text or "{" not in text:
+        return text
+    letter = {name: index_letter(k) for k, name in enumerate(names)}
+    texts = ["".join(letter[name] for name in term) for term in (*terms, output)]
+    return f"{','.join(texts[:-1])}->{texts[-1]}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +142,7 @@ def _in_levels(subscripts: str, arrays: list[Any], options: CallOptions) -> list
         return arrays
     shape = operand[0].shape if isinstance(operand, tuple) else operand.shape
     ranks = [len(shape) if k == position else x.ndim for k, x in enumerate(arrays)]
-    inputs, output = parse_subscripts(subscripts, ranks)
+    inputs, output = _index_lists(subscripts, ranks)
 
     def network_of(axes: tuple[int, ...]) -> Network:
         return _network_of(inputs, output, position, axes)
@@ -172,11 +173,27 @@ def _network(
     subscripts: str, arrays: list[Any], sparse: int
 ) -> tuple[Network, list[Any]]:
     """The network of a call; a single operand gets a factor of 1."""
-    inputs, output = parse_subscripts(subscripts, [len(a.shape) for a in arrays])
+    inputs, output = _index_lists(subscripts, [len(a.shape) for a in arrays])
     network = _network_of(inputs, output, sparse, arrays[sparse].axes)
     if len(arrays) == 1:
         arrays = [*arrays, np.ones((), np.result_type(arrays[0].values))]
     return network, arrays
+
+
+def _index_lists(
+    subscripts: str, ranks: Sequence[int]
+) -> tuple[list[IndexList], IndexList]:
+    """The indices of a call, with names that a kernel can have."""
+    inputs, output = parse_subscripts(subscripts, ranks)
+    names = {
+        index: index if index.isascii() and index.isidentifier() else f"index_{k}"
+        for k, index in enumerate(dict.fromkeys(chain(*inputs)))
+    }
+    return [_named(term, names) for term in inputs], _named(output, names)
+
+
+def _named(term: IndexList, names: Mapping[str, str]) -> IndexList:
+    return tuple(names.get(index, index) for index in term)
 
 
 def _network_of(

@@ -86,7 +86,7 @@ def recorded_recipe(
     general, literal = generalize(einsum)
     sizes = {**literal, **nodes}
     if options.effort in MEASURING:
-        from feinsum.tune import measure_if_possible  # most calls need no tuner
+        from feinsum.tuning import measure_if_possible  # most calls need no tuner
 
         measure_if_possible(
             general, sizes, options.effort, device=DEVICE, database=options.database

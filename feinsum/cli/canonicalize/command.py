@@ -21,7 +21,7 @@ __all__ = ["EXAMPLES", "canonicalize"]
 EXAMPLES = """\b
 Examples:
   feinsum canonicalize "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
-  feinsum canonicalize "cell dof, dof -> cell" --sizes cell=N,dof=4
+  feinsum canonicalize "{cell}{dof}, {dof} -> {cell}" --sizes cell=N,dof=4
   feinsum canonicalize "ij,j->i" --sizes i=9,j=4 --rows "M,x;M,y"
   feinsum canonicalize "i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x"
 

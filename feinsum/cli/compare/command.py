@@ -109,7 +109,7 @@ def _refuse(message: str) -> typer.BadParameter:
 def _values(einsum: BatchedEinsum, given: dict[str, int]) -> dict[str, int]:
     """A value for every size parameter."""
     from feinsum.ir import size_names
-    from feinsum.tune.problem import default_sizes
+    from feinsum.tuning.problem import default_sizes
 
     known = sorted(size_names(einsum))
     if unknown := sorted(set(given) - set(known)):

@@ -14,7 +14,7 @@ from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table, to_dig
 if TYPE_CHECKING:
     from feinsum.db.server import ServingStore
     from feinsum.records import TuningRecord
-    from feinsum.tune.confirming import Confirmed
+    from feinsum.tuning.confirming import Confirmed
 
 __all__ = ["EXAMPLES", "confirm"]
 
@@ -44,7 +44,7 @@ def confirm(
     """
     from feinsum.db.server import open_serving_store
     from feinsum.measure import open_device
-    from feinsum.tune.confirming import measure_again, winners
+    from feinsum.tuning.confirming import measure_again, winners
 
     here = open_device(device).device
     with open_serving_store(database, may_create=False) as store:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from feinsum.cli.shared.failure import FAILED, report_bad
-from feinsum.cli.shared.kinds import counted_kinds
+from feinsum.cli.shared.kinds import numbers_in_words
 from feinsum.cli.shared.options import (
     AsJson,
     Database,
@@ -88,7 +88,7 @@ def export(
     if as_json:
         print_json({"file": file, "n_written": n_written})
     elif file != STREAM:
-        typer.echo(f"{_numbers(n_written)} written to {file}")
+        typer.echo(f"{numbers_in_words(n_written)} written to {file}")
 
 
 def import_(
@@ -172,15 +172,10 @@ def _write(documents: Iterable[Document], file: str, *, is_t4: bool) -> Counter[
 
 
 def _print(found: Imported) -> None:
-    typer.echo(f"read: {_numbers(found.n_read)}")
-    typer.echo(f"new: {_numbers(found.n_new)}")
+    typer.echo(f"read: {numbers_in_words(found.n_read)}")
+    typer.echo(f"new: {numbers_in_words(found.n_new)}")
     if found.n_bad:
         typer.echo(f"skipped: {found.n_bad}")
-
-
-def _numbers(numbers: Counter[Any]) -> str:
-    """How many of each kind."""
-    return ", ".join(f"{number} {word}" for word, number in counted_kinds(numbers))
 
 
 def _end(bad: Bad) -> None:

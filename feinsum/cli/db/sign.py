@@ -10,6 +10,7 @@ import typer
 
 from feinsum.cli.shared.options import AsJson, Database, Write
 from feinsum.cli.shared.output import print_json
+from feinsum.words import counted
 
 __all__ = ["EXAMPLES", "sign"]
 
@@ -58,7 +59,7 @@ def sign(
         print_json(document)
         return
     n_before = found.n_records - found.n_signed
-    typer.echo(f"{n_before} facts are already signed with this key")
+    typer.echo(f"{counted(n_before, 'fact')} are already signed with this key")
     if write:
         typer.echo(f"facts signed: {found.n_signed}, by {document['public_key']}")
     else:

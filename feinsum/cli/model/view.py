@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from feinsum.cli.shared.output import print_table, to_digits
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.predict.correction import Correction, Feature, Ranking, Samples
@@ -39,9 +40,10 @@ class Fit:
         for reason, n in self.samples.left_out.items():
             typer.echo(f"skipped: {n} ({reason})")
         typer.echo(
-            f"{self.samples.n_trials} trials, {len(self.samples.groups)} groups of "
+            f"{counted(self.samples.n_trials, 'trial')}, "
+            f"{len(self.samples.groups)} groups of "
             f"{len(self.samples.notations)} notations, "
-            f"{self.samples.n_devices} devices\n"
+            f"{counted(self.samples.n_devices, 'device')}\n"
         )
         if self.plain.first:
             print_table(
@@ -111,8 +113,9 @@ class Shown:
         )
         typer.echo(
             f"{self.source}\n"
-            f"version {model.version}, fitted to {model.n_trials} trials of "
-            f"{model.n_workloads} workloads on {model.n_devices} devices, "
+            f"version {model.version}, fitted to {counted(model.n_trials, 'trial')} of "
+            f"{counted(model.n_workloads, 'workload')} on "
+            f"{counted(model.n_devices, 'device')}, "
             f"{model.fitted_at or 'at an unknown time'}"
         )
 

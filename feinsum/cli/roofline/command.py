@@ -100,7 +100,7 @@ def roofline(
     from feinsum.cli.roofline.work import bound_under, of_suite, of_targets, placed
     from feinsum.db import opened_store
     from feinsum.measure import open_device
-    from feinsum.tune import peaks_of
+    from feinsum.tuning import peaks_of
 
     _check_picture(png)
     suites = _suites(suite, bool(targets))
@@ -109,7 +109,7 @@ def roofline(
     opened = open_device(device)
     is_own = database is None  # measured limits may be the first that it keeps
     with opened_store(database, has_shipped=True, may_create=is_own) as store:
-        peaks = peaks_of(opened, store, measure=_measured_peaks)
+        peaks = peaks_of(opened, store, measure=_measured_peaks, say=say)
         found = placed(workloads, store, opened.device)
     ladder = _ladder(opened, dtype) if measure else ()
     bounds = tuple(bound_under(one, peaks) for one in found) if levels else ()
@@ -142,9 +142,14 @@ def _ladder(opened: OpenDevice, dtype: str) -> tuple[Rung, ...]:
     import numpy as np
 
     from feinsum.measure import measure_ladder
+    from feinsum.measure.disturbance import Watch
 
     say(f"measuring kernels of increasing intensity on {opened.device} ...")
-    return measure_ladder(opened, np.dtype(dtype).str)
+    watch = Watch()
+    rungs = measure_ladder(opened, np.dtype(dtype).str)
+    if opened.device.kind == "cpu" and (disturbance := watch.disturbance()):
+        say(f"{disturbance} meanwhile: these rates are too low")
+    return rungs
 
 
 def _check_picture(png: Path | None) -> None:

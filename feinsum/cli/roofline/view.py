@@ -27,6 +27,13 @@ FOOTNOTE = f"""\
   The limits are those of this machine, so the share can be above 100%.
 """
 
+TOO_LOW = """\
+A fact of this device is faster than its limits allow: they are too low, or the device
+is another one by now. Measure them on an idle machine: feinsum devices --again
+"""
+MOST_SHARE = 1.02
+"""Of the roofline; what is above it is no noise of a fact."""
+
 
 @dataclass(frozen=True)
 class View:
@@ -52,6 +59,8 @@ class View:
         )
         if any(map(self._is_elsewhere, self.placed)):
             typer.echo(FOOTNOTE)
+        if any(map(self._is_impossible, self.placed)):
+            typer.echo(TOO_LOW)
         if names := self._level_names():
             print_table(
                 ("workload",),
@@ -91,6 +100,13 @@ class View:
         """Whether its fact is of another machine than the limits, or may be."""
         fact, here = one.fact, self.peaks.device
         return fact is not None and not fact.environment.device.is_surely(here)
+
+    def _is_impossible(self, one: Placed) -> bool:
+        """Whether a fact of this very device is beyond its limits."""
+        rate = one.operations_per_s
+        if rate is None or self._is_elsewhere(one):
+            return False
+        return rate > MOST_SHARE * one.work.bound(self.peaks)
 
     def chart(self) -> Chart:
         """The chart: rates in Gop/s over operations per byte."""

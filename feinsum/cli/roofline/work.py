@@ -172,7 +172,7 @@ def _work_of(workload: Workload) -> Work:
 def _sized(workload: Workload) -> tuple[BatchedEinsum, dict[str, int]]:
     """The einsum as facts know it, with all sizes."""
     from feinsum.ir import generalize
-    from feinsum.tune import default_sizes
+    from feinsum.tuning import default_sizes
 
     general, literal = generalize(workload.einsum)
     return general, default_sizes(general, {**literal, **workload.sizes})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-__all__ = ["counted_kinds"]
+__all__ = ["counted_kinds", "numbers_in_words"]
 
 WORDS = {
     "record": "records",
@@ -12,6 +13,14 @@ WORDS = {
     "trial": "trials",
     "plan": "plans",
     "retraction": "retractions",
+}
+
+ONE = {
+    "records": "record",
+    "limits of devices": "device's limits",
+    "trials": "trial",
+    "plans": "plan",
+    "retractions": "retraction",
 }
 
 RARE = frozenset({"plan", "retraction"})
@@ -27,3 +36,15 @@ def counted_kinds(numbers: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     for kind, word in WORDS.items():
         if numbers.get(kind) or kind not in RARE:
             yield word, numbers.get(kind, 0)
+
+
+def numbers_in_words(numbers: Mapping[Any, int]) -> str:
+    """How many documents there are of each kind.
+
+    >>> numbers_in_words({"record": 2, "trial": 1})
+    '2 records, 0 limits of devices, 1 trial'
+    """
+    return ", ".join(
+        f"{number} {ONE.get(word, word) if number == 1 else word}"
+        for word, number in counted_kinds(numbers)
+    )

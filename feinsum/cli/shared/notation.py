@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from feinsum.words import counted
+
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand
 
 __all__ = ["read_einsum", "read_einsums", "read_values"]
 
 DEFAULT_DTYPE = "float64"
+
+_FILE = re.compile(r"(\w*[./\\])*[\w-]+[./\\]\w+")
+"""What looks like a path, and has no arrow."""
 
 MOST_DIGITS = 1000
 """Python reads no longer integers by default than of 4300 digits."""
@@ -82,8 +87,16 @@ def _described(
 ) -> BatchedEinsum:
     from feinsum.ir import BatchedEinsum, array
 
+    if _FILE.fullmatch(subscripts.strip()):
+        raise typer.BadParameter(
+            f"{subscripts!r} is not an einsum, such as 'ij,j->i'; if it is a file: "
+            "kernels are in FILE.py, plans in FILE.json",
+            param_hint="SUBSCRIPTS",
+        )
     inputs, output = _read_subscripts(subscripts, extents)
-    _check_missing([*(i for term in inputs for i in term), *output], extents)
+    indices = [i for term in inputs for i in term]
+    _check_output(indices, [index for index in output if index not in extents])
+    _check_missing(indices, extents)
 
     def operand(name: str, term: IndexList) -> Operand:
         return array(name, tuple(extents[i] for i in term), dtype)
@@ -184,14 +197,29 @@ def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
 def _read_subscripts(
     subscripts: str, extents: Mapping[str, Extent]
 ) -> tuple[tuple[IndexList, ...], IndexList]:
-    """The index lists; as words where a word of the text has a size."""
-    from feinsum.ir import parse_subscripts
+    """The index lists; words without braces are refused with the way to write them."""
+    from feinsum.ir import parse_subscripts, subscripts_of_words
 
     words = set(re.findall(r"\w+", subscripts))
-    if not any(len(index) > 1 for index in words.intersection(extents)):
-        return parse_subscripts(subscripts)
-    terms = subscripts.partition("->")[0].split(",")
-    return parse_subscripts(subscripts, [len(term.split()) for term in terms])
+    named = [word for word in words.intersection(extents) if len(word) > 1]
+    if named and "{" not in subscripts:
+        raise typer.BadParameter(
+            f"{subscripts!r} names the index {min(named)!r} without braces; write "
+            f"{subscripts_of_words(subscripts)!r}",
+            param_hint="SUBSCRIPTS",
+        )
+    return parse_subscripts(subscripts)
+
+
+def _check_output(indices: Sequence[str], output: Sequence[str]) -> None:
+    """Refuse indices of the result that no operand has, rather than ask their sizes."""
+    strange = [index for index in dict.fromkeys(output) if index not in indices]
+    if strange:
+        raise typer.BadParameter(
+            f"the result has the {_listed(strange)}, which no operand has; the "
+            f"operands have the {_listed(list(dict.fromkeys(indices)))}",
+            param_hint="SUBSCRIPTS",
+        )
 
 
 def _check_missing(indices: Sequence[str], extents: Mapping[str, Extent]) -> None:
@@ -239,8 +267,9 @@ def _names(n: int, operands: str | None, rows: str | None) -> list[list[str]]:
     for names in table:
         if len(names) != n:
             raise typer.BadParameter(
-                f"{','.join(names)!r} names {len(names)} operands, the subscripts "
-                f"have {n} terms",
+                f"{','.join(names)!r} names {counted(len(names), 'operand')}, the "
+                "subscripts "
+                f"have {counted(n, 'term')}",
                 param_hint="--operands" if rows is None else "--rows",
             )
     return table

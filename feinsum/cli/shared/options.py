@@ -124,7 +124,7 @@ Subscripts: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="SUBSCRIPTS",
-        help="The einsum, such as 'ij,j->i' or 'cell dof, dof -> cell'; or its full "
+        help="The einsum, such as 'ij,j->i' or '{cell}{dof}, {dof} -> {cell}'; or its "
         "text, as printed by 'feinsum canonicalize'.",
         show_default=False,
     ),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from feinsum.cli.shared.notation import read_einsum
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
@@ -58,7 +59,8 @@ def read_sparse_einsum(
     inputs, output = parse_subscripts(subscripts)
     if len(inputs[0]) != tree.order:
         raise typer.BadParameter(
-            f"the first operand has {len(inputs[0])} indices, {path} has entries of "
+            f"the first operand has {counted(len(inputs[0]), 'index')}, "
+            f"{path} has entries of "
             f"{tree.order}",
             param_hint="--sparse",
         )

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from feinsum.words import reason_of, type_in_words
+
 if TYPE_CHECKING:
     import loopy as lp
 
@@ -58,7 +60,7 @@ def read_translation_unit(target: str) -> lp.TranslationUnit:
     if isinstance(t_unit, lp.TranslationUnit):
         return t_unit
     raise _refuse(
-        f"{named.__name__}() of {path} returns a {type(t_unit).__name__}, "
+        f"{named.__name__}() of {path} returns {type_in_words(t_unit)}, "
         "expected a loopy.TranslationUnit"
     )
 
@@ -106,7 +108,7 @@ def _load(path: Path, name: str) -> Any:
     spec = spec_from_file_location(_MODULE, path)
     if spec is None:
         raise ImportError("not a Python file")
-    tree = ast.parse(path.read_bytes())
+    tree = ast.parse(path.read_bytes(), str(path))
     module = module_from_spec(spec)
     sys.modules[_MODULE] = module  # dataclasses look their module up
     needed = ast.Module(_needed(tree.body, name), type_ignores=[])
@@ -184,8 +186,11 @@ def _blamed_on(path: Path) -> Iterator[None]:
             for frame in extract_tb(error.__traceback__)
             if Path(frame.filename).name == path.name
         ]
+        if isinstance(error, SyntaxError) and error.filename == str(path):
+            lines = [error.lineno]
         where = f", line {lines[-1]}" if lines else ""
-        raise _refuse(f"{path}{where}: {type(error).__name__}: {error}") from error
+        reason = reason_of(error) if isinstance(error, Exception) else error
+        raise _refuse(f"{path}{where}: {type(error).__name__}: {reason}") from error
 
 
 def _refuse(message: str) -> typer.BadParameter:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from feinsum.cli.tune.suites import read_suites
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
@@ -32,8 +33,8 @@ def export_trials(
     from rich.console import Console
     from rich.progress import Progress
 
-    from feinsum.tune import make_problem
-    from feinsum.tune.bundle.folder import export_bundle
+    from feinsum.tuning import make_problem
+    from feinsum.tuning.bundle.folder import export_bundle
 
     entries = read_suites(suites)
     problems = [make_problem(entry.einsum, entry.sizes) for entry in entries]
@@ -52,7 +53,7 @@ def export_trials(
             on_workload=lambda n: progress.update(task, completed=n),
         )
     typer.echo(
-        f"{said.n_candidates} kernels of {said.n_workloads} workloads, "
+        f"{said.n_candidates} kernels of {counted(said.n_workloads, 'workload')}, "
         f"{said.n_bytes / 1e6:.1f} MB, in {folder}"
     )
     for why, n in sorted(said.left_out.items()):
@@ -66,11 +67,14 @@ def export_trials(
 def import_trials(folder: Path, database: str | None) -> None:
     """Record what a runner found, and say how many."""
     from feinsum.db import opened_store
-    from feinsum.tune.bundle.facts import import_results
+    from feinsum.tuning.bundle.facts import import_results
 
     with opened_store(database, may_create=True) as store:
         imported = import_results(folder, store)
     states = ", ".join(f"{n} {state}" for state, n in sorted(imported.states.items()))
     typer.echo(f"candidates: {states or 'none'}")
     devices = sorted({str(fact.environment.device) for fact in imported.facts})
-    typer.echo(f"recorded {len(imported.facts)} facts for {', '.join(devices) or '-'}")
+    typer.echo(
+        f"recorded {counted(len(imported.facts), 'fact')} for "
+        f"{', '.join(devices) or '-'}"
+    )

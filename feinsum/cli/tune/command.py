@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     import loopy as lp
 
     from feinsum.ir import BatchedEinsum
-    from feinsum.tune import TuningReport
+    from feinsum.tuning import TuningReport
 
 __all__ = ["EXAMPLES", "tune"]
 
@@ -211,7 +211,7 @@ def _limits(
     effort: Efforts, n_trials: int | None, budget_s: float | None, strategy: str | None
 ) -> dict[str, Any]:
     """How far the tuning goes: as is said, and else as the effort says."""
-    from feinsum.tune import LIMITS
+    from feinsum.tuning import LIMITS
 
     usual = LIMITS[effort]
     chosen = strategy or usual.strategy

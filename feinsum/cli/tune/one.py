@@ -13,14 +13,15 @@ from feinsum.cli.shared.failure import INTERRUPTED, say
 from feinsum.cli.shared.fractions import fractions_of
 from feinsum.cli.shared.output import ID_LENGTH, print_json, record_document
 from feinsum.errors import MeasurementError
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     import loopy as lp
 
     from feinsum.ir import BatchedEinsum
     from feinsum.records import Trial, TuningRecord
-    from feinsum.tune import TuningReport
-    from feinsum.tune.live import LivePage
+    from feinsum.tuning import TuningReport
+    from feinsum.tuning.live import LivePage
 
 __all__ = ["interrupts_told", "nothing_recorded", "tune_one"]
 
@@ -42,14 +43,14 @@ def tune_one(
     """
     from feinsum.cli.tune.view import JsonLines, ProgressBar
     from feinsum.db import opened_store
-    from feinsum.tune import autotune, write_report
-    from feinsum.tune.progress import both
+    from feinsum.tuning import tune_einsum, write_report
+    from feinsum.tuning.progress import both
 
     view = JsonLines() if as_json else ProgressBar()
     try:
         with opened_store(database, has_shipped=True, may_create=True) as store:
             with view, _live_page(is_live) as page:
-                report = autotune(
+                report = tune_einsum(
                     target,
                     database=store,
                     on_start=both(view.begin, page.begin if page else None),
@@ -68,7 +69,7 @@ def tune_one(
 
 
 def _live_page(is_wanted: bool) -> AbstractContextManager[LivePage | None]:
-    from feinsum.tune.live import LivePage
+    from feinsum.tuning.live import LivePage
 
     if not is_wanted:
         return nullcontext()
@@ -116,11 +117,12 @@ def nothing_recorded(trials: Sequence[Trial]) -> MeasurementError:
     n_passed = sum(trial.is_ok for trial in trials)
     if n_passed:
         return MeasurementError(
-            f"nothing was recorded: {n_passed} of {len(trials)} trials passed, "
+            f"nothing was recorded: {n_passed} of {counted(len(trials), 'trial')} "
+            "passed, "
             "but none when timed again; see the warnings"
         )
     first = next((t.message for t in trials if t.message), "no recipe was tried")
     return MeasurementError(
-        f"nothing was recorded: none of {len(trials)} trials passed; "
+        f"nothing was recorded: none of {counted(len(trials), 'trial')} passed; "
         f"the first failed with: {first}"
     )

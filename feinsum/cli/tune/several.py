@@ -17,7 +17,7 @@ from feinsum.errors import FeinsumError
 
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
-    from feinsum.tune import TuningReport
+    from feinsum.tuning import TuningReport
 
 __all__ = ["tune_leaves", "tune_misses", "tune_suites"]
 

@@ -45,7 +45,7 @@ def read_suites(names: Sequence[str]) -> list[Entry]:
         typer.BadParameter: if there is no such suite or file; naming each line that
             is no workload.
     """
-    from feinsum.tune import make_problem
+    from feinsum.tuning import make_problem
 
     entries = [entry for name in names for entry in _entries(name)]
     by_problem: dict[object, Entry] = {}

@@ -20,8 +20,9 @@ from feinsum.cli.shared.output import (
 )
 from feinsum.cli.shared.recommended import more_trials
 from feinsum.records import Trial
-from feinsum.tune import Finalist, TuningProgress, TuningReport, TuningStart
-from feinsum.tune.bar import TuningBar
+from feinsum.tuning import Finalist, TuningProgress, TuningReport, TuningStart
+from feinsum.tuning.bar import TuningBar
+from feinsum.words import counted
 
 __all__ = ["JsonLines", "ProgressBar", "why_failed"]
 
@@ -100,7 +101,8 @@ class ProgressBar(TuningBar):
         super().begin(start)
         if start.known:
             self.console.print(
-                f"{len(start.known)} trials are already known; --fresh repeats them"
+                f"{counted(len(start.known), 'trial')} are already known; --fresh "
+                "repeats them"
             )
 
     def finish(self, report: TuningReport, fractions: Fractions) -> None:

@@ -6,7 +6,6 @@ All lengths are points. The figure is as large as what is on it.
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
@@ -15,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.textpath import TextPath
@@ -45,6 +44,7 @@ LEGEND_TITLE = (
 )
 FONT = "DejaVu Sans"
 """Comes with matplotlib."""
+NO_GLYPH = "\N{WHITE SQUARE}"
 STYLE: dict[str, object] = {
     "font.family": FONT,
     "svg.hashsalt": "feinsum",
@@ -58,10 +58,9 @@ def render(einsum: BatchedEinsum, format: str) -> bytes:
 
     The description in an SVG is the DOT text of the same graph.
     """
-    with mpl.rc_context(), warnings.catch_warnings():
+    with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
-        warnings.filterwarnings("ignore", message="Glyph")  # names in other scripts
         figure = _figure(picture_of(require_einsum(einsum)))
         file = io.BytesIO()
         longest = max(figure.get_size_inches())
@@ -102,8 +101,19 @@ def _text_width(text: str, size: float, weight: Weight = "normal") -> float:
     if not text:
         return 0.0
     font = FontProperties(family=FONT, weight=weight)
-    path = TextPath((0, 0), text, size=size, prop=font, usetex=False)
+    path = TextPath((0, 0), _drawable(text), size=size, prop=font, usetex=False)
     return float(path.get_extents().width)
+
+
+@cache
+def _glyphs() -> frozenset[int]:
+    """The characters that the font has."""
+    return frozenset(get_font(findfont(FontProperties(family=FONT))).get_charmap())
+
+
+def _drawable(text: str) -> str:
+    """Names in other scripts as boxes, of which matplotlib would warn."""
+    return "".join(c if ord(c) in _glyphs() else NO_GLYPH for c in text)
 
 
 def _figure(picture: Picture) -> Figure:
@@ -177,7 +187,8 @@ def _write(
     weight: Weight = "normal",
     ha: Literal["left", "center"] = "center",
 ) -> None:
-    words = axes.text(x, y, text, ha=ha, va="center_baseline", color=INK, zorder=3)
+    words = axes.text(x, y, _drawable(text), ha=ha, va="center_baseline", color=INK,
+                      zorder=3)  # fmt: skip
     words.set_fontsize(size)
     words.set_fontweight(weight)
 

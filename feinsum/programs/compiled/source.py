@@ -3,8 +3,12 @@
 All statements run for the same values of the shared loops before the next values, so
 that what they pass to each other stays in registers or in the first cache. Vectors lie
 along the loop in which most arrays are contiguous: along rows, or along several values
-of a shared loop at once. Sums are of :data:`LANES` partial ones, in an order that does
-not depend on the processor.
+of a shared loop at once. Reductions are of :data:`LANES` partial ones, in an order that
+does not depend on the processor. Sums are pairwise: :data:`BLOCK` terms are added one
+after the other, and the sums of blocks in a binary tree. So the error of n terms grows
+with log n, as that of ``numpy.sum`` does.
+
+Source: Higham 1993, The accuracy of floating point summation (pairwise summation).
 """
 
 from __future__ import annotations
@@ -32,6 +36,10 @@ LANES = {4: 64, 8: 32}
 """Entries processed together, by their bytes: four vectors of AVX-512. Fewer would let
 additions wait for each other.
 """
+BLOCK = 128
+"""Terms of a lane that are added one after the other, as in ``numpy.sum``."""
+MOST_LEVELS = 48
+"""Of the tree of blocks: more terms than fit into any memory."""
 BUILTIN = ("ceil", "copysign", "fabs", "floor", "rint", "sqrt", "trunc")
 """Functions that are instructions."""
 
@@ -49,6 +57,21 @@ static inline R feinsum_fmin(R a, R b) {{ return a < b || b != b ? a : b; }}
 static inline R feinsum_maximum(R a, R b) {{ return a > b || a != a ? a : b; }}
 static inline R feinsum_minimum(R a, R b) {{ return a < b || a != a ? a : b; }}
 static inline R feinsum_square(R a) {{ return a * a; }}
+"""
+_PAIRWISE = """\
+/* Level k has the sum of 2^k blocks in each lane where bit k of n, the number of full
+   blocks, is set. A new block is added to them as 1 is to n. */
+static inline void feinsum_carry(R *sums, R *levels, int64_t n, const int lanes) {
+  for (; n & 1; n >>= 1, levels += lanes)
+    for (int lane = 0; lane < lanes; ++lane) sums[lane] += levels[lane];
+  for (int lane = 0; lane < lanes; ++lane)
+    levels[lane] = sums[lane], sums[lane] = 0;
+}
+static inline void feinsum_collect(R *sums, R *levels, int64_t n, const int lanes) {
+  for (; n; n >>= 1, levels += lanes)
+    if (n & 1)
+      for (int lane = 0; lane < lanes; ++lane) sums[lane] += levels[lane];
+}
 """
 _ENTRY = (
     '__attribute__((visibility("default")))',
@@ -142,6 +165,8 @@ class _Writer:
     def _declarations(self, called: AbstractSet[str]) -> Iterator[str]:
         suffix = "f" if self.source.dtype.itemsize == 4 else ""
         yield _HEAD.format(real="float" if suffix else "double")
+        if "feinsum_carry" in called:
+            yield _PAIRWISE
         for name in sorted(called & FUNCTIONS):
             if name in BUILTIN:
                 yield f"#define {name} __builtin_{name}{suffix}"
@@ -218,52 +243,72 @@ class _Writer:
         return self._scalar_sum(one, rest)
 
     def _scalar_sum(self, one: Statement, rest: Sequence[int]) -> list[str]:
-        name = f"combine_{self._number(one.result)}"
-        lines = [f"sum = {name}(sum, {self._value(one)});"]
+        lines = self._step(one, "sums[0]", 1)
         for k in reversed(rest):
             lines = self._loop(k, lines)
-        return [f"R sum = {self._neutral(one)};", *lines, *self._stored(one, "sum")]
+        return self._reduced(one, lines, 1, self._stored(one, "sums[0]"))
 
     def _lanes_of_sums(self, one: Statement, rest: Sequence[int]) -> list[str]:
         """A sum in each lane."""
-        name = f"combine_{self._number(one.result)}"
-        lines = _lane_loop(
-            "n_lanes", [f"sums[lane] = {name}(sums[lane], {self._value(one)});"]
-        )
+        lines = self._step(one, "sums[lane]", self.source.lanes, "n_lanes")
         for k in reversed(rest):
             lines = self._loop(k, lines)
-        return [
-            *self._empty_sums(one),
-            *lines,
-            *_lane_loop("n_lanes", self._stored(one, "sums[lane]")),
-        ]
+        stored = _lane_loop("n_lanes", self._stored(one, "sums[lane]"))
+        return self._reduced(one, lines, self.source.lanes, stored)
 
     def _along_sum(self, one: Statement, rest: Sequence[int]) -> list[str]:
         """Lanes take turns along the sum, and are combined at its end."""
         name = f"combine_{self._number(one.result)}"
         vector, lanes = self.source.vector, self.source.lanes
-        step = [f"sums[lane] = {name}(sums[lane], {self._value(one)});"]
         lines = [
             "int64_t block = 0;",
             f"for (; block + {lanes} <= n[{vector}]; block += {lanes}) {{",
-            *_lane_loop(str(lanes), step),
+            *self._step(one, "sums[lane]", lanes, str(lanes)),
             "}",
-            *_lane_loop(f"n[{vector}] - block", step),
+            *self._step(one, "sums[lane]", lanes, f"n[{vector}] - block"),
         ]
         lines = ["{", *lines, "}"]
         for k in reversed(rest):
             lines = self._loop(k, lines)
+        halves = [
+            f"for (int half = {lanes // 2}; half; half /= 2)",
+            "  for (int lane = 0; lane < half; ++lane)",
+            f"    sums[lane] = {name}(sums[lane], sums[lane + half]);",
+        ]
+        stored = self._stored(one, "sums[0]")
+        return self._reduced(one, lines, lanes, [*halves, *stored])
+
+    def _step(
+        self, one: Statement, target: str, lanes: int, n_lanes: str | None = None
+    ) -> list[str]:
+        """Combine one value with the target, in each lane if there are several."""
+        name = f"combine_{self._number(one.result)}"
+        lines = [f"{target} = {name}({target}, {self._value(one)});"]
+        if n_lanes is not None:
+            lines = _lane_loop(n_lanes, lines)
+        if one.reduction != "sum":
+            return lines
         return [
-            *self._empty_sums(one),
             *lines,
-            f"R sum = {self._neutral(one)};",
-            f"for (int lane = 0; lane < {lanes}; ++lane)",
-            f"  sum = {name}(sum, sums[lane]);",
-            *self._stored(one, "sum"),
+            f"if (++n_terms == {BLOCK}) {{",
+            f"feinsum_carry(sums, levels, n_blocks++, {lanes});",
+            "n_terms = 0;",
+            "}",
         ]
 
-    def _empty_sums(self, one: Statement) -> list[str]:
-        lanes = self.source.lanes
+    def _reduced(
+        self, one: Statement, loops: Sequence[str], lanes: int, stored: Sequence[str]
+    ) -> list[str]:
+        """The loops of a reduction, between its start and what is done with it."""
+        lines = [*self._empty_sums(one, lanes), *loops]
+        if one.reduction == "sum":
+            state = "int64_t n_blocks = 0; int n_terms = 0;"
+            levels = f"R levels[{MOST_LEVELS * lanes}];"
+            lines = [state, levels, *lines]
+            lines.append(f"feinsum_collect(sums, levels, n_blocks, {lanes});")
+        return [*lines, *stored]
+
+    def _empty_sums(self, one: Statement, lanes: int) -> list[str]:
         return [
             f"R sums[{lanes}];",
             *_lane_loop(str(lanes), [f"sums[lane] = {self._neutral(one)};"]),

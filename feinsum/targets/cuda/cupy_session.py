@@ -24,6 +24,7 @@ from feinsum.targets.cuda.gemm import Gemm
 from feinsum.targets.cuda.launching import Launcher
 from feinsum.targets.cuda.nvrtc import CudaBinary
 from feinsum.targets.protocol import Array
+from feinsum.words import type_in_words
 
 __all__ = ["CupySession"]
 
@@ -310,6 +311,6 @@ class CupySession:
             except (BufferError, RuntimeError, TypeError) as error:
                 kind = DeviceLostError if is_lasting(str(error)) else MeasurementError
                 raise kind(
-                    f"a {type(array).__name__} cannot be imported by DLPack: "
+                    f"{type_in_words(array)} cannot be imported by DLPack: "
                     f"{explained(str(error))}"
                 ) from error

@@ -35,8 +35,8 @@ def widened(array: Array) -> Array:
     """
     library = _library()
     if library is None:
-        return np.ascontiguousarray(array, _SINGLE)
-    halves = np.ascontiguousarray(array, _HALF)
+        return np.asarray(array, _SINGLE, order="C")
+    halves = np.asarray(array, _HALF, order="C")
     result = aligned_empty(halves.shape, _SINGLE)
     library.feinsum_widen(halves.ctypes.data, result.ctypes.data, halves.size)
     return result
@@ -52,7 +52,7 @@ def narrowed(array: Array) -> Array:
     if library is None:
         with np.errstate(over="ignore"):
             return np.asarray(array.astype(_HALF))
-    singles = np.ascontiguousarray(array, _SINGLE)
+    singles = np.asarray(array, _SINGLE, order="C")
     result = aligned_empty(singles.shape, _HALF)
     library.feinsum_narrow(singles.ctypes.data, result.ctypes.data, singles.size)
     return result

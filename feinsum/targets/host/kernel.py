@@ -14,7 +14,7 @@ import numpy as np
 from feinsum.errors import MeasurementError
 from feinsum.targets.host.code import ENTRY
 from feinsum.targets.host.compiler import Compiler, find_compiler
-from feinsum.targets.host.library import load, loaded
+from feinsum.targets.host.library import compiled_once, load, loaded
 from feinsum.targets.host.pool import Pool, pool
 
 if TYPE_CHECKING:  # who runs what is compiled loads no code generator
@@ -55,6 +55,19 @@ class HostCode:
         """
         compiler, source, flags = _compilation(self)
         return compiler.compile(source, flags)
+
+    def compiled_once(self, flags: tuple[str, ...] = ()) -> bytes:
+        """The shared object, which is kept in the cache and not loaded.
+
+        Args:
+            flags: of the compiler; by default those of this project.
+
+        Raises:
+            DeviceUnavailableError: if there is no compiler.
+            BuildError: if it fails.
+        """
+        compiler, source, usual = _compilation(self)
+        return compiled_once(compiler, source, flags or usual)
 
 
 def _compilation(code: HostCode) -> tuple[Compiler, str, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from feinsum.errors import BuildError
 from feinsum.targets.host.compiler import Compiler
 from feinsum.targets.processor import host_processor
 
-__all__ = ["load", "load_with_content", "loaded"]
+__all__ = ["compiled_once", "load", "load_with_content", "loaded"]
 
 
 def load(compiler: Compiler, source: str, flags: tuple[str, ...]) -> ctypes.CDLL:
@@ -47,6 +47,21 @@ def load_with_content(
     if kept_in is not None:
         kept_in.write(key, content)
     return library, content
+
+
+def compiled_once(compiler: Compiler, source: str, flags: tuple[str, ...]) -> bytes:
+    """The shared object of a source, from the cache or for it; it is not loaded.
+
+    Raises:
+        BuildError: if it cannot be compiled.
+    """
+    kept_in, key = default_cache(), _key(compiler, source, flags)
+    kept = None if kept_in is None else kept_in.read(key)
+    if kept is None:
+        kept = compiler.compile(source, flags)
+        if kept_in is not None:
+            kept_in.write(key, kept)
+    return kept
 
 
 def _key(compiler: Compiler, source: str, flags: tuple[str, ...]) -> str:

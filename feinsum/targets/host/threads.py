@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+from functools import cache
+from math import inf
+from pathlib import Path, PurePosixPath
 
 from feinsum.errors import DeviceUnavailableError
 
-__all__ = ["THREADS_VARIABLE", "n_threads"]
+__all__ = ["THREADS_VARIABLE", "n_cores", "n_threads"]
 
 THREADS_VARIABLE = "FEINSUM_NUM_THREADS"
 """Environment variable with the number of threads of the host target."""
 OPENMP_VARIABLE = "OMP_NUM_THREADS"
+GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def n_threads() -> int:
-    """``FEINSUM_NUM_THREADS``, else ``OMP_NUM_THREADS``, else the available cores.
+    """``FEINSUM_NUM_THREADS``, else ``OMP_NUM_THREADS``, else :func:`n_cores`.
 
     Raises:
         DeviceUnavailableError: if the first variable is no positive number.
@@ -30,6 +34,60 @@ def n_threads() -> int:
     other = os.environ.get(OPENMP_VARIABLE, "").split(",")[0].strip()
     if other.isdecimal() and int(other) >= 1:
         return int(other)
+    return n_cores()
+
+
+def n_cores(groups: Path = GROUPS, own_groups: Path = OWN_GROUPS) -> int:
+    """The cores that this process may use.
+
+    Those on which it may run, but no more than its control groups give it the time of,
+    as containers limit it: further threads would wait for each other, stopped.
+
+    Args:
+        groups, own_groups: where the system describes control groups.
+    """
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        allowed = len(os.sched_getaffinity(0))
+    else:
+        allowed = os.cpu_count() or 1
+    return max(1, int(min(allowed, _quota(groups, own_groups))))
+
+
+@cache  # calls of libraries ask each time
+def _quota(groups: Path, own_groups: Path) -> float:
+    """The least number of processors of which a control group gives the time."""
+    quotas = [inf]
+    for line in _read(own_groups).splitlines():
+        _, controllers, name = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        path = PurePosixPath(name.lstrip("/"))
+        # a container may see the name of its group, but the group itself as the root
+        for part in (path, *path.parents):
+            quotas.append(_quota_of_version_2(groups / part))
+            quotas.append(_quota_of_version_1(groups / (controllers or "cpu") / part))
+    return min(quotas)
+
+
+def _quota_of_version_2(folder: Path) -> float:
+    quota, _, period = _read(folder / "cpu.max").partition(" ")
+    return _ratio(quota, period)
+
+
+def _quota_of_version_1(folder: Path) -> float:
+    quota, period = (_read(folder / f"cpu.cfs_{x}_us") for x in ("quota", "period"))
+    return _ratio(quota, period)
+
+
+def _ratio(quota: str, period: str) -> float:
+    """Infinite without a limit, which is the word ``max``, or a negative number."""
+    quota, period = quota.strip(), period.strip()
+    is_limited = quota.isdecimal() and period.isdecimal() and int(period) > 0
+    return int(quota) / int(period) if is_limited else inf
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

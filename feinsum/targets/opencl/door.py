@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -13,6 +12,7 @@ from typing import Any
 from feinsum.errors import DeviceUnavailableError, MeasurementError
 from feinsum.targets.messages import first_lines
 from feinsum.targets.opencl.intel import load_platforms
+from feinsum.targets.quiet import quiet, silenced
 
 __all__ = [
     "INSTALL_HINT",
@@ -23,7 +23,8 @@ __all__ = [
 ]
 
 INSTALL_HINT = (
-    "pip install 'feinsum[intel]' or 'feinsum[pocl]' gives an OpenCL device on a CPU"
+    "pip install 'feinsum[intel]' or 'feinsum[pocl]' gives an OpenCL device on a CPU; "
+    "without one, make kernels with target=lp.ExecutableCTarget()"
 )
 _CACHE_VARIABLE = "PYOPENCL_CACHE_FAILURE_FATAL"
 
@@ -51,6 +52,13 @@ def _load() -> Any:
     importlib.import_module("pyopencl.array")
     cl = importlib.import_module("pyopencl")
     load_platforms(cl)
+    loud = vars(cl)["compiler_output"]
+
+    def compiler_output(text: str) -> None:
+        if not silenced(cl.CompilerWarning):
+            loud(text)
+
+    vars(cl)["compiler_output"] = compiler_output
     return cl
 
 
@@ -77,9 +85,7 @@ def quiet_builds() -> Iterator[None]:
     OpenCL compilers remark on kernels that are in order (unused arguments,
     vectorization refused); a failed build is an error, not a warning.
     """
-    cl = pyopencl()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", cl.CompilerWarning)
+    with quiet(pyopencl().CompilerWarning):
         yield
 
 

@@ -9,6 +9,7 @@ from feinsum.errors import MeasurementError
 from feinsum.targets.arrays import is_device_array
 from feinsum.targets.opencl.device import OpenCLDevice, describe
 from feinsum.targets.opencl.door import pyopencl
+from feinsum.words import type_in_words
 
 __all__ = ["check_device_arrays", "device_of", "device_zeros"]
 
@@ -24,7 +25,7 @@ def check_device_arrays(arrays: Sequence[Any]) -> None:
     for position, array in enumerate(arrays):
         if not is_device_array(array):
             raise MeasurementError(
-                f"operand {position} is a {type(array).__name__} on the host, while "
+                f"operand {position} is {type_in_words(array)} on the host, while "
                 "others are on a device; pass arrays of one kind"
             )
         if array.queue is None or array.context != arrays[0].context:

@@ -151,8 +151,8 @@ def test_steps_may_have_more_indices_than_letters(stand_in, monkeypatch):
     monkeypatch.setattr(building, "kernel_contenders", lambda *_: iter(()))
     shapes = (3, 2, *27 * [1]), (2, *27 * [1], 4)
     arrays = [RNG.random(shape) for shape in shapes]
-    one, two = ([f"{name}{k}" for k in range(27)] for name in "xy")
-    text = f"i j {' '.join(one)}, j {' '.join(two)} k -> i k"
+    one, two = ("".join(f"{{{name}{k}}}" for k in range(27)) for name in "xy")
+    text = f"ij{one}, j{two}k -> ik"
     given = [(shape, np.dtype(float)) for shape in shapes]
     options = CallOptions(InMemoryStore(), effort="estimate")
     site = Site(arrays, None, open_device("cuda"), options)

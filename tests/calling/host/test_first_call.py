@@ -48,7 +48,7 @@ CALLS = {
     "trace": ("ii->", (A[:13, :13],)),
     "diagonal times": ("ii,ij->ij", (A[:13, :13], A)),
     "outer": ("i,j->ji", (A[0], B[0])),
-    "words": ("row col, col out -> row out", (A, B)),
+    "words": ("{row}{col}, {col}{out} -> {row}{out}", (A, B)),
     "implicit": ("ij,jk", (A, B)),
     "broadcast": ("ij,ij->ij", (A, A[:1])),
     "ellipsis": ("...j,jk->...k", (A, B)),
@@ -143,7 +143,7 @@ BUILT_AT_ONCE = {
     "a view": ("ij->ji", ((9, 8),), "f8"),
     "nothing": ("ij,jk->ik", ((0, 9), (9, 9)), "f8"),
     "more indices than letters": (
-        ",".join(f"a{k} a{k + 1}" for k in range(60)) + "->a0 a60",
+        ",".join(f"{{a{k}}}{{a{k + 1}}}" for k in range(60)) + "->{a0}{a60}",
         60 * ((1 + 1, 1 + 1),),
         "f8",
     ),

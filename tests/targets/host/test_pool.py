@@ -13,7 +13,7 @@ import pytest
 
 from feinsum.errors import DeviceUnavailableError
 from feinsum.targets.host.pool import pool
-from feinsum.targets.host.threads import n_threads
+from feinsum.targets.host.threads import n_cores, n_threads
 from tests.docs.pages import ROOT
 from tests.targets.host.kernels import make
 
@@ -43,7 +43,33 @@ def test_the_number_of_threads(own, openmp, expected, monkeypatch):
     """Of FEINSUM_NUM_THREADS, else OpenMP's, else the cores of the process."""
     monkeypatch.setenv(VARIABLES[0], own)
     monkeypatch.setenv(VARIABLES[1], openmp)
-    assert n_threads() == (expected or len(os.sched_getaffinity(0)))
+    assert n_threads() == (expected or n_cores())
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/\n", {"cpu.max": "100000 100000\n"}, 1),
+        ("0::/a/b\n", {"a/cpu.max": "50000 100000\n", "cpu.max": "max 100000\n"}, 1),
+        ("0::/host/name\n", {"cpu.max": "100000 100000\n"}, 1),
+        ("3:cpu,cpuacct:/a\n", {"cpu,cpuacct/a/cpu.cfs_quota_us": "150000\n",
+                                "cpu,cpuacct/a/cpu.cfs_period_us": "100000\n"}, 1),
+        ("3:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n",
+                       "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, None),
+        ("0::/\n", {"cpu.max": "10000000000 100000\n"}, None),
+        ("5:cpuset:/\n", {}, None),
+        ("", {}, None),
+    ],
+)  # fmt: skip
+def test_the_time_of_a_control_group_limits_the_threads(tmp_path, own, files, expected):
+    """In versions 1 and 2, of the group or one around it; at least one is left."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "own").write_text(own)
+    everything = len(os.sched_getaffinity(0))
+    assert n_cores(tmp_path, tmp_path / "own") == (expected or everything)
 
 
 @pytest.mark.usefixtures("_unset")

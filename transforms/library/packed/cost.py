@@ -257,7 +257,7 @@ class _Work:
     def _pack_cycles(self, position: int, index: str) -> float:
         """Of an entry of an operand that is packed along ``index``."""
         term = self.einsum.inputs[position]
-        is_along = term[-1] == index
+        is_along = term[-1:] == (index,)  # a scalar has no last index
         tiles = self.tiles
         width = tiles.lanes if index == tiles.vector else min(tiles.rows, tiles.lanes)
         cycles = PACK_CYCLES * 2 / width if is_along else TURN_CYCLES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from pymbolic import primitives as p
 from pymbolic import var
@@ -33,6 +34,12 @@ class _Product:
 
     def at(self, points: Mapping[str, Expression]) -> Expression:
         return _entry(self.array, self.axes, points)
+
+
+Factor: TypeAlias = str | _Product
+"""The name of an operand, or a product. An operand that is itself a product, in global
+memory, may have the name of a private array."""
+Factors: TypeAlias = tuple[Factor, ...]
 
 
 class FusedNest:
@@ -73,29 +80,31 @@ class FusedNest:
         self.point = block * var(tile) + var(inner)
         read = {factor for step in steps for factor in step.factors}
         numbers = sorted(read - {step.product for step in steps})
-        self.rows = [dict(zip(numbers, row, strict=True)) for row in schedule.rows]
-        self.products: dict[str, _Product] = {}
+        self.rows: list[dict[int, Factor]] = [
+            dict(zip(numbers, row, strict=True)) for row in schedule.rows
+        ]
 
     def written(self) -> Schedule:
         """The schedule with the nest replaced."""
         for step in self.steps:
-            made: dict[Names, str] = {}
+            made: dict[Factors, _Product] = {}
             for row in self.rows:
                 factors = tuple(row.pop(number) for number in step.factors)
                 if factors not in made:
                     made[factors] = self._multiply(step, factors)
                 row[step.product] = made[factors]
         for k, row in enumerate(self.rows):
-            (name,) = row.values()
-            self._store(k, self.products[name])
+            (product,) = row.values()
+            assert isinstance(product, _Product)
+            self._store(k, product)
         return self.writer.finished()
 
-    def _multiply(self, step: PathStep, factors: Names) -> str:
-        """The statements of a step; the name of the array that has the product."""
+    def _multiply(self, step: PathStep, factors: Factors) -> _Product:
+        """The statements of a step, and the array that has the product."""
         axes, dtype = self._axes(step, factors), self.schedule.dtype_of_row(0)
         shape = [self._size(index) for index in axes] or [1]
         name = self.writer.array("product", shape, dtype)
-        after = [self.products[k].done for k in factors if k in self.products]
+        after = [one.done for one in factors if isinstance(one, _Product)]
         if step.summed:
             loops, points = self._loops(axes)
             entry = _entry(name, axes, points)
@@ -108,8 +117,7 @@ class FusedNest:
         values = [self._product(factors, points) for points in terms]
         value = p.Sum((entry, *values)) if step.summed else values[0]
         done = self.writer.assign(name, entry, value, loops, after)
-        self.products[name] = _Product(name, axes, done)
-        return name
+        return _Product(name, axes, done)
 
     def _size(self, index: str) -> int:
         extent = self.schedule.extents[index]
@@ -132,24 +140,27 @@ class FusedNest:
         first = n_terms * points[last]
         return loops, [{**points, last: first + k} for k in range(n_terms)]
 
-    def _axes(self, step: PathStep, factors: Names) -> IndexList:
+    def _axes(self, step: PathStep, factors: Factors) -> IndexList:
         """The indices of a product inside the outer loop, the one of lines last."""
         kept = [index for index in step.output if index != self.outer]
         ends = {term[-1] for term in map(self._term, factors) if term}
         return tuple(sorted(kept, key=lambda index: index in ends))
 
-    def _term(self, name: str) -> IndexList:
-        product = self.products.get(name)
-        return self.schedule.spans[name] if product is None else product.axes
+    def _term(self, factor: Factor) -> IndexList:
+        if isinstance(factor, _Product):
+            return factor.axes
+        return self.schedule.spans[factor]
 
-    def _product(self, factors: Names, points: Mapping[str, Expression]) -> Expression:
-        values = tuple(self._read(name, points) for name in factors)
+    def _product(
+        self, factors: Factors, points: Mapping[str, Expression]
+    ) -> Expression:
+        values = tuple(self._read(factor, points) for factor in factors)
         return values[0] if len(values) == 1 else p.Product(values)
 
-    def _read(self, name: str, points: Mapping[str, Expression]) -> Expression:
-        if name in self.products:
-            return self.products[name].at(points)
-        rule, term = self.schedule.rules[name], self.schedule.spans[name]
+    def _read(self, factor: Factor, points: Mapping[str, Expression]) -> Expression:
+        if isinstance(factor, _Product):
+            return factor.at(points)
+        rule, term = self.schedule.rules[factor], self.schedule.spans[factor]
         return var(rule)(*(points[index] for index in term))
 
     def _store(self, row: int, product: _Product) -> None:

@@ -1,0 +1,68 @@
+"""Loopy without a home: its caches stay in memory where they cannot be on disk.
+
+``import loopy`` opens databases in the folder of the user's caches, and raises where
+there is none: in containers, for daemons, with a full disk or a used up quota. Every
+package that imports Loopy imports this module first. Where the folder can be used,
+which is the rule, it changes nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import tempfile
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from platformdirs import user_cache_dir
+
+__all__ = ["find_folder_problem", "loopy_folder"]
+
+N_BYTES = 1 << 14
+"""Bytes of a small database, for which there has to be room."""
+
+
+def loopy_folder() -> Path:
+    """Where Loopy keeps its databases."""
+    return Path(user_cache_dir("pytools", "pytools"))
+
+
+def find_folder_problem(folder: Path) -> str:
+    """Why no small database can be kept in a folder; empty if it can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            if file.write(bytes(N_BYTES)) < N_BYTES:
+                return f"{folder}: there is no room"
+    except OSError as error:
+        return f"{folder}: {error.strerror or error}"
+    return ""
+
+
+def _keep_in_memory() -> None:
+    """Have pytools, for Loopy, open its databases in memory where no file can be."""
+    from pytools import persistent_dict
+
+    base = persistent_dict._PersistentDictBase  # noqa: SLF001  (no public way)
+    usual = base.__init__
+
+    def open_anywhere(self: Any, identifier: str, *args: Any, **options: Any) -> None:
+        try:
+            usual(self, identifier, *args, **options)
+        except (OSError, sqlite3.Error):
+            self.mutex = Lock()
+            self.filename = ":memory:"
+            self.conn = sqlite3.connect(
+                self.filename, isolation_level=None, check_same_thread=False
+            )
+            self.conn.execute(
+                "CREATE TABLE dict "
+                "(keyhash TEXT NOT NULL PRIMARY KEY, key_value TEXT NOT NULL)"
+            )
+
+    base.__init__ = open_anywhere
+
+
+if "loopy" not in sys.modules and find_folder_problem(loopy_folder()):
+    _keep_in_memory()

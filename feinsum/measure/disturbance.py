@@ -1,0 +1,79 @@
+"""Whether others used the processor during a measurement."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+import psutil
+
+from feinsum.words import counted
+
+__all__ = ["STATISTICS", "Watch", "throttled_periods"]
+
+BUSY = 0.1
+"""Share of the processors that others may use during a measurement."""
+MIN_S = 0.2
+"""Processor times count in hundredths of a second: a shorter measurement shows none."""
+STATISTICS = Path("/sys/fs/cgroup/cpu.stat")
+_IDLE = (
+    "idle",
+    "iowait",
+    "guest",
+    "guest_nice",
+)  # those of guests are in user and nice
+
+
+@dataclass(frozen=True)
+class Watch:
+    """The processors that this process may use, from its making on.
+
+    Attributes:
+        used_s: processor time that anything used on them, in seconds.
+        own_s: processor time of this process and its ended children.
+    """
+
+    started_s: float = field(default_factory=perf_counter)
+    used_s: float = field(default_factory=lambda: _used_s())
+    own_s: float = field(default_factory=lambda: _own_s())
+    n_throttled: int = field(default_factory=lambda: throttled_periods()[1])
+
+    def disturbance(self) -> str:
+        """What disturbed this process since, in words; empty if nothing did."""
+        elapsed_s = perf_counter() - self.started_s
+        if elapsed_s < MIN_S:
+            return ""
+        others_s = _used_s() - self.used_s - (_own_s() - self.own_s)
+        share = others_s / (elapsed_s * len(os.sched_getaffinity(0)))
+        if share > BUSY:
+            return f"other programs used {share:.0%} of the processors"
+        if n := throttled_periods()[1] - self.n_throttled:
+            return f"a CPU limit held this process back in {counted(n, 'period')}"
+        return ""
+
+
+def _used_s() -> float:
+    """Processor time used on the processors of this process, by anything."""
+    times = psutil.cpu_times(percpu=True)
+    own = [times[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(times)]
+    return sum(
+        float(seconds)
+        for one in own
+        for name, seconds in one._asdict().items()
+        if name not in _IDLE
+    )
+
+
+def _own_s() -> float:
+    return float(sum(os.times()[:4]))
+
+
+def throttled_periods(statistics: Path = STATISTICS) -> tuple[int, int]:
+    """Periods of this group of processes, and in how many a CPU limit held it back."""
+    told: dict[str, str] = {}
+    with suppress(OSError, ValueError):
+        told = dict(line.split() for line in statistics.read_text().splitlines())
+    return int(told.get("nr_periods", 0)), int(told.get("nr_throttled", 0))

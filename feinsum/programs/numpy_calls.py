@@ -1,0 +1,455 @@
+"""Numpy statements: those that numpy computes as a whole, such as reshapes and slices.
+
+The reduction of such a statement is the word ``numpy``. Its body is a function of
+:data:`FUNCTIONS`, called with all operands in order and then literals, or a subscript::
+
+    r1[a,b,c] = numpy reshape(x0, (2, 3, 4)) : r0[d,e]
+    r2[a,b] = numpy x0[:, ::2, 0] : r1[c,d,e]
+    r3[a,b] = numpy concatenate(x0, x1, 1) : r2[c,d], r2[e,f]
+
+Every axis has an index of its own, so nothing is known to be computed in parts.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from feinsum.errors import ProgramError
+from feinsum.ir import Extent, SizeParam
+from feinsum.programs.body import operand_name
+
+__all__ = [
+    "FUNCTIONS",
+    "NUMPY",
+    "constant_body",
+    "is_view",
+    "numpy_dtype",
+    "numpy_shape",
+    "numpy_value",
+]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Shape = tuple[Extent, ...]
+Shapes = Sequence[Shape]
+
+NUMPY = "numpy"
+"""The word that a numpy statement has in place of a reduction."""
+
+MOST_ENTRIES = 1 << 40
+"""Largest result of a constant: a text must not claim more than can be there."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of arrays and literals.
+
+    Attributes:
+        compute: takes the arrays, then the literals.
+        shape: the shape of the result, from the shapes of the arrays and the literals.
+        dtype: its dtype, from those of the arrays and the literals.
+        is_view: whether the result may be in the memory of an operand, or is kept.
+    """
+
+    compute: Callable[..., Any]
+    shape: Callable[..., Shape]
+    dtype: Callable[..., np.dtype[Any]] = lambda dtypes, *_: np.result_type(*dtypes)
+    is_view: bool = False
+
+
+class _Operand(NamedTuple):
+    """An operand within a subscript."""
+
+    position: int
+
+
+class _Call(NamedTuple):
+    function: Function
+    literals: tuple[Any, ...]
+
+
+def numpy_shape(body: str, shapes: Shapes) -> Shape:
+    """The shape of a numpy statement.
+
+    Raises:
+        ProgramError: if the body is no call, or is not defined for these shapes.
+
+    >>> numpy_shape("reshape(x0, (-1, 4))", [(2, 6)])
+    (3, 4)
+    >>> numpy_shape("x0[1:, None, ::-2]", [(2, 6)])
+    (1, 1, 3)
+    """
+    call = _call_of(body, len(shapes))
+    try:
+        return tuple(call.function.shape(shapes, *call.literals))
+    except ProgramError as error:
+        _fail(body, error)
+    except (TypeError, ValueError, LookupError) as error:
+        _fail(body, f"undefined for shapes {', '.join(map(_text, shapes))} ({error})")
+
+
+def numpy_dtype(body: str, dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
+    """The dtype of a numpy statement.
+
+    >>> numpy_dtype("concatenate(x0, x1, 0)", [np.dtype("f4"), np.dtype("i4")])
+    dtype('float64')
+    """
+    call = _call_of(body, len(dtypes))
+    try:
+        return np.dtype(call.function.dtype(dtypes, *call.literals))
+    except (TypeError, ValueError) as error:
+        _fail(body, error)
+
+
+def numpy_value(body: str, operands: Sequence[Array]) -> Array:
+    """The value of a numpy statement: possibly a view of an operand.
+
+    Raises:
+        ProgramError: if an entry of an operand is no place in another.
+
+    >>> numpy_value("x0[x1]", [np.arange(3.0) + 1, np.array([2, 0])])
+    array([3., 1.])
+    """
+    call = _call_of(body, len(operands))
+    try:
+        return np.asarray(call.function.compute(operands, *call.literals))
+    except (TypeError, ValueError, IndexError) as error:
+        _fail(body, error)
+
+
+def is_view(body: str, n_operands: int) -> bool:
+    """Whether a result may share its memory."""
+    return _call_of(body, n_operands).function.is_view
+
+
+def constant_body(array: Array) -> str:
+    """The body of a statement whose value is an array of numbers.
+
+    >>> numpy_value(constant_body(np.eye(2, dtype="f4")), [])
+    array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
+    dtype = array.dtype.newbyteorder("<")
+    data = np.ascontiguousarray(array, dtype).reshape(-1)
+    first = data[:1].tobytes()
+    raw = first if data.tobytes() == first * data.size else data.tobytes()
+    text = base64.b64encode(raw).decode()
+    return f"constant({dtype.str!r}, {array.shape!r}, {text!r})"
+
+
+def _fail(body: str, why: object) -> NoReturn:
+    raise ProgramError(f"numpy statement {body!r:.200}: {why}", rules=("body",))
+
+
+def _text(shape: Shape) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+@lru_cache(maxsize=1024)
+def _call_of(body: str, n_operands: int) -> _Call:
+    """The function that a body names, with its literals."""
+    try:
+        node = ast.parse(body.strip(), mode="eval").body
+        call, n_used = _parsed(node)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        call, n_used = None, 0
+    if call is None or n_used != n_operands:
+        _fail(
+            body,
+            f"expected a subscript of x0, or one of {', '.join(FUNCTIONS)} of "
+            f"{n_operands} operands, in order, and literals",
+        )
+    return call
+
+
+def _parsed(node: ast.expr) -> tuple[_Call | None, int]:
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if (
+            name in FUNCTIONS
+        ):
+            n = sum(isinstance(arg, ast.Name) for arg in args)
+            names = [arg.id for arg in args[:n] if isinstance(arg, ast.Name)]
+            if names == [*map(operand_name, range(n))]:
+                literals = tuple(map(ast.literal_eval, args[n:]))
+                return _Call(FUNCTIONS[name], literals), n
+        case ast.Subscript(value=ast.Name(id="x0"), slice=key):
+            parts = key.elts if isinstance(key, ast.Tuple) else [key]
+            names = [part.id for part in parts if isinstance(part, ast.Name)]
+            if names == [operand_name(k + 1) for k in range(len(names))]:
+                return _Call(_SUBSCRIPT, (_subscripts(parts),)), len(names) + 1
+    return None, 0
+
+
+def _subscripts(parts: Sequence[ast.expr]) -> tuple[Any, ...]:
+    found: list[Any] = []
+    for part in parts:
+        if isinstance(part, ast.Slice):
+            ends = (part.lower, part.upper, part.step)
+            found.append(slice(*(None if x is None else _integer(x) for x in ends)))
+        elif isinstance(part, ast.Name):
+            found.append(_Operand(1 + sum(isinstance(x, _Operand) for x in found)))
+        elif isinstance(part, ast.Constant) and part.value in (None, Ellipsis):
+            found.append(part.value)
+        else:
+            found.append(_integer(part))
+    return tuple(found)
+
+
+def _integer(node: ast.expr) -> int:
+    value = ast.literal_eval(node)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError
+    return value
+
+
+def _known(extent: Extent) -> int:
+    if isinstance(extent, SizeParam):
+        raise ProgramError(f"the extent {extent} of the axis is not known")
+    return extent
+
+
+def _axis(axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise ProgramError(f"no axis {axis} in an array with {rank} axes")
+    return axis % rank
+
+
+def _reshaped(shapes: Shapes, shape: Sequence[int]) -> Shape:
+    """With at most one unknown extent, which is -1 in the new shape."""
+    (old,) = shapes
+    params = [n for n in old if isinstance(n, SizeParam)]
+    n = prod(x for x in old if not isinstance(x, SizeParam))
+    free = [k for k, x in enumerate(shape) if x == -1]
+    rest = prod(x for x in shape if x != -1)
+    wanted = _text(tuple(shape))
+    if len(free) > 1 or min(shape, default=0) < -1:
+        raise ProgramError(f"{wanted} is no shape")
+    if params and (len(params) > 1 or len(free) != 1 or rest != n):
+        raise ProgramError(
+            f"{_text(old)} does not become {wanted}: at most one extent may be "
+            "unknown, which has to stay as it is, as -1"
+        )
+    if not params and (n != rest if not free else rest == 0 or n % rest):
+        raise ProgramError(f"{_text(old)} does not become {wanted}")
+    missing = params[0] if params else n // rest if free else 0
+    return tuple(missing if x == -1 else x for x in shape)
+
+
+def _transposed(shapes: Shapes, order: Sequence[int]) -> Shape:
+    (old,) = shapes
+    if sorted(order) != [*range(len(old))]:
+        raise ProgramError(f"{order} is no order of {len(old)} axes")
+    return tuple(old[k] for k in order)
+
+
+def _concatenated(shapes: Shapes, axis: int) -> Shape:
+    first = shapes[0]
+    at = _axis(axis, len(first))
+    for other in shapes:
+        if (*other[:at], *other[at + 1 :]) != (*first[:at], *first[at + 1 :]):
+            raise ProgramError(
+                f"{_text(first)} and {_text(other)} differ beside axis {at}"
+            )
+    total = sum(_known(shape[at]) for shape in shapes)
+    return (*first[:at], total, *first[at + 1 :])
+
+
+def _broadcast(shapes: Shapes, shape: Sequence[int]) -> Shape:
+    (old,) = shapes
+    if len(old) > len(shape) or any(
+        n not in (1, m) for n, m in zip(old[::-1], shape[::-1], strict=False)
+    ):
+        raise ProgramError(f"{_text(old)} does not become {_text(tuple(shape))}")
+    return tuple(shape)
+
+
+def _along(shapes: Shapes, axis: int) -> Shape:
+    """Entries chosen along an axis by an array that is as long along all others."""
+    (old, places), at = shapes, _axis(axis, len(shapes[0]))
+    beside = [
+        (n, m) for k, (n, m) in enumerate(zip(old, places, strict=True)) if k != at
+    ]
+    if any(n != m for n, m in beside):
+        raise ProgramError(f"{_text(old)} and {_text(places)} differ beside axis {at}")
+    return tuple(places)
+
+
+def _without(shapes: Shapes, axis: int) -> Shape:
+    (old,) = shapes
+    at = _axis(axis, len(old))
+    if old[at] == 0:
+        raise ProgramError("an axis without entries has none that is the largest")
+    return (*old[:at], *old[at + 1 :])
+
+
+def _same(shapes: Shapes, *literals: Any) -> Shape:
+    return shapes[0]
+
+
+def _same_along(shapes: Shapes, axis: int, *_: Any) -> Shape:
+    _axis(axis, len(shapes[0]))
+    return shapes[0]
+
+
+def _rolled(shapes: Shapes, _: int, axis: int) -> Shape:
+    return _same_along(shapes, axis)
+
+
+def _repeated(shapes: Shapes, n: int, axis: int) -> Shape:
+    (old,) = shapes
+    at = _axis(axis, len(old))
+    if n < 0:
+        raise ProgramError(f"{n} repeats")
+    return (*old[:at], n * _known(old[at]), *old[at + 1 :])
+
+
+def _padded(shapes: Shapes, widths: Sequence[tuple[int, int]], _: Any) -> Shape:
+    (old,) = shapes
+    if min((n for pair in widths for n in pair), default=0) < 0:
+        raise ProgramError(f"widths {widths}")
+    pairs = zip(old, widths, strict=True)
+    return tuple(n if pair == (0, 0) else sum(pair) + _known(n) for n, pair in pairs)
+
+
+def _subscripted(shapes: Shapes, key: tuple[Any, ...]) -> Shape:
+    """Numpy's rules: the axes of several arrays become those of all together, in their
+    place if they are side by side, and at the front if not.
+    """
+    old = list(shapes[0])
+    full = _without_ellipsis(key, len(old))
+    are_places = any(isinstance(part, _Operand) for part in full)
+    shape: list[Extent] = []
+    chosen: list[Shape] = []
+    at: list[int] = []
+    where: list[int] = []
+    for k, part in enumerate(full):
+        if part is None:
+            shape.append(1)
+            continue
+        extent = old.pop(0)
+        if isinstance(part, slice):
+            whole = part == slice(None)
+            n = extent if whole else len(range(_known(extent))[part])
+            shape.append(n)
+            continue
+        if isinstance(part, int):
+            range(_known(extent))[part]  # or an IndexError
+        if are_places:
+            is_operand = isinstance(part, _Operand)
+            chosen.append(shapes[part.position] if is_operand else ())
+            at.append(len(shape))
+            where.append(k)
+    if not are_places:
+        return tuple(shape)
+    is_together = where == [*range(where[0], where[-1] + 1)]
+    place = at[0] if is_together else 0
+    return (*shape[:place], *_together(chosen), *shape[place:])
+
+
+def _without_ellipsis(key: tuple[Any, ...], rank: int) -> list[Any]:
+    n = rank - sum(part is not None and part is not Ellipsis for part in key)
+    if n < 0 or sum(part is Ellipsis for part in key) > 1:
+        raise ProgramError(f"{rank} axes, and other subscripts")
+    whole = [slice(None)] * n
+    if Ellipsis not in key:
+        return [*key, *whole]
+    k = key.index(Ellipsis)
+    return [*key[:k], *whole, *key[k + 1 :]]
+
+
+def _together(shapes: Shapes) -> Shape:
+    """The shape to which arrays broadcast."""
+    found: list[Extent] = []
+    for k in range(max(map(len, shapes))):
+        sides = {shape[-1 - k] for shape in shapes if len(shape) > k} - {1}
+        if len(sides) > 1:
+            raise ProgramError(f"{' and '.join(map(_text, shapes))} do not broadcast")
+        found.append(sides.pop() if sides else 1)
+    return tuple(found[::-1])
+
+
+def _taken(arrays: Sequence[Array], key: tuple[Any, ...]) -> Any:
+    return arrays[0][
+        tuple(arrays[x.position] if isinstance(x, _Operand) else x for x in key)
+    ]
+
+
+def _dtype_of_entries(dtypes: Sequence[np.dtype[Any]], *_: Any) -> np.dtype[Any]:
+    """Of the first operand; the others are places in it."""
+    if any(dtype.kind not in "iu" for dtype in dtypes[1:]):
+        raise ProgramError("places in an array are integers")
+    return dtypes[0]
+
+
+def _dtype_of_places(dtypes: Sequence[np.dtype[Any]], *_: Any) -> np.dtype[Any]:
+    return np.dtype(np.intp)
+
+
+def _constant_shape(_: Shapes, dtype: str, shape: Sequence[int], data: str) -> Shape:
+    if not all(type(n) is int and n >= 0 for n in shape) or prod(shape) > MOST_ENTRIES:
+        raise ProgramError(f"{shape} is no shape")
+    _constant([], dtype, tuple(shape), data)
+    return tuple(shape)
+
+
+@lru_cache(maxsize=64)
+def _kept_constant(dtype: str, shape: tuple[int, ...], data: str) -> Array:
+    try:
+        entries = np.frombuffer(base64.b64decode(data, validate=True), dtype)
+    except binascii.Error as error:
+        raise ProgramError(f"the data of a constant: {error}") from None
+    entries = entries.astype(entries.dtype.newbyteorder("="), copy=False)
+    if entries.size not in (1, prod(shape)):
+        raise ProgramError(f"{entries.size} entries for the shape {_text(shape)}")
+    entries.flags.writeable = False
+    if entries.size != prod(shape):
+        return np.broadcast_to(entries[0], shape)
+    return entries.reshape(shape)
+
+
+def _constant(_: Sequence[Array], dtype: str, shape: Sequence[int], data: str) -> Array:
+    return _kept_constant(dtype, tuple(shape), data)
+
+
+_SUBSCRIPT = Function(_taken, _subscripted, _dtype_of_entries, is_view=True)
+
+FUNCTIONS: Mapping[str, Function] = {
+    "argmax": Function(lambda a, k: np.argmax(a[0], k), _without, _dtype_of_places),
+    "argmin": Function(lambda a, k: np.argmin(a[0], k), _without, _dtype_of_places),
+    "argsort": Function(
+        lambda a, k, kind=None: np.argsort(a[0], k, kind), _same_along, _dtype_of_places
+    ),
+    "broadcast_to": Function(
+        lambda a, shape: np.broadcast_to(a[0], shape), _broadcast, is_view=True
+    ),
+    "concatenate": Function(np.concatenate, _concatenated),
+    "constant": Function(
+        _constant, _constant_shape, lambda _, dtype, *__: np.dtype(dtype), is_view=True
+    ),
+    "cumprod": Function(lambda a, k: np.cumprod(a[0], k, a[0].dtype), _same_along),
+    "cumsum": Function(lambda a, k: np.cumsum(a[0], k, a[0].dtype), _same_along),
+    "pad": Function(
+        lambda a, widths, x: np.pad(a[0], widths, constant_values=x), _padded
+    ),
+    "repeat": Function(lambda a, n, k: np.repeat(a[0], n, k), _repeated),
+    "reshape": Function(lambda a, s: np.reshape(a[0], s), _reshaped, is_view=True),
+    "roll": Function(lambda a, n, k: np.roll(a[0], n, k), _rolled),
+    "sort": Function(lambda a, k, kind=None: np.sort(a[0], k, kind), _same_along),
+    "take_along_axis": Function(
+        lambda a, k: np.take_along_axis(a[0], a[1], k), _along, _dtype_of_entries
+    ),
+    "transpose": Function(
+        lambda a, order: np.transpose(a[0], order), _transposed, is_view=True
+    ),
+    "tril": Function(lambda a, k: np.tril(a[0], k), _same),
+    "triu": Function(lambda a, k: np.triu(a[0], k), _same),
+}
+"""What numpy statements may call, by name."""

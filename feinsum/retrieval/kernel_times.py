@@ -1,0 +1,361 @@
+"""Whole kernels in turns: the user's own, and those that may take its place.
+
+What a recipe gains is judged by what its user has: the given kernel, on arrays of its
+own shapes and layouts, compiled as its target compiles it. ``lp.ExecutableCTarget``
+compiles with ``-O3``, and the kernel that takes its place runs on the threads of the
+host; so the given one is timed as Loopy builds it and as this project does. Functions
+for others to compile are timed with the options of libraries, as PyOP2 uses them, and
+with those of this project. Under all of them another kernel has to be faster.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import islpy as isl
+import loopy as lp
+import numpy as np
+from loopy.schedule.tools import get_kernel_arg_info
+from loopy.target.c import ExecutableCTarget
+
+from feinsum.errors import FeinsumError, MeasurementError, WrongResultError
+from feinsum.measure.arguments import index_bounds
+from feinsum.measure.kernel import generate_for_host
+from feinsum.measure.question import Argument, KernelComparison, Program, Verdict
+from feinsum.measure.turns import Ratio, time_ratio
+from feinsum.retrieval.generating import generated
+from feinsum.retrieval.selection import NO_FASTER
+from feinsum.targets.host import HOST, HostDevice
+from feinsum.targets.host.code import HostCTarget
+from feinsum.targets.host.compiler import find_compiler
+from feinsum.targets.host.library import compiled_once
+from feinsum.targets.host.pool import pool
+from feinsum.targets.layout import array_layout, entry_kernel, typed
+from feinsum.targets.quiet import quiet
+from feinsum.targets.units import LibraryUnit
+
+__all__ = [
+    "EXECUTABLE_FLAGS",
+    "FLAGS",
+    "KernelTimes",
+    "TimedKernels",
+    "arguments_of",
+    "timed_kernels",
+]
+
+FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffast-math", "-fPIC", "-shared")
+"""PyOP2's compiler options, and those of a library."""
+EXECUTABLE_FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-w")
+"""Those with which ``lp.ExecutableCTarget`` compiles, for this project's code."""
+MAX_BYTES = 1 << 29
+"""Of all arrays; larger kernels are not timed."""
+EXACTNESS = 0.6
+"""Part of the digits that results must share, relative to the largest entry."""
+
+_TABLES = re.compile(r"^  (?=\w+ \w+\[[^;{]*\] = \{)", re.MULTILINE)
+"""Tables of the given kernel: static in other programs, and therefore in timings."""
+
+
+@dataclass(frozen=True)
+class KernelTimes:
+    """The times of a kernel, and those of the given one in the same rounds.
+
+    Attributes:
+        given_s, kernel_s: medians, as the user builds them; zero for wrong results.
+        ratios: with an interval, for each way of building them.
+    """
+
+    given_s: float
+    kernel_s: float
+    ratios: tuple[Ratio, ...]
+
+    @property
+    def is_right(self) -> bool:
+        return bool(self.ratios)
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether it is certain that it gains enough, however it is built."""
+        return self.is_right and all(ratio.is_faster for ratio in self.ratios)
+
+    def __str__(self) -> str:
+        """What the user has of it.
+
+        >>> print(KernelTimes(36e-3, 0.15e-3, (Ratio(240.0, 236.0, 244.0),)))
+        240 times as fast as the given kernel (36 ms, 0.15 ms)
+        """
+        times = f"{self.given_s * 1e3:.3g} ms, {self.kernel_s * 1e3:.3g} ms"
+        gain = f"{self.given_s / max(self.kernel_s, 1e-9):.3g}"
+        return f"{gain} times as fast as the given kernel ({times})"
+
+    @property
+    def failure(self) -> FeinsumError:
+        """Why it does not take the place of the given one."""
+        if not self.is_right:
+            return WrongResultError("its results are not those of the given kernel")
+        worst = min(self.ratios, key=lambda ratio: ratio.low)
+        return MeasurementError(
+            f"{NO_FASTER}: {worst.median:.2f} times as fast ({worst.low:.2f} to "
+            f"{worst.high:.2f}), {self.given_s * 1e3:.3g} ms as given, "
+            f"{self.kernel_s * 1e3:.3g} ms with it"
+        )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A program that is still to be compiled."""
+
+    compile: Callable[[], bytes]
+    arguments: tuple[tuple[str, str], ...]
+    function: str = ""
+
+
+_Programs = tuple[tuple[_Source, ...], tuple[tuple[tuple[int, int], ...], ...]]
+"""Programs, and the pairs of them for each kernel that is compared with the given one.
+"""
+
+
+@dataclass(frozen=True)
+class TimedKernels:
+    """A given kernel and others, whose code is generated.
+
+    Attributes:
+        pairs: for each of the others, the numbers of the programs to compare, first
+            those of the way in which the user builds them.
+    """
+
+    sources: tuple[_Source, ...]
+    pairs: tuple[tuple[tuple[int, int], ...], ...]
+    arguments: Mapping[str, Argument]
+    tolerance: float
+
+    def request(self, ask: Callable[[KernelComparison], Verdict]) -> Verdict:
+        """Compile all, and have them run in another process.
+
+        Raises:
+            BuildError: if one does not compile.
+        """
+        with (
+            tempfile.TemporaryDirectory(prefix="feinsum-kernels-") as folder,
+            ThreadPoolExecutor(2, "feinsum-compiler") as compiling,
+        ):
+            written = partial(_written, Path(folder))
+            contents = compiling.map(lambda one: one.compile(), self.sources)
+            programs = tuple(
+                Program(written(f"{k}.so", content), one.arguments, one.function)
+                for k, (one, content) in enumerate(
+                    zip(self.sources, contents, strict=True)
+                )
+            )
+            is_threaded = not all(one.function for one in self.sources)
+            threads = written("pool.so", pool().content) if is_threaded else ""
+            pairs = tuple(pair for some in self.pairs for pair in some)
+            return ask(
+                KernelComparison(
+                    threads, programs, pairs, self.arguments, self.tolerance
+                )
+            )
+
+    def times(self, verdict: Verdict) -> tuple[KernelTimes, ...]:
+        """The times of each of the other kernels, by what was measured.
+
+        Raises:
+            MeasurementError: if nothing was.
+        """
+        return times_of(self.pairs, verdict)
+
+
+def times_of(
+    pairs: Sequence[Sequence[tuple[int, int]]], verdict: Verdict
+) -> tuple[KernelTimes, ...]:
+    """See :meth:`TimedKernels.times`."""
+    if not verdict.is_ok or not verdict.samples:
+        raise MeasurementError(f"{verdict.message or 'nothing was timed'}")
+    samples = verdict.samples
+
+    def times(some: Sequence[tuple[int, int]]) -> KernelTimes:
+        if any(not samples[k] for _, k in some):
+            return KernelTimes(0.0, 0.0, ())
+        g, k = some[0]
+        ratios = tuple(time_ratio(samples[a], samples[b]) for a, b in some)
+        return KernelTimes(median(samples[g]), median(samples[k]), ratios)
+
+    return tuple(map(times, pairs))
+
+
+def _written(folder: Path, name: str, content: bytes) -> str:
+    path = folder / name
+    path.write_bytes(content)
+    return str(path)
+
+
+def timed_kernels(
+    given: lp.TranslationUnit,
+    others: Sequence[lp.TranslationUnit],
+    opened: HostDevice,
+    sizes: Mapping[str, int],
+    *,
+    exactness: float = 0.0,
+    n_unknown: int = 0,
+) -> TimedKernels:
+    """Generate the code of a kernel and of those that may take its place.
+
+    Args:
+        others: as the user gets them.
+        sizes: values of all integer scalars.
+        exactness: a tolerance, if that of the dtypes of the results is too strict.
+        n_unknown: extent of an axis of which none is known.
+
+    Raises:
+        FeinsumError: if they cannot be timed, with the reason.
+    """
+    if any(isinstance(unit, LibraryUnit) for unit in (given, *others)):
+        raise MeasurementError("a program of the host takes the place of a kernel")
+    with quiet(Warning):  # Loopy's use of islpy is not the user's
+        arguments = arguments_of(given, sizes, n_unknown=n_unknown)
+        tolerance = max(_tolerance(arguments), exactness)
+        found = _programs(given, others, opened)
+    return TimedKernels(*found, arguments, tolerance)
+
+
+def _programs(
+    given: lp.TranslationUnit, others: Sequence[lp.TranslationUnit], opened: HostDevice
+) -> _Programs:
+    """The programs to compare, by how the target of a kernel is compiled."""
+    target = given.target
+    if HOST.serves(target) and not isinstance(target, ExecutableCTarget | HostCTarget):
+        return _plain(given, others)
+    has_loopy = isinstance(target, ExecutableCTarget)
+    return _threaded(given, others, opened, has_loopy=has_loopy)
+
+
+def _threaded(
+    given: lp.TranslationUnit,
+    others: Sequence[lp.TranslationUnit],
+    opened: HostDevice,
+    *,
+    has_loopy: bool,
+) -> _Programs:
+    """Kernels for the threads of the host."""
+    first, *rest = (generate_for_host(unit, opened) for unit in (given, *others))
+    ways: list[tuple[str, ...]] = [EXECUTABLE_FLAGS, ()] if has_loopy else [()]
+    codes = [*((first, way) for way in ways), *((code, ()) for code in rest)]
+    sources = tuple(
+        _Source(
+            partial(code.compiled_once, way),
+            tuple((n, "" if d is None else d.str) for n, d in code.arguments),
+        )
+        for code, way in codes
+    )
+    n = len(ways)
+    pairs = tuple(tuple((g, n + k) for g in range(n)) for k, _ in enumerate(others))
+    return sources, pairs
+
+
+def _plain(
+    given: lp.TranslationUnit, others: Sequence[lp.TranslationUnit]
+) -> _Programs:
+    """Plain functions, which their user compiles."""
+    compiler = find_compiler()
+    first, *rest = map(generated, (given, *others))
+    codes = [_TABLES.sub("  static ", first), *rest]
+    sources = []
+    for flags in (FLAGS, (*compiler.flags, "-fvisibility=default")):
+        for unit, code in zip((given, *others), codes, strict=True):
+            kernel = unit.default_entrypoint
+            names = get_kernel_arg_info(kernel).passed_arg_names
+            sources.append(
+                _Source(
+                    partial(compiled_once, compiler, code, flags),
+                    tuple((name, "") for name in names),
+                    kernel.name,
+                )
+            )
+    n = len(codes)
+    pairs = tuple(((0, k), (n, n + k)) for k in range(1, n))
+    return tuple(sources), pairs
+
+
+def arguments_of(
+    unit: lp.TranslationUnit, sizes: Mapping[str, int], *, n_unknown: int = 0
+) -> dict[str, Argument]:
+    """The arguments of a call of a kernel, which are drawn when it is timed.
+
+    Raises:
+        MeasurementError: if it has arrays that cannot be drawn, or are too large.
+    """
+    whole = _with_known_shapes(typed(unit), n_unknown)
+    kernel = entry_kernel(whole)
+    _check_loops(kernel)
+    below = index_bounds(whole, sizes)
+    read = kernel.get_read_variables()
+    written = kernel.get_written_variables()
+    arguments = {}
+    for arg in kernel.args:
+        dtype = arg.dtype.numpy_dtype
+        if isinstance(arg, lp.ValueArg):
+            value = sizes.get(arg.name, 1 if dtype.kind in "iub" else 0.75)
+            arguments[arg.name] = Argument(dtype.str, value=value)
+            continue
+        is_index = dtype.kind in "iu" and arg.name in below
+        arguments[arg.name] = Argument(
+            dtype.str,
+            array_layout(arg, sizes).n_entries,
+            below=max(1, below[arg.name]) if is_index else 0,
+            is_read=arg.name in read or arg.name not in written,
+            is_written=arg.name in written,
+        )
+    n_bytes = sum(a.n_entries * np.dtype(a.dtype).itemsize for a in arguments.values())
+    if n_bytes > MAX_BYTES:
+        raise MeasurementError(
+            f"the arrays of kernel {kernel.name!r} take {n_bytes} bytes; kernels of "
+            f"more than {MAX_BYTES} are not timed"
+        )
+    return arguments
+
+
+def _with_known_shapes(unit: Any, n_unknown: int) -> Any:
+    """The unit with an extent for each axis."""
+    kernel = entry_kernel(unit)
+
+    def known(arg: Any) -> Any:
+        if not n_unknown or not isinstance(arg, lp.ArrayArg) or not arg.shape:
+            return arg
+        shape = tuple(n_unknown if extent is None else extent for extent in arg.shape)
+        return arg.copy(shape=shape)
+
+    if not n_unknown:
+        return unit
+    return unit.with_kernel(kernel.copy(args=[known(arg) for arg in kernel.args]))
+
+
+def _check_loops(kernel: Any) -> None:
+    """Loops over the nodes of a tree have bounds from arrays, which cannot be random.
+
+    Raises:
+        MeasurementError: if the bounds of a loop are computed.
+    """
+    scalars = {arg.name for arg in kernel.args if isinstance(arg, lp.ValueArg)}
+    if computed := sorted(
+        name
+        for domain in kernel.domains
+        for name in domain.get_var_names(isl.dim_type.param)
+        if name not in scalars and name not in kernel.all_inames()
+    ):
+        raise MeasurementError(f"the loops of {kernel.name!r} depend on {computed}")
+
+
+def _tolerance(arguments: Mapping[str, Argument]) -> float:
+    dtypes = [np.dtype(a.dtype) for a in arguments.values() if a.is_written]
+    if not dtypes:
+        raise MeasurementError("the kernel has no results")
+    eps = (float(np.finfo(d).eps) for d in dtypes if d.kind in "fc")
+    return float(max(eps, default=0.0) ** EXACTNESS)

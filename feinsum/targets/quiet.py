@@ -1,0 +1,162 @@
+"""Loopy, islpy and pyopencl without output: what they print is collected per call.
+
+Loopy prints a kernel that it cannot translate, asks at the terminal why, and warns of
+what our kernels do on purpose; islpy warns of conversions inside Loopy. ``sys.stdout``
+and the filters of warnings belong to the whole process, where other threads use them.
+So these modules get a ``print`` and a ``warn`` of their own, which look at the context
+of the call: outside of :func:`quiet` they do what they always did.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import wraps
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import islpy
+import loopy.check  # Loopy imports this and isl_helpers late
+import loopy.diagnostic
+import loopy.isl_helpers
+import loopy.schedule
+import loopy.target.execution
+
+__all__ = ["drop_when_quiet", "quiet", "silenced"]
+
+
+@dataclass(frozen=True)
+class _Quiet:
+    """What a context collects and leaves out."""
+
+    ignored: tuple[type[Warning], ...]
+    printed: io.StringIO = field(default_factory=io.StringIO)
+
+
+_CONTEXT: ContextVar[_Quiet | None] = ContextVar("feinsum_quiet", default=None)
+
+
+@contextmanager
+def quiet(*ignored: type[Warning]) -> Iterator[io.StringIO]:
+    """Collect what Loopy prints, in this thread alone; drop warnings of islpy.
+
+    Args:
+        ignored: classes of warnings of Loopy and pyopencl that are dropped, too.
+
+    Yields:
+        what was printed.
+    """
+    around = _CONTEXT.get() or _Quiet((DeprecationWarning,))
+    context = _Quiet((*around.ignored, *ignored), around.printed)
+    token = _CONTEXT.set(context)
+    try:
+        yield context.printed
+    finally:
+        _CONTEXT.reset(token)
+
+
+def silenced(category: type[Warning]) -> bool:
+    """Whether the context drops warnings of this class."""
+    context = _CONTEXT.get()
+    return context is not None and issubclass(category, context.ignored)
+
+
+def drop_when_quiet(_record: logging.LogRecord) -> bool:
+    """A filter for the logger of another package."""
+    return _CONTEXT.get() is None
+
+
+def _print(*values: Any, file: Any = None, **options: Any) -> None:
+    """``print`` of Loopy's modules."""
+    context = _CONTEXT.get()
+    builtins.print(*values, file=context.printed if context else file, **options)
+
+
+def _warn(
+    message: Any, category: Any = None, stacklevel: int = 1, source: Any = None
+) -> None:
+    """``warnings.warn`` of these modules."""
+    if not silenced(category or UserWarning):
+        warnings.warn(message, category, stacklevel + 1, source)
+
+
+def _warn_with_kernel(warn: Callable[..., None]) -> Callable[..., None]:
+    @wraps(warn)
+    def warn_with_kernel(
+        kernel: Any,
+        id: str,
+        text: str,
+        type: type[Warning] = loopy.diagnostic.LoopyWarning,
+        stacklevel: int | None = None,
+    ) -> None:
+        if not silenced(type):
+            level = 2 if stacklevel is None else stacklevel + 1
+            warn(kernel, id, text, type, level)
+
+    return warn_with_kernel
+
+
+def _with_own_warn(function: FunctionType) -> FunctionType:
+    """The function whose ``from warnings import warn`` finds :func:`_warn`."""
+
+    def import_module(name: str, *rest: Any) -> Any:
+        if name == "warnings":
+            return SimpleNamespace(warn=_warn)
+        return builtins.__import__(name, *rest)
+
+    own = {**vars(builtins), "__import__": import_module}
+    names = {**function.__globals__, "__builtins__": own}
+    copied = FunctionType(
+        function.__code__,
+        names,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
+
+
+class _ScheduleDebugger(loopy.schedule.ScheduleDebugger):  # type: ignore[misc]
+    """Reports no progress, and asks nothing, in a quiet context."""
+
+    def __init__(self, debug_length: Any = None, interactive: bool = True) -> None:
+        super().__init__(debug_length, interactive and _CONTEXT.get() is None)
+
+    def update(self) -> None:
+        if _CONTEXT.get() is None:
+            super().update()
+
+
+def _install() -> None:
+    """Give these modules the names above; once, when this module is imported."""
+    loud = loopy.diagnostic.warn_with_kernel
+    warn_with_kernel = _warn_with_kernel(loud)
+    for name, module in [*sys.modules.items()]:
+        if name.partition(".")[0] != "loopy":
+            continue
+        names = vars(module)
+        names.setdefault("print", _print)
+        for alias in ("warn", "warn_with_kernel"):
+            # `warn` of loopy.diagnostic is an older name of the other one
+            if names.get(alias) in (loud, loopy.diagnostic.warn):
+                names[alias] = warn_with_kernel
+            elif names.get(alias) is warnings.warn:
+                names[alias] = _warn
+    loopy.schedule.ScheduleDebugger = _ScheduleDebugger
+    generator = loopy.target.execution.ExecutionWrapperGeneratorBase
+    find = generator.generate_integer_arg_finding_from_array_data
+    generator.generate_integer_arg_finding_from_array_data = _with_own_warn(find)
+    conversions = sys.modules.get(f"{islpy.__name__}._monkeypatch")
+    if conversions is not None:
+        vars(conversions)["warn"] = _warn
+
+
+_install()

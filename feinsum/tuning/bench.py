@@ -1,0 +1,323 @@
+"""Trials in this process: apply, build, verify, and only then time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+import loopy as lp
+
+from feinsum.errors import TransformError, WrongResultError
+from feinsum.measure import (
+    BoundKernel,
+    CompiledKernel,
+    OpenDevice,
+    Timer,
+    check_outputs,
+    common_timer,
+    compile_kernel,
+    einsum_operations,
+    footprint_bytes,
+    interleave,
+    open_device,
+    verify,
+)
+from feinsum.measure.cases import (
+    Case,
+    make_case,
+    pairwise_baseline,
+    ragged_cases,
+    ragged_unit,
+)
+from feinsum.measure.timing import MIN_SAMPLES, thinned
+from feinsum.records import (
+    Environment,
+    Measurement,
+    TransformSpec,
+    Verification,
+    is_noisy,
+)
+from feinsum.transforms import apply_spec, suits_device
+from feinsum.tuning.device_lock import Turn
+from feinsum.tuning.problem import Problem
+from feinsum.tuning.scale import paired_ratio, rounds_between
+
+__all__ = ["Bench", "Timed"]
+
+logger = logging.getLogger(__name__)
+
+HOPELESS = 1.25
+"""Times the reference's time, from where on a recipe is not timed to the end."""
+BASELINE_S = 1.0
+"""How long the untransformed kernel runs for its times alone."""
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A verified kernel and its recipe; None for the untransformed one."""
+
+    spec: TransformSpec | None
+    kernel: BoundKernel
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A trial that passed.
+
+    Attributes:
+        ratio: its time over the reference's.
+        reference: None for the untransformed kernel.
+    """
+
+    measurement: Measurement
+    ratio: float
+    reference: TransformSpec | None
+
+
+class Bench:
+    """Everything that the trials of one problem share.
+
+    The reference evaluator runs once; so does the untransformed kernel.
+
+    Args:
+        turn: context entered while kernels run, but not while they are built; by
+            default the device is not shared.
+    """
+
+    def __init__(self, problem: Problem, turn: Turn = nullcontext) -> None:
+        self.problem = problem
+        self.turn = turn
+        self.opened: OpenDevice = open_device(problem.device)
+        self._make_cases()
+        self._errors: dict[TransformSpec, float] = {}
+        self._kernels: dict[TransformSpec, BoundKernel] = {}
+        self._best: _Reference | None = None
+
+    def _make_cases(self) -> None:
+        problem = self.problem
+        self.case = make_case(problem.einsum, problem.sizes)
+        variant, sizes = ragged_cases(problem.einsum)
+        self.ragged = [make_case(variant, s) for s in sizes]
+
+    @property
+    def baseline(self) -> BoundKernel:
+        """The untransformed kernel, verified like every other."""
+        return self._first_run[0]
+
+    @cached_property
+    def _pairwise(self) -> lp.TranslationUnit | None:
+        return pairwise_baseline(self.case)
+
+    @cached_property
+    def _first_run(self) -> tuple[BoundKernel, float]:
+        """The untransformed kernel, and the time of the run that was verified."""
+        kernel = self._bind(self._pairwise or self.case.t_unit, self.case)
+        kernel.poison()
+        with self.turn():
+            first_s = kernel.run()
+        check_outputs(kernel, self.case.expected, tolerance=self.case.tolerance)
+        return kernel, first_s
+
+    @cached_property
+    def baseline_s(self) -> tuple[float, ...]:
+        """The times of the untransformed kernel alone.
+
+        One that uses up the available time has a single sample, from the verification
+        run: that is accurate enough for a recipe that is much faster.
+        """
+        baseline, first_s = self._first_run
+        if first_s > self.problem.max_total_s:
+            return (first_s,)
+        return self._time([baseline], warmup=0, max_total_s=BASELINE_S)[0]
+
+    @property
+    def baseline_every(self) -> int:
+        """The untransformed kernel runs in every k-th round; 1 means all."""
+        problem = self.problem
+        return rounds_between(
+            median(self.baseline_s), problem.rounds, problem.max_total_s
+        )
+
+    @property
+    def policy(self) -> dict[str, str | int | float]:
+        """The measuring policy, and the baseline."""
+        return {**self._timing, **({"baseline": "pairwise"} if self._pairwise else {})}
+
+    @property
+    def _timing(self) -> dict[str, Any]:
+        problem = self.problem
+        return {
+            "rounds": problem.rounds,
+            "warmup": problem.warmup,
+            "max_total_s": problem.max_total_s,
+        }
+
+    @property
+    def environment(self) -> Environment:
+        return self.opened.environment(self.policy)
+
+    def trial(self, spec: TransformSpec, reference: TransformSpec | None) -> Timed:
+        """Verify a recipe, and time it in turns with a reference.
+
+        Args:
+            reference: a recipe that passed; by default, or if that is unavailable, the
+                untransformed kernel.
+
+        Raises:
+            TransformError, BuildError, WrongResultError: what went wrong.
+        """
+        kernel = self.verified_kernel(spec)
+        against = self._reference(reference)
+        if against is None:
+            timed = [kernel]
+            (samples,), others = self._time(timed), self.baseline_s
+            ratio = median(samples) / median(others)
+        else:
+            timed = [kernel, against.kernel]
+            samples, others = self._raced(timed)
+            ratio = paired_ratio(samples, others)
+        if against is None or against.spec is None or ratio < 1:
+            self._best = _Reference(spec, kernel)
+        timer = common_timer(timed)
+        measurement = self._measurement(spec, timer, samples, self.baseline_s)
+        return Timed(measurement, ratio, None if against is None else against.spec)
+
+    def _raced(self, kernels: Sequence[BoundKernel]) -> tuple[tuple[float, ...], ...]:
+        """The times of two kernels; few, if the first one is far behind."""
+        rough = self._time(kernels, rounds=MIN_SAMPLES, warmup=1, min_total_s=0.005)
+        if paired_ratio(*rough) > HOPELESS:
+            return rough
+        return self._time(kernels, rounds=max(MIN_SAMPLES, self.problem.rounds // 2))
+
+    def compare(
+        self, kernels: Mapping[TransformSpec, BoundKernel]
+    ) -> dict[TransformSpec, Measurement]:
+        """Time verified kernels and the untransformed one in one run.
+
+        The order rotates. The untransformed kernel takes part in every round that
+        :attr:`baseline_every` divides; if that would take too long, its initial times
+        are used.
+        """
+        samples: Sequence[tuple[float, ...]]
+        if max(self.baseline_s) > self.problem.max_total_s:
+            timed = [*kernels.values()]
+            samples = self._time(timed, is_rotating=True)
+            baseline = self.baseline_s
+        else:
+            timed = [*kernels.values(), self.baseline]
+            *samples, baseline = self._time(
+                timed,
+                every=[*[1] * len(kernels), self.baseline_every],
+                is_rotating=True,
+            )
+        timer = common_timer(timed)
+        return {
+            spec: self._measurement(spec, timer, times, baseline)
+            for spec, times in zip(kernels, samples, strict=True)
+        }
+
+    def verified_kernel(self, spec: TransformSpec) -> BoundKernel:
+        """The kernel of a recipe, verified at the tuned sizes.
+
+        One that the compiler's figures rule out is not run. It is verified on separate
+        arrays, so that it cannot corrupt those of others, and then bound to those of
+        the untransformed kernel. It is kept for the comparison.
+
+        Raises:
+            TransformError, BuildError, WrongResultError: what went wrong.
+        """
+        if spec in self._kernels:
+            return self._kernels[spec]
+        case = self.case
+        if not suits_device(spec, self.opened.device.kind):
+            raise TransformError(f"{spec} is not for devices like {self.opened.device}")
+        compiled = compile_kernel(apply_spec(spec, case.t_unit, case.nest), self.opened)
+        compiled.built.check_figures()
+        kernel = compiled.bind(case.arguments)
+        self._errors[spec] = self._verify(kernel, case)
+        self._kernels[spec] = kernel.sharing(self.baseline)
+        return self._kernels[spec]
+
+    def confirmed(self, spec: TransformSpec, measurement: Measurement) -> Measurement:
+        """The measurement of a recipe that is also correct at ragged run-time extents.
+
+        This needs a separate kernel, which takes longer to build than the trial of a
+        recipe that is soon beaten; so only recipes to be recorded are confirmed.
+
+        Raises:
+            TransformError, BuildError, WrongResultError: what went wrong.
+        """
+        if not self.ragged:
+            return measurement
+        known = measurement.verification
+        compiled = compile_kernel(ragged_unit(spec, self.ragged[0]), self.opened)
+        errors = [self._verify_ragged(compiled, case) for case in self.ragged]
+        checked = replace(
+            known,
+            largest_error=max(known.largest_error, *errors),
+            sizes=(*known.sizes, *(case.sizes for case in self.ragged)),
+        )
+        return replace(measurement, verification=checked)
+
+    def _reference(self, spec: TransformSpec | None) -> _Reference | None:
+        """The reference of a trial; None if it would take too long."""
+        if spec is not None:
+            if self._best is not None and self._best.spec == spec:
+                return self._best
+            try:
+                return _Reference(spec, self.verified_kernel(spec))
+            except Exception:  # no fault of the recipe that is tried
+                logger.exception("the reference %s failed", spec)
+        return _Reference(None, self.baseline) if self.baseline_every == 1 else None
+
+    def _verify_ragged(self, compiled: CompiledKernel, case: Case) -> float:
+        """The error at run-time extents that no tile divides."""
+        try:
+            return self._verify(compiled.bind(case.arguments), case)
+        except WrongResultError as error:
+            where = f"at the run-time sizes {dict(case.sizes)}"
+            raise WrongResultError(f"{where}: {error}") from None
+
+    def _bind(self, t_unit: lp.TranslationUnit, case: Case) -> BoundKernel:
+        return compile_kernel(t_unit, self.opened).bind(case.arguments)
+
+    def _time(
+        self, kernels: Sequence[BoundKernel], **policy: Any
+    ) -> tuple[tuple[float, ...], ...]:
+        """The times of kernels in turns; once more if the clock of a GPU changed."""
+        policy = {**self._timing, **policy}
+        with self.turn():
+            samples = interleave(kernels, **policy)
+            if self.opened.device.kind == "gpu" and any(map(is_noisy, samples)):
+                samples = interleave(kernels, **policy)
+        return samples
+
+    def _verify(self, kernel: BoundKernel, case: Case) -> float:
+        with self.turn():
+            return verify(kernel, case.expected, tolerance=case.tolerance)
+
+    def _measurement(
+        self,
+        spec: TransformSpec,
+        timer: Timer,
+        samples: tuple[float, ...],
+        baseline: tuple[float, ...],
+    ) -> Measurement:
+        einsum, sizes = self.problem.einsum, self.problem.sizes
+        return Measurement(
+            samples_s=thinned(samples),
+            baseline_s=thinned(baseline),
+            timer=timer,
+            n_warmup=self.problem.warmup,
+            sizes=sizes,
+            operations=einsum_operations(einsum, sizes),
+            footprint_bytes=footprint_bytes(einsum, sizes),
+            verification=Verification(
+                "numpy.einsum", self.case.tolerance, self._errors[spec], (sizes,)
+            ),
+        )

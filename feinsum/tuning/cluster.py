@@ -1,0 +1,291 @@
+"""Trials on many machines: the workers of a Dask cluster, each with a device.
+
+A worker has one task at a time, and is chosen here. If a worker is lost, only its
+current trial is lost and repeated elsewhere. The scheduler holds no state that matters:
+after a restart, the trials that were under way are submitted again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic, sleep
+
+from feinsum.errors import (
+    DeviceUnavailableError,
+    InvalidRecordError,
+    MeasurementError,
+    TrialCrashError,
+)
+from feinsum.records import Environment, TransformSpec, from_json, to_json
+from feinsum.tuning.cluster_worker import abandon, answer, release
+from feinsum.tuning.connection import Connection, ConnectionLost, Errand, WorkerLost
+from feinsum.tuning.messages import Answer, Request, Task
+from feinsum.tuning.outcome import TrialOutcome
+from feinsum.tuning.population import check_agreement, difference
+from feinsum.tuning.problem import Problem
+from feinsum.tuning.trial_bench import Ask, TrialBench
+
+__all__ = ["MAX_LOST", "ClusterBench"]
+
+logger = logging.getLogger(__name__)
+
+CONNECT_LIMIT_S = 10.0
+"""How long a tuning that begins waits for the scheduler."""
+
+RECONNECT_LIMIT_S = 300.0
+"""How long one under way waits for a scheduler that is gone."""
+
+WORKERS_LIMIT_S = 300.0
+"""How long it waits while there is no worker."""
+
+MAX_LOST = 3
+"""Losses of workers with one recipe after which the recipe is blamed."""
+
+POLL_S = 0.1
+SET_UP = Request()
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A request, and how many workers were lost while they had it."""
+
+    request: Request
+    n_lost: int = 0
+
+
+class ClusterBench(TrialBench):
+    """A bench whose trials run on the workers of a cluster.
+
+    All workers must have the same environment. A late worker with a different one is
+    skipped, as is one on which the problem cannot be set up.
+
+    Args:
+        problem: the problem to tune; its device selects every worker's.
+        scheduler: the address of the scheduler, such as ``tcp://host:8786``.
+        time_limit_s: time limit of each trial, excluding the wait for the device.
+
+    Raises:
+        FeinsumError: if Dask is not installed.
+    """
+
+    def __init__(
+        self, problem: Problem, scheduler: str, time_limit_s: float = 60.0
+    ) -> None:
+        self.problem = problem
+        self.time_limit_s = time_limit_s
+        self.environment: Environment | None = None
+        self._connection = Connection(scheduler)
+        self._ready: set[str] = set()
+        self._refused: set[str] = set()
+        self._met: set[str] = set()
+        self._running: dict[str, tuple[Errand, _Job]] = {}
+        self._todo: list[_Job] = []
+        self._seen_s = monotonic()
+        self._patience_s = RECONNECT_LIMIT_S
+        self._workers_limit_s = WORKERS_LIMIT_S
+
+    def start(self) -> Environment:
+        """Set up the problem on every worker; returns their common environment.
+
+        Raises:
+            DeviceUnavailableError: if there is no scheduler or no worker, or if the
+                workers have different environments.
+            MeasurementError: if the problem cannot be set up on any worker.
+        """
+        if self.environment is None:
+            self._connection.open(CONNECT_LIMIT_S)
+            self._seen_s = monotonic()
+            try:
+                answers = self._first_answers()
+            except ConnectionLost:
+                raise DeviceUnavailableError(
+                    f"the scheduler {self._connection.address} ended while workers "
+                    "were queried for their devices"
+                ) from None
+            self.environment = check_agreement(answers)
+            self._ready = {w for w, a in answers.items() if a.environment is not None}
+            self._refused = set(answers) - self._ready
+        return self.environment
+
+    def outcomes(self, ask: Ask) -> Iterator[TrialOutcome]:
+        """Try the requested recipes, one per worker at a time.
+
+        A recipe with which :data:`MAX_LOST` workers were lost counts as crashed.
+
+        Raises:
+            DeviceUnavailableError: if the scheduler or all workers stay away for long.
+        """
+
+        def take() -> Request | None:
+            wanted = ask()
+            if wanted is None:
+                return None
+            return Request(specs=wanted[:1], reference=wanted[1])
+
+        for outcomes in self._work(take):
+            yield from outcomes
+
+    def compare(self, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome, ...]:
+        """Time several recipes that passed their trial in one run on one worker."""
+        asked = iter([Request(specs=tuple(specs), is_comparison=True)])
+        (outcomes,) = self._work(lambda: next(asked, None))
+        return outcomes
+
+    def close(self) -> None:
+        """Have the workers release the problem, and disconnect."""
+        self._drop_all()
+        problem = to_json(self.problem)
+        try:
+            there = self._met & self._connection.workers()
+            sent = [self._connection.send(w, release, problem) for w in there]
+            self._connection.finish(sent)
+        except ConnectionLost:
+            logger.info("the scheduler is gone; workers keep what they have")
+        self._ready, self._met = set(), set()
+        self._connection.close()
+
+    def _first_answers(self) -> dict[str, Answer]:
+        """The environment of every worker, as soon as there are any."""
+        answers: dict[str, Answer] = {}
+        while self._running or not answers:
+            self._welcome(known=set(answers))
+            answers |= {worker: said for worker, _, said in self._ended()}
+        return answers
+
+    def _work(
+        self, take: Callable[[], Request | None]
+    ) -> Iterator[tuple[TrialOutcome, ...]]:
+        """Outcomes of requests, as long as there are any; no request is lost."""
+        self.start()
+        try:
+            while True:
+                try:
+                    self._welcome(known=self._ready | self._refused)
+                    if not self._hand_out(take):
+                        return
+                    ended = list(self._ended())
+                except ConnectionLost:
+                    self._reconnect()
+                    continue
+                for worker, job, said in ended:
+                    yield from self._conclude(worker, job, said)
+        except BaseException:  # from here on nobody is waited for
+            self._patience_s = self._workers_limit_s = 0.0
+            raise
+        finally:
+            self._drop_all()
+
+    def _welcome(self, known: set[str]) -> None:
+        """Ask new workers for their environment; give up if there is none for long."""
+        present = self._connection.workers()
+        self._ready &= present
+        self._refused &= present
+        for worker in sorted(present - known - set(self._running)):
+            self._send(worker, _Job(SET_UP))
+        if self._ready or self._running:
+            self._seen_s = monotonic()
+        elif monotonic() - self._seen_s > self._workers_limit_s:
+            raise DeviceUnavailableError(
+                f"the scheduler {self._connection.address} has had no worker for "
+                f"{self._workers_limit_s:g} s on which the problem can be set up; "
+                "start some (dask worker ADDRESS --nthreads 1) and restart the tuning; "
+                "finished trials are kept"
+            )
+
+    def _hand_out(self, take: Callable[[], Request | None]) -> bool:
+        """Give idle workers something to do; whether anything is still to come."""
+        for worker in sorted(self._ready - set(self._running)):
+            if not self._todo:
+                request = take()
+                if request is None:
+                    return any(job.request.specs for _, job in self._running.values())
+                self._todo.append(_Job(request))
+            self._send(worker, self._todo[0])
+            del self._todo[0]
+        return True
+
+    def _send(self, worker: str, job: _Job) -> None:
+        task = to_json(Task(self.problem, self.time_limit_s, job.request))
+        self._running[worker] = self._connection.send(worker, answer, task), job
+        self._met.add(worker)
+
+    def _ended(self) -> Iterator[tuple[str, _Job, Answer]]:
+        """The jobs that have ended; a lost worker is an answer with an error."""
+        sleep(POLL_S)
+        present = self._connection.workers()
+        for worker, (errand, job) in [*self._running.items()]:
+            said = _answer_of(self._connection, errand)
+            if said is None and worker not in present:
+                self._connection.drop(errand)
+                said = _lost("it is gone")
+            if said is not None:
+                del self._running[worker]
+                yield worker, job, said
+
+    def _conclude(
+        self, worker: str, job: _Job, said: Answer
+    ) -> Iterator[tuple[TrialOutcome, ...]]:
+        """The outcomes of a job that has ended; none if it is to be done again."""
+        objection = self._objection(said)
+        if objection is None:
+            self._ready.add(worker)
+            if said.outcomes:
+                yield said.outcomes
+            return
+        logger.warning("skipping worker %s: %s", worker, objection)
+        self._ready.discard(worker)
+        self._refused.add(worker)
+        job = replace(job, n_lost=job.n_lost + 1)
+        if job.request.specs and job.n_lost < MAX_LOST:
+            self._todo.append(job)
+        elif job.request.specs:
+            yield _crashes(job, objection)
+
+    def _objection(self, said: Answer) -> str | None:
+        """Why a worker is none of the population; None if it is."""
+        assert self.environment is not None
+        if said.environment is None:
+            return said.error
+        return difference(said.environment, self.environment)
+
+    def _reconnect(self) -> None:
+        """Wait for a scheduler; what was under way is handed out again."""
+        address = self._connection.address
+        logger.warning("lost the scheduler %s; waiting for it to return", address)
+        under_way = [job for _, job in self._running.values() if job.request.specs]
+        self._todo = under_way + self._todo
+        self._running, self._ready, self._refused = {}, set(), set()
+        limit_s, self._patience_s = self._patience_s, 0.0
+        self._connection.open(limit_s)
+        self._seen_s, self._patience_s = monotonic(), RECONNECT_LIMIT_S
+
+    def _drop_all(self) -> None:
+        """Running requests are not waited for: workers end them."""
+        for errand, _ in self._running.values():
+            self._connection.drop(errand)
+        if self._running:
+            texts = [errand.text for errand, _ in self._running.values()]
+            self._connection.tell([*self._running], abandon, json.dumps(texts))
+        self._running, self._todo = {}, []
+
+
+def _answer_of(connection: Connection, errand: Errand) -> Answer | None:
+    try:
+        text = connection.fetch(errand)
+        return None if text is None else from_json(Answer, text)
+    except (WorkerLost, InvalidRecordError) as error:
+        return _lost(str(error))
+
+
+def _lost(reason: str) -> Answer:
+    return Answer(error_code=MeasurementError.code, error=reason)
+
+
+def _crashes(job: _Job, reason: str) -> tuple[TrialOutcome, ...]:
+    message = f"{job.n_lost} workers were lost with it; the last one: {reason}"
+    return tuple(
+        TrialOutcome(spec, TrialCrashError.code, message) for spec in job.request.specs
+    )

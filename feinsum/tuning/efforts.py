@@ -1,0 +1,132 @@
+"""Facts created on first use, with the requested effort."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from constantdict import constantdict
+
+from feinsum.db import Database, opened_store
+from feinsum.errors import FeinsumError
+from feinsum.ir import BatchedEinsum
+from feinsum.measure import open_device
+from feinsum.predict import Effort
+from feinsum.records import (
+    Environment,
+    FactSource,
+    Level,
+    LookUp,
+    level_of,
+)
+from feinsum.tuning.history import known_trials
+from feinsum.tuning.problem import Problem, make_problem
+from feinsum.tuning.search import Strategy
+from feinsum.tuning.tuning import DEFAULT_TRIALS, tune_einsum
+
+__all__ = ["LIMITS", "Limits", "ensure_measured", "measure_if_possible"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a tuning; see :func:`feinsum.tuning.tune_einsum`.
+
+    Attributes:
+        n_trials: maximum number of trials; None for all.
+        budget_s: no new trial starts after this time.
+    """
+
+    n_trials: int | None
+    budget_s: float | None = None
+    strategy: Strategy = "tpe"
+
+
+LIMITS: Mapping[Effort, Limits] = constantdict(
+    {
+        "measure": Limits(5, budget_s=10.0),
+        "patient": Limits(DEFAULT_TRIALS),
+        "exhaustive": Limits(None, strategy="exhaustive"),
+    }
+)
+"""Limits of the efforts that measure. A search starts with the predicted recipes, so
+``measure`` times only the best of these."""
+
+
+def ensure_measured(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int] | None,
+    effort: Effort,
+    *,
+    device: str | None = None,
+    database: Database = None,
+) -> bool:
+    """Tune an einsum, unless done here at these sizes with at least this effort.
+
+    Args:
+        sizes: see :func:`feinsum.tuning.make_problem`.
+        effort: one of those that measure.
+
+    Returns:
+        Whether anything was measured.
+
+    Raises:
+        FeinsumError: if it cannot be tuned here, or nothing can be recorded.
+    """
+    problem, limits = make_problem(einsum, sizes, device), LIMITS[effort]
+    with opened_store(database, has_shipped=True, may_create=True) as store:
+        if _is_known(problem, limits, store, open_device(device).environment({})):
+            return False
+        tune_einsum(
+            problem.einsum,
+            sizes=problem.sizes,
+            device=device,
+            database=store,
+            n_trials=limits.n_trials,
+            budget_s=limits.budget_s,
+            strategy=limits.strategy,
+        )
+    return True
+
+
+def measure_if_possible(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int] | None,
+    effort: Effort,
+    *,
+    device: str | None = None,
+    database: Database = None,
+) -> None:
+    """Like :func:`ensure_measured`, but failures are only logged.
+
+    Nothing breaks without a measurement: the recipe is then predicted.
+    """
+    try:
+        ensure_measured(einsum, sizes, effort, device=device, database=database)
+    except FeinsumError as error:
+        logger.warning("nothing is measured for %s: %s", einsum.subscripts, error)
+
+
+def _is_known(
+    problem: Problem, limits: Limits, store: FactSource, environment: Environment
+) -> bool:
+    """Whether as many trials are on record; for a few of them, any fact will do."""
+    n_known = len(known_trials(store, problem, environment))
+    if limits.n_trials is not None and n_known >= limits.n_trials:
+        return True
+    return limits.budget_s is not None and _has_fact(problem, store, environment)
+
+
+def _has_fact(problem: Problem, store: FactSource, environment: Environment) -> bool:
+    key = problem.form.key
+    asked = LookUp(
+        {key: problem.workload_text}, environment.device, "strict", counts=False
+    )
+    return any(
+        record.workload_text == problem.workload_text
+        and record.measurement.sizes == problem.sizes
+        and level_of(record, environment) == Level.EXACT
+        for record in store.candidates(asked).get(key, ())
+    )

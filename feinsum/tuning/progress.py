@@ -1,0 +1,137 @@
+"""The events of a tuning: at its start, after every trial, and at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from constantdict import constantdict
+
+from feinsum.records import Environment, Measurement, TransformSpec, Trial, TuningRecord
+from feinsum.reprs import brief
+from feinsum.tuning.problem import Problem
+from feinsum.words import counted
+
+if TYPE_CHECKING:
+    from feinsum.drawing.tuning_figure import Figure
+
+__all__ = ["Finalist", "TuningProgress", "TuningReport", "TuningStart", "both"]
+
+
+Event = TypeVar("Event")
+
+
+def both(
+    first: Callable[[Event], None], then: Callable[[Event], None] | None
+) -> Callable[[Event], None]:
+    """A callback that tells an event to two others, or to the one that there is."""
+    if then is None:
+        return first
+
+    def call(event: Event) -> None:
+        first(event)
+        then(event)
+
+    return call
+
+
+@dataclass(frozen=True)
+class TuningStart:
+    """The work ahead.
+
+    Attributes:
+        n_trials: maximum number of trials, including known ones, and no more than there
+            are configurations.
+        known: trials of an earlier tuning, which are not repeated.
+        roofline_s: the minimum time that the limits of the device allow; None if these
+            were not measured.
+    """
+
+    problem: Problem
+    environment: Environment
+    n_trials: int
+    known: tuple[Trial, ...]
+    roofline_s: float | None
+
+
+@dataclass(frozen=True)
+class TuningProgress:
+    """How far a tuning has come.
+
+    Attributes:
+        n_done, n_trials: trials so far, and the maximum; both include known ones.
+        trial: the latest one.
+        best: the fastest so far.
+        roofline_s: see :class:`TuningStart`.
+        seconds_left: estimated time of the remaining trials, from the mean of those so
+            far, or the rest of the budget.
+    """
+
+    n_done: int
+    n_trials: int
+    trial: Trial
+    best: Trial | None
+    roofline_s: float | None = None
+    seconds_left: float | None = None
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """One of the best, timed again in one run with the others.
+
+    Attributes:
+        ratio: its time relative to the best trial: the median of the ratios within
+            rounds. Finalists are ranked by it.
+    """
+
+    spec: TransformSpec
+    measurement: Measurement
+    ratio: float
+
+
+@dataclass(frozen=True)
+class TuningReport:
+    """The result of a tuning.
+
+    Attributes:
+        trials: all known trials, in order; the first ``n_known`` are from an earlier
+            tuning.
+        finalists: the fastest first.
+        records: the facts recorded, the fastest first.
+        roofline_s: see :class:`TuningStart`.
+        least_s: for each cache with a measured bandwidth, the minimum time for the
+            traffic between it and the nearer levels.
+    """
+
+    problem: Problem
+    trials: tuple[Trial, ...]
+    records: tuple[TuningRecord, ...]
+    finalists: tuple[Finalist, ...] = ()
+    environment: Environment | None = None
+    n_known: int = 0
+    roofline_s: float | None = None
+    least_s: Mapping[str, float] = constantdict()
+
+    def __repr__(self) -> str:
+        n_passed = sum(trial.is_ok for trial in self.trials)
+        tried = f"{counted(len(self.trials), 'trial')}, {n_passed} passed"
+        best = "no recipe is recorded"
+        if self.finalists:
+            best = f"{self.finalists[0].spec}, {self.finalists[0].measurement!r}"
+        return brief(self, f"{self.problem.einsum.subscripts}: {tried}; {best}")
+
+    def _repr_html_(self) -> str:
+        from feinsum.tuning.report import html_of
+
+        return html_of(self)
+
+    def plot(self) -> Figure:
+        """The figure of the report: trace, best recipes, and times by parameter.
+
+        Raises:
+            FeinsumError: if matplotlib is not installed.
+        """
+        from feinsum.tuning.report import figure_of
+
+        return figure_of(self)

@@ -1,0 +1,333 @@
+"""The report of a tuning: a self-contained page, and a picture."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from feinsum.drawing import can_plot, check_plots
+from feinsum.drawing.tuning import (
+    Bar,
+    Coordinates,
+    Point,
+    Strip,
+    TuningPicture,
+    time_text,
+)
+from feinsum.records import Trial
+from feinsum.reprs import html_table, inline_svg
+from feinsum.tuning.progress import TuningReport
+
+if TYPE_CHECKING:
+    from feinsum.drawing.tuning_figure import Figure
+
+__all__ = ["figure_of", "html_of", "page_of", "write_report"]
+
+N_BARS = 5
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Tuning of {title}</title>
+<style>
+:root {{ color-scheme: light dark; --paper: #fff; --ink: #222; --line: #ddd;
+  --faint: #666; --bad: #b3263a; }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --paper: #16181d; --ink: #ddd; --line: #3a3d44; --faint: #9a9da5;
+    --bad: #ff8091; }} }}
+body {{ background: var(--paper); color: var(--ink); max-width: 72rem;
+  margin: 2rem auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif; }}
+code, td:first-child {{ font-family: ui-monospace, monospace; font-size: 0.9em;
+  overflow-wrap: anywhere; }}
+dl {{ display: grid; grid-template-columns: max-content 1fr; gap: 0.2rem 1rem; }}
+dt {{ color: var(--faint); }} dd {{ margin: 0; }}
+img {{ max-width: 100%; height: auto; }}
+.wide {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; width: 100%; }}
+th, td {{ border-bottom: 1px solid var(--line); padding: 0.3rem 0.6rem;
+  text-align: left; vertical-align: top; }}
+.number {{ text-align: right; white-space: nowrap;
+  font-variant-numeric: tabular-nums; }}
+.bad {{ color: var(--bad); }}
+</style>
+</head>
+<body>
+<h1>Tuning of <code>{title}</code></h1>
+<dl>{facts}</dl>
+{picture}
+<h2>Parameters</h2>
+<p>The share of the variance of log time that each parameter explains on its own. Few
+trials per value overestimate it.</p>
+<div class="wide"><table>{parameters}</table></div>
+<h2>Finalists</h2>
+<p>The best recipes, timed again in one interleaved run, and ranked by the median of
+their ratios in each round.</p>
+<div class="wide"><table>{finalists}</table></div>
+<h2>Trials</h2>
+<p>Ratios are relative to the untransformed kernel. Trials marked “earlier” were already
+known.</p>
+<div class="wide"><table>{trials}</table></div>
+</body>
+</html>
+"""
+
+
+PICTURE = """<p>Filled points are trials of this run, hollow ones those of earlier
+runs. In the parallel coordinates, each line is a trial that passed; faster ones are
+stronger. In the small charts, each point is the time of a trial with that value; the
+line is the median.</p>
+<picture>
+<source media="(prefers-color-scheme: dark)" srcset="{dark}">
+<img src="{light}" alt="Search trace, best recipes, parallel coordinates of trials, and
+times by parameter value; the tables below have the numbers.">
+</picture>"""
+
+
+def write_report(report: TuningReport, folder: Path) -> None:
+    """Write ``report.html`` and ``report.png`` to a folder, creating it.
+
+    Raises:
+        FeinsumError: if matplotlib is not installed.
+        OSError: if the folder cannot be written.
+    """
+    check_plots("a report")
+    from feinsum.drawing.tuning_figure import render_tuning
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.png").write_bytes(render_tuning(_picture(report), "png"))
+    (folder / "report.html").write_text(page_of(report), "utf-8")
+
+
+def figure_of(report: TuningReport) -> Figure:
+    """The figure of a tuning, to show or save.
+
+    Raises:
+        FeinsumError: if matplotlib is not installed.
+    """
+    check_plots("a figure of a tuning")
+    from feinsum.drawing.tuning_figure import figure_of_tuning
+
+    return figure_of_tuning(_picture(report))
+
+
+def html_of(report: TuningReport) -> str:
+    """A tuning as shown in a notebook: the results, and the figure if possible."""
+    facts = html_table(["tuning", report.problem.einsum.subscripts], _facts(report))
+    if not can_plot():
+        return facts
+    from feinsum.drawing.tuning_figure import render_tuning
+
+    return facts + inline_svg(render_tuning(_picture(report), "svg"))
+
+
+def page_of(report: TuningReport, status: str = "") -> str:
+    """The page of a report, with a picture if matplotlib is installed.
+
+    Args:
+        status: progress of the tuning, if it is not finished.
+    """
+    facts = [*([("status", status)] if status else []), *_facts(report)]
+    strips = sorted(_strips(report.trials), key=lambda strip: -strip.share)
+    return PAGE.format(
+        title=escape(report.problem.einsum.subscripts),
+        facts="".join(
+            f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts
+        ),
+        picture=_inside(report) if can_plot() else "",
+        parameters=_table(
+            ["parameter", "values", "share"],
+            ([s.name, f"{len(s.values)}", f"{s.share:.2f}"] for s in strips),
+        ),
+        finalists=_table(
+            ["recipe", "median", "IQR", "speed-up", "ratio"],
+            (
+                [
+                    str(f.spec),
+                    time_text(f.measurement.median_s),
+                    time_text(f.measurement.spread_s),
+                    f"{f.measurement.speedup:.3g}",
+                    f"{f.ratio:.4f}",
+                ]
+                for f in report.finalists
+            ),
+        ),
+        trials=_table(
+            ["recipe", "time", "ratio", "status"],
+            (_trial_row(t, k < report.n_known) for k, t in enumerate(report.trials)),
+        ),
+    )
+
+
+def _inside(report: TuningReport) -> str:
+    """The picture, light and dark, in the page itself."""
+    from feinsum.drawing.tuning_figure import render_tuning
+
+    picture = _picture(report)
+    return PICTURE.format(
+        light=_data_url(render_tuning(picture, "svg", "light")),
+        dark=_data_url(render_tuning(picture, "svg", "dark")),
+    )
+
+
+def _facts(report: TuningReport) -> Iterable[tuple[str, str]]:
+    yield "einsum", report.problem.workload_text
+    sizes = ", ".join(f"{name} = {n}" for name, n in report.problem.sizes.items())
+    yield "sizes", sizes or "none"
+    if report.environment is not None:
+        environment = report.environment
+        yield "device", f"{environment.device}, driver {environment.driver_version}"
+    n_passed = sum(trial.is_ok for trial in report.trials)
+    yield "trials", f"{len(report.trials)}, {n_passed} passed"
+    if not report.finalists:
+        return
+    best = report.finalists[0].measurement
+    yield "best", f"{time_text(best.median_s)}, {report.finalists[0].spec}"
+    baseline_s = median(best.baseline_s)
+    ratio = f"the best is {best.speedup:.3g} times as fast"
+    yield "untransformed", f"{time_text(baseline_s)}, {ratio}"
+    if report.roofline_s is not None:
+        percent = 100 * report.roofline_s / best.median_s
+        yield "roofline", f"{time_text(report.roofline_s)}, {percent:.3g}% reached"
+    for name, least_s in report.least_s.items():
+        percent = 100 * least_s / best.median_s
+        yield f"{name} at least", f"{time_text(least_s)}, {percent:.3g}% reached"
+
+
+def _trial_row(trial: Trial, is_known: bool) -> list[str]:
+    earlier = " (earlier)" if is_known else ""
+    if trial.median_s is None or trial.ratio is None:
+        return [str(trial.spec), "", "", f"{trial.status}{earlier}: {trial.message}"]
+    time, ratio = time_text(trial.median_s), f"{trial.ratio:.4g}"
+    return [str(trial.spec), time, ratio, f"{trial.status}{earlier}"]
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """The first column and a column named status are texts, all others numbers."""
+    classes = [
+        "" if heading in (headings[0], "status") else ' class="number"'
+        for heading in headings
+    ]
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        inside = "".join(
+            f"<{tag}{kind}>{escape(cell)}</{tag}>"
+            for kind, cell in zip(classes, cells, strict=True)
+        )
+        return f"<tr>{inside}</tr>"
+
+    return "\n".join([line("th", headings), *(line("td", row) for row in rows)])
+
+
+def _data_url(svg: bytes) -> str:
+    return f"data:image/svg+xml;base64,{b64encode(svg).decode()}"
+
+
+def _picture(report: TuningReport) -> TuningPicture:
+    sizes = ", ".join(f"{name}={n}" for name, n in report.problem.sizes.items())
+    return TuningPicture(
+        f"{report.problem.einsum.subscripts}  {sizes}",
+        tuple(
+            Point(trial.median_s, k < report.n_known)
+            for k, trial in enumerate(report.trials)
+        ),
+        tuple(_bars(report)),
+        tuple(_strips(report.trials)),
+        tuple(_coordinates(report.trials)),
+    )
+
+
+def _bars(report: TuningReport) -> Iterable[Bar]:
+    if report.roofline_s is not None:
+        yield Bar("roofline", report.roofline_s, is_limit=True)
+    for name, least_s in report.least_s.items():
+        yield Bar(f"{name} at least", least_s, is_limit=True)
+    for place, finalist in enumerate(report.finalists[:N_BARS], start=1):
+        measured = finalist.measurement
+        note = f"  ({measured.speedup:.3g} times as fast as untransformed)"
+        yield Bar(f"{place}. {finalist.spec.name}", measured.median_s, note)
+    if report.finalists:
+        baseline_s = median(report.finalists[0].measurement.baseline_s)
+        yield Bar("untransformed", baseline_s, is_limit=True)
+
+
+def _strips(trials: Sequence[Trial]) -> Iterable[Strip]:
+    """The times by value: of the transform, and of its parameters that varied."""
+    families = _by_family(trials)
+    if len(families) > 1:
+        passed = [trial for chosen in families.values() for trial in chosen]
+        yield Strip("transform", _by_value((t.spec.name, t) for t in passed))
+    for family, chosen in families.items():
+        for name in _varied(chosen):
+            values = _by_value((t.spec.parameters.get(name), t) for t in chosen)
+            yield Strip(f"{family}: {name}", values)
+
+
+def _coordinates(trials: Sequence[Trial]) -> Iterable[Coordinates]:
+    """Coordinates per transform whose parameters varied, the best trial's first."""
+    families = _by_family(trials)
+    for family in sorted(families, key=lambda f: min(map(_time, families[f]))):
+        chosen = families[family]
+        varied = _varied(chosen)
+        if len(varied) < 2:
+            continue  # the strip shows all there is
+        yield Coordinates(
+            family,
+            tuple((name, tuple(map(str, values))) for name, values in varied.items()),
+            tuple((_places(trial, varied), _time(trial)) for trial in chosen),
+        )
+
+
+def _by_family(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
+    """The trials that passed, by the name of their transform."""
+    families: dict[str, list[Trial]] = {}
+    for trial in trials:
+        if trial.is_ok:
+            families.setdefault(trial.spec.name, []).append(trial)
+    return dict(sorted(families.items()))
+
+
+def _varied(trials: Sequence[Trial]) -> dict[str, list[object]]:
+    """The parameters of one transform that had several values, and these in order."""
+    values = {
+        name: _in_order({t.spec.parameters.get(name) for t in trials})
+        for name in trials[0].spec.parameters
+    }
+    return {name: found for name, found in values.items() if len(found) > 1}
+
+
+def _places(trial: Trial, varied: Mapping[str, list[object]]) -> tuple[int, ...]:
+    parameters = trial.spec.parameters
+    return tuple(found.index(parameters.get(name)) for name, found in varied.items())
+
+
+def _time(trial: Trial) -> float:
+    assert trial.median_s is not None
+    return trial.median_s
+
+
+def _by_value(
+    trials: Iterable[tuple[object, Trial]],
+) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    """The times of each value, in the order of the values."""
+    times: dict[object, list[float]] = {}
+    for value, trial in trials:
+        times.setdefault(value, []).append(_time(trial))
+    return tuple((str(v), tuple(times[v])) for v in _in_order(times))
+
+
+def _in_order(values: Iterable[object]) -> list[object]:
+    """Numbers in order, then all else by its text."""
+
+    def place(value: object) -> tuple[bool, int, str]:
+        if isinstance(value, int):
+            return False, value, ""
+        return True, 0, str(value)
+
+    return sorted(values, key=place)

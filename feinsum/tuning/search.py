@@ -1,0 +1,319 @@
+"""Search strategies over the configurations of the transforms that fit.
+
+The one door to Optuna; studies live in memory, our records are the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from itertools import chain, zip_longest
+from typing import Any, Literal, Protocol, get_args
+
+from feinsum.extras import requiring
+from feinsum.ir import WorkloadLike, workload_of
+from feinsum.options import check_option
+from feinsum.records import TransformSpec
+from feinsum.targets.quiet import drop_when_quiet, quiet, silenced
+from feinsum.transforms import Transform, configurations
+
+__all__ = ["Search", "Strategy", "check_strategy", "make_search"]
+
+Choices = tuple[tuple[str, str], ...]
+Strategy = Literal["tpe", "random", "exhaustive"]
+
+
+class Search(Protocol):
+    """Proposes configurations, each once, and learns from their costs.
+
+    Attributes:
+        n_configurations: their number.
+    """
+
+    n_configurations: int
+
+    @property
+    def left(self) -> Collection[TransformSpec]:
+        """The configurations not yet proposed."""
+        ...
+
+    def prefer(self, specs: Sequence[TransformSpec]) -> None:
+        """Propose these before all others, in this order, if not yet proposed."""
+        ...
+
+    def learn(self, spec: TransformSpec, cost: float) -> bool:
+        """Mark a configuration as proposed and answered; returns whether it was new."""
+        ...
+
+    def ask(self) -> TransformSpec | None:
+        """The next configuration, or None if none is left.
+
+        Earlier ones may not be answered yet.
+        """
+        ...
+
+    def tell(self, spec: TransformSpec, cost: float) -> None:
+        """The cost of a proposed configuration; infinite if it failed."""
+        ...
+
+
+def make_search(
+    strategy: Strategy,
+    subject: WorkloadLike,
+    transforms: Sequence[Transform],
+    seed: int,
+    is_allowed: Callable[[TransformSpec], bool] = lambda _spec: True,
+) -> Search:
+    """A search over all allowed configurations that fit an einsum or workload.
+
+    Raises:
+        InvalidOptionError: for an unknown strategy.
+    """
+    check_strategy(strategy)
+    workload = workload_of(subject)
+    spaces = {t: [*filter(is_allowed, configurations(t, workload))] for t in transforms}
+    match strategy:
+        case "exhaustive":
+            return _Listed(_interleaved(spaces))
+        case "random":
+            rest = _interleaved(spaces)
+            random.Random(seed).shuffle(rest)  # noqa: S311  (no cryptography)
+            return _Listed(rest)
+        case "tpe":
+            starts = [t.spec(p) for t in transforms for p in t.starts(workload)]
+            return _Tpe(spaces, starts, seed)
+
+
+def check_strategy(strategy: str) -> None:
+    """Refuse a strategy that does not exist.
+
+    Raises:
+        InvalidOptionError: naming the existing ones.
+    """
+    check_option("strategy", strategy, get_args(Strategy))
+
+
+def _interleaved(
+    spaces: Mapping[Transform, Sequence[TransformSpec]],
+) -> list[TransformSpec]:
+    """The configurations of all families, one of each in turn."""
+    columns = zip_longest(*spaces.values())
+    return [spec for spec in chain.from_iterable(columns) if spec is not None]
+
+
+def _let_optuna_be_quiet(optuna: Any) -> None:
+    """In quiet contexts it neither logs studies nor warns of what is experimental.
+
+    Its verbosity and the filters of warnings are those of the user's own studies.
+    """
+    logging.getLogger(optuna.storages.InMemoryStorage.__module__).addFilter(
+        drop_when_quiet
+    )
+    names = vars(sys.modules[optuna.samplers.TPESampler.__module__])
+    loud = names.get("warn_experimental_argument")
+    if loud is None or hasattr(loud, "__wrapped__"):
+        return
+
+    @wraps(loud)
+    def warn(option: str) -> None:
+        if not silenced(optuna.exceptions.ExperimentalWarning):
+            loud(option)
+
+    names["warn_experimental_argument"] = warn
+
+
+class _Listed:
+    """Takes configurations in a given order."""
+
+    def __init__(self, specs: Sequence[TransformSpec]) -> None:
+        self.left: dict[TransformSpec, None] = dict.fromkeys(specs)
+        self.n_configurations = len(self.left)
+
+    def prefer(self, specs: Sequence[TransformSpec]) -> None:
+        wanted = dict.fromkeys(spec for spec in specs if spec in self.left)
+        self.left = wanted | self.left
+
+    def learn(self, spec: TransformSpec, cost: float) -> bool:
+        is_left = spec in self.left
+        self.left.pop(spec, None)
+        return is_left
+
+    def ask(self) -> TransformSpec | None:
+        spec = next(iter(self.left), None)
+        if spec is not None:
+            del self.left[spec]
+        return spec
+
+    def tell(self, spec: TransformSpec, cost: float) -> None:
+        """Nothing is learnt."""
+
+
+class _Tpe:
+    """Optuna's tree-structured Parzen estimator, after promising configurations.
+
+    First comes what is preferred, then the recommended configuration of each family and
+    what else families start with, then the best of these with one parameter changed at
+    a time, and with all of the changes that made it faster. From then on every other
+    proposal is the best so far with one parameter changed, so that searches with other
+    seeds end at like ones. What is proposed and not answered yet counts as bad until it
+    is, so that nothing close to it is proposed beside it.
+    """
+
+    FAILED = 1e9
+    """The cost of what failed; only the order of costs counts."""
+
+    def __init__(
+        self,
+        spaces: dict[Transform, list[TransformSpec]],
+        starts: Sequence[TransformSpec],
+        seed: int,
+    ) -> None:
+        with requiring("optuna", "tune", "a tuning that learns"):
+            import optuna
+
+        self._specs = {
+            t.name: {_choices(spec): spec for spec in specs}
+            for t, specs in spaces.items()
+            if specs
+        }
+        self._spaces = {name: _offered(specs) for name, specs in self._specs.items()}
+        self.left: dict[TransformSpec, None] = dict.fromkeys(_interleaved(spaces))
+        self.n_configurations = len(self.left)
+        heads = [next(iter(specs.values())) for specs in self._specs.values()]
+        self._first = [*heads, *starts]
+        self._trials: dict[TransformSpec, Any] = {}
+        self._costs: dict[TransformSpec, float] = {}
+        self._guesses = self._near_the_best()
+        self._random = random.Random(seed)  # noqa: S311  (no cryptography)
+        _let_optuna_be_quiet(optuna)
+        with quiet(optuna.exceptions.ExperimentalWarning):
+            sampler = optuna.samplers.TPESampler(
+                seed=seed, n_startup_trials=6, constant_liar=True
+            )
+            self._study = optuna.create_study(sampler=sampler)
+
+    def prefer(self, specs: Sequence[TransformSpec]) -> None:
+        self._first = [*specs, *self._first]
+
+    def learn(self, spec: TransformSpec, cost: float) -> bool:
+        if spec not in self.left:
+            return False
+        self.tell(self._take_known(spec), cost)
+        return True
+
+    def ask(self) -> TransformSpec | None:
+        if not self.left:
+            return None
+        guess = self._next_guess()
+        if guess is not None:
+            return self._take_known(guess)
+        for _ in range(20):
+            trial = self._study.ask()
+            wanted = self._suggest(trial)
+            if wanted is not None and wanted in self.left:
+                return self._take(wanted, trial)
+            self._study.tell(trial, state=_pruned())
+        return self._take(next(iter(self.left)), None)
+
+    def tell(self, spec: TransformSpec, cost: float) -> None:
+        trial = self._trials.pop(spec, None)
+        if trial is not None:
+            self._study.tell(trial, min(cost, self.FAILED))
+        if cost < self.FAILED:
+            self._costs[spec] = cost
+
+    @property
+    def _best(self) -> TransformSpec:
+        return min(self._costs, key=self._costs.__getitem__)
+
+    def _next_guess(self) -> TransformSpec | None:
+        """A guess that precedes the estimator's own; None if there is none."""
+        self._first = [spec for spec in self._first if spec in self.left]
+        if self._first:
+            return self._first[0]
+        if not self._costs:
+            return None
+        return next(s for s in self._guesses if s is None or s in self.left)
+
+    def _near_the_best(self) -> Iterator[TransformSpec | None]:
+        """Guesses without end; None for one of the estimator."""
+        base = self._best
+        changed = [near[0] for near in self._changed(base)]
+        yield from changed
+        yield self._together(base, changed)
+        while True:
+            yield None
+            near = list(chain.from_iterable(self._changed(self._best)))
+            yield self._random.choice(near) if near else None
+
+    def _changed(self, spec: TransformSpec) -> list[list[TransformSpec]]:
+        """For each parameter what is left that differs in it alone; no empty ones."""
+        specs, known = self._specs[spec.name], dict(_choices(spec))
+        found = []
+        for parameter, values in self._spaces[spec.name].items():
+            others = ({**known, parameter: value} for value in values)
+            near = (specs.get(tuple(choices.items())) for choices in others)
+            found.append([s for s in near if s is not None and s in self.left])
+        return [near for near in found if near]
+
+    def _together(
+        self, base: TransformSpec, changed: Sequence[TransformSpec]
+    ) -> TransformSpec:
+        """All changes that made ``base`` faster, the best first, as far as they fit."""
+        specs, together = self._specs[base.name], dict(_choices(base))
+        limit = self._costs[base]
+        faster = [s for s in changed if self._costs.get(s, limit) < limit]
+        for spec in sorted(faster, key=self._costs.__getitem__):
+            change = dict(set(_choices(spec)) - set(_choices(base)))
+            wanted = {**together, **change}
+            together = wanted if tuple(wanted.items()) in specs else together
+        return specs[tuple(together.items())]
+
+    def _take_known(self, spec: TransformSpec) -> TransformSpec:
+        """Have Optuna propose this one."""
+        self._study.enqueue_trial(self._values(spec))
+        return self._take(spec, self._study.ask())
+
+    def _take(self, spec: TransformSpec, trial: Any) -> TransformSpec:
+        del self.left[spec]
+        if trial is not None:
+            self._suggest(trial)
+            self._trials[spec] = trial
+        return spec
+
+    def _values(self, spec: TransformSpec) -> dict[str, Any]:
+        inner = {f"{spec.name}.{name}": value for name, value in _choices(spec)}
+        return {"transform": spec.name, **inner}
+
+    def _suggest(self, trial: Any) -> TransformSpec | None:
+        """The configuration that Optuna wants; None if a constraint forbids it."""
+        name = trial.suggest_categorical("transform", list(self._specs))
+        specs = self._specs[name]
+        wanted = [
+            (parameter, trial.suggest_categorical(f"{name}.{parameter}", choices))
+            for parameter, choices in self._spaces[name].items()
+        ]
+        return specs.get(tuple(wanted))
+
+
+def _offered(configurations: Iterable[Choices]) -> dict[str, list[str]]:
+    """The choices of each parameter that some configuration has."""
+    offered: dict[str, dict[str, None]] = {}
+    for choices in configurations:
+        for parameter, value in choices:
+            offered.setdefault(parameter, {})[value] = None
+    return {parameter: list(values) for parameter, values in offered.items()}
+
+
+def _choices(spec: TransformSpec) -> Choices:
+    """The parameters as Optuna knows them: by name, their values as text."""
+    return tuple((name, repr(value)) for name, value in spec.parameters.items())
+
+
+def _pruned() -> Any:
+    from optuna.trial import TrialState
+
+    return TrialState.PRUNED

@@ -1,0 +1,322 @@
+"""Autotuning: search the transforms that fit, verify, time, record the best."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import loopy as lp
+
+from feinsum.db import Database, opened_store
+from feinsum.errors import FeinsumError, TransformError
+from feinsum.ir import BatchedEinsum
+from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
+from feinsum.predict import has_vectors, hopeless, predictions
+from feinsum.raising import raise_kernel, single_nest
+from feinsum.records import (
+    Device,
+    Environment,
+    FactStore,
+    TransformSpec,
+    TuningRecord,
+)
+from feinsum.records.environment import DeviceKind
+from feinsum.records.signature import check_signing_key
+from feinsum.targets.host import HOST
+from feinsum.transforms import ALL_DEVICES, applicable_transforms, check_spec
+from feinsum.transforms.ranking import Costed
+from feinsum.tuning.cluster import ClusterBench
+from feinsum.tuning.history import known_trials
+from feinsum.tuning.isolation import IsolatedBench
+from feinsum.tuning.problem import Problem, make_problem
+from feinsum.tuning.progress import Finalist, TuningProgress, TuningReport, TuningStart
+from feinsum.tuning.recording import N_RECORDED, finals, record
+from feinsum.tuning.requirements import check_requirements
+from feinsum.tuning.search import Search, Strategy, check_strategy, make_search
+from feinsum.tuning.seeds import neighbours
+from feinsum.tuning.session import Session, roofline_of
+from feinsum.tuning.trial_bench import TrialBench
+from feinsum.variables import DEVICE_VARIABLE
+
+__all__ = ["record_facts", "tune_einsum"]
+
+logger = logging.getLogger(__name__)
+
+Event = TypeVar("Event")
+
+DEFAULT_TRIALS = 20
+N_PREDICTED = 5
+"""Predicted recipes that a search begins with."""
+
+
+def tune_einsum(
+    target: BatchedEinsum | lp.TranslationUnit,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    device: str | None = None,
+    database: Database = None,
+    n_trials: int | None = None,
+    budget_s: float | None = None,
+    strategy: Strategy = "tpe",
+    seed: int = 0,
+    first: Sequence[TransformSpec] = (),
+    trial_limit_s: float = 60.0,
+    resume: bool = True,
+    scheduler: str | None = None,
+    on_start: Callable[[TuningStart], None] | None = None,
+    on_progress: Callable[[TuningProgress], None] | None = None,
+    on_final: Callable[[tuple[Finalist, ...]], None] | None = None,
+    on_stop: Callable[[TuningReport], None] | None = None,
+) -> TuningReport:
+    """Search for the fastest recipe of an einsum and record it.
+
+    Every candidate runs in a child process, is compared with the numpy reference at the
+    given sizes, and only then timed, in turns with the best so far; see
+    :mod:`feinsum.tuning.scale`. The best six are timed again in one run together with
+    the untransformed kernel. The first three of these that are also correct at ragged
+    run-time extents are recorded, even if the search is interrupted.
+
+    Every trial is stored in the database when it ends, whether it passed or not. A
+    trial with the same einsum, sizes, device and driver is not repeated: the search
+    learns from it.
+
+    Args:
+        target: an einsum, or a kernel that is an einsum.
+        sizes: values of size parameters; see :func:`feinsum.tuning.make_problem`.
+        n_trials: maximum number of trials, including known ones; by default 20, or all
+            if the strategy is ``exhaustive``.
+        budget_s: no new trial starts after this time.
+        first: recipes to try before all others, if they fit. Then come the best ones of
+            neighbours in the database, and predicted ones.
+        trial_limit_s: time limit of a trial.
+        resume: False to repeat known trials.
+        scheduler: the address of a Dask scheduler, such as ``tcp://host:8786``, whose
+            workers run the trials, several at a time; see
+            :class:`feinsum.tuning.cluster.ClusterBench`.
+        on_start, on_progress, on_final: called before the first trial, after every
+            trial, and with the finalists, best first.
+        on_stop: called at an early end with the results so far, before the interrupt or
+            the error is raised again.
+
+    Raises:
+        NotAnEinsumError: if the kernel is not an einsum.
+        InvalidEinsumError: if ``sizes`` do not match the einsum.
+        TransformError: if no transform fits the einsum.
+        MeasurementError: if the problem cannot be set up on the device, or needs more
+            memory or time than available; see :mod:`feinsum.tuning.requirements`.
+        StoreError: if the database cannot be written.
+    """
+    problem = _problem_of(target, sizes, device)
+    _check(problem, n_trials, strategy, is_here=scheduler is None)
+    if scheduler is None:
+        check_requirements(problem)
+    with (
+        opened_store(database, has_shipped=True, may_create=True) as store,
+        _bench(problem, trial_limit_s, scheduler) as bench,
+    ):
+        store.check_writable()
+        check_signing_key()
+        environment = bench.start()
+        search = _search_for(problem, environment.device, strategy, seed)
+        n_trials = _n_trials(n_trials, strategy, search)
+        roof_s = roofline_of(problem, store, environment)
+        session = Session(bench, search, store, n_trials, budget_s, roof_s)
+        near = neighbours(store, problem.workload_text, environment, search.left)
+        found = predictions(problem.einsum, problem.sizes, environment.device)
+        if found and strategy != "exhaustive":
+            session.is_hopeless = _hopeless(problem, environment, found, first)
+        ahead = [*first, *near, *(one.spec for one in found[:N_PREDICTED])]
+        start = _started(session, environment, ahead, resume=resume)
+        with _reporting_when_stopped(session, environment, on_stop):
+            _call(on_start, start)
+            with _recording_when_stopped(session, store, strategy):
+                for progress in session.run():
+                    _call(on_progress, progress)
+            session.finalists = finals(bench, session.trials)
+            _call(on_final, session.finalists)
+            _record(session, store, strategy)
+            return session.report(environment)
+
+
+def _call(callback: Callable[[Event], None] | None, event: Event) -> None:
+    if callback is not None:
+        callback(event)
+
+
+def record_facts(
+    einsum: BatchedEinsum,
+    spec: TransformSpec | str,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    device: str | None = None,
+    database: Database = None,
+    trial_limit_s: float = 60.0,
+) -> TuningRecord:
+    """Verify and time one recipe on the idealized einsum, and record the fact.
+
+    The parameters of ``spec`` refer to the canonical einsum.
+
+    Raises:
+        TransformError: if the spec is not registered or does not fit.
+        MeasurementError: if the trial fails, with the reason.
+        StoreError: if the database cannot be written.
+
+    Source: paper, section 7, listing 3.
+    """
+    problem = make_problem(einsum, sizes, device)
+    known = spec if isinstance(spec, TransformSpec) else TransformSpec.parse(spec)
+    check_spec(known, problem.workload)
+    check_requirements(problem)
+    with (
+        opened_store(database, may_create=True) as store,
+        IsolatedBench(problem, trial_limit_s) as bench,
+    ):
+        store.check_writable()
+        check_signing_key()
+        (outcome,) = bench.compare([known])
+        if outcome.measurement is None:
+            raise outcome.to_error()
+        (fact,) = record(bench, [(known, outcome.measurement)], store, "given")
+    return fact
+
+
+def _hopeless(
+    problem: Problem,
+    environment: Environment,
+    found: Sequence[Costed],
+    asked_for: Sequence[TransformSpec],
+) -> Callable[[TransformSpec], bool]:
+    """Which recipes are expected to take far longer than the best of a prediction."""
+    least_s = min(one.seconds for one in found)
+    expected = hopeless(problem.einsum, problem.sizes, environment.device, least_s)
+    return lambda spec: spec not in asked_for and expected(spec)
+
+
+def _search_for(
+    problem: Problem, device: Device, strategy: Strategy, seed: int
+) -> Search:
+    """A search over everything that fits the einsum, the device and the memory.
+
+    Raises:
+        MeasurementError: if the limit of intermediates that is set is no number.
+    """
+    kind = device.kind
+    transforms = applicable_transforms(problem.workload, kind)
+    if not transforms:
+        raise TransformError(
+            f"no registered transform fits the einsum {problem.workload_text}"
+            f" and devices of the kind {kind!r}"
+        )
+    einsum, sizes = problem.einsum, problem.sizes
+    limit = intermediate_limit_bytes(einsum, sizes)
+
+    def is_allowed(spec: TransformSpec) -> bool:
+        return has_vectors(spec, einsum, device) and has_room(
+            spec, einsum, sizes, limit
+        )
+
+    return make_search(strategy, problem.workload, transforms, seed, is_allowed)
+
+
+def _started(
+    session: Session,
+    environment: Environment,
+    first: Sequence[TransformSpec],
+    *,
+    resume: bool,
+) -> TuningStart:
+    """Give the search its first recipes and the known outcomes."""
+    session.search.prefer(first)
+    problem = session.bench.problem
+    if resume:
+        session.learn(known_trials(session.store, problem, environment))
+    known = tuple(session.trials)
+    return TuningStart(
+        problem, environment, session.n_trials, known, session.roofline_s
+    )
+
+
+def _bench(problem: Problem, trial_limit_s: float, scheduler: str | None) -> TrialBench:
+    if scheduler is None:
+        return IsolatedBench(problem, trial_limit_s)
+    return ClusterBench(problem, scheduler, trial_limit_s)
+
+
+def _check(
+    problem: Problem, n_trials: int | None, strategy: str, *, is_here: bool
+) -> None:
+    """Refuse what can be refused before anything is started."""
+    check_strategy(strategy)
+    if n_trials is not None and n_trials < 1:
+        raise FeinsumError(f"n_trials={n_trials}; expected at least one trial, or None")
+    kinds = _kinds(problem.device) if is_here else ALL_DEVICES
+    if not any(applicable_transforms(problem.workload, kind) for kind in kinds):
+        raise TransformError(
+            f"no registered transform fits the einsum {problem.workload_text}"
+        )
+
+
+def _kinds(device: str | None) -> Collection[DeviceKind]:
+    """Kinds of devices that may be meant. Only the host is known without a driver."""
+    named = device or os.environ.get(DEVICE_VARIABLE) or ""
+    return {"cpu"} if named.strip().lower() == HOST.name else ALL_DEVICES
+
+
+def _n_trials(asked: int | None, strategy: Strategy, search: Search) -> int:
+    if asked is None:
+        asked = search.n_configurations if strategy == "exhaustive" else DEFAULT_TRIALS
+    return min(asked, search.n_configurations)
+
+
+def _problem_of(
+    target: BatchedEinsum | lp.TranslationUnit,
+    sizes: Mapping[str, int] | None,
+    device: str | None,
+) -> Problem:
+    if not isinstance(target, lp.TranslationUnit):
+        return make_problem(target, sizes, device)
+    nest = single_nest(raise_kernel(target))
+    return make_problem(nest.einsum, {**nest.generalized, **(sizes or {})}, device)
+
+
+def _record(session: Session, store: FactStore, strategy: str) -> None:
+    """Keep the best of the finalists."""
+    best = [(f.spec, f.measurement) for f in session.finalists[:N_RECORDED]]
+    session.records = record(session.bench, best, store, strategy)
+
+
+@contextmanager
+def _reporting_when_stopped(
+    session: Session,
+    environment: Environment,
+    on_stop: Callable[[TuningReport], None] | None,
+) -> Iterator[None]:
+    """Say what there is if the body is interrupted."""
+    try:
+        yield
+    except BaseException:
+        _call(on_stop, session.report(environment))
+        raise
+
+
+@contextmanager
+def _recording_when_stopped(
+    session: Session, store: FactStore, strategy: str
+) -> Iterator[None]:
+    """Record the best of the trials done so far if the body is interrupted."""
+    try:
+        yield
+    except BaseException:
+        if any(trial.is_ok for trial in session.trials):
+            try:
+                best = finals(session.bench, session.trials, limit=N_RECORDED)
+                session.finalists = best
+                _record(session, store, strategy)
+            except FeinsumError:
+                logger.exception(
+                    "could not record the results of an interrupted tuning"
+                )
+        raise

@@ -1,0 +1,49 @@
+"""Numbers and articles of messages."""
+
+from __future__ import annotations
+
+__all__ = ["counted", "reason_of", "type_in_words", "with_article"]
+
+_VOWELS = "aeiou"
+_PLURALS = {"axis": "axes", "entry": "entries", "index": "indices",
+            "process": "processes"}  # fmt: skip
+
+
+def counted(number: int, noun: str) -> str:
+    """How many of what.
+
+    >>> counted(1, "row"), counted(2_000, "row"), counted(0, "axis")
+    ('1 row', '2000 rows', '0 axes')
+    """
+    return f"{number} {noun if number == 1 else _PLURALS.get(noun, f'{noun}s')}"
+
+
+def with_article(noun: str) -> str:
+    """A noun after "a" or "an".
+
+    >>> with_article("list"), with_article("int"), with_article("ndarray")
+    ('a list', 'an int', 'an ndarray')
+    """
+    starts_with_vowel = noun[:1].lower() in _VOWELS or noun.startswith("nd")
+    return f"{'an' if starts_with_vowel else 'a'} {noun}"
+
+
+def type_in_words(value: object) -> str:
+    """The type of a value, with its article.
+
+    >>> type_in_words(3), type_in_words([])
+    ('an int', 'a list')
+    """
+    return with_article(type(value).__name__)
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says; of one of syntax, without a file and line of no file.
+
+    >>> try:
+    ...     compile("a +", "<unknown>", "eval")
+    ... except SyntaxError as error:
+    ...     print(reason_of(error))
+    invalid syntax
+    """
+    return error.msg if isinstance(error, SyntaxError) else str(error)
