@@ -8,6 +8,7 @@ from feinsum.db.server.pages import (
     ListedDevice,
     ListedFact,
     ListedWorkload,
+    Order,
     is_cut,
 )
 from feinsum.db.server.reader import Claim, Reader, Size, StoredFact
@@ -26,6 +27,7 @@ __all__ = [
     "ListedDevice",
     "ListedFact",
     "ListedWorkload",
+    "Order",
     "Overview",
     "Reader",
     "Reputation",

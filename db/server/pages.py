@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import ColumnElement, Connection, Select, exists, func, or_, select
 
@@ -36,6 +36,7 @@ __all__ = [
     "ListedDevice",
     "ListedFact",
     "ListedWorkload",
+    "Order",
     "count_by_device",
     "devices_named",
     "find_device",
@@ -44,12 +45,14 @@ __all__ = [
     "is_cut",
     "known_ids",
     "notations_in",
+    "ordered_workloads",
     "page_of_devices",
     "page_of_facts",
     "page_of_plans",
     "page_of_quarantine",
     "page_of_quarantined_plans",
     "page_of_workloads",
+    "workloads_in",
 ]
 
 
@@ -61,20 +64,27 @@ class Having:
         key: prefix of the key or of its digest.
         transform: prefix of the name of a transform with facts.
         dtype: numpy's name of the dtype of an operand.
+        device: id of a device with facts, of which alone facts are counted.
     """
 
     key: str = ""
     transform: str = ""
     dtype: str = ""
+    device: str = ""
 
 
 @dataclass(frozen=True)
 class ListedWorkload:
-    """A workload, its text as first recorded, and how many facts it has."""
+    """A workload, its text as first recorded, and its facts.
+
+    Attributes:
+        speedup: the highest one of its facts.
+    """
 
     key: str
     text: str
     n_facts: int
+    speedup: float
 
 
 @dataclass(frozen=True)
@@ -109,15 +119,16 @@ CODES = {
 
 BAR = " | "
 
-WORKLOADS = select(
-    WorkloadRow.key,
-    WorkloadRow.text,
-    select(func.count())
-    .select_from(RecordRow)
-    .where(RecordRow.workload_key == WorkloadRow.key, TRUSTED)
-    .scalar_subquery(),
-)
-"""The columns of :class:`ListedWorkload`."""
+Order: TypeAlias = Literal["key", "speedup", "facts", "latest"]
+"""Of workloads: by key, or those first with the highest speed-up, the most facts, or
+the latest fact.
+"""
+
+BY: dict[Order, ColumnElement[Any]] = {
+    "speedup": func.max(RecordRow.speedup),
+    "facts": func.count(),
+    "latest": func.max(RecordRow.recorded_at),
+}
 
 HAS_FACT = exists().where(RecordRow.workload_key == WorkloadRow.key, TRUSTED)
 """Look-ups see a fact of the workload: who is not trusted names none."""
@@ -183,28 +194,68 @@ def known_ids(connection: Connection, record_ids: Sequence[str]) -> frozenset[st
 
 
 def page_of_workloads(
-    connection: Connection,
-    after: str,
-    limit: int,
-    notations: Collection[str] | None = None,
-    having: Having | None = None,
+    connection: Connection, after: str, limit: int
 ) -> tuple[ListedWorkload, ...]:
-    """Workloads by key, after ``after``, without those whose facts are all retracted.
-
-    Args:
-        notations: only workloads whose texts begin so; see :func:`notations_in`.
-    """
+    """Workloads with facts by key, after ``after``."""
     page = select(WorkloadRow.key, func.length(WorkloadRow.text))
     page = page.where(WorkloadRow.key > after, HAS_FACT).order_by(WorkloadRow.key)
+    return workloads_in(connection, fitting(connection, page, limit))
+
+
+def ordered_workloads(
+    connection: Connection,
+    start: int,
+    limit: int,
+    order: Order,
+    having: Having,
+    notations: Collection[str] | None = None,
+) -> list[str]:
+    """The keys of a page of workloads, in an order.
+
+    Args:
+        start: how many come before the page.
+        notations: only workloads whose texts begin so; see :func:`notations_in`.
+
+    Complexity: reads the facts of all workloads that fit, though not their documents.
+    """
+    page = select(WorkloadRow.key, func.length(WorkloadRow.text))
+    page = page.where(*_conditions(having))
     if notations is not None:
         page = page.where(_notation(connection).in_(notations))
-    page = page.where(*_conditions(having or Having()))
-    among = WorkloadRow.key.in_(fitting(connection, page, limit))
-    rows = connection.execute(WORKLOADS.where(among).order_by(WorkloadRow.key))
-    return tuple(ListedWorkload(*row) for row in rows)
+    by = [] if order == "key" else [_of_facts(BY[order], having.device).desc()]
+    page = page.order_by(*by, WorkloadRow.key).offset(start)
+    return fitting(connection, page, limit)
+
+
+def workloads_in(
+    connection: Connection, keys: Sequence[str], device_id: str = ""
+) -> tuple[ListedWorkload, ...]:
+    """Workloads by their keys, in the same order, without those that have no fact."""
+    workloads = select(
+        WorkloadRow.key,
+        WorkloadRow.text,
+        _of_facts(func.count(), device_id),
+        _of_facts(func.max(RecordRow.speedup), device_id),
+    )
+    rows = connection.execute(workloads.where(WorkloadRow.key.in_(keys)))
+    found = {row[0]: ListedWorkload(*row) for row in rows if row[2]}
+    return tuple(found[key] for key in keys if key in found)
+
+
+def _facts_of_workload(device_id: str) -> list[ColumnElement[bool]]:
+    """What the facts of a workload satisfy, on one device or on all."""
+    on_device = [RecordRow.device_id == device_id] if device_id else []
+    return [RecordRow.workload_key == WorkloadRow.key, *on_device, TRUSTED]
+
+
+def _of_facts(value: ColumnElement[Any], device_id: str) -> ColumnElement[Any]:
+    """A value of the facts of each workload."""
+    facts = select(value).select_from(RecordRow)
+    return facts.where(*_facts_of_workload(device_id)).scalar_subquery()
 
 
 def _conditions(having: Having) -> Iterator[ColumnElement[bool]]:
+    yield exists().where(*_facts_of_workload(having.device))
     if having.key:
         start, digest = having.key, f"-{having.key}"
         yield or_(
@@ -232,19 +283,22 @@ def count_by_device(connection: Connection) -> Counts:
 def devices_named(
     connection: Connection, part: str, limit: int, counts: Counts
 ) -> tuple[ListedDevice, ...]:
-    """Devices whose names contain a text, ignoring case."""
-    is_named = func.lower(DeviceRow.name).contains(part.lower(), autoescape=True)
+    """Devices whose names and microarchitectures contain a text, ignoring case."""
+    design = func.coalesce(DeviceRow.microarchitecture, "")
+    words = func.lower(DeviceRow.name + " " + design)
+    is_named = words.contains(part.lower(), autoescape=True)
     page = select(DeviceRow.id, CHARACTERS).where(is_named, IS_MEASURED)
     among = fitting(connection, page.order_by(DeviceRow.id), limit)
     rows = DEVICES.where(DeviceRow.id.in_(among)).order_by(DeviceRow.name, DeviceRow.id)
     return tuple(_device_of(row, counts) for row in connection.execute(rows))
 
 
-def find_workload(connection: Connection, key: str) -> ListedWorkload | None:
-    """The workload of a key."""
-    wanted = WORKLOADS.where(WorkloadRow.key == key, HAS_FACT)
-    row = connection.execute(wanted).first()
-    return None if row is None else ListedWorkload(*row)
+def find_workload(
+    connection: Connection, key: str, device_id: str = ""
+) -> ListedWorkload | None:
+    """The workload of a key, if it has a fact, on a device if one is given."""
+    found = workloads_in(connection, [key], device_id)
+    return found[0] if found else None
 
 
 def notations_in(connection: Connection) -> frozenset[str]:

@@ -42,18 +42,21 @@ from feinsum.db.server.pages import (
     ListedDevice,
     ListedFact,
     ListedWorkload,
+    Order,
     count_by_device,
     devices_named,
     find_device,
     find_workload,
     known_ids,
     notations_in,
+    ordered_workloads,
     page_of_devices,
     page_of_facts,
     page_of_plans,
     page_of_quarantine,
     page_of_quarantined_plans,
     page_of_workloads,
+    workloads_in,
 )
 from feinsum.db.server.patience import Patience, patiently
 from feinsum.db.server.reader import Reader
@@ -137,6 +140,7 @@ def open_serving_store(
     "listed_workload",
     "missing",
     "notations",
+    "ordered_workloads",
     "overview",
     "page_of_devices",
     "page_of_facts",
@@ -300,24 +304,36 @@ class ServingStore(SqlStore):
         known |= {retraction.document for retraction in retracted}
         return [record_id for record_id in record_ids if record_id not in known]
 
-    def page_of_workloads(
-        self,
-        after: str,
-        limit: int,
-        notations: Collection[str] | None = None,
-        having: Having | None = None,
-    ) -> tuple[ListedWorkload, ...]:
+    def page_of_workloads(self, after: str, limit: int) -> tuple[ListedWorkload, ...]:
         with self._reading() as connection:
-            return page_of_workloads(connection, after, limit, notations, having)
+            return page_of_workloads(connection, after, limit)
+
+    def ordered_workloads(
+        self,
+        start: int,
+        limit: int,
+        order: Order,
+        having: Having,
+        notations: Collection[str] | None = None,
+    ) -> tuple[ListedWorkload, ...]:
+        """A page of workloads in an order; see :func:`ordered_workloads`."""
+        with self._reading() as connection:
+            listed = partial(
+                ordered_workloads, connection, start, limit, order, having, notations
+            )
+            is_whole = notations is None and not (having.key or having.transform)
+            name = ("workloads", start, limit, order, having)
+            keys = self._recent(name, listed) if is_whole else listed()
+            return workloads_in(connection, keys, having.device)
 
     def devices_named(self, part: str, limit: int) -> tuple[ListedDevice, ...]:
         """Devices whose names have a part, in whatever case."""
         with self._reading() as connection:
             return devices_named(connection, part, limit, self._counts(connection))
 
-    def listed_workload(self, key: str) -> ListedWorkload | None:
+    def listed_workload(self, key: str, device_id: str = "") -> ListedWorkload | None:
         with self._reading() as connection:
-            return find_workload(connection, key)
+            return find_workload(connection, key, device_id)
 
     def notations(self) -> frozenset[str]:
         """The subscripts of workloads; see :func:`notations_in`."""

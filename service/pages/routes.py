@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from feinsum.db.server import Having
+from feinsum.db.server import Order
 from feinsum.errors import (
     InvalidRequestError,
     NoSuchRouteError,
@@ -26,9 +28,10 @@ from feinsum.service.pages.ranking import history_of, ranking_of, timeline_of
 from feinsum.service.pages.rendering import asset, html
 from feinsum.service.pages.roofline import roofline_chart
 from feinsum.service.pages.search import LONGEST, Asked, Found, search
+from feinsum.service.pages.words import label
 from feinsum.service.paging import Cursor, from_cursor, key_after, next_cursor
 from feinsum.service.routes.canonicalization import check_work, limit_for
-from feinsum.service.routes.facts import FactId
+from feinsum.service.routes.facts import CONTENT_ID, FactId
 from feinsum.service.routes.lists import DeviceId
 from feinsum.service.routes.plans import PlanId
 from feinsum.service.routes.retractions import before
@@ -47,6 +50,9 @@ PER_PAGE = 50
 
 MOST_FACTS = 500
 """How many facts of a workload are ranked, the fastest ones."""
+
+MOST_CHOICES = 100
+"""How many devices a page lets choose among."""
 
 N_LATEST = 8
 N_IN_CHART = 200
@@ -74,22 +80,26 @@ def workloads(
     q: Words = "",
     sizes: Words = "",
     dtype: Annotated[str, Query(max_length=50)] = "",
+    device: Annotated[str, Query(pattern=f"^$|{CONTENT_ID}")] = "",
+    order: Order = "speedup",
     cursor: Cursor = None,
 ) -> Response:
     """All workloads, or those that are searched for."""
-    after = key_after(cursor)
-    asked = Asked(q.strip(), sizes.strip(), dtype.strip())
-    found = None
+    start = max(0, from_cursor(cursor, int)[0]) if cursor else 0
+    asked = Asked(q.strip(), sizes.strip(), dtype.strip(), device, order)
+    store, found = service.store, None
     if asked.q:
-        found = _search(service, asked, after, caller)
+        found = _search(service, asked, start, caller)
         listed = found.others
     else:
-        listed = service.store.page_of_workloads(
-            after, PER_PAGE, having=Having(dtype=asked.dtype)
-        )
+        listed = store.ordered_workloads(start, PER_PAGE, order, asked.having())
     following = next_cursor(
-        listed, PER_PAGE, lambda one: (one.key,), lambda one: len(one.text)
+        listed,
+        PER_PAGE,
+        lambda _: (start + len(listed),),
+        lambda one: len(one.text),
     )
+    query = {name: value for name, value in asdict(asked).items() if value}
     return _html(
         service,
         "workloads.html",
@@ -98,6 +108,8 @@ def workloads(
         found=found,
         listed=[(one, notation_of(one.text)) for one in listed],
         exact_words=notation_of(found.exact.text) if found and found.exact else None,
+        devices=_choices(service, device),
+        query=urlencode(query),
         following=following,
     )
 
@@ -211,7 +223,7 @@ async def demand(
         "demand.html",
         here="demand",
         listed=[(one, notation_of(one.workload_text or "")) for one in listed],
-        names={one.id: one.device.name for one in known},
+        names={one.id: label(one.device) for one in known},
         url=str(request.base_url).rstrip("/"),
         following=following,
     )
@@ -288,18 +300,28 @@ def static(name: str) -> Response:
     return Response(found.content, 200, headers, found.media_type)
 
 
-def _search(service: Service, asked: Asked, after: str, caller: Caller) -> Found:
+def _search(service: Service, asked: Asked, start: int, caller: Caller) -> Found:
     limit_s = limit_for(caller, service.settings)
     try:
         check_work(asked.q, caller)
     except InvalidRequestError as error:
         return Found(problem=str(error))
-    return search(asked, service.store, service.notations, limit_s, after, PER_PAGE)
+    return search(asked, service.store, service.notations, limit_s, start, PER_PAGE)
 
 
 def _html(service: Service, template: str, **context: Any) -> Response:
     headers = {"Cache-Control": f"{service.visibility}, no-cache"}
     return html(template, context, headers=headers)
+
+
+def _choices(service: Service, chosen: str) -> list[tuple[str, str]]:
+    """The devices among which a page lets choose: ids and labels, by label."""
+    known = {one.id: one for one in service.store.page_of_devices("", MOST_CHOICES)}
+    if chosen and chosen not in known:
+        listed = service.store.listed_device(chosen)
+        known |= {chosen: listed} if listed else {}
+    labels = [(one.id, label(one.device)) for one in known.values()]
+    return sorted(labels, key=lambda choice: choice[::-1])
 
 
 def _with_words(

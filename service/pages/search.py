@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from feinsum.canonical import CanonicalForm
 from feinsum.canonical.form import computed_form
-from feinsum.db.server import Having, ListedDevice, ListedWorkload, ServingStore
+from feinsum.db.server import Having, ListedDevice, ListedWorkload, Order, ServingStore
 from feinsum.errors import FeinsumError, InvalidEinsumError, InvalidRequestError
 from feinsum.ir import (
     BatchedEinsum,
@@ -40,6 +41,9 @@ _KEY = re.compile(r"fe\d+-[A-Za-z0-9._-]{1,120}|[0-9a-f]{6,64}")
 _NAME = re.compile(r"[^,|<>=]{3,200}")
 """Pattern of the names of transforms and devices."""
 
+_CALL = re.compile(r"""\w\s*\(\s*(?:\w+\s*=\s*)?[rb]?(["'])(.*?)\1""", re.DOTALL)
+"""A call whose first argument is a text: ``numpy.einsum("ij,jk->ik", a, b)``."""
+
 _ROWS = re.compile(r"\s*\(\d+ rows\)$")
 _SCALAR = "·"
 """Scalar in titles of pages, but not in subscripts."""
@@ -58,15 +62,23 @@ class Asked:
     """A search.
 
     Attributes:
-        q: subscripts, the text of a workload, or its key.
+        q: subscripts, a call with them, the text of a workload, or its key.
         sizes: extents as on the command line, ``i=N,j=4``; may be left out.
         dtype: of an operand, and of all if sizes are given; empty for any, and for
             double precision with sizes.
+        device: id of the one on which workloads have facts; empty for any.
+        order: of the workloads found.
     """
 
     q: str = ""
     sizes: str = ""
     dtype: str = ""
+    device: str = ""
+    order: Order = "speedup"
+
+    def having(self, key: str = "", transform: str = "") -> Having:
+        """Filters for the workloads of the search."""
+        return Having(key, transform, self.dtype, self.device)
 
 
 @dataclass(frozen=True)
@@ -78,7 +90,7 @@ class Found:
         form: its canonical form, if all sizes were given.
         others: workloads of the same subscripts at any extents, or with a key or a
             recipe that begins so.
-        devices: whose names have what was searched for.
+        devices: whose names or microarchitectures have what was searched for.
         problem: why nothing could be searched for, in words.
         is_partial: not all workloads were compared in the time that a search has.
     """
@@ -96,23 +108,23 @@ def search(
     store: ServingStore,
     notations: Notations,
     limit_s: float,
-    after: str = "",
+    start: int = 0,
     limit: int = 100,
 ) -> Found:
     """The workloads that a text means.
 
     Args:
         limit_s: how long canonicalization may take, in all.
-        after: the key of the last workload of the page before.
+        start: how many workloads are on the pages before.
     """
-    text = _ROWS.sub("", asked.q.strip()).replace(ARROW, "->").replace(_SCALAR, "")
+    text = _subscripts_in(asked.q).replace(ARROW, "->").replace(_SCALAR, "")
     if len(text) > LONGEST or len(asked.sizes) > LONGEST:
         return Found(problem=f"expected at most {LONGEST} characters")
     if _KEY.fullmatch(text):
-        having = Having(key=text, dtype=asked.dtype)
-        others = store.page_of_workloads(after, limit, having=having)
-        return Found(store.listed_workload(text), others=others)
-    if found := _named(text, asked, store, after, limit):
+        having = asked.having(key=text)
+        others = store.ordered_workloads(start, limit, asked.order, having)
+        return Found(store.listed_workload(text, asked.device), others=others)
+    if found := _named(text, asked, store, start, limit):
         return found
     try:
         inputs, output, einsum = _read(text, asked)
@@ -122,21 +134,31 @@ def search(
     except FeinsumError as error:
         return Found(problem=str(error))
     alike, is_partial = _alike(inputs, output, wanted, notations(), deadline)
-    having = Having(dtype=asked.dtype)
-    others = store.page_of_workloads(after, limit, alike, having) if alike else ()
-    exact = store.listed_workload(form.key) if form else None
+    listed = partial(store.ordered_workloads, start, limit, asked.order)
+    others = listed(asked.having(), alike) if alike else ()
+    exact = store.listed_workload(form.key, asked.device) if form else None
     return Found(exact, form, others, is_partial=is_partial)
 
 
+def _subscripts_in(q: str) -> str:
+    """What is searched for: of a call, its first argument.
+
+    >>> _subscripts_in('C = np.einsum("ij,jk->ik", a, b)'), _subscripts_in(" ij,j ")
+    ('ij,jk->ik', 'ij,j')
+    """
+    call = _CALL.search(q)
+    return _ROWS.sub("", (call[2] if call else q).strip())
+
+
 def _named(
-    text: str, asked: Asked, store: ServingStore, after: str, limit: int
+    text: str, asked: Asked, store: ServingStore, start: int, limit: int
 ) -> Found | None:
     """Devices or transforms of that name; None if there are none."""
     if not _NAME.fullmatch(text):
         return None
     devices = store.devices_named(text, MOST_DEVICES)
-    having = Having(transform=text.partition("@")[0], dtype=asked.dtype)
-    others = store.page_of_workloads(after, limit, having=having)
+    having = asked.having(transform=text.partition("@")[0])
+    others = store.ordered_workloads(start, limit, asked.order, having)
     return Found(others=others, devices=devices) if others or devices else None
 
 

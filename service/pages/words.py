@@ -12,8 +12,10 @@ __all__ = [
     "clipped",
     "count",
     "dtype",
+    "hardware",
     "is_doubtful",
     "is_implausible",
+    "label",
     "rate",
     "ratio",
     "seconds",
@@ -29,6 +31,9 @@ MOST_SPEEDUP = 1e5
 DOUBT = "(another machine?)"
 
 RATES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
+VENDORS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}
+"""Vendors of processors, by what the processors say."""
 
 DTYPES = {"<f4": "float32", "<f8": "float64", "<c8": "complex64", "<c16": "complex128"}
 
@@ -102,6 +107,38 @@ def share(fraction: float, device: Device) -> str:
     return f"{percent} {DOUBT}" if is_doubtful(fraction, device) else percent
 
 
+def label(device: Device) -> str:
+    """A device in words that tell it from others with its name.
+
+    >>> label(Device("CUDA", "A GPU", "NVIDIA", "gpu", "NVIDIA", 132))
+    'A GPU, 132 compute units (CUDA)'
+    >>> label(Device("PoCL", "AMD EPYC", "AuthenticAMD", "cpu", "x86_64", 2))
+    'AMD EPYC, unknown microarchitecture, 2 compute units (PoCL)'
+    """
+    return f"{clipped(hardware(device), 200)} ({clipped(device.platform, 60)})"
+
+
+def hardware(device: Device) -> str:
+    """The hardware of a device: its vendor unless the name has it, and its cores.
+
+    >>> hardware(Device("PoCL", "Neoverse N1", "ARM", "cpu", "aarch64", 1))
+    'Neoverse N1, unknown microarchitecture, 1 compute unit'
+    """
+    words = [clipped(device.name, 100)]
+    processor = device.processor
+    vendor = VENDORS.get(processor.vendor, processor.vendor) if processor else ""
+    if vendor.lower() not in device.name.lower():
+        words.append(clipped(vendor, 60))
+    if device.kind == "cpu":
+        known = device.microarchitecture or "unknown microarchitecture"
+        words.append(clipped(known, 60))
+    if processor and processor.n_cores > 0:
+        words.append(plural(processor.n_cores, "core"))
+    else:
+        words.append(plural(device.compute_units, "compute unit"))
+    return ", ".join(words)
+
+
 def is_doubtful(fraction: float | None, device: Device) -> bool:
     """Whether a share gets the mark of :func:`share`."""
     return fraction is not None and fraction > 1 and not device.is_identified
@@ -139,6 +176,8 @@ FILTERS = {
     "count": count,
     "day": day,
     "dtype": dtype,
+    "hardware": hardware,
+    "label": label,
     "plural": plural,
     "rate": rate,
     "ratio": ratio,

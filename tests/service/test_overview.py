@@ -7,8 +7,13 @@ from dataclasses import replace
 import pytest
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.server import ListedWorkload, Overview, open_serving_store
-from tests.db.factories import make_device, make_environment, make_record
+from feinsum.db.server import Having, ListedWorkload, Overview, open_serving_store
+from tests.db.factories import (
+    make_device,
+    make_environment,
+    make_measurement,
+    make_record,
+)
 
 OLD, NEW = make_environment(driver="6.0"), make_environment(driver="7.0")
 OTHER = make_environment(make_device(1))
@@ -86,7 +91,9 @@ def test_one_workload_and_one_device_are_found(store):
     """By key and by id, with the number of their facts; None if there is none."""
     store.add_all([fact(0), fact(1)])
     text = TEXTS["key-0"]
-    assert store.listed_workload("key-0") == ListedWorkload("key-0", text, 2)
+    speedup = max(one.measurement.speedup for one in (fact(0), fact(1)))
+    found = store.listed_workload("key-0")
+    assert found == ListedWorkload("key-0", text, 2, speedup)
     assert store.listed_workload("key-1") is None
     listed = store.listed_device(make_device(0).id)
     assert (listed.device, listed.n_facts) == (make_device(0), 2)
@@ -101,13 +108,42 @@ def test_workloads_are_found_by_their_notations(store):
     assert {first, second} <= store.notations()
     assert len(store.notations()) == 3
 
-    def keys(*notations, after="", limit=9):
-        return [w.key for w in store.page_of_workloads(after, limit, notations)]
+    def keys(*notations, start=0, limit=9):
+        read = store.ordered_workloads
+        return [w.key for w in read(start, limit, "key", Having(), notations)]
 
     assert keys(first) == ["key-0", "key-2"]
     assert keys(second) == ["key-1"]
-    assert keys(first, second, after="key-0", limit=1) == ["key-1"]
+    assert keys(first, second, start=1, limit=1) == ["key-1"]
     assert keys() == []
+
+
+def test_workloads_have_an_order_of_their_facts(store):
+    """By speed-up, number or time of their facts; on a device, of its facts alone."""
+    near, far = make_environment(make_device(0)), make_environment(make_device(1))
+    fast = replace(make_measurement(), baseline_s=(1.0,))
+    store.add_all(
+        [
+            fact(0, near, "key-0", day=1),
+            fact(1, far, "key-0", day=9),
+            fact(2, near, "key-1", day=5),
+            fact(3, near, "key-1", day=4),
+            fact(4, near, "key-1", day=3),
+            replace(fact(5, far, "key-2", day=2), measurement=fast),
+        ]
+    )
+
+    def keys(order, device=None, start=0, limit=9):
+        having = Having(device=device.id if device else "")
+        return [w.key for w in store.ordered_workloads(start, limit, order, having)]
+
+    assert keys("speedup") == ["key-2", "key-0", "key-1"]
+    assert keys("facts") == ["key-1", "key-0", "key-2"]
+    assert keys("latest") == ["key-0", "key-1", "key-2"]
+    assert keys("latest", make_device(0)) == ["key-1", "key-0"]
+    assert keys("facts", start=1, limit=1) == ["key-0"]
+    here = store.ordered_workloads(0, 9, "key", Having(device=make_device(0).id))
+    assert [(w.key, w.n_facts) for w in here] == [("key-0", 1), ("key-1", 3)]
 
 
 @pytest.mark.parametrize("kind", ["workloads", "devices", "facts", "quarantine"])

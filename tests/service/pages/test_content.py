@@ -12,7 +12,7 @@ import pytest
 from feinsum.canonical import WorkloadKey
 from feinsum.records import Miss, Retraction, rank, to_json
 from feinsum.service.pages.rendering import MEDIA_TYPES
-from feinsum.service.pages.words import count, ratio
+from feinsum.service.pages.words import count, label, ratio
 from tests.db.factories import (
     make_device,
     make_environment,
@@ -144,7 +144,7 @@ def test_the_processor_of_a_device_is_shown(client):
     page = text_of(get(client, "/devices"))
     assert "zen5" in page
     assert "unknown" in page
-    assert text_of(get(client, f"/workloads/{KEY}")).count("cpu-0, zen5") == 1
+    assert text_of(get(client, f"/workloads/{KEY}")).count("cpu-0, AMD, zen5") == 1
     assert str(known.processor) in text_of(get(client, f"/facts/{facts[0].id}"))
 
 
@@ -271,7 +271,7 @@ def test_demand_is_shown_in_order(reader):
     rows = [[text_of(c) for c in r] for r in page.find(".//tbody").iter("tr")]
     assert [row[0] for row in rows] == ["9×", "5×"]
     assert rows[0][1].startswith("unknown")
-    assert (rows[1][1].startswith("dc, abd → abc"), rows[1][2]) == (True, DEVICE.name)
+    assert (rows[1][1].startswith("dc, abd → abc"), rows[1][2]) == (True, label(DEVICE))
     assert "feinsum tune --from-misses http://testserver" in text_of(page)
 
 

@@ -15,6 +15,7 @@ from feinsum.ir import from_text
 from feinsum.service.pages.notation import notation_of
 from feinsum.service.pages.notations import Notations
 from feinsum.service.pages.search import Asked, Found, search
+from tests.db.factories import make_device, make_environment, make_processor
 from tests.service.conftest import store_of
 from tests.service.pages.documents import get, links, text_of
 from tests.service.pages.facts import MATMUL, MATVEC, form_of, make_fact
@@ -41,12 +42,59 @@ def found(reader, **query):
         "ij, j → i",
         form_of(*MATVEC).text,
         MATVEC_KEY,
+        'numpy.einsum("ij,j->i", a, b)',
+        "y = np.einsum('ij, j', a, x, optimize=True)",
+        'feinsum.tune(\n    "pq,q->p", A, x\n)',
+        'einsum(subscripts="ij,j->i")',
     ],
 )
 def test_every_spelling_finds_the_workload(reader, spelling):
     """Names, order, spaces, words, implicit output: the same workload is found."""
     page = found(reader, q=spelling)
     assert links(page, "/workloads/") == [f"/workloads/{MATVEC_KEY}"]
+
+
+def test_microarchitectures_find_devices_and_their_workloads(client):
+    """Several devices have one name; the workloads of each are a filter away."""
+    facts = {
+        design: make_fact(
+            workload=workload,
+            environment=make_environment(make_device(0, make_processor(design))),
+        )
+        for design, workload in [("zen4", MATVEC), ("zen5", MATMUL)]
+    }
+    store_of(client).add_all(list(facts.values()))
+    for design, fact in facts.items():
+        device = fact.environment.device
+        for q in (design, f"{device.name} {design}".upper()):
+            page = found(client, q=q)
+            assert links(page, "/devices/") == [f"/devices/{device.id}"]
+            assert f"{device.name}, AMD, {design}, 2 cores (" in text_of(page)
+        (path,) = links(page, "/workloads?")
+        assert links(get(client, path), "/workloads/") == [
+            f"/workloads/{fact.workload}"
+        ]
+        both = found(client, q="ij,j", device=device.id)
+        expected = [f"/workloads/{MATVEC_KEY}"] if design == "zen4" else []
+        assert links(both, "/workloads/") == expected
+
+
+def test_workloads_have_an_order(client):
+    """With their speed-ups: by the highest one, unless another order is chosen."""
+    medians = {"i": 4e-3, "j": 1e-3, "k": 2e-3}
+    for day, (name, median_s) in enumerate(medians.items(), start=1):
+        workload = ("ij,j->i", {"i": "N", "j": 4 + day})
+        fact = make_fact(median_s, workload=workload, day=day, name=f"recipe_{name}")
+        store_of(client).add(fact)
+
+    def speedups(**query):
+        items = found(client, **query).findall(".//ul[@id='listed']/li")
+        return [text_of(item).split()[-4] for item in items]
+
+    for query in ({}, {"q": "ab,b"}, {"q": "recipe_"}):
+        assert speedups(**query) == ["10.0×", "5.00×", "2.50×"]
+        assert speedups(**query, order="latest") == ["5.00×", "10.0×", "2.50×"]
+    get(client, "/workloads?order=color", 422)
 
 
 def test_sizes_find_the_workload_itself(reader):
@@ -77,7 +125,7 @@ def test_the_dtype_filters_a_search_by_subscripts(client):
     for dtype in ("float32", "float64", "complex64", "complex128"):
         for query in ({"q": "ij,j", "dtype": dtype}, {"dtype": dtype}):
             (item,) = found(client, **query).findall(".//ul[@id='listed']/li")
-            assert text_of(item).endswith(f"{dtype} 1 fact")
+            assert text_of(item).endswith(f"{dtype} 10.0× · 1 fact")
     assert len(found(client, q="ij,j").findall(".//ul[@id='listed']/li")) == 4
 
 
@@ -104,7 +152,7 @@ def test_what_a_page_shows_finds_its_workload(client):
     ("query", "words"),
     [
         ({"q": "ij,jk->ikl"}, "output"),
-        ({"q": "i$,j"}, "not an index name"),
+        ({"q": "i{,j"}, "not an index name"),
         ({"q": "ij,j", "sizes": "i"}, "expected i=4 or i=N"),
         ({"q": "ij,j", "sizes": "z=4"}, "no index 'z'"),
         ({"q": "ij,j", "sizes": "i=4,j=4", "dtype": "text"}, "dtype"),
