@@ -13,6 +13,7 @@ from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.raising.affine import Affine
 from feinsum.raising.nest import Expression
+from feinsum.raising.normal import is_no_op
 
 __all__ = ["with_loops_from_zero"]
 
@@ -75,7 +76,7 @@ def _lower_bounds(kernel: lp.LoopKernel) -> dict[str, Affine]:
         return {}  # a callee may be given slices, which name inames
     in_code: set[str] = set()
     for insn in kernel.instructions:
-        if isinstance(insn, lp.CInstruction):
+        if isinstance(insn, lp.CInstruction) and not is_no_op(insn):
             in_code |= insn.within_inames
     params = kernel.get_unwritten_value_args()
     inner = {n for d in kernel.domains for n in d.get_var_names(isl.dim_type.param)}

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import loopy as lp
 import numpy as np
+from constantdict import constantdict
 from loopy.symbolic import SubstitutionMapper
 from pymbolic import primitives as p
 from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent
+from feinsum.raising.affine import Affine, affine
 from feinsum.raising.extents import box_extents
 from feinsum.raising.hazards import accesses_of
 from feinsum.raising.memory import Subscripts, have_own_entries, subscripts_of
@@ -24,6 +26,8 @@ from feinsum.raising.walk import EveryNode
 
 __all__ = ["covered", "with_kept_values", "with_values_put_in"]
 
+Known: TypeAlias = Mapping[str, int]
+"""Extents of inames that are numbers."""
 LONGEST_EXPRESSION = 400
 """In nodes; longer ones are not put in, since chains of scalars would explode."""
 MOST_PRIVATE = 4096
@@ -105,25 +109,104 @@ def covered(
     name: str, writer: lp.Assignment, program: Program
 ) -> tuple[str, ...] | None:
     """The inames of an assignment that run over all entries of an array: no inames for
-    a scalar, and None if it assigns to some entries only.
+    a scalar, and None if it assigns to some entries only, or to one twice.
     """
-    subscripts = subscripts_of(writer.assignee)
     shape = program.kernel.temporary_variables[name].shape
-    names = tuple(i.name for i in subscripts if isinstance(i, p.Variable))
-    is_plain_place = (
-        len(names) == len(subscripts) == len(shape)
-        and len(set(names)) == len(names)
-        and set(names) <= writer.within_inames
-    )
-    if not is_plain_place:
+    digits = _digits_of(writer, program)
+    if digits is None or len(digits) != len(shape):
         return None
+    names = tuple(digit.iname for axis in digits for digit in axis)
+    is_all = len(set(names)) == len(names) and all(
+        _length(axis) == length for axis, length in zip(digits, shape, strict=True)
+    )
+    return names if is_all else None
+
+
+class Digit(NamedTuple):
+    """One of several inames that together count along an axis, without gaps."""
+
+    iname: str
+    stride: int
+    extent: Extent
+
+
+def _digits_of(
+    writer: lp.Assignment, program: Program
+) -> list[tuple[Digit, ...]] | None:
+    """The digits of each subscript, the one of stride 1 last: ``2*v + a`` has two.
+
+    None where a subscript is something else, as then it leaves entries out.
+    """
+    inames = writer.within_inames
     try:
-        extents = box_extents(program.kernel, writer.within_inames, writer.id)
+        extents = box_extents(program.kernel, inames, writer.id)
     except NotAnEinsumError:
         return None
-    lengths = (value_of(in_kernel(extents[iname])) for iname in names)
-    is_all = all(n == m for n, m in zip(lengths, shape, strict=True))
-    return names if is_all else None
+    found = []
+    for subscript in subscripts_of(writer.assignee):
+        known = affine(subscript, inames)
+        if known is None or known.constant:
+            return None
+        axis: list[Digit] = []
+        for iname in reversed(known.inames):
+            stride = known.coefficients[iname]
+            if stride != _length(axis):
+                return None
+            axis.insert(0, Digit(iname, stride, extents[iname]))
+        found.append(tuple(axis))
+    return found
+
+
+def _length(axis: Sequence[Digit]) -> Expression:
+    """How many entries the digits count; they have a single one without a number."""
+    if not axis:
+        return 1
+    length = value_of(in_kernel(axis[0].extent))
+    return length if len(axis) == 1 else axis[0].stride * length
+
+
+def _points_at(
+    subscripts: Subscripts, digits: Sequence[tuple[Digit, ...]], known: Known
+) -> dict[str, Expression]:
+    """The iteration that assigns to an entry: the digits of its subscripts."""
+    return {
+        digit.iname: subscript
+        if len(axis) == 1
+        else _digit(subscript, digit, known, is_first=digit is axis[0])
+        for axis, subscript in zip(digits, subscripts, strict=True)
+        for digit in axis
+    }
+
+
+def _digit(
+    subscript: Expression, digit: Digit, known: Known, *, is_first: bool
+) -> Expression:
+    """The digit at a place of a number, which is not negative."""
+    high = _divided(subscript, digit.stride, known)[0]
+    return high if is_first else _divided(high, int(digit.extent), known)[1]
+
+
+def _divided(
+    number: Expression, divisor: int, known: Known
+) -> tuple[Expression, Expression]:
+    """Quotient and remainder: sums of inames if that is what they are.
+
+    Args:
+        known: extents of inames.
+    """
+    place = affine(number, known)
+    if place is not None:
+        terms = place.coefficients.items()
+        low = {name: n for name, n in terms if n % divisor}
+        high = {name: n // divisor for name, n in terms if not n % divisor}
+        constant = place.constant % divisor
+        reach = sum(n * (known[name] - 1) for name, n in low.items())
+        if all(n > 0 for n in low.values()) and constant + reach < divisor:
+            return (
+                Affine(place.constant // divisor, constantdict(high)).expression(),
+                Affine(constant, constantdict(low)).expression(),
+            )
+    return p.FloorDiv(number, divisor), p.Remainder(number, divisor)
 
 
 def _can_be_put_in(value: Value, program: Program) -> bool:
@@ -224,10 +307,13 @@ def _is_complete(other: lp.InstructionBase, value: Value, program: Program) -> b
 
 
 def _put_in(value: Value, program: Program) -> Program:
-    writer = value.writer
+    writer, kernel = value.writer, program.kernel
+    digits = _digits_of(writer, program)
+    assert digits is not None
+    known = _known_lengths(kernel)
 
     def value_at(subscripts: Subscripts) -> Expression:
-        points = dict(zip(value.own, subscripts, strict=True))
+        points = _points_at(subscripts, digits, known)
         return SubstitutionMapper(make_subst_func(points))(writer.expression)
 
     changed: dict[str, lp.InstructionBase | None] = {
@@ -242,6 +328,19 @@ def _put_in(value: Value, program: Program) -> Program:
     return program.with_instructions(
         {**changed, writer.id: None}, temporary_variables=left
     )
+
+
+def _known_lengths(kernel: lp.LoopKernel) -> Known:
+    """The extents of inames that are numbers, and whose loops begin at 0."""
+    found = {}
+    for iname in sorted(kernel.all_inames()):
+        try:
+            extent = box_extents(kernel, {iname}, "")[iname]
+        except NotAnEinsumError:
+            continue
+        if isinstance(extent, int):
+            found[iname] = extent
+    return found
 
 
 def _extents(value: Value, program: Program) -> dict[str, Extent] | None:
