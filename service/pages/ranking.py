@@ -38,7 +38,7 @@ __all__ = [
     "Strip",
     "Timeline",
     "history_of",
-    "ranking_of",
+    "rankings_of",
     "roofline_of",
     "timeline_of",
 ]
@@ -116,6 +116,11 @@ class Ranking:
     has_marks: bool
 
     @property
+    def is_tied(self) -> bool:
+        """Whether several recipes share the first place."""
+        return any(row.is_tied for row in self.rows)
+
+    @property
     def is_doubtful(self) -> bool:
         """Whether a share of the roofline may be of another machine's."""
         return any(is_doubtful(row.fraction, self.device) for row in self.rows)
@@ -151,66 +156,111 @@ class Timeline:
     is_doubtful: bool
 
 
-def ranking_of(
+@dataclass(frozen=True)
+class _Listing:
+    """The recipes of a workload on one device, in order, before they are drawn.
+
+    Attributes:
+        served: ids of the facts that may be served.
+        first: ids of those that are tied for the first place.
+        recipes: the best fact of each recipe.
+        shown: the first ones of them.
+        roofs, marks: limits of those shown, by id.
+        n_alike: how many facts of each recipe there are.
+    """
+
+    device: Device
+    served: frozenset[str]
+    first: frozenset[str]
+    recipes: Sequence[TuningRecord]
+    shown: Sequence[TuningRecord]
+    roofs: Mapping[str, float | None]
+    marks: Mapping[str, Sequence[Mark]]
+    n_alike: Mapping[str, int]
+
+
+def rankings_of(
+    records: Sequence[TuningRecord], peaks: Mapping[Device, DevicePeaks | None]
+) -> tuple[Ranking, ...]:
+    """Rank the recipes of a workload on each device, all along one axis.
+
+    Args:
+        peaks: the limits of the devices of the records, in the order of the rankings.
+    """
+    listings = [
+        _listing(device, [r for r in records if r.environment.device == device], limits)
+        for device, limits in peaks.items()
+    ]
+    axis = _speedup_axis(listings)
+    return tuple(_ranking(listing, axis) for listing in listings)
+
+
+def _listing(
     device: Device, records: Sequence[TuningRecord], peaks: DevicePeaks | None
-) -> Ranking:
-    """Rank the recipes of a workload on a device, each by its best fact.
+) -> _Listing:
+    """Each recipe by its best fact.
 
     The order is that of :func:`feinsum.records.rank`; recipes that are no faster than
     the untransformed kernel follow.
     """
     served = rank(records)
-    first = tied(served)
-    known = {record.id for record in served}
+    known = frozenset(record.id for record in served)
     slower = [record for record in records if record.id not in known]
     slower.sort(key=lambda record: (-record.measurement.speedup, record.id))
     best = {record.recipe: record for record in reversed((*served, *slower))}
-    n_alike = Counter(record.recipe for record in records)
     recipes = [r for r in (*served, *slower) if best[r.recipe] is r]
     shown = recipes[:MOST_ROWS]
-    roofs = {r.id: roofline_of(r.measurement, peaks) for r in shown}
-    marks = marks_of_each(shown, peaks)
-    n_first = sum(record.id in first for record in recipes)
-    axis = _speedup_axis(shown, roofs, marks)
+    return _Listing(
+        device,
+        known,
+        frozenset(tied(served)),
+        recipes,
+        shown,
+        roofs={r.id: roofline_of(r.measurement, peaks) for r in shown},
+        marks=marks_of_each(shown, peaks),
+        n_alike=Counter(record.recipe for record in records),
+    )
+
+
+def _ranking(listing: _Listing, axis: Axis) -> Ranking:
+    shown, roofs = listing.shown, listing.roofs
+    n_first = sum(record.id in listing.first for record in listing.recipes)
     of_family = {_family(r.spec): (k, r.spec) for k, r in _numbered(shown)[::-1]}
     rows = tuple(
         Row(
             record=record,
-            place=place if record.id in known else None,
-            is_tied=n_first > 1 and record.id in first,
+            place=place if record.id in listing.served else None,
+            is_tied=n_first > 1 and record.id in listing.first,
             parameters=_difference(record.spec, *of_family[_family(record.spec)]),
             fraction=_fraction(record.measurement, roofs[record.id]),
             strip=_speedup_strip(
-                record.measurement, roofs[record.id], marks[record.id], axis
+                record.measurement, roofs[record.id], listing.marks[record.id], axis
             ),
-            n_alike=n_alike[record.recipe],
+            n_alike=listing.n_alike[record.recipe],
         )
         for place, record in _numbered(shown)
     )
     return Ranking(
-        device,
+        listing.device,
         axis,
         rows,
-        n_more=len(recipes) - len(shown),
-        n_slower=sum(record.id not in known for record in recipes),
+        n_more=len(listing.recipes) - len(shown),
+        n_slower=sum(record.id not in listing.served for record in listing.recipes),
         has_roof=any(roofs.values()),
         has_marks=any(row.strip.marks for row in rows),
     )
 
 
-def _speedup_axis(
-    records: Iterable[TuningRecord],
-    roofs: Mapping[str, float | None],
-    marks: Mapping[str, Sequence[Mark]],
-) -> Axis:
+def _speedup_axis(listings: Iterable[_Listing]) -> Axis:
     values = [1.0]
-    for record in records:
-        timing = record.measurement
-        if is_implausible(timing.speedup):
-            continue
-        values += [*_speedups(timing), timing.speedup]
-        values += _over(_baseline_s(timing), roofs[record.id])
-        values += _over(_baseline_s(timing), _longest_s(marks[record.id]))
+    for listing in listings:
+        for record in listing.shown:
+            timing = record.measurement
+            if is_implausible(timing.speedup):
+                continue
+            values += [*_speedups(timing), timing.speedup]
+            values += _over(_baseline_s(timing), listing.roofs[record.id])
+            values += _over(_baseline_s(timing), _longest_s(listing.marks[record.id]))
     return axis_of(values, "{:g}×".format)
 
 

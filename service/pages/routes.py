@@ -24,7 +24,7 @@ from feinsum.service.pages.code import code_of
 from feinsum.service.pages.graph import drawing_of
 from feinsum.service.pages.notation import Notation, notation_of
 from feinsum.service.pages.plan import COUNTS, title_of, view_of
-from feinsum.service.pages.ranking import history_of, ranking_of, timeline_of
+from feinsum.service.pages.ranking import history_of, rankings_of, timeline_of
 from feinsum.service.pages.rendering import asset, html
 from feinsum.service.pages.roofline import roofline_chart
 from feinsum.service.pages.search import LONGEST, Asked, Found, search
@@ -126,10 +126,7 @@ def workload(
         )
     facts = store.fastest_facts(key, MOST_FACTS)
     peaks = _peaks(service, (fact.environment.device for fact in facts))
-    rankings = [
-        ranking_of(device, [f for f in facts if f.environment.device == device], limits)
-        for device, limits in peaks.items()
-    ]
+    rankings = rankings_of(facts, peaks)
     return _html(
         service,
         "workload.html",
@@ -138,6 +135,7 @@ def workload(
         words=notation_of(listed.text),
         drawing=drawing_of(listed.text),
         rankings=rankings,
+        axis=rankings[0].axis if rankings else None,
         n_unread=max(0, listed.n_facts - len(facts)),
         has_plans=bool(store.page_of_plans("", 1, key)),
     )

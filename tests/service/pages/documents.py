@@ -61,7 +61,9 @@ def is_sound_page(page: Element) -> bool:
     for table in page.iter("table"):
         assert text_of(table.find("caption"))
         assert table in scrolled or {*table.get("class").split()} & FOLDED
-        assert all(th.get("scope") in ("col", "row") for th in table.iter("th"))
+        assert all(
+            th.get("scope") in ("col", "row", "rowgroup") for th in table.iter("th")
+        )
     for figure in outermost(page, f"{SVG}svg"):
         assert figure.get("aria-hidden") == "true" or (
             figure.get("role") == "img"

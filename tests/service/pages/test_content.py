@@ -109,8 +109,10 @@ def test_everything_is_reached_by_links(reader):
 
 
 def rows_of(page, number=0):
-    table = [t for t in page.iter("table") if "ranking" in t.get("class", "")][number]
-    return [[text_of(cell) for cell in row] for row in table.find("tbody").iter("tr")]
+    tables = [t for t in page.iter("table") if "ranking" in t.get("class", "")]
+    body = [body for table in tables for body in table.iter("tbody")][number]
+    rows = [[text_of(cell) for cell in row] for row in body.iter("tr")]
+    return [row for row in rows if len(row) > 1]
 
 
 def test_a_workload_shows_the_ranking_of_each_device(reader):
@@ -126,6 +128,26 @@ def test_a_workload_shows_the_ranking_of_each_device(reader):
     assert "as 1, but block=8" in rows[1][1]
     (row,) = next(r for r in (rows_of(page, k) for k in range(2)) if len(r) == 1)
     assert (row[3], row[5]) == ("2.50×", "unknown")
+
+
+def test_a_workload_has_one_table_and_one_axis(reader):
+    """Whatever the devices are: equal speed-ups are at equal places."""
+    page = get(reader, f"/workloads/{KEY}")
+    tables = [t for t in page.iter("table") if "ranking" in t.get("class", "")]
+    assert len(tables) == len([e for e in page.iter() if e.get("class") == "axis"]) == 1
+    devices = [th for th in page.iter("th") if th.get("scope") == "rowgroup"]
+    expected = {label(make_device(0)), label(make_device(1))}
+    assert {text_of(device) for device in devices} == expected
+    units = {e.get("x1") for e in page.iter() if e.get("class") == "unit"}
+    assert len(units - {"5"}) == 1  # that of the legend
+
+
+def test_facts_can_be_downloaded(reader):
+    """Those of a workload, and those of a device, as the documents that they are."""
+    for path in (f"/workloads/{KEY}", f"/devices/{DEVICE.id}"):
+        (download,) = links(get(reader, path), "/v1/facts?")
+        facts = reader.get(download).json()["facts"]
+        assert {fact["id"] for fact in facts} >= {LATEST.id}
 
 
 def test_the_processor_of_a_device_is_shown(client):
