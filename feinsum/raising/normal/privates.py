@@ -183,7 +183,10 @@ def _digit(
 ) -> Expression:
     """The digit at a place of a number, which is not negative."""
     high = _divided(subscript, digit.stride, known)[0]
-    return high if is_first else _divided(high, int(digit.extent), known)[1]
+    if is_first:
+        return high
+    assert isinstance(digit.extent, int)  # the stride of the digit before it is one
+    return _divided(high, digit.extent, known)[1]
 
 
 def _divided(
