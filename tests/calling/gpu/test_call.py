@@ -173,9 +173,7 @@ def test_integers_are_summed_as_numpy_does(stand_in):
 def test_arrays_elsewhere_are_refused(stand_in):
     """On the host, on another GPU, or where there is no GPU; also for the result."""
     store = InMemoryStore()
-    with pytest.raises(
-        MeasurementError, match="operand 1 is an ndarray that is not"
-    ):
+    with pytest.raises(MeasurementError, match="operand 1 is an ndarray that is not"):
         feinsum.call_einsum("i,i", OnGpu(np.ones(3)), np.ones(3), database=store)
     with pytest.raises(MeasurementError, match=r"on the GPUs \[0, 1\]"):
         feinsum.call_einsum("i,i", OnGpu(np.ones(3)), OnGpu(np.ones(3), 1))
