@@ -12,6 +12,7 @@ from feinsum.errors import MeasurementError
 from feinsum.records import (
     Device,
     DevicePeaks,
+    FramedSpec,
     Measurement,
     TransformSpec,
     TuningRecord,
@@ -176,7 +177,7 @@ class _Listing:
     shown: Sequence[TuningRecord]
     roofs: Mapping[str, float | None]
     marks: Mapping[str, Sequence[Mark]]
-    n_alike: Mapping[str, int]
+    n_alike: Mapping[FramedSpec, int]
 
 
 def rankings_of(
