@@ -104,7 +104,7 @@ def test_what_a_page_shows_finds_its_workload(client):
     ("query", "words"),
     [
         ({"q": "ij,jk->ikl"}, "output"),
-        ({"q": "i$,j"}, "not an index name"),
+        ({"q": "i.,j"}, "not an index name"),
         ({"q": "ij,j", "sizes": "i"}, "expected i=4 or i=N"),
         ({"q": "ij,j", "sizes": "z=4"}, "no index 'z'"),
         ({"q": "ij,j", "sizes": "i=4,j=4", "dtype": "text"}, "dtype"),
