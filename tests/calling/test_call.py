@@ -65,20 +65,28 @@ def test_subscripts_must_be_text():
         call_einsum(A, [0, 1])
 
 
-@pytest.mark.parametrize("dtype", ["longdouble", "object", "U3", "M8[s]"])
+@pytest.mark.parametrize("dtype", ["U3", "M8[s]"])
 def test_a_dtype_that_is_not_computed_is_refused(dtype):
-    """The one error names it and says which are computed."""
-    with pytest.raises(InvalidEinsumError, match="supported are integers") as caught:
+    """The one error names it and says what to do."""
+    with pytest.raises(InvalidEinsumError, match="convert them to numbers") as caught:
         call_einsum("i,i", np.zeros(3, dtype), np.zeros(3, dtype))
     assert caught.value.rules == ("dtype",)
 
 
-def test_an_array_that_a_kernel_cannot_count_is_refused():
-    """Nothing of that size is allocated first."""
+@pytest.mark.parametrize("dtype", ["longdouble", "object"])
+def test_a_dtype_that_no_kernel_has_is_refused_where_a_record_is_asked_for(dtype):
+    """Otherwise numpy computes it; the error says which dtypes kernels have."""
+    given = np.zeros(3, dtype), np.zeros(3, dtype)
+    with pytest.raises(InvalidEinsumError, match="supported are integers") as caught:
+        call_einsum("i,i", *given, on_miss="raise")
+    assert caught.value.rules == ("dtype",)
+
+
+def test_a_view_of_an_array_that_a_kernel_cannot_count_is_that_of_numpy():
+    """Nothing of that size is allocated."""
     for n in (2**31 - 2**20, 2**31 - 1, 2**31, 2**40):
         huge = np.broadcast_to(1.0, (n,))
-        with pytest.raises(InvalidEinsumError, match="at most 2146435071"):
-            call_einsum("i->i", huge)
+        assert np.may_share_memory(call_einsum("i->i", huge), huge)
 
 
 @pytest.mark.parametrize("device", ["no such device"])

@@ -76,7 +76,7 @@ def test_each_rule(rule: str) -> None:
 def test_every_broken_rule_is_named() -> None:
     """One error names all the rules that an einsum breaks, in their order."""
     with pytest.raises(InvalidEinsumError) as caught:
-        BatchedEinsum(("k", "k"), (("i", "j", "3"), ("j",)), ((A, x), (x,)))
+        BatchedEinsum(("k", "k"), (("i", "j", "3 4"), ("j",)), ((A, x), (x,)))
     assert caught.value.rules == (
         "index-name",
         "row-length",
