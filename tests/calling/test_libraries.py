@@ -231,7 +231,7 @@ class Unit(np.lib.mixins.NDArrayOperatorsMixin):
     "call",
     [
         product,
-        lambda a, b: einsum("row mid, mid col -> row col", a, b),
+        lambda a, b: einsum("{row}{mid}, {mid}{col} -> {row}{col}", a, b),
         lambda a, b: feinsum.einsum(a, [0, 1], b, [1, 2]),
         lambda a, b: product(a, b, dtype="f8"),
         lambda a, b: product(a, b, optimize=[(0, 1)]),
