@@ -23,11 +23,13 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import islpy
-import loopy.check  # Loopy imports this and isl_helpers late
+import loopy.check  # Loopy imports this, isl_helpers and the executions late
 import loopy.diagnostic
 import loopy.isl_helpers
 import loopy.schedule
+import loopy.target.c.c_execution
 import loopy.target.execution
+import loopy.target.pyopencl_execution
 
 __all__ = ["drop_when_quiet", "quiet", "silenced"]
 

@@ -13,6 +13,7 @@ import pytest
 
 from feinsum.db import open_store
 from feinsum.errors import StoreUnavailableError
+from feinsum.words import type_in_words
 from tests.db.conftest import locked_by_another_process, unprivileged
 from tests.db.factories import WORKLOAD, make_record
 
@@ -153,7 +154,7 @@ def test_wrong_locations_are_explained(location: str, message: str) -> None:
 @pytest.mark.parametrize("location", [3, b"facts.sqlite", ["a"], object()], ids=type)
 def test_what_is_no_path_is_refused(location: object) -> None:
     """A location that is neither a text nor a path names its type."""
-    assert_refused(location, f"a {type(location).__name__} does not locate")
+    assert_refused(location, f"{type_in_words(location)} does not locate")
 
 
 @pytest.mark.parametrize("is_read_only", [False, True])

@@ -78,7 +78,7 @@ def test_nothing_overlaps(picture: Picture) -> None:
 def test_long_names_widen_their_layer() -> None:
     """Also names of forty letters do not reach into the next layer."""
     name = "stiffness_of_the_reference_tetrahedron_"
-    e = einsum(f"{name} j, j -> {name}", array(name, (name, 4)), array("x", 4))
+    e = einsum(f"{{{name}}}j, j -> {{{name}}}", array(name, (name, 4)), array("x", 4))
     picture = picture_of(e)
     found = list(boxes(picture, layout_of(picture), size_of).values())
     assert all(are_apart(one, other) for one, other in combinations(found, 2))
