@@ -165,7 +165,7 @@ def test_part_of_the_rows_is_refused():
     )
     row = next(r for r in raise_kernel(unit).refused if r.instructions == ("row",))
     assert row.rule == "compressed"
-    assert "is not the box" in row.reason
+    assert "is not a node of its loops" in row.reason
 
 
 def test_mixed_precision_is_refused():
