@@ -282,7 +282,7 @@ def two_nests():
 
 DECIDE_NOTHING = {
     "cache", "calling", "cli", "doctor", "drawing", "integrations", "plans", "programs",
-    "service", "suites", "tune",
+    "service", "suites", "tuning",
 }  # fmt: skip
 """Rooms that call a retrieval, or keep what it found."""
 

@@ -181,8 +181,8 @@ def test_loose_misses_nothing(n_faces):
         for k in range(n_faces)
     ]
     masses = batched_einsum("fe,fij,fej->ei", terms)
-    found = query(masses, database=given(), policy="loose")
-    assert found.level == Level.GENERIC
+    found = query(masses, database=given(), policy="loose", effort="estimate")
+    assert found.level < Level.MISS
     found = look_up(
         generate_loopy(masses),
         database=given(),
