@@ -175,7 +175,7 @@ def test_the_nearest_level_is_preferred():
 
 @pytest.mark.parametrize("n_faces", [1, 2, 4, 5])
 def test_loose_misses_nothing(n_faces):
-    """The family that fits everything serves, also where a search would not try it."""
+    """Any einsum has a recipe, unless only measured ones are wanted."""
     terms = [
         [array("F", (4, "E")), array("L", (4, 35, 15)), array(f"u{k}", (4, "E", 15))]
         for k in range(n_faces)
@@ -183,11 +183,6 @@ def test_loose_misses_nothing(n_faces):
     masses = batched_einsum("fe,fij,fej->ei", terms)
     found = query(masses, database=given(), policy="loose", effort="estimate")
     assert found.level < Level.MISS
-    found = look_up(
-        generate_loopy(masses),
-        database=given(),
-        policy="loose",
-        verify=False,
-        effort="recorded",
-    )
-    assert [spec.name for spec in found.applied] == ["generic"]
+    how = {"database": given(), "policy": "loose", "verify": False}
+    assert look_up(generate_loopy(masses), effort="estimate", **how).applied
+    assert not look_up(generate_loopy(masses), effort="recorded", **how).applied
