@@ -131,8 +131,9 @@ def test_a_process_without_a_compiler(monkeypatch, tmp_path):
     ready = plan(einsum, processes=2).prepare(leaf=feinsum.call_einsum)
     operands = operands_of(einsum)
     made, arrays, expected = test_planned.on_processes(2)
-    with fresh_memory(), pytest.warns(FeinsumWarning, match="numpy answers"):
-        result = ready.run(operands).results["out"]
+    with fresh_memory():
+        with pytest.warns(FeinsumWarning, match="numpy answers"):
+            result = ready.run(operands).results["out"]
         found = made.prepare().run(arrays).results
     assert np.allclose(result, by_numpy(einsum, operands))
     assert all(np.allclose(found[name], expected[name]) for name in expected)
