@@ -139,7 +139,8 @@ class _ScheduleDebugger(loopy.schedule.ScheduleDebugger):  # type: ignore[misc]
 
 def _install() -> None:
     """Give these modules the names above; once, when this module is imported."""
-    loud = loopy.diagnostic.warn_with_kernel
+    # `warn` is an older name of it; both are replaced in their own module, too
+    loud, older = loopy.diagnostic.warn_with_kernel, loopy.diagnostic.warn
     warn_with_kernel = _warn_with_kernel(loud)
     for name, module in [*sys.modules.items()]:
         if name.partition(".")[0] != "loopy":
@@ -147,8 +148,7 @@ def _install() -> None:
         names = vars(module)
         names.setdefault("print", _print)
         for alias in ("warn", "warn_with_kernel"):
-            # `warn` of loopy.diagnostic is an older name of the other one
-            if names.get(alias) in (loud, loopy.diagnostic.warn):
+            if names.get(alias) in (loud, older):
                 names[alias] = warn_with_kernel
             elif names.get(alias) is warnings.warn:
                 names[alias] = _warn
