@@ -26,13 +26,13 @@ CHART = Chart("a CPU", 50.0, {"float64": 100.0}, [Dot("mine", 2.0, 60.0, True)])
 
 def long_einsum():
     arrays = [feinsum.array(f"operand{k}", (9, 9)) for k in range(60)]
-    terms = [f"i{k} i{k + 1}" for k in range(60)]
-    return feinsum.einsum(", ".join(terms) + " -> i0 i60", *arrays)
+    terms = [f"{{i{k}}}{{i{k + 1}}}" for k in range(60)]
+    return feinsum.einsum(", ".join(terms) + " -> {i0}{i60}", *arrays)
 
 
 VALUES = [
     (MATVEC, "ij,j->i"),
-    (long_einsum(), "i0 i1"),
+    (long_einsum(), "{i0}{i1}"),
     (feinsum.FunctionalBatchedEinsum.idealized(MATVEC), "ij,j->i"),
     (feinsum.canonicalize(MATVEC), "fe2-"),
     (RECORD, str(RECORD.spec)),
