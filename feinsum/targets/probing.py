@@ -81,7 +81,10 @@ def _asked(device: Device) -> str:
         return ""
     if ended.code < 0:
         return f"a small kernel ended its process by signal {-ended.code}"
-    return first_lines(ended.said or ended.logged, n_lines=3)
+    # of a traceback, the last line names the error
+    return first_lines(
+        ended.said or ended.logged.rstrip().rpartition("\n")[2], n_lines=3
+    )
 
 
 def _trouble(opened: OpenDevice) -> str:

@@ -31,7 +31,7 @@ import loopy.target.c.c_execution
 import loopy.target.execution
 import loopy.target.pyopencl_execution
 
-__all__ = ["drop_when_quiet", "quiet", "silenced"]
+__all__ = ["drop_when_quiet", "quiet", "silenced", "with_own_warn"]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _warn_with_kernel(warn: Callable[..., None]) -> Callable[..., None]:
     return warn_with_kernel
 
 
-def _with_own_warn(function: FunctionType) -> FunctionType:
+def with_own_warn(function: FunctionType) -> FunctionType:
     """The function whose ``from warnings import warn`` finds :func:`_warn`."""
 
     def import_module(name: str, *rest: Any) -> Any:
@@ -155,7 +155,7 @@ def _install() -> None:
     loopy.schedule.ScheduleDebugger = _ScheduleDebugger
     generator = loopy.target.execution.ExecutionWrapperGeneratorBase
     find = generator.generate_integer_arg_finding_from_array_data
-    generator.generate_integer_arg_finding_from_array_data = _with_own_warn(find)
+    generator.generate_integer_arg_finding_from_array_data = with_own_warn(find)
     conversions = sys.modules.get(f"{islpy.__name__}._monkeypatch")
     if conversions is not None:
         vars(conversions)["warn"] = _warn

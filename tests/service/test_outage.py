@@ -98,7 +98,7 @@ def location(away: Away) -> str:
 
 def ask(client, method: str, route: str, key: dict[str, str]):
     path = route.format(
-        key=FORM.key, record_id=RECORD.id, device_id="0" * 64, name="feinsum.css"
+        key=FORM.key, record_id=RECORD.id, device_id="0" * 64, name="pages.css"
     )
     if method == "DELETE":
         path += "?reason=x"

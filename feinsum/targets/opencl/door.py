@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -12,14 +13,13 @@ from typing import Any
 from feinsum.errors import DeviceUnavailableError, MeasurementError
 from feinsum.targets.messages import first_lines
 from feinsum.targets.opencl.intel import load_platforms
-from feinsum.targets.quiet import quiet, silenced
+from feinsum.targets.quiet import quiet, silenced, with_own_warn
 
 __all__ = [
     "INSTALL_HINT",
     "opencl_errors",
     "pyopencl",
     "quiet_builds",
-    "unmasked",
 ]
 
 INSTALL_HINT = (
@@ -52,6 +52,13 @@ def _load() -> Any:
     importlib.import_module("pyopencl.array")
     cl = importlib.import_module("pyopencl")
     load_platforms(cl)
+    # Where its cache of programs fails, in a home that cannot be written or with an
+    # option that a driver does not know, pyopencl looks this variable up without a
+    # default. Set, it warns and builds without the cache, which raises the true error.
+    os.environ.setdefault(_CACHE_VARIABLE, "")
+    names = vars(importlib.import_module("pyopencl.cache"))
+    build = "create_built_program_from_source_cached"
+    names[build] = with_own_warn(names[build])
     loud = vars(cl)["compiler_output"]
 
     def compiler_output(text: str) -> None:
@@ -80,20 +87,11 @@ def opencl_errors(
 
 @contextmanager
 def quiet_builds() -> Iterator[None]:
-    """Silence the warning that a successful build wrote to its log.
+    """Silence the warnings of a successful build: of its log, and of no cache.
 
     OpenCL compilers remark on kernels that are in order (unused arguments,
     vectorization refused); a failed build is an error, not a warning.
     """
-    with quiet(pyopencl().CompilerWarning):
+    pyopencl()
+    with quiet(UserWarning):
         yield
-
-
-def unmasked(error: BaseException) -> BaseException:
-    """The error that a ``KeyError`` of pyopencl's cache of programs hides.
-
-    The cache looks its variable up when it fails for anything but a failed build,
-    such as a build option that Intel's runtime does not know.
-    """
-    is_mask = isinstance(error, KeyError) and _CACHE_VARIABLE in str(error)
-    return unmasked(error.__context__) if is_mask and error.__context__ else error
