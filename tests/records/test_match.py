@@ -211,6 +211,7 @@ HOST = replace(
         (f"{OPTIONS} -w -fPIC -std=gnu11 -fvisibility=hidden -shared", "", ""),
         ("1 -march=native -O3 -ffp-contract=fast", "", ""),
         (f"{OPTIONS} -fcx-fortran-rules", "", ""),
+        (f"{OPTIONS} -mprefer-vector-width=256", "", ""),
         (
             f"{OPTIONS} -fcx-fortran-rules",
             COMPLEX,

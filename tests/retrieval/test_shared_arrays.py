@@ -9,9 +9,15 @@ import re
 import loopy as lp
 import numpy as np
 import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
 
 from feinsum import retrieve
+from feinsum.raising import raise_kernel
+from feinsum.records import InMemoryStore
 from feinsum.targets.host import HostCTarget
+from feinsum.transforms import applicable_transforms, configurations
+from tests.retrieval.facts import fact
 from tests.retrieval.test_whole_kernels import assert_same_results, facts_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::feinsum.FeinsumWarning")
@@ -26,7 +32,7 @@ def kernel_of(statements: str, *rules: str) -> lp.TranslationUnit:
     for name, line in results.items():
         subscript = line.split("[")[1].split("]")[0].split(",")
         shapes[name] = tuple("n" if i.strip() == "e" else 4 for i in subscript)
-    short = ", ".join(i for i in "jkqr" if re.search(rf"\b{i}\b", statements))
+    short = ", ".join(i for i in "jkqrstxy" if re.search(rf"\b{i}\b", statements))
     bounds = f"0 <= e < n and 0 <= {short} < 4" if short else "0 <= e < n"
     inames = f"e, {short}" if short else "e"
     return lp.make_kernel(
@@ -58,6 +64,48 @@ def test_statements_that_share_arrays(statements):
     t_unit = kernel_of(statements)
     result = retrieve(t_unit, database=facts_for(t_unit), verify=False)
     assert result is not t_unit
+    assert_same_results(t_unit, result, {"n": 37})
+
+
+@st.composite
+def _statements(draw):
+    """Lines of two or three statements; each reads the arrays by indices of its own."""
+    lines = []
+    # Loopy has no schedule where statements sum over one index in different nests
+    for name, sums in [("u", "qr"), ("v", "st"), ("w", "xy")][
+        : draw(st.integers(2, 3))
+    ]:
+        free = ["e", *draw(st.permutations("jk"))[: draw(st.integers(0, 2))]]
+        summed = [*sums[: draw(st.integers(0, 2))]]
+        short = st.sampled_from([*free[1:], *summed] or ["0"])
+        factor = st.one_of(
+            st.sampled_from(["a[e]", "c[e]"]),
+            st.builds("{}[{}]".format, st.sampled_from("bd"), short),
+            st.builds("A[e,{}]".format, short),
+            st.builds("B[{},{}]".format, short, short),
+        )
+        product = "*".join(draw(st.lists(factor, min_size=1, max_size=4)))
+        summed = [q for q in summed if q in product]
+        right = f"sum(({', '.join(summed)}), {product})" if summed else product
+        lines.append(f"{name}[{','.join(free)}] = {right}")
+    return "\n".join(lines)
+
+
+@settings(max_examples=300, deadline=None)
+@given(statements=_statements(), data=st.data())
+def test_any_statements_that_share_arrays(statements, data):
+    """With any recipe for each of them: the result builds, and computes the same."""
+    note(statements)
+    t_unit = kernel_of(statements)
+    store = InMemoryStore()
+    for nest in raise_kernel(t_unit).raised:
+        einsum = nest.form.einsum
+        transforms = {str(t.name): t for t in applicable_transforms(einsum)}
+        transform = transforms[data.draw(st.sampled_from([*transforms]))]
+        for spec in configurations(transform, einsum):
+            store.add(fact(einsum, spec))
+            break
+    result = retrieve(t_unit, database=store, verify=False)
     assert_same_results(t_unit, result, {"n": 37})
 
 

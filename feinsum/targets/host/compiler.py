@@ -39,6 +39,12 @@ _COMMON = (
 # Products of complex numbers as numpy computes them. Annex G of C looks for NaN in each
 # of them and computes it again, which no loop with vectors does.
 _ONLY_GCC = ("-fcx-fortran-rules",)
+# gcc 12.2 permutes vectors of eight doubles wrongly: for {0,1,2,6,4,5,6,7}, as in
+# B[c,b]*B[b,c] of four rows, it takes a vpermilpd, which crosses no lanes of 128 bits.
+# Its own vectorizers, which find these permutations, get 256 bits; vectors that a
+# kernel declares keep theirs. Intel's processors have this default.
+_ONLY_X86 = ("-mprefer-vector-width=256",)
+_IS_X86 = platform.machine() in ("x86_64", "AMD64")
 # On aarch64, -mcpu sets architecture and tuning, as -march=native does on x86.
 _ARCHITECTURE = "-march=native" if platform.machine() != "aarch64" else "-mcpu=native"
 
@@ -60,7 +66,9 @@ class Compiler:
     @property
     def flags(self) -> tuple[str, ...]:
         """The options with which kernels are compiled; none that reorders sums."""
-        return (*_COMMON, *(() if self.is_clang else _ONLY_GCC), _ARCHITECTURE)
+        if self.is_clang:
+            return (*_COMMON, _ARCHITECTURE)
+        return (*_COMMON, *_ONLY_GCC, *(_ONLY_X86 if _IS_X86 else ()), _ARCHITECTURE)
 
     def flags_for(
         self,

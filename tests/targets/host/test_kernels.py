@@ -33,6 +33,18 @@ def cube_in_numpy(x):
     return 100 * n + 10 * m + p + x
 
 
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
+def test_matrices_are_multiplied_by_their_transposes(n):
+    """Entry by entry: gcc 12.2 permutes vectors of 512 bits wrongly."""
+    t_unit = make(
+        f"{{[i,k]: 0<=i,k<{n}}}",
+        "y[i,k] = B[i,k]*B[k,i]",
+        [lp.GlobalArg("B,y", np.float64, shape=(n, n))],
+    )
+    B = np.random.default_rng(0).random((n, n))
+    np.testing.assert_array_equal(results(t_unit, B=B)["y"], B * B.T)
+
+
 @pytest.mark.parametrize("n", [3, 5, 16])
 def test_entries_that_are_read_under_a_condition_are_not_mixed_up(n):
     """Of short loops gcc 12.2 takes others, if it turns conditions into masks."""
