@@ -148,6 +148,12 @@ class InvalidTypeError(InvalidEinsumError, TypeError):
     code = "invalid-type"
 
 
+class InvalidPathError(InvalidEinsumError, RuntimeError):
+    """A contraction path does not end with one array; numpy raises RuntimeError."""
+
+    code = "invalid-path"
+
+
 class CanonicalizationError(FeinsumError):
     """The canonical form of an einsum could not be computed."""
 

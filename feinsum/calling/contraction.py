@@ -178,7 +178,8 @@ def contract_expression(
         optimize, memory_limit, options: as for :func:`contract`.
 
     Raises:
-        InvalidEinsumError: as :func:`contract`.
+        InvalidEinsumError: as :func:`contract`, and for ``out`` or ``optimize=False``,
+            which belong to a call.
 
     >>> from feinsum.records import InMemoryStore
     >>> expression = contract_expression("ij,j->i", np.eye(2), (2,), constants=[0])
@@ -187,6 +188,12 @@ def contract_expression(
     >>> expression(np.array([3.0, 4.0]), database=InMemoryStore())
     array([3., 4.])
     """
+    if "out" in options or optimize is False:
+        raise InvalidEinsumError(
+            "contract_expression() makes an expression along a path, to be called with "
+            "arrays later; give out to the expression, and no optimize=False",
+            rules=("path",),
+        )
     check_call_options("contract_expression", options)
     text, given = as_subscripts((subscripts, *shapes))
     whole = text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
-from feinsum.errors import InvalidEinsumError
+from feinsum.errors import InvalidPathError
 from feinsum.paths.search import Path, find_path, path_outputs
 from feinsum.words import counted
 
@@ -54,7 +54,7 @@ def check_path(path: Path, n_operands: int) -> None:
     """Refuse a path that does not end with one array.
 
     Raises:
-        InvalidEinsumError: with the rule ``path``.
+        InvalidPathError: with the rule ``path``.
     """
     left = n_operands
     for step in path:
@@ -63,14 +63,14 @@ def check_path(path: Path, n_operands: int) -> None:
             or len(set(step)) != len(step)
             or not all(0 <= p < left for p in step)
         ):
-            raise InvalidEinsumError(
+            raise InvalidPathError(
                 f"contraction path {path}: step {step} does not name distinct "
                 f"positions among the {counted(left, 'array')} left",
                 rules=("path",),
             )
         left += 1 - len(step)
     if left != 1:
-        raise InvalidEinsumError(
+        raise InvalidPathError(
             f"contraction path {path} leaves {counted(left, 'array')}; it must "
             "leave one",
             rules=("path",),

@@ -202,6 +202,18 @@ def test_an_expression_refuses_what_does_not_fit_at_once():
         feinsum.contract_expression("ij,jk", (3, 4), (5, 5))
     with pytest.raises(InvalidEinsumError, match="positions from 0 to 1"):
         feinsum.contract_expression("ij,jk", A, (4, 5), constants=[2])
+    for given in ({"optimize": False}, {"out": np.empty((3, 5))}):
+        with pytest.raises(InvalidEinsumError, match="give out to the expression"):
+            feinsum.contract_expression("ij,jk", (3, 4), (4, 5), **given)
+
+
+def test_a_path_that_leaves_arrays_is_an_error_of_numpy_too():
+    """``RuntimeError``, and our own."""
+    A, B, C = np.ones((2, 3)), np.ones((3, 4)), np.ones((4, 5))
+    for path in ([(0, 1)], [(0, 1), (0, 2)], [(0, 0), (0, 1)]):
+        with pytest.raises(RuntimeError) as refused:
+            feinsum.einsum("ij,jk,kl", A, B, C, optimize=["einsum_path", *path])
+        assert isinstance(refused.value, InvalidEinsumError)
 
 
 @pytest.mark.parametrize("function", [feinsum.einsum, feinsum.contract])
