@@ -202,7 +202,7 @@ def check_call_options(
     unknown = sorted(set(given) - set(known))
     if not unknown:
         return
-    names = sorted(known)
+    names = sorted({"out", "dtype", "optimize", *CHECKED, *HOW} - {unknown[0]})
     near = get_close_matches(unknown[0], names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
     raise TypeError(f"{caller}() has no option {unknown[0]!r}; {hint}")
