@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -17,24 +18,22 @@ import numpy as np
 from feinsum.calling.reading import Reading
 from feinsum.calling.reading.einsum import DType, fits_kernels
 from feinsum.calling.reading.terms import Shape, Terms, read_terms
+from feinsum.contraction import find_steps, run_steps
+from feinsum.contraction.by_numpy import MAX_LETTERS, einsum_by_numpy
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.ir import IndexList
-from feinsum.paths import Path, find_path, path_outputs
+from feinsum.paths import Path, find_path
 from feinsum.variables import INTERMEDIATE_VARIABLE
 from feinsum.words import counted
 
 __all__ = [
-    "MOST_INDICES",
     "NumpyCall",
-    "einsum_by_numpy",
+    "einsum_in_steps",
     "evaluate_by_numpy",
     "extents_of",
     "find_numpy_path",
     "numpy_call",
 ]
-
-MOST_INDICES = 52
-"""Letters that numpy has."""
 
 Arrays = Sequence[Any]
 
@@ -79,7 +78,7 @@ class NumpyCall:
             array.reshape([terms.extents[index] for index in term])
             for array, term in zip(arrays, terms.inputs, strict=True)
         ]
-        result = einsum_by_numpy(terms.inputs, terms.output, shaped, self.path)
+        result = einsum_in_steps(terms.inputs, terms.output, shaped, self.path)
         if out is None:
             return result
         if out.shape != result.shape:
@@ -112,7 +111,7 @@ def numpy_call(
     ]
     dtypes = [dtype for _, dtype in given]
     has_limit = bool(os.environ.get(INTERMEDIATE_VARIABLE))
-    is_large = may_predict and len(terms.extents) > MOST_INDICES and not has_limit
+    is_large = may_predict and len(terms.extents) > MAX_LETTERS and not has_limit
     if fits_kernels(dtypes, shapes) and not is_large:
         return None
     is_view = len(given) == 1 and set(terms.inputs[0]) == {*terms.output}
@@ -133,8 +132,8 @@ def evaluate_by_numpy(reading: Reading, arrays: Arrays, path: Path | None) -> An
     """The result of a call that a kernel could compute, too.
 
     Args:
-        path: None only for a view, or for at most :data:`MOST_INDICES` indices that are
-            longer than 1.
+        path: None only for a view, or for at most as many indices that are longer than
+            1 as numpy has letters.
     """
     given = {
         feed.name: np.asarray(arrays[feed.position], reading.dtype).reshape(feed.shape)
@@ -142,7 +141,7 @@ def evaluate_by_numpy(reading: Reading, arrays: Arrays, path: Path | None) -> An
     }
     (row,) = reading.einsum.rows
     operands = [given[operand.name] for operand in row]
-    return einsum_by_numpy(reading.einsum.inputs, reading.einsum.output, operands, path)
+    return einsum_in_steps(reading.einsum.inputs, reading.einsum.output, operands, path)
 
 
 def find_numpy_path(reading: Reading) -> Path | None:
@@ -161,7 +160,7 @@ def extents_of(reading: Reading) -> dict[str, int]:
     }
 
 
-def einsum_by_numpy(
+def einsum_in_steps(
     inputs: Sequence[IndexList],
     output: IndexList,
     arrays: Arrays,
@@ -169,75 +168,27 @@ def einsum_by_numpy(
 ) -> Any:
     """An einsum along a path, as an array, even of rank 0.
 
-    As in ``numpy.einsum`` without a path, there is no warning of overflow.
+    Args:
+        arrays: of one dtype, if there is a path.
+        path: None to multiply all at once, in the order in which they stand.
     """
-    indices = {index for term in inputs for index in term}
-    if len(indices) > MOST_INDICES:
-        if path is not None and len(path) > 1:
-            return _in_steps(inputs, output, arrays, path)
-        return _without_ones(inputs, output, arrays, path)
-    return _einsum(inputs, output, arrays, path)
+    if path is None:
+        return einsum_by_numpy(inputs, output, arrays)
+    return run_steps(_steps(tuple(inputs), output, path), arrays)
 
 
-def _einsum(
-    inputs: Sequence[IndexList], output: IndexList, arrays: Arrays, path: Path | None
-) -> Any:
-    number: dict[str, int] = {}
-    parts: list[Any] = []
-    for array, term in zip(arrays, inputs, strict=True):
-        parts += [array, [number.setdefault(index, len(number)) for index in term]]
-    optimize = False if path is None else ["einsum_path", *path]
-    with np.errstate(all="ignore"):
-        result = np.einsum(*parts, [number[i] for i in output], optimize=optimize)
-    return result if isinstance(result, np.ndarray) else _as_array(result, arrays)
-
-
-def _in_steps(
-    inputs: Sequence[IndexList], output: IndexList, arrays: Arrays, path: Path
-) -> Any:
-    left = list(zip(inputs, arrays, strict=True))
-    made = path_outputs([frozenset(term) for term in inputs], output, path)
-    for step, kept in zip(path, made, strict=True):
-        chosen = [left[at] for at in step]
-        left = [pair for at, pair in enumerate(left) if at not in step]
-        terms, values = zip(*chosen, strict=True)
-        indices = dict.fromkeys(index for term in terms for index in term)
-        result = tuple(i for i in indices if i in kept) if left else output
-        every = (tuple(range(len(step))),)
-        left.append((result, einsum_by_numpy(terms, result, values, every)))
-    return left[0][1]
-
-
-def _without_ones(
-    inputs: Sequence[IndexList], output: IndexList, arrays: Arrays, path: Path | None
-) -> Any:
-    """The einsum of arrays without their axes of extent 1, which numpy has to name."""
-    terms, kept = [], []
-    for term, array in zip(inputs, arrays, strict=True):
-        terms.append(tuple(i for i, n in zip(term, array.shape, strict=True) if n != 1))
-        kept.append(array.reshape([n for n in array.shape if n != 1]))
-    long = {index for term in terms for index in term}
-    result = _einsum(terms, tuple(i for i in output if i in long), kept, path)
-    extents = iter(result.shape)
-    return result.reshape([next(extents) if i in long else 1 for i in output])
+_steps = lru_cache(4096)(find_steps)
 
 
 def _check_indices(terms: Terms) -> None:
     n_long = sum(n != 1 for n in terms.extents.values())
-    if n_long > MOST_INDICES:
+    if n_long > MAX_LETTERS:
         raise InvalidEinsumError(
             f"there are {n_long} indices that are longer than 1, for "
             f"{counted(len(terms.inputs), 'operand')}; numpy, which computes such "
-            f"calls, has {MOST_INDICES}: compute it in steps",
+            f"calls, has {MAX_LETTERS}: compute it in steps",
             rules=("subscripts",),
         )
-
-
-def _as_array(value: Any, arrays: Arrays) -> Any:
-    """A number that numpy gave in place of an array of rank 0."""
-    result = np.empty((), np.result_type(*(array.dtype for array in arrays)))
-    result[()] = value
-    return result
 
 
 def _check_dtypes(dtypes: Sequence[DType]) -> None:

@@ -105,8 +105,12 @@ def _warn_with_kernel(warn: Callable[..., None]) -> Callable[..., None]:
     return warn_with_kernel
 
 
-def with_own_warn(function: FunctionType) -> FunctionType:
-    """The function whose ``from warnings import warn`` finds :func:`_warn`."""
+def with_own_warn(function: FunctionType, **globals: Any) -> FunctionType:
+    """The function whose ``from warnings import warn`` finds :func:`_warn`.
+
+    Args:
+        globals: further names of its module, with the values that it is to find.
+    """
 
     def import_module(name: str, *rest: Any) -> Any:
         if name == "warnings":
@@ -114,7 +118,7 @@ def with_own_warn(function: FunctionType) -> FunctionType:
         return builtins.__import__(name, *rest)
 
     own = {**vars(builtins), "__import__": import_module}
-    names = {**function.__globals__, "__builtins__": own}
+    names = {**function.__globals__, **globals, "__builtins__": own}
     copied = FunctionType(
         function.__code__,
         names,

@@ -18,12 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from feinsum.calling.by_numpy import (
-    MOST_INDICES,
-    evaluate_by_numpy,
-    extents_of,
-)
+from feinsum.calling.by_numpy import evaluate_by_numpy, extents_of
 from feinsum.calling.reading import Reading
+from feinsum.contraction.by_numpy import MAX_LETTERS
 from feinsum.paths import Path, find_path, path_outputs
 from feinsum.variables import INTERMEDIATE_VARIABLE
 
@@ -106,7 +103,7 @@ def path_for_numpy(reading: Reading) -> Path | None:
     if reading.is_empty or is_view:
         return None
     is_large = sum(entries) * reading.dtype.itemsize > MOST_BYTES
-    if reading.dtype != reading.work_dtype or is_large or len(extents) > MOST_INDICES:
+    if reading.dtype != reading.work_dtype or is_large or len(extents) > MAX_LETTERS:
         return None
     # numpy does not know of that limit
     if len(einsum.inputs) > 2 and os.environ.get(INTERMEDIATE_VARIABLE):

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.calling.by_numpy import einsum_by_numpy
+from feinsum.calling.by_numpy import einsum_in_steps
 from feinsum.ir import IndexList
 from feinsum.nests import Network, Sizes
 from feinsum.paths import find_path
@@ -106,7 +106,7 @@ def _products(
         for index, n in zip(term, array.shape, strict=True)
     }
     path = find_path(terms, (ENTRY, *output), extents)
-    return einsum_by_numpy(terms, (ENTRY, *output), operands, path)
+    return einsum_in_steps(terms, (ENTRY, *output), operands, path)
 
 
 def _add(result: Any, places: list[Any], products: Any) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections import ChainMap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any
 
 from feinsum.errors import DeviceUnavailableError, MeasurementError
@@ -54,11 +56,12 @@ def _load() -> Any:
     load_platforms(cl)
     # Where its cache of programs fails, in a home that cannot be written or with an
     # option that a driver does not know, pyopencl looks this variable up without a
-    # default. Set, it warns and builds without the cache, which raises the true error.
-    os.environ.setdefault(_CACHE_VARIABLE, "")
+    # default. With one, it warns and builds without the cache, which raises the true
+    # error.
+    with_default = ChainMap(os.environ, {_CACHE_VARIABLE: ""})
     names = vars(importlib.import_module("pyopencl.cache"))
     build = "create_built_program_from_source_cached"
-    names[build] = with_own_warn(names[build])
+    names[build] = with_own_warn(names[build], os=SimpleNamespace(environ=with_default))
     loud = vars(cl)["compiler_output"]
 
     def compiler_output(text: str) -> None:

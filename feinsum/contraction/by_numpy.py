@@ -1,0 +1,70 @@
+"""``numpy.einsum`` for any number of indices, with an array as its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from feinsum.ir import IndexList
+
+__all__ = ["MAX_LETTERS", "einsum_by_numpy"]
+
+MAX_LETTERS = 52
+"""Letters that numpy has."""
+
+Arrays = Sequence[Any]
+
+
+def einsum_by_numpy(
+    inputs: Sequence[IndexList],
+    output: IndexList,
+    arrays: Arrays,
+    *,
+    is_blas: bool = False,
+) -> Any:
+    """An einsum of all operands at once, as an array, even of rank 0.
+
+    As in ``numpy.einsum`` without a path, there is no warning of overflow.
+
+    Args:
+        is_blas: whether numpy may call BLAS for products of matrices, which takes some
+            microseconds to find out.
+
+    >>> einsum_by_numpy([("i",), ("i",)], (), [np.arange(3), np.arange(3)])
+    array(5)
+    """
+    if len({index for term in inputs for index in term}) > MAX_LETTERS:
+        return _without_ones(inputs, output, arrays)
+    number: dict[str, int] = {}
+    parts: list[Any] = []
+    for array, term in zip(arrays, inputs, strict=True):
+        parts += [array, [number.setdefault(index, len(number)) for index in term]]
+    path = ["einsum_path", tuple(range(len(arrays)))]
+    optimize: Any = path if is_blas else False
+    with np.errstate(all="ignore"):
+        result = np.einsum(*parts, [number[i] for i in output], optimize=optimize)
+    return result if isinstance(result, np.ndarray) else _as_array(result, arrays)
+
+
+def _without_ones(
+    inputs: Sequence[IndexList], output: IndexList, arrays: Arrays
+) -> Any:
+    """The einsum of arrays without their axes of extent 1, which numpy has to name."""
+    terms, kept = [], []
+    for term, array in zip(inputs, arrays, strict=True):
+        terms.append(tuple(i for i, n in zip(term, array.shape, strict=True) if n != 1))
+        kept.append(array.reshape([n for n in array.shape if n != 1]))
+    long = {index for term in terms for index in term}
+    result = einsum_by_numpy(terms, tuple(i for i in output if i in long), kept)
+    extents = iter(result.shape)
+    return result.reshape([next(extents) if i in long else 1 for i in output])
+
+
+def _as_array(value: Any, arrays: Arrays) -> Any:
+    """A number that numpy gave in place of an array of rank 0."""
+    result = np.empty((), np.result_type(*(array.dtype for array in arrays)))
+    result[()] = value
+    return result

@@ -1,0 +1,573 @@
+/* A contraction of two operands of any ranks, without copies of either.
+
+   The indices form four groups: the batch, which both operands and the result have; the
+   rows, of the first operand and the result; the columns, of the second and the result;
+   and the terms of the sum, of both operands alone. With a vector of offsets for each
+   group and array, entry (row, term) of the first operand lies at rows[row] +
+   terms[term]: any contraction is a batch of products of matrices whose entries lie
+   anywhere (the block-scatter layout of Matthews 2018, section 4). So packing, which a
+   fast product of matrices does anyway, reads by offsets, and tiles are stored by them.
+
+   contract(indices, a, b, out, n_threads)
+
+   `indices` are bytes: for each index three unsigned integers of 64 bits, the axes that
+   it has in a, in b and in out, as bits.
+*/
+
+#define PY_SSIZE_T_CLEAN
+#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
+#include <Python.h>
+#include <numpy/arrayobject.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_INDICES 128
+
+/* Entries per block; measured on Zen 3 to 5, where a block of the first operand of
+   double precision takes half of L2, and a strip of the second a third of L1. */
+#define BLOCK_TERMS 256
+#define BLOCK_ROWS 144
+#define BLOCK_COLUMNS 1024
+/* Multiplications that are worth waking another thread. */
+#define PER_THREAD 100000
+
+enum { PACKED, DIRECT, DOT };
+
+/* Indices that are looped over together, the last one fastest; strides in entries. */
+typedef struct {
+    int rank;
+    long n[MAX_INDICES];
+    long strides[MAX_INDICES][3];
+} Group;
+
+/* Two of the strides of an index matter to rows, columns and terms, three to a batch:
+   see `offsets` and `step`. */
+typedef struct {
+    Group batch, rows, columns, terms;
+    const void *a, *b;
+    void *c;
+    int is_complex, method;
+} Problem;
+
+typedef struct {
+    long first_batch, n_batch, first_row, n_rows, first_column, n_columns;
+} Part;
+
+typedef struct {
+    long at[MAX_INDICES], a, b, c;
+} Place;
+
+static inline long min(long x, long y) { return x < y ? x : y; }
+
+static long count(const Group *group)
+{
+    long n = 1;
+    for (int k = 0; k < group->rank; ++k)
+        n *= group->n[k];
+    return n;
+}
+
+/* The offsets of some entries of a group, in the array of that stride. */
+static void offsets(const Group *group, long first, long n, int which, long *to)
+{
+    if (group->rank == 0) {
+        if (n)
+            *to = 0;
+        return;
+    }
+    long at[MAX_INDICES], offset = 0, rest = first;
+    for (int k = group->rank - 1; k >= 0; --k) {
+        at[k] = rest % group->n[k];
+        rest /= group->n[k];
+        offset += at[k] * group->strides[k][which];
+    }
+    const int last = group->rank - 1;
+    const long length = group->n[last], stride = group->strides[last][which];
+    for (long done = 0; done < n;) {
+        long run = min(length - at[last], n - done);
+        for (long i = 0; i < run; ++i)
+            to[done + i] = offset + i * stride;
+        done += run;
+        offset -= at[last] * stride;
+        at[last] = 0;
+        for (int k = last - 1; k >= 0; --k) {
+            offset += group->strides[k][which];
+            if (++at[k] < group->n[k])
+                break;
+            offset -= group->n[k] * group->strides[k][which];
+            at[k] = 0;
+        }
+    }
+}
+
+static inline int are_adjacent(const long *offsets, long n)
+{
+    int are = 1;
+    for (long k = 1; k < n; ++k)
+        are &= offsets[k] - offsets[k - 1] == 1;
+    return are;
+}
+
+static void move(const Group *group, int k, long by, Place *place)
+{
+    place->at[k] += by;
+    place->a += by * group->strides[k][0];
+    place->b += by * group->strides[k][1];
+    place->c += by * group->strides[k][2];
+}
+
+static void start(const Group *group, long first, Place *place)
+{
+    memset(place, 0, sizeof(Place));
+    for (int k = group->rank - 1; k >= 0; --k) {
+        move(group, k, first % group->n[k], place);
+        first /= group->n[k];
+    }
+}
+
+static void step(const Group *group, Place *place)
+{
+    for (int k = group->rank - 1; k >= 0; --k) {
+        move(group, k, 1, place);
+        if (place->at[k] < group->n[k])
+            return;
+        move(group, k, -group->n[k], place);
+    }
+}
+
+/* Memory of this thread, which is kept for the next call. */
+static __thread struct {
+    void *memory;
+    size_t n_bytes;
+} held;
+
+static void *scratch(size_t n_bytes)
+{
+    if (held.n_bytes < n_bytes) {
+        free(held.memory);
+        held.n_bytes = 0;
+        held.memory = aligned_alloc(64, (n_bytes + 63) / 64 * 64);
+        if (held.memory != NULL)
+            held.n_bytes = n_bytes;
+    }
+    return held.memory;
+}
+
+typedef int (*Run)(const Problem *, const Part *);
+
+#define CONCATENATE(x, y) x##_##y
+#define JOINED(x, y) CONCATENATE(x, y)
+#define NAME(x) JOINED(x, SUFFIX)
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define HAS_X86 1
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,fma,prefer-vector-width=256")
+#define BYTES 64
+#define COLUMNS 12
+#define T double
+#define SUFFIX f64_avx512
+#include "pairwise_kernel.h"
+#undef T
+#undef SUFFIX
+#define T float
+#define SUFFIX f32_avx512
+#include "pairwise_kernel.h"
+#undef T
+#undef SUFFIX
+#undef BYTES
+#undef COLUMNS
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define BYTES 32
+#define COLUMNS 6
+#define T double
+#define SUFFIX f64_avx2
+#include "pairwise_kernel.h"
+#undef T
+#undef SUFFIX
+#define T float
+#define SUFFIX f32_avx2
+#include "pairwise_kernel.h"
+#undef T
+#undef SUFFIX
+#undef BYTES
+#undef COLUMNS
+#pragma GCC pop_options
+#endif
+
+#define BYTES 16
+#define COLUMNS 6
+#define T double
+#define SUFFIX f64_base
+#include "pairwise_kernel.h"
+#undef T
+#undef SUFFIX
+#define T float
+#define SUFFIX f32_base
+#include "pairwise_kernel.h"
+#undef T
+#undef SUFFIX
+#undef BYTES
+#undef COLUMNS
+
+/* By type, float and double, for the longest vectors that this processor has. */
+static Run runs[2] = {run_f32_base, run_f64_base};
+
+static void find_processor(void)
+{
+#ifdef HAS_X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw")) {
+        runs[0] = run_f32_avx512, runs[1] = run_f64_avx512;
+    } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        runs[0] = run_f32_avx2, runs[1] = run_f64_avx2;
+    }
+#endif
+}
+
+/* Threads that wait for parts; made when the first call needs them. One call at a time
+   has them: others run alone, as they would share the cores anyway. */
+#define MAX_THREADS 256
+
+static struct {
+    pthread_mutex_t lock, one_call;
+    pthread_cond_t has_work, is_done;
+    int n_threads;
+    long generation;
+    Run run;
+    const Problem *problem;
+    Part *parts;
+    int n_parts, n_taken, n_left, failed;
+} pool = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .one_call = PTHREAD_MUTEX_INITIALIZER,
+    .has_work = PTHREAD_COND_INITIALIZER,
+    .is_done = PTHREAD_COND_INITIALIZER,
+};
+
+static void take_parts(void) /* with the lock */
+{
+    while (pool.n_taken < pool.n_parts) {
+        const Part *part = &pool.parts[pool.n_taken++];
+        pthread_mutex_unlock(&pool.lock);
+        int failed = pool.run(pool.problem, part);
+        pthread_mutex_lock(&pool.lock);
+        pool.failed |= failed;
+        if (--pool.n_left == 0)
+            pthread_cond_signal(&pool.is_done);
+    }
+}
+
+static void *work(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&pool.lock);
+    for (;;) {
+        take_parts();
+        pthread_cond_wait(&pool.has_work, &pool.lock);
+    }
+    return NULL;
+}
+
+/* The child of a fork has one thread, and no lock that another one held. */
+static void forget_threads(void)
+{
+    pthread_mutex_init(&pool.lock, NULL);
+    pthread_mutex_init(&pool.one_call, NULL);
+    pthread_cond_init(&pool.has_work, NULL);
+    pthread_cond_init(&pool.is_done, NULL);
+    pool.n_threads = pool.n_parts = pool.n_taken = 0;
+}
+
+static int run_parts(Run run, const Problem *problem, Part *parts, int n_parts)
+{
+    if (n_parts == 1 || pthread_mutex_trylock(&pool.one_call)) {
+        int failed = 0;
+        for (int k = 0; k < n_parts; ++k)
+            failed |= run(problem, &parts[k]);
+        return failed;
+    }
+    pthread_mutex_lock(&pool.lock);
+    while (pool.n_threads < n_parts - 1 && pool.n_threads < MAX_THREADS) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, work, NULL))
+            break;
+        pthread_detach(thread);
+        ++pool.n_threads;
+    }
+    pool.run = run, pool.problem = problem, pool.parts = parts;
+    pool.n_parts = pool.n_left = n_parts, pool.n_taken = pool.failed = 0;
+    pthread_cond_broadcast(&pool.has_work);
+    take_parts();
+    while (pool.n_left)
+        pthread_cond_wait(&pool.is_done, &pool.lock);
+    int failed = pool.failed;
+    pthread_mutex_unlock(&pool.lock);
+    pthread_mutex_unlock(&pool.one_call);
+    return failed;
+}
+
+/* The part of a range that is the k-th of n, in multiples of `unit`. */
+static void divide(long n, int k, int n_parts, long unit, long *first, long *length)
+{
+    long n_units = (n + unit - 1) / unit;
+    long begin = n_units * k / n_parts * unit, end = n_units * (k + 1) / n_parts * unit;
+    *first = min(begin, n);
+    *length = min(end, n) - *first;
+}
+
+static int run_problem(Run run, const Problem *p, int n_threads)
+{
+    const long n_batch = count(&p->batch), n_rows = count(&p->rows);
+    const long n_columns = count(&p->columns);
+    const double work = (double)n_batch * n_rows * n_columns * count(&p->terms);
+    int n_parts = (int)(work / PER_THREAD < n_threads ? work / PER_THREAD : n_threads);
+    if (n_parts > MAX_THREADS)
+        n_parts = MAX_THREADS;
+    const int by_batch = n_batch >= 2 * n_parts;
+    const int by_rows = n_rows >= n_columns;
+    if (n_parts > 1 && !by_batch && (by_rows ? n_rows : n_columns) < 16)
+        n_parts = 1;
+    if (n_parts < 1)
+        n_parts = 1;
+    Part parts[MAX_THREADS], whole = {0, n_batch, 0, n_rows, 0, n_columns};
+    for (int k = 0; k < n_parts; ++k) {
+        Part *part = &parts[k];
+        *part = whole;
+        if (by_batch)
+            divide(n_batch, k, n_parts, 1, &part->first_batch, &part->n_batch);
+        else if (by_rows)
+            divide(n_rows, k, n_parts, 16, &part->first_row, &part->n_rows);
+        else
+            divide(n_columns, k, n_parts, 12, &part->first_column, &part->n_columns);
+    }
+    return run_parts(run, p, parts, n_parts);
+}
+
+/* An index behind those of a group that have longer strides in the array `by`. */
+static void insert(Group *group, long n, const long *strides, int by)
+{
+    int k = group->rank++;
+    for (; k > 0 && labs(group->strides[k - 1][by]) < labs(strides[by]); --k) {
+        group->n[k] = group->n[k - 1];
+        memcpy(group->strides[k], group->strides[k - 1], sizeof(long[3]));
+    }
+    group->n[k] = n;
+    memcpy(group->strides[k], strides, sizeof(long[3]));
+}
+
+/* Join indices that all arrays have one behind the other. */
+static void merge(Group *group)
+{
+    int last = 0;
+    for (int k = 1; k < group->rank; ++k) {
+        int is_joined = 1;
+        for (int x = 0; x < 3; ++x)
+            is_joined &= group->strides[last][x] == group->n[k] * group->strides[k][x];
+        if (is_joined)
+            group->n[last] *= group->n[k];
+        else
+            group->n[++last] = group->n[k];
+        memcpy(group->strides[last], group->strides[k], sizeof(long[3]));
+    }
+    if (group->rank)
+        group->rank = last + 1;
+}
+
+static int is_contiguous(const Group *group, int x)
+{
+    return group->rank == 0 || (group->rank == 1 && group->strides[0][x] == 1);
+}
+
+/* Rows and columns have their own array and the result, terms have both operands. */
+static void keep(Group *group, int x, int y)
+{
+    for (int k = 0; k < group->rank; ++k) {
+        long first = group->strides[k][x], second = group->strides[k][y];
+        group->strides[k][0] = first, group->strides[k][1] = second;
+    }
+}
+
+static int choose_method(const Problem *p, int is_single)
+{
+    const long n_rows = count(&p->rows), n_columns = count(&p->columns);
+    const long n_terms = count(&p->terms);
+    if (p->is_complex)
+        return PACKED;
+    if (is_contiguous(&p->terms, 0) && is_contiguous(&p->terms, 1) && n_terms >= 8 &&
+        (n_columns <= 2 || n_rows <= 2 ||
+         (n_rows <= 8 && n_columns <= 8 && n_terms >= 64)))
+        return DOT;
+    if (is_contiguous(&p->rows, 0) && is_contiguous(&p->rows, 1) &&
+        n_terms <= (is_single ? 4096 : 1 << 20) &&
+        (n_columns <= 4 || n_rows * n_terms <= 4096 || n_terms <= 4 ||
+         (n_rows <= 8 && n_columns <= 64)))
+        return DIRECT;
+    return PACKED;
+}
+
+static long stride_of(PyArrayObject *array, uint64_t axes, long *extent)
+{
+    const long size = PyArray_ITEMSIZE(array);
+    long stride = 0;
+    for (int axis = 0; axes; ++axis, axes >>= 1)
+        if (axes & 1) {
+            long n = PyArray_DIM(array, axis);
+            if (n == 1)
+                continue;
+            stride += PyArray_STRIDE(array, axis) / size;
+            *extent = *extent == 1 || *extent == n ? n : -1;
+        }
+    return stride;
+}
+
+static int is_readable(PyArrayObject *array, int type)
+{
+    const long size = PyArray_ITEMSIZE(array);
+    if (PyArray_TYPE(array) != type || !PyArray_ISALIGNED(array) ||
+        PyArray_ISBYTESWAPPED(array))
+        return 0;
+    for (int axis = 0; axis < PyArray_NDIM(array); ++axis)
+        if (PyArray_STRIDE(array, axis) % size)
+            return 0;
+    return 1;
+}
+
+static PyObject *contract(PyObject *module, PyObject *const *arguments, Py_ssize_t n)
+{
+    (void)module;
+    if (n != 5 || !PyBytes_Check(arguments[0]) || !PyArray_Check(arguments[1]) ||
+        !PyArray_Check(arguments[2]) || !PyArray_Check(arguments[3])) {
+        PyErr_SetString(PyExc_TypeError,
+                        "expected contract(indices, a, b, out, n_threads)");
+        return NULL;
+    }
+    PyArrayObject *a = (PyArrayObject *)arguments[1], *b = (PyArrayObject *)arguments[2];
+    PyArrayObject *out = (PyArrayObject *)arguments[3];
+    const long n_threads = PyLong_AsLong(arguments[4]);
+    if (n_threads == -1 && PyErr_Occurred())
+        return NULL;
+    const int type = PyArray_TYPE(out);
+    const int is_single = type == NPY_FLOAT || type == NPY_CFLOAT;
+    const int is_known = is_single || type == NPY_DOUBLE || type == NPY_CDOUBLE;
+    if (!is_known || !is_readable(a, type) || !is_readable(b, type) ||
+        !is_readable(out, type) || !PyArray_ISWRITEABLE(out)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "expected aligned arrays of one dtype: float32, float64, "
+                        "complex64 or complex128; the result writable");
+        return NULL;
+    }
+    const Py_ssize_t n_bytes = PyBytes_GET_SIZE(arguments[0]);
+    const long n_indices = n_bytes / (3 * sizeof(uint64_t));
+    if (n_bytes % (3 * sizeof(uint64_t)) || n_indices > MAX_INDICES) {
+        PyErr_SetString(PyExc_ValueError, "expected three integers for each index");
+        return NULL;
+    }
+    Problem *p = malloc(sizeof(Problem));
+    if (p == NULL)
+        return PyErr_NoMemory();
+    p->is_complex = type == NPY_CFLOAT || type == NPY_CDOUBLE;
+    p->batch.rank = p->rows.rank = p->columns.rank = p->terms.rank = 0;
+    const char *masks = PyBytes_AS_STRING(arguments[0]);
+    uint64_t seen[3] = {0, 0, 0};
+    int is_empty = 0, is_wrong = 0;
+    /* Vectors go along the rows: those are the indices of the operand that has the
+       index of the result with unit stride. */
+    int is_swapped = 0;
+    for (int pass = 0; pass < 2; ++pass) {
+        for (long k = 0; k < n_indices; ++k) {
+            uint64_t axes[3];
+            memcpy(axes, masks + k * sizeof(axes), sizeof(axes));
+            long extent = 1, strides[3];
+            strides[0] = stride_of(a, axes[0], &extent);
+            strides[1] = stride_of(b, axes[1], &extent);
+            strides[2] = stride_of(out, axes[2], &extent);
+            if (pass == 0) {
+                seen[0] |= axes[0], seen[1] |= axes[1], seen[2] |= axes[2];
+                is_empty |= extent == 0;
+                is_wrong |= extent < 0 || (axes[2] && !axes[0] && !axes[1]);
+                if (axes[2] && axes[1] && !axes[0] && extent > 1 && strides[2] == 1)
+                    is_swapped = 1;
+                continue;
+            }
+            if (extent == 1)
+                continue;
+            if (is_swapped) {
+                long x = strides[0];
+                uint64_t y = axes[0];
+                strides[0] = strides[1], strides[1] = x;
+                axes[0] = axes[1], axes[1] = y;
+            }
+            if (axes[2] && axes[0] && axes[1])
+                insert(&p->batch, extent, strides, 2);
+            else if (axes[2] && axes[0])
+                insert(&p->rows, extent, strides, 2);
+            else if (axes[2])
+                insert(&p->columns, extent, strides, 2);
+            else
+                insert(&p->terms, extent, strides, 0);
+        }
+    }
+    const PyArrayObject *arrays[3] = {a, b, out};
+    for (int x = 0; x < 3; ++x) {
+        int rank = PyArray_NDIM(arrays[x]);
+        is_wrong |= rank > 64 || seen[x] != (rank == 64 ? ~0ull : (1ull << rank) - 1);
+    }
+    if (is_wrong) {
+        free(p);
+        PyErr_SetString(PyExc_ValueError,
+                        "the indices do not fit the shapes of the arrays");
+        return NULL;
+    }
+    if (is_empty) {
+        free(p);
+        if (PyArray_FillWithScalar(out, Py_False) < 0)
+            return NULL;
+        Py_RETURN_NONE;
+    }
+    p->a = PyArray_DATA(is_swapped ? b : a);
+    p->b = PyArray_DATA(is_swapped ? a : b);
+    p->c = PyArray_DATA(out);
+    merge(&p->batch);
+    merge(&p->rows);
+    merge(&p->columns);
+    merge(&p->terms);
+    keep(&p->rows, 0, 2);
+    keep(&p->columns, 1, 2);
+    keep(&p->terms, 0, 1);
+    p->method = choose_method(p, is_single);
+    int failed;
+    Run run = runs[!is_single];
+    Py_BEGIN_ALLOW_THREADS
+    failed = run_problem(run, p, (int)n_threads);
+    Py_END_ALLOW_THREADS
+    free(p);
+    if (failed)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"contract", (PyCFunction)(void (*)(void))contract, METH_FASTCALL,
+     "contract(indices, a, b, out, n_threads): write the contraction of a and b to "
+     "out."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "_pairwise", .m_size = -1, .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit__pairwise(void)
+{
+    import_array();
+    find_processor();
+    if (pthread_atfork(NULL, NULL, forget_threads))
+        return PyErr_NoMemory();
+    return PyModule_Create(&definition);
+}

@@ -1,0 +1,89 @@
+"""One contraction of two operands of any ranks, by a kernel that is built in advance.
+
+An index belongs to the batch, the rows, the columns or the terms of a product of
+matrices, depending on which arrays have it. The kernel takes the offsets of each group
+in each array, so any contraction is such a product, without transposing an array:
+``abcd,ec->deab`` has the rows ``ab``, ``d`` as more rows, the columns ``e`` and the
+terms ``c``. See ``pairwise.c``.
+
+Source: Matthews 2018, High-Performance Tensor Contraction without Transposition,
+section 4 (block-scatter layout); Van Zee and Smith 2017 (complex numbers by the 1m
+method).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import import_module
+from struct import pack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from feinsum.targets.host.threads import n_threads
+
+if TYPE_CHECKING:
+    from feinsum.ir import IndexList
+
+try:
+    _pairwise: Any = import_module("feinsum.contraction._pairwise")
+except ImportError:  # installed without a C compiler
+    _pairwise = None
+
+__all__ = ["DTYPES", "IS_BUILT", "contract_pair", "encode_indices"]
+
+IS_BUILT = _pairwise is not None
+"""Whether the kernel was compiled when feinsum was installed."""
+
+DTYPES = frozenset(map(np.dtype, ("f4", "f8", "c8", "c16")))
+"""Dtypes that the kernel multiplies."""
+
+MAX_INDICES = 128
+SHORT_BYTES = 1 << 14
+"""Fewer are multiplied by one thread."""
+
+
+def contract_pair(indices: bytes, first: Any, second: Any, out: Any) -> None:
+    """Write the contraction of two arrays to a third one, which overlaps neither.
+
+    Args:
+        indices: of :func:`encode_indices`.
+        first, second, out: aligned arrays of one of :data:`DTYPES`, the same for all,
+            with any strides that are multiples of an entry. Axes of extent 1 are
+            broadcast.
+
+    Raises:
+        TypeError: for other dtypes, and strides that are no multiples.
+        ValueError: if the extents of an index differ.
+
+    >>> A, B, C = np.arange(6.0).reshape(2, 3), np.eye(3), np.empty((2, 3))
+    >>> if IS_BUILT:
+    ...     contract_pair(encode_indices("ij", "jk", "ik"), A, B, C)
+    ... else:
+    ...     C = A
+    >>> C
+    array([[0., 1., 2.],
+           [3., 4., 5.]])
+    """
+    n_bytes = first.nbytes + second.nbytes + out.nbytes
+    # the kernel decides how many it needs; asking how many there are takes 2 µs
+    threads = 1 if n_bytes < SHORT_BYTES else n_threads()
+    _pairwise.contract(indices, first, second, out, threads)
+
+
+@lru_cache(4096)
+def encode_indices(first: IndexList, second: IndexList, output: IndexList) -> bytes:
+    """The axes that each index has in three arrays, as bits of three integers.
+
+    >>> len(encode_indices("ij", "jk", "ik"))
+    72
+    """
+    terms = first, second, output
+    indices = dict.fromkeys(index for term in terms for index in term)
+    return b"".join(
+        pack("=QQQ", *(_axes(index, term) for term in terms)) for index in indices
+    )
+
+
+def _axes(index: str, term: IndexList) -> int:
+    return sum(1 << axis for axis, other in enumerate(term) if other == index)

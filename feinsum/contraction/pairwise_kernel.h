@@ -1,0 +1,341 @@
+/* The loops of one type and one length of vectors; included once for each of them.
+
+   Defined by the includer: T, the type of an entry, or of its real and imaginary part;
+   BYTES, the length of a vector; COLUMNS, the columns of a register tile; NAME(x), the
+   name of a function here.
+
+   A register tile has two vectors of rows and COLUMNS columns. With AVX2, 2 x 6
+   accumulators, two vectors of the first operand and one broadcast entry of the second
+   take 15 of 16 registers; with AVX-512, 2 x 12 take 27 of 32.
+*/
+
+#define LANES ((int)(BYTES / sizeof(T)))
+#define ROWS (2 * LANES)
+
+typedef T NAME(vector) __attribute__((vector_size(BYTES), aligned(sizeof(T))));
+#define V NAME(vector)
+
+/* The tile of sum_k a[k, rows] * b[k, columns], into `tile`, column by column. */
+static inline __attribute__((always_inline)) void NAME(multiply)(
+    long n_terms, const T *a, const T *b, T *tile)
+{
+    V sums[COLUMNS][2] = {0};
+    for (long k = 0; k < n_terms; ++k) {
+        V first = *(const V *)a, second = *(const V *)(a + LANES);
+#pragma GCC unroll 16
+        for (int j = 0; j < COLUMNS; ++j) {
+            sums[j][0] += first * b[j];
+            sums[j][1] += second * b[j];
+        }
+        a += ROWS;
+        b += COLUMNS;
+    }
+#pragma GCC unroll 16
+    for (int j = 0; j < COLUMNS; ++j) {
+        *(V *)(tile + j * ROWS) = sums[j][0];
+        *(V *)(tile + j * ROWS + LANES) = sums[j][1];
+    }
+}
+
+/* Add or store a tile where the offsets of its rows and columns say. */
+static inline void NAME(store)(
+    const T *tile, T *c, const long *rows, long n_rows, const long *columns,
+    long n_columns, int is_first)
+{
+    if (n_rows == ROWS && are_adjacent(rows, ROWS)) {
+        for (long j = 0; j < n_columns; ++j) {
+            T *to = c + rows[0] + columns[j];
+            const T *from = tile + j * ROWS;
+            V x = *(const V *)from, y = *(const V *)(from + LANES);
+            *(V *)to = is_first ? x : *(V *)to + x;
+            *(V *)(to + LANES) = is_first ? y : *(V *)(to + LANES) + y;
+        }
+        return;
+    }
+    for (long j = 0; j < n_columns; ++j)
+        for (long i = 0; i < n_rows; ++i) {
+            T *to = c + rows[i] + columns[j], x = tile[j * ROWS + i];
+            *to = is_first ? x : *to + x;
+        }
+}
+
+/* Strips of `width` entries for each term: to[strip][k][width], the last one filled up
+   with zeros. `along` are the offsets within a strip, `terms` those of the terms. */
+static void NAME(pack)(
+    const T *from, const long *along, long n_along, const long *terms, long n_terms,
+    long width, T *to)
+{
+    for (long i = 0; i < n_along; i += width, to += width * n_terms) {
+        long n = n_along - i < width ? n_along - i : width;
+        const long *here = along + i;
+        if (n == width && are_adjacent(here, width)) {
+            for (long k = 0; k < n_terms; ++k)
+                memcpy(to + k * width, from + here[0] + terms[k], width * sizeof(T));
+            continue;
+        }
+        if (n < width)
+            memset(to, 0, width * n_terms * sizeof(T));
+        for (long r = 0; r < n; ++r) {
+            const T *row = from + here[r];
+            for (long k = 0; k < n_terms; ++k)
+                to[k * width + r] = row[terms[k]];
+        }
+    }
+}
+
+/* The same for complex numbers, with the real numbers that the 1m method multiplies
+   (Van Zee and Smith 2017): x of the first operand becomes two rows and two terms,
+   (re, im) times the real part of the second operand and (-im, re) times its imaginary
+   part. Offsets count complex numbers, `width` and `to` real ones. */
+static void NAME(pack_rows_1m)(
+    const T *from, const long *along, long n_along, const long *terms, long n_terms,
+    long width, T *to)
+{
+    for (long i = 0; i < n_along; i += width / 2, to += width * 2 * n_terms) {
+        long n = n_along - i < width / 2 ? n_along - i : width / 2;
+        if (n < width / 2)
+            memset(to, 0, width * 2 * n_terms * sizeof(T));
+        for (long r = 0; r < n; ++r)
+            for (long k = 0; k < n_terms; ++k) {
+                const T *x = from + 2 * (along[i + r] + terms[k]);
+                T *y = to + 2 * k * width + 2 * r;
+                y[0] = x[0], y[1] = x[1];
+                y[width] = -x[1], y[width + 1] = x[0];
+            }
+    }
+}
+
+static void NAME(pack_columns_1m)(
+    const T *from, const long *along, long n_along, const long *terms, long n_terms,
+    long width, T *to)
+{
+    for (long i = 0; i < n_along; i += width, to += width * 2 * n_terms) {
+        long n = n_along - i < width ? n_along - i : width;
+        if (n < width)
+            memset(to, 0, width * 2 * n_terms * sizeof(T));
+        for (long r = 0; r < n; ++r)
+            for (long k = 0; k < n_terms; ++k) {
+                const T *x = from + 2 * (along[i + r] + terms[k]);
+                to[2 * k * width + r] = x[0];
+                to[(2 * k + 1) * width + r] = x[1];
+            }
+    }
+}
+
+/* Some rows and columns of one entry of the batch, in blocks that fit the caches (Goto
+   and van de Geijn 2008): a panel of the second operand stays in L3, a block of the
+   first in L2, a strip of the panel in L1. Offsets are computed block by block. */
+static int NAME(packed)(const Problem *p, const Part *part, const T *a, const T *b, T *c)
+{
+    const long scale = p->is_complex ? 2 : 1;
+    const long n_terms = count(&p->terms), deep = BLOCK_TERMS / scale;
+    const long high = BLOCK_ROWS / ROWS * ROWS / scale;
+    const long wide = BLOCK_COLUMNS / COLUMNS * COLUMNS;
+    const long width_a = min(high, part->n_rows), width_b = min(wide, part->n_columns);
+    const long depth = min(deep, n_terms);
+    const long n_offsets = (1 + scale) * width_a + 2 * width_b + 2 * depth;
+    const long n_a = (width_a * scale + ROWS) * depth * scale;
+    const long n_b = (width_b + COLUMNS) * depth * scale;
+    long *rows_a = scratch(n_offsets * sizeof(long) + (n_a + n_b) * sizeof(T) + 128);
+    if (rows_a == NULL)
+        return -1;
+    long *rows_c = rows_a + width_a; /* of real numbers */
+    long *columns_b = rows_c + scale * width_a, *columns_c = columns_b + width_b;
+    long *terms_a = columns_c + width_b, *terms_b = terms_a + depth;
+    T *pack_a = (T *)(((uintptr_t)(terms_b + depth) + 63) & ~(uintptr_t)63);
+    T *pack_b = (T *)(((uintptr_t)(pack_a + n_a) + 63) & ~(uintptr_t)63);
+    for (long j0 = 0; j0 < part->n_columns; j0 += wide) {
+        long n = min(wide, part->n_columns - j0);
+        offsets(&p->columns, part->first_column + j0, n, 0, columns_b);
+        offsets(&p->columns, part->first_column + j0, n, 1, columns_c);
+        for (long j = 0; scale == 2 && j < n; ++j)
+            columns_c[j] *= 2;
+        for (long k0 = 0; k0 < n_terms; k0 += deep) {
+            long k = min(deep, n_terms - k0), real_k = k * scale;
+            offsets(&p->terms, k0, k, 0, terms_a);
+            offsets(&p->terms, k0, k, 1, terms_b);
+            (scale == 2 ? NAME(pack_columns_1m) : NAME(pack))(
+                b, columns_b, n, terms_b, k, COLUMNS, pack_b);
+            for (long i0 = 0; i0 < part->n_rows; i0 += high) {
+                long m = min(high, part->n_rows - i0), real_m = m * scale;
+                offsets(&p->rows, part->first_row + i0, m, 0, rows_a);
+                offsets(&p->rows, part->first_row + i0, m, 1, rows_c);
+                for (long i = m - 1; scale == 2 && i >= 0; --i) {
+                    rows_c[2 * i + 1] = 2 * rows_c[i] + 1;
+                    rows_c[2 * i] = 2 * rows_c[i];
+                }
+                (scale == 2 ? NAME(pack_rows_1m) : NAME(pack))(
+                    a, rows_a, m, terms_a, k, ROWS, pack_a);
+                for (long j = 0; j < n; j += COLUMNS)
+                    for (long i = 0; i < real_m; i += ROWS) {
+                        T tile[COLUMNS * ROWS] __attribute__((aligned(64)));
+                        NAME(multiply)(
+                            real_k, pack_a + i * real_k, pack_b + j * real_k, tile);
+                        NAME(store)(
+                            tile, c, rows_c + i, min(ROWS, real_m - i),
+                            columns_c + j, min(COLUMNS, n - j), k0 == 0);
+                    }
+            }
+        }
+    }
+    return 0;
+}
+
+/* Without packing, where the rows lie next to each other in the first operand and in
+   the result: several vectors of rows times a few columns. */
+static inline __attribute__((always_inline)) void NAME(direct_tile)(
+    const T *a, const long *terms_a, const T *b, const long *terms_b, long n_terms,
+    const long *columns_b, T *c, const long *columns_c, const int n_vectors,
+    const int n_columns)
+{
+    V sums[8][4] = {0};
+    for (long k = 0; k < n_terms; ++k) {
+        const T *from = a + terms_a[k], *factor = b + terms_b[k];
+        V x[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < n_vectors; ++i)
+            x[i] = *(const V *)(from + i * LANES);
+#pragma GCC unroll 8
+        for (int j = 0; j < n_columns; ++j)
+#pragma GCC unroll 4
+            for (int i = 0; i < n_vectors; ++i)
+                sums[j][i] += x[i] * factor[columns_b[j]];
+    }
+#pragma GCC unroll 8
+    for (int j = 0; j < n_columns; ++j)
+#pragma GCC unroll 4
+        for (int i = 0; i < n_vectors; ++i)
+            *(V *)(c + columns_c[j] + i * LANES) = sums[j][i];
+}
+
+static inline __attribute__((always_inline)) void NAME(direct_columns)(
+    const T *a, const long *terms_a, const T *b, const long *terms_b, long n_terms,
+    const long *columns_b, long n_columns, T *c, const long *columns_c,
+    const int n_vectors)
+{
+    /* enough sums at once to hide the latency of a multiply-add */
+    const int many = n_vectors == 1 ? 8 : n_vectors == 2 ? 6 : 4;
+    long j = 0;
+#define TILES_OF(n)                                                                    \
+    for (; j + (n) <= n_columns; j += (n))                                             \
+    NAME(direct_tile)                                                                  \
+    (a, terms_a, b, terms_b, n_terms, columns_b + j, c, columns_c + j, n_vectors, n)
+    TILES_OF(many);
+    TILES_OF(2);
+    TILES_OF(1);
+#undef TILES_OF
+}
+
+static void NAME(direct)(
+    const T *a, const long *terms_a, const T *b, const long *terms_b, long n_terms,
+    const long *columns_b, long n_columns, T *c, const long *columns_c, long n_rows)
+{
+    long i = 0;
+#define COLUMNS_OF(n)                                                                  \
+    NAME(direct_columns)                                                               \
+    (a + i, terms_a, b, terms_b, n_terms, columns_b, n_columns, c + i, columns_c, n)
+    for (; i + 4 * LANES <= n_rows; i += 4 * LANES)
+        COLUMNS_OF(4);
+    const long n_vectors = (n_rows - i) / LANES;
+    if (n_vectors == 3)
+        COLUMNS_OF(3);
+    else if (n_vectors == 2)
+        COLUMNS_OF(2);
+    else if (n_vectors == 1)
+        COLUMNS_OF(1);
+    i += n_vectors * LANES;
+    if (i < n_rows && n_rows >= LANES) { /* some rows twice, with the same result */
+        i = n_rows - LANES;
+        COLUMNS_OF(1);
+        return;
+    }
+#undef COLUMNS_OF
+    for (; i < n_rows; ++i)
+        for (long j = 0; j < n_columns; ++j) {
+            T sum = 0;
+            for (long k = 0; k < n_terms; ++k)
+                sum += a[terms_a[k] + i] * b[terms_b[k] + columns_b[j]];
+            c[columns_c[j] + i] = sum;
+        }
+}
+
+/* A sum over terms that lie next to each other in both operands. Blocks are added up in
+   double precision, so that the error does not grow with the number of terms. */
+static T NAME(dot)(const T *a, const T *b, long n_terms)
+{
+    double total = 0;
+    while (n_terms > 0) {
+        long n = min(n_terms, 2048), k = 0;
+        V sums[4] = {0};
+        for (; k + 4 * LANES <= n; k += 4 * LANES)
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; ++i)
+                sums[i] += *(const V *)(a + k + i * LANES) *
+                           *(const V *)(b + k + i * LANES);
+        V sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+        T part = 0;
+        for (int i = 0; i < LANES; ++i)
+            part += sum[i];
+        for (; k < n; ++k)
+            part += a[k] * b[k];
+        total += part;
+        a += n, b += n, n_terms -= n;
+    }
+    return (T)total;
+}
+
+/* Rows, columns and terms of all entries of a part of the batch. */
+static int NAME(run)(const Problem *p, const Part *part)
+{
+    const long size = p->is_complex ? 2 : 1;
+    const T *a = p->a, *b = p->b;
+    T *c = p->c;
+    const long n_terms = count(&p->terms);
+    long *held = NULL, *terms_a = NULL, *terms_b = NULL, *others = NULL, *others_c = NULL;
+    if (p->method != PACKED) {
+        long n_others = p->method == DOT ? part->n_rows : 0;
+        held = malloc((2 * n_terms + 2 * part->n_columns + 2 * n_others) * sizeof(long));
+        if (held == NULL)
+            return -1;
+        terms_a = held, terms_b = terms_a + n_terms;
+        others = terms_b + n_terms, others_c = others + part->n_columns;
+        if (p->method == DIRECT) {
+            offsets(&p->terms, 0, n_terms, 0, terms_a);
+            offsets(&p->terms, 0, n_terms, 1, terms_b);
+        }
+        offsets(&p->columns, part->first_column, part->n_columns, 0, others);
+        offsets(&p->columns, part->first_column, part->n_columns, 1, others_c);
+        if (n_others) {
+            offsets(&p->rows, part->first_row, n_others, 0, others_c + part->n_columns);
+            offsets(&p->rows, part->first_row, n_others, 1,
+                    others_c + part->n_columns + n_others);
+        }
+    }
+    Place at;
+    start(&p->batch, part->first_batch, &at);
+    int failed = 0;
+    for (long e = 0; e < part->n_batch && !failed; ++e, step(&p->batch, &at)) {
+        const T *x = a + size * at.a, *y = b + size * at.b;
+        T *z = c + size * at.c;
+        if (p->method == PACKED) {
+            failed = NAME(packed)(p, part, x, y, z);
+        } else if (p->method == DIRECT) {
+            NAME(direct)(
+                x + part->first_row, terms_a, y, terms_b, n_terms, others,
+                part->n_columns, z + part->first_row, others_c, part->n_rows);
+        } else {
+            const long *rows_a = others_c + part->n_columns;
+            const long *rows_c = rows_a + part->n_rows;
+            for (long i = 0; i < part->n_rows; ++i)
+                for (long j = 0; j < part->n_columns; ++j)
+                    z[rows_c[i] + others_c[j]] =
+                        NAME(dot)(x + rows_a[i], y + others[j], n_terms);
+        }
+    }
+    free(held);
+    return failed;
+}
+
+#undef V
+#undef LANES
+#undef ROWS

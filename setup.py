@@ -1,0 +1,18 @@
+"""The extension of feinsum; everything else is in ``pyproject.toml``."""
+
+import numpy as np
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=[
+        Extension(
+            "feinsum.contraction._pairwise",
+            sources=["feinsum/contraction/pairwise.c"],
+            depends=["feinsum/contraction/pairwise_kernel.h"],
+            include_dirs=[np.get_include()],
+            # instruction sets are chosen when it is loaded: no -march=native
+            extra_compile_args=["-O3", "-std=gnu11", "-fno-math-errno"],
+            optional=True,  # numpy computes what it would, slower
+        )
+    ]
+)

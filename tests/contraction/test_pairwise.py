@@ -1,0 +1,200 @@
+"""The kernel of two operands computes what numpy does, for any axes and strides."""
+
+from __future__ import annotations
+
+import os
+import threading
+from itertools import permutations
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from feinsum.contraction import DTYPES, IS_BUILT, contract_pair
+from feinsum.contraction.pairwise import encode_indices
+
+pytestmark = pytest.mark.skipif(not IS_BUILT, reason="installed without a compiler")
+
+TOLERANCES = {"f4": 1e-5, "c8": 1e-5, "f8": 1e-13, "c16": 1e-13}
+EXTENTS = (0, 1, 2, 3, 5, 8, 13, 17, 33)
+
+
+def contracted(subscripts, first, second, out=None):
+    """The result in an array that had no number before."""
+    inputs, output = subscripts.split("->")
+    terms = inputs.split(",")
+    if out is None:
+        out = np.full_like(np.einsum(subscripts, first, second), np.nan)
+    contract_pair(encode_indices(*terms, output), first, second, out)
+    return out
+
+
+def assert_right(subscripts, first, second, out=None):
+    """To rounding, relative to the sum of the magnitudes."""
+    expected = np.einsum(subscripts, first, second)
+    found = contracted(subscripts, first, second, out)
+    scale = np.einsum(subscripts, abs(first), abs(second)).astype(float)
+    tolerance = TOLERANCES[first.dtype.str[1:]]
+    assert found.dtype == expected.dtype
+    assert np.all(abs(found - expected) <= tolerance * scale)
+
+
+@st.composite
+def arrays(draw, term, extents, dtype):
+    """Contiguous, in steps, backwards, and with axes that are broadcast."""
+    shape = [extents[index] for index in term]
+    seed = draw(st.integers(0, 99))
+    steps = [draw(st.sampled_from((1, 1, 2, -1))) for _ in term]
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(
+        [n * abs(s) for n, s in zip(shape, steps, strict=True)]
+    )
+    if dtype[0] == "c":
+        values = values + 1j * rng.standard_normal(values.shape)
+    order = draw(st.sampled_from("CF"))
+    array = np.array(values, dtype, order=order)[
+        tuple(slice(None, None, s) for s in steps)
+    ]
+    for axis, index in enumerate(term):
+        if term.count(index) == 1 and draw(st.integers(0, 9)) == 0:
+            array = array[tuple(slice(0, 1) if k == axis else slice(None)
+                                for k in range(array.ndim))]  # fmt: skip
+    return np.asarray(array)
+
+
+@hypothesis.settings(max_examples=400, deadline=None)
+@hypothesis.given(data=st.data())
+def test_any_contraction(data):
+    """Of ranks up to five, with diagonals, sums of one operand and empty axes."""
+    letters = "abcdef"
+    extents = {i: data.draw(st.sampled_from(EXTENTS)) for i in letters}
+    first, second = (
+        "".join(data.draw(st.lists(st.sampled_from(letters), max_size=4)))
+        for _ in range(2)
+    )
+    used = sorted({*first, *second})
+    output = "".join(data.draw(st.permutations(used))[: data.draw(st.integers(0, 5))])
+    size = np.prod([float(extents[i]) for i in used])
+    hypothesis.assume(size <= 1e6)
+    dtype = data.draw(st.sampled_from(sorted(TOLERANCES)))
+    a = data.draw(arrays(first, extents, dtype))
+    b = data.draw(arrays(second, extents, dtype))
+    subscripts = f"{first},{second}->{output}"
+    try:
+        np.einsum(subscripts, a, b)
+    except ValueError:  # an index of the result that is broadcast in both
+        hypothesis.assume(False)
+    assert_right(subscripts, a, b)
+
+
+@pytest.mark.parametrize("dtype", sorted(TOLERANCES))
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (7, 300, 5), (200, 600, 90), (2, 9000, 3)]
+)
+def test_products_of_matrices_beyond_the_blocks(dtype, shape):
+    """In all orders of all axes, by all ways: packed, direct and by dot products."""
+    rng, (m, k, n) = np.random.default_rng(0), shape
+    extents = {"m": m, "k": k, "n": n}
+    for first in map("".join, permutations("mk")):
+        for second in map("".join, permutations("kn")):
+            for output in map("".join, permutations("mn")):
+                a, b = (rng.random([extents[i] for i in t]).astype(dtype)
+                        for t in (first, second))  # fmt: skip
+                assert_right(f"{first},{second}->{output}", a, b)
+
+
+def test_long_sums_of_single_precision_are_accurate():
+    """The error does not grow with the number of terms."""
+    n = 1 << 20
+    a = np.random.default_rng(0).random((3, n), np.float32)
+    ones = np.ones(n, np.float32)
+    exact = a.sum(axis=1, dtype=float)
+    for order in "CF":
+        given = np.array(a, order=order)
+        for found in (
+            contracted("ij,j->i", given, ones),
+            contracted("ij,j->i", given, ones[::-1]),
+            contracted("j,ij->i", ones, given),
+        ):
+            assert np.max(abs(found / exact - 1)) < 2e-6
+
+
+def test_results_are_written_into_views():
+    """Of any strides; what lies between their entries stays."""
+    rng = np.random.default_rng(0)
+    a, b = rng.random((20, 30)), rng.random((30, 40))
+    out = np.full((80, 60), -1.0)
+    contracted("ij,jk->ki", a, b, out[::2, ::3])
+    np.testing.assert_allclose(out[::2, ::3], (a @ b).T)
+    assert (out[1::2] == -1).all()
+    assert (out[:, 1::3] == -1).all()
+
+
+def test_more_indices_than_letters():
+    """Sixty axes of extent 1 and 2."""
+    first = tuple(f"i{k}" for k in range(40))
+    second = tuple(f"i{k}" for k in range(20, 60))
+    output = (*first[:20], *second[20:])
+    long = {f"i{k}" for k in (3, 22, 30, 45)}
+    a, b = (np.random.default_rng(0).random([2 if i in long else 1 for i in t])
+            for t in (first, second))  # fmt: skip
+    out = np.empty([2 if i in long else 1 for i in output])
+    contract_pair(encode_indices(first, second, output), a, b, out)
+    expected = np.einsum("ajk,jkb->ab", a.reshape(2, 2, 2), b.reshape(2, 2, 2))
+    np.testing.assert_allclose(out.reshape(2, 2), expected)
+
+
+def test_threads_at_once_and_children():
+    """Calls of several threads, and of a process that was forked from one of them."""
+    rng = np.random.default_rng(0)
+    a, b = rng.random((300, 300)), rng.random((300, 300))
+    expected, wrong = a @ b, []
+
+    def call():
+        results = (contracted("ij,jk->ik", a, b) for _ in range(20))
+        wrong.extend(1 for result in results if not np.allclose(result, expected))
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    child = os.fork()
+    if child == 0:
+        call()
+        os._exit(bool(wrong))
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "out", "kind"),
+    [
+        (np.ones((2, 3)), np.ones((4, 5)), np.ones((2, 5)), ValueError),
+        (np.ones((2, 3)), np.ones((3, 5)), np.ones((2, 6)), ValueError),
+        (np.ones((2, 3)), np.ones(3), np.ones((2, 5)), ValueError),
+        (np.ones((2, 3)), np.ones((3, 5), "f4"), np.ones((2, 5)), TypeError),
+        (np.ones((2, 3), int), np.ones((3, 5), int), np.ones((2, 5), int), TypeError),
+        (np.ones((2, 3)), np.ones((3, 5)), np.ones((2, 5)).astype(">f8"), TypeError),
+        (
+            np.zeros(50, "V9").view([("x", "<f8"), ("y", "i1")])["x"][:6].reshape(2, 3),
+            np.ones((3, 5)), np.ones((2, 5)), TypeError,
+        ),
+    ],
+    ids=["extents", "result", "rank", "dtypes", "integers", "bytes", "steps"],
+)  # fmt: skip
+def test_what_it_does_not_take_is_refused(first, second, out, kind):
+    """By an error, and nothing is read or written."""
+    with pytest.raises(kind):
+        contract_pair(encode_indices("ij", "jk", "ik"), first, second, out)
+
+
+def test_a_result_that_is_read_only_is_refused():
+    """As one of another dtype."""
+    out = np.empty((2, 2))
+    out.flags.writeable = False
+    with pytest.raises(TypeError, match="writable"):
+        contracted("ij,jk->ik", np.eye(2), np.eye(2), out)
+    assert all(dtype.name in {"float32", "float64", "complex64", "complex128"}
+               for dtype in DTYPES)  # fmt: skip
