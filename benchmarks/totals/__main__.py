@@ -50,9 +50,7 @@ def measure(
     results = []
     for program in programs:
         runs: dict[str, list[list[Run]]] = {
-            name: []
-            for name in contestants
-            if program.has_letters or not CONTESTANTS[name].only_letters
+            name: [] for name in contestants if name not in program.unfit
         }
         for k in range(rounds):
             for name in [*runs]:

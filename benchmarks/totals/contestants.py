@@ -24,7 +24,6 @@ class Contestant:
         einsum: the function, of the imported module.
         takes: makes an operand of a numpy array; by default it stays one.
         gives: makes a numpy array of a result.
-        only_letters: whether it refuses calls of more indices than there are letters.
         counts_import: whether a total has the time of its import.
     """
 
@@ -33,7 +32,6 @@ class Contestant:
     einsum: Callable[[Any], Einsum]
     takes: Callable[[Any], Callable[[Array], Any]] | None = None
     gives: Callable[[Any], Array] | None = None
-    only_letters: bool = False
     counts_import: bool = True
 
     @property
@@ -63,7 +61,7 @@ def _numpy(module: Any) -> Einsum:
 CONTESTANTS = {
     one.name: one
     for one in (
-        Contestant("numpy", "numpy", _numpy, only_letters=True),
+        Contestant("numpy", "numpy", _numpy),
         Contestant("opt_einsum", "opt_einsum", lambda module: module.contract),
         Contestant(
             "torch",
@@ -72,7 +70,6 @@ CONTESTANTS = {
             # Without a copy: a program of torch has its tensors from the start.
             takes=lambda module: module.from_numpy,
             gives=lambda tensor: tensor.resolve_conj().numpy(),
-            only_letters=True,
             counts_import=False,
         ),
         Contestant(OURS, "feinsum", lambda module: module.einsum),

@@ -39,7 +39,7 @@ class How:
     tiny: bool = False
     calls: bool = False
     at_once: int = 1
-    limit_s: float = 1800.0
+    limit_s: float = 600.0
 
 
 @dataclass(frozen=True)
