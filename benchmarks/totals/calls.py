@@ -36,7 +36,8 @@ def uniform(
     rng: np.random.Generator, shape: tuple[int, ...], dtype: str = "float64"
 ) -> Array:
     """Numbers around 1: sums of their products have no cancellation."""
-    values = rng.random(shape, np.float32 if dtype == "complex64" else dtype) + 0.5
+    real = np.dtype("float64" if dtype == "float64" else "float32")
+    values = rng.random(shape, real) + real.type(0.5)
     return values * np.complex64(1 + 0.5j) if dtype == "complex64" else values
 
 

@@ -71,10 +71,10 @@ def ccsd(n_occupied: int, n_virtual: int, iterations: int) -> Calls:
             "doubles": integrals["oovv"],
         }
         for name, subscripts, operands in TERMS:
-            arrays = tuple(values.get(x) for x in operands.split())
-            if any(array is None for array in arrays):
-                continue  # the term of vvvv
-            result = yield subscripts, arrays
+            names = operands.split()
+            if "vvvv" in names and "vvvv" not in values:
+                continue
+            result = yield subscripts, tuple(values[x] for x in names)
             values[name] = values[name] + result if name in values else result
         t1 = values["singles"] / gaps
         doubles = values["doubles"]

@@ -36,4 +36,4 @@ def bilinear(dtype: str, n_sizes: int) -> Calls:
 
 def _sizes(rng: np.random.Generator, n: int) -> list[int]:
     """Each of 1 to n once, in random order."""
-    return (rng.permutation(n) + 1).tolist()
+    return [int(k) + 1 for k in rng.permutation(n)]

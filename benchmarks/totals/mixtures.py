@@ -32,7 +32,7 @@ def one_twice() -> Calls:
 def thousand_once(n: int) -> Calls:
     """Different einsums of 1 to 3 operands of ranks 1 to 4 and extents 1 to 12."""
     rng, values = Random(7), np.random.default_rng(7)
-    seen = set()
+    seen: set[tuple[Any, ...]] = set()
     while len(seen) < n:
         terms = [
             "".join(rng.sample(INDICES, rng.randint(1, 4)))
@@ -74,7 +74,7 @@ def everyday(times: int, most_bytes: float) -> Calls:
 
 
 def _terms(entry: Mapping[str, Any]) -> list[str]:
-    return entry["subscripts"].partition("->")[0].split(",")
+    return str(entry["subscripts"]).partition("->")[0].split(",")
 
 
 def _bytes(entry: Mapping[str, Any]) -> list[int]:

@@ -54,7 +54,7 @@ def _programs() -> Iterator[Program]:
         for dtype in DTYPES:
             yield Program(f"{name}-{dtype}", make, (dtype, 300), (dtype, 5))
     for n in (8, 30, 100, 300):
-        unfit = BY_LETTERS if n >= len(LETTERS) else ()
+        unfit: tuple[str, ...] = BY_LETTERS if n >= len(LETTERS) else ()
         yield Program(f"chain-{n}", chain, (n,), (min(n, 60),), unfit)
     for n in (8, 30, 100, 300):
         # The path that numpy finds for 30 tensors ends with 13 of them in one step,
