@@ -1,0 +1,109 @@
+"""Time programs of einsums as whole processes: ``python -m benchmarks.totals``.
+
+For each program and contestant a process is started in empty folders (*first*), and
+again in the same ones (*second*). Contestants take turns; medians over rounds count.
+The exit status is 1 if a child failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.totals.contestants import CONTESTANTS
+from benchmarks.totals.processes import ChildFailedError, How, Run, first_and_second
+from benchmarks.totals.programs import PROGRAMS, Program, chosen
+from benchmarks.totals.summary import Found, Result, over_rounds
+
+__all__ = ["main"]
+
+WARM_UP = PROGRAMS["one-twice"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    how = How(options.tiny, options.calls, options.at_once, options.limit_s)
+    contestants = options.contestants or [
+        name for name, one in CONTESTANTS.items() if one.is_installed
+    ]
+    found = measure(chosen(options.only), contestants, how, options.rounds)
+    # What reports import, children would not have: they are started before.
+    from benchmarks.totals.report import show, write
+
+    show(found, contestants, how)
+    if options.output:
+        write(options.output, found, how, options.rounds)
+    return int(bool(found.failures))
+
+
+def measure(
+    programs: Sequence[Program], contestants: Sequence[str], how: How, rounds: int
+) -> Found:
+    """Every program by every contestant; progress and failures go to stderr."""
+    failures: list[str] = []
+    for name in contestants:
+        _try(
+            WARM_UP, name, How(tiny=True), []
+        )  # so that modules are compiled, and read
+    results = []
+    for program in programs:
+        runs: dict[str, list[list[Run]]] = {
+            name: [] for name in contestants if name not in program.unfit
+        }
+        for k in range(rounds):
+            for name in [*runs]:
+                print(f"{program.name}: {name}, round {k + 1}", file=sys.stderr)
+                pair = _try(program, name, how, failures)
+                if pair is None:
+                    del runs[name]
+                else:
+                    runs[name].append(pair)
+        results.append(_result(program, runs))
+    return Found(tuple(results), tuple(failures))
+
+
+def _try(
+    program: Program, name: str, how: How, failures: list[str]
+) -> list[Run] | None:
+    try:
+        return first_and_second(program, CONTESTANTS[name], how)
+    except ChildFailedError as error:
+        failures.append(str(error))
+        print(f"failed: {error}", file=sys.stderr)
+        return None
+
+
+def _result(program: Program, runs: dict[str, list[list[Run]]]) -> Result:
+    medians = {}
+    for name, pairs in runs.items():
+        first, second = (over_rounds(some) for some in zip(*pairs, strict=True))
+        medians[name] = first, second
+    return Result(program.name, medians)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.totals",
+        description=(__doc__ or "").partition("\n")[0],
+    )
+    parser.add_argument("--only", default="", help="programs whose names match")
+    parser.add_argument(
+        "--contestants", nargs="+", choices=CONTESTANTS, help="default: the installed"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="medians of so many")
+    parser.add_argument(
+        "--calls", action="store_true", help="also the worst calls against numpy"
+    )
+    parser.add_argument(
+        "--at-once", type=int, default=1, help="copies at once; the slowest counts"
+    )
+    parser.add_argument("--limit-s", type=float, default=How.limit_s, help="per child")
+    parser.add_argument("--tiny", action="store_true", help="at sizes for tests")
+    parser.add_argument("--output", type=Path, help="write all numbers there, as JSON")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,140 @@
+"""One program by one contestant, in this process; prints a line of JSON.
+
+``python -m benchmarks.totals.child ccsd-6-30-10 feinsum --calls``
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.totals.calls import Array, run
+from benchmarks.totals.contestants import CONTESTANTS, OURS, Contestant
+from benchmarks.totals.programs import PROGRAMS, Program
+
+SHORT_S = 1e-3
+"""Shorter calls of numpy are repeated."""
+REPETITIONS = 3
+LEAST_S_PER_PRODUCT = 5e-11
+"""Without a path numpy certainly takes longer than so many seconds a product."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("program", choices=PROGRAMS)
+    parser.add_argument("contestant", choices=CONTESTANTS)
+    parser.add_argument("--tiny", action="store_true", help="at a size for tests")
+    parser.add_argument("--calls", action="store_true", help="print every call")
+    options = parser.parse_args(arguments)
+    program = PROGRAMS[options.program]
+    found = measured(program, CONTESTANTS[options.contestant], options.tiny)
+    calls = found.pop("calls")
+    start = time.perf_counter()
+    if options.calls:
+        found["calls"] = calls
+        if options.contestant == OURS and "numpy" not in program.unfit:
+            found["numpy_s"] = by_numpy(program, options.tiny)
+    found["after_s"] = time.perf_counter() - start
+    print(json.dumps(found))
+
+
+def measured(program: Program, contestant: Contestant, tiny: bool) -> dict[str, Any]:
+    """Seconds and memory of a program, and a number that tells results apart."""
+    start = time.perf_counter()
+    module = contestant.load()
+    einsum = contestant.einsum(module)
+    import_s = time.perf_counter() - start
+    calls: list[tuple[str, float]] = []
+    last: Array = np.zeros(())
+
+    def compute(subscripts: str, *arrays: Array) -> Array:
+        nonlocal last
+        operands = contestant.operands(module, arrays)
+        start = time.perf_counter()
+        value = einsum(subscripts, *operands)
+        calls.append((subscripts, time.perf_counter() - start))
+        last = contestant.result(value)
+        return last
+
+    run(program.calls(tiny), compute)
+    return {
+        "import_s": import_s,
+        "calls_s": sum(seconds for _, seconds in calls),
+        "n_calls": len(calls),
+        "peak_bytes": peak_bytes(),
+        "fingerprint": float(np.abs(last).sum(dtype="float64")),
+        "calls": calls,
+    }
+
+
+def peak_bytes() -> int:
+    """Of this process alone.
+
+    On Linux ``ru_maxrss`` also counts the memory of the process that started this one.
+    """
+    status = Path("/proc/self/status")
+    for line in status.read_text().splitlines() if status.is_file() else ():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def by_numpy(program: Program, tiny: bool) -> list[float]:
+    """Seconds of numpy for each call of a program, without a path or with one."""
+    found = []
+
+    def compute(subscripts: str, *arrays: Array) -> Array:
+        seconds, result = numpy_seconds(subscripts, arrays)
+        found.append(seconds)
+        return result
+
+    run(program.calls(tiny), compute)
+    return found
+
+
+def numpy_seconds(subscripts: str, arrays: Sequence[Array]) -> tuple[float, Array]:
+    """The shorter of both ways, and the result.
+
+    >>> seconds, result = numpy_seconds("i,i->", (np.ones(3), np.ones(3)))
+    >>> seconds > 0, float(result)
+    (True, 3.0)
+    """
+
+    def call(optimize: bool) -> Callable[[], Array]:
+        return lambda: np.einsum(subscripts, *arrays, optimize=optimize)
+
+    least_s, result = _timed(call(True))
+    terms = subscripts.partition("->")[0].split(",")
+    extents = {
+        index: extent
+        for term, array in zip(terms, arrays, strict=True)
+        for index, extent in zip(term, array.shape, strict=True)
+    }
+    if prod(extents.values()) * LEAST_S_PER_PRODUCT < least_s:
+        least_s = min(least_s, _timed(call(False))[0])
+    return least_s, result
+
+
+def _timed(call: Callable[[], Array]) -> tuple[float, Array]:
+    """The least time of one call, or of several short ones."""
+    least_s, n_left = float("inf"), REPETITIONS
+    while n_left:
+        start = time.perf_counter()
+        result = call()
+        least_s = min(least_s, time.perf_counter() - start)
+        n_left = n_left - 1 if least_s < SHORT_S else 0
+    return least_s, result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Medians over rounds, and what is compared of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from benchmarks.totals.contestants import OURS
+from benchmarks.totals.processes import Run
+
+__all__ = ["WHICH", "Found", "Result", "WorstCall", "over_rounds"]
+
+WHICH = ("first", "second")
+"""Processes in the same folders."""
+ALLOWANCE_S = 200e-6
+"""What a call may take beside the time of numpy."""
+TINY_S = 5e-6
+"""Calls that take numpy less show what a call costs beside its work."""
+SAME = 1e-3
+"""By which fingerprints may differ, as a share: sums of many single precisions do."""
+
+
+def over_rounds(runs: Sequence[Run]) -> Run:
+    """Medians of everything that is measured, call by call.
+
+    >>> runs = [Run(t, 0.0, t, 1, 100, 1.0, (("i->i", t),), (t,)) for t in (2, 1, 9)]
+    >>> over_rounds(runs).total_s, over_rounds(runs).calls
+    (2, (('i->i', 2),))
+    """
+    calls = zip(*(run.calls for run in runs), strict=True)
+    by_numpy = zip(*(run.numpy_s for run in runs), strict=True)
+    return replace(
+        runs[0],
+        total_s=median(run.total_s for run in runs),
+        import_s=median(run.import_s for run in runs),
+        calls_s=median(run.calls_s for run in runs),
+        peak_bytes=int(median(run.peak_bytes for run in runs)),
+        calls=tuple((same[0][0], median(s for _, s in same)) for same in calls),
+        numpy_s=tuple(map(median, by_numpy)),
+    )
+
+
+@dataclass(frozen=True)
+class WorstCall:
+    """The call with the largest ratio of our time less the allowance to numpy's."""
+
+    ratio: float
+    subscripts: str
+    seconds: float
+    numpy_s: float
+
+    @classmethod
+    def of(cls, run: Run) -> WorstCall | None:
+        """Of all but the first, which loads what calls need.
+
+        >>> calls = (("ij->", 9.0), ("i->", 2.0002), ("i,i->i", 1.0))
+        >>> WorstCall.of(Run(0, 0, 0, 3, 0, 0, calls, (1.0, 1.0, 1.0))).subscripts
+        'i->'
+        """
+        pairs = zip(run.calls[1:], run.numpy_s[1:], strict=False)
+        return max(
+            (
+                cls((s - ALLOWANCE_S) / numpy_s, subscripts, s, numpy_s)
+                for (subscripts, s), numpy_s in pairs
+            ),
+            key=lambda call: call.ratio,
+            default=None,
+        )
+
+
+def overhead_us(run: Run) -> float | None:
+    """Median of what tiny calls take beside the time of numpy."""
+    beside = [
+        1e6 * (seconds - numpy_s)
+        for (_, seconds), numpy_s in zip(run.calls, run.numpy_s, strict=False)
+        if numpy_s < TINY_S
+    ]
+    return median(beside) if beside else None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One program.
+
+    Attributes:
+        runs: by contestant: medians of the first and of the second process.
+    """
+
+    program: str
+    runs: Mapping[str, tuple[Run, Run]]
+
+    def time_ratio(self, which: int) -> float | None:
+        """Our total over that of the best rival."""
+        return self._ratio({name: x[which].total_s for name, x in self.runs.items()})
+
+    @property
+    def peak_ratio(self) -> float | None:
+        """Our memory in the first process over that of the rival with the least."""
+        return self._ratio({name: x[0].peak_bytes for name, x in self.runs.items()})
+
+    @staticmethod
+    def _ratio(numbers: Mapping[str, float]) -> float | None:
+        rivals = [x for name, x in numbers.items() if name != OURS]
+        return numbers[OURS] / min(rivals) if rivals and OURS in numbers else None
+
+    @property
+    def unlike(self) -> str:
+        """Contestants and their fingerprints, if these differ; else nothing."""
+        marks = {name: runs[0].fingerprint for name, runs in self.runs.items()}
+        values = sorted(marks.values())
+        if not values or values[-1] - values[0] <= SAME * abs(values[-1]):
+            return ""
+        return ", ".join(f"{name} {mark:.9g}" for name, mark in marks.items())
+
+
+@dataclass(frozen=True)
+class Found:
+    """All that a run of the benchmark has found.
+
+    Attributes:
+        failures: what children failed, in words.
+    """
+
+    results: tuple[Result, ...]
+    failures: tuple[str, ...]

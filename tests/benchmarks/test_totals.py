@@ -1,0 +1,162 @@
+"""The benchmark of whole processes: its programs, its table, and what fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import opt_einsum
+import pytest
+
+import feinsum
+from benchmarks.totals.calls import run
+from benchmarks.totals.networks import network
+from benchmarks.totals.processes import Run
+from benchmarks.totals.programs import PROGRAMS
+from benchmarks.totals.summary import Result, WorstCall, overhead_us
+from tests.docs.pages import ROOT
+
+
+def results(program, einsum):
+    """Of every call, with the subscripts."""
+    found = []
+
+    def compute(subscripts, *operands):
+        value = einsum(subscripts, *operands)
+        found.append((subscripts, np.asarray(value)))
+        return value
+
+    run(program.calls(tiny=True), compute)
+    return found
+
+
+def by_numpy(subscripts, *operands):
+    return np.einsum(subscripts, *operands, optimize=True)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_compute_the_same_by_numpy_and_feinsum(name):
+    """Call by call, each with the results of its own calls before."""
+    rival = opt_einsum.contract if "numpy" in PROGRAMS[name].unfit else by_numpy
+    expected = results(PROGRAMS[name], rival)
+    found = results(PROGRAMS[name], feinsum.einsum)
+    assert expected
+    for (subscripts, one), (others, other) in zip(expected, found, strict=True):
+        assert subscripts == others
+        assert one.dtype == other.dtype
+        single = one.dtype in (np.float16, np.float32, np.complex64)
+        # Of results with cancellation only the largest entries are known well.
+        scale = np.abs(one).max(initial=0)
+        tolerance = 1e-2 if one.dtype == np.float16 else 1e-4 if single else 1e-9
+        assert np.allclose(one, other, rtol=tolerance, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("name", ["one-twice", "dg-steps-10", "thousand-once"])
+def test_a_program_does_the_same_again(name):
+    """Its data do not change from one process to the next."""
+    first, second = (results(PROGRAMS[name], by_numpy) for _ in range(2))
+    assert all(np.array_equal(a[1], b[1]) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("n", [8, 30, 100, 300])
+def test_networks_can_be_contracted(n):
+    """Every index is in two tensors, and intermediates are small."""
+    subscripts, operands = next(network(n))
+    terms = subscripts.removesuffix("->").split(",")
+    assert len(terms) == len(operands) == n
+    letters = "".join(terms)
+    assert {letters.count(index) for index in letters} == {2}
+    has_names = "torch" not in PROGRAMS[f"network-{n}"].unfit
+    assert has_names == (len(set(letters)) <= 52)
+    _, info = opt_einsum.contract_path(subscripts, *operands, optimize="greedy")
+    assert info.largest_intermediate < 1e7
+
+
+def of_calls(*pairs):
+    """A run whose calls take so many of our seconds, and so many of numpy's."""
+    calls = tuple((f"call {k}", ours) for k, (ours, _) in enumerate(pairs))
+    return Run(1.0, 0.0, 1.0, len(pairs), 1, 1.0, calls, tuple(y for _, y in pairs))
+
+
+def test_the_worst_call_is_not_the_first_and_has_an_allowance():
+    """Of 200 microseconds; tiny calls have their overhead beside."""
+    found = of_calls((9.0, 1e-6), (1e-4, 1e-6), (3e-3, 1e-3), (12e-6, 2e-6))
+    worst = WorstCall.of(found)
+    assert worst.subscripts == "call 2"
+    assert worst.ratio == pytest.approx(2.8)
+    assert overhead_us(found) == pytest.approx(99.0)
+
+
+def test_ratios_are_to_the_best_rival():
+    """Of time and of memory apart; without one of both sides there is none."""
+
+    def pair(total_s, peak_bytes):
+        return (Run(total_s, 0.0, 1.0, 1, peak_bytes, 1.0),) * 2
+
+    runs = {
+        "numpy": pair(2.0, 10),
+        "opt_einsum": pair(4.0, 5),
+        "feinsum": pair(1.0, 20),
+    }
+    result = Result("", runs)
+    assert result.time_ratio(0) == 0.5
+    assert result.peak_ratio == 4.0
+    assert Result("", {"feinsum": pair(1.0, 1)}).time_ratio(1) is None
+
+
+def command(*arguments, folder):
+    ours = os.environ | {"PYTHONPATH": str(folder)}
+    line = [sys.executable, "-m", "benchmarks.totals", "--tiny", "--rounds", "1"]
+    return subprocess.run(
+        [*line, *arguments],
+        cwd=ROOT,
+        env=ours,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_table_and_a_file_have_every_contestant(tmp_path):
+    """Of numpy there are no names for the indices of a long chain."""
+    written = tmp_path / "totals.json"
+    options = ["--only", "one-twice|chain-100", "--calls", "--output", written]
+    contestants = ["--contestants", "numpy", "opt_einsum", "feinsum"]
+    done = command(*options, *contestants, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"numpy {np.__version__}" in done.stdout
+    rows = [x.split() for x in done.stdout.splitlines()]
+    chain, *_ = (row for row in rows if row[:1] == ["chain-100"])
+    assert chain[1] == "-"
+    twice, *_ = (row for row in rows if row[:1] == ["one-twice"])
+    assert all(float(number) > 0 for number in twice[1:])
+    assert any(row[:2] == ["geometric", "mean"] for row in rows)
+    document = json.loads(written.read_text())
+    assert list(document["programs"]["chain-100"]) == ["opt_einsum", "feinsum"]
+    ours = document["programs"]["one-twice"]["feinsum"]
+    assert [len(ours[which]["numpy_s"]) for which in ("first", "second")] == [2, 2]
+    assert document["failures"] == []
+
+
+def test_copies_are_run_at_once(tmp_path):
+    """Of each contestant; the heading says so."""
+    options = ["--only", "one-twice", "--contestants", "numpy", "--at-once", "2"]
+    done = command(*options, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "the slowest of 2 at once" in done.stdout
+
+
+def test_a_child_that_fails_is_named(tmp_path):
+    """Others go on; the exit status says that something failed."""
+    (tmp_path / "torch.py").write_text("raise ImportError('out of order')\n")
+    options = ["--only", "one-twice", "--contestants", "torch", "numpy"]
+    done = command(*options, folder=tmp_path)
+    assert done.returncode == 1
+    assert "failed: one-twice by torch: exit code 1" in done.stderr
+    assert "out of order" in done.stderr
+    (row,) = [x.split() for x in done.stdout.splitlines() if "one-twice" in x]
+    assert row[1] == "-"
+    assert float(row[2]) > 0
