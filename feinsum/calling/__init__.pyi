@@ -1,6 +1,6 @@
 from .backend import tensordot as tensordot
 from .backend import transpose as transpose
-from .by_numpy import NumpyCall as NumpyCall
+from .by_numpy import StepsCall as StepsCall
 from .call import call_einsum as call_einsum
 from .call import prepare_call as prepare_call
 from .contraction import ContractExpression as ContractExpression

@@ -1,7 +1,7 @@
-"""Calls that numpy computes, every time.
+"""Calls without a kernel of their own, in steps of one or two arrays.
 
-They are those of dtypes or sizes that no kernel has, and large networks, for which a
-compiler takes minutes.
+Calls are computed so until a kernel pays off; those of dtypes or sizes that no kernel
+has, and large networks, for which a compiler takes minutes, always.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -17,40 +17,44 @@ import numpy as np
 
 from feinsum.calling.reading import Reading
 from feinsum.calling.reading.einsum import DType, fits_kernels
-from feinsum.calling.reading.terms import Shape, Terms, read_terms
-from feinsum.contraction import find_steps, run_steps
+from feinsum.calling.reading.terms import Terms
+from feinsum.contraction import Step, find_steps, run_steps
 from feinsum.contraction.by_numpy import MAX_LETTERS, einsum_by_numpy
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.ir import IndexList
 from feinsum.paths import Path, find_path
+from feinsum.targets.host.results import CHECKED_BYTES, check_room
 from feinsum.variables import INTERMEDIATE_VARIABLE
 from feinsum.words import counted
 
 __all__ = [
-    "NumpyCall",
+    "StepsCall",
     "einsum_in_steps",
     "evaluate_by_numpy",
     "extents_of",
     "find_numpy_path",
     "numpy_call",
+    "steps_call",
 ]
 
 Arrays = Sequence[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class NumpyCall:
-    """A call that numpy computes.
+class StepsCall:
+    """A call that is computed in steps of one or two arrays.
 
     Attributes:
-        dtype: of the steps of a path.
-        path: the contraction order; None to multiply from left to right, as matters for
-            objects.
+        dtype: of the steps; None if numpy multiplies all operands at once, in the order
+            in which they stand, as matters for objects.
+        result_dtype: of the result.
+        path: the contraction order.
         result_bytes: of the result, 0 for a view.
     """
 
     terms: Terms
-    dtype: DType
+    dtype: DType | None
+    result_dtype: DType
     path: Path | None
     result_bytes: int
 
@@ -58,9 +62,20 @@ class NumpyCall:
     """No call of this kind has one."""
 
     @property
-    def settled(self) -> NumpyCall:
+    def settled(self) -> StepsCall:
         """Itself: there is nothing to build."""
         return self
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Of the result."""
+        return tuple(self.terms.extents[index] for index in self.terms.output)
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """What is computed, one after the other."""
+        assert self.path is not None
+        return _steps(self.terms.inputs, self.terms.output, self.path)
 
     def run(self, arrays: Arrays, out: Any = None) -> Any:
         """The result of :meth:`PreparedCall.run`.
@@ -68,17 +83,18 @@ class NumpyCall:
         Raises:
             MeasurementError: if the result does not fit into memory.
         """
-        from feinsum.targets.host.results import check_room  # loads Loopy, for a second
-
-        check_room(self.result_bytes, "a result")
-        terms = self.terms
-        if self.path is not None:
-            arrays = [np.asarray(array, self.dtype) for array in arrays]
+        if self.result_bytes >= CHECKED_BYTES:
+            check_room(self.result_bytes, "a result")
         shaped = [
-            array.reshape([terms.extents[index] for index in term])
-            for array, term in zip(arrays, terms.inputs, strict=True)
+            self._operand(array, term)
+            for array, term in zip(arrays, self.terms.inputs, strict=True)
         ]
-        result = einsum_in_steps(terms.inputs, terms.output, shaped, self.path)
+        if self.dtype is None:
+            result = einsum_by_numpy(self.terms.inputs, self.terms.output, shaped)
+        else:
+            result = run_steps(self.steps, shaped)
+            if result.dtype != self.result_dtype:
+                result = result.astype(self.result_dtype)
         if out is None:
             return result
         if out.shape != result.shape:
@@ -89,43 +105,91 @@ class NumpyCall:
         out[...] = result
         return out
 
+    def _operand(self, array: Any, term: IndexList) -> Any:
+        """Without axes that are broadcast, in the dtype of the steps."""
+        if self.dtype is not None and array.dtype != self.dtype:
+            array = np.asarray(array, self.dtype)
+        if array.ndim == len(term):
+            return array
+        return array.reshape([self.terms.extents[index] for index in term])
 
-def numpy_call(
-    subscripts: str, given: Sequence[tuple[Shape, DType]], *, may_predict: bool
-) -> NumpyCall | None:
-    """The call, if numpy is to compute it; None if kernels can.
+
+def steps_call(
+    terms: Terms, dtypes: Sequence[DType], max_entries: int | None = None
+) -> StepsCall:
+    """The call in steps.
 
     Args:
-        given: shape and dtype of each operand.
+        max_entries: of an intermediate.
+
+    Raises:
+        InvalidEinsumError: if more indices are longer than 1 than numpy has letters,
+            and numpy computes the call in one step.
+        InvalidTypeError: if numpy cannot multiply entries of the dtypes.
+    """
+    is_view = len(dtypes) == 1 and set(terms.inputs[0]) == {*terms.output}
+    if not is_view:
+        _check_dtypes(dtypes)
+    common = dtypes[0] if is_view else np.result_type(*dtypes)
+    native = common if is_view else common.newbyteorder("=")
+    path = None
+    if not any(dtype.hasobject for dtype in dtypes):
+        path = _path(terms, max_entries)
+    if path is not None and len(path[0]) > 2:
+        path = None  # no order keeps to the limit, but all at once
+    if path is None or len(path) < 2:
+        _check_indices(terms)
+    # half precision is added up in single precision, and rounded once
+    is_half = native == np.float16 and len(dtypes) > 1
+    dtype = None if path is None else np.dtype(np.float32) if is_half else native
+    n_entries = prod(terms.extents[index] for index in terms.output)
+    result_bytes = 0 if is_view else n_entries * native.itemsize
+    return StepsCall(terms, dtype, native, path, result_bytes)
+
+
+def _path(terms: Terms, max_entries: int | None) -> Path:
+    """A contraction order; that of extents of about the same size is searched once."""
+    if len(terms.inputs) < 3:
+        return (tuple(range(len(terms.inputs))),)
+    rounded = tuple((i, _rounded(n)) for i, n in terms.extents.items())
+    return _found_path(terms.inputs, terms.output, rounded, max_entries)
+
+
+def _rounded(extent: int) -> int:
+    """To a power of two above 16, where half as many change no order much."""
+    return extent if extent <= 16 else 1 << (extent - 1).bit_length()
+
+
+@lru_cache(4096)
+def _found_path(
+    inputs: tuple[IndexList, ...],
+    output: IndexList,
+    extents: tuple[tuple[str, int], ...],
+    max_entries: int | None,
+) -> Path:
+    return find_path(inputs, output, dict(extents), max_entries=max_entries)
+
+
+def numpy_call(
+    terms: Terms, dtypes: Sequence[DType], *, may_predict: bool
+) -> StepsCall | None:
+    """The call in steps, if no kernel can compute it.
+
+    Args:
         may_predict: whether the kernel would be predicted, and not only looked up.
 
     Raises:
-        InvalidEinsumError: if subscripts and shapes do not match, or more indices are
-            longer than 1 than numpy has letters.
-        InvalidTypeError: if numpy cannot multiply entries of the dtypes, either.
+        InvalidEinsumError, InvalidTypeError: as :func:`steps_call`.
     """
-    terms = read_terms(subscripts, [shape for shape, _ in given])
     shapes = [
         tuple(terms.extents[index] for index in term)
         for term in (*terms.inputs, terms.output)
     ]
-    dtypes = [dtype for _, dtype in given]
     has_limit = bool(os.environ.get(INTERMEDIATE_VARIABLE))
     is_large = may_predict and len(terms.extents) > MAX_LETTERS and not has_limit
     if fits_kernels(dtypes, shapes) and not is_large:
         return None
-    is_view = len(given) == 1 and set(terms.inputs[0]) == {*terms.output}
-    if not is_view:
-        _check_dtypes(dtypes)
-    is_ordered = any(dtype.hasobject for dtype in dtypes)
-    path = None
-    if len(given) > 2 and not is_ordered:
-        path = find_path(terms.inputs, terms.output, dict(terms.extents))
-    else:
-        _check_indices(terms)
-    common = dtypes[0] if is_view else np.result_type(*dtypes)
-    result_bytes = 0 if is_view else prod(shapes[-1]) * common.itemsize
-    return NumpyCall(terms, common, path, result_bytes)
+    return steps_call(terms, dtypes)
 
 
 def evaluate_by_numpy(reading: Reading, arrays: Arrays, path: Path | None) -> Any:
@@ -135,13 +199,18 @@ def evaluate_by_numpy(reading: Reading, arrays: Arrays, path: Path | None) -> An
         path: None only for a view, or for at most as many indices that are longer than
             1 as numpy has letters.
     """
+    # half precision is added up in single precision, and rounded once
+    is_half = reading.dtype == np.float16 and path is not None and len(arrays) > 1
+    dtype = reading.work_dtype if is_half else reading.dtype
     given = {
-        feed.name: np.asarray(arrays[feed.position], reading.dtype).reshape(feed.shape)
+        feed.name: np.asarray(arrays[feed.position], dtype).reshape(feed.shape)
         for feed in reading.feeds
     }
     (row,) = reading.einsum.rows
     operands = [given[operand.name] for operand in row]
-    return einsum_in_steps(reading.einsum.inputs, reading.einsum.output, operands, path)
+    terms, output = reading.einsum.inputs, reading.einsum.output
+    result = einsum_in_steps(terms, output, operands, path)
+    return result.astype(np.float16) if is_half else result
 
 
 def find_numpy_path(reading: Reading) -> Path | None:

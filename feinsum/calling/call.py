@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy import ndarray
 
-from feinsum.calling.by_numpy import NumpyCall, numpy_call
-from feinsum.calling.fallback import answer_by_numpy, start_build
+from feinsum.calling.by_numpy import StepsCall, numpy_call, steps_call
+from feinsum.calling.fallback import (
+    answer_by_numpy,
+    build_in_background,
+    start_build,
+)
 from feinsum.calling.gpu.quick import quick_key, ready_result
-from feinsum.calling.host.first_call import FirstCall, path_for_numpy
+from feinsum.calling.host.general import GeneralCall, path_for_numpy
 from feinsum.calling.kernel_cache import CACHE_BOUND, Call, Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of, place_of
@@ -26,11 +31,16 @@ from feinsum.calling.reading.libraries import (
     memory_of,
     outside_of_compilers,
 )
+from feinsum.calling.reading.terms import read_terms
 from feinsum.effort import Effort, effort_of
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.memory import remembered
 from feinsum.targets.arrays import is_cuda_array, is_device_array
-from feinsum.variables import DEVICE_VARIABLE, EFFORT_VARIABLE
+from feinsum.variables import (
+    DEVICE_VARIABLE,
+    EFFORT_VARIABLE,
+    named_intermediate_bytes,
+)
 from feinsum.words import type_in_words
 
 if TYPE_CHECKING:
@@ -39,7 +49,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from feinsum.calling.host.amortized import AmortizedCall
-    from feinsum.calling.host.first_call import Built
+    from feinsum.calling.host.general import Built
     from feinsum.calling.host.prepared import PreparedCall
     from feinsum.db import Database
     from feinsum.records import Policy
@@ -164,7 +174,7 @@ def _of_arrays(
     )
     quick = remembered(Calls).quick
     call = quick.get(key)
-    if type(call) is FirstCall and call.built is not None:
+    if type(call) is GeneralCall and call.built is not None:
         call = quick[key] = call.built
     if call is None:
         call = _prepared(subscripts, operands, operands, device, _options(how), None)
@@ -175,7 +185,7 @@ def _of_arrays(
     try:
         return call.run(operands)
     except Exception as error:
-        if isinstance(call, NumpyCall) or device is not None or on_miss == "raise":
+        if isinstance(call, StepsCall) or device is not None or on_miss == "raise":
             raise
         return answer_by_numpy(call.reading, operands, None, error)
 
@@ -220,7 +230,7 @@ def _called(
         result = call.run(arrays, out)
     except Exception as error:
         is_on_host = all(type(x) is ndarray for x in arrays)
-        if isinstance(call, NumpyCall) or not is_on_host:
+        if isinstance(call, StepsCall) or not is_on_host:
             raise
         if device is not None or options.on_miss == "raise":
             raise
@@ -267,12 +277,12 @@ def prepare_call(
     on_miss: OnMiss = "return",
     effort: Effort | None = None,
     out: Any = None,
-) -> PreparedCall | NumpyCall:
+) -> PreparedCall | StepsCall:
     """Build what :func:`call_einsum` keeps for these arguments, without computing."""
     arrays = [_as_array(operand) for operand in operands]
     options = _options((database, policy, on_miss, effort))
     call = _prepared(subscripts, operands, arrays, device, options, out)
-    if isinstance(call, FirstCall):
+    if isinstance(call, GeneralCall):
         call = call.with_kernel(arrays)
     return call.settled
 
@@ -305,39 +315,69 @@ def _prepared(
 
     def make() -> Call:
         given = [(form.shape, form.dtype) for form in forms]
+        usual = CallOptions(options.database)
+        is_usual = place.is_host and options == usual and not place.selector
+        steps = None
         if place.is_host and options.on_miss != "raise":
+            terms = read_terms(subscripts, [shape for shape, _ in given])
+            dtypes = [dtype for _, dtype in given]
             may_predict = options.effort in ("amortized", "estimate")
-            call = numpy_call(subscripts, given, may_predict=may_predict)
+            call = numpy_call(terms, dtypes, may_predict=may_predict)
             if call is not None:
                 return call
-        reading = read_shapes(subscripts, given, first)
-        _check_form(target, reading)
+            if is_usual:
+                steps = steps_call(terms, dtypes, _max_entries(dtypes))
 
-        def build(arrays: Sequence[Any]) -> Future[Built]:
+        def read() -> Reading:
+            return read_shapes(subscripts, given, first)
+
+        def build(
+            arrays: Sequence[Any], general: GeneralCall | None = None
+        ) -> Future[Any]:
             def build_with_kernel() -> PreparedCall | AmortizedCall:
                 # loads Loopy, for a second
                 from feinsum.calling.host.building import build_call
 
                 # of what is computed to check a kernel
                 with np.errstate(all="ignore"):
-                    return build_call(reading, arrays, forms, target, where, options)
+                    return build_call(read(), arrays, forms, target, where, options)
 
+            if general is not None:
+                return build_in_background(
+                    lambda: _faster(general, arrays, build_with_kernel)
+                )
             is_optional = device is None and options.on_miss != "raise"
             return start_build(
-                build_with_kernel, reading, is_optional=is_optional and place.is_host
+                build_with_kernel, read(), is_optional=is_optional and place.is_host
             )
 
-        is_usual = options == CallOptions(options.database) and not place.selector
-        is_first = place.is_host and is_usual and target is None
-        path = path_for_numpy(reading) if is_first else None
-        return FirstCall(reading, path, build)
+        if steps is not None and not is_in_process(options.database):
+            _check_form(target, steps.shape, steps.result_dtype)
+            return GeneralCall(read, steps, build, waits=False)
+        reading = read()
+        _check_form(target, reading.shape, reading.dtype)
+        if steps is None or target is not None:
+            return GeneralCall(read, None, build)
+        path = path_for_numpy(reading)
+        steps = None if path is None else replace(steps, path=path)
+        return GeneralCall(read, steps, build)
 
     key = (str(subscripts), forms, target, first, where)
     call = remembered(Calls).prepared.get(key, make)
-    if isinstance(call, FirstCall) and call.path is None:
+    if isinstance(call, GeneralCall) and call.steps is None:
         # not while making it: what is built may call einsum, from another thread
         return call.with_kernel(arrays)
     return call
+
+
+def _faster(
+    general: GeneralCall, arrays: Sequence[Any], build: Callable[[], Built]
+) -> Built | None:
+    """See :func:`feinsum.calling.host.building.build_faster`, which loads Loopy."""
+    from feinsum.calling.host.building import build_faster
+
+    with np.errstate(all="ignore"):
+        return build_faster(general, arrays, build)
 
 
 def _form_there(array: Any) -> Form:
@@ -356,10 +396,25 @@ def _check_out(out: Any) -> None:
         )
 
 
-def _check_form(out: Form | None, reading: Reading) -> None:
-    if out is not None and (out.shape, out.dtype) != (reading.shape, reading.dtype):
+def is_in_process(database: Database) -> bool:
+    """Whether facts were given that no other process has."""
+    return not (database is None or isinstance(database, str | os.PathLike))
+
+
+def _check_form(out: Form | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if out is not None and (out.shape, out.dtype) != (shape, dtype):
         raise InvalidEinsumError(
             f"out has shape {out.shape} and dtype {out.dtype}, the result has "
-            f"{reading.shape} and {reading.dtype}",
+            f"{shape} and {dtype}",
             rules=("shape",),
         )
+
+
+def _max_entries(dtypes: Sequence[np.dtype[Any]]) -> int | None:
+    """Of an intermediate, where a limit is set.
+
+    Raises:
+        MeasurementError: if that is no number.
+    """
+    limit = named_intermediate_bytes() if len(dtypes) > 2 else None
+    return None if limit is None else limit // np.result_type(*dtypes).itemsize

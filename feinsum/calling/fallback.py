@@ -33,9 +33,11 @@ __all__ = [
     "FallbackCall",
     "answer_by_numpy",
     "build_completely",
+    "build_in_background",
     "evaluate_instead",
     "is_for_caller",
     "level_of_caller",
+    "report_fallback",
     "start_build",
 ]
 
@@ -193,6 +195,24 @@ def build_completely(build: Callable[[], T]) -> Future[T]:
         thread.start()
     except RuntimeError:  # no thread can be started
         _fill(result, build)
+    return result
+
+
+def build_in_background(build: Callable[[], T]) -> Future[T]:
+    """Start to build while calls go on; the future has whatever came of it."""
+    result: Future[T] = Future()
+
+    def checked() -> T:
+        _check_process()
+        return build()
+
+    thread = threading.Thread(
+        target=_fill, args=(result, checked), name="feinsum-build", daemon=True
+    )
+    try:
+        thread.start()
+    except RuntimeError as error:  # no thread can be started
+        result.set_exception(BuildError(f"no thread can be started: {error}"))
     return result
 
 

@@ -12,10 +12,10 @@ from feinsum.calling.cache import BoundedCache
 from feinsum.memory import forget, remembered
 
 if TYPE_CHECKING:
-    from feinsum.calling.by_numpy import NumpyCall
+    from feinsum.calling.by_numpy import StepsCall
     from feinsum.calling.fallback import FallbackCall
     from feinsum.calling.host.amortized import AmortizedCall
-    from feinsum.calling.host.first_call import FirstCall
+    from feinsum.calling.host.general import GeneralCall
     from feinsum.calling.host.prepared import PreparedCall
     from feinsum.calling.kernel import CallKernel
     from feinsum.sparse import COO, CSF
@@ -32,7 +32,9 @@ __all__ = [
 CACHE_BOUND = 256
 """Calls, told apart by notation, shapes and dtypes, whose kernels are kept."""
 
-Call: TypeAlias = "PreparedCall | AmortizedCall | FallbackCall | FirstCall | NumpyCall"
+Call: TypeAlias = (
+    "PreparedCall | AmortizedCall | FallbackCall | GeneralCall | StepsCall"
+)
 
 
 class Calls:

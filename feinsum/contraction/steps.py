@@ -28,6 +28,7 @@ from feinsum.contraction.pairwise import (
     contract_pair,
     encode_indices,
 )
+from feinsum.targets.host.results import aligned_empty
 
 if TYPE_CHECKING:
     from feinsum.ir import IndexList
@@ -134,7 +135,7 @@ def run_steps(steps: Sequence[Step], arrays: Arrays) -> Any:
 
 def _run(step: Step, operands: Arrays) -> Any:
     if len(operands) == 2 and _is_for_kernel(step, operands):
-        out = np.empty(_shape(step, operands), operands[0].dtype)
+        out = aligned_empty(_shape(step, operands), operands[0].dtype)
         indices = encode_indices(*step.inputs, step.output)
         contract_pair(indices, operands[0], operands[1], out)
         return out

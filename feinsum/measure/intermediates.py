@@ -7,7 +7,6 @@ fastest path may need intermediates far larger than operands and results.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -16,14 +15,13 @@ import psutil
 from loopy import AddressSpace
 from pymbolic.mapper.evaluator import evaluate
 
-from feinsum.errors import MeasurementError
 from feinsum.ir import BatchedEinsum, Extent, SizeParam, Workload
 from feinsum.records import TransformSpec
 from feinsum.targets.layout import entry_kernel
 from feinsum.transforms import REGISTRY
 from feinsum.transforms.ranking import at_sizes
 from feinsum.transforms.registry import proposed
-from feinsum.variables import INTERMEDIATE_VARIABLE
+from feinsum.variables import INTERMEDIATE_VARIABLE, named_intermediate_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -51,13 +49,9 @@ def intermediate_limit_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) ->
     Raises:
         MeasurementError: if the variable is not a number.
     """
-    named = os.environ.get(INTERMEDIATE_VARIABLE, "").strip()
-    if named and not named.isdecimal():
-        raise MeasurementError(
-            f"{INTERMEDIATE_VARIABLE} is {named!r}; expected a number of bytes, or 0"
-        )
-    if named:
-        return int(named)
+    named = named_intermediate_bytes()
+    if named is not None:
+        return named
     share = max(int(psutil.virtual_memory().available) // SHARE, 1)
     return max(1 << (share.bit_length() - 1), _largest_bytes(einsum, sizes))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.calling.fallback import build_completely
+from feinsum.calling.fallback import build_completely, build_in_background
 from feinsum.calling.host.prepared import PreparedCall
 from feinsum.calling.reading import Reading
 from feinsum.errors import FeinsumError
@@ -29,7 +30,7 @@ from feinsum.measure import Timer, interleave
 from feinsum.measure.kernel import SPIN_S
 from feinsum.records import TransformSpec
 
-__all__ = ["N_RIVALS", "SHARE", "AmortizedCall"]
+__all__ = ["N_RIVALS", "SHARE", "AmortizedCall", "is_faster"]
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class AmortizedCall:
     invested_s: float = 0.0
     _due_s: float = 0.0
     _n_calls: int = 0
+    _waits: bool = True
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     @property
@@ -96,6 +98,12 @@ class AmortizedCall:
                 self._lock.release()
         return result
 
+    def settle(self, arrays: Arrays) -> None:
+        """Try all rivals, in a thread for which no call waits; nor will one later."""
+        self._waits = False
+        while self.rivals:
+            self._try(self.rivals.pop(0), arrays)
+
     def _invest(self, arrays: Arrays) -> None:
         """Take the next step if the budget allows, or compute when it will."""
         expected_s = self._next_step_s()
@@ -115,12 +123,14 @@ class AmortizedCall:
 
     def _record(self, record: Callable[[PreparedCall], None]) -> None:
         self.record = None
-        try:
-            build_completely(lambda: record(self.call)).result()
-        except FeinsumError as error:
-            logger.warning("could not record what calls found: %s", error)
-        except Exception:  # no fact may break a call
-            logger.exception("could not record what calls found")
+        if not self._waits:
+            build_in_background(lambda: record(self.call)).add_done_callback(_log)
+            return
+        recording = build_completely(lambda: record(self.call))
+        error = recording.exception()
+        if error is not None and not isinstance(error, Exception):
+            raise error  # an interrupt
+        _log(recording)
 
     def _next_step_s(self) -> float:
         """Estimated time of the next step; infinite if there is none."""
@@ -135,26 +145,39 @@ class AmortizedCall:
         """Time a rival in turns with the kernel in use, and keep the faster one."""
         try:
             rival = build_completely(lambda: self.build(spec, arrays)).result()
-            ours, theirs = interleave(
-                [_Timed(self.call, arrays), _Timed(rival, arrays)],
-                rounds=ROUNDS,
-                warmup=1,
-                min_total_s=MIN_TOTAL_S,
-            )
+            if is_faster(rival, self.call, arrays):
+                self.call = rival
         except FeinsumError as error:
             logger.warning("skipped the predicted recipe %s: %s", spec, error)
         except Exception:  # no recipe may break a call
             logger.exception("skipped the predicted recipe %s", spec)
-        else:
-            if median(theirs) < BETTER * median(ours):
-                self.call = rival
+
+
+def is_faster(rival: Any, call: Any, arrays: Arrays) -> bool:
+    """Whether a call takes certainly less time than another one, in turns."""
+    ours, theirs = interleave(
+        [_Timed(call, arrays), _Timed(rival, arrays)],
+        rounds=ROUNDS,
+        warmup=1,
+        min_total_s=MIN_TOTAL_S,
+    )
+    return median(theirs) < BETTER * median(ours)
+
+
+def _log(recording: Future[None]) -> None:
+    """Why nothing was recorded, if nothing was: that breaks no call."""
+    error = recording.exception()
+    if isinstance(error, FeinsumError):
+        logger.warning("could not record what calls found: %s", error)
+    elif error is not None:
+        logger.error("could not record what calls found", exc_info=error)
 
 
 @dataclass(frozen=True)
 class _Timed:
     """A call as its user sees it, timed by :func:`feinsum.measure.interleave`."""
 
-    call: PreparedCall
+    call: Any
     arrays: Arrays
     timer: Timer = "wall"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import IndexList, parse_subscripts
@@ -44,15 +45,48 @@ def read_terms(subscripts: str, shapes: Sequence[Shape]) -> Terms:
     >>> read_terms("ij,jk", [(2, 3), (1, 4)]).inputs
     (('i', 'j'), ('k',))
     """
-    inputs, output = parse_subscripts(subscripts, [len(shape) for shape in shapes])
-    _check_ranks(inputs, shapes)
-    _check_output(inputs, output)
-    extents = _extents(inputs, shapes)
+    ranks = tuple(map(len, shapes))
+    try:
+        inputs, output = _parsed(str(subscripts), ranks)
+    except InvalidEinsumError:
+        _check_ranks(parse_subscripts(subscripts, ranks)[0], shapes)  # names the shape
+        raise
+    extents = _quick_extents(inputs, shapes) or _extents(inputs, shapes)
     kept = tuple(
         tuple(i for i, n in zip(term, shape, strict=True) if n == extents[i])
         for term, shape in zip(inputs, shapes, strict=True)
     )
     return Terms(kept, output, extents)
+
+
+@lru_cache(4096)
+def _parsed(
+    subscripts: str, ranks: tuple[int, ...]
+) -> tuple[tuple[IndexList, ...], IndexList]:
+    """The terms and the output of subscripts that fit these ranks.
+
+    Raises:
+        InvalidEinsumError: if they do not.
+    """
+    inputs, output = parse_subscripts(subscripts, ranks)
+    if ranks != tuple(map(len, inputs)):
+        raise InvalidEinsumError(
+            "the ranks of terms and operands differ", rules=("rank",)
+        )
+    _check_output(inputs, output)
+    return inputs, output
+
+
+def _quick_extents(
+    inputs: Sequence[IndexList], shapes: Sequence[Shape]
+) -> dict[str, int] | None:
+    """The extents where no axis is broadcast; None where some are, or clash."""
+    extents: dict[str, int] = {}
+    for term, shape in zip(inputs, shapes, strict=True):
+        for index, extent in zip(term, shape, strict=True):
+            if extents.setdefault(index, extent) != extent:
+                return None
+    return extents
 
 
 def _check_ranks(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> None:

@@ -13,7 +13,7 @@ from time import perf_counter, process_time, sleep
 
 import numpy as np
 
-from feinsum.calling import NumpyCall, PreparedCall, prepare_call
+from feinsum.calling import PreparedCall, StepsCall, prepare_call
 from feinsum.cli.compare.rivals import Evaluate, Rival
 from feinsum.effort import Effort
 from feinsum.errors import FeinsumError
@@ -190,14 +190,14 @@ def _left_out(outcome: Outcome, why: str) -> Outcome:
     return Outcome(outcome.name, outcome.version, why_not=why, note=outcome.note)
 
 
-def _note(call: PreparedCall | NumpyCall) -> str:
+def _note(call: PreparedCall | StepsCall) -> str:
     """How our result is computed, in words."""
     return ", ".join(_parts(call))
 
 
-def _parts(call: PreparedCall | NumpyCall) -> Iterator[str]:
+def _parts(call: PreparedCall | StepsCall) -> Iterator[str]:
     kernel = call.kernel
-    if isinstance(call, NumpyCall):
+    if isinstance(call, StepsCall):
         yield "numpy"
     elif kernel is None:
         yield "view of the operand"

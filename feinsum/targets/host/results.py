@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import os
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import psutil
 
 from feinsum.errors import MeasurementError
 from feinsum.memory import remembered
-from feinsum.targets.protocol import Array
+
+if TYPE_CHECKING:  # first calls need no more, and load no Loopy
+    from feinsum.targets.protocol import Array
 
 __all__ = [
     "IDLE_VARIABLE",

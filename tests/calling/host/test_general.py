@@ -1,21 +1,23 @@
-"""The first call of its kind is numpy's, the second one builds: one law for both."""
+"""Calls are computed in steps until a kernel of their own pays off: one law for all."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
 
 import numpy as np
 import pytest
 
 from feinsum import call_einsum
 from feinsum.calling import clear_call_cache, prepare_call
-from feinsum.calling.host.first_call import FirstCall, path_for_numpy
+from feinsum.calling.host import general
+from feinsum.calling.host.general import GeneralCall, path_for_numpy
 from feinsum.calling.kernel_cache import Calls
 from feinsum.calling.reading import first_uses, read_shapes
 from feinsum.effort import EFFORT_VARIABLE
-from feinsum.memory import remembered
+from feinsum.memory import forget, remembered
 from feinsum.records import InMemoryStore
 from feinsum.variables import DEVICE_VARIABLE, INTERMEDIATE_VARIABLE
 
@@ -81,7 +83,7 @@ def test_the_second_call_builds():
     """One that is made once costs no more than numpy's."""
     call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
     call = the_call()
-    assert isinstance(call, FirstCall)
+    assert isinstance(call, GeneralCall)
     assert call.built is None
     call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
     assert call.built.settled.kernel is not None
@@ -114,17 +116,17 @@ def test_a_prepared_call_has_a_kernel():
 def test_who_says_how_a_kernel_is_found_gets_one_at_once(options):
     """Errors of these options come with the first call, too."""
     call_einsum("ij,jk->ik", A, B, database=NO_FACTS, **options)
-    assert not isinstance(the_call(), FirstCall)
+    assert not isinstance(the_call(), GeneralCall)
 
 
 def test_the_variable_of_the_effort_counts_at_every_call(monkeypatch):
     """Like those of the device and the database: calls are kept for each value."""
     call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
-    assert isinstance(the_call(), FirstCall)
+    assert isinstance(the_call(), GeneralCall)
     monkeypatch.setenv(EFFORT_VARIABLE, "recorded")
     call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
     _, other = remembered(Calls).quick.values()
-    assert not isinstance(other, FirstCall)
+    assert not isinstance(other, GeneralCall)
 
 
 def path_of(subscripts, *shapes, dtype="f8"):
@@ -200,3 +202,122 @@ def test_a_first_call_loads_neither_loopy_nor_the_database():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == "[]"
+
+
+SLOW_COMPILER = """#!/bin/sh
+case "$*" in *--version*) echo gcc 12;; *) sleep 60;; esac
+"""
+
+
+@pytest.fixture
+def eager(monkeypatch, tmp_path):
+    """A kernel is worth building after the second call; caches are empty."""
+    monkeypatch.setattr(general, "BUILD_S", 0.0)
+    monkeypatch.setattr(general, "SHORT_S", 0.0)
+    monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("FEINSUM_DATABASE", str(tmp_path / "facts.sqlite"))
+    forget(general.Builds)
+    yield
+    forget(general.Builds)
+
+
+def wait_for_build():
+    """Until no kernel is being built."""
+    assert remembered(general.Builds).lock.acquire(timeout=120)
+    remembered(general.Builds).lock.release()
+
+
+@pytest.mark.usefixtures("eager")
+def test_no_call_waits_for_a_build(monkeypatch, tmp_path):
+    """With a compiler that takes a minute, a hundred calls take their usual time."""
+    compiler = tmp_path / "slow-cc"
+    compiler.write_text(SLOW_COMPILER)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("FEINSUM_CC", str(compiler))
+    start_s = perf_counter()
+    for _ in range(100):
+        np.testing.assert_allclose(call_einsum("ij,jk->ik", A, B), A @ B)
+    assert perf_counter() - start_s < 30
+    call = the_call()
+    assert call.built is None
+    assert remembered(general.Builds).lock.locked()
+
+
+@pytest.mark.parametrize("is_faster", [True, False])
+@pytest.mark.usefixtures("eager")
+def test_a_kernel_is_used_if_it_is_faster(monkeypatch, is_faster):
+    """Once it is there; otherwise the steps go on, and nothing is built again."""
+    from feinsum.calling.host import building
+
+    asked = []
+    monkeypatch.setattr(building, "is_faster", lambda *_: asked.append(1) or is_faster)
+    for _ in range(3):
+        call_einsum("ij,jk->ik", A, B)
+    wait_for_build()
+    for _ in range(3):
+        np.testing.assert_allclose(call_einsum("ij,jk->ik", A, B), A @ B)
+    kernel = the_call().settled.kernel if is_faster else the_call().built
+    assert (kernel is not None) == is_faster
+    assert asked == [1]
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_build_that_fails_is_told_once_and_breaks_no_call(monkeypatch, tmp_path):
+    """The steps go on."""
+    monkeypatch.setenv("FEINSUM_CC", str(tmp_path / "no-such-compiler"))
+    call_einsum("ij,jk->ik", A, B)
+    call_einsum("ij,jk->ik", A, B)
+    wait_for_build()
+    for _ in range(3):
+        np.testing.assert_allclose(call_einsum("ij,jk->ik", A, B), A @ B)
+    assert the_call().built is None
+
+
+def test_short_calls_never_get_a_kernel():
+    """What they take is not the kernel's."""
+    for _ in range(50):
+        call_einsum("i,i->", A[0], A[1])
+    call = the_call()
+    call.spent_s, call.n_calls = 1e3, 10**9
+    call_einsum("i,i->", A[0], A[1])
+    assert call.built is None
+    assert not remembered(general.Builds).lock.locked()
+
+
+@pytest.mark.parametrize("dtype", ["f2", "?", "i1", "f4", "c16"])
+@pytest.mark.parametrize(
+    "subscripts", ["ij,jk->ik", "ij,jk,kl->il", "ij->ji", "ij->", "ii->i", "ij,jk->"]
+)
+def test_steps_and_kernels_agree(subscripts, dtype):
+    """For every kind of numbers, in dtype, shape and values; a view stays a view."""
+    rng = np.random.default_rng(0)
+    operands = [
+        rng.integers(-2, 3, (5, 5)).astype(dtype) for _ in subscripts.split(",")
+    ]
+    results = [
+        call_einsum(subscripts, *operands),
+        call_einsum(subscripts, *operands, effort="estimate"),
+    ]
+    steps, kernel = results
+    np.testing.assert_array_equal(steps, kernel)
+    assert (steps.dtype, steps.shape) == (kernel.dtype, kernel.shape)
+    shared = [np.shares_memory(result, operands[0]) for result in results]
+    assert shared[0] == shared[1]
+
+
+def test_out_takes_the_result_of_the_steps():
+    """In its own strides; what does not fit is refused before anything is computed."""
+    out = np.full((26, 11), -1.0)
+    assert call_einsum("ij,jk->ik", A, B, out=out[::2]) is not None
+    np.testing.assert_allclose(out[::2], A @ B)
+    assert (out[1::2] == -1).all()
+    with pytest.raises(ValueError, match="out has shape"):
+        call_einsum("ij,jk->ik", A, B, out=out)
+
+
+def test_an_out_that_is_an_operand_gets_the_result():
+    """As if it were computed elsewhere first."""
+    square = RNG.random((9, 9))
+    expected = square @ square
+    call_einsum("ij,jk->ik", square, square, out=square)
+    np.testing.assert_allclose(square, expected)
