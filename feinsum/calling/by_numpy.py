@@ -115,12 +115,16 @@ class StepsCall:
 
 
 def steps_call(
-    terms: Terms, dtypes: Sequence[DType], max_entries: int | None = None
+    terms: Terms,
+    dtypes: Sequence[DType],
+    max_entries: int | None = None,
+    path: Path | None = None,
 ) -> StepsCall:
     """The call in steps.
 
     Args:
         max_entries: of an intermediate.
+        path: the order; by default, one is searched.
 
     Raises:
         InvalidEinsumError: if more indices are longer than 1 than numpy has letters,
@@ -132,11 +136,12 @@ def steps_call(
         _check_dtypes(dtypes)
     common = dtypes[0] if is_view else np.result_type(*dtypes)
     native = common if is_view else common.newbyteorder("=")
-    path = None
-    if not any(dtype.hasobject for dtype in dtypes):
+    if any(dtype.hasobject for dtype in dtypes):
+        path = None
+    elif path is None:
         path = _path(terms, max_entries)
-    if path is not None and len(path[0]) > 2:
-        path = None  # no order keeps to the limit, but all at once
+        if len(path[0]) > 2:
+            path = None  # no order keeps to the limit, but all at once
     if path is None or len(path) < 2:
         _check_indices(terms)
     # half precision is added up in single precision, and rounded once

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
 
+from feinsum.calling.by_numpy import StepsCall, steps_call
 from feinsum.calling.dispatch import check_call_options, einsum
 from feinsum.calling.reading.interleaved import as_subscripts
 from feinsum.calling.reading.libraries import outside_of_compilers
@@ -16,7 +17,13 @@ from feinsum.calling.reading.terms import in_letters, read_terms
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import IndexList, parse_subscripts, write_subscripts
 from feinsum.options import with_options_of
-from feinsum.paths import Path, check_path, is_path_name, search_path
+from feinsum.paths import (
+    OPTIMAL_UP_TO,
+    Path,
+    check_path,
+    is_path_name,
+    search_path,
+)
 from feinsum.words import counted
 
 __all__ = [
@@ -25,6 +32,7 @@ __all__ = [
     "contract_expression",
     "contract_path",
     "follow_path",
+    "is_search",
     "requested_path",
 ]
 
@@ -49,7 +57,8 @@ def contract(
         subscripts, operands, out: as for :func:`feinsum.einsum`.
         use_blas: has no effect; recipes decide when to call a library.
         optimize: a path is followed; an object or function that searches for a path is
-            called. Otherwise feinsum chooses the order itself.
+            called, and so is a search that is named, for more than six operands.
+            Otherwise feinsum chooses the order itself.
         memory_limit: maximum entries of an intermediate; opt_einsum searches for a path
             within this limit.
         backend: ``auto``, ``numpy`` or ``feinsum``; all have the same effect.
@@ -234,11 +243,17 @@ def _position(constant: int, n_operands: int) -> int:
 def follow_path(
     text: str, operands: Sequence[Any], path: Path | None, how: Mapping[str, Any]
 ) -> Any:
-    """The result of an einsum, step by step along a path, if there is one."""
+    """The result of an einsum, step by step along a path, if there is one.
+
+    Without options, arrays of numpy need no kernel for a step.
+    """
     from feinsum.calling.call import call_einsum
 
     if path is None:
         return call_einsum(text, *operands, **how)
+    if not how and all(type(operand) is np.ndarray for operand in operands):
+        forms = tuple((operand.shape, operand.dtype) for operand in operands)
+        return _call_along(text, path, forms).run(operands)
     ranks = [len(_shape(operand)) for operand in operands]
     terms, output = parse_subscripts(text, ranks)
     left = list(zip(terms, operands, strict=True))
@@ -251,6 +266,15 @@ def follow_path(
         line = write_subscripts([term for term, _ in chosen], made)
         left.append((made, call_einsum(line, *(value for _, value in chosen), **how)))
     return left[0][1]
+
+
+@lru_cache(512)
+def _call_along(
+    text: str, path: Path, forms: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
+) -> StepsCall:
+    """The call of arrays with these shapes and dtypes, in the steps of a path."""
+    terms = read_terms(text, [shape for shape, _ in forms])
+    return steps_call(terms, [dtype for _, dtype in forms], path=path)
 
 
 def requested_path(
@@ -268,19 +292,39 @@ def requested_path(
     """
     if _is_limited_search(optimize):
         optimize, memory_limit = optimize[0], int(optimize[1])
-    is_left = isinstance(optimize, bool) or optimize is None
     if isinstance(optimize, Sequence) and not isinstance(optimize, str):
         return _steps(optimize, len(operands))
-    if isinstance(optimize, str):
-        is_left = is_path_name(optimize)
-        if not is_left:
-            return None  # refused, by name, where it is used
-    if is_left and memory_limit in (None, -1):
+    if isinstance(optimize, str) and not is_path_name(optimize):
+        return None  # refused, by name, where it is used
+    is_left = optimize is None or isinstance(optimize, bool | str)
+    if is_left and memory_limit in (None, -1) and not is_search(optimize, operands):
         return None
+    if isinstance(optimize, bool | str):
+        sizes = [tuple(x) if shapes else _shape(x) for x in operands]
+        return _searched(text, tuple(sizes), optimize, memory_limit)
     found, _ = contract_path(
         text, *operands, optimize=optimize, memory_limit=memory_limit, shapes=shapes
     )
     return _steps(found, len(operands))
+
+
+def is_search(optimize: Any, operands: Sequence[Any]) -> bool:
+    """Whether a search is named, for more operands than have all orders tried."""
+    is_named = isinstance(optimize, str) and optimize != "auto"
+    return is_named and len(operands) > OPTIMAL_UP_TO
+
+
+@lru_cache(512)
+def _searched(
+    text: str,
+    sizes: tuple[tuple[int, ...], ...],
+    optimize: bool | str,
+    memory_limit: int | str | None,
+) -> Path:
+    found, _ = contract_path(
+        text, *sizes, optimize=optimize, memory_limit=memory_limit, shapes=True
+    )
+    return _steps(found, len(sizes))
 
 
 def _is_limited_search(optimize: Any) -> bool:

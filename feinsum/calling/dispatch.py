@@ -88,8 +88,9 @@ def einsum(
         casting: allowed casts of operands to ``dtype``, and of the result to ``out``.
         optimize: a path, such as one from :func:`feinsum.contract_path`, is followed,
             and one is searched for by a pair such as ``("greedy", 10**6)``, of the
-            search and the most entries of an intermediate. For booleans and names of
-            searches, feinsum chooses the order itself.
+            search and the most entries of an intermediate. For booleans and ``"auto"``,
+            and for up to six operands, feinsum chooses the order itself; for more, a
+            name is that of a search of opt_einsum or of cotengra.
         how: ``device``, ``database``, ``policy``, ``on_miss`` and ``effort``, as for
             :func:`feinsum.call_einsum`.
 
@@ -129,6 +130,10 @@ def einsum(
     if not is_plain:
         casting, order = _name("casting", casting), _name("order", order)
     in_steps = _is_path(optimize)
+    if isinstance(optimize, str) and optimize != "auto":
+        from feinsum.calling.contraction import is_search
+
+        in_steps = is_search(optimize, given)
     if not is_plain or in_steps:
         given_options = {"out": out, "dtype": dtype, "order": order, "casting": casting}
         if has_override(given):

@@ -14,6 +14,7 @@ from feinsum.paths.postorders import (
 from feinsum.paths.search import (
     EXACT_UP_TO,
     MINIMIZED,
+    OPTIMAL_UP_TO,
     Path,
     PathMethod,
     contract_greedily,
@@ -24,6 +25,7 @@ from feinsum.paths.search import (
 __all__ = [
     "EXACT_UP_TO",
     "MINIMIZED",
+    "OPTIMAL_UP_TO",
     "Order",
     "Path",
     "PathMethod",
