@@ -18,7 +18,14 @@ import numpy as np
 from feinsum.calling.reading import Reading
 from feinsum.calling.reading.einsum import DType, fits_kernels
 from feinsum.calling.reading.terms import Terms
-from feinsum.contraction import Step, find_steps, run_steps
+from feinsum.contraction import (
+    PlannedStep,
+    Step,
+    find_steps,
+    plan_steps,
+    run_plan,
+    run_steps,
+)
 from feinsum.contraction.by_numpy import MAX_LETTERS, einsum_by_numpy
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.ir import IndexList
@@ -40,9 +47,9 @@ __all__ = [
 Arrays = Sequence[Any]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class StepsCall:
-    """A call that is computed in steps of one or two arrays.
+    """A call that is computed in steps of one or two arrays, of known strides.
 
     Attributes:
         dtype: of the steps; None if numpy multiplies all operands at once, in the order
@@ -57,6 +64,7 @@ class StepsCall:
     result_dtype: DType
     path: Path | None
     result_bytes: int
+    _plan: Sequence[PlannedStep] | None = None
 
     kernel = None
     """No call of this kind has one."""
@@ -92,7 +100,9 @@ class StepsCall:
         if self.dtype is None:
             result = einsum_by_numpy(self.terms.inputs, self.terms.output, shaped)
         else:
-            result = run_steps(self.steps, shaped)
+            if self._plan is None:
+                self._plan = plan_steps(self.steps, shaped)
+            result = run_plan(self._plan, shaped)
             if result.dtype != self.result_dtype:
                 result = result.astype(self.result_dtype)
         if out is None:

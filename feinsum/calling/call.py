@@ -94,9 +94,10 @@ def call_einsum(
 ) -> Any:
     """Evaluate an einsum of arrays with the best known or predicted recipe.
 
-    numpy answers the first call with these subscripts, shapes and dtypes, unless that
-    may take long. The second call retrieves and builds a kernel. Later calls only run
-    it, even after new facts: see :func:`feinsum.calling.clear_call_cache`.
+    Calls with these subscripts, shapes and dtypes are computed without a kernel of
+    their own until one pays off, and wait for none; see
+    :mod:`feinsum.calling.host.general`. Then they run it, even after new facts: see
+    :func:`feinsum.calling.clear_call_cache`.
 
     Args:
         subscripts: as for :func:`numpy.einsum`; any other character is an index, too,
@@ -110,10 +111,10 @@ def call_einsum(
         device: part of a device name, for operands on the host; see
             :func:`feinsum.measure.open_device`.
         database, policy, on_miss: as for :func:`feinsum.retrieve`.
-        effort: as for :func:`feinsum.retrieve`. The default is ``amortized``: use the
-            recipe predicted to be the fastest, and invest up to a quarter of the time
-            of the calls in timing the next best ones. With any other effort, and with a
-            device, policy or ``on_miss``, the first call builds the kernel.
+        effort: as for :func:`feinsum.retrieve`. The default is ``amortized``: a
+            thread builds the kernel. With any other effort, and with a device, policy
+            or ``on_miss``, the first call builds the kernel; with a database that is an
+            object, the second one.
         out: an array for the result, where the operands are, of exactly its shape and
             dtype.
 

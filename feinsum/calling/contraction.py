@@ -11,6 +11,7 @@ import numpy as np
 
 from feinsum.calling.by_numpy import StepsCall, steps_call
 from feinsum.calling.dispatch import check_call_options, einsum
+from feinsum.calling.reading.forms import Form, form_of
 from feinsum.calling.reading.interleaved import as_subscripts
 from feinsum.calling.reading.libraries import outside_of_compilers
 from feinsum.calling.reading.terms import in_letters, read_terms
@@ -252,7 +253,7 @@ def follow_path(
     if path is None:
         return call_einsum(text, *operands, **how)
     if not how and all(type(operand) is np.ndarray for operand in operands):
-        forms = tuple((operand.shape, operand.dtype) for operand in operands)
+        forms = tuple(map(form_of, operands))
         return _call_along(text, path, forms).run(operands)
     ranks = [len(_shape(operand)) for operand in operands]
     terms, output = parse_subscripts(text, ranks)
@@ -269,12 +270,10 @@ def follow_path(
 
 
 @lru_cache(512)
-def _call_along(
-    text: str, path: Path, forms: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
-) -> StepsCall:
-    """The call of arrays with these shapes and dtypes, in the steps of a path."""
-    terms = read_terms(text, [shape for shape, _ in forms])
-    return steps_call(terms, [dtype for _, dtype in forms], path=path)
+def _call_along(text: str, path: Path, forms: tuple[Form, ...]) -> StepsCall:
+    """The call of arrays with these properties, in the steps of a path."""
+    terms = read_terms(text, [form.shape for form in forms])
+    return steps_call(terms, [form.dtype for form in forms], path=path)
 
 
 def requested_path(

@@ -8,13 +8,23 @@ array([[1., 3.],
 """
 
 from feinsum.contraction.pairwise import DTYPES, IS_BUILT, contract_pair
-from feinsum.contraction.steps import Step, find_steps, run_steps
+from feinsum.contraction.steps import (
+    PlannedStep,
+    Step,
+    find_steps,
+    plan_steps,
+    run_plan,
+    run_steps,
+)
 
 __all__ = [
     "DTYPES",
     "IS_BUILT",
+    "PlannedStep",
     "Step",
     "contract_pair",
     "find_steps",
+    "plan_steps",
+    "run_plan",
     "run_steps",
 ]

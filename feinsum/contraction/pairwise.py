@@ -30,8 +30,10 @@ try:
 except ImportError:  # installed without a C compiler
     _pairwise = None
 
-__all__ = ["DTYPES", "IS_BUILT", "contract_pair", "encode_indices"]
+__all__ = ["DTYPES", "IS_BUILT", "contract", "contract_pair", "encode_indices"]
 
+contract: Any = getattr(_pairwise, "contract", None)
+"""The kernel: of indices, two arrays, the result, and a number of threads."""
 IS_BUILT = _pairwise is not None
 """Whether the kernel was compiled when feinsum was installed."""
 
@@ -68,7 +70,7 @@ def contract_pair(indices: bytes, first: Any, second: Any, out: Any) -> None:
     n_bytes = first.nbytes + second.nbytes + out.nbytes
     # the kernel decides how many it needs; asking how many there are takes 2 µs
     threads = 1 if n_bytes < SHORT_BYTES else n_threads()
-    _pairwise.contract(indices, first, second, out, threads)
+    contract(indices, first, second, out, threads)
 
 
 @lru_cache(4096)

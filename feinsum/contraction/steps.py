@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,16 +25,18 @@ from feinsum.contraction.pairwise import (
     DTYPES,
     IS_BUILT,
     MAX_INDICES,
-    contract_pair,
+    SHORT_BYTES,
+    contract,
     encode_indices,
 )
 from feinsum.targets.host.results import aligned_empty
+from feinsum.targets.host.threads import n_threads
 
 if TYPE_CHECKING:
     from feinsum.ir import IndexList
     from feinsum.paths import Path
 
-__all__ = ["Step", "find_steps", "run_steps"]
+__all__ = ["PlannedStep", "Step", "find_steps", "plan_steps", "run_plan", "run_steps"]
 
 SHORT = 20_000
 """Multiplications that ``numpy.einsum`` does before it would know how to call BLAS."""
@@ -117,52 +119,91 @@ def _group(index: str, terms: Sequence[IndexList]) -> int:
     return 0 if is_first and is_second else 1 if is_first else 2
 
 
+class PlannedStep(NamedTuple):
+    """A step for arrays of known shapes.
+
+    Attributes:
+        operands: as of the step.
+        indices: for the kernel; None if numpy computes the step.
+        shape, dtype: of the result of the kernel.
+        threads: for the kernel; 0 for all that there are.
+        step: what numpy computes.
+    """
+
+    operands: tuple[int, ...]
+    indices: bytes | None
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    threads: int
+    step: Step
+
+
+def plan_steps(steps: Sequence[Step], arrays: Arrays) -> tuple[PlannedStep, ...]:
+    """What computes each step for arrays with these shapes, dtypes and strides."""
+    known = [(a.shape, a.dtype, _is_readable(a)) for a in arrays]
+    plan = []
+    for step in steps:
+        operands = [known[number] for number in step.operands]
+        shape = _shape(step, [shape for shape, _, _ in operands])
+        dtype = np.result_type(*(dtype for _, dtype, _ in operands))
+        indices, threads = None, 0
+        if len(operands) == 2 and _is_for_kernel(step, operands):
+            indices = encode_indices(*step.inputs, step.output)
+            n_entries = sum(prod(shape) for shape in (shape, *(x[0] for x in operands)))
+            threads = int(n_entries * dtype.itemsize < SHORT_BYTES)
+        plan.append(PlannedStep(step.operands, indices, shape, dtype, threads, step))
+        known.append((shape, dtype, all(is_readable for _, _, is_readable in operands)))
+    return tuple(plan)
+
+
 def run_steps(steps: Sequence[Step], arrays: Arrays) -> Any:
     """The result for arrays of one dtype; axes of extent 1 are broadcast.
 
     Returns:
         A new array in C order; for a single array without a sum, a view of it.
     """
+    return run_plan(plan_steps(steps, arrays), arrays)
+
+
+def run_plan(plan: Sequence[PlannedStep], arrays: Arrays) -> Any:
+    """The same with a plan for arrays that lie as these do."""
     values: list[Any] = [*arrays]
-    with np.errstate(all="ignore"):
-        for step in steps:
-            operands = [values[number] for number in step.operands]
-            for number in step.operands:
-                values[number] = None  # frees intermediates
-            values.append(_run(step, operands))
+    for operands, indices, shape, dtype, threads, step in plan:
+        if indices is None:
+            value = _by_numpy(step, [values[number] for number in operands])
+        else:
+            first, second = operands
+            value = aligned_empty(shape, dtype)
+            contract(
+                indices, values[first], values[second], value, threads or n_threads()
+            )
+        for number in operands:
+            values[number] = None  # frees intermediates
+        values.append(value)
     return values[-1]
 
 
-def _run(step: Step, operands: Arrays) -> Any:
-    if len(operands) == 2 and _is_for_kernel(step, operands):
-        out = aligned_empty(_shape(step, operands), operands[0].dtype)
-        indices = encode_indices(*step.inputs, step.output)
-        contract_pair(indices, operands[0], operands[1], out)
-        return out
-    return _by_numpy(step, operands)
-
-
-def _is_for_kernel(step: Step, operands: Arrays) -> bool:
+def _is_for_kernel(
+    step: Step, operands: Sequence[tuple[tuple[int, ...], np.dtype[Any], bool]]
+) -> bool:
     """Whether the kernel takes the arrays, and is not slower than numpy.
 
     Products without a sum of complex numbers, and products of complex matrices with
     vectors, fill a small part of its register tiles.
     """
-    dtype = operands[0].dtype
-    if not IS_BUILT or dtype not in DTYPES or operands[1].dtype != dtype:
+    (first, dtype, is_readable), (second, other, is_other_readable) = operands
+    if not IS_BUILT or dtype not in DTYPES or other != dtype:
         return False
-    if dtype.kind == "c" and not (step.has_sum and _has_matrices(step, operands)):
+    if dtype.kind == "c" and not (step.has_sum and _has_matrices(step, first, second)):
         return False
     n_indices = len({*step.inputs[0], *step.inputs[1]})
-    return n_indices <= MAX_INDICES and all(map(_is_readable, operands))
+    return n_indices <= MAX_INDICES and is_readable and is_other_readable
 
 
-def _has_matrices(step: Step, operands: Arrays) -> bool:
-    first, second = step.inputs
-    rows = [n for i, n in zip(first, operands[0].shape, strict=True) if i not in second]
-    columns = [
-        n for i, n in zip(second, operands[1].shape, strict=True) if i not in first
-    ]
+def _has_matrices(step: Step, first: tuple[int, ...], second: tuple[int, ...]) -> bool:
+    left, right = step.inputs
+    rows = [n for i, n in zip(left, first, strict=True) if i not in right]
+    columns = [n for i, n in zip(right, second, strict=True) if i not in left]
     return max(rows, default=1) > 2 and max(columns, default=1) > 2
 
 
@@ -173,10 +214,10 @@ def _is_readable(array: Any) -> bool:
     return bool(flags.aligned) and not any(step % size for step in array.strides)
 
 
-def _shape(step: Step, operands: Arrays) -> tuple[int, ...]:
+def _shape(step: Step, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     extents: dict[str, int] = {}
-    for term, array in zip(step.inputs, operands, strict=True):
-        for index, n in zip(term, array.shape, strict=True):
+    for term, shape in zip(step.inputs, shapes, strict=True):
+        for index, n in zip(term, shape, strict=True):
             if n != 1 or index not in extents:
                 extents[index] = n
     return tuple(extents[index] for index in step.output)
@@ -184,7 +225,9 @@ def _shape(step: Step, operands: Arrays) -> tuple[int, ...]:
 
 def _by_numpy(step: Step, operands: Arrays) -> Any:
     """By BLAS, where numpy calls it and it is worth finding out how."""
+    if len(operands) == 1:
+        return einsum_by_numpy(step.inputs, step.output, operands)
     extents = {i: n for t, a in zip(step.inputs, operands, strict=True)
                for i, n in zip(t, a.shape, strict=True)}  # fmt: skip
-    is_short = prod(extents.values()) < SHORT or len(operands) == 1
-    return einsum_by_numpy(step.inputs, step.output, operands, is_blas=not is_short)
+    is_blas = prod(extents.values()) >= SHORT
+    return einsum_by_numpy(step.inputs, step.output, operands, is_blas=is_blas)
