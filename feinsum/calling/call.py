@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from feinsum.records import Policy
     from feinsum.retrieval import OnMiss
 
-__all__ = ["call_einsum", "prepare_call"]
+__all__ = ["call_einsum", "known_result", "prepare_call"]
 
 
 class _Options(TypedDict, total=False):
@@ -162,17 +162,7 @@ def _of_arrays(
     subscripts: str, operands: Sequence[Any], device: str | None, how: _How
 ) -> Any:
     """The result for arrays of numpy, by keys that are quick to compute."""
-    database, policy, on_miss, effort = how
-    key = (
-        subscripts,
-        os.environ.get(DEVICE_VARIABLE, "") if device is None else device,
-        name_of(database),
-        policy,
-        on_miss,
-        os.environ.get(EFFORT_VARIABLE) if effort is None else effort,
-        os.getpid(),
-        *[(x.shape, x.strides, x.dtype, x.flags.aligned) for x in operands],
-    )
+    key = _quick_key(subscripts, operands, device, how)
     quick = remembered(Calls).quick
     call = quick.get(key)
     if type(call) is GeneralCall and call.built is not None:
@@ -186,9 +176,47 @@ def _of_arrays(
     try:
         return call.run(operands)
     except Exception as error:
-        if isinstance(call, StepsCall) or device is not None or on_miss == "raise":
+        if isinstance(call, StepsCall) or device is not None or how[2] == "raise":
             raise
         return answer_by_numpy(call.reading, operands, None, error)
+
+
+def known_result(subscripts: str, operands: Sequence[Any]) -> Any:
+    """The result of a call without options whose like was made before.
+
+    What takes a call without a kernel its time is to find out what it is: this is that
+    part of :func:`call_einsum`, again, with as few steps as can be.
+
+    Returns:
+        NotImplemented for any other call.
+    """
+    for operand in operands:
+        if type(operand) is not ndarray:
+            return NotImplemented
+    quick = remembered(Calls).quick
+    call = quick.get(_quick_key(subscripts, operands, None, _USUAL))
+    if type(call) is not GeneralCall or call.steps is None or call.waits:
+        return NotImplemented
+    return call.run(operands) if call.built is None else NotImplemented
+
+
+_USUAL: _How = (None, None, "return", None)
+
+
+def _quick_key(
+    subscripts: str, operands: Sequence[Any], device: str | None, how: _How
+) -> tuple[Hashable, ...]:
+    database, policy, on_miss, effort = how
+    return (
+        subscripts,
+        os.environ.get(DEVICE_VARIABLE, "") if device is None else device,
+        name_of(database),
+        policy,
+        on_miss,
+        os.environ.get(EFFORT_VARIABLE) if effort is None else effort,
+        os.getpid(),
+        *[(x.shape, x.strides, x.dtype, x.flags.aligned) for x in operands],
+    )
 
 
 def _options(how: _How) -> CallOptions:

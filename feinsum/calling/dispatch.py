@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_overloads, overload
@@ -114,9 +115,16 @@ def einsum(
     >>> print(einsum("ij,j->i", array("A", ("n", 4)), array("x", 4)))
     ij,j->i of (A x) with A[n,4]:<f8, x[4]:<f8
     """
+    is_plain = out is None and dtype is None and order == "K" and casting == "safe"
+    if is_plain and optimize is True and not how and type(subscripts) is str:
+        # loaded with the first call of arrays: symbolic einsums need no more
+        call = sys.modules.get("feinsum.calling.call")
+        if call is not None:
+            result = call.known_result(subscripts, operands)
+            if result is not NotImplemented:
+                return _as_scalar(result)
     text, given = as_subscripts((subscripts, *operands))
     n_symbolic = sum(isinstance(operand, Operand) for operand in given)
-    is_plain = out is None and dtype is None and order == "K" and casting == "safe"
     if n_symbolic:
         _check_symbolic(given, n_symbolic, is_plain and optimize is True and not how)
         return symbolic_einsum(text, *given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -37,10 +38,30 @@ Call: TypeAlias = (
 )
 
 
+BUILD_S = 4.0
+"""Seconds that the first build of a process is expected to take, with imports, the next
+recipes that may be faster, and the comparison."""
+
+
+class Builds:
+    """Builds that no call waits for.
+
+    Attributes:
+        expected_s: what the next one takes: as long as the last; infinite after one
+            that failed.
+        lock: held by the one that is running.
+    """
+
+    def __init__(self) -> None:
+        self.expected_s = BUILD_S
+        self.lock = Lock()
+
+
 class Calls:
     """The cache of calls.
 
     Attributes:
+        builds: of kernels that pay off.
         kernels: kernels shared by several calls, kept as long as one of those is.
         quick: the same calls under keys that are cheaper to compute; dropped when there
             are many.
@@ -56,6 +77,7 @@ class Calls:
     """
 
     def __init__(self) -> None:
+        self.builds = Builds()
         self.prepared: BoundedCache[Hashable, Call] = BoundedCache(CACHE_BOUND)
         self.kernels: WeakValueDictionary[Hashable, CallKernel] = WeakValueDictionary()
         self.quick: dict[Hashable, Call] = {}
@@ -78,6 +100,7 @@ if hasattr(os, "register_at_fork"):
 def clear_call_cache() -> None:
     """Clear all cached kernels of calls and programs: the next ones query new facts."""
     calls = remembered(Calls)
+    calls.builds = Builds()
     calls.prepared.clear()
     calls.kernels.clear()
     calls.quick.clear()

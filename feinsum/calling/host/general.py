@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from feinsum.calling.by_numpy import StepsCall, extents_of
 from feinsum.calling.fallback import report_fallback
+from feinsum.calling.kernel_cache import Calls
 from feinsum.calling.reading import Reading
 from feinsum.contraction.by_numpy import MAX_LETTERS
 from feinsum.memory import remembered
@@ -44,9 +45,6 @@ MAX_POINTS = 1e8
 longer than the build."""
 MAX_BYTES = 1 << 28
 """Maximum bytes of its operands and result, which the steps may copy."""
-BUILD_S = 4.0
-"""Seconds that the first build of a process is expected to take, with imports, the next
-recipes that may be faster, and the comparison."""
 GAIN = 0.3
 """Share of the time of calls that a kernel of their own is expected to save."""
 SHORT_S = 30e-6
@@ -54,19 +52,6 @@ SHORT_S = 30e-6
 
 Arrays = Sequence[Any]
 Built: TypeAlias = "PreparedCall | AmortizedCall | FallbackCall"
-
-
-class Builds:
-    """Builds that no call waits for.
-
-    Attributes:
-        expected_s: what the next one takes: as long as the last.
-        lock: held by the one that is running.
-    """
-
-    def __init__(self) -> None:
-        self.expected_s = BUILD_S
-        self.lock = Lock()
 
 
 @dataclass(eq=False)
@@ -131,7 +116,7 @@ class GeneralCall:
         if self.spent_s < SHORT_S * self.n_calls:
             self._due_s = 2 * self.spent_s
             return
-        builds = remembered(Builds)
+        builds = remembered(Calls).builds
         self._due_s = builds.expected_s / GAIN
         # one at a time: builds share the cores with the calls
         if self.spent_s < self._due_s or not builds.lock.acquire(blocking=False):
@@ -141,12 +126,16 @@ class GeneralCall:
         start_s = perf_counter()
 
         def adopt(building: Future[Built | None]) -> None:
-            builds.lock.release()
-            builds.expected_s = perf_counter() - start_s
-            if (error := building.exception()) is None:
-                self.built = building.result()
-            elif isinstance(error, Exception):
-                report_fallback(error)
+            try:
+                if (error := building.exception()) is None:
+                    self.built = building.result()
+                    builds.expected_s = perf_counter() - start_s
+                else:
+                    builds.expected_s = inf  # what is missing here others miss, too
+                    if isinstance(error, Exception):
+                        report_fallback(error)
+            finally:
+                builds.lock.release()
 
         building = self.build(arrays, self)
         building.add_done_callback(adopt)
