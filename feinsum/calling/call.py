@@ -5,7 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 import numpy as np
 from numpy import ndarray
@@ -18,7 +26,7 @@ from feinsum.calling.fallback import (
 )
 from feinsum.calling.gpu.quick import quick_key, ready_result
 from feinsum.calling.host.general import GeneralCall, path_for_numpy
-from feinsum.calling.kernel_cache import CACHE_BOUND, Call, Calls
+from feinsum.calling.kernel_cache import CACHE_BOUND, GENERAL_BOUND, Call, Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of, place_of
 from feinsum.calling.reading import Reading, first_uses, read_shapes
@@ -163,16 +171,17 @@ def _of_arrays(
 ) -> Any:
     """The result for arrays of numpy, by keys that are quick to compute."""
     key = _quick_key(subscripts, operands, device, how)
-    quick = remembered(Calls).quick
-    call = quick.get(key)
+    calls = remembered(Calls)
+    call: Call | None = calls.quick.get(key) or calls.general.get(key)
     if type(call) is GeneralCall and call.built is not None:
-        call = quick[key] = call.built
+        calls.general.pop(key, None)
+        call = _keep(calls.quick, key, call.built, CACHE_BOUND)
     if call is None:
         call = _prepared(subscripts, operands, operands, device, _options(how), None)
-        if len(quick) >= CACHE_BOUND:
-            # no LRU cache, which is slower to read; `prepared` still has the calls
-            quick.clear()
-        quick[key] = call
+        if isinstance(call, GeneralCall | StepsCall):
+            _keep(calls.general, key, call, GENERAL_BOUND)
+        else:
+            _keep(calls.quick, key, call, CACHE_BOUND)
     try:
         return call.run(operands)
     except Exception as error:
@@ -193,11 +202,22 @@ def known_result(subscripts: str, operands: Sequence[Any]) -> Any:
     for operand in operands:
         if type(operand) is not ndarray:
             return NotImplemented
-    quick = remembered(Calls).quick
-    call = quick.get(_quick_key(subscripts, operands, None, _USUAL))
-    if type(call) is not GeneralCall or call.steps is None or call.waits:
+    known = remembered(Calls).general
+    call = known.get(_quick_key(subscripts, operands, None, _USUAL))
+    if type(call) is not GeneralCall or call.waits or call.built is not None:
         return NotImplemented
-    return call.run(operands) if call.built is None else NotImplemented
+    return call.run(operands)
+
+
+T = TypeVar("T")
+
+
+def _keep(kept: dict[Hashable, T], key: Hashable, call: T, bound: int) -> T:
+    """No LRU cache, which is slower to read: ``prepared`` still has the calls."""
+    if len(kept) >= bound:
+        kept.clear()
+    kept[key] = call
+    return call
 
 
 _USUAL: _How = (None, None, "return", None)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CACHE_BOUND",
+    "GENERAL_BOUND",
     "Call",
     "Calls",
     "SharedKernels",
@@ -32,6 +33,8 @@ __all__ = [
 
 CACHE_BOUND = 256
 """Calls, told apart by notation, shapes and dtypes, whose kernels are kept."""
+GENERAL_BOUND = 1 << 14
+"""Calls without a kernel that are kept; each takes two or three kilobytes."""
 
 Call: TypeAlias = (
     "PreparedCall | AmortizedCall | FallbackCall | GeneralCall | StepsCall"
@@ -65,6 +68,7 @@ class Calls:
         kernels: kernels shared by several calls, kept as long as one of those is.
         quick: the same calls under keys that are cheaper to compute; dropped when there
             are many.
+        general: those of them that have no kernel.
         gpu: calls of arrays on a GPU.
         ready: the quick ones among them.
         forms: by the type of an array there, the function that makes its key.
@@ -81,6 +85,7 @@ class Calls:
         self.prepared: BoundedCache[Hashable, Call] = BoundedCache(CACHE_BOUND)
         self.kernels: WeakValueDictionary[Hashable, CallKernel] = WeakValueDictionary()
         self.quick: dict[Hashable, Call] = {}
+        self.general: dict[Hashable, GeneralCall | StepsCall] = {}
         self.gpu: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
         self.ready: dict[Hashable, Any] = {}
         self.forms: dict[type | None, Callable[[Any], Hashable]] = {}
@@ -104,6 +109,7 @@ def clear_call_cache() -> None:
     calls.prepared.clear()
     calls.kernels.clear()
     calls.quick.clear()
+    calls.general.clear()
     calls.gpu.clear()
     calls.ready.clear()
     calls.sparse.clear()

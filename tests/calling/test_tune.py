@@ -30,6 +30,7 @@ def test_a_call_is_tuned_as_it_was_made(capsys):
     known = make_problem(reading.einsum, reading.sizes).form.key
     assert report.records[0].workload == known
     assert not remembered(Calls).quick
+    assert not remembered(Calls).general
 
 
 def test_symbols_and_einsums_are_tuned_as_well(monkeypatch):

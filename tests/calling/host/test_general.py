@@ -6,17 +6,21 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from math import inf
 
 import numpy as np
+import opt_einsum
 import pytest
 
+import feinsum
 from feinsum import call_einsum
-from feinsum.calling import clear_call_cache, kernel_cache, prepare_call
+from feinsum.calling import call, clear_call_cache, kernel_cache, prepare_call
 from feinsum.calling.host import building, general
 from feinsum.calling.host.general import GeneralCall, path_for_numpy
 from feinsum.calling.kernel_cache import Calls
 from feinsum.calling.reading import first_uses, read_shapes
+from feinsum.contraction import steps
 from feinsum.effort import EFFORT_VARIABLE
 from feinsum.errors import BuildError, FeinsumWarning
 from feinsum.memory import remembered
@@ -39,8 +43,14 @@ def _fresh(monkeypatch):
 
 def the_call():
     """What is kept of the only call."""
-    (call,) = remembered(Calls).quick.values()
+    (call,) = the_calls()
     return call
+
+
+def the_calls():
+    """What is kept of all calls, those without a kernel first."""
+    calls = remembered(Calls)
+    return [*calls.general.values(), *calls.quick.values()]
 
 
 CALLS = {
@@ -127,7 +137,7 @@ def test_the_variable_of_the_effort_counts_at_every_call(monkeypatch):
     assert isinstance(the_call(), GeneralCall)
     monkeypatch.setenv(EFFORT_VARIABLE, "recorded")
     call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
-    _, other = remembered(Calls).quick.values()
+    _, other = the_calls()
     assert not isinstance(other, GeneralCall)
 
 
@@ -323,3 +333,46 @@ def test_an_out_that_is_an_operand_gets_the_result():
     expected = square @ square
     call_einsum("ij,jk->ik", square, square, out=square)
     np.testing.assert_allclose(square, expected)
+
+
+def test_a_loop_over_hundreds_of_sizes_reads_each_once(monkeypatch):
+    """The second pass finds all calls, and no kernel was built for any of them."""
+    for n in range(1, 400):
+        call_einsum("ij,jk->ik", A[:1].repeat(n, axis=0), B)
+    monkeypatch.setattr(call, "_prepared", None)
+    for n in range(1, 400):
+        result = call_einsum("ij,jk->ik", A[:1].repeat(n, axis=0), B)
+        assert result.shape == (n, 11)
+    assert all(kept.built is None for kept in the_calls())
+
+
+@pytest.mark.parametrize("search", ["greedy", "auto-hq", "random-greedy", "auto", True])
+def test_networks_of_hundreds_of_operands(search):
+    """Along the path of any search, as along one that is given."""
+    matrices = [RNG.random((3, 3)) for _ in range(200)]
+    letters = [opt_einsum.get_symbol(k) for k in range(201)]
+    terms = ",".join(map("".join, pairwise(letters)))
+    subscripts = f"{terms}->{letters[0]}{letters[-1]}"
+    expected = np.linalg.multi_dot(matrices)
+    found = feinsum.einsum(subscripts, *matrices, optimize=search)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    path, _ = opt_einsum.contract_path(subscripts, *matrices)
+    along = feinsum.contract(subscripts, *matrices, optimize=path)
+    np.testing.assert_allclose(along, expected, rtol=1e-10)
+
+
+def test_an_interrupt_ends_a_network(monkeypatch):
+    """Between two steps at the latest; the next call is as good as the first."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    chain = [RNG.random((9, 9)) for _ in range(20)]
+    letters = "abcdefghijklmnopqrstu"
+    subscripts = ",".join(map("".join, pairwise(letters)))
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "aligned_empty", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            feinsum.einsum(subscripts, *chain)
+    expected = np.linalg.multi_dot(chain)
+    np.testing.assert_allclose(feinsum.einsum(subscripts, *chain), expected)
