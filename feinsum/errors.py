@@ -5,6 +5,7 @@
     FeinsumError                    feinsum-error
     ├── InvalidOptionError          invalid-option
     ├── InvalidEinsumError          invalid-einsum
+    │   ├── InvalidPathError        invalid-path
     │   └── InvalidTypeError        invalid-type
     ├── CanonicalizationError       canonicalization-failed
     ├── NotAnEinsumError            not-an-einsum
@@ -62,6 +63,7 @@ __all__ = [
     "InvalidEinsumError",
     "InvalidOptionError",
     "InvalidParameterError",
+    "InvalidPathError",
     "InvalidRecordError",
     "InvalidRequestError",
     "InvalidSparseArrayError",

@@ -177,7 +177,7 @@ def test_arrays_of_jax_give_arrays_of_jax(jax):
                 right = np.einsum(text, A, B)
                 np.testing.assert_allclose(np.asarray(result), right, rtol=1e-5)
     assert isinstance(einsum("ij->ji", a), jax.Array)
-    out = np.empty((3, 5), np.float32)
+    out = np.empty((3, 5), a.dtype)
     assert product(a, b, out=out) is out
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from itertools import permutations
 
@@ -145,8 +147,8 @@ def test_more_indices_than_letters():
     np.testing.assert_allclose(out.reshape(2, 2), expected)
 
 
-def test_threads_at_once_and_children():
-    """Calls of several threads, and of a process that was forked from one of them."""
+def test_threads_that_call_at_once():
+    """One has the pool; the others compute alone."""
     rng = np.random.default_rng(0)
     a, b = rng.random((300, 300)), rng.random((300, 300))
     expected, wrong = a @ b, []
@@ -161,11 +163,29 @@ def test_threads_at_once_and_children():
     for thread in threads:
         thread.join()
     assert not wrong
-    child = os.fork()
-    if child == 0:
-        call()
-        os._exit(bool(wrong))
-    assert os.waitpid(child, 0)[1] == 0
+
+
+FORK = """
+import os, numpy as np
+from feinsum.contraction import contract_pair
+from feinsum.contraction.pairwise import encode_indices
+a = np.ones((300, 300))
+def is_right():
+    out = np.empty_like(a)
+    contract_pair(encode_indices("ij", "jk", "ik"), a, a, out)
+    return (out == 300).all()
+assert is_right()
+child = os.fork()
+if not child:
+    os._exit(7 if is_right() else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7 and is_right()
+"""
+
+
+def test_a_child_has_threads_of_its_own():
+    """Those of its parent are not there, and locks that they held are free."""
+    env = {**os.environ, "FEINSUM_NUM_THREADS": "3"}
+    subprocess.run([sys.executable, "-c", FORK], env=env, check=True, timeout=60)
 
 
 @pytest.mark.parametrize(

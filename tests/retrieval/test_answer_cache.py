@@ -281,7 +281,8 @@ def two_nests():
 
 
 DECIDE_NOTHING = {
-    "cache", "calling", "cli", "doctor", "drawing", "integrations", "plans", "programs",
+    "cache", "calling", "cli", "contraction", "doctor", "drawing", "integrations",
+    "plans", "programs",
     "service", "suites", "tuning",
 }  # fmt: skip
 """Rooms that call a retrieval, or keep what it found."""

@@ -148,6 +148,7 @@ def path_for_numpy(reading: Reading) -> Path | None:
         None if even the first call has one: for views and zeros, for calls that may
         take much time or memory, and for half precision and truth values.
 
+    >>> import numpy as np
     >>> from feinsum.calling.reading import read_shapes
     >>> dtype = np.dtype(float)
     >>> def path(n):
