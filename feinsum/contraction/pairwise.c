@@ -33,7 +33,13 @@
 /* Multiplications that are worth waking another thread. */
 #define PER_THREAD 100000
 
-enum { PACKED, DIRECT, DOT };
+/* How the products of one entry of the batch, or of many, are computed:
+   PACKED  in blocks that are copied, by register tiles;
+   DIRECT  by vectors of rows, where they lie;
+   DOT     by vectors of terms, where they lie;
+   LANES_OF_BATCH  by vectors of entries of the batch, where they lie;
+   SCALAR  one after the other, where there are few of each. */
+enum { PACKED, DIRECT, DOT, LANES_OF_BATCH, SCALAR };
 
 /* Indices that are looped over together, the last one fastest; strides in entries. */
 typedef struct {
@@ -135,6 +141,34 @@ static void step(const Group *group, Place *place)
             return;
         move(group, k, -group->n[k], place);
     }
+}
+
+/* The offsets of a part of rows and columns, and of all terms. */
+typedef struct {
+    long n_rows, n_columns, n_terms;
+    long *memory, *rows_a, *rows_c, *columns_b, *columns_c, *terms_a, *terms_b;
+} Offsets;
+
+static int find_offsets(const Problem *p, const Part *part, Offsets *o)
+{
+    o->n_rows = p->method == DIRECT ? 0 : part->n_rows;
+    o->n_columns = part->n_columns;
+    o->n_terms = p->method == DOT ? 0 : count(&p->terms);
+    o->memory = malloc(2 * (o->n_rows + o->n_columns + o->n_terms + 1) * sizeof(long));
+    if (o->memory == NULL)
+        return -1;
+    o->rows_a = o->memory, o->rows_c = o->rows_a + o->n_rows;
+    o->columns_b = o->rows_c + o->n_rows, o->columns_c = o->columns_b + o->n_columns;
+    o->terms_a = o->columns_c + o->n_columns, o->terms_b = o->terms_a + o->n_terms;
+    offsets(&p->rows, part->first_row, o->n_rows, 0, o->rows_a);
+    offsets(&p->rows, part->first_row, o->n_rows, 1, o->rows_c);
+    offsets(&p->columns, part->first_column, o->n_columns, 0, o->columns_b);
+    offsets(&p->columns, part->first_column, o->n_columns, 1, o->columns_c);
+    offsets(&p->terms, 0, o->n_terms, 0, o->terms_a);
+    offsets(&p->terms, 0, o->n_terms, 1, o->terms_b);
+    o->n_rows = part->n_rows;
+    o->n_terms = count(&p->terms);
+    return 0;
 }
 
 /* Memory of this thread, which is kept for the next call. */
@@ -323,13 +357,16 @@ static void divide(long n, int k, int n_parts, long unit, long *first, long *len
 
 static int run_problem(Run run, const Problem *p, int n_threads)
 {
-    const long n_batch = count(&p->batch), n_rows = count(&p->rows);
-    const long n_columns = count(&p->columns);
-    const double work = (double)n_batch * n_rows * n_columns * count(&p->terms);
+    const long n_rows = count(&p->rows), n_columns = count(&p->columns);
+    const double work =
+        (double)count(&p->batch) * n_rows * n_columns * count(&p->terms);
+    const int has_lanes = p->method == LANES_OF_BATCH;
+    const long n_batch =
+        has_lanes ? p->batch.n[p->batch.rank - 1] : count(&p->batch);
     int n_parts = (int)(work / PER_THREAD < n_threads ? work / PER_THREAD : n_threads);
     if (n_parts > MAX_THREADS)
         n_parts = MAX_THREADS;
-    const int by_batch = n_batch >= 2 * n_parts;
+    const int by_batch = has_lanes || n_batch >= 2 * n_parts;
     const int by_rows = n_rows >= n_columns;
     if (n_parts > 1 && !by_batch && (by_rows ? n_rows : n_columns) < 16)
         n_parts = 1;
@@ -340,7 +377,8 @@ static int run_problem(Run run, const Problem *p, int n_threads)
         Part *part = &parts[k];
         *part = whole;
         if (by_batch)
-            divide(n_batch, k, n_parts, 1, &part->first_batch, &part->n_batch);
+            divide(n_batch, k, n_parts, has_lanes ? 64 : 1, &part->first_batch,
+                   &part->n_batch);
         else if (by_rows)
             divide(n_rows, k, n_parts, 16, &part->first_row, &part->n_rows);
         else
@@ -393,12 +431,26 @@ static void keep(Group *group, int x, int y)
     }
 }
 
+/* Whether the last index of the batch has all entries of the result, and those of the
+   operands that have it, one behind the other. */
+static int has_lanes(const Group *batch)
+{
+    if (batch->rank == 0)
+        return 0;
+    const long *strides = batch->strides[batch->rank - 1];
+    const int is_unit = (strides[0] == 1 || strides[0] == 0) &&
+                        (strides[1] == 1 || strides[1] == 0) && strides[2] == 1;
+    return is_unit && batch->n[batch->rank - 1] >= 8;
+}
+
 static int choose_method(const Problem *p, int is_single)
 {
     const long n_rows = count(&p->rows), n_columns = count(&p->columns);
     const long n_terms = count(&p->terms);
     if (p->is_complex)
         return PACKED;
+    if (has_lanes(&p->batch) && n_terms <= 4096 && n_rows * n_columns <= 4096)
+        return LANES_OF_BATCH;
     if (is_contiguous(&p->terms, 0) && is_contiguous(&p->terms, 1) && n_terms >= 8 &&
         (n_columns <= 2 || n_rows <= 2 ||
          (n_rows <= 8 && n_columns <= 8 && n_terms >= 64)))
@@ -408,7 +460,7 @@ static int choose_method(const Problem *p, int is_single)
         (n_columns <= 4 || n_rows * n_terms <= 4096 || n_terms <= 4 ||
          (n_rows <= 8 && n_columns <= 64)))
         return DIRECT;
-    return PACKED;
+    return n_rows * n_columns * n_terms <= 64 ? SCALAR : PACKED;
 }
 
 static long stride_of(PyArrayObject *array, uint64_t axes, long *extent)

@@ -284,55 +284,108 @@ static T NAME(dot)(const T *a, const T *b, long n_terms)
     return (T)total;
 }
 
+/* The same product for many entries of the batch, which lie next to each other. An
+   operand that does not have their index is the same for all: it has the stride 0. */
+static inline __attribute__((always_inline)) void NAME(lanes)(
+    const T *a, const T *b, T *c, const Offsets *o, const int a_has, const int b_has,
+    const int n_vectors)
+{
+    for (long i = 0; i < o->n_rows; ++i)
+        for (long j = 0; j < o->n_columns; ++j) {
+            const T *x = a + o->rows_a[i], *y = b + o->columns_b[j];
+            T *z = c + o->rows_c[i] + o->columns_c[j];
+            V sums[4] = {0};
+            for (long k = 0; k < o->n_terms; ++k) {
+                const T *from = x + o->terms_a[k], *factor = y + o->terms_b[k];
+#pragma GCC unroll 4
+                for (int v = 0; v < n_vectors; ++v) {
+                    V left = a_has ? *(const V *)(from + v * LANES) : *from - (V){0};
+                    V right = b_has ? *(const V *)(factor + v * LANES) : *factor - (V){0};
+                    sums[v] += left * right;
+                }
+            }
+#pragma GCC unroll 4
+            for (int v = 0; v < n_vectors; ++v)
+                *(V *)(z + v * LANES) = sums[v];
+        }
+}
+
+static void NAME(scalar)(
+    const T *a, const T *b, T *c, const Offsets *o, long n, long step_a, long step_b)
+{
+    for (long e = 0; e < n; ++e)
+        for (long i = 0; i < o->n_rows; ++i)
+            for (long j = 0; j < o->n_columns; ++j) {
+                const T *x = a + o->rows_a[i] + e * step_a;
+                const T *y = b + o->columns_b[j] + e * step_b;
+                T sum = 0;
+                for (long k = 0; k < o->n_terms; ++k)
+                    sum += x[o->terms_a[k]] * y[o->terms_b[k]];
+                c[o->rows_c[i] + o->columns_c[j] + e] = sum;
+            }
+}
+
+static inline __attribute__((always_inline)) void NAME(all_lanes)(
+    const T *a, const T *b, T *c, const Offsets *o, long n, const int a_has,
+    const int b_has)
+{
+    long e = 0;
+    for (; e + 4 * LANES <= n; e += 4 * LANES)
+        NAME(lanes)(a + a_has * e, b + b_has * e, c + e, o, a_has, b_has, 4);
+    for (; e + LANES <= n; e += LANES)
+        NAME(lanes)(a + a_has * e, b + b_has * e, c + e, o, a_has, b_has, 1);
+    NAME(scalar)(a + a_has * e, b + b_has * e, c + e, o, n - e, a_has, b_has);
+}
+
 /* Rows, columns and terms of all entries of a part of the batch. */
 static int NAME(run)(const Problem *p, const Part *part)
 {
     const long size = p->is_complex ? 2 : 1;
     const T *a = p->a, *b = p->b;
     T *c = p->c;
-    const long n_terms = count(&p->terms);
-    long *held = NULL, *terms_a = NULL, *terms_b = NULL, *others = NULL, *others_c = NULL;
-    if (p->method != PACKED) {
-        long n_others = p->method == DOT ? part->n_rows : 0;
-        held = malloc((2 * n_terms + 2 * part->n_columns + 2 * n_others) * sizeof(long));
-        if (held == NULL)
-            return -1;
-        terms_a = held, terms_b = terms_a + n_terms;
-        others = terms_b + n_terms, others_c = others + part->n_columns;
-        if (p->method == DIRECT) {
-            offsets(&p->terms, 0, n_terms, 0, terms_a);
-            offsets(&p->terms, 0, n_terms, 1, terms_b);
-        }
-        offsets(&p->columns, part->first_column, part->n_columns, 0, others);
-        offsets(&p->columns, part->first_column, part->n_columns, 1, others_c);
-        if (n_others) {
-            offsets(&p->rows, part->first_row, n_others, 0, others_c + part->n_columns);
-            offsets(&p->rows, part->first_row, n_others, 1,
-                    others_c + part->n_columns + n_others);
-        }
-    }
+    Offsets o;
+    if (p->method != PACKED && find_offsets(p, part, &o))
+        return -1;
     Place at;
-    start(&p->batch, part->first_batch, &at);
     int failed = 0;
+    if (p->method == LANES_OF_BATCH) { /* the part is one of its last index */
+        Group outer = p->batch;
+        const long *strides = outer.strides[--outer.rank];
+        const long first = part->first_batch, n = part->n_batch;
+        a += strides[0] * first, b += strides[1] * first, c += first;
+        start(&outer, 0, &at);
+        for (long e = count(&outer); e > 0; --e, step(&outer, &at)) {
+            const T *x = a + at.a, *y = b + at.b;
+            if (strides[0] && strides[1])
+                NAME(all_lanes)(x, y, c + at.c, &o, n, 1, 1);
+            else if (strides[0])
+                NAME(all_lanes)(x, y, c + at.c, &o, n, 1, 0);
+            else
+                NAME(all_lanes)(x, y, c + at.c, &o, n, 0, 1);
+        }
+        free(o.memory);
+        return 0;
+    }
+    start(&p->batch, part->first_batch, &at);
     for (long e = 0; e < part->n_batch && !failed; ++e, step(&p->batch, &at)) {
         const T *x = a + size * at.a, *y = b + size * at.b;
         T *z = c + size * at.c;
-        if (p->method == PACKED) {
+        if (p->method == PACKED)
             failed = NAME(packed)(p, part, x, y, z);
-        } else if (p->method == DIRECT) {
+        else if (p->method == DIRECT)
             NAME(direct)(
-                x + part->first_row, terms_a, y, terms_b, n_terms, others,
-                part->n_columns, z + part->first_row, others_c, part->n_rows);
-        } else {
-            const long *rows_a = others_c + part->n_columns;
-            const long *rows_c = rows_a + part->n_rows;
-            for (long i = 0; i < part->n_rows; ++i)
-                for (long j = 0; j < part->n_columns; ++j)
-                    z[rows_c[i] + others_c[j]] =
-                        NAME(dot)(x + rows_a[i], y + others[j], n_terms);
-        }
+                x + part->first_row, o.terms_a, y, o.terms_b, o.n_terms, o.columns_b,
+                o.n_columns, z + part->first_row, o.columns_c, o.n_rows);
+        else if (p->method == SCALAR)
+            NAME(scalar)(x, y, z, &o, 1, 0, 0);
+        else
+            for (long i = 0; i < o.n_rows; ++i)
+                for (long j = 0; j < o.n_columns; ++j)
+                    z[o.rows_c[i] + o.columns_c[j]] =
+                        NAME(dot)(x + o.rows_a[i], y + o.columns_b[j], o.n_terms);
     }
-    free(held);
+    if (p->method != PACKED)
+        free(o.memory);
     return failed;
 }
 

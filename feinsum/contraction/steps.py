@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PlannedStep", "Step", "find_steps", "plan_steps", "run_plan", "run_steps"]
 
+FEW = 32
+"""Products for each entry of the batch, without a sum, that numpy computes as fast."""
 SHORT = 20_000
 """Multiplications that ``numpy.einsum`` does before it would know how to call BLAS."""
 
@@ -188,23 +190,25 @@ def _is_for_kernel(
 ) -> bool:
     """Whether the kernel takes the arrays, and is not slower than numpy.
 
-    Products without a sum of complex numbers, and products of complex matrices with
-    vectors, fill a small part of its register tiles.
+    Where all arrays have nearly all indices, numpy's loops are as fast. Products of
+    complex matrices with vectors fill a small part of a register tile.
     """
     (first, dtype, is_readable), (second, other, is_other_readable) = operands
     if not IS_BUILT or dtype not in DTYPES or other != dtype:
         return False
-    if dtype.kind == "c" and not (step.has_sum and _has_matrices(step, first, second)):
+    rows = _n_entries(step.inputs[0], first, without=step.inputs[1])
+    columns = _n_entries(step.inputs[1], second, without=step.inputs[0])
+    if dtype.kind == "c" and not (step.has_sum and rows > 2 and columns > 2):
+        return False
+    if not step.has_sum and rows * columns < FEW:
         return False
     n_indices = len({*step.inputs[0], *step.inputs[1]})
     return n_indices <= MAX_INDICES and is_readable and is_other_readable
 
 
-def _has_matrices(step: Step, first: tuple[int, ...], second: tuple[int, ...]) -> bool:
-    left, right = step.inputs
-    rows = [n for i, n in zip(left, first, strict=True) if i not in right]
-    columns = [n for i, n in zip(right, second, strict=True) if i not in left]
-    return max(rows, default=1) > 2 and max(columns, default=1) > 2
+def _n_entries(term: IndexList, shape: tuple[int, ...], *, without: IndexList) -> int:
+    """The number of rows, or of columns: along indices that the other does not have."""
+    return prod(n for i, n in zip(term, shape, strict=True) if i not in without)
 
 
 def _is_readable(array: Any) -> bool:

@@ -218,3 +218,28 @@ def test_a_result_that_is_read_only_is_refused():
         contracted("ij,jk->ik", np.eye(2), np.eye(2), out)
     assert all(dtype.name in {"float32", "float64", "complex64", "complex128"}
                for dtype in DTYPES)  # fmt: skip
+
+
+FORMS = {
+    "lanes of the batch": "ije,je->ie",
+    "lanes of the batch, one operand without it": "ij,je->ie",
+    "lanes of the batch in both and the result": "ie,ie->e",
+    "few of each": "eij,ej->ei",
+    "short dot products": "ei,ei->e",
+    "vectors of rows": "eij,ejk->eik",
+    "sum factorization": "eijk,lj->eilk",
+    "outer product": "ei,ej->eij",
+}
+
+
+@pytest.mark.parametrize("n", [1, 3, 9, 40])
+@pytest.mark.parametrize("dtype", sorted(TOLERANCES))
+@pytest.mark.parametrize("subscripts", FORMS.values(), ids=FORMS)
+def test_many_small_products(subscripts, dtype, n):
+    """Each way of the kernel, for entries that fill vectors and that do not."""
+    rng = np.random.default_rng(n)
+    extents = {"e": 517, **dict.fromkeys("ijkl", n if n < 40 else 7)}
+    extents["i"] = n
+    first, second = subscripts.split("->")[0].split(",")
+    a, b = (rng.random([extents[i] for i in t]).astype(dtype) for t in (first, second))
+    assert_right(subscripts, a, b)
