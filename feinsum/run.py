@@ -23,7 +23,7 @@ from feinsum.plans.mpi import run_on_ranks, world
 from feinsum.programs import ProgramPlan
 from feinsum.programs.facts import AnyPlan, plan_in, read_plan
 from feinsum.programs.recorded import RUNS, opened_on_rank_0, record_on_ranks
-from feinsum.targets.host.threads import THREADS_VARIABLE
+from feinsum.threads import THREADS_VARIABLE
 
 __all__ = ["main", "use_one_thread"]
 

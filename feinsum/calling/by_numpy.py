@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feinsum.calling.reading import Reading
-from feinsum.calling.reading.einsum import DType, fits_kernels
+from feinsum.calling.reading.dtypes import DType, fits_kernels
 from feinsum.calling.reading.terms import Terms
 from feinsum.contraction import (
     PlannedStep,
@@ -28,11 +27,14 @@ from feinsum.contraction import (
 )
 from feinsum.contraction.by_numpy import MAX_LETTERS, einsum_by_numpy
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
-from feinsum.ir import IndexList
-from feinsum.paths import Path, find_path
-from feinsum.targets.host.results import CHECKED_BYTES, check_room
+from feinsum.result_memory import CHECKED_BYTES, check_room
+from feinsum.subscripts import IndexList
 from feinsum.variables import INTERMEDIATE_VARIABLE
 from feinsum.words import counted
+
+if TYPE_CHECKING:
+    from feinsum.calling.reading import Reading
+    from feinsum.paths import Path
 
 __all__ = [
     "StepsCall",
@@ -191,6 +193,8 @@ def _found_path(
     extents: tuple[tuple[str, int], ...],
     max_entries: int | None,
 ) -> Path:
+    from feinsum.paths import find_path  # loads opt_einsum
+
     return find_path(inputs, output, dict(extents), max_entries=max_entries)
 
 
@@ -242,6 +246,8 @@ def find_numpy_path(reading: Reading) -> Path | None:
     einsum = reading.einsum
     if len(einsum.inputs) == 1 and {*einsum.inputs[0]} == {*einsum.output}:
         return None
+    from feinsum.paths import find_path
+
     return find_path(einsum.inputs, einsum.output, extents_of(reading))
 
 

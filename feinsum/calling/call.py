@@ -29,7 +29,7 @@ from feinsum.calling.host.general import GeneralCall, path_for_numpy
 from feinsum.calling.kernel_cache import CACHE_BOUND, GENERAL_BOUND, Call, Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of, place_of
-from feinsum.calling.reading import Reading, first_uses, read_shapes
+from feinsum.calling.reading.dtypes import first_uses
 from feinsum.calling.reading.forms import Form, as_array, form_of, has_sparse
 from feinsum.calling.reading.libraries import (
     as_given,
@@ -40,10 +40,10 @@ from feinsum.calling.reading.libraries import (
     outside_of_compilers,
 )
 from feinsum.calling.reading.terms import read_terms
+from feinsum.device_arrays import is_cuda_array, is_device_array
 from feinsum.effort import Effort, effort_of
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.memory import remembered
-from feinsum.targets.arrays import is_cuda_array, is_device_array
 from feinsum.variables import (
     DEVICE_VARIABLE,
     EFFORT_VARIABLE,
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from feinsum.calling.host.amortized import AmortizedCall
     from feinsum.calling.host.general import Built
     from feinsum.calling.host.prepared import PreparedCall
+    from feinsum.calling.reading import Reading
     from feinsum.db import Database
     from feinsum.records import Policy
     from feinsum.retrieval import OnMiss
@@ -378,6 +379,8 @@ def _prepared(
                 steps = steps_call(terms, dtypes, _max_entries(dtypes))
 
         def read() -> Reading:
+            from feinsum.calling.reading import read_shapes  # steps need no einsum
+
             return read_shapes(subscripts, given, first)
 
         def build(

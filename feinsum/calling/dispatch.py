@@ -20,10 +20,7 @@ from feinsum.calling.reading.libraries import (
     outside_of_compilers,
 )
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
-from feinsum.ir import BatchedEinsum, Operand
-from feinsum.ir import einsum as symbolic_einsum
 from feinsum.options import with_options_of
-from feinsum.paths import is_path_name
 from feinsum.words import type_in_words
 
 if TYPE_CHECKING:
@@ -31,6 +28,7 @@ if TYPE_CHECKING:
 
     from feinsum.db import Database
     from feinsum.effort import Effort
+    from feinsum.ir import BatchedEinsum, Operand
     from feinsum.records import Policy
     from feinsum.retrieval import OnMiss
 
@@ -124,8 +122,11 @@ def einsum(
             if result is not NotImplemented:
                 return _as_scalar(result)
     text, given = as_subscripts((subscripts, *operands))
-    n_symbolic = sum(isinstance(operand, Operand) for operand in given)
+    symbols = sys.modules.get("feinsum.ir")  # loaded by whoever made a symbolic operand
+    n_symbolic = sum(isinstance(x, symbols.Operand) for x in given) if symbols else 0
     if n_symbolic:
+        from feinsum.ir import einsum as symbolic_einsum
+
         _check_symbolic(given, n_symbolic, is_plain and optimize is True and not how)
         return symbolic_einsum(text, *given)
     if how.keys() - HOW:
@@ -133,7 +134,7 @@ def einsum(
     _check_optimize(optimize)
     from feinsum.calling.call import call_einsum  # symbolic einsums need no more
     from feinsum.calling.reading.forms import as_array
-    from feinsum.targets.arrays import is_cuda_array
+    from feinsum.device_arrays import is_cuda_array
 
     if not is_plain:
         casting, order = _name("casting", casting), _name("order", order)
@@ -189,7 +190,7 @@ def _is_for_call(out: Any, operands: Sequence[Any]) -> bool:
     if out is None:
         return False
     from feinsum.calling.reading.forms import as_array, has_sparse
-    from feinsum.targets.arrays import is_cuda_array
+    from feinsum.device_arrays import is_cuda_array
 
     if any(map(is_cuda_array, (out, *operands))):
         return True
@@ -224,8 +225,11 @@ def check_call_options(
 def _check_optimize(optimize: Any) -> None:
     if optimize is None or isinstance(optimize, bool) or _is_path(optimize):
         return
-    if isinstance(optimize, str) and is_path_name(optimize):
-        return
+    if isinstance(optimize, str):
+        from feinsum.paths import is_path_name
+
+        if is_path_name(optimize):
+            return
     kind = InvalidEinsumError if isinstance(optimize, str) else InvalidTypeError
     raise kind(
         f"optimize={optimize!r:.60} is not a boolean, a search of opt_einsum such as "
@@ -266,6 +270,8 @@ def _check_out(out: Any) -> None:
 def _check_symbolic(given: Sequence[Any], n_symbolic: int, is_plain: bool) -> None:
     """Refuse options that only apply to numbers."""
     if n_symbolic < len(given):
+        from feinsum.ir import Operand
+
         other = next(k for k, x in enumerate(given) if not isinstance(x, Operand))
         raise InvalidEinsumError(
             f"operand {other} is of type {type(given[other]).__name__}, while others "
@@ -339,7 +345,7 @@ def _is_mixed(out: Any, operands: Sequence[Any]) -> bool:
         dtypes.add(out.dtype)
     if len(dtypes) == 1 and None not in dtypes:
         return False
-    from feinsum.targets.arrays import is_cuda_array, is_device_array
+    from feinsum.device_arrays import is_cuda_array, is_device_array
 
     return not any(is_cuda_array(x) or is_device_array(x) for x in operands)
 

@@ -15,10 +15,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from feinsum.calling.by_numpy import evaluate_by_numpy, find_numpy_path
-from feinsum.calling.reading import Reading
 from feinsum.errors import (
     BuildError,
     FeinsumError,
@@ -28,6 +27,9 @@ from feinsum.errors import (
     MeasurementError,
 )
 from feinsum.memory import remembered
+
+if TYPE_CHECKING:
+    from feinsum.calling.reading import Reading
 
 __all__ = [
     "FallbackCall",

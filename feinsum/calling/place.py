@@ -6,9 +6,9 @@ import os
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from feinsum.device_arrays import is_device_array
 from feinsum.effort import Effort
 from feinsum.errors import DeviceUnavailableError
-from feinsum.targets.arrays import is_device_array
 from feinsum.variables import DATABASE_VARIABLE, DEVICE_VARIABLE
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from feinsum.measure.sampling import check_samples, patterned
 from feinsum.predict import predictions
 from feinsum.raising import identify_as_einsum
 from feinsum.records import TransformSpec
-from feinsum.targets.host.results import aligned_empty
+from feinsum.result_memory import aligned_empty
 from feinsum.targets.protocol import Array
 from feinsum.transforms import apply_spec
 from feinsum.transforms.ranking import Costed

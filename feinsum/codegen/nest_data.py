@@ -21,8 +21,8 @@ from feinsum.codegen.nest_arrays import (
 from feinsum.errors import InvalidEinsumError
 from feinsum.nests import Nest, NestForm, Sizes, sizes_of
 from feinsum.nests.form import is_private
+from feinsum.result_memory import aligned_empty
 from feinsum.sparse import CSF
-from feinsum.targets.host.results import aligned_empty
 from feinsum.words import counted
 
 __all__ = [

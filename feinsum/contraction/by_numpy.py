@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from feinsum.ir import IndexList
+    from feinsum.subscripts import IndexList
 
 __all__ = ["MAX_LETTERS", "einsum_by_numpy"]
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feinsum.targets.host.threads import n_threads
+from feinsum.threads import n_threads
 
 if TYPE_CHECKING:
-    from feinsum.ir import IndexList
+    from feinsum.subscripts import IndexList
 
 try:
     _pairwise: Any = import_module("feinsum.contraction._pairwise")

@@ -29,12 +29,12 @@ from feinsum.contraction.pairwise import (
     contract,
     encode_indices,
 )
-from feinsum.targets.host.results import aligned_empty
-from feinsum.targets.host.threads import n_threads
+from feinsum.result_memory import aligned_empty
+from feinsum.threads import n_threads
 
 if TYPE_CHECKING:
-    from feinsum.ir import IndexList
     from feinsum.paths import Path
+    from feinsum.subscripts import IndexList
 
 __all__ = ["PlannedStep", "Step", "find_steps", "plan_steps", "run_plan", "run_steps"]
 

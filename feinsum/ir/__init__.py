@@ -2,13 +2,7 @@
 
 from feinsum.ir.build import array, batched_einsum, einsum, sparse_array
 from feinsum.ir.check import RULES, violations
-from feinsum.ir.einsum import (
-    BatchedEinsum,
-    IndexList,
-    require_dense,
-    require_einsum,
-    write_subscripts,
-)
+from feinsum.ir.einsum import BatchedEinsum, require_dense, require_einsum
 from feinsum.ir.evaluate import bind_sizes, evaluate
 from feinsum.ir.functional import (
     FunctionalBatchedEinsum,
@@ -24,7 +18,6 @@ from feinsum.ir.generalize import (
 )
 from feinsum.ir.in_place import body_into
 from feinsum.ir.operand import Extent, Operand, SizeParam, shape_at, stored
-from feinsum.ir.parse import parse_subscripts, subscripts_of_words
 from feinsum.ir.precision import precise_first
 from feinsum.ir.profile import (
     PROFILE,
@@ -36,6 +29,12 @@ from feinsum.ir.profile import (
 from feinsum.ir.text import from_text, to_text
 from feinsum.ir.violation import Violation
 from feinsum.ir.workload import Workload, WorkloadLike, workload_of
+from feinsum.subscripts import (
+    IndexList,
+    parse_subscripts,
+    subscripts_of_words,
+    write_subscripts,
+)
 
 __all__ = [
     "FUNCTIONS",

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir.einsum import BatchedEinsum, IndexList
+from feinsum.ir.einsum import BatchedEinsum
 from feinsum.ir.operand import Extent, Operand, SizeParam
-from feinsum.ir.parse import ellipsis_indices, parse_subscripts
+from feinsum.subscripts import IndexList, ellipsis_indices, parse_subscripts
 
 __all__ = ["array", "batched_einsum", "einsum", "sparse_array"]
 

@@ -5,7 +5,6 @@ Source: paper, section 2.2 (conditions for equation 1 to be sound), section 4.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
@@ -13,21 +12,16 @@ from typing import TYPE_CHECKING
 
 from feinsum.ir.operand import Extent, Operand
 from feinsum.ir.violation import Violation, raise_if_any
+from feinsum.subscripts import is_index_name
 from feinsum.words import counted
 
 if TYPE_CHECKING:
-    from feinsum.ir.einsum import BatchedEinsum, IndexList
+    from feinsum.ir.einsum import BatchedEinsum
+    from feinsum.subscripts import IndexList
 
-__all__ = ["RULES", "is_index_name", "raise_if_ill_formed", "violations"]
+__all__ = ["RULES", "raise_if_ill_formed", "violations"]
 
 Rule = Callable[["BatchedEinsum"], Iterator[str]]
-
-_NO_NAME = re.compile(r"[\s{},.|]|->")
-
-
-def is_index_name(name: object) -> bool:
-    """Whether the text of an einsum can name an index so."""
-    return isinstance(name, str) and bool(name) and not _NO_NAME.search(name)
 
 
 def has_rows(einsum: BatchedEinsum) -> Iterator[str]:

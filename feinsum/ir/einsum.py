@@ -11,7 +11,7 @@ from functools import cached_property
 from html import escape
 from importlib import import_module
 from itertools import chain
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from constantdict import constantdict
@@ -20,19 +20,11 @@ from feinsum.errors import InvalidEinsumError
 from feinsum.ir.check import raise_if_ill_formed
 from feinsum.ir.operand import Extent, Operand, SizeParam, shape_at
 from feinsum.reprs import brief, html_table
+from feinsum.subscripts import IndexList, write_subscripts
 
-__all__ = [
-    "BatchedEinsum",
-    "IndexList",
-    "require_dense",
-    "require_einsum",
-    "write_subscripts",
-]
+__all__ = ["BatchedEinsum", "require_dense", "require_einsum"]
 
 T = TypeVar("T")
-
-IndexList: TypeAlias = tuple[str, ...]
-"""One index name per axis of an array."""
 
 
 @dataclass(frozen=True)
@@ -166,32 +158,6 @@ class BatchedEinsum:
         """The induced graph, where matplotlib is installed."""
         # only notebooks ask, and pictures are made in a room above this one
         return cast("str | None", import_module("feinsum.drawing").svg_of(self))
-
-
-def write_subscripts(
-    inputs: Iterable[Iterable[str]], output: Iterable[str] | None = None
-) -> str:
-    """Index lists as text; names of several letters in braces.
-
-    Inverse of :func:`feinsum.ir.parse_subscripts`.
-
-    >>> write_subscripts(["ij", "j"], "i")
-    'ij,j->i'
-    >>> write_subscripts([["cell", "i"], ["i"]], ["cell"])
-    '{cell}i, i -> {cell}'
-    """
-    terms = ["".join(map(_in_notation, term)) for term in inputs]
-    result = None if output is None else "".join(map(_in_notation, output))
-    is_compact = "{" not in f"{''.join(terms)}{result}"
-    comma, arrow = (",", "->") if is_compact else (", ", " -> ")
-    return (
-        comma.join(terms) if result is None else f"{comma.join(terms)}{arrow}{result}"
-    )
-
-
-def _in_notation(name: str) -> str:
-    is_letter = len(name) == 1 and name not in "-> \t\n\r"
-    return name if is_letter or name == "..." else f"{{{name}}}"
 
 
 def _unique(items: Iterable[T]) -> tuple[T, ...]:

@@ -16,11 +16,12 @@ import numpy as np
 from constantdict import constantdict
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir.einsum import BatchedEinsum, IndexList
+from feinsum.ir.einsum import BatchedEinsum
 from feinsum.ir.evaluate import evaluate
 from feinsum.ir.functions import function_of
 from feinsum.ir.operand import shape_at
 from feinsum.reprs import brief
+from feinsum.subscripts import IndexList
 from feinsum.words import counted, reason_of
 
 __all__ = ["FunctionalBatchedEinsum", "OperandFunction", "body_value"]

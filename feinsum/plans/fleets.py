@@ -44,7 +44,7 @@ class Place:
 def place() -> Place:
     """Where this process is."""
     from feinsum.targets.host.device import host_device
-    from feinsum.targets.host.threads import n_threads
+    from feinsum.threads import n_threads
 
     cores = frozenset(os.sched_getaffinity(0))
     device = host_device(os.cpu_count() or len(cores))

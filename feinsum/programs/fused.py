@@ -39,8 +39,8 @@ def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
     # loads Loopy, for a second
     from feinsum.codegen.rows import Row, generate_rows
     from feinsum.measure import compile_kernel, open_device
+    from feinsum.result_memory import aligned_empty
     from feinsum.retrieval import retrieve
-    from feinsum.targets.host.results import aligned_empty
 
     first = fusion.rows[0]
     extents = {

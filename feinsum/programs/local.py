@@ -51,7 +51,7 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
     >>> run_program(p.build(), {"X": np.zeros((2, 2))})["Y"].tolist()
     [[0.5, 0.5], [0.5, 0.5]]
     """
-    from feinsum.targets.host.threads import n_threads  # programs are read without it
+    from feinsum.threads import n_threads  # programs are read without it
 
     given = checked_arrays(program, arrays)
     known = dict(given)
@@ -295,6 +295,6 @@ class _Frame:
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """A new array, in memory that is used again."""
-    from feinsum.targets.host.results import aligned_empty
+    from feinsum.result_memory import aligned_empty
 
     return aligned_empty(shape, dtype)

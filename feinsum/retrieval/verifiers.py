@@ -24,7 +24,7 @@ from feinsum.measure.question import Question, Verdict
 from feinsum.memory import remembered
 from feinsum.processes import Ended, child_environment, end_session
 from feinsum.records import from_json, to_json
-from feinsum.targets.host.threads import n_threads
+from feinsum.threads import n_threads
 from feinsum.transforms import export_transforms, local_transforms
 
 __all__ = ["COMMAND", "request_together", "request_verdict", "start_early"]

@@ -208,7 +208,7 @@ def test_a_copy_that_has_no_room_in_a_later_call_is_refused(monkeypatch):
     assert np.array_equal(call.run([x[:400], y]), [3_000.0] * 400)
     monkeypatch.setattr("psutil.virtual_memory", lambda: free(1 << 29))
     (_, take), *_ = call.takes
-    monkeypatch.setattr("feinsum.targets.host.results.CHECKED_BYTES", 1 << 10)
+    monkeypatch.setattr("feinsum.result_memory.CHECKED_BYTES", 1 << 10)
     monkeypatch.setattr("psutil.virtual_memory", lambda: free(1 << 11))
     with pytest.raises(MeasurementError, match="a copy of an operand"):
         take(x[:400])

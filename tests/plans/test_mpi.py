@@ -20,7 +20,7 @@ from feinsum.plans.local import numpy_leaf
 from feinsum.plans.mpi import world
 from feinsum.programs import evaluate_program
 from feinsum.run import use_one_thread
-from feinsum.targets.host.threads import n_threads
+from feinsum.threads import n_threads
 from tests.docs.pages import ROOT
 from tests.plans import test_cyclic
 from tests.plans.cases import KERNELS, by_numpy, operands_of

@@ -25,7 +25,7 @@ from feinsum.nests import (
     unfactorized,
 )
 from feinsum.records import TransformSpec
-from feinsum.targets.host.threads import THREADS_VARIABLE
+from feinsum.threads import THREADS_VARIABLE
 from feinsum.transforms import (
     REGISTRY,
     applicable_transforms,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from feinsum.ir import Extent, IndexList, SizeParam
-from feinsum.targets.host.threads import n_cores
+from feinsum.threads import n_cores
 from feinsum.transforms.host.array_function import Array, ArrayFunction, Box
 
 __all__ = [

@@ -34,12 +34,12 @@ from feinsum.calling.reading.libraries import (
     is_differentiating,
     is_tensor,
 )
+from feinsum.device_arrays import is_cuda_array, resolved
 from feinsum.errors import (
     DeviceUnavailableError,
     InvalidEinsumError,
     MeasurementError,
 )
-from feinsum.targets.arrays import is_cuda_array, resolved
 from feinsum.targets.cuda import CUDA, CudaDevice
 from feinsum.targets.cuda.cupy_errors import CudaErrors
 from feinsum.targets.cuda.session import Session

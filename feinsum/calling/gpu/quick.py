@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from feinsum.calling.kernel_cache import CACHE_BOUND, Calls
 from feinsum.calling.place import name_of
-from feinsum.calling.reading import first_uses
+from feinsum.calling.reading.dtypes import first_uses
 from feinsum.calling.reading.libraries import is_differentiating
+from feinsum.device_arrays import ALIGNMENT
 from feinsum.memory import remembered
-from feinsum.targets.arrays import ALIGNMENT
 from feinsum.variables import EFFORT_VARIABLE
 
 if TYPE_CHECKING:

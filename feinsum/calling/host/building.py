@@ -40,7 +40,7 @@ from feinsum.calling.reading.arguments import (
 from feinsum.calling.reading.forms import Form
 from feinsum.measure import open_device
 from feinsum.predict import MEASURING
-from feinsum.targets.host.results import check_room
+from feinsum.result_memory import check_room
 from feinsum.targets.opencl.residence import device_of
 
 __all__ = ["build_call", "build_faster"]

@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from feinsum.calling.by_numpy import StepsCall, extents_of
 from feinsum.calling.fallback import report_fallback
 from feinsum.calling.kernel_cache import Calls
-from feinsum.calling.reading import Reading
 from feinsum.contraction.by_numpy import MAX_LETTERS
 from feinsum.memory import remembered
-from feinsum.paths import Path, find_path, path_outputs
 from feinsum.variables import INTERMEDIATE_VARIABLE
 
 if TYPE_CHECKING:
     from feinsum.calling.fallback import FallbackCall
     from feinsum.calling.host.amortized import AmortizedCall
     from feinsum.calling.host.prepared import PreparedCall
+    from feinsum.calling.reading import Reading
+    from feinsum.paths import Path
 
 __all__ = ["GeneralCall", "path_for_numpy"]
 
@@ -157,6 +157,8 @@ def path_for_numpy(reading: Reading) -> Path | None:
     >>> path(100), path(1000)
     (((0, 1),), None)
     """
+    from feinsum.paths import find_path  # loads opt_einsum
+
     einsum, extents = reading.einsum, extents_of(reading)
     terms = [*einsum.inputs, einsum.output]
     entries = [prod(extents[i] for i in dict.fromkeys(term)) for term in terms]
@@ -175,6 +177,8 @@ def path_for_numpy(reading: Reading) -> Path | None:
 
 def _points(reading: Reading, path: Path, extents: dict[str, int]) -> int:
     """Iterations of the nests of all steps."""
+    from feinsum.paths import path_outputs
+
     left = [frozenset(term) for term in reading.einsum.inputs]
     made = path_outputs(left, reading.einsum.output, path)
     total = 0

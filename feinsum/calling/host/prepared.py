@@ -14,8 +14,8 @@ from feinsum.calling.options import CallOptions
 from feinsum.calling.reading import Feed, Reading
 from feinsum.calling.reading.arguments import packed
 from feinsum.ir import IndexList
+from feinsum.result_memory import aligned_empty
 from feinsum.targets.host.halves import narrowed
-from feinsum.targets.host.results import aligned_empty
 from feinsum.targets.opencl.residence import device_zeros
 from feinsum.targets.protocol import Array, Caller
 

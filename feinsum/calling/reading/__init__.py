@@ -1,19 +1,9 @@
-"""What a call computes: an einsum of its arguments, and how its arrays lie."""
+"""What a call computes: an einsum of its arguments, and how its arrays lie.
 
-from feinsum.calling.reading.einsum import (
-    Feed,
-    Reading,
-    first_uses,
-    read_shapes,
-    reading_of,
-    terms_of,
-)
+The public names are those of ``__init__.pyi``. They are imported when they are first
+used: a call without a kernel needs no einsum.
+"""
 
-__all__ = [
-    "Feed",
-    "Reading",
-    "first_uses",
-    "read_shapes",
-    "reading_of",
-    "terms_of",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

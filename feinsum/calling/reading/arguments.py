@@ -15,13 +15,14 @@ from math import prod
 import numpy as np
 from constantdict import constantdict
 
-from feinsum.calling.reading.einsum import DType, Feed
+from feinsum.calling.reading.dtypes import DType
+from feinsum.calling.reading.einsum import Feed
 from feinsum.calling.reading.forms import Form
 from feinsum.calling.reading.strided import StridedTerm, c_steps
 from feinsum.calling.reading.terms import Shape
 from feinsum.codegen import Strides
+from feinsum.result_memory import check_room
 from feinsum.targets.host.halves import widened
-from feinsum.targets.host.results import check_room
 from feinsum.targets.protocol import Array
 
 __all__ = [

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import Any
 
-import numpy as np
 from constantdict import constantdict
 
+from feinsum.calling.reading.dtypes import (
+    DType,
+    check_sizes,
+    result_dtype,
+    work_dtype,
+)
 from feinsum.calling.reading.strided import StridedTerm
 from feinsum.calling.reading.terms import Shape, read_terms
-from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.ir import (
     BatchedEinsum,
     Extent,
@@ -26,25 +28,10 @@ from feinsum.ir import (
 __all__ = [
     "Feed",
     "Reading",
-    "first_uses",
-    "fits_kernels",
     "read_shapes",
     "reading_of",
     "terms_of",
 ]
-
-DType = np.dtype[Any]
-
-_TRUTH = np.dtype(bool)
-_COUNT = np.dtype(np.int64)
-_HALF = np.dtype(np.float16)
-_SUPPORTED = frozenset(
-    map(np.dtype, (*np.typecodes["AllInteger"], "f2", "f4", "f8", "c8", "c16"))
-)
-_MAX_ENTRIES = 2**31 - 2**20
-"""Entries are counted by 32-bit integers in a kernel, and the last tile of a loop goes
-beyond the end of an array: rounded up to whole tiles, a count has to fit as well.
-"""
 
 
 @dataclass(frozen=True)
@@ -76,24 +63,13 @@ class Reading:
 
     @property
     def work_dtype(self) -> DType:
-        """The dtype of all operands in a kernel; see :func:`_work_dtype`."""
-        return _work_dtype(self.dtype)
+        """The dtype of all operands in a kernel."""
+        return work_dtype(self.dtype)
 
     @property
     def is_empty(self) -> bool:
         """Whether no product is formed: the result has no entries, or only zeros."""
         return 0 in self.einsum.extents.values()
-
-
-def first_uses(operands: Sequence[object]) -> tuple[int, ...]:
-    """For each operand, the first position with the same object.
-
-    >>> x, y = object(), object()
-    >>> first_uses([x, y, x])
-    (0, 1, 0)
-    """
-    first: dict[int, int] = {}
-    return tuple(first.setdefault(id(x), k) for k, x in enumerate(operands))
 
 
 def read_shapes(
@@ -108,11 +84,11 @@ def read_shapes(
     Raises:
         InvalidEinsumError: as :func:`feinsum.call_einsum` does.
     """
-    dtype = _result_dtype([dtype for _, dtype in given])
+    dtype = result_dtype([dtype for _, dtype in given])
     terms = read_terms(subscripts, [shape for shape, _ in given])
     indices = dict.fromkeys((*terms.output, *(i for t in terms.inputs for i in t)))
     plain = {index: f"i{k}" for k, index in enumerate(indices)}
-    work = _work_dtype(dtype)
+    work = work_dtype(dtype)
     feeds: dict[tuple[int, Shape], Feed] = {}
     row = []
     for position, term in zip(first, terms.inputs, strict=True):
@@ -126,7 +102,7 @@ def read_shapes(
         (tuple(row),),
     )
     shape = tuple(terms.extents[i] for i in terms.output)
-    _check_sizes((*(feed.shape for feed in feeds.values()), shape))
+    check_sizes((*(feed.shape for feed in feeds.values()), shape))
     general, sizes = _generalized(einsum)
     return Reading(general, sizes, tuple(feeds.values()), shape, dtype)
 
@@ -167,52 +143,6 @@ def reading_of(
 
 def _renamed(term: IndexList, names: dict[str, str]) -> IndexList:
     return tuple(names[index] for index in term)
-
-
-def _work_dtype(dtype: DType) -> DType:
-    """Truth values are counted, so that none is lost; half precision is added up in
-    single precision, as numpy does.
-    """
-    if dtype == _TRUTH:
-        return _COUNT
-    return np.dtype(np.float32) if dtype == _HALF else dtype
-
-
-def _result_dtype(dtypes: Sequence[DType]) -> DType:
-    """Numpy's result type, in the machine's byte order.
-
-    Raises:
-        InvalidTypeError: if it is not supported.
-    """
-    try:
-        dtype = np.result_type(*dtypes).newbyteorder("=") if dtypes else _TRUTH
-    except TypeError:
-        dtype = np.dtype(object)
-    if dtype in _SUPPORTED or dtype == _TRUTH:
-        return dtype
-    names = ", ".join(map(str, dtypes))
-    raise InvalidTypeError(
-        f"operands of dtype {names} give {dtype}; supported are integers, booleans, "
-        "float16, float32, float64, complex64 and complex128: convert the operands",
-        rules=("dtype",),
-    )
-
-
-def fits_kernels(dtypes: Sequence[DType], shapes: Sequence[Shape]) -> bool:
-    """Whether kernels have the dtypes, and can count the entries of all arrays."""
-    known = _SUPPORTED | {_TRUTH}
-    is_known = all(dtype.newbyteorder("=") in known for dtype in dtypes)
-    return is_known and all(prod(shape) < _MAX_ENTRIES for shape in shapes)
-
-
-def _check_sizes(shapes: Sequence[Shape]) -> None:
-    for shape in shapes:
-        if prod(shape) >= _MAX_ENTRIES:
-            raise InvalidEinsumError(
-                f"an array of shape {shape} has {prod(shape)} entries; a kernel can "
-                f"address at most {_MAX_ENTRIES - 1}: split the call",
-                rules=("extent",),
-            )
 
 
 def _generalized(einsum: BatchedEinsum) -> tuple[BatchedEinsum, constantdict[str, int]]:

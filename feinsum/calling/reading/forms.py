@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from feinsum.calling.reading.einsum import DType
+from feinsum.calling.reading.dtypes import DType
 from feinsum.calling.reading.libraries import (
     is_jax_array,
     is_tensor,
@@ -16,9 +16,8 @@ from feinsum.calling.reading.libraries import (
     tensor_numbers,
 )
 from feinsum.calling.reading.terms import Shape
+from feinsum.device_arrays import is_device_array
 from feinsum.errors import InvalidEinsumError
-from feinsum.sparse import CSF, is_sparse
-from feinsum.targets.arrays import is_device_array
 from feinsum.words import type_in_words
 
 __all__ = ["Form", "as_array", "form_of", "has_sparse"]
@@ -46,6 +45,8 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
     >>> as_array([1.0, 2.0])
     array([1., 2.])
     """
+    from feinsum.sparse import is_sparse  # arrays of numpy need none of it
+
     if is_sparse(operand):
         raise InvalidEinsumError(
             f"{type_in_words(operand)} of shape {tuple(operand.shape)} is sparse; a "
@@ -99,17 +100,17 @@ def has_sparse(operands: Sequence[Any]) -> bool:
 
     Several trees of one tensor count as sparse.
     """
-    return any(
-        not isinstance(operand, np.ndarray)
-        and not is_device_array(operand)
-        and (is_sparse(operand) or _begins_with_tree(operand))
+    others = [
+        operand
         for operand in operands
-    )
+        if not isinstance(operand, np.ndarray) and not is_device_array(operand)
+    ]
+    if not others:
+        return False
+    from feinsum.sparse import CSF, is_sparse
 
-
-def _begins_with_tree(operand: Any) -> bool:
-    is_some = isinstance(operand, (list, tuple)) and bool(operand)
-    return is_some and isinstance(operand[0], CSF)
+    firsts = (x[0] for x in others if isinstance(x, (list, tuple)) and x)
+    return any(map(is_sparse, others)) or any(isinstance(x, CSF) for x in firsts)
 
 
 def form_of(array: np.ndarray[Any, Any]) -> Form:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
-from feinsum.ir import write_subscripts
+from feinsum.subscripts import write_subscripts
 
 __all__ = ["as_subscripts"]
 

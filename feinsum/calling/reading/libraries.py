@@ -15,8 +15,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 import numpy as np
 
 from feinsum.calling.reading.terms import in_letters
+from feinsum.device_arrays import resolved
 from feinsum.errors import InvalidEinsumError
-from feinsum.targets.arrays import resolved
 from feinsum.words import type_in_words, with_article
 
 __all__ = [

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir import IndexList, parse_subscripts
-from feinsum.paths import index_letter
+from feinsum.subscripts import IndexList, parse_subscripts
 from feinsum.words import counted
 
 __all__ = ["Terms", "in_letters", "read_terms"]
@@ -159,6 +158,8 @@ def in_letters(text: str, ranks: Sequence[int]) -> str:
     names = dict.fromkeys(index for term in terms for index in term)
     if "..." in text or "{" not in text:
         return text
+    from feinsum.paths import index_letter  # loads opt_einsum
+
     letter = {name: index_letter(k) for k, name in enumerate(names)}
     texts = ["".join(letter[name] for name in term) for term in (*terms, output)]
     return f"{','.join(texts[:-1])}->{texts[-1]}"

@@ -48,8 +48,8 @@ from feinsum.nests import (
     sizes_of,
 )
 from feinsum.nests.form import COPIES_BYTES, n_chunks_for, needed_bytes
+from feinsum.result_memory import check_room
 from feinsum.sparse import COO, CSF, from_object, is_sparse
-from feinsum.targets.host.results import check_room
 
 if TYPE_CHECKING:
     from feinsum.measure import CompiledKernel

@@ -17,8 +17,8 @@ from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of
 from feinsum.memory import remembered
 from feinsum.nests import Nest, NestForm, Network, Sizes
+from feinsum.result_memory import aligned_empty
 from feinsum.sparse import CSF
-from feinsum.targets.host.results import aligned_empty
 
 if TYPE_CHECKING:
     from feinsum.measure import CompiledKernel

@@ -15,8 +15,8 @@ import numpy as np
 
 from feinsum.calling.kernel_cache import Calls
 from feinsum.memory import remembered
+from feinsum.result_memory import idle_limit_bytes
 from feinsum.sparse import COO, CSC, CSF, CSR, compressed_from_object, to_csf
-from feinsum.targets.host.results import idle_limit_bytes
 
 __all__ = ["forget_tree", "tree_of_coordinates", "tree_of_matrix"]
 

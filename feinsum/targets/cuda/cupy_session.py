@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from feinsum.device_arrays import ALIGNMENT
 from feinsum.errors import DeviceLostError, MeasurementError
-from feinsum.targets.arrays import ALIGNMENT
 from feinsum.targets.cuda.cublas import blas
 from feinsum.targets.cuda.cupy_errors import (
     CudaErrors,

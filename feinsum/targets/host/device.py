@@ -18,6 +18,7 @@ from loopy.target.c import CFamilyTarget, ExecutableCTarget
 from feinsum.errors import MeasurementError
 from feinsum.records import Device, Environment
 from feinsum.records.environment import HOST_PLATFORM
+from feinsum.result_memory import aligned_empty
 from feinsum.targets.host.code import (
     VERSION,
     EmbeddedCTarget,
@@ -28,13 +29,12 @@ from feinsum.targets.host.compiler import INSTALL_HINT, Compiler, find_compiler
 from feinsum.targets.host.executor import ProgramKernel
 from feinsum.targets.host.kernel import HostCode, HostKernel
 from feinsum.targets.host.program import HostCProgram
-from feinsum.targets.host.results import aligned_empty
-from feinsum.targets.host.threads import n_threads
 from feinsum.targets.layout import Layout, array_layout, entry_kernel
 from feinsum.targets.processor import host_processor
 from feinsum.targets.protocol import Array, Memory, Timer
 from feinsum.targets.software import software
 from feinsum.targets.units import for_target
+from feinsum.threads import n_threads
 
 __all__ = ["HOST", "HostDevice", "host_device"]
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from feinsum.errors import FeinsumError
+from feinsum.result_memory import aligned_empty
 from feinsum.targets.host.compiler import find_compiler
 from feinsum.targets.host.library import load
-from feinsum.targets.host.results import aligned_empty
 from feinsum.targets.protocol import Array
 
 __all__ = ["narrowed", "widened"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from feinsum.targets.host.compiler import find_compiler
 from feinsum.targets.host.library import load_with_content, loaded
-from feinsum.targets.host.threads import n_threads
+from feinsum.threads import n_threads
 
 __all__ = ["Pool", "pool", "start_pool"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from feinsum.device_arrays import is_device_array
 from feinsum.errors import MeasurementError
-from feinsum.targets.arrays import is_device_array
 from feinsum.targets.opencl.device import OpenCLDevice, describe
 from feinsum.targets.opencl.door import pyopencl
 from feinsum.words import type_in_words

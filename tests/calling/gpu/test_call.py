@@ -26,6 +26,7 @@ from feinsum.calling.gpu.site import Site
 from feinsum.calling.options import CallOptions
 from feinsum.calling.predicted import Problem, predicted_families, predicted_kernel
 from feinsum.calling.reading import read_shapes
+from feinsum.device_arrays import resolved
 from feinsum.errors import (
     DeviceLostError,
     DeviceUnavailableError,
@@ -35,7 +36,6 @@ from feinsum.errors import (
 from feinsum.measure import open_device
 from feinsum.memory import fresh_memory
 from feinsum.records import InMemoryStore
-from feinsum.targets.arrays import resolved
 from tests.targets.cuda.stand_in import StandInDriver, needs_nvrtc, stand_in
 from tests.transforms.support import LOOPY_WARNINGS
 
@@ -333,7 +333,7 @@ def test_a_way_with_an_intermediate_result_that_is_too_large_is_skipped(
     """One kernel computes what has no other way."""
     monkeypatch.setattr(building, "PLAUSIBLE", np.inf)
     monkeypatch.setattr(kernels, "N_FAMILIES", 1)
-    monkeypatch.setattr("feinsum.calling.reading.einsum._MAX_ENTRIES", 30)
+    monkeypatch.setattr("feinsum.calling.reading.dtypes.MAX_ENTRIES", 30)
     arrays = [RNG.random((2, 9)) for _ in range(3)]
     result = call("ax,bx,cx->abc", *arrays)
     assert np.allclose(result, np.einsum("ax,bx,cx->abc", *arrays))

@@ -20,6 +20,7 @@ from feinsum.errors import (
 )
 from feinsum.memory import remembered
 from feinsum.records import InMemoryStore
+from feinsum.result_memory import IDLE_VARIABLE
 from feinsum.sparse import (
     COO,
     CSF,
@@ -33,7 +34,6 @@ from feinsum.sparse import (
     to_pydata,
     to_scipy,
 )
-from feinsum.targets.host.results import IDLE_VARIABLE
 
 
 @pytest.fixture(autouse=True)

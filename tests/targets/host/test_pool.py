@@ -13,7 +13,7 @@ import pytest
 
 from feinsum.errors import DeviceUnavailableError
 from feinsum.targets.host.pool import pool
-from feinsum.targets.host.threads import n_cores, n_threads
+from feinsum.threads import n_cores, n_threads
 from tests.docs.pages import ROOT
 from tests.targets.host.kernels import make
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import os
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
 
 from feinsum.errors import MeasurementError
 from feinsum.memory import remembered
 
-if TYPE_CHECKING:  # first calls need no more, and load no Loopy
-    from feinsum.targets.protocol import Array
+Array = np.ndarray[Any, Any]
 
 __all__ = [
     "IDLE_VARIABLE",
@@ -54,12 +52,19 @@ def idle_limit_bytes() -> int:
     """
     named = os.environ.get(IDLE_VARIABLE, "").strip()
     if not named:
-        return int(min(MOST_IDLE_BYTES, psutil.virtual_memory().total // 8))
+        return int(min(MOST_IDLE_BYTES, _memory().total // 8))
     if not named.isdecimal():
         raise MeasurementError(
             f"{IDLE_VARIABLE} is {named!r}; expected a number of bytes, or 0"
         )
     return int(named)
+
+
+def _memory() -> Any:
+    """The memory of the machine."""
+    import psutil  # takes as long to load as all that a first call needs
+
+    return psutil.virtual_memory()
 
 
 class ResultMemory:
@@ -93,11 +98,11 @@ class ResultMemory:
 
         The system would promise the memory, and end the process when it is written.
         """
-        if size < CHECKED_BYTES or size <= psutil.virtual_memory().available:
+        if size < CHECKED_BYTES or size <= _memory().available:
             return
         self._idle.clear()
         self.idle_bytes = 0
-        free = psutil.virtual_memory().available
+        free = _memory().available
         if size > free:
             advice = ", ".join(filter(None, ("compute it in parts", hint)))
             raise MeasurementError(

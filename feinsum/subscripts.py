@@ -11,15 +11,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, count
+from typing import TypeAlias
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir.check import is_index_name
-from feinsum.ir.einsum import IndexList, write_subscripts
 from feinsum.words import counted
 
-__all__ = ["ellipsis_indices", "parse_subscripts", "subscripts_of_words"]
+__all__ = [
+    "IndexList",
+    "ellipsis_indices",
+    "is_index_name",
+    "parse_subscripts",
+    "subscripts_of_words",
+    "write_subscripts",
+]
+
+IndexList: TypeAlias = tuple[str, ...]
+"""The indices of a term, in the order of its axes."""
+_NO_NAME = re.compile(r"[\s{},.|]|->")
 
 ELLIPSIS = "..."
 IGNORED = " \t\n\r"
@@ -27,6 +37,11 @@ IGNORED = " \t\n\r"
 
 _TOKEN = re.compile(r"\{(?P<name>[^{}]*)\}|(?P<ellipsis>\.\.\.)|(?P<letter>.)", re.S)
 _NOTATION = frozenset("{}.->")
+
+
+def is_index_name(name: object) -> bool:
+    """Whether the text of an einsum can name an index so."""
+    return isinstance(name, str) and bool(name) and not _NO_NAME.search(name)
 
 
 def parse_subscripts(
@@ -62,6 +77,32 @@ def parse_subscripts(
     if fill and ELLIPSIS not in output:
         raise _refuse(subscripts, "has an ellipsis in a term but none in the output")
     return inputs, _expand(output, fill, None)
+
+
+def write_subscripts(
+    inputs: Iterable[Iterable[str]], output: Iterable[str] | None = None
+) -> str:
+    """Index lists as text; names of several letters in braces.
+
+    Inverse of :func:`feinsum.ir.parse_subscripts`.
+
+    >>> write_subscripts(["ij", "j"], "i")
+    'ij,j->i'
+    >>> write_subscripts([["cell", "i"], ["i"]], ["cell"])
+    '{cell}i, i -> {cell}'
+    """
+    terms = ["".join(map(_in_notation, term)) for term in inputs]
+    result = None if output is None else "".join(map(_in_notation, output))
+    is_compact = "{" not in f"{''.join(terms)}{result}"
+    comma, arrow = (",", "->") if is_compact else (", ", " -> ")
+    return (
+        comma.join(terms) if result is None else f"{comma.join(terms)}{arrow}{result}"
+    )
+
+
+def _in_notation(name: str) -> str:
+    is_letter = len(name) == 1 and name not in "-> \t\n\r"
+    return name if is_letter or name == "..." else f"{{{name}}}"
 
 
 def ellipsis_indices(subscripts: str, ranks: Sequence[int]) -> IndexList:

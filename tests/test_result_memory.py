@@ -11,7 +11,7 @@ import pytest
 
 from feinsum.errors import MeasurementError
 from feinsum.memory import fresh_memory, remembered
-from feinsum.targets.host.results import (
+from feinsum.result_memory import (
     IDLE_VARIABLE,
     LINE,
     ResultMemory,
