@@ -24,6 +24,7 @@ def einsum_by_numpy(
     arrays: Arrays,
     *,
     is_blas: bool = False,
+    out: Any = None,
 ) -> Any:
     """An einsum of all operands at once, as an array, even of rank 0.
 
@@ -32,6 +33,7 @@ def einsum_by_numpy(
     Args:
         is_blas: whether numpy may call BLAS for products of matrices, which takes some
             microseconds to find out.
+        out: an array for the result of more than one operand.
 
     >>> einsum_by_numpy([("i",), ("i",)], (), [np.arange(3), np.arange(3)])
     array(5)
@@ -45,7 +47,9 @@ def einsum_by_numpy(
     path = ["einsum_path", tuple(range(len(arrays)))]
     optimize: Any = path if is_blas else False
     with np.errstate(all="ignore"):
-        result = np.einsum(*parts, [number[i] for i in output], optimize=optimize)
+        result = np.einsum(
+            *parts, [number[i] for i in output], optimize=optimize, out=out
+        )
     return result if isinstance(result, np.ndarray) else _as_array(result, arrays)
 
 

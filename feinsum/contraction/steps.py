@@ -29,7 +29,7 @@ from feinsum.contraction.pairwise import (
     contract,
     encode_indices,
 )
-from feinsum.result_memory import aligned_empty
+from feinsum.result_memory import LARGE_BYTES, aligned_empty
 from feinsum.threads import n_threads
 
 if TYPE_CHECKING:
@@ -172,7 +172,8 @@ def run_plan(plan: Sequence[PlannedStep], arrays: Arrays) -> Any:
     values: list[Any] = [*arrays]
     for operands, indices, shape, dtype, threads, step in plan:
         if indices is None:
-            value = _by_numpy(step, [values[number] for number in operands])
+            given = [values[number] for number in operands]
+            value = _by_numpy(step, given, shape, dtype)
         else:
             first, second = operands
             value = aligned_empty(shape, dtype)
@@ -227,11 +228,16 @@ def _shape(step: Step, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(extents[index] for index in step.output)
 
 
-def _by_numpy(step: Step, operands: Arrays) -> Any:
+def _by_numpy(
+    step: Step, operands: Arrays, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Any:
     """By BLAS, where numpy calls it and it is worth finding out how."""
     if len(operands) == 1:
         return einsum_by_numpy(step.inputs, step.output, operands)
+    out = None
+    if prod(shape) * dtype.itemsize >= LARGE_BYTES and dtype.kind in "fciu":
+        out = aligned_empty(shape, dtype)
     extents = {i: n for t, a in zip(step.inputs, operands, strict=True)
                for i, n in zip(t, a.shape, strict=True)}  # fmt: skip
     is_blas = prod(extents.values()) >= SHORT
-    return einsum_by_numpy(step.inputs, step.output, operands, is_blas=is_blas)
+    return einsum_by_numpy(step.inputs, step.output, operands, is_blas=is_blas, out=out)
