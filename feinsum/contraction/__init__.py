@@ -7,7 +7,12 @@ array([[1., 3.],
        [2., 4.]])
 """
 
-from feinsum.contraction.pairwise import DTYPES, IS_BUILT, contract_pair
+from feinsum.contraction.pairwise import (
+    DTYPES,
+    IS_BUILT,
+    VECTOR_BYTES,
+    contract_pair,
+)
 from feinsum.contraction.steps import (
     PlannedStep,
     Step,
@@ -20,6 +25,7 @@ from feinsum.contraction.steps import (
 __all__ = [
     "DTYPES",
     "IS_BUILT",
+    "VECTOR_BYTES",
     "PlannedStep",
     "Step",
     "contract_pair",

@@ -250,6 +250,7 @@ typedef int (*Run)(const Problem *, const Part *);
 
 /* By type, float and double, for the longest vectors that this processor has. */
 static Run runs[2] = {run_f32_base, run_f64_base};
+static int vector_bytes = 16;
 
 static void find_processor(void)
 {
@@ -257,9 +258,9 @@ static void find_processor(void)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw")) {
-        runs[0] = run_f32_avx512, runs[1] = run_f64_avx512;
+        runs[0] = run_f32_avx512, runs[1] = run_f64_avx512, vector_bytes = 64;
     } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-        runs[0] = run_f32_avx2, runs[1] = run_f64_avx2;
+        runs[0] = run_f32_avx2, runs[1] = run_f64_avx2, vector_bytes = 32;
     }
 #endif
 }
@@ -621,5 +622,8 @@ PyMODINIT_FUNC PyInit__pairwise(void)
     find_processor();
     if (pthread_atfork(NULL, NULL, forget_threads))
         return PyErr_NoMemory();
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddIntConstant(module, "VECTOR_BYTES", vector_bytes))
+        Py_CLEAR(module);
+    return module;
 }

@@ -30,12 +30,21 @@ try:
 except ImportError:  # installed without a C compiler
     _pairwise = None
 
-__all__ = ["DTYPES", "IS_BUILT", "contract", "contract_pair", "encode_indices"]
+__all__ = [
+    "DTYPES",
+    "IS_BUILT",
+    "VECTOR_BYTES",
+    "contract",
+    "contract_pair",
+    "encode_indices",
+]
 
 contract: Any = getattr(_pairwise, "contract", None)
 """The kernel: of indices, two arrays, the result, and a number of threads."""
 IS_BUILT = _pairwise is not None
 """Whether the kernel was compiled when feinsum was installed."""
+VECTOR_BYTES: int = getattr(_pairwise, "VECTOR_BYTES", 0)
+"""The length of its vectors on this processor."""
 
 DTYPES = frozenset(map(np.dtype, ("f4", "f8", "c8", "c16")))
 """Dtypes that the kernel multiplies."""

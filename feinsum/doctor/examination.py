@@ -11,6 +11,7 @@ from feinsum.doctor.devices import check_devices, check_packaged_facts, check_ve
 from feinsum.doctor.finding import Finding, problem
 from feinsum.doctor.machine import (
     check_compiler,
+    check_contractions,
     check_machine,
     check_openblas,
     check_plugins,
@@ -47,6 +48,7 @@ def examination(
         "variables": check_variables,
         "versions": check_versions,
         "compiler": check_compiler,
+        "contractions": check_contractions,
         "plug-ins": check_plugins,
         "devices": lambda: check_devices(device),
         "packaged facts": lambda: check_packaged_facts(device),

@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from feinsum.contraction import IS_BUILT, VECTOR_BYTES
 from feinsum.doctor.finding import Finding, note, ok, problem
 from feinsum.errors import DeviceUnavailableError
 from feinsum.measure.disturbance import STATISTICS, throttled_periods
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 __all__ = [
     "KNOWN",
     "check_compiler",
+    "check_contractions",
     "check_machine",
     "check_openblas",
     "check_plugins",
@@ -118,6 +120,18 @@ def check_plugins() -> Iterator[Finding]:
             )
         else:
             yield ok("plug-ins", f"loaded {name}")
+
+
+def check_contractions() -> Iterator[Finding]:
+    """Whether the kernel of calls without one of their own is there."""
+    if IS_BUILT:
+        yield ok("contractions", f"by a kernel with vectors of {VECTOR_BYTES} bytes")
+    else:
+        yield note(
+            "contractions",
+            "by numpy: the kernel was not compiled when feinsum was installed",
+            "install a C compiler, then feinsum again, from its sources",
+        )
 
 
 def check_compiler() -> Iterator[Finding]:

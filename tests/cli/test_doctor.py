@@ -70,7 +70,7 @@ def test_a_healthy_installation_is_well(run, tmp_path, findings):
     assert {
         "settings", "versions", "devices", "device", "packaged facts", "database",
         "layers", "layer memory", "layer packaged", "cache", "clock", "compiler",
-        "machine", "openblas", "temporary files",
+        "contractions", "machine", "openblas", "temporary files",
     } - set(found) <= {"openblas"}  # fmt: skip
     busy = {"machine", "openblas"}  # what others do, and which numpy there is
     assert {f["state"] for name, f in found.items() if name not in busy} == {"ok"}
