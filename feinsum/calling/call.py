@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import (
     TYPE_CHECKING,
@@ -21,10 +21,10 @@ from numpy import ndarray
 from feinsum.calling.by_numpy import StepsCall, numpy_call, steps_call
 from feinsum.calling.fallback import (
     answer_by_numpy,
-    build_in_background,
     start_build,
 )
 from feinsum.calling.gpu.quick import quick_key, ready_result
+from feinsum.calling.host.builder import BuildRequest
 from feinsum.calling.host.general import GeneralCall, path_for_numpy
 from feinsum.calling.kernel_cache import CACHE_BOUND, GENERAL_BOUND, Call, Calls
 from feinsum.calling.options import CallOptions
@@ -121,7 +121,7 @@ def call_einsum(
             :func:`feinsum.measure.open_device`.
         database, policy, on_miss: as for :func:`feinsum.retrieve`.
         effort: as for :func:`feinsum.retrieve`. The default is ``amortized``: a
-            thread builds the kernel. With any other effort, and with a device, policy
+            process of its own builds the kernel. With any other effort, and with a device, policy
             or ``on_miss``, the first call builds the kernel; with a database that is an
             object, the second one.
         out: an array for the result, where the operands are, of exactly its shape and
@@ -383,9 +383,7 @@ def _prepared(
 
             return read_shapes(subscripts, given, first)
 
-        def build(
-            arrays: Sequence[Any], general: GeneralCall | None = None
-        ) -> Future[Any]:
+        def build(arrays: Sequence[Any]) -> Future[Built]:
             def build_with_kernel() -> PreparedCall | AmortizedCall:
                 # loads Loopy, for a second
                 from feinsum.calling.host.building import build_call
@@ -394,25 +392,28 @@ def _prepared(
                 with np.errstate(all="ignore"):
                     return build_call(read(), arrays, forms, target, where, options)
 
-            if general is not None:
-                return build_in_background(
-                    lambda: _faster(general, arrays, build_with_kernel)
-                )
             is_optional = device is None and options.on_miss != "raise"
             return start_build(
                 build_with_kernel, read(), is_optional=is_optional and place.is_host
             )
 
-        if steps is not None and not is_in_process(options.database):
+        database = options.database
+
+        def request() -> BuildRequest | None:
+            if not (database is None or isinstance(database, str | os.PathLike)):
+                return None
+            return BuildRequest.of(subscripts, forms, first, database)
+
+        if steps is not None and not is_in_process(database):
             _check_form(target, steps.shape, steps.result_dtype)
-            return GeneralCall(read, steps, build, waits=False)
+            return GeneralCall(read, steps, build, request, waits=False)
         reading = read()
         _check_form(target, reading.shape, reading.dtype)
         if steps is None or target is not None:
-            return GeneralCall(read, None, build)
+            return GeneralCall(read, None, build, request)
         path = path_for_numpy(reading)
         steps = None if path is None else replace(steps, path=path)
-        return GeneralCall(read, steps, build)
+        return GeneralCall(read, steps, build, request)
 
     key = (str(subscripts), forms, target, first, where)
     call = remembered(Calls).prepared.get(key, make)
@@ -420,16 +421,6 @@ def _prepared(
         # not while making it: what is built may call einsum, from another thread
         return call.with_kernel(arrays)
     return call
-
-
-def _faster(
-    general: GeneralCall, arrays: Sequence[Any], build: Callable[[], Built]
-) -> Built | None:
-    """See :func:`feinsum.calling.host.building.build_faster`, which loads Loopy."""
-    from feinsum.calling.host.building import build_faster
-
-    with np.errstate(all="ignore"):
-        return build_faster(general, arrays, build)
 
 
 def _form_there(array: Any) -> Form:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from feinsum.calling.host.amortized import AmortizedCall, is_faster
-from feinsum.calling.host.general import Built, GeneralCall
+from feinsum.calling.host.amortized import AmortizedCall
 from feinsum.calling.host.prepared import (
     PreparedCall,
     Take,
@@ -43,7 +42,7 @@ from feinsum.predict import MEASURING
 from feinsum.result_memory import check_room
 from feinsum.targets.opencl.residence import device_of
 
-__all__ = ["build_call", "build_faster"]
+__all__ = ["build_call"]
 
 
 def build_call(
@@ -70,20 +69,6 @@ def build_call(
     if not place.is_host:
         return device_call(reading, arrays, where, options)
     return host_call(reading, arrays, forms, target, where, options)
-
-
-def build_faster(
-    general: GeneralCall, arrays: Sequence[Any], build: Callable[[], Built]
-) -> Built | None:
-    """The call with the best kernel, in a thread for which no call waits.
-
-    Returns:
-        None if calls take less without it.
-    """
-    call = build()
-    if isinstance(call, AmortizedCall):
-        call.settle(arrays)
-    return call if is_faster(call.settled, general.steps, arrays) else None
 
 
 def view_call(reading: Reading) -> Take | None:
@@ -151,7 +136,16 @@ def _with_kernel(
     constants = {**reading.sizes, **values_of({**layouts, OUTPUT: into})}
     caller = kernel.compiled.built.caller([*layouts], constants)
     is_written = into.is_in_place and reading.dtype == dtype
-    return PreparedCall(reading, kernel, options, tuple(takes), caller, is_written)
+    return PreparedCall(
+        reading,
+        kernel,
+        options,
+        tuple(takes),
+        caller,
+        is_written,
+        names=(*layouts,),
+        constants=constants,
+    )
 
 
 def device_call(

@@ -3,8 +3,10 @@
 To import Loopy, generate a kernel, compile and check it takes seconds. So a call is
 computed without one, by :mod:`feinsum.contraction`, until the calls have taken so long
 that a kernel would have saved what building it costs: like renting skis until they
-could have been bought. Then a thread builds it while the calls go on; it is used if it
-is faster. However long a program runs, it waits for no kernel.
+could have been bought. Then another process builds it while the calls go on, see
+:mod:`feinsum.calling.host.builder`, and some calls are computed in turns with and
+without it; the faster way computes the others. However long a program runs, it waits
+for no kernel.
 
 Source: Karlin, Manasse, Rudolph and Sleator 1988 (when to rent, when to buy).
 """
@@ -23,7 +25,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from feinsum.calling.by_numpy import StepsCall, extents_of
-from feinsum.calling.fallback import report_fallback
+from feinsum.calling.fallback import build_in_background, report_fallback
+from feinsum.calling.host.builder import (
+    BuildRequest,
+    build_elsewhere,
+    built_before,
+)
 from feinsum.calling.kernel_cache import Calls
 from feinsum.contraction.by_numpy import MAX_LETTERS
 from feinsum.memory import remembered
@@ -50,6 +57,12 @@ GAIN = 0.3
 SHORT_S = 30e-6
 """Calls that take less consist of what a call does ahead of any kernel."""
 
+REPEATED = 3
+"""The call after which a kernel of an earlier process is looked for: those that are
+made once or twice need none."""
+ROUNDS = 18
+"""Calls with a kernel and without before one of them is chosen."""
+
 Arrays = Sequence[Any]
 Built: TypeAlias = "PreparedCall | AmortizedCall | FallbackCall"
 
@@ -62,24 +75,28 @@ class GeneralCall:
         read: the call as an einsum, which a kernel needs.
         steps: computes the call without one; None if even the first call is to have a
             kernel.
-        build: starts to build the call with a kernel, for operands with this memory
-            layout; for a second argument, this call, the result is None if the kernel
-            is not faster, and no call waits for it.
+        build: starts to build the call with a kernel in this process, for operands with
+            this memory layout.
+        request: what another process needs to build it; None if that cannot.
         waits: whether the second call waits for the kernel: where a database was given
             that other processes do not have.
         built: the call with a kernel, once it exists and is faster.
         spent_s: seconds that the calls have taken.
+        trial: of a kernel that may be faster.
     """
 
     read: Callable[[], Reading]
     steps: StepsCall | None
-    build: Callable[..., Future[Any]]
+    build: Callable[[Arrays], Future[Built]]
+    request: Callable[[], BuildRequest | None]
     waits: bool = True
     built: Built | None = None
     spent_s: float = 0.0
     n_calls: int = 0
+    trial: Trial | None = None
     _due_s: float = 0.0
     _building: Future[Built] | None = None
+    _full: Built | None = None
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     @cached_property
@@ -91,12 +108,17 @@ class GeneralCall:
         """The result of :meth:`PreparedCall.run`."""
         if self.steps is None or (self.waits and self.n_calls):
             return self.with_kernel(arrays).run(arrays, out)
+        if (trial := self.trial) is not None:
+            return self._try(trial, arrays, out)
         start_s = perf_counter()
         result = self.steps.run(arrays, out)
         self.spent_s += perf_counter() - start_s
         self.n_calls += 1
-        if not self.waits and self.spent_s >= self._due_s:
-            self._invest(arrays)
+        if not self.waits:
+            if self.n_calls == REPEATED:
+                self._look_up()
+            if self.spent_s >= self._due_s:
+                self._invest()
         return result
 
     def with_kernel(self, arrays: Arrays) -> Built:
@@ -105,13 +127,40 @@ class GeneralCall:
         An interrupt ends the waiting; the next call waits for the same kernel.
         """
         with self._lock:
-            if self.built is None:
+            if self._full is None:
                 if self._building is None or self._building.done():
                     self._building = self.build(arrays)
-                self.built = self._building.result()
-            return self.built
+                self.built = self._full = self._building.result()
+            return self._full
 
-    def _invest(self, arrays: Arrays) -> None:
+    def _try(self, trial: Trial, arrays: Arrays, out: Any) -> Any:
+        """The result of one turn; the last one decides."""
+        try:
+            return trial.run(arrays, out)
+        except Exception:  # a kernel is an improvement, never a condition
+            logger.exception("dropped a kernel of %s", self.reading.einsum)
+            trial.has_failed = True
+            assert self.steps is not None
+            return self.steps.run(arrays, out)
+        finally:
+            if trial.is_over:
+                self.trial = None
+                self.built = trial.kernel if trial.is_faster else None
+
+    def _look_up(self) -> None:
+        """Try a kernel that was built for an earlier process: it costs nothing."""
+        request, steps = self.request(), self.steps
+        if request is None or steps is None or self.spent_s < SHORT_S * self.n_calls:
+            return
+
+        def adopt(loading: Future[PreparedCall | None]) -> None:
+            if loading.exception() is None and (kernel := loading.result()) is not None:
+                self._due_s = inf
+                self.trial = Trial(steps, kernel)
+
+        build_in_background(lambda: built_before(request)).add_done_callback(adopt)
+
+    def _invest(self) -> None:
         """Start to build if the calls have taken long enough, or say when they will."""
         if self.spent_s < SHORT_S * self.n_calls:
             self._due_s = 2 * self.spent_s
@@ -122,14 +171,19 @@ class GeneralCall:
         if self.spent_s < self._due_s or not builds.lock.acquire(blocking=False):
             return
         self._due_s = inf
+        request, steps = self.request(), self.steps
+        if request is None or steps is None:
+            builds.lock.release()
+            return
         logger.info("a kernel is built for calls that took %.3g s", self.spent_s)
         start_s = perf_counter()
 
-        def adopt(building: Future[Built | None]) -> None:
+        def adopt(building: Future[PreparedCall | None]) -> None:
             try:
                 if (error := building.exception()) is None:
-                    self.built = building.result()
                     builds.expected_s = perf_counter() - start_s
+                    if (kernel := building.result()) is not None:
+                        self.trial = Trial(steps, kernel)
                 else:
                     builds.expected_s = inf  # what is missing here others miss, too
                     if isinstance(error, Exception):
@@ -137,8 +191,50 @@ class GeneralCall:
             finally:
                 builds.lock.release()
 
-        building = self.build(arrays, self)
+        building = build_in_background(lambda: build_elsewhere(request))
         building.add_done_callback(adopt)
+
+
+@dataclass(eq=False)
+class Trial:
+    """Calls in turns with a kernel and without.
+
+    Attributes:
+        steps, kernel: the two ways.
+        steps_s, kernel_s: their times.
+    """
+
+    steps: StepsCall
+    kernel: PreparedCall
+    steps_s: list[float] = field(default_factory=list)
+    kernel_s: list[float] = field(default_factory=list)
+    has_failed: bool = False
+
+    def run(self, arrays: Arrays, out: Any) -> Any:
+        """The result of the way whose turn it is."""
+        is_kernel = len(self.kernel_s) < len(self.steps_s)
+        call, times = (
+            (self.kernel, self.kernel_s) if is_kernel else (self.steps, self.steps_s)
+        )
+        start_s = perf_counter()
+        result = call.run(arrays, out)
+        times.append(perf_counter() - start_s)
+        return result
+
+    @property
+    def is_over(self) -> bool:
+        return self.has_failed or len(self.kernel_s) >= ROUNDS
+
+    @cached_property
+    def is_faster(self) -> bool:
+        """Whether the kernel certainly takes less time."""
+        from feinsum.measure.turns import time_ratio
+
+        if self.has_failed:
+            return False
+        n = min(len(self.steps_s), len(self.kernel_s))
+        # the first run of a kernel starts its threads
+        return time_ratio(self.steps_s[1:n], self.kernel_s[1:n]).is_faster
 
 
 def path_for_numpy(reading: Reading) -> Path | None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feinsum.calling.kernel import CallKernel
 from feinsum.calling.options import CallOptions
-from feinsum.calling.reading import Feed, Reading
 from feinsum.calling.reading.arguments import packed
-from feinsum.ir import IndexList
 from feinsum.result_memory import aligned_empty
-from feinsum.targets.host.halves import narrowed
-from feinsum.targets.opencl.residence import device_zeros
-from feinsum.targets.protocol import Array, Caller
+from feinsum.subscripts import IndexList
+
+if TYPE_CHECKING:  # what others have built is run without a code generator
+    from feinsum.calling.kernel import CallKernel
+    from feinsum.calling.reading import Feed, Reading
+    from feinsum.targets.protocol import Array, Caller
 
 __all__ = ["PreparedCall", "Take", "from_device", "from_host", "view_of"]
 
@@ -30,11 +30,13 @@ class PreparedCall:
     """The state kept for calls with the same subscripts and memory layouts.
 
     Attributes:
-        kernel: None if an extent is zero, so that there is nothing to compute.
+        kernel: None if there is nothing to compute, as an extent is zero or the result
+            is a view, and if another process has built it.
         options: the look-up options of the kernel.
         takes: for each array of the kernel, the position of an operand, and how it is
             converted.
-        caller: the kernel with its scalars; None without a kernel.
+        caller: the kernel with its scalars; None if there is nothing to compute.
+        names, constants: of the arrays and the scalars of the caller.
         writes_out: whether the kernel writes directly into ``out``.
         give: converts a result array to what the kernel takes.
         view: the result as a view of the operand, if it is a view; see :func:`view_of`.
@@ -48,6 +50,8 @@ class PreparedCall:
     writes_out: bool = False
     give: Take | None = None
     view: Take | None = None
+    names: tuple[str, ...] = ()
+    constants: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def settled(self) -> PreparedCall:
@@ -112,11 +116,15 @@ class PreparedCall:
         reading, queue = self.reading, getattr(arrays[0], "queue", None)
         if queue is None:
             return np.zeros(reading.shape, reading.dtype)
+        from feinsum.targets.opencl.residence import device_zeros
+
         return device_zeros(queue, reading.shape, reading.dtype)
 
 
 def _rounded(result: Any) -> Any:
     """Round to half precision, where the result is."""
+    from feinsum.targets.host.halves import narrowed
+
     on_host = isinstance(result, np.ndarray)
     return narrowed(result) if on_host else result.astype(np.float16)
 

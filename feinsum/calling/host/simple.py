@@ -179,14 +179,17 @@ class Site:
             for feed in self.feeds.values()
         )
         is_in_place = _into(reading, self.target).is_in_place
+        constants = {**self.sizes, **values_of(self.layouts)}
         return PreparedCall(
             reading,
             kernel,
             self.options,
             takes,
-            built.caller([*self.feeds], {**self.sizes, **values_of(self.layouts)}),
+            built.caller([*self.feeds], constants),
             is_in_place and reading.dtype == reading.work_dtype,
             _take(None, self.simple.output, is_program),
+            names=(*self.feeds,),
+            constants=constants,
         )
 
     def with_recipe(self, spec: TransformSpec, arrays: Sequence[Any]) -> PreparedCall:

@@ -11,19 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 from constantdict import constantdict
 
 from feinsum.calling.reading.dtypes import DType
-from feinsum.calling.reading.einsum import Feed
 from feinsum.calling.reading.forms import Form
 from feinsum.calling.reading.strided import StridedTerm, c_steps
 from feinsum.calling.reading.terms import Shape
-from feinsum.codegen import Strides
 from feinsum.result_memory import check_room
-from feinsum.targets.host.halves import widened
-from feinsum.targets.protocol import Array
+
+if TYPE_CHECKING:  # what others have built is run without a code generator
+    from feinsum.calling.reading.einsum import Feed
+    from feinsum.codegen import Strides
+    from feinsum.targets.protocol import Array
 
 __all__ = [
     "COPIED",
@@ -157,6 +159,8 @@ def packed(array: Array, shape: Shape, dtype: DType) -> Array:
     check_room(prod(shape) * dtype.itemsize, "a copy of an operand")
     shaped = array.reshape(shape)
     if array.dtype == np.float16 and dtype == np.float32:
+        from feinsum.targets.host.halves import widened
+
         return widened(shaped)
     return np.require(shaped, dtype, ["C", "A"])
 

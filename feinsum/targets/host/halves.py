@@ -10,7 +10,7 @@ import ctypes
 import logging
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from feinsum.errors import FeinsumError
 from feinsum.result_memory import aligned_empty
 from feinsum.targets.host.compiler import find_compiler
 from feinsum.targets.host.library import load
-from feinsum.targets.protocol import Array
+
+if TYPE_CHECKING:
+    from feinsum.targets.protocol import Array
 
 __all__ = ["narrowed", "widened"]
 

@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from math import inf
+from time import sleep
 
 import numpy as np
 import opt_einsum
@@ -16,8 +17,9 @@ import pytest
 import feinsum
 from feinsum import call_einsum
 from feinsum.calling import call, clear_call_cache, kernel_cache, prepare_call
-from feinsum.calling.host import building, general
+from feinsum.calling.host import general
 from feinsum.calling.host.general import GeneralCall, path_for_numpy
+from feinsum.calling.host.prepared import PreparedCall
 from feinsum.calling.kernel_cache import Calls
 from feinsum.calling.reading import first_uses, read_shapes
 from feinsum.contraction import steps
@@ -238,11 +240,11 @@ def test_no_call_waits_for_a_build(monkeypatch):
     """While a build does not end, a hundred calls do."""
     is_over = threading.Event()
 
-    def build_call(*_):
+    def build(_):
         is_over.wait(120)
         raise BuildError("the compiler was stopped")
 
-    monkeypatch.setattr(building, "build_call", build_call)
+    monkeypatch.setattr(general, "build_elsewhere", build)
     for _ in range(100):
         np.testing.assert_allclose(call_einsum("ij,jk->ik", A, B), A @ B)
     assert the_call().built is None
@@ -254,27 +256,62 @@ def test_no_call_waits_for_a_build(monkeypatch):
 @pytest.mark.parametrize("is_faster", [True, False])
 @pytest.mark.usefixtures("eager")
 def test_a_kernel_is_used_if_it_is_faster(monkeypatch, is_faster):
-    """Once it is there; otherwise the steps go on, and nothing is built again."""
-    asked = []
-    monkeypatch.setattr(building, "is_faster", lambda *_: asked.append(1) or is_faster)
+    """After some calls in turns; otherwise the steps go on."""
+    monkeypatch.setattr(general.Trial, "is_faster", is_faster)
     for _ in range(3):
         call_einsum("ij,jk->ik", A, B)
     wait_for_build()
-    for _ in range(3):
+    (general_call,) = the_calls()
+    assert general_call.trial is not None
+    for _ in range(2 * general.ROUNDS + 2):
         np.testing.assert_allclose(call_einsum("ij,jk->ik", A, B), A @ B)
-    kernel = the_call().settled.kernel if is_faster else the_call().built
-    assert (kernel is not None) == is_faster
-    assert asked == [1]
+    assert general_call.trial is None
+    assert isinstance(the_call(), PreparedCall if is_faster else GeneralCall)
+    assert the_call().run([A, B]).shape == (13, 11)
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_later_process_finds_the_kernel():
+    """It is tried after the third call, without a build."""
+    call_einsum("ij,jk->ik", A, B)
+    wait_for_build()
+    clear_call_cache()
+    remembered(Calls).builds.expected_s = inf
+    for _ in range(general.REPEATED):
+        call_einsum("ij,jk->ik", A, B)
+    for _ in range(100):
+        call_einsum("ij,jk->ik", A, B)
+        if the_call().trial is not None:
+            break
+        sleep(0.05)
+    assert the_call().trial is not None
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_kernel_that_fails_breaks_no_call(monkeypatch):
+    """The steps answer the call, and go on."""
+
+    class Broken:
+        def run(self, arrays, out=None):
+            raise MemoryError
+
+    monkeypatch.setattr(general, "build_elsewhere", lambda _: Broken())
+    call_einsum("ij,jk->ik", A, B)
+    wait_for_build()
+    for _ in range(5):
+        np.testing.assert_allclose(call_einsum("ij,jk->ik", A, B), A @ B)
+    assert the_call().trial is None
+    assert the_call().built is None
 
 
 @pytest.mark.usefixtures("eager")
 def test_a_build_that_fails_is_told_once_and_breaks_no_call(monkeypatch):
     """The steps go on, and nothing else is built: others miss what is missing, too."""
 
-    def build_call(*_):
+    def build(_):
         raise BuildError("there is no compiler")
 
-    monkeypatch.setattr(building, "build_call", build_call)
+    monkeypatch.setattr(general, "build_elsewhere", build)
     with pytest.warns(FeinsumWarning, match="there is no compiler"):
         wait_for_build(lambda: call_einsum("ij,jk->ik", A, B))
     for _ in range(3):

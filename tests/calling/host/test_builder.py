@@ -1,0 +1,143 @@
+"""Another process builds the kernel of a call; this one loads no code generator."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from feinsum import processes
+from feinsum.cache import default_cache
+from feinsum.calling.host import builder
+from feinsum.calling.host.builder import BuildRequest, build_elsewhere, built_before
+from feinsum.calling.reading.dtypes import first_uses
+from feinsum.calling.reading.forms import form_of
+from feinsum.errors import BuildError
+from feinsum.processes import Ended
+
+RNG = np.random.default_rng(3)
+A, B = RNG.random((13, 17)), RNG.random((17, 11))
+J, D, U = RNG.random((3, 3, 200)), RNG.random((3, 10, 10)), RNG.random((200, 10))
+
+
+@pytest.fixture(autouse=True)
+def _own(tmp_path, monkeypatch):
+    """A cache and a database of one's own; calls are tuned by nobody."""
+    monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("FEINSUM_DATABASE", str(tmp_path / "facts.sqlite"))
+
+
+def request_of(subscripts, *operands):
+    return BuildRequest.of(
+        subscripts, [*map(form_of, operands)], first_uses(operands), None
+    )
+
+
+CALLS = {
+    "product": ("ij,jk->ik", (A, B)),
+    "three operands": ("xre,rij,ej->xei", (J, D, U)),
+    "views": ("ij,jk->ki", (A[::2, ::-1], B[::-1])),
+    "broadcast": ("ij,ij->ij", (A, np.broadcast_to(A[0], A.shape))),
+    "mixed": ("ij,jk->ik", (A.astype("f4"), (9 * B).astype("i8"))),
+    "half": ("ij,jk->ik", (A.astype("f2"), B.astype("f2"))),
+    "complex, byte order": ("ij,jk->ik", ((A + 1j).astype(">c16"), B)),
+    "the same twice": ("ij,kj->ik", (A, A)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_it_builds_is_right(name):
+    """For the operands of the call, whose entries it never saw; once for later ones."""
+    subscripts, operands = CALLS[name]
+    request = request_of(subscripts, *operands)
+    assert built_before(request) is None
+    call = build_elsewhere(request)
+    expected = np.einsum(subscripts, *operands)
+    tolerance = 2e-3 if expected.dtype == np.float16 else 1e-6
+    for again in (call, built_before(request)):
+        found = again.run(operands)
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_allclose(found, expected, rtol=tolerance)
+        out = np.empty_like(expected)
+        assert again.run(operands, out) is out
+        np.testing.assert_allclose(out, expected, rtol=tolerance)
+
+
+def test_the_calling_process_loads_no_code_generator():
+    """Neither to ask for a kernel nor to run it."""
+    code = """
+import sys, numpy as np
+from feinsum.calling.host.builder import BuildRequest, build_elsewhere
+forms = ((6, 7), (56, 8), "<f8"), ((7, 5), (40, 8), "<f8")
+request = BuildRequest("ij,jk->ik", forms, (0, 1), None)
+call = build_elsewhere(request)
+assert np.allclose(call.run((np.ones((6, 7)), np.ones((7, 5)))), 7)
+print(sorted({"loopy", "pymbolic", "islpy", "sqlalchemy"} & {*sys.modules}))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [
+        (Ended(-9), "SIGKILL"),
+        (Ended(None), "ended with code None"),
+        (Ended(1, logged="No space left on device\n"), "No space left"),
+        (
+            Ended(0, said='{"failure": "DeviceUnavailableError: no compiler"}'),
+            "no compiler",
+        ),
+    ],
+)
+def test_a_process_that_fails_says_why(monkeypatch, ended, words):
+    """Killed, hanging, without room or without a compiler."""
+    monkeypatch.setattr(processes, "run_to_end", lambda *_, **__: ended)
+    with pytest.raises(BuildError, match=words):
+        build_elsewhere(request_of("ij,jk->ik", A, B))
+
+
+def test_without_processes_there_is_no_kernel(monkeypatch):
+    """As in a sandbox."""
+
+    def refused(*_, **__):
+        raise PermissionError("no processes here")
+
+    monkeypatch.setattr(processes, "run_to_end", refused)
+    with pytest.raises(BuildError, match="no processes here"):
+        build_elsewhere(request_of("ij,jk->ik", A, B))
+
+
+def test_what_fails_is_answered():
+    """The process itself ends well, and says what the matter is."""
+    request = replace(request_of("ij,jk->ik", A, B), forms=(((2,), (8,), "<f8"),))
+    command = [sys.executable, "-W", "ignore", "-m", builder.__name__]
+    ended = subprocess.run(
+        command,
+        input=json.dumps(asdict(request)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "InvalidEinsumError" in json.loads(ended.stdout)["failure"]
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[]", b"{", b'{"content": "!"}'])
+def test_a_damaged_entry_is_no_kernel(content):
+    """It is built anew."""
+    request = request_of("ij,jk->ik", A, B)
+    default_cache().write(builder._key(request), content)
+    assert built_before(request) is None
+
+
+def test_operands_that_cannot_be_made_again():
+    """Not aligned, or of more memory than a second time is spent on."""
+    raw = np.zeros(8 * 6 + 1, np.uint8)[1:]
+    assert request_of("ij->i", raw.view("f8").reshape(2, 3)) is None
+    assert request_of("ij->i", np.broadcast_to(A[0, 0], (2**20, 2**20))) is None
