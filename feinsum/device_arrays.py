@@ -30,8 +30,8 @@ def is_cuda_array(value: object) -> bool:
 
 def is_device_array(value: object) -> bool:
     """Whether this is a :class:`pyopencl.array.Array`; pyopencl is not imported."""
-    module = sys.modules.get("pyopencl.array")
-    return module is not None and isinstance(value, module.Array)
+    module = sys.modules.get("pyopencl.array")  # another thread may still import it
+    return isinstance(value, getattr(module, "Array", ()))
 
 
 def resolved(array: Any) -> Any:

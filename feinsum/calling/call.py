@@ -121,9 +121,9 @@ def call_einsum(
             :func:`feinsum.measure.open_device`.
         database, policy, on_miss: as for :func:`feinsum.retrieve`.
         effort: as for :func:`feinsum.retrieve`. The default is ``amortized``: a
-            process of its own builds the kernel. With any other effort, and with a device, policy
-            or ``on_miss``, the first call builds the kernel; with a database that is an
-            object, the second one.
+            process of its own builds the kernel. With any other effort, and with a
+            device, policy or ``on_miss``, the first call builds the kernel; with a
+            database that is an object, the second one.
         out: an array for the result, where the operands are, of exactly its shape and
             dtype.
 

@@ -116,14 +116,16 @@ def einsum(
     is_plain = out is None and dtype is None and order == "K" and casting == "safe"
     if is_plain and optimize is True and not how and type(subscripts) is str:
         # loaded with the first call of arrays: symbolic einsums need no more
-        call = sys.modules.get("feinsum.calling.call")
-        if call is not None:
-            result = call.known_result(subscripts, operands)
+        module = sys.modules.get("feinsum.calling.call")
+        known_result = getattr(module, "known_result", None)
+        if known_result is not None:
+            result = known_result(subscripts, operands)
             if result is not NotImplemented:
                 return _as_scalar(result)
     text, given = as_subscripts((subscripts, *operands))
-    symbols = sys.modules.get("feinsum.ir")  # loaded by whoever made a symbolic operand
-    n_symbolic = sum(isinstance(x, symbols.Operand) for x in given) if symbols else 0
+    # loaded by whoever made a symbolic operand; another thread may still import it
+    symbol = getattr(sys.modules.get("feinsum.ir"), "Operand", ())
+    n_symbolic = sum(isinstance(operand, symbol) for operand in given)
     if n_symbolic:
         from feinsum.ir import einsum as symbolic_einsum
 

@@ -46,8 +46,10 @@ def outside_of_compilers(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*arguments: P.args, **options: P.kwargs) -> R:
-        compiler = sys.modules.get("torch.compiler")
-        if compiler is not None and compiler.is_dynamo_compiling():
+        compiler: Any = sys.modules.get("torch.compiler")
+        # another thread may still import it
+        is_compiling = getattr(compiler, "is_dynamo_compiling", None)
+        if is_compiling is not None and is_compiling():
             untraced = compiler.disable(function)
             return cast("R", untraced(*arguments, **options))
         return function(*arguments, **options)
