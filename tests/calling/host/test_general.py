@@ -279,7 +279,7 @@ def test_a_later_process_finds_the_kernel():
     remembered(Calls).builds.expected_s = inf
     for _ in range(general.REPEATED):
         call_einsum("ij,jk->ik", A, B)
-    for _ in range(100):
+    for _ in range(600):
         call_einsum("ij,jk->ik", A, B)
         if the_call().trial is not None:
             break
