@@ -69,6 +69,7 @@ def operand_layout(feed: Feed, form: Form, dtype: DType) -> ArgumentLayout:
         form: form of the operand as given, with broadcast axes.
         dtype: dtype of the kernel's array.
 
+    >>> from feinsum.calling.reading import Feed
     >>> from feinsum.calling.reading.forms import form_of
     >>> transposed = np.ones((3, 2)).T
     >>> feed = Feed("a0", 0, (2, 3))
