@@ -12,13 +12,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,8 +108,8 @@ def built_before(request: BuildRequest) -> PreparedCall | None:
     """The call with a kernel built for an earlier process; None without one."""
     from feinsum.cache import default_cache
 
-    cache = default_cache()
-    answer = None if cache is None else cache.read(_key(request))
+    kept = default_cache()
+    answer = None if kept is None else kept.read(_key(request))
     try:
         return _loaded(request.reading, json.loads(answer)) if answer else None
     except (KeyError, TypeError, ValueError):  # a damaged entry
@@ -115,21 +117,28 @@ def built_before(request: BuildRequest) -> PreparedCall | None:
 
 
 def _key(request: BuildRequest) -> str:
-    """Of what a kernel depends on here, and can be told without a code generator."""
-    from importlib.metadata import version  # a first call needs none of these
+    """Of what a kernel depends on here, by what takes no imports to find out.
 
-    from feinsum.targets.host.compiler import COMPILER_VARIABLE
-    from feinsum.targets.processor import host_processor
-
+    An installation is told by the time of this file, which is new with each.
+    """
     parts = (
         "built call",
-        *(version(name) for name in ("feinsum", "loopy", "numpy")),
-        *(os.environ.get(name, "") for name in (COMPILER_VARIABLE, "CC")),
-        str(n_threads()),
-        str(host_processor()),
+        f"{Path(__file__).stat().st_mtime_ns} {np.__version__} {n_threads()}",
+        *(os.environ.get(name, "") for name in ("FEINSUM_CC", "CC")),
+        _processor(),
         json.dumps(asdict(request)),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@cache
+def _processor() -> str:
+    """What the system says of the first processor, without what changes."""
+    try:
+        text = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:
+        return platform.machine()
+    return "\n".join(line for line in text.split("\n") if "MHz" not in line)
 
 
 def build_elsewhere(request: BuildRequest) -> PreparedCall | None:
@@ -157,8 +166,8 @@ def build_elsewhere(request: BuildRequest) -> PreparedCall | None:
         raise BuildError(answer["failure"])
     if not answer:
         return None
-    if (cache := default_cache()) is not None:
-        cache.write(_key(request), line.encode())
+    if (kept := default_cache()) is not None:
+        kept.write(_key(request), line.encode())
     return _loaded(request.reading, answer)
 
 
@@ -235,9 +244,9 @@ def _main() -> None:
     request = BuildRequest(**json.load(sys.stdin))
     # what drivers and libraries print is no answer
     answers, sys.stdout = sys.stdout, sys.stderr
-    cache = default_cache()
+    kept = default_cache()
     try:
-        with nullcontext() if cache is None else locked(cache.folder, LOCK, LIMIT_S):
+        with nullcontext() if kept is None else locked(kept.folder, LOCK, LIMIT_S):
             answer = _answer(request)
     except Exception as error:  # noqa: BLE001  (the calling process tells it)
         answer = {"failure": f"{type(error).__name__}: {error}"}

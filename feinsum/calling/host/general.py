@@ -57,9 +57,8 @@ GAIN = 0.3
 SHORT_S = 30e-6
 """Calls that take less consist of what a call does ahead of any kernel."""
 
-REPEATED = 3
-"""The call after which a kernel of an earlier process is looked for: those that are
-made once or twice need none."""
+LOOK_UP_S = 0.05
+"""Seconds of calls after which a kernel of an earlier process is looked for."""
 ROUNDS = 18
 """Calls with a kernel and without before one of them is chosen."""
 
@@ -83,6 +82,7 @@ class GeneralCall:
         built: the call with a kernel, once it exists and is faster.
         spent_s: seconds that the calls have taken.
         trial: of a kernel that may be faster.
+        has_looked: whether one of an earlier process was looked for.
     """
 
     read: Callable[[], Reading]
@@ -94,6 +94,7 @@ class GeneralCall:
     spent_s: float = 0.0
     n_calls: int = 0
     trial: Trial | None = None
+    has_looked: bool = False
     _due_s: float = 0.0
     _building: Future[Built] | None = None
     _full: Built | None = None
@@ -115,7 +116,7 @@ class GeneralCall:
         self.spent_s += perf_counter() - start_s
         self.n_calls += 1
         if not self.waits:
-            if self.n_calls == REPEATED:
+            if self.spent_s >= LOOK_UP_S and not self.has_looked:
                 self._look_up()
             if self.spent_s >= self._due_s:
                 self._invest()
@@ -149,6 +150,7 @@ class GeneralCall:
 
     def _look_up(self) -> None:
         """Try a kernel that was built for an earlier process: it costs nothing."""
+        self.has_looked = True
         request, steps = self.request(), self.steps
         if request is None or steps is None or self.spent_s < SHORT_S * self.n_calls:
             return
