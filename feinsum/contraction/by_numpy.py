@@ -28,6 +28,7 @@ def einsum_by_numpy(
 ) -> Any:
     """An einsum of all operands at once, as an array, even of rank 0.
 
+    The result is in C order, unless it is a view of a single operand, or ``out``.
     As in ``numpy.einsum`` without a path, there is no warning of overflow.
 
     Args:
@@ -47,8 +48,9 @@ def einsum_by_numpy(
     path = ["einsum_path", tuple(range(len(arrays)))]
     optimize: Any = path if is_blas else False
     with np.errstate(all="ignore"):
+        # in C order, whatever that of the operands; a view stays one
         result = np.einsum(
-            *parts, [number[i] for i in output], optimize=optimize, out=out
+            *parts, [number[i] for i in output], optimize=optimize, out=out, order="C"
         )
     return result if isinstance(result, np.ndarray) else _as_array(result, arrays)
 

@@ -171,11 +171,12 @@ static int find_offsets(const Problem *p, const Part *part, Offsets *o)
     return 0;
 }
 
-/* Memory of this thread, which is kept for the next call. */
+/* Memory of this thread, which is kept for the next call, and freed with the thread. */
 static __thread struct {
     void *memory;
     size_t n_bytes;
 } held;
+static pthread_key_t held_key;
 
 static void *scratch(size_t n_bytes)
 {
@@ -183,6 +184,7 @@ static void *scratch(size_t n_bytes)
         free(held.memory);
         held.n_bytes = 0;
         held.memory = aligned_alloc(64, (n_bytes + 63) / 64 * 64);
+        pthread_setspecific(held_key, held.memory);
         if (held.memory != NULL)
             held.n_bytes = n_bytes;
     }
@@ -620,7 +622,8 @@ PyMODINIT_FUNC PyInit__pairwise(void)
 {
     import_array();
     find_processor();
-    if (pthread_atfork(NULL, NULL, forget_threads))
+    if (pthread_key_create(&held_key, free) ||
+        pthread_atfork(NULL, NULL, forget_threads))
         return PyErr_NoMemory();
     PyObject *module = PyModule_Create(&definition);
     if (module && PyModule_AddIntConstant(module, "VECTOR_BYTES", vector_bytes))

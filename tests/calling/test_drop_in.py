@@ -227,7 +227,10 @@ def test_no_call_looks_at_the_errors_of_numpy(subscripts, operands, effort):
             ours(subscripts, *operands, effort=effort)
             ours(subscripts, *operands, dtype="g", casting="same_kind", effort=effort)
     with np.errstate(all="raise"):
-        ours(subscripts, *operands, dtype="f2", casting="unsafe", effort="amortized")
+        half = ours(
+            subscripts, *operands, dtype="f2", casting="unsafe", effort="amortized"
+        )
+    assert np.asarray(half).dtype == np.float16
 
 
 # scalars

@@ -171,7 +171,8 @@ def test_calls_need_no_compiler(name, monkeypatch):
     monkeypatch.setenv("CC", name)
     with pytest.warns(FeinsumWarning, match="FEINSUM_CC"):
         feinsum.einsum("ij,jk->ik", A, B, database=NO_FACTS)
-    feinsum.einsum("ij,jk->ik", A, B, database=NO_FACTS)
+    C = feinsum.einsum("ij,jk->ik", A, B, database=NO_FACTS)
+    np.testing.assert_allclose(C, A @ B)
 
 
 def test_calls_build_again_once_there_is_room(monkeypatch, tmp_path):

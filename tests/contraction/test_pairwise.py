@@ -165,6 +165,23 @@ def test_threads_that_call_at_once():
     assert not wrong
 
 
+def test_threads_leave_no_memory_behind():
+    """Each has a megabyte or two to pack into, which goes with it."""
+    import psutil
+
+    a = np.ones((300, 300))
+
+    def some(n):
+        for _ in range(n):
+            thread = threading.Thread(target=contracted, args=("ij,jk->ik", a, a))
+            thread.start()
+            thread.join()
+        return psutil.Process().memory_info().rss
+
+    before = some(20)
+    assert some(150) - before < 100e6
+
+
 FORK = """
 import os, numpy as np
 from feinsum.contraction import contract_pair

@@ -67,6 +67,17 @@ def test_a_chain_of_more_indices_than_an_array_has_axes():
     np.testing.assert_array_equal(result, np.eye(n))
 
 
+@pytest.mark.parametrize("dtype", ["i8", "f8", "c16", "f2"])
+@pytest.mark.parametrize("text", ["ij,ij->ij", "ij,jk->ik", "ij,jk,kl->il", "ijk->ij"])
+def test_results_are_in_c_order(text, dtype):
+    """Also where those of numpy would lie as the operands do."""
+    inputs = text.split("->")[0].split(",")
+    operands = [np.ones((4,) * len(term), dtype, order="F") for term in inputs]
+    result = run_steps(find_steps(inputs, text.split("->")[1]), operands)
+    assert result.flags.c_contiguous
+    np.testing.assert_array_equal(result, np.einsum(text, *operands))
+
+
 def test_a_view_stays_one():
     """Of a single operand without a sum, as in numpy."""
     a = np.ones((2, 3))

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.calling.fallback import build_completely, build_in_background
+from feinsum.calling.fallback import build_completely
 from feinsum.calling.host.prepared import PreparedCall
 from feinsum.calling.reading import Reading
 from feinsum.errors import FeinsumError
@@ -72,7 +72,6 @@ class AmortizedCall:
     invested_s: float = 0.0
     _due_s: float = 0.0
     _n_calls: int = 0
-    _waits: bool = True
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     @property
@@ -99,8 +98,7 @@ class AmortizedCall:
         return result
 
     def settle(self, arrays: Arrays) -> None:
-        """Try all rivals, in a thread for which no call waits; nor will one later."""
-        self._waits = False
+        """Try all rivals, in a process of its own, for which no call waits."""
         while self.rivals:
             self._try(self.rivals.pop(0), arrays)
 
@@ -123,9 +121,6 @@ class AmortizedCall:
 
     def _record(self, record: Callable[[PreparedCall], None]) -> None:
         self.record = None
-        if not self._waits:
-            build_in_background(lambda: record(self.call)).add_done_callback(_log)
-            return
         recording = build_completely(lambda: record(self.call))
         error = recording.exception()
         if error is not None and not isinstance(error, Exception):
