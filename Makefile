@@ -27,7 +27,7 @@ PORTABLE := $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v2)
 .PHONY: help install install-intel install-nginx demo bench-canonical bench-retrieve \
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
 	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-programs bench-programs-moved bench-service bench-soak bench-sparse \
-	bench-anonymous bench-verification bench-storage bench-cache-hits bench-totals \
+	bench-anonymous bench-verification bench-storage bench-cache-hits bench-contraction bench-totals \
 	gpu-wheels trials facts sign-facts test test-long test-browser test-peers mutants golden-keys golden-schema check format \
 	docs docs-links figures screenshots wheel oldest newest clean
 
@@ -140,6 +140,9 @@ bench-programs: $(BENCHED) ## time programs of einsums against numpy, torch and 
 
 bench-programs-moved: $(BENCHED) ## count what plans of programs, XLA and dask.array move; ARGS=...
 	@$(RUN) -m benchmarks.programs_moved $(ARGS)
+
+bench-contraction: $(INSTALLED) ## what calls without a kernel of their own take, against numpy
+	@$(RUN) benchmarks/contraction.py
 
 bench-totals: $(BENCHED) ## time whole processes against numpy, opt_einsum and torch; ARGS=...
 	@$(RUN) -m benchmarks.totals $(ARGS)

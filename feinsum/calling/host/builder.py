@@ -150,7 +150,6 @@ def build_elsewhere(request: BuildRequest) -> PreparedCall | None:
     Raises:
         BuildError: if the process fails, or takes longer than :data:`LIMIT_S`.
     """
-    from feinsum.cache import default_cache
     from feinsum.processes import run_to_end
 
     command = (sys.executable, "-W", "ignore", "-m", "feinsum.calling.host.builder")
@@ -160,14 +159,11 @@ def build_elsewhere(request: BuildRequest) -> PreparedCall | None:
         raise BuildError(f"no process that builds kernels starts: {error}") from error
     if not ended.is_ok:
         raise BuildError(f"the process that builds kernels ended with {ended}")
-    line = ended.said.splitlines()[-1]
-    answer = json.loads(line)
+    answer = json.loads(ended.said.splitlines()[-1])
     if "failure" in answer:
         raise BuildError(answer["failure"])
     if not answer:
         return None
-    if (kept := default_cache()) is not None:
-        kept.write(_key(request), line.encode())
     return _loaded(request.reading, answer)
 
 
@@ -248,6 +244,9 @@ def _main() -> None:
     try:
         with nullcontext() if kept is None else locked(kept.folder, LOCK, LIMIT_S):
             answer = _answer(request)
+        if answer and kept is not None:
+            # here, since the calling process may have ended
+            kept.write(_key(request), json.dumps(answer).encode())
     except Exception as error:  # noqa: BLE001  (the calling process tells it)
         answer = {"failure": f"{type(error).__name__}: {error}"}
     answers.write(json.dumps(answer))
