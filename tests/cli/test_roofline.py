@@ -10,6 +10,7 @@ import pytest
 
 import feinsum.drawing
 import feinsum.measure
+from feinsum.cli.roofline.view import FOOTNOTE, TOO_LOW
 from feinsum.db import open_store
 from feinsum.measure import measure_ladder, measure_peaks, open_device
 from feinsum.measure.disturbance import Watch
@@ -206,6 +207,12 @@ def test_limits_that_are_missing_are_measured_once(run, tmp_path, monkeypatch):
     second = run("roofline", *MATVEC)
     assert "measuring" not in second.stderr
     assert second.stdout == first.stdout
+
+
+@pytest.mark.parametrize("note", [FOOTNOTE, TOO_LOW])
+def test_notes_below_the_table_fit_80_columns(note):
+    """Whatever the processor of this machine, and so whichever note is printed."""
+    assert max(map(len, note.splitlines())) <= 80
 
 
 def test_facts_above_the_limits_of_their_device_are_told(run, database):

@@ -28,8 +28,9 @@ FOOTNOTE = f"""\
 """
 
 TOO_LOW = """\
-A fact of this device is faster than its limits allow: they are too low, or the device
-is another one by now. Measure them on an idle machine: feinsum devices --again
+A recorded time of this device is below the minimum that its limits allow: the
+limits are too low, or the device has changed. Measure them again on an idle
+machine: feinsum devices --again
 """
 MOST_SHARE = 1.02
 """Of the roofline; what is above it is no noise of a fact."""
