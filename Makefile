@@ -36,7 +36,7 @@ help:            ## list the targets
 
 install: $(INSTALLED) $(OTHER) ## install the project and all it needs into .venv
 
-$(INSTALLED): pyproject.toml setup.py constraints.txt feinsum/contraction/pairwise.c feinsum/contraction/pairwise_kernel.h
+$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard feinsum/contraction/*.[ch])
 	@echo "Installing into $(VENV) (one to three minutes, once) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(INSTALL) --constraint constraints.txt --editable '.[dev]'

@@ -7,8 +7,14 @@ setup(
     ext_modules=[
         Extension(
             "feinsum.contraction._pairwise",
-            sources=["feinsum/contraction/pairwise.c"],
-            depends=["feinsum/contraction/pairwise_kernel.h"],
+            sources=[
+                "feinsum/contraction/einsum.c",
+                "feinsum/contraction/pairwise.c",
+            ],
+            depends=[
+                "feinsum/contraction/pairwise.h",
+                "feinsum/contraction/pairwise_kernel.h",
+            ],
             include_dirs=[np.get_include()],
             # instruction sets are chosen when it is loaded: no -march=native
             extra_compile_args=["-O3", "-std=gnu11", "-fno-math-errno"],

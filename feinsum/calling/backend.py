@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from feinsum.calling.compilers import outside_of_compilers
 from feinsum.calling.dispatch import einsum
-from feinsum.calling.reading.libraries import is_tensor, outside_of_compilers, rank_of
+from feinsum.calling.reading.libraries import is_tensor, rank_of
 from feinsum.errors import InvalidEinsumError
 
 __all__ = ["tensordot", "transpose"]

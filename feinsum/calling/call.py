@@ -19,6 +19,7 @@ import numpy as np
 from numpy import ndarray
 
 from feinsum.calling.by_numpy import StepsCall, numpy_call, steps_call
+from feinsum.calling.compilers import outside_of_compilers
 from feinsum.calling.fallback import (
     answer_by_numpy,
     start_build,
@@ -37,7 +38,6 @@ from feinsum.calling.reading.libraries import (
     has_override,
     is_tensor,
     memory_of,
-    outside_of_compilers,
 )
 from feinsum.calling.reading.terms import read_terms
 from feinsum.device_arrays import is_cuda_array, is_device_array

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from feinsum.calling.by_numpy import StepsCall, steps_call
-from feinsum.calling.dispatch import check_call_options, einsum
+from feinsum.calling.compilers import outside_of_compilers
+from feinsum.calling.dispatch import einsum
+from feinsum.calling.numpy_options import check_call_options
 from feinsum.calling.reading.forms import Form, form_of
 from feinsum.calling.reading.interleaved import as_subscripts
-from feinsum.calling.reading.libraries import outside_of_compilers
 from feinsum.calling.reading.terms import in_letters, read_terms
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import IndexList, parse_subscripts, write_subscripts

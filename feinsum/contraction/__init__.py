@@ -5,32 +5,11 @@
 >>> run_steps(steps, [np.eye(2), np.array([[1.0, 2.0], [3.0, 4.0]])])
 array([[1., 3.],
        [2., 4.]])
+
+The public names are those of ``__init__.pyi``. They are imported when they are first
+used: most calls only need the extension, whose source is ``einsum.c``.
 """
 
-from feinsum.contraction.pairwise import (
-    DTYPES,
-    IS_BUILT,
-    VECTOR_BYTES,
-    contract_pair,
-)
-from feinsum.contraction.steps import (
-    PlannedStep,
-    Step,
-    find_steps,
-    plan_steps,
-    run_plan,
-    run_steps,
-)
+import lazy_loader
 
-__all__ = [
-    "DTYPES",
-    "IS_BUILT",
-    "VECTOR_BYTES",
-    "PlannedStep",
-    "Step",
-    "contract_pair",
-    "find_steps",
-    "plan_steps",
-    "run_plan",
-    "run_steps",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

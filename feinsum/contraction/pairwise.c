@@ -8,30 +8,21 @@
    anywhere (the block-scatter layout of Matthews 2018, section 4). So packing, which a
    fast product of matrices does anyway, reads by offsets, and tiles are stored by them.
 
-   contract(indices, a, b, out, n_threads)
-
-   `indices` are bytes: for each index three unsigned integers of 64 bits, the axes that
-   it has in a, in b and in out, as bits.
+   This file knows strides and pointers; arrays of Python are those of einsum.c.
 */
 
-#define PY_SSIZE_T_CLEAN
-#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
-#include <Python.h>
-#include <numpy/arrayobject.h>
+#include "pairwise.h"
+
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define MAX_INDICES 128
 
 /* Entries per block; measured on Zen 3 to 5, where a block of the first operand of
    double precision takes half of L2, and a strip of the second a third of L1. */
 #define BLOCK_TERMS 256
 #define BLOCK_ROWS 144
 #define BLOCK_COLUMNS 1024
-/* Multiplications that are worth waking another thread. */
-#define PER_THREAD 100000
 
 /* How the products of one entry of the batch, or of many, are computed:
    PACKED  in blocks that are copied, by register tiles;
@@ -252,7 +243,7 @@ typedef int (*Run)(const Problem *, const Part *);
 
 /* By type, float and double, for the longest vectors that this processor has. */
 static Run runs[2] = {run_f32_base, run_f64_base};
-static int vector_bytes = 16;
+int vector_bytes = 16;
 
 static void find_processor(void)
 {
@@ -466,128 +457,38 @@ static int choose_method(const Problem *p, int is_single)
     return n_rows * n_columns * n_terms <= 64 ? SCALAR : PACKED;
 }
 
-static long stride_of(PyArrayObject *array, uint64_t axes, long *extent)
+int contract_strided(int is_single, int is_complex, const Index *indices, long n_indices,
+                     const void *a, const void *b, void *c, int n_threads)
 {
-    const long size = PyArray_ITEMSIZE(array);
-    long stride = 0;
-    for (int axis = 0; axes; ++axis, axes >>= 1)
-        if (axes & 1) {
-            long n = PyArray_DIM(array, axis);
-            if (n == 1)
-                continue;
-            stride += PyArray_STRIDE(array, axis) / size;
-            *extent = *extent == 1 || *extent == n ? n : -1;
-        }
-    return stride;
-}
-
-static int is_readable(PyArrayObject *array, int type)
-{
-    const long size = PyArray_ITEMSIZE(array);
-    if (PyArray_TYPE(array) != type || !PyArray_ISALIGNED(array) ||
-        PyArray_ISBYTESWAPPED(array))
-        return 0;
-    for (int axis = 0; axis < PyArray_NDIM(array); ++axis)
-        if (PyArray_STRIDE(array, axis) % size)
-            return 0;
-    return 1;
-}
-
-static PyObject *contract(PyObject *module, PyObject *const *arguments, Py_ssize_t n)
-{
-    (void)module;
-    if (n != 5 || !PyBytes_Check(arguments[0]) || !PyArray_Check(arguments[1]) ||
-        !PyArray_Check(arguments[2]) || !PyArray_Check(arguments[3])) {
-        PyErr_SetString(PyExc_TypeError,
-                        "expected contract(indices, a, b, out, n_threads)");
-        return NULL;
-    }
-    PyArrayObject *a = (PyArrayObject *)arguments[1], *b = (PyArrayObject *)arguments[2];
-    PyArrayObject *out = (PyArrayObject *)arguments[3];
-    const long n_threads = PyLong_AsLong(arguments[4]);
-    if (n_threads == -1 && PyErr_Occurred())
-        return NULL;
-    const int type = PyArray_TYPE(out);
-    const int is_single = type == NPY_FLOAT || type == NPY_CFLOAT;
-    const int is_known = is_single || type == NPY_DOUBLE || type == NPY_CDOUBLE;
-    if (!is_known || !is_readable(a, type) || !is_readable(b, type) ||
-        !is_readable(out, type) || !PyArray_ISWRITEABLE(out)) {
-        PyErr_SetString(PyExc_TypeError,
-                        "expected aligned arrays of one dtype: float32, float64, "
-                        "complex64 or complex128; the result writable");
-        return NULL;
-    }
-    const Py_ssize_t n_bytes = PyBytes_GET_SIZE(arguments[0]);
-    const long n_indices = n_bytes / (3 * sizeof(uint64_t));
-    if (n_bytes % (3 * sizeof(uint64_t)) || n_indices > MAX_INDICES) {
-        PyErr_SetString(PyExc_ValueError, "expected three integers for each index");
-        return NULL;
-    }
     Problem *p = malloc(sizeof(Problem));
     if (p == NULL)
-        return PyErr_NoMemory();
-    p->is_complex = type == NPY_CFLOAT || type == NPY_CDOUBLE;
+        return -1;
+    p->is_complex = is_complex;
     p->batch.rank = p->rows.rank = p->columns.rank = p->terms.rank = 0;
-    const char *masks = PyBytes_AS_STRING(arguments[0]);
-    uint64_t seen[3] = {0, 0, 0};
-    int is_empty = 0, is_wrong = 0;
     /* Vectors go along the rows: those are the indices of the operand that has the
        index of the result with unit stride. */
     int is_swapped = 0;
-    for (int pass = 0; pass < 2; ++pass) {
-        for (long k = 0; k < n_indices; ++k) {
-            uint64_t axes[3];
-            memcpy(axes, masks + k * sizeof(axes), sizeof(axes));
-            long extent = 1, strides[3];
-            strides[0] = stride_of(a, axes[0], &extent);
-            strides[1] = stride_of(b, axes[1], &extent);
-            strides[2] = stride_of(out, axes[2], &extent);
-            if (pass == 0) {
-                seen[0] |= axes[0], seen[1] |= axes[1], seen[2] |= axes[2];
-                is_empty |= extent == 0;
-                is_wrong |= extent < 0 || (axes[2] && !axes[0] && !axes[1]);
-                if (axes[2] && axes[1] && !axes[0] && extent > 1 && strides[2] == 1)
-                    is_swapped = 1;
-                continue;
-            }
-            if (extent == 1)
-                continue;
-            if (is_swapped) {
-                long x = strides[0];
-                uint64_t y = axes[0];
-                strides[0] = strides[1], strides[1] = x;
-                axes[0] = axes[1], axes[1] = y;
-            }
-            if (axes[2] && axes[0] && axes[1])
-                insert(&p->batch, extent, strides, 2);
-            else if (axes[2] && axes[0])
-                insert(&p->rows, extent, strides, 2);
-            else if (axes[2])
-                insert(&p->columns, extent, strides, 2);
-            else
-                insert(&p->terms, extent, strides, 0);
-        }
+    for (long k = 0; k < n_indices; ++k) {
+        const Index *x = &indices[k];
+        if (x->extent > 1 && x->is_in[1] && !x->is_in[0] && x->strides[2] == 1)
+            is_swapped = 1;
     }
-    const PyArrayObject *arrays[3] = {a, b, out};
-    for (int x = 0; x < 3; ++x) {
-        int rank = PyArray_NDIM(arrays[x]);
-        is_wrong |= rank > 64 || seen[x] != (rank == 64 ? ~0ull : (1ull << rank) - 1);
+    const int first = is_swapped, second = !is_swapped;
+    for (long k = 0; k < n_indices; ++k) {
+        const Index *x = &indices[k];
+        const long strides[3] = {x->strides[first], x->strides[second], x->strides[2]};
+        if (x->extent == 1)
+            continue;
+        if (!x->is_in[2])
+            insert(&p->terms, x->extent, strides, 0);
+        else if (x->is_in[0] && x->is_in[1])
+            insert(&p->batch, x->extent, strides, 2);
+        else
+            insert(x->is_in[first] ? &p->rows : &p->columns, x->extent, strides, 2);
     }
-    if (is_wrong) {
-        free(p);
-        PyErr_SetString(PyExc_ValueError,
-                        "the indices do not fit the shapes of the arrays");
-        return NULL;
-    }
-    if (is_empty) {
-        free(p);
-        if (PyArray_FillWithScalar(out, Py_False) < 0)
-            return NULL;
-        Py_RETURN_NONE;
-    }
-    p->a = PyArray_DATA(is_swapped ? b : a);
-    p->b = PyArray_DATA(is_swapped ? a : b);
-    p->c = PyArray_DATA(out);
+    p->a = is_swapped ? b : a;
+    p->b = is_swapped ? a : b;
+    p->c = c;
     merge(&p->batch);
     merge(&p->rows);
     merge(&p->columns);
@@ -596,37 +497,16 @@ static PyObject *contract(PyObject *module, PyObject *const *arguments, Py_ssize
     keep(&p->columns, 1, 2);
     keep(&p->terms, 0, 1);
     p->method = choose_method(p, is_single);
-    int failed;
-    Run run = runs[!is_single];
-    Py_BEGIN_ALLOW_THREADS
-    failed = run_problem(run, p, (int)n_threads);
-    Py_END_ALLOW_THREADS
+    const int failed = run_problem(runs[!is_single], p, n_threads);
     free(p);
-    if (failed)
-        return PyErr_NoMemory();
-    Py_RETURN_NONE;
+    return failed;
 }
 
-static PyMethodDef methods[] = {
-    {"contract", (PyCFunction)(void (*)(void))contract, METH_FASTCALL,
-     "contract(indices, a, b, out, n_threads): write the contraction of a and b to "
-     "out."},
-    {NULL, NULL, 0, NULL},
-};
-
-static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "_pairwise", .m_size = -1, .m_methods = methods,
-};
-
-PyMODINIT_FUNC PyInit__pairwise(void)
+int start_pairwise(void)
 {
-    import_array();
     find_processor();
-    if (pthread_key_create(&held_key, free) ||
-        pthread_atfork(NULL, NULL, forget_threads))
-        return PyErr_NoMemory();
-    PyObject *module = PyModule_Create(&definition);
-    if (module && PyModule_AddIntConstant(module, "VECTOR_BYTES", vector_bytes))
-        Py_CLEAR(module);
-    return module;
+    return pthread_key_create(&held_key, free) ||
+                   pthread_atfork(NULL, NULL, forget_threads)
+               ? -1
+               : 0;
 }

@@ -14,7 +14,6 @@ method).
 from __future__ import annotations
 
 from functools import lru_cache
-from importlib import import_module
 from struct import pack
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
     from feinsum.subscripts import IndexList
 
 try:
-    _pairwise: Any = import_module("feinsum.contraction._pairwise")
+    from feinsum.contraction import _pairwise
 except ImportError:  # installed without a C compiler
-    _pairwise = None
+    _pairwise = None  # type: ignore[assignment]
 
 __all__ = [
     "DTYPES",

@@ -8,9 +8,8 @@ or batch them later: the result would lose its history without a word.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,32 +28,9 @@ __all__ = [
     "is_tensor",
     "jax_numbers",
     "memory_of",
-    "outside_of_compilers",
     "rank_of",
     "tensor_numbers",
 ]
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def outside_of_compilers(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that ``torch.compile`` calls as it is, between two graphs.
-
-    Torch is not imported: what is compiled has imported it.
-    """
-
-    @wraps(function)
-    def call(*arguments: P.args, **options: P.kwargs) -> R:
-        compiler: Any = sys.modules.get("torch.compiler")
-        # another thread may still import it
-        is_compiling = getattr(compiler, "is_dynamo_compiling", None)
-        if is_compiling is not None and is_compiling():
-            untraced = compiler.disable(function)
-            return cast("R", untraced(*arguments, **options))
-        return function(*arguments, **options)
-
-    return call
 
 
 def is_tensor(value: object) -> bool:

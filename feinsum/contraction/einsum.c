@@ -1,0 +1,510 @@
+/* Contractions of arrays of numpy: the Python module `_pairwise`.
+
+   contract(indices, a, b, out, n_threads) writes one contraction. einsum(subscripts,
+   operands) is a whole call: it reads the subscripts, makes the result and fills it, in
+   a microsecond for small arrays. It takes the calls that most programs consist of, and
+   returns NotImplemented for all others, also for wrong ones: Python computes these, or
+   says what is wrong.
+*/
+
+#define PY_SSIZE_T_CLEAN
+#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
+#include <Python.h>
+#include <numpy/arrayobject.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "pairwise.h"
+
+/* Multiplications below which the right choice between this kernel and numpy gains less
+   than it takes to make it in Python. */
+#define SMALL 4096
+/* Multiplications and entries of a call for which no kernel of its own would pay off:
+   about 30 µs. */
+#define SHORT 100000
+/* Calls of any size are computed here until they have taken that long together: what
+   Python loads to choose among kernels takes a tenth of it. */
+#define BUDGET_NS 250000000
+/* Larger results are in memory that is used again, see feinsum/result_memory.py. */
+#define LARGE_BYTES (1 << 17)
+/* Before results of this size, Python checks that there is memory for them. */
+#define CHECKED_BYTES (1 << 28)
+/* Products without a sum, for each entry of the batch, that numpy computes as fast. */
+#define FEW 32
+
+#define N_LETTERS 128
+#define MAX_RANK 32
+
+static long long spent_ns;
+
+static int is_known(int type)
+{
+    return type == NPY_FLOAT || type == NPY_DOUBLE || type == NPY_CFLOAT ||
+           type == NPY_CDOUBLE;
+}
+
+/* Half precision is added up in single precision, which Python does. */
+static int is_number(int type)
+{
+    return PyTypeNum_ISNUMBER(type) && type != NPY_HALF;
+}
+
+static int is_single(int type) { return type == NPY_FLOAT || type == NPY_CFLOAT; }
+
+static int is_complex(int type) { return type == NPY_CFLOAT || type == NPY_CDOUBLE; }
+
+static int is_readable(PyArrayObject *array, int type)
+{
+    const long size = PyArray_ITEMSIZE(array);
+    if (PyArray_TYPE(array) != type || !PyArray_ISALIGNED(array) ||
+        PyArray_ISBYTESWAPPED(array))
+        return 0;
+    for (int axis = 0; axis < PyArray_NDIM(array); ++axis)
+        if (PyArray_STRIDE(array, axis) % size)
+            return 0;
+    return 1;
+}
+
+/* Add the axes that an index has in the array of that number. */
+static void add_axes(Index *index, int which, PyArrayObject *array, uint64_t axes)
+{
+    const long size = PyArray_ITEMSIZE(array);
+    index->is_in[which] |= axes != 0;
+    for (int axis = 0; axes; ++axis, axes >>= 1)
+        if (axes & 1) {
+            const long n = PyArray_DIM(array, axis);
+            if (n == 1)
+                continue;
+            index->strides[which] += PyArray_STRIDE(array, axis) / size;
+            index->extent = index->extent == 1 || index->extent == n ? n : -1;
+        }
+}
+
+static PyObject *contract(PyObject *module, PyObject *const *arguments, Py_ssize_t n)
+{
+    (void)module;
+    if (n != 5 || !PyBytes_Check(arguments[0]) || !PyArray_Check(arguments[1]) ||
+        !PyArray_Check(arguments[2]) || !PyArray_Check(arguments[3])) {
+        PyErr_SetString(PyExc_TypeError,
+                        "expected contract(indices, a, b, out, n_threads)");
+        return NULL;
+    }
+    PyArrayObject *arrays[3];
+    for (int x = 0; x < 3; ++x)
+        arrays[x] = (PyArrayObject *)arguments[x + 1];
+    const long n_threads = PyLong_AsLong(arguments[4]);
+    if (n_threads == -1 && PyErr_Occurred())
+        return NULL;
+    const int type = PyArray_TYPE(arrays[2]);
+    if (!is_known(type) || !is_readable(arrays[0], type) ||
+        !is_readable(arrays[1], type) || !is_readable(arrays[2], type) ||
+        !PyArray_ISWRITEABLE(arrays[2])) {
+        PyErr_SetString(PyExc_TypeError,
+                        "expected aligned arrays of one dtype: float32, float64, "
+                        "complex64 or complex128; the result writable");
+        return NULL;
+    }
+    const Py_ssize_t n_bytes = PyBytes_GET_SIZE(arguments[0]);
+    const long n_indices = n_bytes / (3 * sizeof(uint64_t));
+    if (n_bytes % (3 * sizeof(uint64_t)) || n_indices > MAX_INDICES) {
+        PyErr_SetString(PyExc_ValueError, "expected three integers for each index");
+        return NULL;
+    }
+    const char *masks = PyBytes_AS_STRING(arguments[0]);
+    Index indices[MAX_INDICES];
+    uint64_t seen[3] = {0, 0, 0};
+    int is_empty = 0, is_wrong = 0;
+    for (long k = 0; k < n_indices; ++k) {
+        uint64_t axes[3];
+        memcpy(axes, masks + k * sizeof(axes), sizeof(axes));
+        indices[k] = (Index){.extent = 1};
+        for (int x = 0; x < 3; ++x) {
+            add_axes(&indices[k], x, arrays[x], axes[x]);
+            seen[x] |= axes[x];
+        }
+        is_empty |= indices[k].extent == 0;
+        is_wrong |= indices[k].extent < 0 || (axes[2] && !axes[0] && !axes[1]);
+    }
+    for (int x = 0; x < 3; ++x) {
+        const int rank = PyArray_NDIM(arrays[x]);
+        is_wrong |= rank > 64 || seen[x] != (rank == 64 ? ~0ull : (1ull << rank) - 1);
+    }
+    if (is_wrong) {
+        PyErr_SetString(PyExc_ValueError,
+                        "the indices do not fit the shapes of the arrays");
+        return NULL;
+    }
+    if (is_empty) {
+        if (PyArray_FillWithScalar(arrays[2], Py_False) < 0)
+            return NULL;
+        Py_RETURN_NONE;
+    }
+    int failed;
+    Py_BEGIN_ALLOW_THREADS
+    failed = contract_strided(is_single(type), is_complex(type), indices, n_indices,
+                              PyArray_DATA(arrays[0]), PyArray_DATA(arrays[1]),
+                              PyArray_DATA(arrays[2]), (int)n_threads);
+    Py_END_ALLOW_THREADS
+    if (failed)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+/* A call of one or two operands.
+
+   letters has the index of each axis, for the operands and the result. */
+typedef struct {
+    int n_operands, n_indices;
+    int ranks[3];
+    unsigned char letters[3][MAX_RANK];
+    PyArrayObject *operands[2];
+    Index indices[N_LETTERS];
+} Call;
+
+/* Read the terms: "ij,jk->ik", or "ij,jk" with the letters that occur once, sorted.
+
+   Returns 0 if they are written in another way, or do not fit the ranks. */
+static int parse(PyObject *subscripts, Call *call)
+{
+    if (!PyUnicode_Check(subscripts) || !PyUnicode_IS_COMPACT_ASCII(subscripts))
+        return 0;
+    const char *text = (const char *)PyUnicode_1BYTE_DATA(subscripts);
+    int n_uses[N_LETTERS] = {0}, term = 0, has_output = 0;
+    memset(call->ranks, 0, sizeof(call->ranks));
+    for (; *text; ++text) {
+        const char c = *text;
+        if (c == ' ')
+            continue;
+        if (c == ',' && !has_output) {
+            if (++term >= call->n_operands)
+                return 0;
+        } else if (c == '-' && text[1] == '>' && !has_output) {
+            ++text;
+            if (term != call->n_operands - 1)
+                return 0;
+            has_output = 1, term = 2;
+        } else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
+            if (call->ranks[term] == MAX_RANK || (has_output && n_uses[(int)c] <= 0))
+                return 0; /* a name of the result that is unknown, or repeated */
+            call->letters[term][call->ranks[term]++] = c;
+            n_uses[(int)c] = has_output ? -1 : n_uses[(int)c] + 1;
+        } else {
+            return 0;
+        }
+    }
+    if (!has_output) {
+        if (term != call->n_operands - 1)
+            return 0;
+        for (int c = 0; c < N_LETTERS; ++c)
+            if (n_uses[c] == 1) {
+                if (call->ranks[2] == MAX_RANK)
+                    return 0;
+                call->letters[2][call->ranks[2]++] = c;
+            }
+    }
+    for (int x = 0; x < call->n_operands; ++x)
+        if (call->ranks[x] != PyArray_NDIM(call->operands[x]))
+            return 0;
+    return 1;
+}
+
+/* Find the extent of each index, and its strides in the operands, in entries.
+
+   An axis of extent 1 is broadcast: the operand has not got that index. Letters become
+   numbers of indices. Returns 0 if the extents do not match. */
+static int match(Call *call)
+{
+    signed char number[N_LETTERS];
+    memset(number, -1, sizeof(number));
+    call->n_indices = 0;
+    for (int x = 0; x < call->n_operands; ++x) {
+        const npy_intp *shape = PyArray_DIMS(call->operands[x]);
+        const npy_intp *strides = PyArray_STRIDES(call->operands[x]);
+        /* of the dtypes that only views are made of, entries may have no bytes */
+        const long n_bytes = PyArray_ITEMSIZE(call->operands[x]), size = n_bytes ? n_bytes : 1;
+        for (int axis = 0; axis < call->ranks[x]; ++axis) {
+            unsigned char *letter = &call->letters[x][axis];
+            /* nothing is broadcast along a diagonal */
+            for (int other = 0; other < axis; ++other)
+                if (call->letters[x][other] == (unsigned char)number[*letter] &&
+                    shape[other] != shape[axis])
+                    return 0;
+            if (number[*letter] < 0) {
+                number[*letter] = call->n_indices;
+                call->indices[call->n_indices++] = (Index){.extent = 1};
+            }
+            Index *index = &call->indices[number[*letter]];
+            *letter = number[*letter];
+            if (shape[axis] == 1)
+                continue;
+            if (index->extent != 1 && index->extent != shape[axis])
+                return 0;
+            index->extent = shape[axis];
+            index->strides[x] += strides[axis] / size;
+            index->is_in[x] = 1;
+        }
+    }
+    for (int axis = 0; axis < call->ranks[2]; ++axis)
+        call->letters[2][axis] = number[call->letters[2][axis]];
+    return 1;
+}
+
+/* The transposed or diagonal view of a single operand without a sum. */
+static PyObject *make_view(const Call *call)
+{
+    PyArrayObject *array = call->operands[0];
+    npy_intp shape[MAX_RANK], strides[MAX_RANK];
+    for (int axis = 0; axis < call->ranks[2]; ++axis) {
+        shape[axis] = call->indices[call->letters[2][axis]].extent;
+        strides[axis] = 0;
+        for (int own = 0; own < call->ranks[0]; ++own)
+            if (call->letters[0][own] == call->letters[2][axis])
+                strides[axis] += PyArray_STRIDE(array, own);
+    }
+    PyArray_Descr *dtype = PyArray_DESCR(array);
+    Py_INCREF(dtype);
+    PyObject *view = PyArray_NewFromDescr(&PyArray_Type, dtype, call->ranks[2], shape,
+                                          strides, PyArray_DATA(array),
+                                          PyArray_FLAGS(array) & NPY_ARRAY_WRITEABLE, NULL);
+    if (view == NULL)
+        return NULL;
+    Py_INCREF(array);
+    if (PyArray_SetBaseObject((PyArrayObject *)view, (PyObject *)array) < 0) {
+        Py_DECREF(view);
+        return NULL;
+    }
+    PyArray_UpdateFlags((PyArrayObject *)view, NPY_ARRAY_UPDATE_ALL);
+    return PyArray_Return((PyArrayObject *)view);
+}
+
+/* The value of a function of a module of Python, which loads it the first time. */
+static PyObject *ask(const char *module, const char *function, PyObject *arguments)
+{
+    if (arguments == NULL)
+        return NULL;
+    PyObject *loaded = PyImport_ImportModule(module);
+    PyObject *called = loaded ? PyObject_GetAttrString(loaded, function) : NULL;
+    PyObject *value = called ? PyObject_CallObject(called, arguments) : NULL;
+    Py_XDECREF(called);
+    Py_XDECREF(loaded);
+    Py_DECREF(arguments);
+    return value;
+}
+
+static PyObject *make_result(const Call *call, double n_bytes)
+{
+    npy_intp shape[MAX_RANK];
+    for (int axis = 0; axis < call->ranks[2]; ++axis)
+        shape[axis] = call->indices[call->letters[2][axis]].extent;
+    PyArray_Descr *dtype = PyArray_DESCR(call->operands[0]);
+    if (n_bytes < LARGE_BYTES) {
+        PyArray_Descr *native = PyArray_DescrFromType(dtype->type_num);
+        return PyArray_NewFromDescr(&PyArray_Type, native, call->ranks[2], shape, NULL,
+                                    NULL, 0, NULL);
+    }
+    PyObject *extents = PyArray_IntTupleFromIntp(call->ranks[2], shape);
+    if (extents == NULL)
+        return NULL;
+    PyObject *result = ask("feinsum.result_memory", "aligned_empty",
+                           Py_BuildValue("(NO)", extents, dtype));
+    if (result != NULL && !PyArray_CheckExact(result)) {
+        PyErr_SetString(PyExc_TypeError, "expected an array for a result");
+        Py_CLEAR(result);
+    }
+    return result;
+}
+
+/* The threads of a call that keeps two of them busy; -1 with an exception. */
+static int find_n_threads(double n_points)
+{
+    if (n_points < 2 * PER_THREAD)
+        return 1;
+    PyObject *value = ask("feinsum.threads", "n_threads", PyTuple_New(0));
+    const long n = value ? PyLong_AsLong(value) : -1;
+    Py_XDECREF(value);
+    return n;
+}
+
+/* What computes a call. */
+typedef enum { KERNEL, NUMPY, PYTHON } Way;
+
+/* The kernel, or numpy's loops where they are as fast: where all arrays have nearly all
+   indices, for sums of one operand, and for products of complex matrices with vectors,
+   which fill a small part of a register tile. Python where a choice pays off. */
+static Way choose_way(const Call *call, int is_kernels, double n_points, double n_entries)
+{
+    if (n_points + n_entries > SHORT && spent_ns >= BUDGET_NS)
+        return PYTHON;
+    if (!is_kernels)
+        return n_points <= SMALL ? NUMPY : PYTHON;
+    double n_rows = 1, n_columns = 1;
+    int has_sum = 0, has_lone_sum = 0;
+    for (int k = 0; k < call->n_indices; ++k) {
+        const Index *index = &call->indices[k];
+        const int n_uses = index->is_in[0] + index->is_in[1];
+        has_sum |= !index->is_in[2] && index->extent != 1;
+        has_lone_sum |= !index->is_in[2] && n_uses == 1;
+        if (index->is_in[2] && n_uses == 1)
+            *(index->is_in[0] ? &n_rows : &n_columns) *= index->extent;
+    }
+    if (n_points <= SMALL)
+        return KERNEL;
+    if (has_lone_sum && call->n_operands == 2)
+        return PYTHON; /* in two steps */
+    if (has_lone_sum || (!has_sum && n_rows * n_columns < FEW))
+        return NUMPY;
+    if (is_complex(PyArray_TYPE(call->operands[0])) &&
+        !(has_sum && n_rows > 2 && n_columns > 2))
+        return PYTHON;
+    return KERNEL;
+}
+
+/* numpy.einsum(subscripts, *operands, order="C", out=result); result is NULL, or an
+   array of which this steals the reference. */
+static PyObject *call_numpy(PyObject *subscripts, const Call *call, PyObject *result)
+{
+    PyObject *module = PyImport_ImportModule("numpy");
+    PyObject *function = module ? PyObject_GetAttrString(module, "einsum") : NULL;
+    PyObject *names = result ? Py_BuildValue("(ss)", "order", "out")
+                             : Py_BuildValue("(s)", "order");
+    PyObject *order = PyUnicode_InternFromString("C"), *value = NULL;
+    if (function && names && order) {
+        PyObject *arguments[5] = {subscripts};
+        int n = 1;
+        for (int x = 0; x < call->n_operands; ++x)
+            arguments[n++] = (PyObject *)call->operands[x];
+        arguments[n] = order, arguments[n + 1] = result;
+        value = PyObject_Vectorcall(function, arguments, n, names);
+    }
+    if (value && PyArray_Check(value)) /* numpy's scalar in place of rank 0 */
+        value = PyArray_Return((PyArrayObject *)value);
+    Py_XDECREF(result);
+    Py_XDECREF(order);
+    Py_XDECREF(names);
+    Py_XDECREF(function);
+    Py_XDECREF(module);
+    return value;
+}
+
+static int has_value(const char *variable)
+{
+    const char *value = getenv(variable);
+    return value != NULL && *value;
+}
+
+/* The result of sums and products, or NotImplemented. */
+static PyObject *compute(PyObject *subscripts, Call *call, int is_kernels)
+{
+    static const double one[2] = {1, 0};
+    static const float single_one[2] = {1, 0};
+    const int type = PyArray_TYPE(call->operands[0]);
+    double n_points = 1, n_entries = 0, n_result = 1;
+    for (int axis = call->ranks[2] - 1; axis >= 0; --axis) {
+        Index *index = &call->indices[call->letters[2][axis]];
+        index->is_in[2] = 1;
+        index->strides[2] = (long)n_result;
+        n_result *= index->extent;
+    }
+    for (int k = 0; k < call->n_indices; ++k)
+        n_points *= call->indices[k].extent;
+    for (int x = 0; x < call->n_operands; ++x)
+        n_entries += PyArray_SIZE(call->operands[x]);
+    const double n_bytes = n_result * PyArray_ITEMSIZE(call->operands[0]);
+    const Way way = choose_way(call, is_kernels, n_points, n_entries + n_result);
+    if (way == PYTHON || n_bytes >= CHECKED_BYTES)
+        Py_RETURN_NOTIMPLEMENTED;
+    PyObject *result = is_kernels || way == KERNEL ? make_result(call, n_bytes) : NULL;
+    if (way == NUMPY && (result || !PyErr_Occurred()))
+        return call_numpy(subscripts, call, result);
+    const int n_threads = result ? find_n_threads(n_points) : -1;
+    if (n_threads < 0) {
+        Py_XDECREF(result);
+        return NULL;
+    }
+    void *c = PyArray_DATA((PyArrayObject *)result);
+    if (n_points == 0) {
+        memset(c, 0, n_bytes);
+        return PyArray_Return((PyArrayObject *)result);
+    }
+    const void *a = PyArray_DATA(call->operands[0]);
+    const void *b = call->n_operands == 2 ? PyArray_DATA(call->operands[1])
+                    : is_single(type)     ? (const void *)single_one
+                                          : (const void *)one;
+    int failed;
+    if (n_points + n_entries <= SMALL) {
+        failed = contract_strided(is_single(type), is_complex(type), call->indices,
+                                  call->n_indices, a, b, c, 1);
+    } else {
+        struct timespec start, end;
+        clock_gettime(CLOCK_MONOTONIC, &start);
+        Py_BEGIN_ALLOW_THREADS
+        failed = contract_strided(is_single(type), is_complex(type), call->indices,
+                                  call->n_indices, a, b, c, n_threads);
+        Py_END_ALLOW_THREADS
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        spent_ns += (end.tv_sec - start.tv_sec) * 1000000000LL +
+                    (end.tv_nsec - start.tv_nsec);
+    }
+    if (failed) {
+        Py_DECREF(result);
+        return PyErr_NoMemory();
+    }
+    return PyArray_Return((PyArrayObject *)result);
+}
+
+static PyObject *einsum(PyObject *module, PyObject *const *arguments, Py_ssize_t n)
+{
+    (void)module;
+    if (n != 2 || !PyTuple_Check(arguments[1])) {
+        PyErr_SetString(PyExc_TypeError, "expected einsum(subscripts, operands)");
+        return NULL;
+    }
+    Call call;
+    call.n_operands = (int)PyTuple_GET_SIZE(arguments[1]);
+    if (call.n_operands < 1 || call.n_operands > 2)
+        Py_RETURN_NOTIMPLEMENTED;
+    int is_kernels = 1, is_numpys = 1;
+    for (int x = 0; x < call.n_operands; ++x) {
+        PyObject *operand = PyTuple_GET_ITEM(arguments[1], x);
+        if (!PyArray_CheckExact(operand))
+            Py_RETURN_NOTIMPLEMENTED;
+        call.operands[x] = (PyArrayObject *)operand;
+        const int type = PyArray_TYPE(call.operands[0]);
+        is_kernels = is_kernels && is_known(type) && is_readable(call.operands[x], type);
+        is_numpys = is_numpys && is_number(PyArray_TYPE(call.operands[x]));
+    }
+    if (!parse(arguments[0], &call) || has_value("FEINSUM_DEVICE") ||
+        has_value("FEINSUM_EFFORT") || !match(&call))
+        Py_RETURN_NOTIMPLEMENTED;
+    if (call.n_operands == 1 && call.ranks[2] == call.n_indices) /* nothing is summed */
+        return make_view(&call);
+    if (!is_numpys)
+        Py_RETURN_NOTIMPLEMENTED;
+    return compute(arguments[0], &call, is_kernels);
+}
+
+static PyMethodDef methods[] = {
+    {"contract", (PyCFunction)(void (*)(void))contract, METH_FASTCALL,
+     "contract(indices, a, b, out, n_threads): write the contraction of a and b to "
+     "out."},
+    {"einsum", (PyCFunction)(void (*)(void))einsum, METH_FASTCALL,
+     "einsum(subscripts, operands): the result, or NotImplemented."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "_pairwise", .m_size = -1, .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit__pairwise(void)
+{
+    import_array();
+    if (start_pairwise())
+        return PyErr_NoMemory();
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddIntConstant(module, "VECTOR_BYTES", vector_bytes))
+        Py_CLEAR(module);
+    return module;
+}

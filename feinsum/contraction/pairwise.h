@@ -1,0 +1,31 @@
+/* The contraction of two strided arrays: see pairwise.c. */
+
+#ifndef FEINSUM_PAIRWISE_H
+#define FEINSUM_PAIRWISE_H
+
+#define MAX_INDICES 128
+/* Multiplications that are worth waking another thread. */
+#define PER_THREAD 100000
+
+/* An index, and what one step along it means for the two operands and the result.
+
+   strides are in entries; is_in says which of the arrays have the index at all, since
+   one that is broadcast has stride 0, too. */
+typedef struct {
+    long extent, strides[3];
+    char is_in[3];
+} Index;
+
+/* Write to c the sum of products of entries of a and b. The extents are positive.
+
+   Returns 0, or -1 if there is no memory for scratch. */
+int contract_strided(int is_single, int is_complex, const Index *indices, long n_indices,
+                     const void *a, const void *b, void *c, int n_threads);
+
+/* Choose the instructions of this processor. Returns 0, or -1 if the system refuses. */
+int start_pairwise(void);
+
+/* Bytes of the vectors that it has. */
+extern int vector_bytes;
+
+#endif

@@ -1,0 +1,226 @@
+"""Calls that the extension answers alone: numpy's results, types and views."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import feinsum
+from feinsum.contraction import IS_BUILT
+from feinsum.variables import DEVICE_VARIABLE, EFFORT_VARIABLE
+
+pytestmark = pytest.mark.skipif(not IS_BUILT, reason="installed without a compiler")
+
+LETTERS = "abcdEF"
+TOLERANCES = {"f": 1e-5, "F": 1e-5}
+DTYPES = "fdFDlibg?"
+
+
+@pytest.fixture(autouse=True)
+def _usual_environment(monkeypatch):
+    """As for a user who set nothing."""
+    monkeypatch.delenv(EFFORT_VARIABLE, raising=False)
+    monkeypatch.delenv(DEVICE_VARIABLE, raising=False)
+
+
+def compute(subscripts, *operands):
+    from feinsum.contraction import _pairwise
+
+    return _pairwise.einsum(subscripts, operands)
+
+
+@st.composite
+def calls(draw):
+    """One or two operands, with diagonals, broadcast axes, and any strides."""
+    extents = {x: draw(st.sampled_from((0, 1, 2, 3, 5, 9, 17))) for x in LETTERS}
+    terms = draw(st.lists(st.text(LETTERS, max_size=4), min_size=1, max_size=2))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    operands = []
+    for term in terms:
+        is_short = {x: draw(st.integers(0, 9)) == 0 for x in term}
+        shape = [1 if is_short[x] else extents[x] for x in term]
+        order = draw(st.permutations(range(len(shape))))
+        values = rng.standard_normal([shape[axis] for axis in order]) * 9
+        array = values.astype(draw(st.sampled_from(DTYPES)))
+        array = array.transpose(np.argsort(order)) if shape else array
+        operands.append(array[::-1] if shape and draw(st.booleans()) else array)
+    used = sorted({*"".join(terms)})
+    text = ",".join(terms)
+    if draw(st.booleans()):
+        shown = draw(st.permutations(used))[: draw(st.integers(0, len(used)))]
+        text += "->" + "".join(shown)
+    return text, operands
+
+
+@hypothesis.given(calls())
+@hypothesis.settings(max_examples=600, deadline=None)
+def test_results_are_those_of_numpy(call):
+    """In value, shape, dtype and type, for every call of one or two arrays."""
+    text, operands = call
+    result = compute(text, *operands)
+    if result is NotImplemented:
+        return
+    expected = np.einsum(text, *operands)
+    assert type(result) is type(expected)
+    assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
+    tolerance = TOLERANCES.get(result.dtype.char, 1e-12)
+    scale = np.einsum(text, *[abs(x).astype(float) for x in operands])
+    assert np.all(abs(result.astype(complex) - expected) <= tolerance * scale)
+
+
+@pytest.mark.parametrize("text", ["ij->ji", "iij->ij", "ii->i", "ijk->kij", "ij"])
+@pytest.mark.parametrize("dtype", ["f8", "i2", "O", "U3", "m8[s]", "V0"])
+def test_without_a_sum_the_result_is_a_view(text, dtype):
+    """Of arrays of any dtype, writable if the operand is."""
+    array = np.zeros([3] * len(text.split("->")[0]), dtype)
+    view = compute(text, array)
+    assert view.base is array
+    assert view.dtype == array.dtype
+    if dtype in ("f8", "i2"):
+        np.copyto(array, np.arange(array.size).reshape(array.shape))
+        assert (view == np.einsum(text, array)).all()
+        assert view.strides == np.einsum(text, array).strides
+    array.flags.writeable = False
+    assert not compute(text, array).flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("ij,jk->ik", [(2, 3), (4, 5)]),
+        ("ij->ii", [(2, 2)]),
+        ("ij->k", [(2, 2)]),
+        ("ij,jk->ik", [(2, 3)]),
+        ("ij->ij", [(2, 3), (3, 2)]),
+        ("ii->i", [(1, 3)]),
+        ("i...->i", [(2, 2)]),
+        ("{row}j->j", [(2, 2)]),
+        ("ij->i->j", [(2, 2)]),
+        ("i,j-k", [(2,), (2,)]),
+        ("ij", [(2,)]),
+        ("i,,j->ij", [(2,), (2,)]),
+        ("αβ->βα", [(2, 2)]),
+        ("ij->" + "i" * 40, [(2, 2)]),
+        ("i" * 40, [(2, 2)]),
+    ],
+)
+def test_other_notation_and_mistakes_are_left_to_python(text, shapes):
+    """Which knows more notation, and says what is wrong."""
+    assert compute(text, *map(np.ones, shapes)) is NotImplemented
+
+
+@pytest.mark.parametrize(
+    "operand",
+    [
+        [1.0, 2.0],
+        np.ma.masked_array([1.0, 2.0]),
+        np.ones(2, "f2"),
+        np.ones(2, "O"),
+        np.ones(2, "m8[s]"),
+    ],
+)
+def test_other_operands_are_left_to_python(operand):
+    """Lists, subclasses, and dtypes that numpy does not add up as they are."""
+    assert compute("i,i->", operand, operand) is NotImplemented
+
+
+@pytest.mark.parametrize("variable", [DEVICE_VARIABLE, EFFORT_VARIABLE])
+def test_settings_are_left_to_python(variable, monkeypatch):
+    """A device, or an effort, asks for a kernel."""
+    array = np.ones(3)
+    assert compute("i,i->", array, array) == 3.0
+    monkeypatch.setenv(variable, "estimate")
+    assert compute("i,i->", array, array) is NotImplemented
+
+
+def test_large_results_are_in_memory_that_is_used_again():
+    """As those of all other calls."""
+    from feinsum.result_memory import LINE
+
+    rng = np.random.default_rng(0)
+    A, B = rng.standard_normal((300, 20)), rng.standard_normal((20, 400))
+    result = compute("ij,jk->ik", A, B)
+    np.testing.assert_allclose(result, A @ B)
+    address = result.ctypes.data
+    assert address % LINE == 0
+    del result
+    assert compute("ij,jk->ik", A, B).ctypes.data == address
+
+
+def test_threads_may_call_at_once():
+    """Each gets its own result."""
+    A = np.random.default_rng(0).standard_normal((200, 200))
+    expected, wrong = A @ A, []
+
+    def work():
+        for _ in range(20):
+            result = compute("ij,jk->ik", A, A)
+            wrong.extend(abs(result - expected)[abs(result - expected) > 1e-9])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+FIRST_CALLS = """
+import sys, numpy as np, feinsum
+before = {*sys.modules}
+A, B = np.ones((30, 40)), np.ones((40, 50))
+assert feinsum.einsum("ij,jk->ik", A, B)[0, 0] == 40.0
+assert feinsum.einsum("ij->j", A, optimize=True)[0] == 30.0
+print(*sorted({*sys.modules} - before))
+"""
+
+
+def test_first_calls_load_almost_nothing():
+    """What they load takes a twentieth of the time in which numpy is loaded."""
+    printed = subprocess.run(
+        [sys.executable, "-c", FIRST_CALLS], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert len(printed) < 12, printed
+
+
+LONG_PROGRAM = """
+import sys, numpy as np, feinsum
+A = np.ones((700, 700))
+n_calls = 0
+while "feinsum.calling.call" not in sys.modules:
+    feinsum.einsum("ij,jk->ik", A, A)
+    n_calls += 1
+print(n_calls)
+small = np.ones((4, 4))
+from feinsum.contraction import _pairwise
+print(_pairwise.einsum("ij,jk->ik", (small, small)) is NotImplemented)
+"""
+
+
+def test_programs_that_compute_for_long_choose_among_kernels():
+    """Calls that took a quarter of a second go on in Python; short ones never do."""
+    printed = subprocess.run(
+        [sys.executable, "-c", LONG_PROGRAM],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    ).stdout.split()
+    assert int(printed[0]) > 1
+    assert printed[1] == "False"
+
+
+def test_a_call_is_numpys_for_users(monkeypatch):
+    """``feinsum.einsum`` and ``numpy.einsum`` agree on scalars, views and warnings."""
+    A = np.full((2, 2), 1e300)
+    assert np.isinf(feinsum.einsum("ij,jk->ik", A, A)).all()
+    assert type(feinsum.einsum("ij,ij", A, A)) is np.float64
+    assert feinsum.einsum("ij->ji", A).base is A
+    with pytest.raises(feinsum.FeinsumError, match="extent"):
+        feinsum.einsum("ij,jk", A, np.ones((3, 3)))
