@@ -9,9 +9,11 @@ setup(
             "feinsum.contraction._pairwise",
             sources=[
                 "feinsum/contraction/einsum.c",
+                "feinsum/contraction/network.c",
                 "feinsum/contraction/pairwise.c",
             ],
             depends=[
+                "feinsum/contraction/network.h",
                 "feinsum/contraction/pairwise.h",
                 "feinsum/contraction/pairwise_kernel.h",
             ],

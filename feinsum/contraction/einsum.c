@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "network.h"
 #include "pairwise.h"
 
 /* Multiplications below which the right choice between this kernel and numpy gains less
@@ -31,8 +32,8 @@
 #define LARGE_BYTES (1 << 17)
 /* Before results of this size, Python checks that there is memory for them. */
 #define CHECKED_BYTES (1 << 28)
-/* Products without a sum, for each entry of the batch, that numpy computes as fast. */
-#define FEW 32
+/* Shorter runs of products without a sum are as fast by numpy. */
+#define RUN 64
 
 #define N_LETTERS 128
 #define MAX_RANK 32
@@ -152,16 +153,15 @@ static PyObject *contract(PyObject *module, PyObject *const *arguments, Py_ssize
     Py_RETURN_NONE;
 }
 
-/* A call of one or two operands.
-
-   letters has the index of each axis, for the operands and the result. */
+/* A call: its operands, and the index of each axis of these and of the result. */
 typedef struct {
-    int n_operands, n_indices;
-    int ranks[3];
-    unsigned char letters[3][MAX_RANK];
-    PyArrayObject *operands[2];
-    Index indices[N_LETTERS];
+    PyArrayObject *operands[MAX_OPERANDS];
+    int ranks[MAX_OPERANDS + 1];
+    unsigned char indices[MAX_OPERANDS + 1][MAX_RANK];
+    Network network;
 } Call;
+
+#define RESULT MAX_OPERANDS
 
 /* Read the terms: "ij,jk->ik", or "ij,jk" with the letters that occur once, sorted.
 
@@ -171,83 +171,94 @@ static int parse(PyObject *subscripts, Call *call)
     if (!PyUnicode_Check(subscripts) || !PyUnicode_IS_COMPACT_ASCII(subscripts))
         return 0;
     const char *text = (const char *)PyUnicode_1BYTE_DATA(subscripts);
-    int n_uses[N_LETTERS] = {0}, term = 0, has_output = 0;
+    const int n_operands = call->network.n_operands;
+    signed char n_uses[N_LETTERS] = {0};
+    int term = 0;
     memset(call->ranks, 0, sizeof(call->ranks));
     for (; *text; ++text) {
         const char c = *text;
         if (c == ' ')
             continue;
-        if (c == ',' && !has_output) {
-            if (++term >= call->n_operands)
-                return 0;
-        } else if (c == '-' && text[1] == '>' && !has_output) {
+        if (c == ',' && term + 1 < n_operands) {
+            ++term;
+        } else if (c == '-' && text[1] == '>' && term == n_operands - 1) {
             ++text;
-            if (term != call->n_operands - 1)
-                return 0;
-            has_output = 1, term = 2;
+            term = RESULT;
         } else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
-            if (call->ranks[term] == MAX_RANK || (has_output && n_uses[(int)c] <= 0))
-                return 0; /* a name of the result that is unknown, or repeated */
-            call->letters[term][call->ranks[term]++] = c;
-            n_uses[(int)c] = has_output ? -1 : n_uses[(int)c] + 1;
+            const int is_result = term == RESULT;
+            if (call->ranks[term] == MAX_RANK || (is_result && n_uses[(int)c] <= 0))
+                return 0; /* a letter of the result that is unknown, or repeated */
+            call->indices[term][call->ranks[term]++] = c;
+            n_uses[(int)c] = is_result ? -1 : n_uses[(int)c] ? 2 : 1;
         } else {
             return 0;
         }
     }
-    if (!has_output) {
-        if (term != call->n_operands - 1)
-            return 0;
+    if (term == n_operands - 1) {
         for (int c = 0; c < N_LETTERS; ++c)
             if (n_uses[c] == 1) {
-                if (call->ranks[2] == MAX_RANK)
+                if (call->ranks[RESULT] == MAX_RANK)
                     return 0;
-                call->letters[2][call->ranks[2]++] = c;
+                call->indices[RESULT][call->ranks[RESULT]++] = c;
             }
+    } else if (term != RESULT) {
+        return 0;
     }
-    for (int x = 0; x < call->n_operands; ++x)
+    for (int x = 0; x < n_operands; ++x)
         if (call->ranks[x] != PyArray_NDIM(call->operands[x]))
             return 0;
     return 1;
 }
 
-/* Find the extent of each index, and its strides in the operands, in entries.
+/* Find the extent of each index, and its stride in each tensor; letters become numbers.
 
-   An axis of extent 1 is broadcast: the operand has not got that index. Letters become
-   numbers of indices. Returns 0 if the extents do not match. */
+   An axis of extent 1 is broadcast: the operand has not got that index. Returns 0 if the
+   extents do not match. */
 static int match(Call *call)
 {
+    Network *network = &call->network;
     signed char number[N_LETTERS];
     memset(number, -1, sizeof(number));
-    call->n_indices = 0;
-    for (int x = 0; x < call->n_operands; ++x) {
+    network->n_indices = 0;
+    for (int x = 0; x < network->n_operands; ++x) {
         const npy_intp *shape = PyArray_DIMS(call->operands[x]);
         const npy_intp *strides = PyArray_STRIDES(call->operands[x]);
         /* of the dtypes that only views are made of, entries may have no bytes */
-        const long n_bytes = PyArray_ITEMSIZE(call->operands[x]), size = n_bytes ? n_bytes : 1;
+        const long n_bytes = PyArray_ITEMSIZE(call->operands[x]);
+        const long size = n_bytes ? n_bytes : 1;
+        Tensor *tensor = &network->operands[x];
+        tensor->data = PyArray_DATA(call->operands[x]);
+        tensor->has = 0;
         for (int axis = 0; axis < call->ranks[x]; ++axis) {
-            unsigned char *letter = &call->letters[x][axis];
-            /* nothing is broadcast along a diagonal */
-            for (int other = 0; other < axis; ++other)
-                if (call->letters[x][other] == (unsigned char)number[*letter] &&
-                    shape[other] != shape[axis])
-                    return 0;
-            if (number[*letter] < 0) {
-                number[*letter] = call->n_indices;
-                call->indices[call->n_indices++] = (Index){.extent = 1};
+            signed char *known = &number[call->indices[x][axis]];
+            if (*known < 0) {
+                network->extents[network->n_indices] = 1;
+                *known = network->n_indices++;
             }
-            Index *index = &call->indices[number[*letter]];
-            *letter = number[*letter];
+            const int k = *known;
+            call->indices[x][axis] = k;
+            for (int other = 0; other < axis; ++other)
+                if (call->indices[x][other] == k && shape[other] != shape[axis])
+                    return 0; /* nothing is broadcast along a diagonal */
             if (shape[axis] == 1)
                 continue;
-            if (index->extent != 1 && index->extent != shape[axis])
+            if (network->extents[k] != 1 && network->extents[k] != shape[axis])
                 return 0;
-            index->extent = shape[axis];
-            index->strides[x] += strides[axis] / size;
-            index->is_in[x] = 1;
+            network->extents[k] = shape[axis];
+            const long before = tensor->has >> k & 1 ? tensor->steps[k] : 0;
+            tensor->steps[k] = before + strides[axis] / size;
+            tensor->has |= 1ull << k;
         }
     }
-    for (int axis = 0; axis < call->ranks[2]; ++axis)
-        call->letters[2][axis] = number[call->letters[2][axis]];
+    long step = 1;
+    network->result.has = 0;
+    for (int axis = call->ranks[RESULT] - 1; axis >= 0; --axis) {
+        const int k = number[call->indices[RESULT][axis]];
+        call->indices[RESULT][axis] = k;
+        network->result.has |= 1ull << k;
+        network->result.steps[k] = step;
+        step *= network->extents[k];
+    }
     return 1;
 }
 
@@ -256,18 +267,18 @@ static PyObject *make_view(const Call *call)
 {
     PyArrayObject *array = call->operands[0];
     npy_intp shape[MAX_RANK], strides[MAX_RANK];
-    for (int axis = 0; axis < call->ranks[2]; ++axis) {
-        shape[axis] = call->indices[call->letters[2][axis]].extent;
+    for (int axis = 0; axis < call->ranks[RESULT]; ++axis) {
+        shape[axis] = call->network.extents[call->indices[RESULT][axis]];
         strides[axis] = 0;
         for (int own = 0; own < call->ranks[0]; ++own)
-            if (call->letters[0][own] == call->letters[2][axis])
+            if (call->indices[0][own] == call->indices[RESULT][axis])
                 strides[axis] += PyArray_STRIDE(array, own);
     }
     PyArray_Descr *dtype = PyArray_DESCR(array);
     Py_INCREF(dtype);
-    PyObject *view = PyArray_NewFromDescr(&PyArray_Type, dtype, call->ranks[2], shape,
-                                          strides, PyArray_DATA(array),
-                                          PyArray_FLAGS(array) & NPY_ARRAY_WRITEABLE, NULL);
+    PyObject *view = PyArray_NewFromDescr(
+        &PyArray_Type, dtype, call->ranks[RESULT], shape, strides, PyArray_DATA(array),
+        PyArray_FLAGS(array) & NPY_ARRAY_WRITEABLE, NULL);
     if (view == NULL)
         return NULL;
     Py_INCREF(array);
@@ -279,8 +290,9 @@ static PyObject *make_view(const Call *call)
     return PyArray_Return((PyArrayObject *)view);
 }
 
-/* The value of a function of a module of Python, which loads it the first time. */
-static PyObject *ask(const char *module, const char *function, PyObject *arguments)
+/* The value of a function of a module of Python, which is loaded the first time. */
+static PyObject *call_python(const char *module, const char *function,
+                             PyObject *arguments)
 {
     if (arguments == NULL)
         return NULL;
@@ -296,19 +308,18 @@ static PyObject *ask(const char *module, const char *function, PyObject *argumen
 static PyObject *make_result(const Call *call, double n_bytes)
 {
     npy_intp shape[MAX_RANK];
-    for (int axis = 0; axis < call->ranks[2]; ++axis)
-        shape[axis] = call->indices[call->letters[2][axis]].extent;
+    const int rank = call->ranks[RESULT];
+    for (int axis = 0; axis < rank; ++axis)
+        shape[axis] = call->network.extents[call->indices[RESULT][axis]];
     PyArray_Descr *dtype = PyArray_DESCR(call->operands[0]);
-    if (n_bytes < LARGE_BYTES) {
-        PyArray_Descr *native = PyArray_DescrFromType(dtype->type_num);
-        return PyArray_NewFromDescr(&PyArray_Type, native, call->ranks[2], shape, NULL,
-                                    NULL, 0, NULL);
-    }
-    PyObject *extents = PyArray_IntTupleFromIntp(call->ranks[2], shape);
+    if (n_bytes < LARGE_BYTES)
+        return PyArray_NewFromDescr(&PyArray_Type, PyArray_DescrFromType(dtype->type_num),
+                                    rank, shape, NULL, NULL, 0, NULL);
+    PyObject *extents = PyArray_IntTupleFromIntp(rank, shape);
     if (extents == NULL)
         return NULL;
-    PyObject *result = ask("feinsum.result_memory", "aligned_empty",
-                           Py_BuildValue("(NO)", extents, dtype));
+    PyObject *result = call_python("feinsum.result_memory", "aligned_empty",
+                                   Py_BuildValue("(NO)", extents, dtype));
     if (result != NULL && !PyArray_CheckExact(result)) {
         PyErr_SetString(PyExc_TypeError, "expected an array for a result");
         Py_CLEAR(result);
@@ -316,66 +327,89 @@ static PyObject *make_result(const Call *call, double n_bytes)
     return result;
 }
 
-/* The threads of a call that keeps two of them busy; -1 with an exception. */
+/* The threads of a call that may keep two of them busy; -1 with an exception. */
 static int find_n_threads(double n_points)
 {
-    if (n_points < 2 * PER_THREAD)
+    if (n_points < SHORT)
         return 1;
-    PyObject *value = ask("feinsum.threads", "n_threads", PyTuple_New(0));
+    PyObject *value = call_python("feinsum.threads", "n_threads", PyTuple_New(0));
     const long n = value ? PyLong_AsLong(value) : -1;
     Py_XDECREF(value);
     return n;
+}
+
+/* The entries of the result that are computed from neighbours in each operand that has
+   their indices: 4 for ijk,ij->ijk with four values of k. */
+static double count_run(const Call *call)
+{
+    const Network *network = &call->network;
+    double run = 1;
+    uint64_t last = 0; /* operands that have the last index, as bits */
+    for (int axis = call->ranks[RESULT] - 1; axis >= 0; --axis) {
+        const int k = call->indices[RESULT][axis];
+        uint64_t having = 0;
+        for (int x = 0; x < network->n_operands; ++x)
+            if (network->operands[x].has >> k & 1) {
+                having |= 1ull << x;
+                if (network->operands[x].steps[k] != run)
+                    return run;
+            }
+        if (having && last && having != last)
+            return run;
+        last = having ? having : last;
+        run *= network->extents[k];
+    }
+    return run;
 }
 
 /* What computes a call. */
 typedef enum { KERNEL, NUMPY, PYTHON } Way;
 
 /* The kernel, or numpy's loops where they are as fast: where all arrays have nearly all
-   indices, for sums of one operand, and for products of complex matrices with vectors,
-   which fill a small part of a register tile. Python where a choice pays off. */
-static Way choose_way(const Call *call, int is_kernels, double n_points, double n_entries)
+   indices, and for sums of one operand. Python where a choice pays off. */
+static Way choose_way(const Call *call, int is_kernels, double n_entries)
 {
-    if (n_points + n_entries > SHORT && spent_ns >= BUDGET_NS)
+    const Network *network = &call->network;
+    const Tensor *operands = network->operands;
+    const int n_operands = network->n_operands;
+    if (network->n_points + n_entries > SHORT && spent_ns >= BUDGET_NS)
         return PYTHON;
     if (!is_kernels)
-        return n_points <= SMALL ? NUMPY : PYTHON;
-    double n_rows = 1, n_columns = 1;
-    int has_sum = 0, has_lone_sum = 0;
-    for (int k = 0; k < call->n_indices; ++k) {
-        const Index *index = &call->indices[k];
-        const int n_uses = index->is_in[0] + index->is_in[1];
-        has_sum |= !index->is_in[2] && index->extent != 1;
-        has_lone_sum |= !index->is_in[2] && n_uses == 1;
-        if (index->is_in[2] && n_uses == 1)
-            *(index->is_in[0] ? &n_rows : &n_columns) *= index->extent;
-    }
-    if (n_points <= SMALL)
+        return n_operands <= 2 ? NUMPY : PYTHON;
+    if (network->n_points <= SMALL)
         return KERNEL;
-    if (has_lone_sum && call->n_operands == 2)
-        return PYTHON; /* in two steps */
-    if (has_lone_sum || (!has_sum && n_rows * n_columns < FEW))
+    if (n_operands == 1)
         return NUMPY;
-    if (is_complex(PyArray_TYPE(call->operands[0])) &&
-        !(has_sum && n_rows > 2 && n_columns > 2))
-        return PYTHON;
-    return KERNEL;
+    uint64_t once = 0, twice = 0;
+    for (int x = 0; x < n_operands; ++x) {
+        twice |= once & operands[x].has;
+        once |= operands[x].has;
+    }
+    for (int x = 0; x < n_operands; ++x)
+        if (operands[x].has & ~twice & ~network->result.has)
+            return PYTHON; /* it sums an operand before it multiplies */
+    if (n_operands > 2 || once & ~network->result.has)
+        return KERNEL;
+    return count_run(call) < RUN ? NUMPY : KERNEL;
 }
 
-/* numpy.einsum(subscripts, *operands, order="C", out=result); result is NULL, or an
-   array of which this steals the reference. */
+/* numpy.einsum(subscripts, *operands, order="C", optimize=..., out=result); result is
+   NULL, or an array of which this takes the reference. With `optimize`, numpy may call
+   BLAS, which takes some microseconds to find out. */
 static PyObject *call_numpy(PyObject *subscripts, const Call *call, PyObject *result)
 {
     PyObject *module = PyImport_ImportModule("numpy");
     PyObject *function = module ? PyObject_GetAttrString(module, "einsum") : NULL;
-    PyObject *names = result ? Py_BuildValue("(ss)", "order", "out")
-                             : Py_BuildValue("(s)", "order");
+    PyObject *names = result ? Py_BuildValue("(sss)", "order", "optimize", "out")
+                             : Py_BuildValue("(ss)", "order", "optimize");
     PyObject *order = PyUnicode_InternFromString("C"), *value = NULL;
+    PyObject *optimize = call->network.n_points > SHORT / 4 ? Py_True : Py_False;
     if (function && names && order) {
-        PyObject *arguments[5] = {subscripts};
+        PyObject *arguments[MAX_OPERANDS + 4] = {subscripts};
         int n = 1;
-        for (int x = 0; x < call->n_operands; ++x)
+        for (int x = 0; x < call->network.n_operands; ++x)
             arguments[n++] = (PyObject *)call->operands[x];
-        arguments[n] = order, arguments[n + 1] = result;
+        arguments[n] = order, arguments[n + 1] = optimize, arguments[n + 2] = result;
         value = PyObject_Vectorcall(function, arguments, n, names);
     }
     if (value && PyArray_Check(value)) /* numpy's scalar in place of rank 0 */
@@ -397,51 +431,48 @@ static int has_value(const char *variable)
 /* The result of sums and products, or NotImplemented. */
 static PyObject *compute(PyObject *subscripts, Call *call, int is_kernels)
 {
-    static const double one[2] = {1, 0};
-    static const float single_one[2] = {1, 0};
+    Network *network = &call->network;
     const int type = PyArray_TYPE(call->operands[0]);
-    double n_points = 1, n_entries = 0, n_result = 1;
-    for (int axis = call->ranks[2] - 1; axis >= 0; --axis) {
-        Index *index = &call->indices[call->letters[2][axis]];
-        index->is_in[2] = 1;
-        index->strides[2] = (long)n_result;
-        n_result *= index->extent;
-    }
-    for (int k = 0; k < call->n_indices; ++k)
-        n_points *= call->indices[k].extent;
-    for (int x = 0; x < call->n_operands; ++x)
+    const double n_bytes_of_entry = PyArray_ITEMSIZE(call->operands[0]);
+    network->is_single = is_single(type);
+    network->is_complex = is_complex(type);
+    network->n_bytes_of_entry = n_bytes_of_entry;
+    network->max_intermediate = 0;
+    uint64_t all = 0;
+    double n_entries = 0;
+    for (int x = 0; x < network->n_operands; ++x) {
+        all |= network->operands[x].has;
         n_entries += PyArray_SIZE(call->operands[x]);
-    const double n_bytes = n_result * PyArray_ITEMSIZE(call->operands[0]);
-    const Way way = choose_way(call, is_kernels, n_points, n_entries + n_result);
-    if (way == PYTHON || n_bytes >= CHECKED_BYTES)
+    }
+    network->result.has &= all; /* without axes of extent 1 */
+    network->n_points = count_entries(network, all);
+    if (network->n_operands > 2 && network->n_points > 0)
+        find_order(network);
+    const double n_bytes =
+        count_entries(network, network->result.has) * n_bytes_of_entry;
+    const Way way = choose_way(call, is_kernels, n_entries + n_bytes / n_bytes_of_entry);
+    if (way == PYTHON || n_bytes >= CHECKED_BYTES ||
+        network->max_intermediate * n_bytes_of_entry >= CHECKED_BYTES)
         Py_RETURN_NOTIMPLEMENTED;
     PyObject *result = is_kernels || way == KERNEL ? make_result(call, n_bytes) : NULL;
     if (way == NUMPY && (result || !PyErr_Occurred()))
         return call_numpy(subscripts, call, result);
-    const int n_threads = result ? find_n_threads(n_points) : -1;
+    const int n_threads = result ? find_n_threads(network->n_points) : -1;
     if (n_threads < 0) {
         Py_XDECREF(result);
         return NULL;
     }
-    void *c = PyArray_DATA((PyArrayObject *)result);
-    if (n_points == 0) {
-        memset(c, 0, n_bytes);
-        return PyArray_Return((PyArrayObject *)result);
-    }
-    const void *a = PyArray_DATA(call->operands[0]);
-    const void *b = call->n_operands == 2 ? PyArray_DATA(call->operands[1])
-                    : is_single(type)     ? (const void *)single_one
-                                          : (const void *)one;
-    int failed;
-    if (n_points + n_entries <= SMALL) {
-        failed = contract_strided(is_single(type), is_complex(type), call->indices,
-                                  call->n_indices, a, b, c, 1);
+    network->result.data = PyArray_DATA((PyArrayObject *)result);
+    int failed = 0;
+    if (network->n_points == 0) {
+        memset(network->result.data, 0, n_bytes);
+    } else if (network->n_points + n_entries <= SMALL) {
+        failed = contract_network(network, 1);
     } else {
         struct timespec start, end;
         clock_gettime(CLOCK_MONOTONIC, &start);
         Py_BEGIN_ALLOW_THREADS
-        failed = contract_strided(is_single(type), is_complex(type), call->indices,
-                                  call->n_indices, a, b, c, n_threads);
+        failed = contract_network(network, n_threads);
         Py_END_ALLOW_THREADS
         clock_gettime(CLOCK_MONOTONIC, &end);
         spent_ns += (end.tv_sec - start.tv_sec) * 1000000000LL +
@@ -461,12 +492,13 @@ static PyObject *einsum(PyObject *module, PyObject *const *arguments, Py_ssize_t
         PyErr_SetString(PyExc_TypeError, "expected einsum(subscripts, operands)");
         return NULL;
     }
-    Call call;
-    call.n_operands = (int)PyTuple_GET_SIZE(arguments[1]);
-    if (call.n_operands < 1 || call.n_operands > 2)
+    const Py_ssize_t n_operands = PyTuple_GET_SIZE(arguments[1]);
+    if (n_operands < 1 || n_operands > MAX_OPERANDS)
         Py_RETURN_NOTIMPLEMENTED;
+    Call call;
+    call.network.n_operands = n_operands;
     int is_kernels = 1, is_numpys = 1;
-    for (int x = 0; x < call.n_operands; ++x) {
+    for (int x = 0; x < n_operands; ++x) {
         PyObject *operand = PyTuple_GET_ITEM(arguments[1], x);
         if (!PyArray_CheckExact(operand))
             Py_RETURN_NOTIMPLEMENTED;
@@ -476,13 +508,13 @@ static PyObject *einsum(PyObject *module, PyObject *const *arguments, Py_ssize_t
         is_numpys = is_numpys && is_number(PyArray_TYPE(call.operands[x]));
     }
     if (!parse(arguments[0], &call) || has_value("FEINSUM_DEVICE") ||
-        has_value("FEINSUM_EFFORT") || !match(&call))
+        has_value("FEINSUM_EFFORT") ||
+        (n_operands > 2 && has_value("FEINSUM_INTERMEDIATE_BYTES")) || !match(&call))
         Py_RETURN_NOTIMPLEMENTED;
-    if (call.n_operands == 1 && call.ranks[2] == call.n_indices) /* nothing is summed */
-        return make_view(&call);
-    if (!is_numpys)
-        Py_RETURN_NOTIMPLEMENTED;
-    return compute(arguments[0], &call, is_kernels);
+    if (n_operands == 1 && call.ranks[RESULT] == call.network.n_indices)
+        return make_view(&call); /* nothing is summed */
+    return is_numpys ? compute(arguments[0], &call, is_kernels)
+                     : Py_NewRef(Py_NotImplemented);
 }
 
 static PyMethodDef methods[] = {
@@ -504,7 +536,7 @@ PyMODINIT_FUNC PyInit__pairwise(void)
     if (start_pairwise())
         return PyErr_NoMemory();
     PyObject *module = PyModule_Create(&definition);
-    if (module && PyModule_AddIntConstant(module, "VECTOR_BYTES", vector_bytes))
+    if (module && PyModule_AddIntConstant(module, "VECTOR_BYTES", count_vector_bytes()))
         Py_CLEAR(module);
     return module;
 }

@@ -24,6 +24,9 @@
 #define BLOCK_ROWS 144
 #define BLOCK_COLUMNS 1024
 
+/* Work that is worth waking another thread for; in virtual machines that takes 30 µs. */
+#define PER_THREAD_NS 60000
+
 /* How the products of one entry of the batch, or of many, are computed:
    PACKED  in blocks that are copied, by register tiles;
    DIRECT  by vectors of rows, where they lie;
@@ -64,6 +67,16 @@ static long count(const Group *group)
     for (int k = 0; k < group->rank; ++k)
         n *= group->n[k];
     return n;
+}
+
+static long count_last(const Group *group)
+{
+    return group->rank ? group->n[group->rank - 1] : 1;
+}
+
+static int is_along_batch(const Problem *p)
+{
+    return p->method == LANES_OF_BATCH || p->method == SCALAR;
 }
 
 /* The offsets of some entries of a group, in the array of that stride. */
@@ -241,20 +254,27 @@ typedef int (*Run)(const Problem *, const Part *);
 #undef BYTES
 #undef COLUMNS
 
-/* By type, float and double, for the longest vectors that this processor has. */
-static Run runs[2] = {run_f32_base, run_f64_base};
-int vector_bytes = 16;
+/* For vectors of 16 bytes and more: by length, then by type, float and double. */
+static const Run runs[][2] = {
+    {run_f32_base, run_f64_base},
+#ifdef HAS_X86
+    {run_f32_avx2, run_f64_avx2},
+    {run_f32_avx512, run_f64_avx512},
+#endif
+};
+static int longest; /* that this processor has, as a number in this list */
+
+int count_vector_bytes(void) { return 16 << longest; }
 
 static void find_processor(void)
 {
 #ifdef HAS_X86
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw")) {
-        runs[0] = run_f32_avx512, runs[1] = run_f64_avx512, vector_bytes = 64;
-    } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-        runs[0] = run_f32_avx2, runs[1] = run_f64_avx2, vector_bytes = 32;
-    }
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
+        longest = 2;
+    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        longest = 1;
 #endif
 }
 
@@ -349,18 +369,29 @@ static void divide(long n, int k, int n_parts, long unit, long *first, long *len
     *length = min(end, n) - *first;
 }
 
+/* Roughly, the time of one thread with data in L2; measured on Zen 5. */
+static double estimate_ns(const Problem *p)
+{
+    const double n_batch = count(&p->batch), n_rows = count(&p->rows);
+    const double n_columns = count(&p->columns), n_terms = count(&p->terms);
+    const double n_products = p->method == PACKED
+                                  ? 0.02 * (n_rows + 8) * (n_columns + 8) * (n_terms + 2)
+                                  : 0.1 * n_rows * n_columns * n_terms;
+    const double n_entries =
+        n_rows * n_terms + n_columns * n_terms + n_rows * n_columns;
+    return n_batch * ((p->is_complex ? 4 : 1) * n_products + 0.2 * n_entries);
+}
+
 static int run_problem(Run run, const Problem *p, int n_threads)
 {
     const long n_rows = count(&p->rows), n_columns = count(&p->columns);
-    const double work =
-        (double)count(&p->batch) * n_rows * n_columns * count(&p->terms);
-    const int has_lanes = p->method == LANES_OF_BATCH;
-    const long n_batch =
-        has_lanes ? p->batch.n[p->batch.rank - 1] : count(&p->batch);
-    int n_parts = (int)(work / PER_THREAD < n_threads ? work / PER_THREAD : n_threads);
+    const int is_along = is_along_batch(p);
+    const long n_batch = is_along ? count_last(&p->batch) : count(&p->batch);
+    const double worth = estimate_ns(p) / PER_THREAD_NS;
+    int n_parts = worth < n_threads ? (int)worth : n_threads;
     if (n_parts > MAX_THREADS)
         n_parts = MAX_THREADS;
-    const int by_batch = has_lanes || n_batch >= 2 * n_parts;
+    const int by_batch = p->method == LANES_OF_BATCH || n_batch >= 2 * n_parts;
     const int by_rows = n_rows >= n_columns;
     if (n_parts > 1 && !by_batch && (by_rows ? n_rows : n_columns) < 16)
         n_parts = 1;
@@ -371,7 +402,7 @@ static int run_problem(Run run, const Problem *p, int n_threads)
         Part *part = &parts[k];
         *part = whole;
         if (by_batch)
-            divide(n_batch, k, n_parts, has_lanes ? 64 : 1, &part->first_batch,
+            divide(n_batch, k, n_parts, is_along ? 64 : 1, &part->first_batch,
                    &part->n_batch);
         else if (by_rows)
             divide(n_rows, k, n_parts, 16, &part->first_row, &part->n_rows);
@@ -441,20 +472,25 @@ static int choose_method(const Problem *p, int is_single)
 {
     const long n_rows = count(&p->rows), n_columns = count(&p->columns);
     const long n_terms = count(&p->terms);
-    if (p->is_complex)
+    const long n_products = n_rows * n_columns * n_terms;
+    if (p->is_complex && n_rows > 2 && n_columns > 2 && n_terms > 1 && n_products > 64 &&
+        (n_rows * n_columns > 64 || n_terms > 64))
         return PACKED;
-    if (has_lanes(&p->batch) && n_terms <= 4096 && n_rows * n_columns <= 4096)
+    if (has_lanes(&p->batch) && n_terms <= 4096 &&
+        (n_terms == 1 || n_rows * n_columns <= 4096))
         return LANES_OF_BATCH;
     if (is_contiguous(&p->terms, 0) && is_contiguous(&p->terms, 1) && n_terms >= 8 &&
         (n_columns <= 2 || n_rows <= 2 ||
          (n_rows <= 8 && n_columns <= 8 && n_terms >= 64)))
         return DOT;
-    if (is_contiguous(&p->rows, 0) && is_contiguous(&p->rows, 1) &&
+    if (n_rows > 1 && is_contiguous(&p->rows, 0) && is_contiguous(&p->rows, 1) &&
         n_terms <= (is_single ? 4096 : 1 << 20) &&
         (n_columns <= 4 || n_rows * n_terms <= 4096 || n_terms <= 4 ||
          (n_rows <= 8 && n_columns <= 64)))
         return DIRECT;
-    return n_rows * n_columns * n_terms <= 64 ? SCALAR : PACKED;
+    if (p->is_complex && (n_rows <= 2 || n_columns <= 2 || n_terms == 1))
+        return SCALAR;
+    return n_products <= 64 ? SCALAR : PACKED;
 }
 
 int contract_strided(int is_single, int is_complex, const Index *indices, long n_indices,
@@ -497,7 +533,18 @@ int contract_strided(int is_single, int is_complex, const Index *indices, long n
     keep(&p->columns, 1, 2);
     keep(&p->terms, 0, 1);
     p->method = choose_method(p, is_single);
-    const int failed = run_problem(runs[!is_single], p, n_threads);
+    int length = longest;
+    if (p->method == DIRECT || p->method == LANES_OF_BATCH) {
+        const long n = p->method == DIRECT ? count(&p->rows) : count_last(&p->batch);
+        /* a long vector that is not filled is slower than a short one */
+        const long n_numbers = is_complex ? 2 * n : n;
+        while (length > 0 && n_numbers < (is_single ? 4 : 2) << length)
+            --length;
+    }
+    /* gcc 12 permutes vectors of 64 bytes wrongly */
+    if (is_complex && p->method != PACKED && length > 1)
+        length = 1;
+    const int failed = run_problem(runs[length][!is_single], p, n_threads);
     free(p);
     return failed;
 }

@@ -4,8 +4,6 @@
 #define FEINSUM_PAIRWISE_H
 
 #define MAX_INDICES 128
-/* Multiplications that are worth waking another thread. */
-#define PER_THREAD 100000
 
 /* An index, and what one step along it means for the two operands and the result.
 
@@ -25,7 +23,7 @@ int contract_strided(int is_single, int is_complex, const Index *indices, long n
 /* Choose the instructions of this processor. Returns 0, or -1 if the system refuses. */
 int start_pairwise(void);
 
-/* Bytes of the vectors that it has. */
-extern int vector_bytes;
+/* Bytes of its longest vectors. */
+int count_vector_bytes(void);
 
 #endif

@@ -284,7 +284,7 @@ static T NAME(dot)(const T *a, const T *b, long n_terms)
     return (T)total;
 }
 
-/* The same product for many entries of the batch, which lie next to each other. An
+/* One product for many entries of the batch, which lie next to each other. An
    operand that does not have their index is the same for all: it has the stride 0. */
 static inline __attribute__((always_inline)) void NAME(lanes)(
     const T *a, const T *b, T *c, const Offsets *o, const int a_has, const int b_has,
@@ -310,34 +310,233 @@ static inline __attribute__((always_inline)) void NAME(lanes)(
         }
 }
 
+/* The same for entries of the batch that lie anywhere: the i-th and the next one are
+   `step` entries apart. */
 static void NAME(scalar)(
-    const T *a, const T *b, T *c, const Offsets *o, long n, long step_a, long step_b)
+    const T *a, const T *b, T *c, const Offsets *o, long n, long step_a, long step_b,
+    long step_c)
 {
-    for (long e = 0; e < n; ++e)
-        for (long i = 0; i < o->n_rows; ++i)
-            for (long j = 0; j < o->n_columns; ++j) {
-                const T *x = a + o->rows_a[i] + e * step_a;
-                const T *y = b + o->columns_b[j] + e * step_b;
+    for (long i = 0; i < o->n_rows; ++i)
+        for (long j = 0; j < o->n_columns; ++j) {
+            const T *x = a + o->rows_a[i] + o->terms_a[0];
+            const T *y = b + o->columns_b[j] + o->terms_b[0];
+            T *z = c + o->rows_c[i] + o->columns_c[j];
+            if (o->n_terms == 1) {
+                for (long e = 0; e < n; ++e)
+                    z[e * step_c] = x[e * step_a] * y[e * step_b];
+                continue;
+            }
+            for (long e = 0; e < n; ++e) {
                 T sum = 0;
                 for (long k = 0; k < o->n_terms; ++k)
-                    sum += x[o->terms_a[k]] * y[o->terms_b[k]];
-                c[o->rows_c[i] + o->columns_c[j] + e] = sum;
+                    sum += x[e * step_a + o->terms_a[k] - o->terms_a[0]] *
+                           y[e * step_b + o->terms_b[k] - o->terms_b[0]];
+                z[e * step_c] = sum;
             }
+        }
 }
 
 static inline __attribute__((always_inline)) void NAME(all_lanes)(
     const T *a, const T *b, T *c, const Offsets *o, long n, const int a_has,
     const int b_has)
 {
-    long e = 0;
-    for (; e + 4 * LANES <= n; e += 4 * LANES)
-        NAME(lanes)(a + a_has * e, b + b_has * e, c + e, o, a_has, b_has, 4);
-    for (; e + LANES <= n; e += LANES)
-        NAME(lanes)(a + a_has * e, b + b_has * e, c + e, o, a_has, b_has, 1);
-    NAME(scalar)(a + a_has * e, b + b_has * e, c + e, o, n - e, a_has, b_has);
+    /* With a sum, entries of the operands are used again before the next lanes come;
+       without one, memory is read and written in runs. */
+    Offsets one = *o;
+    const int is_sum = o->n_terms > 1;
+    const long n_tiles = is_sum ? 1 : o->n_rows * o->n_columns;
+    if (!is_sum)
+        one.n_rows = one.n_columns = 1;
+    for (long tile = 0; tile < n_tiles; ++tile) {
+        if (!is_sum) {
+            const long i = tile / o->n_columns, j = tile % o->n_columns;
+            one.rows_a = o->rows_a + i, one.rows_c = o->rows_c + i;
+            one.columns_b = o->columns_b + j, one.columns_c = o->columns_c + j;
+        }
+        long e = 0;
+        for (; e + 4 * LANES <= n; e += 4 * LANES)
+            NAME(lanes)(a + a_has * e, b + b_has * e, c + e, &one, a_has, b_has, 4);
+        for (; e + LANES <= n; e += LANES)
+            NAME(lanes)(a + a_has * e, b + b_has * e, c + e, &one, a_has, b_has, 1);
+        NAME(scalar)(a + a_has * e, b + b_has * e, c + e, &one, n - e, a_has, b_has, 1);
+    }
 }
 
-/* Rows, columns and terms of all entries of a part of the batch. */
+/* Complex numbers lie as pairs, (re, im). With x of one operand in a vector and y of the
+   other, x * re(y) and (-im(x), re(x)) * im(y) are added up to the products. */
+typedef __typeof__(__builtin_choose_expr(sizeof(T) == 8, 0L, 0)) NAME(places)
+    __attribute__((vector_size(BYTES)));
+
+static inline __attribute__((always_inline)) V NAME(turn)(V x)
+{
+    NAME(places) other = {0};
+    V sign = {0};
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; ++i)
+        other[i] = i ^ 1, sign[i] = i % 2 ? 1 : -1;
+    return __builtin_shuffle(x, other) * sign;
+}
+
+static inline __attribute__((always_inline)) V NAME(repeat)(V x, const int part)
+{
+    NAME(places) same = {0};
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; ++i)
+        same[i] = (i & ~1) + part;
+    return __builtin_shuffle(x, same);
+}
+
+/* Sums over terms of products of neighbours: lanes are entries of the batch, or rows.
+   An operand without them has one number for all. */
+static inline __attribute__((always_inline)) void NAME(complex_tile)(
+    const T *x, const T *y, T *z, const Offsets *o, const int x_has, const int y_has,
+    const int n_vectors)
+{
+    V real[4] = {0}, imaginary[4] = {0};
+    for (long k = 0; k < o->n_terms; ++k) {
+        const T *from = x + 2 * o->terms_a[k], *factor = y + 2 * o->terms_b[k];
+#pragma GCC unroll 4
+        for (int v = 0; v < n_vectors; ++v) {
+            V left, re, im;
+            if (x_has) {
+                left = *(const V *)(from + v * LANES);
+            } else {
+#pragma GCC unroll 16
+                for (int i = 0; i < LANES; ++i)
+                    left[i] = from[i % 2];
+            }
+            if (y_has) {
+                V right = *(const V *)(factor + v * LANES);
+                re = NAME(repeat)(right, 0), im = NAME(repeat)(right, 1);
+            } else {
+                re = factor[0] - (V){0}, im = factor[1] - (V){0};
+            }
+            real[v] += left * re;
+            imaginary[v] += left * im;
+        }
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < n_vectors; ++v)
+        *(V *)(z + v * LANES) = real[v] + NAME(turn)(imaginary[v]);
+}
+
+static void NAME(complex_scalar)(
+    const T *x, const T *y, T *z, const Offsets *o, long n, long step_x, long step_y,
+    long step_z)
+{
+    for (long e = 0; e < n; ++e) {
+        T re = 0, im = 0;
+        for (long k = 0; k < o->n_terms; ++k) {
+            const T *from = x + 2 * (o->terms_a[k] + step_x * e);
+            const T *factor = y + 2 * (o->terms_b[k] + step_y * e);
+            re += from[0] * factor[0] - from[1] * factor[1];
+            im += from[0] * factor[1] + from[1] * factor[0];
+        }
+        z[2 * e * step_z] = re, z[2 * e * step_z + 1] = im;
+    }
+}
+
+static inline __attribute__((always_inline)) void NAME(complex_lanes)(
+    const T *a, const T *b, T *c, const Offsets *o, long n, const int a_has,
+    const int b_has)
+{
+    for (long i = 0; i < o->n_rows; ++i)
+        for (long j = 0; j < o->n_columns; ++j) {
+            const T *x = a + 2 * o->rows_a[i], *y = b + 2 * o->columns_b[j];
+            T *z = c + 2 * (o->rows_c[i] + o->columns_c[j]);
+            long e = 0; /* counts real numbers */
+            for (; e + 4 * LANES <= 2 * n; e += 4 * LANES)
+                NAME(complex_tile)(x + a_has * e, y + b_has * e, z + e, o, a_has, b_has, 4);
+            for (; e + LANES <= 2 * n; e += LANES)
+                NAME(complex_tile)(x + a_has * e, y + b_has * e, z + e, o, a_has, b_has, 1);
+            NAME(complex_scalar)(
+                x + a_has * e, y + b_has * e, z + e, o, n - e / 2, a_has, b_has, 1);
+        }
+}
+
+static void NAME(complex_dot)(const T *a, const T *b, long n_terms, T *to)
+{
+    double re = 0, im = 0;
+    while (n_terms > 0) {
+        const long n = min(2 * n_terms, 4096);
+        long k = 0;
+        V real[2] = {0}, imaginary[2] = {0};
+        for (; k + 2 * LANES <= n; k += 2 * LANES)
+#pragma GCC unroll 2
+            for (int i = 0; i < 2; ++i) {
+                V x = *(const V *)(a + k + i * LANES), y = *(const V *)(b + k + i * LANES);
+                real[i] += x * NAME(repeat)(y, 0);
+                imaginary[i] += x * NAME(repeat)(y, 1);
+            }
+        V sum = (real[0] + real[1]) + NAME(turn)(imaginary[0] + imaginary[1]);
+        for (int i = 0; i < LANES; i += 2)
+            re += sum[i], im += sum[i + 1];
+        for (; k < n; k += 2) {
+            re += a[k] * b[k] - a[k + 1] * b[k + 1];
+            im += a[k] * b[k + 1] + a[k + 1] * b[k];
+        }
+        a += n, b += n, n_terms -= n / 2;
+    }
+    to[0] = (T)re, to[1] = (T)im;
+}
+
+static void NAME(complex_direct)(
+    const T *a, const T *b, T *c, const Offsets *o, long n_rows)
+{
+    static long zero = 0;
+    Offsets columns = *o; /* the rows are lanes */
+    columns.n_rows = 1, columns.rows_a = columns.rows_c = &zero;
+    NAME(complex_lanes)(a, b, c, &columns, n_rows, 1, 0);
+}
+
+static void NAME(dots)(
+    const Problem *p, const T *a, const T *b, T *c, const Offsets *o)
+{
+    for (long i = 0; i < o->n_rows; ++i)
+        for (long j = 0; j < o->n_columns; ++j) {
+            const long x = o->rows_a[i], y = o->columns_b[j];
+            const long z = o->rows_c[i] + o->columns_c[j];
+            if (p->is_complex)
+                NAME(complex_dot)(a + 2 * x, b + 2 * y, o->n_terms, c + 2 * z);
+            else
+                c[z] = NAME(dot)(a + x, b + y, o->n_terms);
+        }
+}
+
+/* Many entries of the batch at once: n of its last index. */
+static void NAME(along_batch)(
+    const Problem *p, const T *a, const T *b, T *c, const Offsets *o, long n,
+    const long *steps)
+{
+    const int a_has = steps[0] != 0, b_has = steps[1] != 0;
+    if (p->method == LANES_OF_BATCH && p->is_complex) {
+        if (a_has && b_has)
+            NAME(complex_lanes)(a, b, c, o, n, 1, 1);
+        else if (a_has)
+            NAME(complex_lanes)(a, b, c, o, n, 1, 0);
+        else
+            NAME(complex_lanes)(a, b, c, o, n, 0, 1);
+    } else if (p->method == LANES_OF_BATCH) {
+        if (a_has && b_has)
+            NAME(all_lanes)(a, b, c, o, n, 1, 1);
+        else if (a_has)
+            NAME(all_lanes)(a, b, c, o, n, 1, 0);
+        else
+            NAME(all_lanes)(a, b, c, o, n, 0, 1);
+    } else if (p->is_complex) {
+        for (long i = 0; i < o->n_rows; ++i)
+            for (long j = 0; j < o->n_columns; ++j)
+                NAME(complex_scalar)(
+                    a + 2 * o->rows_a[i], b + 2 * o->columns_b[j],
+                    c + 2 * (o->rows_c[i] + o->columns_c[j]), o, n, steps[0], steps[1],
+                    steps[2]);
+    } else {
+        NAME(scalar)(a, b, c, o, n, steps[0], steps[1], steps[2]);
+    }
+}
+
+/* Rows, columns and terms of all entries of a part of the batch; of a part of its last
+   index where many are computed at once. */
 static int NAME(run)(const Problem *p, const Part *part)
 {
     const long size = p->is_complex ? 2 : 1;
@@ -348,21 +547,17 @@ static int NAME(run)(const Problem *p, const Part *part)
         return -1;
     Place at;
     int failed = 0;
-    if (p->method == LANES_OF_BATCH) { /* the part is one of its last index */
+    if (is_along_batch(p)) {
+        static const long none[3] = {0, 0, 0};
         Group outer = p->batch;
-        const long *strides = outer.strides[--outer.rank];
-        const long first = part->first_batch, n = part->n_batch;
-        a += strides[0] * first, b += strides[1] * first, c += first;
+        const long *steps = outer.rank ? outer.strides[--outer.rank] : none;
+        a += size * steps[0] * part->first_batch, b += size * steps[1] * part->first_batch;
+        c += size * steps[2] * part->first_batch;
         start(&outer, 0, &at);
-        for (long e = count(&outer); e > 0; --e, step(&outer, &at)) {
-            const T *x = a + at.a, *y = b + at.b;
-            if (strides[0] && strides[1])
-                NAME(all_lanes)(x, y, c + at.c, &o, n, 1, 1);
-            else if (strides[0])
-                NAME(all_lanes)(x, y, c + at.c, &o, n, 1, 0);
-            else
-                NAME(all_lanes)(x, y, c + at.c, &o, n, 0, 1);
-        }
+        for (long e = count(&outer); e > 0; --e, step(&outer, &at))
+            NAME(along_batch)(
+                p, a + size * at.a, b + size * at.b, c + size * at.c, &o, part->n_batch,
+                steps);
         free(o.memory);
         return 0;
     }
@@ -370,19 +565,17 @@ static int NAME(run)(const Problem *p, const Part *part)
     for (long e = 0; e < part->n_batch && !failed; ++e, step(&p->batch, &at)) {
         const T *x = a + size * at.a, *y = b + size * at.b;
         T *z = c + size * at.c;
+        const long first = size * part->first_row;
         if (p->method == PACKED)
             failed = NAME(packed)(p, part, x, y, z);
-        else if (p->method == DIRECT)
-            NAME(direct)(
-                x + part->first_row, o.terms_a, y, o.terms_b, o.n_terms, o.columns_b,
-                o.n_columns, z + part->first_row, o.columns_c, o.n_rows);
-        else if (p->method == SCALAR)
-            NAME(scalar)(x, y, z, &o, 1, 0, 0);
+        else if (p->method == DOT)
+            NAME(dots)(p, x, y, z, &o);
+        else if (p->is_complex)
+            NAME(complex_direct)(x + first, y, z + first, &o, o.n_rows);
         else
-            for (long i = 0; i < o.n_rows; ++i)
-                for (long j = 0; j < o.n_columns; ++j)
-                    z[o.rows_c[i] + o.columns_c[j]] =
-                        NAME(dot)(x + o.rows_a[i], y + o.columns_b[j], o.n_terms);
+            NAME(direct)(
+                x + first, o.terms_a, y, o.terms_b, o.n_terms, o.columns_b, o.n_columns,
+                z + first, o.columns_c, o.n_rows);
     }
     if (p->method != PACKED)
         free(o.memory);

@@ -191,16 +191,13 @@ def _is_for_kernel(
 ) -> bool:
     """Whether the kernel takes the arrays, and is not slower than numpy.
 
-    Where all arrays have nearly all indices, numpy's loops are as fast. Products of
-    complex matrices with vectors fill a small part of a register tile.
+    Where all arrays have nearly all indices, numpy's loops are as fast.
     """
     (first, dtype, is_readable), (second, other, is_other_readable) = operands
     if not IS_BUILT or dtype not in DTYPES or other != dtype:
         return False
     rows = _n_entries(step.inputs[0], first, without=step.inputs[1])
     columns = _n_entries(step.inputs[1], second, without=step.inputs[0])
-    if dtype.kind == "c" and not (step.has_sum and rows > 2 and columns > 2):
-        return False
     if not step.has_sum and rows * columns < FEW:
         return False
     n_indices = len({*step.inputs[0], *step.inputs[1]})

@@ -37,9 +37,9 @@ def compute(subscripts, *operands):
 
 @st.composite
 def calls(draw):
-    """One or two operands, with diagonals, broadcast axes, and any strides."""
+    """Some operands, with diagonals, broadcast axes, and any strides."""
     extents = {x: draw(st.sampled_from((0, 1, 2, 3, 5, 9, 17))) for x in LETTERS}
-    terms = draw(st.lists(st.text(LETTERS, max_size=4), min_size=1, max_size=2))
+    terms = draw(st.lists(st.text(LETTERS, max_size=4), min_size=1, max_size=8))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     operands = []
     for term in terms:
@@ -61,7 +61,7 @@ def calls(draw):
 @hypothesis.given(calls())
 @hypothesis.settings(max_examples=600, deadline=None)
 def test_results_are_those_of_numpy(call):
-    """In value, shape, dtype and type, for every call of one or two arrays."""
+    """In value, shape, dtype and type, for every call of up to eight arrays."""
     text, operands = call
     result = compute(text, *operands)
     if result is NotImplemented:
