@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from functools import cache
 from math import inf
-from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
-from feinsum.errors import DeviceUnavailableError
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["THREADS_VARIABLE", "n_cores", "n_threads"]
 
 THREADS_VARIABLE = "FEINSUM_NUM_THREADS"
 """Environment variable with the number of threads of the host target."""
 OPENMP_VARIABLE = "OMP_NUM_THREADS"
-GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+GROUPS, OWN_GROUPS = "/sys/fs/cgroup", "/proc/self/cgroup"
 
 
 def n_threads() -> int:
@@ -26,6 +27,8 @@ def n_threads() -> int:
     named = os.environ.get(THREADS_VARIABLE, "").strip()
     if named:
         if not named.isdecimal() or int(named) < 1:
+            from feinsum.errors import DeviceUnavailableError
+
             raise DeviceUnavailableError(
                 f"{THREADS_VARIABLE} is {named!r}; expected a number of threads"
             )
@@ -37,7 +40,7 @@ def n_threads() -> int:
     return n_cores()
 
 
-def n_cores(groups: Path = GROUPS, own_groups: Path = OWN_GROUPS) -> int:
+def n_cores(groups: str | Path = GROUPS, own_groups: str | Path = OWN_GROUPS) -> int:
     """The cores that this process may use.
 
     Those on which it may run, but no more than its control groups give it the time of,
@@ -54,28 +57,32 @@ def n_cores(groups: Path = GROUPS, own_groups: Path = OWN_GROUPS) -> int:
 
 
 @cache  # calls of libraries ask each time
-def _quota(groups: Path, own_groups: Path) -> float:
+def _quota(groups: str | Path, own_groups: str | Path) -> float:
     """The least number of processors of which a control group gives the time."""
     quotas = [inf]
     for line in _read(own_groups).splitlines():
         _, controllers, name = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        path = PurePosixPath(name.lstrip("/"))
+        parts = name.strip("/").split("/")
         # a container may see the name of its group, but the group itself as the root
-        for part in (path, *path.parents):
-            quotas.append(_quota_of_version_2(groups / part))
-            quotas.append(_quota_of_version_1(groups / (controllers or "cpu") / part))
+        for n in range(len(parts) + 1):
+            part = os.path.join(*parts[:n], "")
+            quotas.append(_quota_of_version_2(os.path.join(groups, part)))
+            group = os.path.join(groups, controllers or "cpu", part)
+            quotas.append(_quota_of_version_1(group))
     return min(quotas)
 
 
-def _quota_of_version_2(folder: Path) -> float:
-    quota, _, period = _read(folder / "cpu.max").partition(" ")
+def _quota_of_version_2(folder: str) -> float:
+    quota, _, period = _read(os.path.join(folder, "cpu.max")).partition(" ")
     return _ratio(quota, period)
 
 
-def _quota_of_version_1(folder: Path) -> float:
-    quota, period = (_read(folder / f"cpu.cfs_{x}_us") for x in ("quota", "period"))
+def _quota_of_version_1(folder: str) -> float:
+    quota, period = (
+        _read(os.path.join(folder, f"cpu.cfs_{x}_us")) for x in ("quota", "period")
+    )
     return _ratio(quota, period)
 
 
@@ -86,8 +93,9 @@ def _ratio(quota: str, period: str) -> float:
     return int(quota) / int(period) if is_limited else inf
 
 
-def _read(path: Path) -> str:
+def _read(path: str | Path) -> str:
     try:
-        return path.read_text()
+        with open(path) as file:
+            return file.read()
     except OSError:
         return ""

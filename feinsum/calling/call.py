@@ -24,8 +24,6 @@ from feinsum.calling.fallback import (
     answer_by_numpy,
     start_build,
 )
-from feinsum.calling.gpu.quick import quick_key, ready_result
-from feinsum.calling.host.builder import BuildRequest
 from feinsum.calling.host.general import GeneralCall, path_for_numpy
 from feinsum.calling.kernel_cache import CACHE_BOUND, GENERAL_BOUND, Call, Calls
 from feinsum.calling.options import CallOptions
@@ -57,6 +55,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from feinsum.calling.host.amortized import AmortizedCall
+    from feinsum.calling.host.builder import BuildRequest
     from feinsum.calling.host.general import Built
     from feinsum.calling.host.prepared import PreparedCall
     from feinsum.calling.reading import Reading
@@ -156,6 +155,8 @@ def call_einsum(
         if n_objects == len(operands) and all(type(x) is ndarray for x in operands):
             return _of_arrays(subscripts, operands, device, how)
         if device is None:
+            from feinsum.calling.gpu.quick import quick_key, ready_result
+
             gpu_key = quick_key(subscripts, operands, n_objects, *how)
             result = None if gpu_key is None else ready_result(gpu_key, operands)
             if result is not None:
@@ -402,6 +403,8 @@ def _prepared(
         def request() -> BuildRequest | None:
             if not (database is None or isinstance(database, str | os.PathLike)):
                 return None
+            from feinsum.calling.host.builder import BuildRequest
+
             return BuildRequest.of(subscripts, forms, first, database)
 
         if steps is not None and not is_in_process(database):

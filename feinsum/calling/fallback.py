@@ -8,12 +8,10 @@ what goes wrong in building and running kernels.
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +27,8 @@ from feinsum.errors import (
 from feinsum.memory import remembered
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from feinsum.calling.reading import Reading
 
 __all__ = [
@@ -42,8 +42,6 @@ __all__ = [
     "report_fallback",
     "start_build",
 ]
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Arrays = Sequence[Any]
@@ -150,7 +148,11 @@ class Reported(list[str]):
 def report_fallback(error: Exception) -> None:
     """Warn that numpy answers, once per process; later reasons are logged."""
     cause = str(error) if isinstance(error, FeinsumError) else _described(error)
-    logger.info("numpy answers a call: %s", cause, exc_info=error)
+    import logging  # takes as long to load as a hundred calls
+
+    logging.getLogger(__name__).info(
+        "numpy answers a call: %s", cause, exc_info=error
+    )
     if reported := remembered(Reported):
         return
     reported.append(cause)
@@ -186,6 +188,8 @@ def build_completely(build: Callable[[], T]) -> Future[T]:
     another thread, for whose result the main thread waits: an interrupted call ends at
     once, and the next one finds what was begun.
     """
+    from concurrent.futures import Future  # loads logging
+
     result: Future[T] = Future()
     if not _is_interruptible():
         _fill(result, build)
@@ -202,6 +206,8 @@ def build_completely(build: Callable[[], T]) -> Future[T]:
 
 def build_in_background(build: Callable[[], T]) -> Future[T]:
     """Start to build while calls go on; the future has whatever came of it."""
+    from concurrent.futures import Future
+
     result: Future[T] = Future()
 
     def checked() -> T:

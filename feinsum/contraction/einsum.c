@@ -380,109 +380,174 @@ static Way choose_way(const Call *call, int is_kernels, double n_entries)
         return KERNEL;
     if (n_operands == 1)
         return NUMPY;
-    uint64_t once = 0, twice = 0;
-    for (int x = 0; x < n_operands; ++x) {
-        twice |= once & operands[x].has;
-        once |= operands[x].has;
-    }
+    uint64_t all = 0;
     for (int x = 0; x < n_operands; ++x)
-        if (operands[x].has & ~twice & ~network->result.has)
-            return PYTHON; /* it sums an operand before it multiplies */
-    if (n_operands > 2 || once & ~network->result.has)
+        all |= operands[x].has;
+    if (n_operands > 2 || all & ~network->result.has)
         return KERNEL;
     return count_run(call) < RUN ? NUMPY : KERNEL;
+}
+
+static double read_clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1e9 + now.tv_nsec;
 }
 
 /* numpy.einsum(subscripts, *operands, order="C", optimize=..., out=result); result is
    NULL, or an array of which this takes the reference. With `optimize`, numpy may call
    BLAS, which takes some microseconds to find out. */
-static PyObject *call_numpy(PyObject *subscripts, const Call *call, PyObject *result)
+static PyObject *call_numpy(PyObject *subscripts, PyArrayObject *const *operands,
+                            int n_operands, int optimize, PyObject *result)
 {
+    const double start_ns = read_clock_ns();
     PyObject *module = PyImport_ImportModule("numpy");
     PyObject *function = module ? PyObject_GetAttrString(module, "einsum") : NULL;
     PyObject *names = result ? Py_BuildValue("(sss)", "order", "optimize", "out")
                              : Py_BuildValue("(ss)", "order", "optimize");
     PyObject *order = PyUnicode_InternFromString("C"), *value = NULL;
-    PyObject *optimize = call->network.n_points > SHORT / 4 ? Py_True : Py_False;
     if (function && names && order) {
         PyObject *arguments[MAX_OPERANDS + 4] = {subscripts};
         int n = 1;
-        for (int x = 0; x < call->network.n_operands; ++x)
-            arguments[n++] = (PyObject *)call->operands[x];
-        arguments[n] = order, arguments[n + 1] = optimize, arguments[n + 2] = result;
+        for (int x = 0; x < n_operands; ++x)
+            arguments[n++] = (PyObject *)operands[x];
+        arguments[n] = order, arguments[n + 1] = optimize ? Py_True : Py_False;
+        arguments[n + 2] = result;
         value = PyObject_Vectorcall(function, arguments, n, names);
     }
-    if (value && PyArray_Check(value)) /* numpy's scalar in place of rank 0 */
-        value = PyArray_Return((PyArrayObject *)value);
     Py_XDECREF(result);
     Py_XDECREF(order);
     Py_XDECREF(names);
     Py_XDECREF(function);
     Py_XDECREF(module);
+    spent_ns += read_clock_ns() - start_ns;
     return value;
 }
 
-static int has_value(const char *variable)
+/* Replace an operand by its sum over indices that nothing else has.
+
+   Returns the array with the sums, or NULL with an exception. */
+static PyArrayObject *sum_alone(Call *call, int which, uint64_t lone)
 {
-    const char *value = getenv(variable);
-    return value != NULL && *value;
+    char text[2 * MAX_RANK + 3];
+    unsigned char kept[MAX_RANK];
+    Tensor *tensor = &call->network.operands[which];
+    int rank = 0, n = 0;
+    for (int axis = 0; axis < call->ranks[which]; ++axis) {
+        const int k = call->indices[which][axis];
+        text[n++] = k < 26 ? 'a' + k : 'A' + k - 26;
+        int is_known = !(tensor->has >> k & 1) || (lone >> k & 1);
+        for (int other = 0; other < rank; ++other)
+            is_known |= kept[other] == k;
+        if (!is_known)
+            kept[rank++] = k;
+    }
+    text[n++] = '-', text[n++] = '>';
+    for (int axis = 0; axis < rank; ++axis)
+        text[n++] = kept[axis] < 26 ? 'a' + kept[axis] : 'A' + kept[axis] - 26;
+    PyObject *subscripts = PyUnicode_FromStringAndSize(text, n);
+    PyObject *value =
+        subscripts ? call_numpy(subscripts, &call->operands[which], 1, 0, NULL) : NULL;
+    Py_XDECREF(subscripts);
+    PyObject *sums = value ? PyArray_FROM_O(value) : NULL; /* of a number, too */
+    Py_XDECREF(value);
+    if (sums == NULL)
+        return NULL;
+    tensor->data = PyArray_DATA((PyArrayObject *)sums);
+    tensor->has &= ~lone;
+    for (int axis = 0; axis < rank; ++axis)
+        tensor->steps[kept[axis]] =
+            PyArray_STRIDE((PyArrayObject *)sums, axis) / PyArray_ITEMSIZE((PyArrayObject *)sums);
+    return (PyArrayObject *)sums;
+}
+
+/* Write the result of a network to an array. Returns 0, or -1 if there is no memory. */
+static int fill(Network *network, PyArrayObject *result, double n_entries, int n_threads)
+{
+    network->result.data = PyArray_DATA(result);
+    if (network->n_points == 0) {
+        memset(network->result.data, 0, PyArray_NBYTES(result));
+        return 0;
+    }
+    if (network->n_points + n_entries <= SMALL)
+        return contract_network(network, 1);
+    const double start_ns = read_clock_ns();
+    int failed;
+    Py_BEGIN_ALLOW_THREADS
+    failed = contract_network(network, n_threads);
+    Py_END_ALLOW_THREADS
+    spent_ns += read_clock_ns() - start_ns;
+    return failed;
 }
 
 /* The result of sums and products, or NotImplemented. */
 static PyObject *compute(PyObject *subscripts, Call *call, int is_kernels)
 {
     Network *network = &call->network;
-    const int type = PyArray_TYPE(call->operands[0]);
-    const double n_bytes_of_entry = PyArray_ITEMSIZE(call->operands[0]);
+    const int type = PyArray_TYPE(call->operands[0]), n_operands = network->n_operands;
     network->is_single = is_single(type);
     network->is_complex = is_complex(type);
-    network->n_bytes_of_entry = n_bytes_of_entry;
+    network->n_bytes_of_entry = PyArray_ITEMSIZE(call->operands[0]);
     network->max_intermediate = 0;
-    uint64_t all = 0;
+    uint64_t all = 0, several = 0;
     double n_entries = 0;
-    for (int x = 0; x < network->n_operands; ++x) {
+    for (int x = 0; x < n_operands; ++x) {
+        several |= all & network->operands[x].has;
         all |= network->operands[x].has;
         n_entries += PyArray_SIZE(call->operands[x]);
     }
     network->result.has &= all; /* without axes of extent 1 */
     network->n_points = count_entries(network, all);
-    if (network->n_operands > 2 && network->n_points > 0)
-        find_order(network);
-    const double n_bytes =
-        count_entries(network, network->result.has) * n_bytes_of_entry;
-    const Way way = choose_way(call, is_kernels, n_entries + n_bytes / n_bytes_of_entry);
-    if (way == PYTHON || n_bytes >= CHECKED_BYTES ||
-        network->max_intermediate * n_bytes_of_entry >= CHECKED_BYTES)
+    const double n_result = count_entries(network, network->result.has);
+    const double n_bytes = n_result * network->n_bytes_of_entry;
+    const uint64_t lone = all & ~several & ~network->result.has;
+    Way way = choose_way(call, is_kernels, n_entries + n_result);
+    if (way == PYTHON || n_bytes >= CHECKED_BYTES)
         Py_RETURN_NOTIMPLEMENTED;
-    PyObject *result = is_kernels || way == KERNEL ? make_result(call, n_bytes) : NULL;
-    if (way == NUMPY && (result || !PyErr_Occurred()))
-        return call_numpy(subscripts, call, result);
-    const int n_threads = result ? find_n_threads(network->n_points) : -1;
-    if (n_threads < 0) {
-        Py_XDECREF(result);
-        return NULL;
+    PyArrayObject *sums[MAX_OPERANDS] = {NULL};
+    PyObject *result = NULL;
+    if (way == KERNEL && lone && network->n_points > SMALL)
+        for (int x = 0; x < n_operands; ++x)
+            if (network->operands[x].has & lone) {
+                sums[x] = sum_alone(call, x, network->operands[x].has & lone);
+                if (sums[x] == NULL)
+                    goto end;
+            }
+    if (sums[0] || sums[1])
+        network->n_points = count_entries(network, all & ~lone);
+    if (n_operands > 2 && network->n_points > 0)
+        find_order(network);
+    if (network->max_intermediate * network->n_bytes_of_entry >= CHECKED_BYTES) {
+        result = Py_NewRef(Py_NotImplemented);
+        goto end;
     }
-    network->result.data = PyArray_DATA((PyArrayObject *)result);
-    int failed = 0;
-    if (network->n_points == 0) {
-        memset(network->result.data, 0, n_bytes);
-    } else if (network->n_points + n_entries <= SMALL) {
-        failed = contract_network(network, 1);
-    } else {
-        struct timespec start, end;
-        clock_gettime(CLOCK_MONOTONIC, &start);
-        Py_BEGIN_ALLOW_THREADS
-        failed = contract_network(network, n_threads);
-        Py_END_ALLOW_THREADS
-        clock_gettime(CLOCK_MONOTONIC, &end);
-        spent_ns += (end.tv_sec - start.tv_sec) * 1000000000LL +
-                    (end.tv_nsec - start.tv_nsec);
+    if (is_kernels)
+        result = make_result(call, n_bytes);
+    if (way == NUMPY && !PyErr_Occurred())
+        result = call_numpy(subscripts, call->operands, n_operands,
+                            network->n_points > SHORT / 4, result);
+    const int n_threads =
+        way == NUMPY || result == NULL ? 0 : find_n_threads(network->n_points);
+    if (n_threads < 0)
+        Py_CLEAR(result);
+    if (n_threads > 0 &&
+        fill(network, (PyArrayObject *)result, n_entries, n_threads)) {
+        Py_CLEAR(result);
+        PyErr_NoMemory();
     }
-    if (failed) {
-        Py_DECREF(result);
-        return PyErr_NoMemory();
-    }
-    return PyArray_Return((PyArrayObject *)result);
+    if (result != NULL && PyArray_Check(result)) /* numpy's scalar in place of rank 0 */
+        result = PyArray_Return((PyArrayObject *)result);
+end:
+    for (int x = 0; x < n_operands; ++x)
+        Py_XDECREF(sums[x]);
+    return result;
+}
+
+static int has_value(const char *variable)
+{
+    const char *value = getenv(variable);
+    return value != NULL && *value;
 }
 
 static PyObject *einsum(PyObject *module, PyObject *const *arguments, Py_ssize_t n)

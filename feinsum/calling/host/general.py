@@ -13,10 +13,8 @@ Source: Karlin, Manasse, Rudolph and Sleator 1988 (when to rent, when to buy).
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, prod
@@ -26,26 +24,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from feinsum.calling.by_numpy import StepsCall, extents_of
 from feinsum.calling.fallback import build_in_background, report_fallback
-from feinsum.calling.host.builder import (
-    BuildRequest,
-    build_elsewhere,
-    built_before,
-)
 from feinsum.calling.kernel_cache import Calls
 from feinsum.contraction.by_numpy import MAX_LETTERS
 from feinsum.memory import remembered
 from feinsum.variables import INTERMEDIATE_VARIABLE
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from feinsum.calling.fallback import FallbackCall
     from feinsum.calling.host.amortized import AmortizedCall
+    from feinsum.calling.host.builder import BuildRequest
     from feinsum.calling.host.prepared import PreparedCall
     from feinsum.calling.reading import Reading
     from feinsum.paths import Path
 
 __all__ = ["GeneralCall", "path_for_numpy"]
-
-logger = logging.getLogger(__name__)
 
 MAX_POINTS = 1e8
 """Maximum products of a call that waits for its kernel: with more, the steps may take
@@ -139,6 +133,9 @@ class GeneralCall:
         try:
             return trial.run(arrays, out)
         except Exception:  # a kernel is an improvement, never a condition
+            import logging  # takes as long as a hundred calls
+
+            logger = logging.getLogger(__name__)
             logger.exception("dropped a kernel of %s", self.reading.einsum)
             trial.has_failed = True
             assert self.steps is not None
@@ -150,6 +147,8 @@ class GeneralCall:
 
     def _look_up(self) -> None:
         """Try a kernel that was built for an earlier process: it costs nothing."""
+        from feinsum.calling.host.builder import built_before
+
         self.has_looked = True
         request, steps = self.request(), self.steps
         if request is None or steps is None or self.spent_s < SHORT_S * self.n_calls:
@@ -177,7 +176,11 @@ class GeneralCall:
         if request is None or steps is None:
             builds.lock.release()
             return
-        logger.info("a kernel is built for calls that took %.3g s", self.spent_s)
+        import logging
+
+        from feinsum.calling.host.builder import build_elsewhere
+
+        logging.getLogger(__name__).info("a kernel is built for calls that took %.3g s", self.spent_s)
         start_s = perf_counter()
 
         def adopt(building: Future[PreparedCall | None]) -> None:

@@ -17,7 +17,7 @@ import pytest
 import feinsum
 from feinsum import call_einsum
 from feinsum.calling import call, clear_call_cache, kernel_cache, prepare_call
-from feinsum.calling.host import general
+from feinsum.calling.host import builder, general
 from feinsum.calling.host.general import GeneralCall, path_for_numpy
 from feinsum.calling.host.prepared import PreparedCall
 from feinsum.calling.kernel_cache import Calls
@@ -245,7 +245,7 @@ def test_no_call_waits_for_a_build(monkeypatch):
         is_over.wait(120)
         raise BuildError("the compiler was stopped")
 
-    monkeypatch.setattr(general, "build_elsewhere", build)
+    monkeypatch.setattr(builder, "build_elsewhere", build)
     for _ in range(100):
         np.testing.assert_allclose(call_einsum("ij,jk->ik", A, B), A @ B)
     assert the_call().built is None
@@ -294,7 +294,7 @@ def test_a_kernel_that_fails_breaks_no_call(monkeypatch):
         def run(self, arrays, out=None):
             raise MemoryError
 
-    monkeypatch.setattr(general, "build_elsewhere", lambda _: Broken())
+    monkeypatch.setattr(builder, "build_elsewhere", lambda _: Broken())
     call_einsum("ij,jk->ik", A, B)
     wait_for_build()
     for _ in range(5):
@@ -310,7 +310,7 @@ def test_a_build_that_fails_is_told_once_and_breaks_no_call(monkeypatch):
     def build(_):
         raise BuildError("there is no compiler")
 
-    monkeypatch.setattr(general, "build_elsewhere", build)
+    monkeypatch.setattr(builder, "build_elsewhere", build)
     with pytest.warns(FeinsumWarning, match="there is no compiler"):
         wait_for_build(lambda: call_einsum("ij,jk->ik", A, B))
     for _ in range(3):
