@@ -1,5 +1,7 @@
 """How many threads take part in a kernel."""
 
+# ruff: noqa: PTH  (pathlib takes longer to load than everything else that calls need)
+
 from __future__ import annotations
 
 import os

@@ -150,9 +150,7 @@ def report_fallback(error: Exception) -> None:
     cause = str(error) if isinstance(error, FeinsumError) else _described(error)
     import logging  # takes as long to load as a hundred calls
 
-    logging.getLogger(__name__).info(
-        "numpy answers a call: %s", cause, exc_info=error
-    )
+    logging.getLogger(__name__).info("numpy answers a call: %s", cause, exc_info=error)
     if reported := remembered(Reported):
         return
     reported.append(cause)

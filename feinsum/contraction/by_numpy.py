@@ -47,12 +47,15 @@ def einsum_by_numpy(
         parts += [array, [number.setdefault(index, len(number)) for index in term]]
     path = ["einsum_path", tuple(range(len(arrays)))]
     optimize: Any = path if is_blas else False
+    is_view = len(inputs) == 1 and {*output} == {*inputs[0]}
     with np.errstate(all="ignore"):
-        # in C order, whatever that of the operands; a view stays one
         result = np.einsum(
-            *parts, [number[i] for i in output], optimize=optimize, out=out, order="C"
+            *parts, [number[i] for i in output], optimize=optimize, out=out
         )
-    return result if isinstance(result, np.ndarray) else _as_array(result, arrays)
+    if not isinstance(result, np.ndarray):
+        return _as_array(result, arrays)
+    # with order="C", numpy would read the operands in that order, too: slowly
+    return result if is_view else np.asarray(result, order="C")
 
 
 def _without_ones(

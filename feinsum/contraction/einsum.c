@@ -381,10 +381,15 @@ static Way choose_way(const Call *call, int is_kernels, double n_entries)
     if (n_operands == 1)
         return NUMPY;
     uint64_t all = 0;
+    int is_full = 0; /* one operand has all indices */
     for (int x = 0; x < n_operands; ++x)
         all |= operands[x].has;
-    if (n_operands > 2 || all & ~network->result.has)
+    for (int x = 0; x < n_operands; ++x)
+        is_full |= operands[x].has == all;
+    if (all & ~network->result.has)
         return KERNEL;
+    if (n_operands > 2) /* one loop, without intermediates as large as the result */
+        return is_full ? NUMPY : KERNEL;
     return count_run(call) < RUN ? NUMPY : KERNEL;
 }
 
@@ -395,7 +400,7 @@ static double read_clock_ns(void)
     return now.tv_sec * 1e9 + now.tv_nsec;
 }
 
-/* numpy.einsum(subscripts, *operands, order="C", optimize=..., out=result); result is
+/* numpy.einsum(subscripts, *operands, optimize=..., out=result) in C order; result is
    NULL, or an array of which this takes the reference. With `optimize`, numpy may call
    BLAS, which takes some microseconds to find out. */
 static PyObject *call_numpy(PyObject *subscripts, PyArrayObject *const *operands,
@@ -404,20 +409,21 @@ static PyObject *call_numpy(PyObject *subscripts, PyArrayObject *const *operands
     const double start_ns = read_clock_ns();
     PyObject *module = PyImport_ImportModule("numpy");
     PyObject *function = module ? PyObject_GetAttrString(module, "einsum") : NULL;
-    PyObject *names = result ? Py_BuildValue("(sss)", "order", "optimize", "out")
-                             : Py_BuildValue("(ss)", "order", "optimize");
-    PyObject *order = PyUnicode_InternFromString("C"), *value = NULL;
-    if (function && names && order) {
-        PyObject *arguments[MAX_OPERANDS + 4] = {subscripts};
+    PyObject *names = result ? Py_BuildValue("(ss)", "optimize", "out")
+                             : Py_BuildValue("(s)", "optimize");
+    PyObject *value = NULL;
+    if (function && names) {
+        PyObject *arguments[MAX_OPERANDS + 3] = {subscripts};
         int n = 1;
         for (int x = 0; x < n_operands; ++x)
             arguments[n++] = (PyObject *)operands[x];
-        arguments[n] = order, arguments[n + 1] = optimize ? Py_True : Py_False;
-        arguments[n + 2] = result;
+        arguments[n] = optimize ? Py_True : Py_False, arguments[n + 1] = result;
         value = PyObject_Vectorcall(function, arguments, n, names);
     }
+    /* with order="C", numpy would read the operands in that order, too: slowly */
+    if (value && PyArray_Check(value) && !PyArray_IS_C_CONTIGUOUS((PyArrayObject *)value))
+        Py_SETREF(value, PyArray_NewCopy((PyArrayObject *)value, NPY_CORDER));
     Py_XDECREF(result);
-    Py_XDECREF(order);
     Py_XDECREF(names);
     Py_XDECREF(function);
     Py_XDECREF(module);
@@ -492,10 +498,12 @@ static PyObject *compute(PyObject *subscripts, Call *call, int is_kernels)
     network->max_intermediate = 0;
     uint64_t all = 0, several = 0;
     double n_entries = 0;
+    int is_for_blas = n_operands == 2;
     for (int x = 0; x < n_operands; ++x) {
         several |= all & network->operands[x].has;
         all |= network->operands[x].has;
         n_entries += PyArray_SIZE(call->operands[x]);
+        is_for_blas = is_for_blas && !PyArray_ISINTEGER(call->operands[x]);
     }
     network->result.has &= all; /* without axes of extent 1 */
     network->n_points = count_entries(network, all);
@@ -522,11 +530,12 @@ static PyObject *compute(PyObject *subscripts, Call *call, int is_kernels)
         result = Py_NewRef(Py_NotImplemented);
         goto end;
     }
-    if (is_kernels)
+    /* numpy is slower where it reduces into a given array */
+    if (way == KERNEL || (is_kernels && n_operands > 1 && n_bytes >= LARGE_BYTES))
         result = make_result(call, n_bytes);
     if (way == NUMPY && !PyErr_Occurred())
         result = call_numpy(subscripts, call->operands, n_operands,
-                            network->n_points > SHORT / 4, result);
+                            is_for_blas && network->n_points > SHORT / 4, result);
     const int n_threads =
         way == NUMPY || result == NULL ? 0 : find_n_threads(network->n_points);
     if (n_threads < 0)

@@ -48,7 +48,7 @@ typedef struct {
     Group batch, rows, columns, terms;
     const void *a, *b;
     void *c;
-    int is_complex, method;
+    int is_complex, method, is_copied;
 } Problem;
 
 typedef struct {
@@ -155,9 +155,12 @@ typedef struct {
 
 static int find_offsets(const Problem *p, const Part *part, Offsets *o)
 {
-    o->n_rows = p->method == DIRECT ? 0 : part->n_rows;
+    Group terms = p->terms;
+    if (p->method == DOT && terms.rank) /* the last index is looped over apart */
+        --terms.rank;
+    o->n_rows = part->n_rows;
     o->n_columns = part->n_columns;
-    o->n_terms = p->method == DOT ? 0 : count(&p->terms);
+    o->n_terms = count(&terms);
     o->memory = malloc(2 * (o->n_rows + o->n_columns + o->n_terms + 1) * sizeof(long));
     if (o->memory == NULL)
         return -1;
@@ -168,10 +171,8 @@ static int find_offsets(const Problem *p, const Part *part, Offsets *o)
     offsets(&p->rows, part->first_row, o->n_rows, 1, o->rows_c);
     offsets(&p->columns, part->first_column, o->n_columns, 0, o->columns_b);
     offsets(&p->columns, part->first_column, o->n_columns, 1, o->columns_c);
-    offsets(&p->terms, 0, o->n_terms, 0, o->terms_a);
-    offsets(&p->terms, 0, o->n_terms, 1, o->terms_b);
-    o->n_rows = part->n_rows;
-    o->n_terms = count(&p->terms);
+    offsets(&terms, 0, o->n_terms, 0, o->terms_a);
+    offsets(&terms, 0, o->n_terms, 1, o->terms_b);
     return 0;
 }
 
@@ -391,7 +392,7 @@ static int run_problem(Run run, const Problem *p, int n_threads)
     int n_parts = worth < n_threads ? (int)worth : n_threads;
     if (n_parts > MAX_THREADS)
         n_parts = MAX_THREADS;
-    const int by_batch = p->method == LANES_OF_BATCH || n_batch >= 2 * n_parts;
+    const int by_batch = n_batch >= (p->method == LANES_OF_BATCH ? 64 : 2) * n_parts;
     const int by_rows = n_rows >= n_columns;
     if (n_parts > 1 && !by_batch && (by_rows ? n_rows : n_columns) < 16)
         n_parts = 1;
@@ -468,6 +469,15 @@ static int has_lanes(const Group *batch)
     return is_unit && batch->n[batch->rank - 1] >= 8;
 }
 
+/* Whether both operands have neighbours along the last index. */
+static int are_runs(const Group *terms)
+{
+    if (terms->rank == 0)
+        return 0;
+    const long *strides = terms->strides[terms->rank - 1];
+    return strides[0] == 1 && strides[1] == 1;
+}
+
 static int choose_method(const Problem *p, int is_single)
 {
     const long n_rows = count(&p->rows), n_columns = count(&p->columns);
@@ -479,11 +489,14 @@ static int choose_method(const Problem *p, int is_single)
     if (has_lanes(&p->batch) && n_terms <= 4096 &&
         (n_terms == 1 || n_rows * n_columns <= 4096))
         return LANES_OF_BATCH;
-    if (is_contiguous(&p->terms, 0) && is_contiguous(&p->terms, 1) && n_terms >= 8 &&
+    const long length = count_last(&p->terms);
+    if (are_runs(&p->terms) && length >= 8 &&
         (n_columns <= 2 || n_rows <= 2 ||
-         (n_rows <= 8 && n_columns <= 8 && n_terms >= 64)))
+         (n_rows <= 8 && n_columns <= 8 && length >= 64)))
         return DOT;
-    if (n_rows > 1 && is_contiguous(&p->rows, 0) && is_contiguous(&p->rows, 1) &&
+    const int are_rows = is_contiguous(&p->rows, 0);
+    const int is_small = n_rows * n_terms <= 4096 && n_columns >= 8;
+    if (n_rows > 1 && is_contiguous(&p->rows, 1) && (are_rows || is_small) &&
         n_terms <= (is_single ? 4096 : 1 << 20) &&
         (n_columns <= 4 || n_rows * n_terms <= 4096 || n_terms <= 4 ||
          (n_rows <= 8 && n_columns <= 64)))
@@ -491,6 +504,44 @@ static int choose_method(const Problem *p, int is_single)
     if (p->is_complex && (n_rows <= 2 || n_columns <= 2 || n_terms == 1))
         return SCALAR;
     return n_products <= 64 ? SCALAR : PACKED;
+}
+
+/* A single sum by several threads: parts of its last index, as entries of a batch. */
+static int sum_in_parts(Run run, const Problem *p, int is_single, int n_threads)
+{
+    const int last = p->terms.rank - 1;
+    const long length = p->terms.n[last], n_parts = min(4 * n_threads, MAX_THREADS);
+    const long n = length / n_parts, n_numbers = p->is_complex ? 2 : 1;
+    const size_t n_bytes = (is_single ? sizeof(float) : sizeof(double)) * n_numbers;
+    char parts[(MAX_THREADS + 1) * 2 * sizeof(double)];
+    Problem part = *p;
+    part.c = parts;
+    part.terms.n[last] = n;
+    part.batch.rank = 1;
+    part.batch.n[0] = n_parts;
+    part.batch.strides[0][0] = part.batch.strides[0][1] = n;
+    part.batch.strides[0][2] = 1;
+    int failed = run_problem(run, &part, n_threads);
+    const long rest = length - n * n_parts;
+    if (rest && !failed) {
+        part.a = (const char *)p->a + n * n_parts * n_bytes;
+        part.b = (const char *)p->b + n * n_parts * n_bytes;
+        part.c = parts + n_parts * n_bytes;
+        part.terms.n[last] = rest;
+        part.batch.rank = 0;
+        failed = run_problem(run, &part, 1);
+    }
+    for (long x = 0; x < n_numbers; ++x) {
+        double sum = 0;
+        for (long k = 0; k < n_parts + (rest > 0); ++k)
+            sum += is_single ? ((float *)parts)[k * n_numbers + x]
+                             : ((double *)parts)[k * n_numbers + x];
+        if (is_single)
+            ((float *)p->c)[x] = (float)sum;
+        else
+            ((double *)p->c)[x] = sum;
+    }
+    return failed;
 }
 
 int contract_strided(int is_single, int is_complex, const Index *indices, long n_indices,
@@ -533,6 +584,7 @@ int contract_strided(int is_single, int is_complex, const Index *indices, long n
     keep(&p->columns, 1, 2);
     keep(&p->terms, 0, 1);
     p->method = choose_method(p, is_single);
+    p->is_copied = p->method == DIRECT && !is_contiguous(&p->rows, 0);
     int length = longest;
     if (p->method == DIRECT || p->method == LANES_OF_BATCH) {
         const long n = p->method == DIRECT ? count(&p->rows) : count_last(&p->batch);
@@ -544,7 +596,13 @@ int contract_strided(int is_single, int is_complex, const Index *indices, long n
     /* gcc 12 permutes vectors of 64 bytes wrongly */
     if (is_complex && p->method != PACKED && length > 1)
         length = 1;
-    const int failed = run_problem(runs[length][!is_single], p, n_threads);
+    const Run run = runs[length][!is_single];
+    const int is_one_sum = p->method == DOT && p->batch.rank == 0 && p->rows.rank == 0 &&
+                           p->columns.rank == 0;
+    const int is_split = is_one_sum && estimate_ns(p) > 2 * PER_THREAD_NS &&
+                         n_threads > 1 && count_last(&p->terms) >= 4096;
+    const int failed = is_split ? sum_in_parts(run, p, is_single, n_threads)
+                                : run_problem(run, p, n_threads);
     free(p);
     return failed;
 }

@@ -261,7 +261,7 @@ static void NAME(direct)(
 
 /* A sum over terms that lie next to each other in both operands. Blocks are added up in
    double precision, so that the error does not grow with the number of terms. */
-static T NAME(dot)(const T *a, const T *b, long n_terms)
+static double NAME(dot)(const T *a, const T *b, long n_terms)
 {
     double total = 0;
     while (n_terms > 0) {
@@ -281,33 +281,53 @@ static T NAME(dot)(const T *a, const T *b, long n_terms)
         total += part;
         a += n, b += n, n_terms -= n;
     }
-    return (T)total;
+    return total;
 }
 
 /* One product for many entries of the batch, which lie next to each other. An
    operand that does not have their index is the same for all: it has the stride 0. */
+static inline __attribute__((always_inline)) void NAME(lanes_tile)(
+    const T *x, const T *y, T *z, const Offsets *o, long j, const int a_has,
+    const int b_has, const int n_vectors, const int n_columns)
+{
+    V sums[4][4] = {0};
+    for (long k = 0; k < o->n_terms; ++k) {
+        const T *from = x + o->terms_a[k], *factors = y + o->terms_b[k];
+        V left[4];
+#pragma GCC unroll 4
+        for (int v = 0; v < n_vectors; ++v)
+            left[v] = a_has ? *(const V *)(from + v * LANES) : *from - (V){0};
+#pragma GCC unroll 4
+        for (int c = 0; c < n_columns; ++c) {
+            const T *factor = factors + o->columns_b[j + c];
+#pragma GCC unroll 4
+            for (int v = 0; v < n_vectors; ++v)
+                sums[c][v] += left[v] * (b_has ? *(const V *)(factor + v * LANES)
+                                               : *factor - (V){0});
+        }
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < n_columns; ++c)
+#pragma GCC unroll 4
+        for (int v = 0; v < n_vectors; ++v)
+            *(V *)(z + o->columns_c[j + c] + v * LANES) = sums[c][v];
+}
+
+/* Four sums at once, at least, hide the latency of a multiply-add. */
 static inline __attribute__((always_inline)) void NAME(lanes)(
     const T *a, const T *b, T *c, const Offsets *o, const int a_has, const int b_has,
     const int n_vectors)
 {
-    for (long i = 0; i < o->n_rows; ++i)
-        for (long j = 0; j < o->n_columns; ++j) {
-            const T *x = a + o->rows_a[i], *y = b + o->columns_b[j];
-            T *z = c + o->rows_c[i] + o->columns_c[j];
-            V sums[4] = {0};
-            for (long k = 0; k < o->n_terms; ++k) {
-                const T *from = x + o->terms_a[k], *factor = y + o->terms_b[k];
-#pragma GCC unroll 4
-                for (int v = 0; v < n_vectors; ++v) {
-                    V left = a_has ? *(const V *)(from + v * LANES) : *from - (V){0};
-                    V right = b_has ? *(const V *)(factor + v * LANES) : *factor - (V){0};
-                    sums[v] += left * right;
-                }
-            }
-#pragma GCC unroll 4
-            for (int v = 0; v < n_vectors; ++v)
-                *(V *)(z + v * LANES) = sums[v];
-        }
+    const int many = n_vectors == 4 ? 2 : 4;
+    for (long i = 0; i < o->n_rows; ++i) {
+        const T *x = a + o->rows_a[i];
+        T *z = c + o->rows_c[i];
+        long j = 0;
+        for (; j + many <= o->n_columns; j += many)
+            NAME(lanes_tile)(x, b, z, o, j, a_has, b_has, n_vectors, many);
+        for (; j < o->n_columns; ++j)
+            NAME(lanes_tile)(x, b, z, o, j, a_has, b_has, n_vectors, 1);
+    }
 }
 
 /* The same for entries of the batch that lie anywhere: the i-th and the next one are
@@ -356,6 +376,8 @@ static inline __attribute__((always_inline)) void NAME(all_lanes)(
         long e = 0;
         for (; e + 4 * LANES <= n; e += 4 * LANES)
             NAME(lanes)(a + a_has * e, b + b_has * e, c + e, &one, a_has, b_has, 4);
+        for (; e + 2 * LANES <= n; e += 2 * LANES)
+            NAME(lanes)(a + a_has * e, b + b_has * e, c + e, &one, a_has, b_has, 2);
         for (; e + LANES <= n; e += LANES)
             NAME(lanes)(a + a_has * e, b + b_has * e, c + e, &one, a_has, b_has, 1);
         NAME(scalar)(a + a_has * e, b + b_has * e, c + e, &one, n - e, a_has, b_has, 1);
@@ -454,7 +476,7 @@ static inline __attribute__((always_inline)) void NAME(complex_lanes)(
         }
 }
 
-static void NAME(complex_dot)(const T *a, const T *b, long n_terms, T *to)
+static void NAME(complex_dot)(const T *a, const T *b, long n_terms, double *total)
 {
     double re = 0, im = 0;
     while (n_terms > 0) {
@@ -477,7 +499,7 @@ static void NAME(complex_dot)(const T *a, const T *b, long n_terms, T *to)
         }
         a += n, b += n, n_terms -= n / 2;
     }
-    to[0] = (T)re, to[1] = (T)im;
+    total[0] += re, total[1] += im;
 }
 
 static void NAME(complex_direct)(
@@ -489,18 +511,71 @@ static void NAME(complex_direct)(
     NAME(complex_lanes)(a, b, c, &columns, n_rows, 1, 0);
 }
 
+/* Sums over the last index of the terms, along which both operands lie in runs; o has
+   the other terms. */
 static void NAME(dots)(
     const Problem *p, const T *a, const T *b, T *c, const Offsets *o)
 {
+    const long length = count_last(&p->terms);
     for (long i = 0; i < o->n_rows; ++i)
         for (long j = 0; j < o->n_columns; ++j) {
-            const long x = o->rows_a[i], y = o->columns_b[j];
+            double total[2] = {0, 0};
+            for (long k = 0; k < o->n_terms; ++k) {
+                const long x = o->rows_a[i] + o->terms_a[k];
+                const long y = o->columns_b[j] + o->terms_b[k];
+                if (p->is_complex)
+                    NAME(complex_dot)(a + 2 * x, b + 2 * y, length, total);
+                else
+                    total[0] += NAME(dot)(a + x, b + y, length);
+            }
             const long z = o->rows_c[i] + o->columns_c[j];
             if (p->is_complex)
-                NAME(complex_dot)(a + 2 * x, b + 2 * y, o->n_terms, c + 2 * z);
+                c[2 * z] = (T)total[0], c[2 * z + 1] = (T)total[1];
             else
-                c[z] = NAME(dot)(a + x, b + y, o->n_terms);
+                c[z] = (T)total[0];
         }
+}
+
+/* Products by vectors of rows, which lie in runs in the result. Where they do not in the
+   first operand, and that is small, they are copied so. */
+static int NAME(by_rows)(const Problem *p, const Part *part, Offsets *o)
+{
+    const long size = p->is_complex ? 2 : 1, first = size * part->first_row;
+    const long n_rows = part->n_rows, n_terms = o->n_terms;
+    const T *copied = NULL;
+    T *copy = NULL;
+    Offsets of_copy = *o;
+    if (p->is_copied) {
+        of_copy.terms_a = malloc(n_terms * (sizeof(long) + n_rows * size * sizeof(T)));
+        if (of_copy.terms_a == NULL)
+            return -1;
+        copy = (T *)(of_copy.terms_a + n_terms);
+        for (long k = 0; k < n_terms; ++k)
+            of_copy.terms_a[k] = k * n_rows;
+    }
+    Place at;
+    start(&p->batch, part->first_batch, &at);
+    for (long e = 0; e < part->n_batch; ++e, step(&p->batch, &at)) {
+        const T *a = (const T *)p->a + size * at.a, *b = (const T *)p->b + size * at.b;
+        T *c = (T *)p->c + size * at.c + first;
+        if (copy != NULL && a != copied) {
+            for (long k = 0; k < n_terms; ++k)
+                for (long i = 0; i < n_rows; ++i)
+                    for (long x = 0; x < size; ++x)
+                        copy[size * (k * n_rows + i) + x] =
+                            a[size * (o->rows_a[i] + o->terms_a[k]) + x];
+            copied = a;
+        }
+        a = copy != NULL ? copy : a + first;
+        if (p->is_complex)
+            NAME(complex_direct)(a, b, c, &of_copy, n_rows);
+        else
+            NAME(direct)(a, of_copy.terms_a, b, o->terms_b, n_terms, o->columns_b,
+                         o->n_columns, c, o->columns_c, n_rows);
+    }
+    if (copy != NULL)
+        free(of_copy.terms_a);
+    return 0;
 }
 
 /* Many entries of the batch at once: n of its last index. */
@@ -561,21 +636,19 @@ static int NAME(run)(const Problem *p, const Part *part)
         free(o.memory);
         return 0;
     }
+    if (p->method == DIRECT) {
+        failed = NAME(by_rows)(p, part, &o);
+        free(o.memory);
+        return failed;
+    }
     start(&p->batch, part->first_batch, &at);
     for (long e = 0; e < part->n_batch && !failed; ++e, step(&p->batch, &at)) {
         const T *x = a + size * at.a, *y = b + size * at.b;
         T *z = c + size * at.c;
-        const long first = size * part->first_row;
         if (p->method == PACKED)
             failed = NAME(packed)(p, part, x, y, z);
-        else if (p->method == DOT)
-            NAME(dots)(p, x, y, z, &o);
-        else if (p->is_complex)
-            NAME(complex_direct)(x + first, y, z + first, &o, o.n_rows);
         else
-            NAME(direct)(
-                x + first, o.terms_a, y, o.terms_b, o.n_terms, o.columns_b, o.n_columns,
-                z + first, o.columns_c, o.n_rows);
+            NAME(dots)(p, x, y, z, &o);
     }
     if (p->method != PACKED)
         free(o.memory);

@@ -224,3 +224,49 @@ def test_a_call_is_numpys_for_users(monkeypatch):
     assert feinsum.einsum("ij->ji", A).base is A
     with pytest.raises(feinsum.FeinsumError, match="extent"):
         feinsum.einsum("ij,jk", A, np.ones((3, 3)))
+
+
+METHODS = {
+    "packed": ("ij,jk->ik", (150, 300), (300, 170)),
+    "packed, nothing in runs": ("aib,bja->ji", (9, 40, 11), (11, 50, 9)),
+    "batch of products": ("bij,bjk->bik", (7, 30, 40), (7, 40, 50)),
+    "rows in runs": ("ji,jk->ki", (30, 7), (30, 5000)),
+    "rows copied": ("ij,ekj->eki", (9, 8), (600, 5, 8)),
+    "rows copied for each entry of the batch": (
+        "bij,bnj->bni",
+        (90, 3, 3),
+        (90, 24, 3),
+    ),
+    "terms in runs": ("ij,j->i", (300, 2000), (2000,)),
+    "several terms, the last in runs": ("iajb,ajb->i", (30, 6, 20, 50), (6, 20, 50)),
+    "one sum": ("ij,ij->", (3, 40_003), (3, 40_003)),
+    "entries of the batch in runs": ("ije,je->ie", (5, 6, 300), (6, 300)),
+    "one operand without the batch": ("ij,je->ie", (12, 9), (9, 4000)),
+    "elementwise": ("ij,ji->ij", (90, 70), (70, 90)),
+    "outer": ("i,jk->jki", (40,), (30, 50)),
+    "sum before the product": ("ijk,jl->il", (20, 30, 40), (30, 50)),
+    "network": ("pqrs,pi,qj,rk,sl->ijkl", (9,) * 4, *[(9, 5)] * 4),
+    "network of a batch": ("xre,rij,ej->xei", (3, 3, 500), (3, 10, 10), (500, 10)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_of_the_kernel_is_right(name, dtype, monkeypatch):
+    """With one thread, and with more than there are parts of any size."""
+    text, *shapes = METHODS[name]
+    rng = np.random.default_rng(0)
+    operands = [rng.standard_normal(shape) for shape in shapes]
+    if dtype[0] == "c":
+        operands = [x + 1j * rng.standard_normal(x.shape) for x in operands]
+    operands = [x.astype(dtype) for x in operands]
+    exact = [x.astype("c16" if dtype[0] == "c" else "f8") for x in operands]
+    path = np.einsum_path(text, *exact, optimize="greedy")[0]
+    expected = np.einsum(text, *exact, optimize=path)
+    scale = np.einsum(text, *map(abs, exact), optimize=path)
+    tolerance = 1e-6 if dtype in ("f4", "c8") else 1e-14
+    for n_threads in ("1", "3"):
+        monkeypatch.setenv("FEINSUM_NUM_THREADS", n_threads)
+        result = compute(text, *operands)
+        assert result.dtype == dtype
+        assert np.all(abs(result - expected) <= 5 * tolerance * scale)

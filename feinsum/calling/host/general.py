@@ -180,7 +180,9 @@ class GeneralCall:
 
         from feinsum.calling.host.builder import build_elsewhere
 
-        logging.getLogger(__name__).info("a kernel is built for calls that took %.3g s", self.spent_s)
+        logging.getLogger(__name__).info(
+            "a kernel is built for calls that took %.3g s", self.spent_s
+        )
         start_s = perf_counter()
 
         def adopt(building: Future[PreparedCall | None]) -> None:
