@@ -1,6 +1,6 @@
 """How many threads take part in a kernel."""
 
-# ruff: noqa: PTH  (pathlib takes longer to load than everything else that calls need)
+# ruff: noqa: PTH118, PTH123  (pathlib takes longer to load than everything else that calls need)
 
 from __future__ import annotations
 
