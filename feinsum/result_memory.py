@@ -52,12 +52,20 @@ def idle_limit_bytes() -> int:
     """
     named = os.environ.get(IDLE_VARIABLE, "").strip()
     if not named:
-        return int(min(MOST_IDLE_BYTES, _memory().total // 8))
+        return min(MOST_IDLE_BYTES, _total_bytes() // 8)
     if not named.isdecimal():
         raise MeasurementError(
             f"{IDLE_VARIABLE} is {named!r}; expected a number of bytes, or 0"
         )
     return int(named)
+
+
+def _total_bytes() -> int:
+    """Of the machine; where the system says so, without what :func:`_memory` loads."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return int(_memory().total)
 
 
 def _memory() -> Any:
