@@ -116,8 +116,8 @@ def made(statement: str, shapes: dict[str, str], n: int):
 def report(name: str, size: int, given: object) -> bool:
     """Print how many times as fast the retrieved kernel is; whether it is slower."""
     from feinsum import retrieve
-    from feinsum.measure.turns import sample_in_turns, time_ratio
     from feinsum.memory import fresh_memory
+    from feinsum.select import sample_in_turns, time_ratio
 
     with tempfile.TemporaryDirectory() as folder, fresh_memory():
         os.environ["FEINSUM_CACHE_DIR"] = folder

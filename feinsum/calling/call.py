@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -24,7 +23,7 @@ from feinsum.calling.fallback import (
     answer_by_numpy,
     start_build,
 )
-from feinsum.calling.host.general import GeneralCall, path_for_numpy
+from feinsum.calling.host.general import GeneralCall
 from feinsum.calling.kernel_cache import CACHE_BOUND, GENERAL_BOUND, Call, Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of, place_of
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from feinsum.calling.host.amortized import AmortizedCall
     from feinsum.calling.host.builder import BuildRequest
     from feinsum.calling.host.general import Built
     from feinsum.calling.host.prepared import PreparedCall
@@ -121,8 +119,8 @@ def call_einsum(
         database, policy, on_miss: as for :func:`feinsum.retrieve`.
         effort: as for :func:`feinsum.retrieve`. The default is ``amortized``: a
             process of its own builds the kernel. With any other effort, and with a
-            device, policy or ``on_miss``, the first call builds the kernel; with a
-            database that is an object, the second one.
+            device, policy, ``on_miss`` or a database that is an object, the first call
+            builds the kernel.
         out: an array for the result, where the operands are, of exactly its shape and
             dtype.
 
@@ -206,7 +204,7 @@ def known_result(subscripts: str, operands: Sequence[Any]) -> Any:
             return NotImplemented
     known = remembered(Calls).general
     call = known.get(_quick_key(subscripts, operands, None, _USUAL))
-    if type(call) is not GeneralCall or call.waits or call.built is not None:
+    if type(call) is not GeneralCall or call.built is not None:
         return NotImplemented
     return call.run(operands)
 
@@ -366,7 +364,10 @@ def _prepared(
 
     def make() -> Call:
         given = [(form.shape, form.dtype) for form in forms]
-        usual = CallOptions(options.database)
+        # another process, which would build the kernel, has no object of this one
+        usual = CallOptions(
+            None if is_in_process(options.database) else options.database
+        )
         is_usual = place.is_host and options == usual and not place.selector
         steps = None
         if place.is_host and options.on_miss != "raise":
@@ -385,7 +386,7 @@ def _prepared(
             return read_shapes(subscripts, given, first)
 
         def build(arrays: Sequence[Any]) -> Future[Built]:
-            def build_with_kernel() -> PreparedCall | AmortizedCall:
+            def build_with_kernel() -> PreparedCall:
                 # loads Loopy, for a second
                 from feinsum.calling.host.building import build_call
 
@@ -407,15 +408,11 @@ def _prepared(
 
             return BuildRequest.of(subscripts, forms, first, database)
 
-        if steps is not None and not is_in_process(database):
+        if steps is not None:
             _check_form(target, steps.shape, steps.result_dtype)
-            return GeneralCall(read, steps, build, request, waits=False)
-        reading = read()
-        _check_form(target, reading.shape, reading.dtype)
-        if steps is None or target is not None:
-            return GeneralCall(read, None, build, request)
-        path = path_for_numpy(reading)
-        steps = None if path is None else replace(steps, path=path)
+        else:
+            reading = read()
+            _check_form(target, reading.shape, reading.dtype)
         return GeneralCall(read, steps, build, request)
 
     key = (str(subscripts), forms, target, first, where)

@@ -15,7 +15,6 @@ from feinsum.memory import forget, remembered
 if TYPE_CHECKING:
     from feinsum.calling.by_numpy import StepsCall
     from feinsum.calling.fallback import FallbackCall
-    from feinsum.calling.host.amortized import AmortizedCall
     from feinsum.calling.host.general import GeneralCall
     from feinsum.calling.host.prepared import PreparedCall
     from feinsum.calling.kernel import CallKernel
@@ -36,9 +35,7 @@ CACHE_BOUND = 256
 GENERAL_BOUND = 1 << 14
 """Calls without a kernel that are kept; each takes two or three kilobytes."""
 
-Call: TypeAlias = (
-    "PreparedCall | AmortizedCall | FallbackCall | GeneralCall | StepsCall"
-)
+Call: TypeAlias = "PreparedCall | FallbackCall | GeneralCall | StepsCall"
 
 
 BUILD_S = 4.0

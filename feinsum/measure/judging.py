@@ -22,6 +22,7 @@ from feinsum.measure import (
 )
 from feinsum.measure.cases import Case, make_case, ragged_cases, ragged_unit
 from feinsum.measure.question import Question, Verdict
+from feinsum.measure.race import in_turns
 from feinsum.measure.sparse_cases import (
     SparseCase,
     make_sparse_case,
@@ -29,7 +30,6 @@ from feinsum.measure.sparse_cases import (
 )
 from feinsum.measure.speedup import built_baseline, quick_sizes, race_of
 from feinsum.measure.trial import locked
-from feinsum.measure.turns import in_turns
 from feinsum.records import OK, TransformSpec
 from feinsum.targets.host import HOST
 from feinsum.transforms import apply_spec, check_spec, suits_device

@@ -19,9 +19,9 @@ from feinsum.errors import MeasurementError
 from feinsum.measure.drawn import drawn
 from feinsum.measure.question import Argument, KernelComparison, Program, Verdict
 from feinsum.measure.trial import loaded, locked
-from feinsum.measure.turns import MIN_SAMPLES, sample_in_turns
 from feinsum.measure.verification import poison_value
 from feinsum.records import OK
+from feinsum.select import MIN_SAMPLES, sample_in_turns
 from feinsum.targets.host.pool import start_pool
 
 __all__ = ["compare_kernels", "largest_difference"]

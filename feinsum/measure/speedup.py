@@ -20,8 +20,8 @@ from feinsum.measure.cases import (
     posed_case,
 )
 from feinsum.measure.kernel import CompiledKernel, compile_kernel
+from feinsum.measure.race import Race
 from feinsum.measure.reference import MANY_TIMES, einsum_operations, footprint_bytes
-from feinsum.measure.turns import Race
 from feinsum.nests import sizes_at
 from feinsum.records.capability import n_products
 from feinsum.targets.protocol import OpenDevice

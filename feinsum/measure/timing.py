@@ -12,7 +12,8 @@ import numpy as np
 
 from feinsum.measure.arguments import random_arguments
 from feinsum.measure.kernel import BoundKernel, compile_kernel
-from feinsum.measure.turns import MIN_SAMPLES, Timeable, common_timer
+from feinsum.measure.race import Timeable, common_timer
+from feinsum.select import MIN_SAMPLES
 from feinsum.targets.devices import open_device
 from feinsum.targets.layout import bind_sizes_of, entry_kernel
 from feinsum.targets.protocol import OpenDevice, Timer

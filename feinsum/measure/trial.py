@@ -19,7 +19,7 @@ from feinsum.errors import MeasurementError, WrongResultError
 from feinsum.ir import BatchedEinsum, evaluate, from_text, shape_at
 from feinsum.measure.drawn import drawn
 from feinsum.measure.question import Comparison, Program, Trial, Verdict
-from feinsum.measure.turns import Race
+from feinsum.measure.race import Race
 from feinsum.measure.verification import poison_value, verify
 from feinsum.records import OK
 from feinsum.targets.host.kernel import HostKernel, Launch

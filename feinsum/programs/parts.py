@@ -33,8 +33,6 @@ SHARE_BYTES, SHARES = 1 << 22, 4
 """Each thread gets one part, or up to four of this size, so that none waits long for
 another.
 """
-N_TURNS, CLEAR = 3, 1.5
-"""Timed runs of a stage each way, and the speedup with which a kernel wins at once."""
 LEAST_S = 0.005
 """Seconds that a stage takes before it is compiled: less than the compiler, since
 programs are run many times.
@@ -189,7 +187,7 @@ def _race_of(kernel: StageKernel) -> Race[Part]:
     from feinsum.calling.kernel_cache import Calls  # plans are read without it
 
     def race() -> Race[Part]:
-        return Race(lambda: Part.run, LEAST_S, Part.copied, N_TURNS, CLEAR)
+        return Race(lambda: Part.run, LEAST_S, Part.copied)
 
     found: Race[Part] = remembered(Calls).stages.get(kernel, race)
     return found

@@ -10,9 +10,8 @@ Source: Karlin, Manasse, Rudolph and Sleator 1988 (when to rent, when to buy).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from math import inf
 from threading import Lock
 from time import perf_counter
 from typing import Any, Generic, TypeVar
@@ -21,15 +20,15 @@ import numpy as np
 
 from feinsum.errors import FeinsumError
 from feinsum.memory import remembered
+from feinsum.select import Trial
 
 __all__ = ["TOLERANCE", "Race", "Results", "kept_race"]
 
 logger = logging.getLogger(__name__)
 
-N_TURNS = 8
-"""Timed runs of each way before one is chosen: in the first ones, stages and calls are
-still looking for their own best ways.
-"""
+N_WARMUPS = 3
+"""First turns, which do not count: in these, code and memory are new, and stages and
+calls are still looking for their own best ways."""
 TOLERANCE = {"f": 1e-4, "d": 1e-10}
 """Allowed difference of two orders of a sum, over the largest entry, by dtype."""
 
@@ -47,22 +46,16 @@ class Race(Generic[T]):
         build: builds the kernel, a function of what is given to a run.
         least_s: seconds of runs statement by statement before the kernel is built.
         copied: copies what is given, if either way overwrites it.
-        n_turns: timed runs of each way before one is chosen.
-        clear: the speedup with which a kernel wins at once.
         kernel: the built kernel; None before that, and if it is unusable.
-        seconds: times of each way, ``fused`` and ``plain``.
+        trial: times of the kernel, and statement by statement.
         is_over: whether the better way is known.
     """
 
     build: Callable[[], Kernel[T]]
     least_s: float = 0.0
     copied: Callable[[T], T] = lambda given: given
-    n_turns: int = N_TURNS
-    clear: float = inf
     kernel: Kernel[T] | None = None
-    seconds: dict[str, list[float]] = field(
-        default_factory=lambda: {"fused": [], "plain": []}
-    )
+    trial: Trial = field(default_factory=lambda: Trial(n_warmups=N_WARMUPS))
     is_over: bool = False
     _waited_s: float = 0.0
     _lock: Lock = field(default_factory=Lock, repr=False)
@@ -95,31 +88,21 @@ class Race(Generic[T]):
     def _timed(
         self, kernel: Kernel[T], given: T, plain: Callable[[], Results]
     ) -> Results:
-        fused_s, plain_s = self.seconds["fused"], self.seconds["plain"]
-        is_ours = len(fused_s) <= len(plain_s)
+        is_kernels = self.trial.is_kernels_turn
         begun_s = perf_counter()
         try:
-            results = kernel(given) if is_ours else plain()
+            results = kernel(given) if is_kernels else plain()
         except FeinsumError as error:
-            if not is_ours:
+            if not is_kernels:
                 raise
             logger.info("not fused: %s", error)
             self.kernel, self.is_over = None, True
             return plain()
-        (fused_s if is_ours else plain_s).append(perf_counter() - begun_s)
-        self._decide(fused_s, plain_s)
-        return results
-
-    def _decide(self, fused_s: Sequence[float], plain_s: Sequence[float]) -> None:
-        if not (fused_s and plain_s):
-            return
-        gain = min(plain_s) / min(fused_s)
-        # A kernel that loses at first may be slow because its code and memory are new.
-        self.is_over = (
-            gain >= self.clear or min(len(fused_s), len(plain_s)) >= self.n_turns
-        )
-        if self.is_over and gain < 1:
+        self.trial.add(perf_counter() - begun_s)
+        self.is_over = self.trial.is_over
+        if self.is_over and not self.trial.is_faster:
             self.kernel = None
+        return results
 
     def _checked(self, given: T, right: Results) -> Kernel[T] | None:
         """The kernel, if it can be built and computes the same."""

@@ -30,9 +30,9 @@ from feinsum.errors import FeinsumError, MeasurementError, WrongResultError
 from feinsum.measure.arguments import index_bounds
 from feinsum.measure.kernel import generate_for_host
 from feinsum.measure.question import Argument, KernelComparison, Program, Verdict
-from feinsum.measure.turns import Ratio, time_ratio
 from feinsum.retrieval.generating import generated
 from feinsum.retrieval.selection import NO_FASTER
+from feinsum.select import Ratio, time_ratio
 from feinsum.targets.host import HOST, HostDevice
 from feinsum.targets.host.code import HostCTarget
 from feinsum.targets.host.compiler import find_compiler

@@ -20,7 +20,6 @@ from feinsum.errors import FeinsumError, MeasurementError, TransformError
 from feinsum.measure.question import Question, Verdict
 from feinsum.measure.reference import reference_of
 from feinsum.measure.speedup import quick_sizes
-from feinsum.measure.turns import GAIN
 from feinsum.measure.verification import tolerance_for
 from feinsum.raising import RaisedKernel
 from feinsum.records import OK
@@ -34,6 +33,7 @@ from feinsum.retrieval.selection import (
 )
 from feinsum.retrieval.trust import MEMORY_BYTES, KernelCase, Trust
 from feinsum.retrieval.verifiers import request_verdict
+from feinsum.select import GAIN
 from feinsum.targets.host import HostDevice
 from feinsum.targets.layout import bind_sizes_of, entry_kernel
 

@@ -48,7 +48,6 @@ from feinsum.measure.own import is_own
 from feinsum.measure.question import Question, Verdict
 from feinsum.measure.speedup import quick_sizes
 from feinsum.measure.trial import locked as held
-from feinsum.measure.turns import GAIN
 from feinsum.memory import remembered
 from feinsum.records import (
     OK,
@@ -64,6 +63,7 @@ from feinsum.retrieval.precompiling import Prepared, all_prepared, prepared
 from feinsum.retrieval.progress import shown_progress
 from feinsum.retrieval.selection import NO_FASTER_THAN_GENERATED, Candidate
 from feinsum.retrieval.verifiers import request_together, request_verdict
+from feinsum.select import GAIN
 
 __all__ = [
     "MEMORY_BYTES",

@@ -12,7 +12,7 @@ from feinsum.ir import array, einsum
 from feinsum.measure import compile_kernel, footprint_bytes, open_device
 from feinsum.measure.cases import make_case
 from feinsum.measure.speedup import QUICK_BYTES, quick_sizes, race_of
-from feinsum.measure.turns import (
+from feinsum.select import (
     BUDGET_S,
     FEW_SAMPLES,
     MAX_SAMPLES,

@@ -22,6 +22,7 @@ from feinsum.programs.compiled.expression import Term, c_expression
 from feinsum.programs.parts import Part
 from feinsum.programs.race import Race
 from feinsum.programs.stages import stages_of
+from feinsum.select.trial import MAX_ROUNDS
 from tests.portions import spread
 from tests.programs.random_programs import numbers, random_program
 
@@ -182,7 +183,7 @@ def test_the_compiled_way_is_used_where_it_is_faster(monkeypatch):
     p.softmax(p.map("tanh(x0) + cos(x0)", p.input("X", (WIDE, WIDE))))
     built = p.build()
     arrays = numbers(built)
-    results = [run_program(built, arrays)["r4"] for _ in range(12)]
+    results = [run_program(built, arrays)["r4"] for _ in range(2 * MAX_ROUNDS + 2)]
     for result in results[1:]:
         np.testing.assert_allclose(result, results[0], 1e-12)
     races = remembered(Calls).stages.values()
@@ -297,7 +298,7 @@ def test_a_kernel_that_fails_later_is_given_up():
         return {"y": given.copy()}
 
     race = Race(lambda: kernel)
-    for _ in range(5):
+    for _ in range(6):
         assert race.run(np.ones(2), lambda: {"y": np.ones(2)})["y"].tolist() == [1, 1]
     assert race.is_over
     assert len(calls) == 2

@@ -19,6 +19,7 @@ from feinsum.programs import fusion as fusion_module
 from feinsum.programs.blocks import blocks_of
 from feinsum.programs.fused import Race, race_of
 from feinsum.programs.fusion import array_name, fusions_of
+from feinsum.select.trial import MAX_ROUNDS
 from tests.portions import spread
 from tests.programs.random_programs import assert_right as assert_as_reference
 from tests.programs.random_programs import numbers
@@ -145,7 +146,7 @@ def test_a_batch_runs_as_one_kernel(dtype, monkeypatch):
     given = lifting(dtype)
     arrays = {k: x.astype(dtype) for k, x in numbers(given, n=1237).items()}
     with fresh_memory():
-        for _ in range(20):
+        for _ in range(2 * MAX_ROUNDS + 2):
             found = run_program(given, arrays)
             for name, right in evaluate_program(given, arrays).items():
                 np.testing.assert_allclose(found[name], right, rtol=1e-4, atol=1e-4)
@@ -153,7 +154,7 @@ def test_a_batch_runs_as_one_kernel(dtype, monkeypatch):
         (block,) = blocks_of(given, {"n": 1237})
         race = race_of(given, block.fusion, {"n": 1237})
         assert race.is_over
-        assert {*race.seconds} == {"fused", "plain"}
+        assert race.trial.baseline_s
         kernel = race.build()
         operands = {name: arrays[name] for name in block.fusion.operands}
         tracemalloc.start()

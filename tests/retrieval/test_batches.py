@@ -12,7 +12,6 @@ import pytest
 from feinsum import explain
 from feinsum.errors import TransformError
 from feinsum.measure.question import Argument, KernelComparison, Program, Question
-from feinsum.measure.turns import Ratio
 from feinsum.memory import fresh_memory
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import cell_forms, look_up, verifiers
@@ -20,6 +19,7 @@ from feinsum.retrieval.cell_batches import batched
 from feinsum.retrieval.generating import generated
 from feinsum.retrieval.kernel_times import KernelTimes
 from feinsum.retrieval.request import Request
+from feinsum.select import Ratio
 from feinsum.targets.host.compiler import find_compiler
 from tests.docs.pages import ROOT
 from tests.raising.stokes import STOKES

@@ -99,7 +99,7 @@ warnings.simplefilter("ignore")
 import loopy as lp
 import numpy as np
 from feinsum import retrieve
-from feinsum.measure.turns import Ratio
+from feinsum.select import Ratio
 from feinsum.targets.host.executor import HostExecutor
 from tests.retrieval.facts import fact_of
 from tests.retrieval.kernels import reduction

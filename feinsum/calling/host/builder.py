@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BuildRequest", "build_elsewhere", "built_before"]
 
+N_RIVALS = 2
+"""Recipes, next to the one that is predicted to be the fastest, that are timed."""
 LIMIT_S = 300.0
 """Seconds after which a build is stopped."""
 PRIORITY = 10
@@ -195,7 +197,6 @@ def _loaded(reading: Reading, answer: dict[str, Any]) -> PreparedCall:
 
 def _answer(request: BuildRequest) -> dict[str, Any]:
     """The best kernel of a call; empty if it is none."""
-    from feinsum.calling.host.amortized import AmortizedCall
     from feinsum.calling.host.building import build_call
     from feinsum.measure import open_device
 
@@ -209,10 +210,7 @@ def _answer(request: BuildRequest) -> dict[str, Any]:
         options.effort,
     )
     forms = [Form(x.shape, x.strides, x.dtype, x.flags.aligned) for x in arrays]
-    made = build_call(reading, arrays, forms, None, where, options)
-    if isinstance(made, AmortizedCall):
-        made.settle(arrays)
-    call = made.settled
+    call = build_call(reading, arrays, forms, None, where, options, N_RIVALS)
     if call.kernel is None or not call.kernel.compiled.built.n_launches:
         return {}
     opened: Any = open_device("host")

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from feinsum.calling.host.amortized import AmortizedCall
 from feinsum.calling.host.prepared import (
     PreparedCall,
     Take,
@@ -52,12 +51,15 @@ def build_call(
     target: Form | None,
     where: Where,
     options: CallOptions,
-) -> PreparedCall | AmortizedCall:
+    n_rivals: int = 0,
+) -> PreparedCall:
     """A call together with what computes it.
 
     Args:
         arrays: the operands, with the given forms.
         target: the form of ``out``.
+        n_rivals: recipes, next to the one that is predicted to be the fastest, that are
+            built and timed.
     """
     place = where[0]
     is_view = place.is_host and target is None
@@ -68,7 +70,7 @@ def build_call(
         return PreparedCall(reading, None, options)
     if not place.is_host:
         return device_call(reading, arrays, where, options)
-    return host_call(reading, arrays, forms, target, where, options)
+    return host_call(reading, arrays, forms, target, where, options, n_rivals)
 
 
 def view_call(reading: Reading) -> Take | None:
@@ -85,7 +87,8 @@ def host_call(
     target: Form | None,
     where: Where,
     options: CallOptions,
-) -> PreparedCall | AmortizedCall:
+    n_rivals: int,
+) -> PreparedCall:
     """A call of host arrays, on any device."""
     opened, dtype = open_device(where[0].selector), reading.work_dtype
     layouts = {
@@ -107,7 +110,9 @@ def host_call(
         )
     if kernel is None and opened.reads_in_place:
         kernels = SharedKernels(sharing)
-        call = simple_call(reading, arrays, layouts, target, opened, options, kernels)
+        call = simple_call(
+            reading, arrays, layouts, target, opened, options, kernels, n_rivals
+        )
         if call is not None:
             return call
     if kernel is None:

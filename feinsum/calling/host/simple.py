@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from time import perf_counter, sleep
 from typing import Any, Protocol
 
-from feinsum.calling.host.amortized import N_RIVALS, AmortizedCall
 from feinsum.calling.host.prepared import PreparedCall, Take, from_host
 from feinsum.calling.kernel import OUTPUT, CallKernel, recorded_kernel
 from feinsum.calling.options import CallOptions
@@ -37,13 +38,19 @@ from feinsum.calling.reading.arguments import (
 from feinsum.calling.reading.forms import Form, as_array, form_of
 from feinsum.calling.reading.strided import StridedTerm, c_steps, simplified
 from feinsum.canonical import CanonicalForm, canonicalize
+from feinsum.errors import FeinsumError
 from feinsum.measure import OpenDevice
+from feinsum.measure.kernel import SPIN_S
 from feinsum.predict import MEASURING
 from feinsum.records import TransformSpec
+from feinsum.select import find_fastest
 from feinsum.targets.protocol import Array
-from feinsum.tuning import record_facts
 
 __all__ = ["read_call", "simple_call"]
+
+logger = logging.getLogger(__name__)
+
+Arrays = Sequence[Any]
 
 
 class Kernels(Protocol):
@@ -112,6 +119,7 @@ class Site:
         copies: conversions of the operands that a kernel cannot read in place.
         target: the form of ``out``.
         kernels: those of other calls, to be shared.
+        n_rivals: how many other recipes are built and timed, too.
     """
 
     reading: Reading
@@ -200,22 +208,6 @@ class Site:
         """
         return self.prepared(checked_kernel(spec, self.problem(arrays), self.opened))
 
-    def record(self, call: PreparedCall) -> None:
-        """Record the recipe of a call as a fact.
-
-        Raises:
-            FeinsumError: if it cannot be measured or recorded.
-        """
-        assert call.kernel is not None
-        assert call.kernel.spec is not None
-        record_facts(
-            self.form.einsum,
-            call.kernel.spec,
-            sizes=self.sizes,
-            device=self.opened.device.id,
-            database=self.options.database,
-        )
-
 
 def simple_call(
     reading: Reading,
@@ -225,7 +217,8 @@ def simple_call(
     opened: OpenDevice,
     options: CallOptions,
     kernels: Kernels,
-) -> PreparedCall | AmortizedCall | None:
+    n_rivals: int = 0,
+) -> PreparedCall | None:
     """The call with a recorded or predicted recipe; None if none works.
 
     Args:
@@ -233,6 +226,7 @@ def simple_call(
         layouts: of the arrays of the reading.
         target: the form of ``out``.
         kernels: those of other calls, to be shared.
+        n_rivals: how many other recipes are built and timed, too.
     """
     simple = _simple(reading, arrays, layouts, target)
     form = canonicalize(simple.reading.einsum)
@@ -250,14 +244,35 @@ def simple_call(
         return None
     kernel, rivals = found
     call = site.prepared(kernel)
-    if options.effort != "amortized" or target is not None:
+    if n_rivals == 0:
         return call
-    return AmortizedCall(
-        call,
-        _diverse(kernel, rivals)[:N_RIVALS],
-        site.with_recipe,
-        None if strides_of(site.layouts) else site.record,
-    )
+    return _fastest(call, _diverse(kernel, rivals)[:n_rivals], site, arrays)
+
+
+def _fastest(
+    call: PreparedCall, rivals: Sequence[TransformSpec], site: Site, arrays: Arrays
+) -> PreparedCall:
+    """The fastest of a call and others like it with other recipes."""
+    calls = [call]
+    for spec in rivals:
+        try:
+            calls.append(site.with_recipe(spec, arrays))
+        except FeinsumError as error:
+            logger.warning("skipped the predicted recipe %s: %s", spec, error)
+        except Exception:  # no recipe may break a call
+            logger.exception("skipped the predicted recipe %s", spec)
+    runs = [partial(_time, one, arrays) for one in calls]
+    return calls[find_fastest(runs)]
+
+
+def _time(call: PreparedCall, arrays: Arrays) -> float:
+    """The seconds of a call, as its user sees it."""
+    start_s = perf_counter()
+    call.run(arrays)
+    elapsed_s = perf_counter() - start_s
+    if call.kernel is not None and call.kernel.compiled.built.n_launches == 0:
+        sleep(SPIN_S)  # the threads of a library go on looking for work
+    return elapsed_s
 
 
 def _diverse(kernel: CallKernel, specs: Sequence[TransformSpec]) -> list[TransformSpec]:

@@ -18,16 +18,16 @@ import feinsum
 from feinsum import call_einsum
 from feinsum.calling import call, clear_call_cache, kernel_cache, prepare_call
 from feinsum.calling.host import builder, general
-from feinsum.calling.host.general import GeneralCall, path_for_numpy
+from feinsum.calling.host.general import GeneralCall
 from feinsum.calling.host.prepared import PreparedCall
 from feinsum.calling.kernel_cache import Calls
-from feinsum.calling.reading import first_uses, read_shapes
 from feinsum.contraction import steps
 from feinsum.effort import EFFORT_VARIABLE
 from feinsum.errors import BuildError, FeinsumWarning
 from feinsum.memory import remembered
 from feinsum.records import InMemoryStore
-from feinsum.variables import DEVICE_VARIABLE, INTERMEDIATE_VARIABLE
+from feinsum.select.trial import MAX_ROUNDS, Trial
+from feinsum.variables import DEVICE_VARIABLE
 
 RNG = np.random.default_rng(7)
 A, B, C = (RNG.random(shape) for shape in ((13, 17), (17, 11), (11, 5)))
@@ -79,12 +79,11 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_first_and_second_call_give_the_same(name):
+def test_steps_and_a_kernel_give_the_same(name):
     """The same numbers up to rounding, and memory of its own in C's order."""
     subscripts, operands = CALLS[name]
-    first, second = (
-        call_einsum(subscripts, *operands, database=NO_FACTS) for _ in range(2)
-    )
+    first = call_einsum(subscripts, *operands)
+    second = call_einsum(subscripts, *operands, effort="estimate", database=NO_FACTS)
     assert isinstance(first, np.ndarray)
     assert (first.shape, first.dtype) == (second.shape, second.dtype)
     assert first.flags.c_contiguous
@@ -93,25 +92,14 @@ def test_first_and_second_call_give_the_same(name):
     np.testing.assert_allclose(first, second, rtol=1e-5 if name == "single" else 1e-12)
 
 
-def test_the_second_call_builds():
-    """One that is made once costs no more than numpy's."""
-    call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
-    call = the_call()
-    assert isinstance(call, GeneralCall)
-    assert call.built is None
-    call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
-    assert call.built.settled.kernel is not None
-    call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
-    assert the_call() is call.built
-
-
 def test_a_prepared_call_has_a_kernel():
     """Who prepares a call means to make it; later calls use what was built."""
-    call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
-    prepared = prepare_call("ij,jk->ik", A, B, database=NO_FACTS)
+    call_einsum("ij,jk->ik", A, B)
+    assert isinstance(the_call(), GeneralCall)
+    prepared = prepare_call("ij,jk->ik", A, B)
     assert prepared.kernel is not None
     np.testing.assert_allclose(prepared.run((A, B)), A @ B, rtol=1e-12)
-    call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
+    call_einsum("ij,jk->ik", A, B)
     assert the_call().settled is prepared
 
 
@@ -123,69 +111,25 @@ def test_a_prepared_call_has_a_kernel():
         {"device": "host"},
         {"policy": "strict"},
         {"on_miss": "warn"},
+        {"database": NO_FACTS},
     ],
-    ids=str,
+    ids=lambda options: next(iter(options)),
 )
 @pytest.mark.filterwarnings("ignore::feinsum.FeinsumWarning")
 def test_who_says_how_a_kernel_is_found_gets_one_at_once(options):
     """Errors of these options come with the first call, too."""
-    call_einsum("ij,jk->ik", A, B, database=NO_FACTS, **options)
+    call_einsum("ij,jk->ik", A, B, **{"database": NO_FACTS, **options})
     assert not isinstance(the_call(), GeneralCall)
 
 
 def test_the_variable_of_the_effort_counts_at_every_call(monkeypatch):
     """Like those of the device and the database: calls are kept for each value."""
-    call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
+    call_einsum("ij,jk->ik", A, B)
     assert isinstance(the_call(), GeneralCall)
     monkeypatch.setenv(EFFORT_VARIABLE, "recorded")
-    call_einsum("ij,jk->ik", A, B, database=NO_FACTS)
+    call_einsum("ij,jk->ik", A, B)
     _, other = the_calls()
     assert not isinstance(other, GeneralCall)
-
-
-def path_of(subscripts, *shapes, dtype="f8"):
-    operands = [np.lib.stride_tricks.as_strided(np.zeros(1, dtype), s, (0,) * len(s))
-                for s in shapes]  # fmt: skip
-    given = [(x.shape, x.dtype) for x in operands]
-    return path_for_numpy(read_shapes(subscripts, given, first_uses(operands)))
-
-
-BUILT_AT_ONCE = {
-    "much work": ("ij,jk->ik", ((1000, 1000), (1000, 1000)), "f8"),
-    "much work on every path": ("ij,jk,kl->il", 3 * ((900, 900),), "f4"),
-    "much memory": ("i,i->i", 2 * ((2 * 10**7,),), "f8"),
-    "half precision": ("ij,jk->ik", 2 * ((9, 9),), "f2"),
-    "truth values": ("ij,jk->ik", 2 * ((9, 9),), "?"),
-    "a view": ("ij->ji", ((9, 8),), "f8"),
-    "nothing": ("ij,jk->ik", ((0, 9), (9, 9)), "f8"),
-    "more indices than letters": (
-        ",".join(f"{{a{k}}}{{a{k + 1}}}" for k in range(60)) + "->{a0}{a60}",
-        60 * ((1 + 1, 1 + 1),),
-        "f8",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BUILT_AT_ONCE)
-def test_numpy_is_not_asked_for(name):
-    """What may take it long, or means something else to it."""
-    subscripts, shapes, dtype = BUILT_AT_ONCE[name]
-    assert path_of(subscripts, *shapes, dtype=dtype) is None
-
-
-def test_a_limit_of_intermediates_holds_for_the_first_call(monkeypatch):
-    """Numpy's products on the way count as any others."""
-    chain = "ij,jk,kl->il", *((30, 30),) * 3
-    assert path_of(*chain) is not None
-    monkeypatch.setenv(INTERMEDIATE_VARIABLE, "0")
-    assert path_of(*chain) is None
-
-
-def test_products_of_a_first_call_are_no_larger_than_its_arrays():
-    """The order of fewest operations may need a product of 10**10 entries."""
-    shapes = ((10**5, 2), (10**5, 2), (10**5, 2), (10**5, 2))
-    path = path_of("ai,bi,aj,bj->", *shapes)
-    assert path is None or (0, 1) not in path[:1]
 
 
 def test_errors_of_arguments_come_at_once():
@@ -258,13 +202,13 @@ def test_no_call_waits_for_a_build(monkeypatch):
 @pytest.mark.usefixtures("eager")
 def test_a_kernel_is_used_if_it_is_faster(monkeypatch, is_faster):
     """After some calls in turns; otherwise the steps go on."""
-    monkeypatch.setattr(general.Trial, "is_faster", is_faster)
+    monkeypatch.setattr(Trial, "is_faster", is_faster)
     for _ in range(3):
         call_einsum("ij,jk->ik", A, B)
     wait_for_build()
     (general_call,) = the_calls()
     assert general_call.trial is not None
-    for _ in range(2 * general.ROUNDS + 2):
+    for _ in range(2 * MAX_ROUNDS + 2):
         np.testing.assert_allclose(call_einsum("ij,jk->ik", A, B), A @ B)
     assert general_call.trial is None
     assert isinstance(the_call(), PreparedCall if is_faster else GeneralCall)
