@@ -16,8 +16,8 @@ Effort: TypeAlias = Literal[
 
 - ``recorded``: none; only measured recipes are used.
 - ``estimate``: use the recipe that is predicted to be the fastest.
-- ``amortized``: the same, but calls also time the next best recipes, for a part of the
-  time that they have taken already. Elsewhere the same as ``estimate``.
+- ``amortized``: the same, but calls wait for no kernel: another process builds it, and
+  times the next best recipes, once that pays off. Elsewhere the same as ``estimate``.
 - ``measure``: time the few recipes predicted to be the fastest at first use.
 - ``patient``: tune at first use.
 - ``exhaustive``: time every recipe at first use.

@@ -74,6 +74,9 @@ def contract(
     >>> float(contract("ij,ji->", A, B, database=InMemoryStore()))
     6.0
     """
+    is_free = optimize is True and memory_limit is None and backend == "auto"
+    if is_free and out is None and not options:
+        return einsum(subscripts, *operands)
     _check_backend(backend)
     check_call_options("contract", options)
     text, given = as_subscripts((subscripts, *operands))
@@ -164,7 +167,9 @@ class ContractExpression:
             self.known[k] if k in self.known else next(rest)
             for k in range(self.num_args + len(self.known))
         ]
-        return einsum(self.text, *operands, out=out, **self.options, **how)
+        if out is not None:
+            how["out"] = out
+        return einsum(self.text, *operands, **self.options, **how)
 
     def __repr__(self) -> str:
         return f"<ContractExpression({self.contraction!r})>"

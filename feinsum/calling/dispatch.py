@@ -5,12 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, get_overloads, overload
 
 from feinsum.calling.compilers import is_compiling
+from feinsum.contraction.direct import compute
 from feinsum.options import with_options_of
-
-try:
-    from feinsum.contraction._pairwise import einsum as compute
-except ImportError:  # installed without a C compiler
-    compute = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -22,6 +18,9 @@ if TYPE_CHECKING:
     from feinsum.retrieval import OnMiss
 
 __all__ = ["einsum"]
+
+FEW_OPERANDS = 6
+"""So many are contracted in the best order, whatever search is named."""
 
 
 @overload
@@ -87,8 +86,7 @@ def einsum(subscripts: Any, *operands: Any, **options: Any) -> Any:
     >>> print(einsum("ij,j->i", array("A", ("n", 4)), array("x", 4)))
     ij,j->i of (A x) with A[n,4]:<f8, x[4]:<f8
     """
-    is_plain = not options or (len(options) == 1 and options.get("optimize") is True)
-    if is_plain and compute is not None and not is_compiling():
+    if (not options or _are_usual(options, len(operands))) and not is_compiling():
         result = compute(subscripts, operands)
         if result is not NotImplemented:
             return result
@@ -98,3 +96,12 @@ def einsum(subscripts: Any, *operands: Any, **options: Any) -> Any:
 
 
 with_options_of(get_overloads(einsum)[-1])(einsum)
+
+
+def _are_usual(options: dict[str, Any], n_operands: int) -> bool:
+    """Whether options change nothing: feinsum chooses the order of few operands."""
+    if len(options) > 1 or "optimize" not in options:
+        return False
+    optimize = options["optimize"]
+    is_name = isinstance(optimize, str) and optimize in ("greedy", "optimal", "auto")
+    return isinstance(optimize, bool) or (is_name and n_operands <= FEW_OPERANDS)

@@ -18,6 +18,7 @@ from feinsum.calling.reading.libraries import (
     is_tensor,
     memory_of,
 )
+from feinsum.contraction.direct import compute
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.words import type_in_words
 
@@ -55,6 +56,10 @@ def einsum_with_options(
             if result is not NotImplemented:
                 return _as_scalar(result)
     text, given = as_subscripts((subscripts, *operands))
+    if is_plain and optimize is True and not how and text is not subscripts:
+        result = compute(text, given)
+        if result is not NotImplemented:
+            return result
     # loaded by whoever made a symbolic operand; another thread may still import it
     symbol = getattr(sys.modules.get("feinsum.ir"), "Operand", ())
     n_symbolic = sum(isinstance(operand, symbol) for operand in given)

@@ -17,6 +17,7 @@ from feinsum.variables import DEVICE_VARIABLE, EFFORT_VARIABLE
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="installed without a compiler")
 
+RNG = np.random.default_rng(3)
 LETTERS = "abcdEF"
 TOLERANCES = {"f": 1e-5, "F": 1e-5}
 DTYPES = "fdFDlibg?"
@@ -270,3 +271,32 @@ def test_every_method_of_the_kernel_is_right(name, dtype, monkeypatch):
         result = compute(text, *operands)
         assert result.dtype == dtype
         assert np.all(abs(result - expected) <= 5 * tolerance * scale)
+
+
+@pytest.mark.parametrize("optimize", [True, False, "greedy", "optimal", "auto"])
+def test_options_that_change_nothing_leave_a_call_to_the_extension(optimize):
+    """The order of a few operands is found here, whatever search is named."""
+    script = (
+        "import sys, numpy as np, feinsum; A = np.ones((3, 4))\n"
+        f"print(feinsum.einsum('ij,ij->', A, A, optimize={optimize!r}))\n"
+        "print('feinsum.calling.numpy_options' in sys.modules)"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert printed == ["12.0", "False"]
+
+
+def test_a_search_that_does_not_exist_is_refused():
+    """As for calls that Python answers."""
+    with pytest.raises(feinsum.FeinsumError, match="best"):
+        feinsum.einsum("i,i->", np.ones(3), np.ones(3), optimize="best")
+
+
+def test_other_ways_to_write_a_call_end_in_the_extension():
+    """Index lists, ``tensordot`` and ``contract``, with numpy's results and types."""
+    A, B = RNG.standard_normal((5, 6)), RNG.standard_normal((6, 7))
+    np.testing.assert_allclose(feinsum.einsum(A, [0, 1], B, [1, 2], [0, 2]), A @ B)
+    np.testing.assert_allclose(feinsum.tensordot(A, B, 1), A @ B)
+    np.testing.assert_allclose(feinsum.contract("ij,jk->ik", A, B), A @ B)
+    assert type(feinsum.contract("ij,ij->", A, A)) is np.float64

@@ -1,0 +1,15 @@
+"""Calls that the extension answers alone; see ``einsum.c``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["compute"]
+
+try:
+    from feinsum.contraction._pairwise import einsum as compute
+except ImportError:  # installed without a C compiler
+
+    def compute(subscripts: Any, operands: tuple[Any, ...], /) -> Any:
+        """The result of an einsum; NotImplemented where Python has to find it."""
+        return NotImplemented
