@@ -35,6 +35,9 @@
 /* Shorter runs of products without a sum are as fast by numpy. */
 #define RUN 64
 
+/* Multiplications of a network in several steps: about a second. */
+#define MAX_POINTS 1e10
+
 #define N_LETTERS 128
 #define MAX_RANK 32
 
@@ -374,6 +377,8 @@ static Way choose_way(const Call *call, int is_kernels, double n_entries)
     const int n_operands = network->n_operands;
     if (network->n_points + n_entries > SHORT && spent_ns >= BUDGET_NS)
         return PYTHON;
+    if (n_operands > 2 && network->n_points > MAX_POINTS)
+        return PYTHON; /* which searches for longer, and can be interrupted */
     if (!is_kernels)
         return n_operands <= 2 ? NUMPY : PYTHON;
     if (network->n_points <= SMALL)
@@ -507,11 +512,14 @@ static PyObject *compute(PyObject *subscripts, Call *call, int is_kernels)
     }
     network->result.has &= all; /* without axes of extent 1 */
     network->n_points = count_entries(network, all);
+    if (n_operands > 2 && network->n_points > 0 && is_kernels && find_order(network))
+        return PyErr_NoMemory();
     const double n_result = count_entries(network, network->result.has);
     const double n_bytes = n_result * network->n_bytes_of_entry;
     const uint64_t lone = all & ~several & ~network->result.has;
-    Way way = choose_way(call, is_kernels, n_entries + n_result);
-    if (way == PYTHON || n_bytes >= CHECKED_BYTES)
+    const Way way = choose_way(call, is_kernels, n_entries + n_result);
+    if (way == PYTHON || n_bytes >= CHECKED_BYTES ||
+        network->max_intermediate * network->n_bytes_of_entry >= CHECKED_BYTES)
         Py_RETURN_NOTIMPLEMENTED;
     PyArrayObject *sums[MAX_OPERANDS] = {NULL};
     PyObject *result = NULL;
@@ -522,14 +530,8 @@ static PyObject *compute(PyObject *subscripts, Call *call, int is_kernels)
                 if (sums[x] == NULL)
                     goto end;
             }
-    if (sums[0] || sums[1])
+    if (n_operands == 2 && (sums[0] || sums[1]))
         network->n_points = count_entries(network, all & ~lone);
-    if (n_operands > 2 && network->n_points > 0)
-        find_order(network);
-    if (network->max_intermediate * network->n_bytes_of_entry >= CHECKED_BYTES) {
-        result = Py_NewRef(Py_NotImplemented);
-        goto end;
-    }
     /* numpy is slower where it reduces into a given array */
     if (way == KERNEL || (is_kernels && n_operands > 1 && n_bytes >= LARGE_BYTES))
         result = make_result(call, n_bytes);

@@ -1,13 +1,14 @@
-/* Networks of a few operands: the best order of contractions, and its execution.
+/* Networks of some operands: the order of contractions, and its execution.
 
    For pqrs,pi,qj,rk,sl->ijkl, with operands numbered 0 to 4, the best order contracts
-   0 with 1, the product with 2, and so on: the tree of the sets {0, 1}, {0, 1, 2}, ...
-   A set of operands has one product, whatever the order within it: its indices are those
-   that other operands or the result have. So the best tree of a set follows from the best
-   trees of its parts.
+   0 with 1, the product with 2, and so on. A set of operands has one product, whatever
+   the order within it: its indices are those that other operands or the result have. So
+   the best order of a set follows from the best orders of its parts, for all sets of a
+   few operands. For more, the pair is contracted next that leaves the fewest entries.
 
    Source: Pfeifer, Haegeman and Verstraete 2014, Faster identification of optimal
-   contraction sequences for tensor networks, section II.
+   contraction sequences for tensor networks, section II; Gray and Kourtis 2021,
+   Hyper-optimized tensor network contraction, section 4.1 (greedy).
 */
 
 #include "network.h"
@@ -18,6 +19,12 @@
 
 /* Multiplications that take as long as an entry that is written and read again. */
 #define PER_ENTRY 8
+/* So many operands are contracted in the best order ... */
+#define FEW 8
+/* ... and so many, if a search of all orders is short beside the contraction: it looks at
+   3^n / 2 ways to split a set, each of which takes as long as some 100 multiplications. */
+#define MANY 12
+#define PER_SPLIT 100
 
 double count_entries(const Network *network, uint64_t has)
 {
@@ -27,54 +34,134 @@ double count_entries(const Network *network, uint64_t has)
     return n;
 }
 
-void find_order(Network *network)
+/* Note a step, and its share of the work. Returns the number of the product. */
+static int add_step(Network *network, int k, int first, int second, uint64_t both,
+                    uint64_t has)
 {
-    const int n = network->n_operands, all = (1 << n) - 1;
-    uint64_t any[1 << MAX_OPERANDS];
-    double costs[1 << MAX_OPERANDS], points[1 << MAX_OPERANDS];
+    network->steps[k] = (Step){{first, second}, has};
+    network->n_points += count_entries(network, both);
+    const double n_entries = count_entries(network, has);
+    if (k < network->n_operands - 2 && n_entries > network->max_intermediate)
+        network->max_intermediate = n_entries;
+    return network->n_operands + k;
+}
+
+/* The best steps, of all orders. */
+typedef struct {
+    uint64_t has;  /* indices of the product of the set */
+    double cost;   /* of contracting it */
+    unsigned part; /* contracted apart from the rest */
+} Set;
+
+static int add_steps_of(Network *network, const Set *sets, unsigned set, int *n_steps)
+{
+    if ((set & (set - 1)) == 0)
+        return __builtin_ctz(set);
+    const unsigned part = sets[set].part, rest = set & ~part;
+    const int first = add_steps_of(network, sets, part, n_steps);
+    const int second = add_steps_of(network, sets, rest, n_steps);
+    return add_step(network, (*n_steps)++, first, second, sets[part].has | sets[rest].has,
+                    sets[set].has);
+}
+
+static int find_best_order(Network *network)
+{
+    const unsigned n_sets = 1u << network->n_operands, all = n_sets - 1;
+    Set *sets = malloc(n_sets * sizeof(Set));
+    uint64_t *any = malloc(n_sets * sizeof(uint64_t)); /* indices of the operands */
+    if (sets == NULL || any == NULL) {
+        free(sets);
+        free(any);
+        return -1;
+    }
     any[0] = 0;
-    for (int set = 1; set <= all; ++set)
+    for (unsigned set = 1; set <= all; ++set)
         any[set] = any[set & (set - 1)] | network->operands[__builtin_ctz(set)].has;
-    for (int set = 1; set <= all; ++set) {
-        network->products[set] = any[set] & (any[all & ~set] | network->result.has);
-        costs[set] = points[set] = 0;
+    for (unsigned set = 1; set <= all; ++set) {
+        Set *this = &sets[set];
         if ((set & (set - 1)) == 0) { /* a single operand keeps what it has */
-            network->products[set] = any[set];
+            *this = (Set){any[set], 0, 0};
             continue;
         }
-        costs[set] = DBL_MAX;
-        const double n_entries = count_entries(network, network->products[set]);
-        const int lowest = set & -set;
-        for (int part = (set - 1) & set; part; part = (part - 1) & set) {
-            const int rest = set & ~part;
-            if (!(part & lowest) || costs[part] + costs[rest] >= costs[set])
+        *this = (Set){any[set] & (any[all & ~set] | network->result.has), DBL_MAX, 0};
+        const double n_entries = count_entries(network, this->has);
+        const unsigned lowest = set & -set;
+        for (unsigned part = (set - 1) & set; part; part = (part - 1) & set) {
+            const unsigned rest = set & ~part;
+            if (!(part & lowest) || sets[part].cost + sets[rest].cost >= this->cost)
                 continue; /* each split once */
-            const double n_points =
-                count_entries(network, network->products[part] | network->products[rest]);
-            const double cost =
-                costs[part] + costs[rest] + n_points + PER_ENTRY * n_entries;
-            if (cost < costs[set]) {
-                costs[set] = cost;
-                points[set] = points[part] + points[rest] + n_points;
-                network->parts[set] = part;
+            const double cost = sets[part].cost + sets[rest].cost +
+                                count_entries(network, sets[part].has | sets[rest].has) +
+                                PER_ENTRY * n_entries;
+            if (cost < this->cost)
+                this->cost = cost, this->part = part;
+        }
+    }
+    int n_steps = 0;
+    network->n_points = network->max_intermediate = 0;
+    add_steps_of(network, sets, all, &n_steps);
+    free(sets);
+    free(any);
+    return 0;
+}
+
+/* Indices of a product: those that another tensor has, too. */
+static uint64_t has_after(uint64_t a, uint64_t b, uint64_t once, uint64_t twice)
+{
+    return (a | b) & ~((a & b & twice) | ((a ^ b) & once));
+}
+
+static void find_greedy_order(Network *network)
+{
+    int numbers[MAX_OPERANDS], n = network->n_operands;
+    uint64_t has[MAX_OPERANDS];
+    for (int x = 0; x < n; ++x)
+        numbers[x] = x, has[x] = network->operands[x].has;
+    network->n_points = network->max_intermediate = 0;
+    for (int k = 0; n > 1; ++k) {
+        /* indices that exactly one tensor has, or exactly two, with the result */
+        uint64_t one = network->result.has, two = 0, more = 0;
+        for (int x = 0; x < n; ++x) {
+            more |= two & has[x];
+            two |= one & has[x];
+            one |= has[x];
+        }
+        const uint64_t once = one & ~two, twice = two & ~more;
+        int first = 0, second = 1, is_joint = 0;
+        double best = DBL_MAX;
+        for (int i = 0; i < n; ++i)
+            for (int j = i + 1; j < n; ++j) {
+                const int shares = (has[i] & has[j]) != 0;
+                if (shares < is_joint)
+                    continue; /* outer products last */
+                const double gain =
+                    count_entries(network, has_after(has[i], has[j], once, twice)) -
+                    count_entries(network, has[i]) - count_entries(network, has[j]);
+                if (shares > is_joint || gain < best)
+                    first = i, second = j, best = gain, is_joint = shares;
             }
-        }
+        const uint64_t both = has[first] | has[second];
+        const uint64_t product = has_after(has[first], has[second], once, twice);
+        numbers[first] =
+            add_step(network, k, numbers[first], numbers[second], both, product);
+        has[first] = product;
+        --n;
+        numbers[second] = numbers[n], has[second] = has[n];
     }
-    network->n_points = points[all];
-    network->max_intermediate = 0;
-    int left[MAX_OPERANDS] = {all}, n_left = 1; /* sets to visit, from the root down */
-    while (n_left) {
-        const int set = left[--n_left];
-        if ((set & (set - 1)) == 0)
-            continue;
-        if (set != all) {
-            const double n_entries = count_entries(network, network->products[set]);
-            if (n_entries > network->max_intermediate)
-                network->max_intermediate = n_entries;
-        }
-        left[n_left++] = network->parts[set];
-        left[n_left++] = set & ~network->parts[set];
-    }
+}
+
+int find_order(Network *network)
+{
+    const int n = network->n_operands;
+    if (n <= FEW)
+        return find_best_order(network);
+    find_greedy_order(network);
+    double n_splits = 0.5;
+    for (int k = 0; k < n; ++k)
+        n_splits *= 3;
+    if (n <= MANY && network->n_points > PER_SPLIT * n_splits)
+        return find_best_order(network);
+    return 0;
 }
 
 static int contract_pair(const Network *network, const Tensor *a, const Tensor *b,
@@ -145,54 +232,69 @@ static void lay_out(const Network *network, const Tensor *a, const Tensor *b,
     }
 }
 
-/* Contract a set of operands to a tensor. If the set is a single operand, or if its
-   tensor has no data, that is set, and to be freed. `next` is the operand with which it
-   is multiplied, or NULL. */
-static int contract_set(const Network *network, int set, const Tensor *next, Tensor *to,
-                        int n_threads)
+/* The operand with which the product of a step is multiplied; NULL if that is another
+   product. */
+static const Tensor *find_next(const Network *network, int number)
 {
-    if ((set & (set - 1)) == 0) {
-        *to = network->operands[__builtin_ctz(set)];
-        return 0;
+    for (int k = 0; k < network->n_operands - 1; ++k)
+        for (int x = 0; x < 2; ++x)
+            if (network->steps[k].operands[x] == number) {
+                const int other = network->steps[k].operands[!x];
+                return other < network->n_operands ? &network->operands[other] : NULL;
+            }
+    return NULL;
+}
+
+static int run_steps(const Network *network, Tensor *products, int n_threads)
+{
+    const int n = network->n_operands;
+    for (int k = 0; k < n - 1; ++k) {
+        const Step *step = &network->steps[k];
+        const Tensor *operands[2];
+        for (int x = 0; x < 2; ++x)
+            operands[x] = step->operands[x] < n ? &network->operands[step->operands[x]]
+                                                : &products[step->operands[x] - n];
+        Tensor *product = &products[k];
+        if (k == n - 2) {
+            *product = network->result;
+        } else {
+            product->has = step->has;
+            lay_out(network, operands[0], operands[1], find_next(network, n + k), product);
+            const size_t n_lines =
+                count_entries(network, step->has) * network->n_bytes_of_entry / 64 + 1;
+            product->data = aligned_alloc(64, n_lines * 64);
+            if (product->data == NULL)
+                return -1;
+        }
+        if (contract_pair(network, operands[0], operands[1], product, n_threads))
+            return -1;
+        for (int x = 0; x < 2; ++x)
+            if (step->operands[x] >= n) {
+                free(products[step->operands[x] - n].data);
+                products[step->operands[x] - n].data = NULL;
+            }
     }
-    const int sets[2] = {network->parts[set], set & ~network->parts[set]};
-    Tensor operands[2] = {{.data = NULL}, {.data = NULL}};
-    int failed = 0;
-    for (int x = 0; x < 2 && !failed; ++x) {
-        const int other = sets[!x], is_operand = (other & (other - 1)) == 0;
-        failed = contract_set(network, sets[x],
-                              is_operand ? &network->operands[__builtin_ctz(other)] : NULL,
-                              &operands[x], n_threads);
-    }
-    if (!failed && to->data == NULL) {
-        to->has = network->products[set];
-        lay_out(network, &operands[0], &operands[1], next, to);
-        const double n_entries = count_entries(network, to->has);
-        const size_t n_lines = n_entries * network->n_bytes_of_entry / 64 + 1;
-        to->data = aligned_alloc(64, n_lines * 64);
-        failed = to->data == NULL;
-    }
-    if (!failed)
-        failed = contract_pair(network, &operands[0], &operands[1], to, n_threads);
-    for (int x = 0; x < 2; ++x)
-        if (sets[x] & (sets[x] - 1))
-            free(operands[x].data);
-    return failed ? -1 : 0;
+    return 0;
 }
 
 int contract_network(const Network *network, int n_threads)
 {
-    Tensor result = network->result;
+    const Tensor *operands = network->operands;
     if (network->n_operands == 1) { /* a sum */
         static const double one[2] = {1, 0};
         static const float single_one[2] = {1, 0};
         const Tensor unit = {
             .data = network->is_single ? (void *)single_one : (void *)one};
-        return contract_pair(network, network->operands, &unit, &result, n_threads);
+        return contract_pair(network, operands, &unit, &network->result, n_threads);
     }
-    const Tensor *operands = network->operands;
     if (network->n_operands == 2)
-        return contract_pair(network, &operands[0], &operands[1], &result, n_threads);
-    return contract_set(network, (1 << network->n_operands) - 1, NULL, &result,
-                        n_threads);
+        return contract_pair(network, &operands[0], &operands[1], &network->result,
+                             n_threads);
+    Tensor products[MAX_OPERANDS];
+    for (int k = 0; k < network->n_operands - 1; ++k)
+        products[k].data = NULL;
+    const int failed = run_steps(network, products, n_threads);
+    for (int k = 0; k < network->n_operands - 2; ++k)
+        free(products[k].data); /* those that a failure left */
+    return failed;
 }

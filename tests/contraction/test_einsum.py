@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from itertools import pairwise
 
 import hypothesis
 import numpy as np
+import opt_einsum
 import pytest
 from hypothesis import strategies as st
 
@@ -40,7 +42,7 @@ def compute(subscripts, *operands):
 def calls(draw):
     """Some operands, with diagonals, broadcast axes, and any strides."""
     extents = {x: draw(st.sampled_from((0, 1, 2, 3, 5, 9, 17))) for x in LETTERS}
-    terms = draw(st.lists(st.text(LETTERS, max_size=4), min_size=1, max_size=8))
+    terms = draw(st.lists(st.text(LETTERS, max_size=4), min_size=1, max_size=12))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     operands = []
     for term in terms:
@@ -62,7 +64,7 @@ def calls(draw):
 @hypothesis.given(calls())
 @hypothesis.settings(max_examples=600, deadline=None)
 def test_results_are_those_of_numpy(call):
-    """In value, shape, dtype and type, for every call of up to eight arrays."""
+    """In value, shape, dtype and type, for every call of up to twelve arrays."""
     text, operands = call
     result = compute(text, *operands)
     if result is NotImplemented:
@@ -300,3 +302,36 @@ def test_other_ways_to_write_a_call_end_in_the_extension():
     np.testing.assert_allclose(feinsum.tensordot(A, B, 1), A @ B)
     np.testing.assert_allclose(feinsum.contract("ij,jk->ik", A, B), A @ B)
     assert type(feinsum.contract("ij,ij->", A, A)) is np.float64
+
+
+NETWORKS = {
+    "ten tensors": "abcd,efgh,gijk,cflm,bjln,aiop,depq,oqrs,hnst,kmrt->",
+    "a chain of 30": ",".join(
+        f"{first}{second}"
+        for first, second in pairwise("abcdefghijklmnopqrstuvwxyzABCDE")
+    )
+    + "->aE",
+    "parts that share nothing": "ab,bc,de,ef,gh->acdfgh",
+    "a star": "ab,ac,ad,ae,af,ag,ah,ai,aj->bcdefghij",
+    "an operand that is summed": "abz,bc,cd,de,ef,fg,gh,hi,ij->aj",
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_of_many_operands_are_right(name):
+    """In the best order for a few, and a greedy one for many."""
+    text = NETWORKS[name]
+    terms = text.split("->")[0].split(",")
+    extents = {x: 2 + k % 3 for k, x in enumerate(sorted({*"".join(terms)}))}
+    operands = [RNG.standard_normal([extents[x] for x in term]) for term in terms]
+    result = compute(text, *operands)
+    expected = opt_einsum.contract(text, *operands)
+    np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_networks_that_take_long_are_left_to_python():
+    """It searches for longer, and can be interrupted between two steps."""
+    operands = [np.broadcast_to(1.0, (9,) * 13) for _ in range(3)]
+    assert compute("abcdefghijklm,abcdefghijkln,nopqrstuvwxyz->mopq", *operands) is (
+        NotImplemented
+    )
