@@ -166,17 +166,37 @@ typedef struct {
 
 #define RESULT MAX_OPERANDS
 
-/* Read the terms: "ij,jk->ik", or "ij,jk" with the letters that occur once, sorted.
+/* Append the indices of an ellipsis, which are named by their distance from its end, with
+   numbers that are no letters. Returns 0 if they are too many. */
+static int append_ellipsis(Call *call, int term, int n)
+{
+    if (n < 0 || call->ranks[term] + n > MAX_RANK)
+        return 0;
+    for (; n > 0; --n)
+        call->indices[term][call->ranks[term]++] = n;
+    return 1;
+}
+
+/* Axes of an operand that the letters of its term leave for an ellipsis. */
+static int count_other_axes(const char *term, int rank)
+{
+    for (; *term && *term != ',' && *term != '-'; ++term)
+        rank -= *term != ' ' && *term != '.';
+    return rank;
+}
+
+/* Read the terms: "ij,jk->ik", or "ij,jk" with the letters that occur once, sorted; an
+   ellipsis stands for further axes.
 
    Returns 0 if they are written in another way, or do not fit the ranks. */
 static int parse(PyObject *subscripts, Call *call)
 {
     if (!PyUnicode_Check(subscripts) || !PyUnicode_IS_COMPACT_ASCII(subscripts))
         return 0;
-    const char *text = (const char *)PyUnicode_1BYTE_DATA(subscripts);
+    const char *text = (const char *)PyUnicode_1BYTE_DATA(subscripts), *start = text;
     const int n_operands = call->network.n_operands;
     signed char n_uses[N_LETTERS] = {0};
-    int term = 0;
+    int term = 0, n_ellipsis = -1, has_ellipsis = 0; /* the widest; whether this term */
     memset(call->ranks, 0, sizeof(call->ranks));
     for (; *text; ++text) {
         const char c = *text;
@@ -184,9 +204,18 @@ static int parse(PyObject *subscripts, Call *call)
             continue;
         if (c == ',' && term + 1 < n_operands) {
             ++term;
+            start = text + 1, has_ellipsis = 0;
         } else if (c == '-' && text[1] == '>' && term == n_operands - 1) {
             ++text;
-            term = RESULT;
+            term = RESULT, has_ellipsis = 0;
+        } else if (c == '.' && text[1] == '.' && text[2] == '.') {
+            text += 2;
+            const int n = term == RESULT ? n_ellipsis
+                                         : count_other_axes(
+                                               start, PyArray_NDIM(call->operands[term]));
+            if (has_ellipsis++ || !append_ellipsis(call, term, n))
+                return 0;
+            n_ellipsis = n > n_ellipsis ? n : n_ellipsis;
         } else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
             const int is_result = term == RESULT;
             if (call->ranks[term] == MAX_RANK || (is_result && n_uses[(int)c] <= 0))
@@ -198,13 +227,15 @@ static int parse(PyObject *subscripts, Call *call)
         }
     }
     if (term == n_operands - 1) {
+        if (n_ellipsis > 0 && !append_ellipsis(call, RESULT, n_ellipsis))
+            return 0;
         for (int c = 0; c < N_LETTERS; ++c)
             if (n_uses[c] == 1) {
                 if (call->ranks[RESULT] == MAX_RANK)
                     return 0;
                 call->indices[RESULT][call->ranks[RESULT]++] = c;
             }
-    } else if (term != RESULT) {
+    } else if (term != RESULT || (n_ellipsis >= 0 && !has_ellipsis)) {
         return 0;
     }
     for (int x = 0; x < n_operands; ++x)
@@ -235,6 +266,8 @@ static int match(Call *call)
         for (int axis = 0; axis < call->ranks[x]; ++axis) {
             signed char *known = &number[call->indices[x][axis]];
             if (*known < 0) {
+                if (network->n_indices == MAX_LETTERS)
+                    return 0;
                 network->extents[network->n_indices] = 1;
                 *known = network->n_indices++;
             }

@@ -103,6 +103,11 @@ def test_without_a_sum_the_result_is_a_view(text, dtype):
         ("ij->ij", [(2, 3), (3, 2)]),
         ("ii->i", [(1, 3)]),
         ("i...->i", [(2, 2)]),
+        ("i......->i...", [(2,)]),
+        ("i->...i", [(2,)]),
+        ("ij...->...", [(2,)]),
+        ("i..j->ij", [(2, 2)]),
+        ("...,...", [(2, 3), (3, 2)]),
         ("{row}j->j", [(2, 2)]),
         ("ij->i->j", [(2, 2)]),
         ("i,j-k", [(2,), (2,)]),
@@ -335,3 +340,28 @@ def test_networks_that_take_long_are_left_to_python():
     assert compute("abcdefghijklm,abcdefghijkln,nopqrstuvwxyz->mopq", *operands) is (
         NotImplemented
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("...ij,...jk->...ik", [(4, 1, 2, 3), (5, 3, 2)]),
+        ("...ij,...jk", [(4, 2, 3), (3, 2)]),
+        ("i...,j...->...ij", [(2, 3, 4), (5, 4)]),
+        ("...", [(2, 3)]),
+        ("...ii->...i", [(4, 3, 3)]),
+        ("...,...->...", [(), (2, 3)]),
+        ("k...,k->...", [(2,), (2,)]),
+        ("i...i...", [(2, 2)]),
+    ],
+)
+def test_an_ellipsis_is_further_axes(text, shapes):
+    """From the right, broadcast, and first in a result that is not written."""
+    operands = [RNG.standard_normal(shape) for shape in shapes]
+    result = compute(text, *operands)
+    if "i...i..." in text:
+        assert result is NotImplemented
+        return
+    expected = np.einsum(text, *operands)
+    assert result.shape == expected.shape
+    np.testing.assert_allclose(result, expected)
