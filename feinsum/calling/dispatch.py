@@ -78,6 +78,7 @@ def einsum(subscripts: Any, *operands: Any, **options: Any) -> Any:
             a wrong type.
         MeasurementError, FeinsumError: as :func:`feinsum.call_einsum`.
 
+    >>> import numpy as np
     >>> from feinsum.records import InMemoryStore
     >>> A, x = np.eye(2), np.array([3.0, 4.0])
     >>> einsum("ij,j", A, x, database=InMemoryStore())

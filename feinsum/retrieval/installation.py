@@ -21,7 +21,8 @@ _PACKAGES = ("cgen", "constantdict", "genpy", "pymbolic", "pytools")
 
 _OURS = (
     "bounds", "canonical", "codegen", "db", "ir", "measure", "nests", "paths",
-    "predict", "raising", "records", "retrieval", "sparse", "targets", "transforms",
+    "predict", "raising", "records", "retrieval", "select", "sparse", "targets",
+    "transforms",
 )  # fmt: skip
 """The rooms whose sources decide what comes out of a retrieval."""
 
