@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import feinsum.threads  # noqa: F401  (the extension asks it; so no later call loads it)
+
 __all__ = ["compute"]
 
 try:
