@@ -403,7 +403,8 @@ typedef enum { KERNEL, NUMPY, PYTHON } Way;
 
 /* The kernel, or numpy's loops where they are as fast: where all arrays have nearly all
    indices, and for sums of one operand. Python where a choice pays off. */
-static Way choose_way(const Call *call, int is_kernels, double n_entries)
+static Way choose_way(const Call *call, int is_kernels, int are_integers,
+                      double n_entries)
 {
     const Network *network = &call->network;
     const Tensor *operands = network->operands;
@@ -412,8 +413,10 @@ static Way choose_way(const Call *call, int is_kernels, double n_entries)
         return PYTHON;
     if (n_operands > 2 && network->n_points > MAX_POINTS)
         return PYTHON; /* which searches for longer, and can be interrupted */
-    if (!is_kernels)
-        return n_operands <= 2 ? NUMPY : PYTHON;
+    if (!is_kernels) { /* Python converts operands of several dtypes for the kernel */
+        const int is_for_numpy = are_integers || network->n_points <= SMALL;
+        return n_operands <= 2 && is_for_numpy ? NUMPY : PYTHON;
+    }
     if (network->n_points <= SMALL)
         return KERNEL;
     if (n_operands == 1)
@@ -438,25 +441,22 @@ static double read_clock_ns(void)
     return now.tv_sec * 1e9 + now.tv_nsec;
 }
 
-/* numpy.einsum(subscripts, *operands, optimize=..., out=result) in C order; result is
-   NULL, or an array of which this takes the reference. With `optimize`, numpy may call
-   BLAS, which takes some microseconds to find out. */
+/* numpy.einsum(subscripts, *operands, out=result) in C order; result is NULL, or an array
+   of which this takes the reference. */
 static PyObject *call_numpy(PyObject *subscripts, PyArrayObject *const *operands,
-                            int n_operands, int optimize, PyObject *result)
+                            int n_operands, PyObject *result)
 {
     const double start_ns = read_clock_ns();
     PyObject *module = PyImport_ImportModule("numpy");
     PyObject *function = module ? PyObject_GetAttrString(module, "einsum") : NULL;
-    PyObject *names = result ? Py_BuildValue("(ss)", "optimize", "out")
-                             : Py_BuildValue("(s)", "optimize");
-    PyObject *value = NULL;
+    PyObject *names = Py_BuildValue("(s)", "out"), *value = NULL;
     if (function && names) {
-        PyObject *arguments[MAX_OPERANDS + 3] = {subscripts};
+        PyObject *arguments[MAX_OPERANDS + 2] = {subscripts};
         int n = 1;
         for (int x = 0; x < n_operands; ++x)
             arguments[n++] = (PyObject *)operands[x];
-        arguments[n] = optimize ? Py_True : Py_False, arguments[n + 1] = result;
-        value = PyObject_Vectorcall(function, arguments, n, names);
+        arguments[n] = result;
+        value = PyObject_Vectorcall(function, arguments, n, result ? names : NULL);
     }
     /* with order="C", numpy would read the operands in that order, too: slowly */
     if (value && PyArray_Check(value) && !PyArray_IS_C_CONTIGUOUS((PyArrayObject *)value))
@@ -492,7 +492,7 @@ static PyArrayObject *sum_alone(Call *call, int which, uint64_t lone)
         text[n++] = kept[axis] < 26 ? 'a' + kept[axis] : 'A' + kept[axis] - 26;
     PyObject *subscripts = PyUnicode_FromStringAndSize(text, n);
     PyObject *value =
-        subscripts ? call_numpy(subscripts, &call->operands[which], 1, 0, NULL) : NULL;
+        subscripts ? call_numpy(subscripts, &call->operands[which], 1, NULL) : NULL;
     Py_XDECREF(subscripts);
     PyObject *sums = value ? PyArray_FROM_O(value) : NULL; /* of a number, too */
     Py_XDECREF(value);
@@ -536,12 +536,12 @@ static PyObject *compute(PyObject *subscripts, Call *call, int is_kernels)
     network->max_intermediate = 0;
     uint64_t all = 0, several = 0;
     double n_entries = 0;
-    int is_for_blas = n_operands == 2;
+    int are_integers = 1;
     for (int x = 0; x < n_operands; ++x) {
         several |= all & network->operands[x].has;
         all |= network->operands[x].has;
         n_entries += PyArray_SIZE(call->operands[x]);
-        is_for_blas = is_for_blas && !PyArray_ISINTEGER(call->operands[x]);
+        are_integers = are_integers && PyArray_ISINTEGER(call->operands[x]);
     }
     network->result.has &= all; /* without axes of extent 1 */
     network->n_points = count_entries(network, all);
@@ -550,7 +550,7 @@ static PyObject *compute(PyObject *subscripts, Call *call, int is_kernels)
     const double n_result = count_entries(network, network->result.has);
     const double n_bytes = n_result * network->n_bytes_of_entry;
     const uint64_t lone = all & ~several & ~network->result.has;
-    const Way way = choose_way(call, is_kernels, n_entries + n_result);
+    const Way way = choose_way(call, is_kernels, are_integers, n_entries + n_result);
     if (way == PYTHON || n_bytes >= CHECKED_BYTES ||
         network->max_intermediate * network->n_bytes_of_entry >= CHECKED_BYTES)
         Py_RETURN_NOTIMPLEMENTED;
@@ -569,8 +569,7 @@ static PyObject *compute(PyObject *subscripts, Call *call, int is_kernels)
     if (way == KERNEL || (is_kernels && n_operands > 1 && n_bytes >= LARGE_BYTES))
         result = make_result(call, n_bytes);
     if (way == NUMPY && !PyErr_Occurred())
-        result = call_numpy(subscripts, call->operands, n_operands,
-                            is_for_blas && network->n_points > SHORT / 4, result);
+        result = call_numpy(subscripts, call->operands, n_operands, result);
     const int n_threads =
         way == NUMPY || result == NULL ? 0 : find_n_threads(network->n_points);
     if (n_threads < 0)
@@ -626,12 +625,24 @@ static PyObject *einsum(PyObject *module, PyObject *const *arguments, Py_ssize_t
                      : Py_NewRef(Py_NotImplemented);
 }
 
+static PyObject *set_spent_s(PyObject *module, PyObject *seconds)
+{
+    (void)module;
+    const double value = PyFloat_AsDouble(seconds);
+    if (value == -1 && PyErr_Occurred())
+        return NULL;
+    spent_ns = (long long)(value * 1e9);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"contract", (PyCFunction)(void (*)(void))contract, METH_FASTCALL,
      "contract(indices, a, b, out, n_threads): write the contraction of a and b to "
      "out."},
     {"einsum", (PyCFunction)(void (*)(void))einsum, METH_FASTCALL,
      "einsum(subscripts, operands): the result, or NotImplemented."},
+    {"set_spent_s", set_spent_s, METH_O,
+     "set_spent_s(seconds): what calls are taken to have spent so far."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -27,9 +27,14 @@ DTYPES = "fdFDlibg?"
 
 @pytest.fixture(autouse=True)
 def _usual_environment(monkeypatch):
-    """As for a user who set nothing."""
+    """As for a user who set nothing, in a process that has spent no time in calls."""
+    from feinsum.contraction import _pairwise
+
+    _pairwise.set_spent_s(-1e6)
     monkeypatch.delenv(EFFORT_VARIABLE, raising=False)
     monkeypatch.delenv(DEVICE_VARIABLE, raising=False)
+    yield
+    _pairwise.set_spent_s(0.0)
 
 
 def compute(subscripts, *operands):

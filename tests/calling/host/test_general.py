@@ -347,9 +347,10 @@ def test_an_interrupt_ends_a_network(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    chain = [RNG.random((9, 9)) for _ in range(20)]
-    letters = "abcdefghijklmnopqrstu"
-    subscripts = ",".join(map("".join, pairwise(letters)))
+    chain = [RNG.random((9, 9)) for _ in range(40)]  # more than the extension takes
+    letters = [opt_einsum.get_symbol(k) for k in range(41)]
+    terms = ",".join(map("".join, pairwise(letters)))
+    subscripts = f"{terms}->{letters[0]}{letters[-1]}"
     with monkeypatch.context() as patch:
         patch.setattr(steps, "aligned_empty", interrupted)
         with pytest.raises(KeyboardInterrupt):
