@@ -386,27 +386,38 @@ static inline __attribute__((always_inline)) void NAME(all_lanes)(
 
 /* Complex numbers lie as pairs, (re, im). With x of one operand in a vector and y of the
    other, x * re(y) and (-im(x), re(x)) * im(y) are added up to the products. */
+#if defined(__clang__) || !defined(__GNUC__)
+#define SHUFFLE(x, places, y)                                                          \
+    for (int i = 0; i < LANES; ++i)                                                    \
+    (y)[i] = (x)[(places)[i]]
+#else
+#define SHUFFLE(x, places, y) (y) = __builtin_shuffle(x, places)
+#endif
 typedef __typeof__(__builtin_choose_expr(sizeof(T) == 8, 0L, 0)) NAME(places)
     __attribute__((vector_size(BYTES)));
 
 static inline __attribute__((always_inline)) V NAME(turn)(V x)
 {
     NAME(places) other = {0};
-    V sign = {0};
+    V sign = {0}, y;
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; ++i)
         other[i] = i ^ 1, sign[i] = i % 2 ? 1 : -1;
-    return __builtin_shuffle(x, other) * sign;
+    SHUFFLE(x, other, y);
+    return y * sign;
 }
 
 static inline __attribute__((always_inline)) V NAME(repeat)(V x, const int part)
 {
     NAME(places) same = {0};
+    V y;
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; ++i)
         same[i] = (i & ~1) + part;
-    return __builtin_shuffle(x, same);
+    SHUFFLE(x, same, y);
+    return y;
 }
+#undef SHUFFLE
 
 /* Sums over terms of products of neighbours: lanes are entries of the batch, or rows.
    An operand without them has one number for all. */
