@@ -204,8 +204,14 @@ typedef int (*Run)(const Problem *, const Part *);
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define HAS_X86 1
+#ifdef __clang__
+#pragma clang attribute push( \
+    __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma"))), \
+    apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,fma,prefer-vector-width=256")
+#endif
 #define BYTES 64
 #define COLUMNS 12
 #define T double
@@ -220,9 +226,17 @@ typedef int (*Run)(const Problem *, const Part *);
 #undef SUFFIX
 #undef BYTES
 #undef COLUMNS
+#ifdef __clang__
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
+#endif
 #define BYTES 32
 #define COLUMNS 6
 #define T double
@@ -237,7 +251,11 @@ typedef int (*Run)(const Problem *, const Part *);
 #undef SUFFIX
 #undef BYTES
 #undef COLUMNS
+#ifdef __clang__
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 #endif
 
 #define BYTES 16
