@@ -498,12 +498,12 @@ static PyArrayObject *sum_alone(Call *call, int which, uint64_t lone)
     Py_XDECREF(value);
     if (sums == NULL)
         return NULL;
-    tensor->data = PyArray_DATA((PyArrayObject *)sums);
+    PyArrayObject *array = (PyArrayObject *)sums;
+    tensor->data = PyArray_DATA(array);
     tensor->has &= ~lone;
     for (int axis = 0; axis < rank; ++axis)
-        tensor->steps[kept[axis]] =
-            PyArray_STRIDE((PyArrayObject *)sums, axis) / PyArray_ITEMSIZE((PyArrayObject *)sums);
-    return (PyArrayObject *)sums;
+        tensor->steps[kept[axis]] = PyArray_STRIDE(array, axis) / PyArray_ITEMSIZE(array);
+    return array;
 }
 
 /* Write the result of a network to an array. Returns 0, or -1 if there is no memory. */
