@@ -421,8 +421,8 @@ static int run_problem(Run run, const Problem *p, int n_threads)
         Part *part = &parts[k];
         *part = whole;
         if (by_batch)
-            divide(n_batch, k, n_parts, is_along ? 64 : 1, &part->first_batch,
-                   &part->n_batch);
+            divide(n_batch, k, n_parts, p->method == LANES_OF_BATCH ? 64 : 1,
+                   &part->first_batch, &part->n_batch);
         else if (by_rows)
             divide(n_rows, k, n_parts, 16, &part->first_row, &part->n_rows);
         else
@@ -531,7 +531,7 @@ static int sum_in_parts(Run run, const Problem *p, int is_single, int n_threads)
     const long length = p->terms.n[last], n_parts = min(4 * n_threads, MAX_THREADS);
     const long n = length / n_parts, n_numbers = p->is_complex ? 2 : 1;
     const size_t n_bytes = (is_single ? sizeof(float) : sizeof(double)) * n_numbers;
-    char parts[(MAX_THREADS + 1) * 2 * sizeof(double)];
+    double parts[(MAX_THREADS + 1) * 2]; /* of the type of the result */
     Problem part = *p;
     part.c = parts;
     part.terms.n[last] = n;
@@ -544,7 +544,7 @@ static int sum_in_parts(Run run, const Problem *p, int is_single, int n_threads)
     if (rest && !failed) {
         part.a = (const char *)p->a + n * n_parts * n_bytes;
         part.b = (const char *)p->b + n * n_parts * n_bytes;
-        part.c = parts + n_parts * n_bytes;
+        part.c = (char *)parts + n_parts * n_bytes;
         part.terms.n[last] = rest;
         part.batch.rank = 0;
         failed = run_problem(run, &part, 1);
@@ -553,7 +553,7 @@ static int sum_in_parts(Run run, const Problem *p, int is_single, int n_threads)
         double sum = 0;
         for (long k = 0; k < n_parts + (rest > 0); ++k)
             sum += is_single ? ((float *)parts)[k * n_numbers + x]
-                             : ((double *)parts)[k * n_numbers + x];
+                             : parts[k * n_numbers + x];
         if (is_single)
             ((float *)p->c)[x] = (float)sum;
         else

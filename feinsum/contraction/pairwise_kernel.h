@@ -458,7 +458,7 @@ static void NAME(complex_scalar)(
     long step_z)
 {
     for (long e = 0; e < n; ++e) {
-        T re = 0, im = 0;
+        double re = 0, im = 0; /* the sums may be long */
         for (long k = 0; k < o->n_terms; ++k) {
             const T *from = x + 2 * (o->terms_a[k] + step_x * e);
             const T *factor = y + 2 * (o->terms_b[k] + step_y * e);
