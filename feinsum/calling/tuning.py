@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from feinsum.calling.kernel_cache import clear_call_cache
 from feinsum.calling.reading.interleaved import as_subscripts
-from feinsum.errors import InvalidEinsumError
+from feinsum.errors import FeinsumError, InvalidEinsumError
 from feinsum.extras import requiring
 from feinsum.ir import BatchedEinsum, Operand
 from feinsum.ir import einsum as symbolic_einsum
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = ["autotune", "tune"]
+
+logger = logging.getLogger(__name__)
 
 
 def tune(
@@ -51,7 +55,8 @@ def tune(
 ) -> TuningReport:
     """Search for the fastest recipe of a call, an einsum or a kernel, and record it.
 
-    Later calls of :func:`feinsum.einsum` use the result. ``feinsum.autotune`` is the
+    Later calls of :func:`feinsum.einsum` try the result once they have taken a third
+    of a second, and at once with ``effort="estimate"``. ``feinsum.autotune`` is the
     same function. How recipes are tried, timed and recorded is told in
     :func:`feinsum.tuning.tune_einsum`.
 
@@ -122,7 +127,36 @@ def tune(
             on_stop=on_stop,
         )
     clear_call_cache()
+    if not device:
+        _build_for_later(target, operands, database)
     return report
+
+
+def _build_for_later(
+    target: Any, operands: tuple[Any, ...], database: Database
+) -> None:
+    """Build the kernel of a call of arrays, which calls in all processes then try.
+
+    They do so once they have taken a while, and would build one themselves much later.
+    """
+    if not operands or not (
+        database is None or isinstance(database, str | os.PathLike)
+    ):
+        return
+    text, given = as_subscripts((target, *operands))
+    if any(isinstance(operand, Operand) for operand in given):
+        return
+    from feinsum.calling.host.builder import BuildRequest, build_elsewhere
+    from feinsum.calling.reading.dtypes import first_uses
+    from feinsum.calling.reading.forms import as_array, form_of
+
+    forms = [form_of(as_array(operand)) for operand in given]
+    request = BuildRequest.of(text, forms, first_uses(given), database)
+    try:
+        if request is not None:
+            build_elsewhere(request)
+    except FeinsumError as error:  # what was tuned is recorded all the same
+        logger.warning("no kernel was built for later calls: %s", error)
 
 
 autotune = tune

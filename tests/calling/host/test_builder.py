@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
+import feinsum
 from feinsum import processes
 from feinsum.cache import default_cache
 from feinsum.calling.host import builder
@@ -141,3 +142,18 @@ def test_operands_that_cannot_be_made_again():
     raw = np.zeros(8 * 6 + 1, np.uint8)[1:]
     assert request_of("ij->i", raw.view("f8").reshape(2, 3)) is None
     assert request_of("ij->i", np.broadcast_to(A[0, 0], (2**20, 2**20))) is None
+
+
+def test_a_tuned_call_is_built_for_later_processes(monkeypatch, tmp_path):
+    """They find its kernel, and do not wait until one of their own pays off."""
+    monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
+    database = tmp_path / "facts.sqlite"
+    operands = J, D, U
+    text = "xre,rij,ej->xei"
+    forms = [form_of(x) for x in operands]
+    request = BuildRequest.of(text, forms, (0, 1, 2), database)
+    assert built_before(request) is None
+    feinsum.tune(text, *operands, n_trials=1, progress=False, database=database)
+    call = built_before(request)
+    expected = np.einsum(text, *operands, optimize=True)
+    np.testing.assert_allclose(call.run(operands), expected, rtol=1e-10)
