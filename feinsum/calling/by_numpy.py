@@ -26,6 +26,7 @@ from feinsum.contraction import (
     run_steps,
 )
 from feinsum.contraction.by_numpy import MAX_LETTERS, einsum_by_numpy
+from feinsum.contraction.direct import compute
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.result_memory import CHECKED_BYTES, check_room
 from feinsum.subscripts import IndexList
@@ -59,6 +60,8 @@ class StepsCall:
         result_dtype: of the result.
         path: the contraction order.
         result_bytes: of the result, 0 for a view.
+        subscripts: of the call, if the extension may answer it; it lays out products
+            better than the steps do.
     """
 
     terms: Terms
@@ -66,6 +69,7 @@ class StepsCall:
     result_dtype: DType
     path: Path | None
     result_bytes: int
+    subscripts: str | None = None
     _plan: Sequence[PlannedStep] = ()
     _is_direct: bool = False
 
@@ -94,6 +98,11 @@ class StepsCall:
         Raises:
             MeasurementError: if the result does not fit into memory.
         """
+        if self.subscripts is not None and out is None:
+            result = compute(self.subscripts, tuple(arrays), True)
+            if result is not NotImplemented:
+                return np.asarray(result)  # of a number, too
+            self.subscripts = None
         if self._is_direct and out is None:
             return run_plan(self._plan, arrays)
         if self.result_bytes >= CHECKED_BYTES:

@@ -379,6 +379,7 @@ def _prepared(
                 return call
             if is_usual:
                 steps = steps_call(terms, dtypes, _max_entries(dtypes))
+                steps.subscripts = subscripts
 
         def read() -> Reading:
             from feinsum.calling.reading import read_shapes  # steps need no einsum

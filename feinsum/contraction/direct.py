@@ -12,6 +12,12 @@ try:
     from feinsum.contraction._pairwise import einsum as compute
 except ImportError:  # installed without a C compiler
 
-    def compute(subscripts: Any, operands: tuple[Any, ...], /) -> Any:
-        """The result of an einsum; NotImplemented where Python has to find it."""
+    def compute(
+        subscripts: Any, operands: tuple[Any, ...], is_chosen: bool = False, /
+    ) -> Any:
+        """The result of an einsum; NotImplemented where Python has to find it.
+
+        Args:
+            is_chosen: whether it is not asked again if a kernel may be faster.
+        """
         return NotImplemented

@@ -161,6 +161,7 @@ typedef struct {
     PyArrayObject *operands[MAX_OPERANDS];
     int ranks[MAX_OPERANDS + 1];
     unsigned char indices[MAX_OPERANDS + 1][MAX_RANK];
+    int is_chosen; /* Python has decided that it is to be computed here */
     Network network;
 } Call;
 
@@ -409,7 +410,8 @@ static Way choose_way(const Call *call, int is_kernels, int are_integers,
     const Network *network = &call->network;
     const Tensor *operands = network->operands;
     const int n_operands = network->n_operands;
-    if (network->n_points + n_entries > SHORT && spent_ns >= BUDGET_NS)
+    const int is_over = spent_ns >= BUDGET_NS && !call->is_chosen;
+    if (is_over && network->n_points + n_entries > SHORT)
         return PYTHON;
     if (n_operands > 2 && network->n_points > MAX_POINTS)
         return PYTHON; /* which searches for longer, and can be interrupted */
@@ -596,8 +598,9 @@ static int has_value(const char *variable)
 static PyObject *einsum(PyObject *module, PyObject *const *arguments, Py_ssize_t n)
 {
     (void)module;
-    if (n != 2 || !PyTuple_Check(arguments[1])) {
-        PyErr_SetString(PyExc_TypeError, "expected einsum(subscripts, operands)");
+    if (n < 2 || n > 3 || !PyTuple_Check(arguments[1])) {
+        PyErr_SetString(PyExc_TypeError,
+                        "expected einsum(subscripts, operands, is_chosen=False)");
         return NULL;
     }
     const Py_ssize_t n_operands = PyTuple_GET_SIZE(arguments[1]);
@@ -605,6 +608,7 @@ static PyObject *einsum(PyObject *module, PyObject *const *arguments, Py_ssize_t
         Py_RETURN_NOTIMPLEMENTED;
     Call call;
     call.network.n_operands = n_operands;
+    call.is_chosen = n == 3 && arguments[2] == Py_True;
     int is_kernels = 1, is_numpys = 1;
     for (int x = 0; x < n_operands; ++x) {
         PyObject *operand = PyTuple_GET_ITEM(arguments[1], x);
@@ -640,7 +644,7 @@ static PyMethodDef methods[] = {
      "contract(indices, a, b, out, n_threads): write the contraction of a and b to "
      "out."},
     {"einsum", (PyCFunction)(void (*)(void))einsum, METH_FASTCALL,
-     "einsum(subscripts, operands): the result, or NotImplemented."},
+     "einsum(subscripts, operands, is_chosen=False): the result, or NotImplemented."},
     {"set_spent_s", set_spent_s, METH_O,
      "set_spent_s(seconds): what calls are taken to have spent so far."},
     {NULL, NULL, 0, NULL},

@@ -370,3 +370,16 @@ def test_an_ellipsis_is_further_axes(text, shapes):
     expected = np.einsum(text, *operands)
     assert result.shape == expected.shape
     np.testing.assert_allclose(result, expected)
+
+
+def test_calls_that_python_has_chosen_go_on_as_they_were():
+    """After a quarter of a second, unless a kernel of their own is faster."""
+    from feinsum.contraction import _pairwise
+
+    operands = tuple(RNG.standard_normal((90, 90)) for _ in range(3))
+    text = "ij,jk,kl->il"
+    before = compute(text, *operands)
+    _pairwise.set_spent_s(1e6)
+    assert compute(text, *operands) is NotImplemented
+    assert (_pairwise.einsum(text, operands, True) == before).all()
+    assert (feinsum.einsum(text, *operands) == before).all()
