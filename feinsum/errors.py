@@ -134,7 +134,7 @@ class InvalidEinsumError(FeinsumError, ValueError):
     """Subscripts, shapes or dtypes do not form a valid batched einsum.
 
     Attributes:
-        rules: codes of the broken rules of :mod:`feinsum.ir.check`.
+        rules: codes of the broken rules of :mod:`feinsum.ir.einsum`.
     """
 
     code = "invalid-einsum"

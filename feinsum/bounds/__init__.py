@@ -4,12 +4,17 @@ Nothing here is measured and no code is made. A bound is proved by exponents, wh
 certificate is checked in exact arithmetic.
 """
 
-from feinsum.bounds.asymptotic import Intensity, intensity_of
-from feinsum.bounds.bound import Bound, LevelBound, bound_at, least_bytes
-from feinsum.bounds.certificate import Certificate
-from feinsum.bounds.covers import Cover, least_cover
-from feinsum.bounds.facts import bound_of_record, least_possible_s, shares
-from feinsum.bounds.finite import Memory, certify
+from feinsum.bounds.asymptotic import Cover, Intensity, intensity_of, least_cover
+from feinsum.bounds.bound import (
+    Bound,
+    LevelBound,
+    bound_at,
+    bound_of_record,
+    least_bytes,
+    least_possible_s,
+    shares,
+)
+from feinsum.bounds.finite import Certificate, Memory, certify
 from feinsum.bounds.levels import MemoryLevel, levels_of
 from feinsum.bounds.paths import PathBound, Step
 from feinsum.bounds.statement import Access, Statement, statement

@@ -8,10 +8,35 @@ The intensity is the least ``H(X) / (X - S)``, which is::
 at ``X0 = sigma S / (sigma - 1)``, for the exponents of the least cover; of several,
 those that minimize ``prod((s_a / w_a) ** s_a)``. The paper prints ``V / rho`` as a
 bound. It only holds for many steps and large extents; the finite form of
-:mod:`feinsum.bounds.certificate` is proved.
+:mod:`feinsum.bounds.finite` is proved.
 
 Source: Ziogas et al., *Deinsum*, section IV. The text omits the access ``IL`` of the
 result in the constraint of MTTKRP; without it there is no maximum.
+
+Fractional covers: how fast work can grow with the entries that it touches.
+
+A set of index tuples whose projections have ``P_a`` entries has at most
+``prod(P_a ** s_a)`` if the exponents cover every index: ``sum(s_a for a with v) >= 1``.
+The least sum of such exponents is a linear program. It is solved in fractions, and its
+dual solution proves that no sum is smaller.
+
+Source: Hoelder and Loomis-Whitney; Christ, Demmel, Knight, Scanlon and Yelick 2013;
+Ziogas et al., *Deinsum*, section IV (lemma 1, whose fraction is printed upside down).
+
+The largest sets of index tuples that some bytes can serve, for many at once.
+
+With ``x_v`` values of every index, an array has ``P_a = prod(x_v)`` entries. At a price
+for each byte, the best tile maximizes::
+
+    sum(log x_v) - price * sum(w_a * P_a),    1 <= x_v <= N_v
+
+which is concave in the logarithms. One coordinate after another is set to its best
+value, which is ``1 / (price * sum(w_a * P_a / x_v))`` within its limits. What each
+array contributes at the solution, ``s_a = price * w_a * P_a``, is its exponent in the
+dual problem. Nothing relies on these numbers being exact: every set of exponents that
+covers the indices gives a valid bound.
+
+Source: geometric programming; Boyd and Vandenberghe, *Convex Optimization*, 4.5.
 """
 
 from __future__ import annotations
@@ -21,19 +46,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import exp, inf, log, prod
+from typing import Any, TypeAlias
 
 import numpy as np
 from constantdict import constantdict
 
-from feinsum.bounds.covers import Cover, least_cover
 from feinsum.bounds.statement import Statement
-from feinsum.bounds.tiles import best_tiles
-
-__all__ = ["Intensity", "intensity_of"]
 
 FAR = 200.0
 """Logarithm of a size in bytes for which only the leading exponent matters."""
+
 LIMIT = 600.0
+
 SIMPLE = 64
 
 
@@ -142,3 +166,163 @@ def _solved(
     )
     sizes = (float(x) for x in tiles[0, 0])
     return dict(zip(indices, sizes, strict=True)), [float(s) for s in shares[0, 0]]
+
+
+@dataclass(frozen=True)
+class Cover:
+    """Exponents with the minimum sum, and the proof that it is the minimum.
+
+    Attributes:
+        terms: the indices of each array.
+        exponents: one for each array.
+        packing: one weight for each index, of which no array has more than 1.
+    """
+
+    terms: tuple[frozenset[str], ...]
+    exponents: tuple[Fraction, ...]
+    packing: Mapping[str, Fraction]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "packing", constantdict(self.packing))
+
+    @property
+    def total(self) -> Fraction:
+        """The sum of the exponents."""
+        return sum(self.exponents, Fraction(0))
+
+    def is_certified(self) -> bool:
+        """Whether both solutions are feasible and equal, by exact arithmetic alone."""
+        pairs = list(zip(self.terms, self.exponents, strict=True))
+        indices = frozenset().union(*self.terms)
+        is_cover = all(sum(s for term, s in pairs if v in term) >= 1 for v in indices)
+        is_packing = all(sum(self.packing[v] for v in t) <= 1 for t in self.terms)
+        values = [*self.exponents, *self.packing.values()]
+        is_equal = self.total == sum(self.packing.values())
+        return is_cover and is_packing and is_equal and min(values, default=0) >= 0
+
+
+def least_cover(terms: Sequence[Iterable[str]]) -> Cover:
+    """The exponents of least sum that cover every index.
+
+    Args:
+        terms: the indices of each array; every index counts.
+
+    >>> cover = least_cover(["ijk", "ja", "ka", "ia"])
+    >>> [str(s) for s in cover.exponents], cover.is_certified()
+    (['2/3', '1/3', '1/3', '1/3'], True)
+    """
+    return _cover_of(tuple(map(frozenset, terms)))
+
+
+@lru_cache(maxsize=1024)
+def _cover_of(sets: tuple[frozenset[str], ...]) -> Cover:
+    """The same, computed once for all memory levels."""
+    indices = sorted(frozenset().union(*sets))
+    rows = [[Fraction(v in term) for v in indices] for term in sets]
+    weights, exponents = _packing(rows, len(indices))
+    return Cover(sets, exponents, dict(zip(indices, weights, strict=True)))
+
+
+def _packing(
+    rows: list[list[Fraction]], n: int
+) -> tuple[list[Fraction], tuple[Fraction, ...]]:
+    """Maximize the sum of weights under ``rows @ weights <= 1``.
+
+    The simplex method in fractions. All weights 0 are a vertex to start from, and
+    Bland's rule prevents cycling.
+
+    Returns:
+        The weights, and the multipliers of the rows.
+    """
+    m, one, zero = len(rows), Fraction(1), Fraction(0)
+    table = [
+        [*row, *(Fraction(k == i) for k in range(m)), one] for i, row in enumerate(rows)
+    ]
+    costs = [*([-one] * n), *([zero] * (m + 1))]
+    basis = [n + i for i in range(m)]
+    while entering := [j for j in range(n + m) if costs[j] < 0]:
+        column = entering[0]
+        _, _, pivot = min(
+            (table[i][-1] / table[i][column], basis[i], i)
+            for i in range(m)
+            if table[i][column] > 0
+        )
+        _eliminate(table, costs, pivot, column)
+        basis[pivot] = column
+    values = {basis[i]: table[i][-1] for i in range(m)}
+    return [values.get(j, zero) for j in range(n)], tuple(costs[n : n + m])
+
+
+def _eliminate(
+    table: list[list[Fraction]], costs: list[Fraction], pivot: int, column: int
+) -> None:
+    """Make a column a unit vector, in place."""
+    factor = table[pivot][column]
+    table[pivot] = [x / factor for x in table[pivot]]
+    for row in (*(row for k, row in enumerate(table) if k != pivot), costs):
+        if factor := row[column]:
+            row[:] = [x - factor * y for x, y in zip(row, table[pivot], strict=True)]
+
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+N_SWEEPS = 60
+
+CONVERGED = 1e-5
+"""Tolerance of a logarithm. The remaining error costs its square."""
+
+
+def best_tiles(
+    member: Array,
+    log_weights: Array,
+    log_extents: Array,
+    log_prices: Array,
+    *,
+    n_sweeps: int = N_SWEEPS,
+    converged: float = CONVERGED,
+) -> tuple[Array, Array]:
+    """The best tiles of G statements at P prices each.
+
+    Args:
+        member: ``(G, A, V)``, whether an array has an index.
+        log_weights: ``(G, A)``, of the bytes of an entry; ``-inf`` where there is no
+            array.
+        log_extents: ``(G, V)``; 0 where there is no index.
+        log_prices: ``(G, P)``.
+        n_sweeps: over all indices, at most.
+        converged: change of a logarithm in a sweep that counts as none.
+
+    Returns:
+        The logarithms of the tiles, ``(G, P, V)``, and the exponents, ``(G, P, A)``.
+    """
+    log_shares = log_weights[:, None, :] + log_prices[:, :, None]
+    limits = np.broadcast_to(
+        log_extents[:, None, :], (*log_prices.shape, log_extents.shape[1])
+    )
+    tiles = _start(member, log_shares, limits)
+    log_shares = log_shares + np.einsum("gpv,gav->gpa", tiles, member.astype(float))
+    shares = np.exp(log_shares)
+    has_index = [member[:, None, :, v].astype(float) for v in range(member.shape[2])]
+    with np.errstate(divide="ignore"):
+        for _ in range(n_sweeps):
+            largest = 0.0
+            for v, its in enumerate(has_index):
+                old = tiles[:, :, v]
+                wanted = old - np.log((shares * its).sum(axis=2))
+                new = np.minimum(np.maximum(wanted, 0.0), limits[:, :, v])
+                step = new - old
+                tiles[:, :, v] = new
+                shares = shares * np.exp(its * step[:, :, None])
+                largest = max(largest, float(np.abs(step).max(initial=0.0)))
+            if largest < converged:
+                break
+    return tiles, shares
+
+
+def _start(member: Array, log_shares: Array, limits: Array) -> Array:
+    """Tiles with which no array contributes more than 1, all indices alike."""
+    sizes = np.maximum(member.sum(axis=2), 1)
+    room = -log_shares / sizes[:, None, :]
+    each = np.where(member[:, None, :, :], room[..., None], np.inf).min(axis=2)
+    found: Array = np.minimum(np.maximum(each, 0.0), limits)
+    return found

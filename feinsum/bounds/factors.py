@@ -24,8 +24,6 @@ from feinsum.ir import (
 )
 from feinsum.ir.functional import OperandFunction
 
-__all__ = ["Factors", "Positions", "factors_of"]
-
 Positions = tuple[int, ...]
 """Operand positions, ascending, whose product is taken."""
 

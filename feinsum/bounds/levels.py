@@ -10,8 +10,6 @@ from feinsum.errors import BoundError
 from feinsum.records import Device, DevicePeaks
 from feinsum.words import counted
 
-__all__ = ["MemoryLevel", "levels_of", "memory_ahead"]
-
 REGISTERS, DRAM = "registers", "DRAM"
 CACHES = {"L1": "L1d", "L2": "L2", "L3": "L3"}
 """Levels between them, with the processor's names."""

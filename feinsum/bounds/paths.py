@@ -27,13 +27,10 @@ from itertools import combinations
 from math import ceil, exp
 from typing import TypeAlias
 
-from feinsum.bounds.certificate import Certificate
 from feinsum.bounds.factors import Factors, Positions
-from feinsum.bounds.finite import HUGE, Memory, Survey, certified, surveyed
+from feinsum.bounds.finite import HUGE, Certificate, Memory, Survey, certified, surveyed
 from feinsum.bounds.statement import Statement
 from feinsum.paths import PathMethod, find_path
-
-__all__ = ["PathBound", "Step", "bound_paths"]
 
 ALL_UP_TO = 4
 """Maximum number of operands for which all orders and fusions are considered."""

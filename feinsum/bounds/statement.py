@@ -9,8 +9,6 @@ from math import prod
 
 from constantdict import constantdict
 
-__all__ = ["Access", "Statement", "statement"]
-
 
 @dataclass(frozen=True)
 class Access:

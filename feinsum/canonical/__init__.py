@@ -1,20 +1,18 @@
 """Canonical form of batched einsums: induced graph, nauty, relabeling, key."""
 
-from feinsum.canonical.compare import isomorphism
 from feinsum.canonical.form import (
     FORM_VERSION,
     CanonicalForm,
+    Relabeling,
     WorkloadKey,
     canonicalize,
     canonicalize_einsum,
+    isomorphism,
     text_digest,
 )
-from feinsum.canonical.graph import InducedGraph, induced_graph
+from feinsum.canonical.graph import InducedGraph, induced_graph, reconstruct
 from feinsum.canonical.invariants import INVARIANTS, Difference, first_difference
-from feinsum.canonical.labelling import canonical_places
-from feinsum.canonical.reconstruction import reconstruct
-from feinsum.canonical.relabeling import Relabeling
-from feinsum.canonical.search import CANONICALIZER
+from feinsum.canonical.labelling import CANONICALIZER, canonical_places
 
 __all__ = [
     "CANONICALIZER",

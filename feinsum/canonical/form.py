@@ -1,40 +1,36 @@
-"""The canonical form of a batched einsum and the key of its workload.
+"""The canonical form of a batched einsum, its key, and relabelings between einsums.
 
-Source: paper, section 6 (algorithm 3).
+Source: paper, sections 5 (isomorphic batched einsums) and 6 (algorithm 3).
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import chain
 from textwrap import shorten
-from typing import NewType
+from typing import NamedTuple, NewType
 
-from feinsum.canonical.graph import induced_graph
-from feinsum.canonical.labelling import canonical_places
-from feinsum.canonical.order import (
-    CanonicalOrder,
-    canonical_order,
-    canonical_relabeling,
-    canonical_text,
+from constantdict import constantdict
+
+from feinsum.canonical.graph import InducedGraph, induced_graph
+from feinsum.canonical.invariants import first_difference
+from feinsum.canonical.labelling import CANONICALIZER, canonical_places
+from feinsum.errors import CanonicalizationError, InvalidEinsumError
+from feinsum.ir import (
+    BatchedEinsum,
+    Extent,
+    IndexList,
+    Operand,
+    SizeParam,
+    require_einsum,
 )
-from feinsum.canonical.relabeling import Relabeling
-from feinsum.canonical.search import CANONICALIZER
-from feinsum.errors import CanonicalizationError
-from feinsum.ir import BatchedEinsum, require_einsum
+from feinsum.ir.operand import operand_text
+from feinsum.ir.text import join_text
 from feinsum.reprs import brief
-
-__all__ = [
-    "CACHE_SIZE",
-    "FORM_VERSION",
-    "CanonicalForm",
-    "WorkloadKey",
-    "canonicalize",
-    "canonicalize_einsum",
-    "computed_form",
-    "text_digest",
-]
 
 FORM_VERSION = "fe2"
 """Version of the canonical form; part of every workload key."""
@@ -141,3 +137,310 @@ def canonicalize_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
     ba->a
     """
     return canonicalize(einsum).einsum
+
+
+def isomorphism(a: BatchedEinsum, b: BatchedEinsum) -> Relabeling | None:
+    """A relabeling that makes ``a`` into ``b``; None if they are not isomorphic.
+
+    It goes through the canonical form: there from ``a``, and back to ``b``. It
+    is applied to ``a`` before it is returned.
+
+    >>> from feinsum.ir import array, einsum
+    >>> a = einsum("ij,j->i", array("A", (3, 4)), array("x", 4))
+    >>> b = einsum("p,qp->q", array("v", 4), array("M", (3, 4)))
+    >>> dict(isomorphism(a, b).operands)
+    {'A': 'M', 'x': 'v'}
+    >>> isomorphism(a, einsum("ij->i", array("A", (3, 4)))) is None
+    True
+    """
+    if first_difference(a, b) is not None:
+        return None
+    there, back = canonicalize(a), canonicalize(b)
+    if there.einsum != back.einsum:
+        return None
+    found = there.relabeling.then(back.relabeling.inverse())
+    if found.apply(a) != b:
+        raise CanonicalizationError(
+            f"the bijection from {a} does not lead to {b}; this is a defect of the "
+            "canonical form, please report it"
+        )
+    return found
+
+
+class CanonicalOrder(NamedTuple):
+    """The order of the canonical einsum, in the terms of the given one.
+
+    Attributes:
+        rows: numbers of rows.
+        positions: for each of these rows the positions of its operands.
+        indices, operands, size_params: in the order of first use.
+    """
+
+    rows: tuple[int, ...]
+    positions: tuple[tuple[int, ...], ...]
+    indices: IndexList
+    operands: tuple[Operand, ...]
+    size_params: tuple[SizeParam, ...]
+
+
+def canonical_order(
+    einsum: BatchedEinsum, graph: InducedGraph, places: Sequence[int]
+) -> CanonicalOrder:
+    """Order rows by their vertices, and the operands of a row by terms and uses."""
+    rows = list(range(einsum.batch_size))
+    if graph.row_vertices:
+        rows.sort(key=lambda row: places[graph.row_vertices[row]])
+    positions = _positions(einsum, graph, places, rows)
+    terms = [einsum.inputs[p] for p in positions[0]]
+    indices = tuple(dict.fromkeys(chain(einsum.output, *terms)))
+    operands: dict[str, Operand] = {}
+    for row, order in zip(rows, positions, strict=True):
+        factors = einsum.rows[row]
+        for p in order:
+            operands.setdefault(factors[p].name, factors[p])
+    return CanonicalOrder(
+        tuple(rows),
+        positions,
+        indices,
+        tuple(operands.values()),
+        _size_params(einsum, indices) if graph.param_vertices else (),
+    )
+
+
+def _size_params(
+    einsum: BatchedEinsum, indices: Sequence[str]
+) -> tuple[SizeParam, ...]:
+    """The size parameters that are extents of the indices, in their order."""
+    extents = [einsum.extents[index] for index in indices]
+    return tuple(dict.fromkeys([n for n in extents if isinstance(n, SizeParam)]))
+
+
+def _positions(
+    einsum: BatchedEinsum,
+    graph: InducedGraph,
+    places: Sequence[int],
+    rows: Sequence[int],
+) -> tuple[tuple[int, ...], ...]:
+    """The positions of each row: by the place of the term, then of the use.
+
+    In a batch, a sparse operand is ahead of dense ones with its term, so that it has
+    one position in all rows.
+    """
+    inputs = einsum.inputs
+    place = [places[graph.term_vertices[term]] for term in inputs]
+    by_term = tuple(sorted(range(len(inputs)), key=place.__getitem__))
+    if len(graph.term_vertices) == len(inputs):
+        return (by_term,) * len(rows)
+
+    def by_term_and_use(row: int) -> tuple[int, ...]:
+        operands = einsum.rows[row]
+        names = [operand.name for operand in operands]
+        uses = [graph.use_vertices[use] for use in zip(names, inputs, strict=True)]
+        is_late = [len(rows) > 1 and not operand.storage for operand in operands]
+        return tuple(
+            sorted(by_term, key=lambda p: (place[p], is_late[p], places[uses[p]]))
+        )
+
+    return tuple([by_term_and_use(row) for row in rows])
+
+
+def canonical_relabeling(order: CanonicalOrder) -> Relabeling:
+    """The relabeling that puts an einsum into its canonical order and names."""
+    names = _canonical_names(order)
+    indices, operands, size_params = map(constantdict, names)
+    return Relabeling(indices, operands, size_params, order.rows, order.positions)
+
+
+def canonical_text(einsum: BatchedEinsum, order: CanonicalOrder) -> str:
+    """The text of the canonical einsum, without making it."""
+    index, array, param = _canonical_names(order)
+    operands = [
+        operand_text(
+            array[operand.name],
+            [
+                param[n.name] if isinstance(n, SizeParam) else str(n)
+                for n in operand.shape
+            ],
+            operand.dtype,
+            operand.storage,
+        )
+        for operand in order.operands
+    ]
+    return join_text(
+        [[index[i] for i in einsum.inputs[p]] for p in order.positions[0]],
+        [index[i] for i in einsum.output],
+        operands,
+        [
+            [array[einsum.rows[row][p].name] for p in positions]
+            for row, positions in zip(order.rows, order.positions, strict=True)
+        ],
+    )
+
+
+def _canonical_names(
+    order: CanonicalOrder,
+) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """The new names of indices, operands and size parameters: they tell the order."""
+    n, letters = len(order.indices), string.ascii_lowercase
+    indices = letters[:n] if n <= len(letters) else [f"i{k}" for k in range(n)]
+    return (
+        dict(zip(order.indices, indices, strict=True)),
+        {operand.name: f"A{k}" for k, operand in enumerate(order.operands)},
+        {param.name: f"N{k}" for k, param in enumerate(order.size_params)},
+    )
+
+
+@dataclass(frozen=True)
+class Relabeling:
+    """Bijections on names, and permutations of rows and of each row's operands.
+
+    Attributes:
+        indices, operands, size_params: old name to new name.
+        rows: ``rows[k]`` is the old row that becomes row ``k``.
+        positions: ``positions[k][p]`` is the old position of what stands at
+            position ``p`` of the new row ``k``.
+    """
+
+    indices: constantdict[str, str]
+    operands: constantdict[str, str]
+    size_params: constantdict[str, str]
+    rows: tuple[int, ...]
+    positions: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        for what, names in (
+            ("indices", self.indices),
+            ("operands", self.operands),
+            ("size_params", self.size_params),
+        ):
+            if len(set(names.values())) != len(names):
+                raise _no_bijection(what, dict(names))
+        for order in (self.rows, *dict.fromkeys(self.positions)):
+            if sorted(order) != list(range(len(order))):
+                raise _no_bijection("rows or positions", order)
+
+    def apply(self, einsum: BatchedEinsum) -> BatchedEinsum:
+        """The relabeled einsum.
+
+        Raises:
+            InvalidEinsumError: if this is no relabeling of ``einsum``: names or rows
+                are missing, or the operands of two rows come in different terms.
+
+        >>> from feinsum.ir import array, einsum
+        >>> from feinsum.canonical.form import canonicalize
+        >>> e = einsum("zy,y->z", array("q", (3, 4)), array("w", 4))
+        >>> form = canonicalize(e)
+        >>> form.relabeling.apply(e) == form.einsum
+        True
+        """
+        self._check_rows(einsum)
+        try:
+            return self._applied(einsum)
+        except KeyError as error:
+            raise _misfit("names", f"without {error}", str(einsum)) from None
+
+    def _applied(self, einsum: BatchedEinsum) -> BatchedEinsum:
+        indices, rows = self.indices, einsum.rows
+        operands = {op.name: self._operand(op) for op in einsum.operands}
+        return BatchedEinsum(
+            _renamed(einsum.output, indices),
+            tuple([_renamed(einsum.inputs[p], indices) for p in self.positions[0]]),
+            tuple(
+                [
+                    tuple([operands[rows[old][p].name] for p in positions])
+                    for old, positions in zip(self.rows, self.positions, strict=True)
+                ]
+            ),
+        )
+
+    def _check_rows(self, einsum: BatchedEinsum) -> None:
+        """Rows and positions are as many, and all rows come in the same terms."""
+        orders = dict.fromkeys(self.positions)
+        sizes = [len(self.rows), *{len(order) for order in orders}]
+        if sizes != [einsum.batch_size, einsum.n_operands]:
+            raise _misfit("rows and positions", sizes, str(einsum))
+        if len({tuple([einsum.inputs[p] for p in order]) for order in orders}) > 1:
+            raise _misfit("positions", list(orders), einsum.subscripts)
+
+    def inverse(self) -> Relabeling:
+        """The relabeling that leads back."""
+        new_row = {old: new for new, old in enumerate(self.rows)}
+        order = tuple(new_row[old] for old in range(len(self.rows)))
+        return Relabeling(
+            _inverted(self.indices),
+            _inverted(self.operands),
+            _inverted(self.size_params),
+            order,
+            tuple(_inverse_permutation(self.positions[new]) for new in order),
+        )
+
+    def then(self, other: Relabeling) -> Relabeling:
+        """The relabeling that does this one first and ``other`` on what it gives.
+
+        Raises:
+            InvalidEinsumError: if ``other`` begins with other names or rows.
+
+        >>> from feinsum.ir import array, einsum
+        >>> from feinsum.canonical.form import canonicalize
+        >>> there = canonicalize(einsum("zy,y->z", array("q", (3, 4)), array("w", 4)))
+        >>> back = there.relabeling.inverse()
+        >>> dict(there.relabeling.then(back).indices)
+        {'z': 'z', 'y': 'y'}
+        """
+        if len(self.rows) != len(other.rows):
+            raise _misfit("rows", len(self.rows), len(other.rows))
+        return Relabeling(
+            _composed("indices", self.indices, other.indices),
+            _composed("operands", self.operands, other.operands),
+            _composed("size_params", self.size_params, other.size_params),
+            tuple(self.rows[between] for between in other.rows),
+            tuple(
+                tuple(self.positions[between][p] for p in positions)
+                for between, positions in zip(other.rows, other.positions, strict=True)
+            ),
+        )
+
+    def _operand(self, operand: Operand) -> Operand:
+        shape = tuple(self._extent(extent) for extent in operand.shape)
+        return replace(operand, name=self.operands[operand.name], shape=shape)
+
+    def _extent(self, extent: Extent) -> Extent:
+        if isinstance(extent, SizeParam):
+            return SizeParam(self.size_params[extent.name])
+        return extent
+
+
+def _renamed(term: IndexList, names: Mapping[str, str]) -> IndexList:
+    return tuple([names[index] for index in term])
+
+
+def _composed(
+    what: str, first: constantdict[str, str], second: constantdict[str, str]
+) -> constantdict[str, str]:
+    if set(first.values()) != set(second):
+        raise _misfit(what, sorted(first.values()), sorted(second))
+    return constantdict({old: second[new] for old, new in first.items()})
+
+
+def _no_bijection(what: str, given: object) -> InvalidEinsumError:
+    return InvalidEinsumError(
+        f"relabeling of {what} is not a bijection: {given}", rules=("relabeling",)
+    )
+
+
+def _misfit(what: str, given: object, wanted: object) -> InvalidEinsumError:
+    return InvalidEinsumError(
+        f"the {what} {given} of a relabeling do not fit {wanted}",
+        rules=("relabeling",),
+    )
+
+
+def _inverted(names: constantdict[str, str]) -> constantdict[str, str]:
+    return constantdict({new: old for old, new in names.items()})
+
+
+def _inverse_permutation(permutation: tuple[int, ...]) -> tuple[int, ...]:
+    inverse = [0] * len(permutation)
+    for new, old in enumerate(permutation):
+        inverse[old] = new
+    return tuple(inverse)

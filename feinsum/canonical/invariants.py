@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from feinsum.canonical.graph import induced_graph
-from feinsum.canonical.refinement import adjacency, cell_numbers, color_cells, refined
+from feinsum.canonical.labelling import adjacency, cell_numbers, color_cells, refined
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, require_einsum
-
-__all__ = ["INVARIANTS", "Difference", "Invariant", "first_difference"]
 
 Value: TypeAlias = int | str | Counter[str]
 """A number, a text, or a multiset of texts; no names of the einsum are in it."""

@@ -6,32 +6,40 @@ are labelled one by one and put in the order of what they then are. So
 interchangeable rows need no search, however many there are. Proof: the page
 ``docs/explanation/canonical-form.md``.
 
-Source: McKay and Piperno, Practical graph isomorphism II (2014).
+Color refinement gives the coarsest equitable partition, in a canonical order. nauty's
+search is bounded in time; this is the one door to it.
+
+Source: McKay and Piperno, Practical graph isomorphism II (2014), section 2;
+Hopcroft's rule of the smaller half.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import json
+import os
+import sys
+import time
+from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Sequence
+from importlib import metadata
 from operator import itemgetter
+from pathlib import Path
 from typing import TypeAlias
 
-from feinsum.canonical.refinement import (
-    adjacency,
-    cell_numbers,
-    color_cells,
-    refined,
-)
-from feinsum.canonical.search import Deadline, bounded_order
-from feinsum.canonical.search_process import searched_order
+import pynauty
 
-__all__ = ["canonical_places"]
+from feinsum.canonical import search_process
+from feinsum.canonical.search_process import ANSWER, searched_order
+from feinsum.errors import CanonicalizationError
+from feinsum.processes import run_to_end
 
 SMALL = 32
 """Largest graph that nauty gets as it is: taking it apart would take longer."""
 
 Edges: TypeAlias = Sequence[tuple[int, int]]
-Neighbours: TypeAlias = dict[int, list[int]]
+
+Adjacency: TypeAlias = dict[int, list[int]]
+
 Certificate: TypeAlias = tuple[list[int], list[tuple[int, int]]]
 """Certificate of a labelled component: the cell of each vertex, and its edges."""
 
@@ -85,14 +93,14 @@ def _order_by_components(
 
 def _undecided(
     cells: Sequence[set[int]], cell_of: list[int], neighbours: list[list[int]]
-) -> Neighbours:
+) -> Adjacency:
     """The vertices that share a cell, and the edges that tell them apart.
 
     A vertex has as many neighbours in a cell as any other of its own cell, so one
     vertex tells how many edges there are between two cells. Where they are more
     than half of all pairs, the pairs without an edge tell as much, and are fewer.
     """
-    undecided: Neighbours = {}
+    undecided: Adjacency = {}
     for k, cell in enumerate(cells):
         if len(cell) == 1:
             continue
@@ -108,7 +116,7 @@ def _undecided(
     return undecided
 
 
-def _components(neighbours: Neighbours) -> Iterator[list[int]]:
+def _components(neighbours: Adjacency) -> Iterator[list[int]]:
     """The vertices of each connected component."""
     seen: set[int] = set()
     for root in neighbours:
@@ -126,7 +134,7 @@ def _components(neighbours: Neighbours) -> Iterator[list[int]]:
 def _labelled(
     component: list[int],
     cell_of: list[int],
-    neighbours: Neighbours,
+    neighbours: Adjacency,
     deadline: Deadline,
 ) -> tuple[Certificate, list[int]]:
     """A component's vertices in canonical order, and what they then are."""
@@ -141,3 +149,255 @@ def _labelled(
     place = {vertex: k for k, vertex in enumerate(component)}
     edges = [(place[v], place[w]) for v in component for w in neighbours[v]]
     return (colors, sorted(edges)), component
+
+
+CANONICALIZER = "nauty" + ".".join(metadata.version("pynauty").split(".")[:2])
+"""Series of nauty releases that label alike; part of every workload key."""
+
+MAX_VERTICES = 20_000
+"""Largest graph that is given to nauty, which a graph of 65,600 vertices crashes."""
+
+QUICK = 64
+"""Largest graph that is searched in this process, which cannot stop a search."""
+
+TIME_LIMIT_S = 10.0
+"""How long all searches for one einsum may take, where nothing else is set."""
+
+LARGEST_LIMIT_S = 1e6
+
+SETTING = "FEINSUM_CANONICALIZATION_LIMIT_S"
+
+
+class Deadline:
+    """When all searches for one einsum must be done.
+
+    Args:
+        limit_s: seconds from now; None for the setting
+            ``FEINSUM_CANONICALIZATION_LIMIT_S``, or 10 seconds.
+
+    Raises:
+        CanonicalizationError: if that is no positive number of seconds.
+    """
+
+    def __init__(self, limit_s: float | None = None) -> None:
+        self.limit_s = _from_setting() if limit_s is None else limit_s
+        if not 0 < self.limit_s <= LARGEST_LIMIT_S:
+            raise CanonicalizationError(
+                f"time limit {self.limit_s!r} s; expected up to {LARGEST_LIMIT_S:.0e}, "
+                f"and more than 0, by time_limit_s= or {SETTING}"
+            )
+        self.at_s = time.monotonic() + self.limit_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left; a little, where nothing is left."""
+        return max(1e-3, self.at_s - time.monotonic())
+
+
+def _from_setting() -> float:
+    text = os.environ.get(SETTING, "")
+    try:
+        return float(text or TIME_LIMIT_S)
+    except ValueError:
+        raise CanonicalizationError(
+            f"{SETTING} is {text!r}; expected a positive number of seconds"
+        ) from None
+
+
+def bounded_order(
+    n_vertices: int,
+    cells: Sequence[set[int]],
+    edges: Sequence[tuple[int, int]],
+    deadline: Deadline,
+) -> list[int]:
+    """The vertices 0, 1, ... in the order of the canonical labelling.
+
+    nauty's worst case is exponential: a graph of more than :data:`QUICK` vertices is
+    searched in a separate process, which is stopped at the deadline.
+
+    Args:
+        n_vertices: how many there are.
+        cells: the vertices of each color, in the order of the colors.
+        edges: unordered pairs of vertices, none twice.
+
+    Raises:
+        CanonicalizationError: if the search takes longer or the graph is too large.
+    """
+    if n_vertices <= QUICK:
+        return searched_order(n_vertices, cells, edges)
+    if n_vertices > MAX_VERTICES:
+        raise CanonicalizationError(
+            f"color refinement leaves {n_vertices} vertices undecided, nauty takes at "
+            f"most {MAX_VERTICES}; split the batch or the product"
+        )
+    if sys.executable is None or getattr(sys, "frozen", False):
+        raise _failed(n_vertices, "needs a Python interpreter, but none was found")
+    limit_s = deadline.left_s
+    # the process ends itself a second later, if nobody is left here to stop it
+    given = [limit_s + 1, n_vertices, [sorted(cell) for cell in cells], edges]
+    # -P: modules beside the script must not hide others of their names
+    command = [sys.executable, "-P", search_process.__file__]
+    env = os.environ | {"PYTHONPATH": str(Path(pynauty.__file__).parents[1])}
+    try:
+        ended = run_to_end(command, json.dumps(given), limit_s=limit_s, env=env)
+    except OSError as error:
+        raise _failed(n_vertices, f"could not be started ({error})") from None
+    if ended.code is None:
+        raise _failed(
+            n_vertices,
+            f"was stopped after {deadline.limit_s:g} s; raise the limit with "
+            f"time_limit_s= or {SETTING}",
+        )
+    if not ended.is_ok:
+        raise _failed(n_vertices, f"ended with {ended}")
+    try:
+        order: list[int] = json.loads(ended.said.rpartition(ANSWER)[2])
+    except ValueError:
+        raise _failed(n_vertices, "gave an unreadable answer") from None
+    return order
+
+
+def _failed(n_vertices: int, what: str) -> CanonicalizationError:
+    return CanonicalizationError(f"nauty's search on {n_vertices} vertices {what}")
+
+
+Neighbours: TypeAlias = Sequence[Sequence[int]]
+
+Cells: TypeAlias = Sequence[set[int]]
+
+
+def color_cells(colors: Sequence[Hashable]) -> list[set[int]]:
+    """The vertices of each color, in the order of the colors.
+
+    >>> color_cells(["b", "a", "b"])
+    [{1}, {0, 2}]
+    """
+    cells: dict[Hashable, set[int]] = {}
+    for vertex, color in enumerate(colors):
+        if color in cells:
+            cells[color].add(vertex)
+        else:
+            cells[color] = {vertex}
+    return [cells[color] for color in sorted(cells)]  # type: ignore[type-var]
+
+
+def cell_numbers(cells: Cells) -> list[int]:
+    """For every vertex the number of its cell.
+
+    >>> cell_numbers([{1}, {0, 2}])
+    [1, 0, 1]
+    """
+    numbers = [0] * sum(map(len, cells))
+    for k, cell in enumerate(cells):
+        for vertex in cell:
+            numbers[vertex] = k
+    return numbers
+
+
+def adjacency(n_vertices: int, edges: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """For every vertex its neighbours.
+
+    >>> adjacency(3, [(0, 1), (1, 2)])
+    [[1], [0, 2], [1]]
+    """
+    neighbours: list[list[int]] = [[] for _ in range(n_vertices)]
+    for u, v in edges:
+        neighbours[u].append(v)
+        neighbours[v].append(u)
+    return neighbours
+
+
+def refined(cells: Cells, neighbours: Neighbours) -> list[set[int]]:
+    """Split cells until all vertices of one have as many neighbours in any other.
+
+    What is split, and in what order, depends on places of cells and on numbers of
+    vertices and neighbours only: isomorphic graphs are refined alike.
+
+    Complexity: O(m log n) for m edges and n vertices.
+
+    >>> path = [[1], [0, 2], [1, 3], [2]]
+    >>> refined([{0, 1, 2, 3}], path)
+    [{0, 3}, {1, 2}]
+    """
+    partition = _Partition(cells)
+    while partition.splitters and len(partition.cells) < len(neighbours):
+        splitter = partition.next_splitter()
+        touched = partition.by_count(_counts(splitter, neighbours))
+        for first in sorted(touched):
+            partition.split(first, touched[first])
+    return [partition.cells[first] for first in sorted(partition.cells)]
+
+
+def _counts(splitter: set[int], neighbours: Neighbours) -> dict[int, int]:
+    """How many neighbours every vertex has in a cell, where it has any."""
+    counts: dict[int, int] = {}
+    for vertex in splitter:
+        for near in neighbours[vertex]:
+            counts[near] = counts.get(near, 0) + 1
+    return counts
+
+
+class _Partition:
+    """Cells in order, each known by the number of vertices before it.
+
+    Attributes:
+        cells: the vertices of each cell.
+        start: for every vertex its cell.
+        splitters: cells by which others may still have to be split, in order.
+    """
+
+    def __init__(self, cells: Cells) -> None:
+        self.cells: dict[int, set[int]] = {}
+        self.start = [0] * sum(map(len, cells))
+        n_before = 0
+        for cell in cells:
+            self.cells[n_before] = set(cell)
+            for vertex in cell:
+                self.start[vertex] = n_before
+            n_before += len(cell)
+        self.splitters = deque(self.cells)
+        self._is_waiting = set(self.splitters)
+
+    def next_splitter(self) -> set[int]:
+        first = self.splitters.popleft()
+        self._is_waiting.discard(first)
+        return self.cells[first]
+
+    def by_count(self, counts: dict[int, int]) -> dict[int, dict[int, set[int]]]:
+        """The counted vertices of each cell that could be split, by their count."""
+        touched: dict[int, dict[int, set[int]]] = {}
+        for vertex, count in counts.items():
+            first = self.start[vertex]
+            if len(self.cells[first]) > 1:
+                touched.setdefault(first, {}).setdefault(count, set()).add(vertex)
+        return touched
+
+    def split(self, first: int, by_count: dict[int, set[int]]) -> None:
+        """Split a cell by the counts of its vertices; those of no count come first.
+
+        One part need not split others if the whole cell did already; it is the
+        largest, and the first of the largest, so that numbers do not matter.
+        """
+        parts = self._parts(first, by_count)
+        if first not in self._is_waiting:
+            parts.remove(max(parts, key=lambda part: len(self.cells[part])))
+        new = [part for part in parts if part not in self._is_waiting]
+        self.splitters += new
+        self._is_waiting.update(new)
+
+    def _parts(self, first: int, by_count: dict[int, set[int]]) -> list[int]:
+        """Make the parts; vertices of no count are never looked at one by one."""
+        cell = self.cells[first]
+        parts = [part for _, part in sorted(by_count.items())]
+        for part in parts:
+            cell -= part
+        if not cell:
+            self.cells[first] = parts.pop(0)
+        begins = [first]
+        for part in parts:
+            first += len(self.cells[begins[-1]])
+            begins.append(first)
+            self.cells[first] = part
+            for vertex in part:
+                self.start[vertex] = first
+        return begins

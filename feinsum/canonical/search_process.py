@@ -14,8 +14,6 @@ from collections.abc import Sequence
 
 import pynauty
 
-__all__ = ["ANSWER", "searched_order"]
-
 ANSWER = "order of the vertices: "
 """Prefix of the answer, as other lines may be printed."""
 

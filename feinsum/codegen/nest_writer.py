@@ -29,7 +29,7 @@ from feinsum.codegen.nest_arrays import (
 from feinsum.codegen.nest_tiles import Part, parts
 from feinsum.nests import Multiply, Nest, NestForm, Repeat, Reset, Step, lower
 from feinsum.nests.form import MOST_REGISTERS
-from feinsum.nests.paths import Tensor
+from feinsum.nests.network import Tensor
 
 __all__ = ["Writer"]
 

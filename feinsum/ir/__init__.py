@@ -1,34 +1,46 @@
 """Batched einsums as data: constructors, checker, text form, reference evaluator."""
 
 from feinsum.ir.build import array, batched_einsum, einsum, sparse_array
-from feinsum.ir.check import RULES, violations
-from feinsum.ir.einsum import BatchedEinsum, require_dense, require_einsum
+from feinsum.ir.einsum import (
+    RULES,
+    BatchedEinsum,
+    require_dense,
+    require_einsum,
+    violations,
+)
 from feinsum.ir.evaluate import bind_sizes, evaluate
 from feinsum.ir.functional import (
+    FUNCTIONS,
+    UFUNCS,
     FunctionalBatchedEinsum,
     OperandFunction,
+    body_into,
     body_value,
 )
-from feinsum.ir.functions import FUNCTIONS, UFUNCS
-from feinsum.ir.generalize import (
+from feinsum.ir.operand import (
+    Extent,
+    Operand,
+    SizeParam,
+    Violation,
+    precise_first,
+    shape_at,
+    stored,
+)
+from feinsum.ir.text import from_text, to_text
+from feinsum.ir.workload import (
     LONG_EXTENT,
+    PROFILE,
+    Workload,
+    WorkloadLike,
+    check_profile,
     generalize,
     generalize_each,
-    with_extents,
-)
-from feinsum.ir.in_place import body_into
-from feinsum.ir.operand import Extent, Operand, SizeParam, shape_at, stored
-from feinsum.ir.precision import precise_first
-from feinsum.ir.profile import (
-    PROFILE,
-    check_profile,
     nodes_of,
     profile_names,
     size_names,
+    with_extents,
+    workload_of,
 )
-from feinsum.ir.text import from_text, to_text
-from feinsum.ir.violation import Violation
-from feinsum.ir.workload import Workload, WorkloadLike, workload_of
 from feinsum.subscripts import (
     IndexList,
     parse_subscripts,

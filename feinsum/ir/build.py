@@ -14,8 +14,6 @@ from feinsum.ir.einsum import BatchedEinsum
 from feinsum.ir.operand import Extent, Operand, SizeParam
 from feinsum.subscripts import IndexList, ellipsis_indices, parse_subscripts
 
-__all__ = ["array", "batched_einsum", "einsum", "sparse_array"]
-
 Terms: TypeAlias = tuple[IndexList, ...]
 Rows: TypeAlias = tuple[tuple[Operand, ...], ...]
 

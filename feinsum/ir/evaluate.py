@@ -15,8 +15,6 @@ from feinsum.ir.einsum import BatchedEinsum
 from feinsum.ir.operand import SizeParam
 from feinsum.paths import contract_greedily
 
-__all__ = ["bind_sizes", "evaluate"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

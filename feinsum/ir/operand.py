@@ -7,21 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from feinsum.ir.violation import Violation, raise_if_any
-
-__all__ = [
-    "STORAGES",
-    "Extent",
-    "Operand",
-    "SizeParam",
-    "operand_text",
-    "shape_at",
-    "stored",
-]
+from feinsum.errors import InvalidEinsumError
 
 
 @dataclass(frozen=True, order=True)
@@ -168,3 +158,32 @@ def _extent_violations(
                 f"axis {axis} of {operand.name!r} has extent {extent!r}; "
                 f"expected an int from 0 to {MAX_EXTENT} or a SizeParam",
             )
+
+
+class Violation(NamedTuple):
+    """A broken rule: its stable code and what was given and expected."""
+
+    rule: str
+    message: str
+
+
+def raise_if_any(broken: Iterable[Violation]) -> None:
+    """Raise one :class:`InvalidEinsumError` that names every broken rule."""
+    found = tuple(broken)
+    if found:
+        text = "; ".join(f"[{v.rule}] {v.message}" for v in found)
+        rules = tuple(dict.fromkeys(v.rule for v in found))
+        raise InvalidEinsumError(f"ill-formed einsum: {text}", rules=rules)
+
+
+def precise_first(dtypes: Iterable[np.dtype[Any]]) -> list[int]:
+    """Positions in the order in which C multiplies without rounding on the way.
+
+    C multiplies from left to right, each product in the dtype of its two factors:
+    with the most precise one first, all are computed in its precision.
+
+    >>> precise_first([np.dtype("f4"), np.dtype("i4"), np.dtype("f8")])
+    [2, 0, 1]
+    """
+    precisions = [np.finfo(d).precision if d.kind in "fc" else 0 for d in dtypes]
+    return sorted(range(len(precisions)), key=lambda k: -precisions[k])

@@ -14,8 +14,6 @@ from feinsum.errors import InvalidEinsumError
 from feinsum.ir.einsum import BatchedEinsum
 from feinsum.ir.operand import Extent, Operand, SizeParam
 
-__all__ = ["from_text", "join_text", "to_text"]
-
 MOST_DIGITS = 1000
 """Python reads no longer integers by default than of 4300 digits."""
 

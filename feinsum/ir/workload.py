@@ -1,19 +1,24 @@
-"""An einsum with the numbers that decide how it is best computed."""
+"""An einsum with the numbers that decide how it is best computed.
+
+The names of the sizes of an einsum: size parameters, and the profile of a tree.
+
+A fact of a sparse operand was measured at extents and at a profile, the number of nodes
+at each level of the tree. The levels are numbered from the root: ``nodes.0`` and so on.
+No size parameter has such a name: it is no identifier.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import prod
 from typing import TypeAlias
 
 from constantdict import constantdict
 
-from feinsum.ir.einsum import BatchedEinsum
-from feinsum.ir.generalize import with_extents
-from feinsum.ir.operand import SizeParam
-from feinsum.ir.profile import nodes_of
-
-__all__ = ["Workload", "WorkloadLike", "workload_of"]
+from feinsum.ir.einsum import BatchedEinsum, require_einsum
+from feinsum.ir.operand import Extent, SizeParam, shape_at
 
 
 @dataclass(frozen=True)
@@ -58,3 +63,199 @@ WorkloadLike: TypeAlias = BatchedEinsum | Workload
 def workload_of(subject: WorkloadLike) -> Workload:
     """A workload as it is; an einsum with nothing known of its sizes."""
     return subject if isinstance(subject, Workload) else Workload(subject)
+
+
+LONG_EXTENT = 500
+"""From this extent on, a free index counts as long: its extent is a parameter."""
+
+
+def generalize(
+    einsum: BatchedEinsum, long_extent: int = LONG_EXTENT
+) -> tuple[BatchedEinsum, constantdict[str, int]]:
+    """Give size parameters to the long literal extents of free indices.
+
+    Equal extents share a parameter. Contraction indices keep their extents,
+    and so does a free index that an array ties to a contraction index. Every index of
+    a sparse operand has a parameter of its own, as its kernels take all trees.
+
+    Returns:
+        The einsum, and the literal extent behind each new parameter.
+
+    >>> from feinsum.ir.build import array, einsum
+    >>> A, x = array("A", (900, 4)), array("x", 4)
+    >>> general, sizes = generalize(einsum("ij,j->i", A, x))
+    >>> print(general.operands[0], dict(sizes))
+    A[n900,4]:<f8 {'n900': 900}
+    """
+    require_einsum(einsum)
+    without, of_tree = _without_tree_extents(einsum)
+    general, literal = _with_params(without, lambda extent: extent >= long_extent)
+    return general, constantdict({**of_tree, **literal})
+
+
+def generalize_each(
+    einsum: BatchedEinsum,
+) -> Iterator[tuple[BatchedEinsum, constantdict[str, int]]]:
+    """One literal extent of free indices after another as a size parameter.
+
+    The longest comes first. A recipe for any number of elements serves few of them
+    too; extents of less than eight are part of what an operator is.
+
+    >>> from feinsum.ir.build import array, einsum
+    >>> few = einsum("ij,jk->ik", array("A", (384, 4)), array("x", (4, 9)))
+    >>> [dict(sizes) for _, sizes in generalize_each(few)]
+    [{'n384': 384}, {'n9': 9}]
+    """
+    free = {einsum.extents[index] for index in einsum.free_indices}
+    literal = {extent for extent in free if isinstance(extent, int) and extent >= 8}
+    for chosen in sorted(literal, reverse=True):
+        general, sizes = _with_params(einsum, chosen.__eq__)
+        if sizes:
+            yield general, sizes
+
+
+def _without_tree_extents(
+    einsum: BatchedEinsum,
+) -> tuple[BatchedEinsum, dict[str, int]]:
+    """Parameters for the literal extents of the indices of a sparse operand.
+
+    Indices with which one array is read share theirs.
+    """
+    if einsum.sparse_position is None:
+        return einsum, {}
+    taken = {x.name for x in einsum.size_params}
+    extents, sizes = dict(einsum.extents), dict[str, int]()
+    for index in einsum.inputs[einsum.sparse_position]:
+        extent = extents[index]
+        if not isinstance(extent, int):
+            continue
+        name = f"n_{index}"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        sizes[name] = extent
+        extents.update(dict.fromkeys(_tied_to({index}, einsum), SizeParam(name)))
+    return with_extents(einsum, extents), sizes
+
+
+def _with_params(
+    einsum: BatchedEinsum, is_long: Callable[[int], bool]
+) -> tuple[BatchedEinsum, constantdict[str, int]]:
+    tied = _tied_to_sums(einsum)
+    long = {
+        index: extent
+        for index in einsum.free_indices
+        if isinstance(extent := einsum.extents[index], int)
+        and is_long(extent)
+        and index not in tied
+    }
+    params = _named_params(set(long.values()), {x.name for x in einsum.size_params})
+    extents: dict[str, Extent] = dict(einsum.extents)
+    extents.update({index: params[extent] for index, extent in long.items()})
+    general = with_extents(einsum, extents)
+    return general, constantdict({param.name: n for n, param in params.items()})
+
+
+def _tied_to_sums(einsum: BatchedEinsum) -> set[str]:
+    """The indices whose extent an array ties to that of a contraction index."""
+    return _tied_to(set(einsum.summation_indices), einsum)
+
+
+def _tied_to(indices: set[str], einsum: BatchedEinsum) -> set[str]:
+    """The indices whose extent an array ties to that of some, and these.
+
+    Every axis of an array has one extent, whatever indices it is read with.
+    """
+    groups: dict[tuple[str, int], set[str]] = {}
+    for row in einsum.rows:
+        for operand, term in zip(row, einsum.inputs, strict=True):
+            for axis, index in enumerate(term):
+                groups.setdefault((operand.name, axis), set()).add(index)
+    tied: set[str] = set()
+    grown = set(indices)
+    while grown - tied:
+        tied |= grown
+        grown = {i for group in groups.values() if group & tied for i in group}
+    return tied
+
+
+def _named_params(extents: set[int], taken: set[str]) -> dict[int, SizeParam]:
+    """A parameter for each extent, of a name that no other one has."""
+    params = {}
+    for extent in sorted(extents):
+        name = f"n{extent}"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        params[extent] = SizeParam(name)
+    return params
+
+
+def with_extents(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> BatchedEinsum:
+    """The same notation over operands of other shapes.
+
+    Raises:
+        InvalidEinsumError: if one array would need two shapes.
+    """
+    rows = tuple(
+        tuple(
+            replace(op, shape=tuple(extents[i] for i in term))
+            for op, term in zip(row, einsum.inputs, strict=True)
+        )
+        for row in einsum.rows
+    )
+    return BatchedEinsum(einsum.output, einsum.inputs, rows)
+
+
+PROFILE = "nodes."
+"""Prefix of the names of the numbers of nodes."""
+
+
+def profile_names(einsum: BatchedEinsum) -> tuple[str, ...]:
+    """The names of the numbers of nodes, from the root; none without a tree.
+
+    >>> from feinsum.ir.build import array, einsum, sparse_array
+    >>> spmv = einsum("ij,j->i", sparse_array("A", ("M", "N")), array("x", "N"))
+    >>> profile_names(spmv)
+    ('nodes.0', 'nodes.1')
+    """
+    position = einsum.sparse_position
+    n_levels = 0 if position is None else len(einsum.inputs[position])
+    return tuple(f"{PROFILE}{level}" for level in range(n_levels))
+
+
+def size_names(einsum: BatchedEinsum) -> tuple[str, ...]:
+    """The names of all sizes: values of its size parameters, then of its profile."""
+    return (*(x.name for x in einsum.size_params), *profile_names(einsum))
+
+
+def nodes_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The profile among sizes; empty if it is not known, or there is no tree."""
+    names = profile_names(einsum)
+    if not all(name in sizes for name in names):
+        return ()
+    return tuple(int(sizes[name]) for name in names)
+
+
+def check_profile(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> str | None:
+    """The fault of a profile; None if a tree has it, or no profile is given.
+
+    Each node has one to as many children as the level below has values.
+
+    >>> from feinsum.ir.build import array, einsum, sparse_array
+    >>> spmv = einsum("ij,j->i", sparse_array("A", (5, 4)), array("x", 4))
+    >>> check_profile(spmv, {"nodes.0": 5, "nodes.1": 20})
+    >>> check_profile(spmv, {"nodes.0": 5, "nodes.1": 21})
+    'nodes.1=21; expected 5 to 20'
+    """
+    nodes = nodes_of(einsum, sizes)
+    if not nodes:
+        return None
+    term = einsum.inputs[einsum.sparse_position or 0]
+    extents = shape_at((einsum.extents[index] for index in term), sizes)
+    for level, (above, here) in enumerate(pairwise((1, *nodes))):
+        most = above * extents[level]
+        if not (1 if level == 0 else above) <= here <= min(most, prod(extents)):
+            least = 1 if level == 0 else above
+            return f"{PROFILE}{level}={here}; expected {least} to {most}"
+    return None

@@ -12,21 +12,46 @@ from feinsum.nests.cost import (
     evaluate,
 )
 from feinsum.nests.estimate import EstimatedTime, Machine
-from feinsum.nests.forest import Forest, Loop, fuse, is_fully_fused, unfuse
-from feinsum.nests.form import NestForm, choose_form, lane_indices
+from feinsum.nests.form import (
+    Multiply,
+    NestForm,
+    Repeat,
+    Reset,
+    Step,
+    choose_form,
+    lane_indices,
+    lower,
+)
 from feinsum.nests.interpret import Outcome, interpret, sizes_of
-from feinsum.nests.nest import Buffer, Nest, unfactorized
-from feinsum.nests.network import Network, Sizes, network, network_of, sizes_at
-from feinsum.nests.orders import Orders, Rule, all_orders, n_orders
-from feinsum.nests.paths import (
+from feinsum.nests.nest import (
+    Buffer,
+    Forest,
+    Loop,
+    Nest,
+    Orders,
+    Rule,
+    all_orders,
+    fuse,
+    is_fully_fused,
+    n_orders,
+    nest_from_text,
+    nest_to_text,
+    translated,
+    unfactorized,
+    unfuse,
+)
+from feinsum.nests.network import (
+    Network,
     Path,
+    Sizes,
     Tensor,
     Term,
     consumers,
-    n_pair_sequences,
-    n_postorders,
+    network,
+    network_of,
     path_from_pairs,
     postorders,
+    sizes_at,
 )
 from feinsum.nests.search import (
     Found,
@@ -36,8 +61,7 @@ from feinsum.nests.search import (
     by_depth,
     level_orders,
 )
-from feinsum.nests.steps import Multiply, Repeat, Reset, Step, lower
-from feinsum.nests.text import nest_from_text, nest_to_text, translated
+from feinsum.paths import n_pair_sequences, n_postorders
 
 __all__ = [
     "Buffer",

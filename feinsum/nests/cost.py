@@ -19,22 +19,8 @@ from dataclasses import dataclass
 from math import inf, prod
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from feinsum.nests.forest import Forest, Loop, Node, fuse
-from feinsum.nests.network import Network, Sizes
-from feinsum.nests.orders import Orders
-from feinsum.nests.paths import Path, Term
-
-__all__ = [
-    "BufferDimension",
-    "BufferSize",
-    "CacheMisses",
-    "Cost",
-    "IndependentLoops",
-    "Lexicographic",
-    "Operations",
-    "Part",
-    "evaluate",
-]
+from feinsum.nests.nest import Forest, Loop, Node, Orders, fuse
+from feinsum.nests.network import Network, Path, Sizes, Term
 
 V = TypeVar("V")
 

@@ -19,10 +19,7 @@ from feinsum.nests.cost import (
     repetitions,
 )
 from feinsum.nests.form import COPIES_BYTES, is_apart
-from feinsum.nests.network import Network, Sizes
-from feinsum.nests.paths import Path, Tensor, Term
-
-__all__ = ["EstimatedTime", "Machine"]
+from feinsum.nests.network import Network, Path, Sizes, Tensor, Term
 
 
 @dataclass(frozen=True)

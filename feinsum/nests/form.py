@@ -2,6 +2,15 @@
 
 Most important, sums stay in registers. That, not the loop order, makes a nest several
 times as fast as compiled plain loops.
+
+Nests as statements, including where buffers are zeroed.
+
+A buffer is zeroed where the paths to its producer and its consumer split: within the
+innermost loop around both, before the producer's own loops. If the producer has no loop
+of its own there, its product is assigned.
+
+Source: Kanakagiri and Solomonik 2024 (SpTTN), section 3.2 and algorithm 2, which is
+silent about the second case.
 """
 
 from __future__ import annotations
@@ -9,38 +18,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import TypeAlias
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.nests.cost import Operations
-from feinsum.nests.nest import Nest
-from feinsum.nests.network import Network, Sizes
-from feinsum.nests.orders import Order
-from feinsum.nests.steps import Multiply, Repeat, Step, lower
+from feinsum.nests.nest import Forest, Loop, Nest, Node, Order
+from feinsum.nests.network import Network, Sizes, consumers
 from feinsum.words import counted
-
-__all__ = [
-    "COPIES_BYTES",
-    "MOST_REGISTERS",
-    "NestForm",
-    "choose_form",
-    "is_apart",
-    "is_divisible",
-    "is_private",
-    "lane_indices",
-    "n_chunks_for",
-    "needed_bytes",
-]
 
 MOST_PRIVATE = 2**15
 """Entries of a buffer that is private to a thread; a larger one is an argument."""
+
 MOST_REGISTERS = 16
 """Maximum vectors of a sum in registers: the number of AVX2's registers."""
+
 FEW_PRODUCTS = 1 << 14
 """Multiply-adds of a nest that one thread computes in a few microseconds."""
+
 CHUNKS_PER_THREAD = 8
 """Where chunks need no memory."""
+
 COPIES_BYTES = 2**28
 """Maximum size of the copies of a result and large buffers together."""
+
 PRODUCTS_PER_ENTRY = 4
 """Products for each entry of the copies, below which adding these up costs too much."""
 
@@ -136,8 +136,7 @@ def lane_indices(nest: Nest) -> frozenset[str]:
     A dense index, the last of every array in memory that has it, whose loops have
     products and no further loops within them.
 
-    >>> from feinsum.nests.network import network
-    >>> from feinsum.nests.paths import path_from_pairs
+    >>> from feinsum.nests.network import network, path_from_pairs
     >>> ttmc = network("ijk,jr,ks->irs")
     >>> path = path_from_pairs(ttmc, [(0, 2), (3, 1)])
     >>> sorted(lane_indices(Nest(ttmc, path, (tuple("ijks"), tuple("ijrs")))))
@@ -188,8 +187,7 @@ def choose_form(
         n_threads: number of threads that take chunks.
         copies_bytes: maximum size of copies of the result and large buffers together.
 
-    >>> from feinsum.nests.network import network
-    >>> from feinsum.nests.paths import path_from_pairs
+    >>> from feinsum.nests.network import network, path_from_pairs
     >>> mttkrp = network("ijk,ia,ja->ka")
     >>> path = path_from_pairs(mttkrp, [(1, 2), (3, 0)])
     >>> nest = Nest(mttkrp, path, (tuple("ija"), tuple("ijka")))
@@ -278,3 +276,76 @@ def _steps(steps: tuple[Step, ...]) -> Iterator[Step]:
         yield step
         if isinstance(step, Repeat):
             yield from _steps(step.body)
+
+
+@dataclass(frozen=True)
+class Reset:
+    """Zero the buffer that a term fills."""
+
+    term: int
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """The product of a term's operands: assigned to its result, or added to it."""
+
+    term: int
+    is_assigned: bool
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A loop.
+
+    Attributes:
+        index: its index.
+        level: of the tree, if the loop runs over the children of the node of the level
+            above; None if it runs over the extent.
+        body: the repeated statements.
+    """
+
+    index: str
+    level: int | None
+    body: tuple[Step, ...]
+
+
+Step: TypeAlias = Reset | Multiply | Repeat
+
+
+def lower(nest: Nest) -> tuple[Step, ...]:
+    """The statements of a nest.
+
+    A loop runs over nodes of the tree if the loops of all levels above are around it.
+    That is so even if the loop does not contain the sparse operand: its results are
+    multiplied by it, before or after, so only these nodes count.
+
+    >>> from feinsum.nests.network import network, path_from_pairs
+    >>> sums = network("ij,j,j->i")
+    >>> nest = Nest(sums, path_from_pairs(sums, [(0, 1), (3, 2)]), (("i", "j"),) * 2)
+    >>> lower(nest)[0].body[0].body
+    (Multiply(term=0, is_assigned=True), Multiply(term=1, is_assigned=False))
+    """
+    taken = {k: c for k, c in enumerate(consumers(nest.path)) if c is not None}
+    return tuple(_lowered(nest, taken, nest.forest, frozenset()))
+
+
+def _lowered(
+    nest: Nest, taken: Mapping[int, int], forest: Forest, around: frozenset[str]
+) -> Iterator[Step]:
+    for node in forest:
+        terms = _terms(node)
+        leaving = [t for t in terms if t in taken and taken[t] not in terms]
+        here = [t for t in leaving if any(taken[t] in _terms(n) for n in forest)]
+        if isinstance(node, int):
+            yield Multiply(node, is_assigned=bool(here))
+            continue
+        yield from map(Reset, here)
+        level = nest.network.level_within(around, node.index)
+        body = _lowered(nest, taken, node.body, around | {node.index})
+        yield Repeat(node.index, level, tuple(body))
+
+
+def _terms(node: Node) -> tuple[int, ...]:
+    if isinstance(node, Loop):
+        return tuple(t for inner in node.body for t in _terms(inner))
+    return (node,)

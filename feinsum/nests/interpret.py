@@ -10,14 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from feinsum.errors import InvalidEinsumError
+from feinsum.nests.form import Multiply, Repeat, Reset, Step, lower
 from feinsum.nests.nest import Nest
-from feinsum.nests.network import Network, Sizes
-from feinsum.nests.paths import Tensor
-from feinsum.nests.steps import Multiply, Repeat, Reset, Step, lower
+from feinsum.nests.network import Network, Sizes, Tensor
 from feinsum.sparse import CSF
 from feinsum.words import counted, type_in_words
-
-__all__ = ["Outcome", "interpret", "sizes_of"]
 
 Array: TypeAlias = npt.NDArray[Any]
 

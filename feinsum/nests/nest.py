@@ -1,19 +1,32 @@
-"""A loop nest: a network, a path, the orders of its terms; and its buffers."""
+"""A loop nest: a network, a path, the orders of its terms; and its buffers.
+
+Fully fused loop nests: what terms have in common at the head of their orders.
+
+Source: Kanakagiri and Solomonik 2024 (SpTTN), definitions 4.3 and 4.4.
+
+The loop orders of terms.
+
+A tree is traversed from its root, so the indices of a sparse operand keep the level
+order. There are two rules for that. ``relative`` is the paper's: the sparse indices of
+a term are in level order. ``prefix`` is stronger: an index of a level comes after those
+of all levels above, so a term that lacks one of these has no order.
+
+Source: Kanakagiri and Solomonik 2024 (SpTTN), section 4.1.2, definition 4.2.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from itertools import pairwise, permutations, product
+from math import factorial, prod
+from typing import Literal, NamedTuple, TypeAlias
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.nests.forest import Forest, Loop, fuse
-from feinsum.nests.network import Network
-from feinsum.nests.orders import Order, Orders, is_allowed
-from feinsum.nests.paths import Path, Term, consumers, path_from_pairs
+from feinsum.nests.network import Network, Path, Term, consumers, path_from_pairs
 from feinsum.words import counted
-
-__all__ = ["Buffer", "Nest", "unfactorized"]
 
 
 class Buffer(NamedTuple):
@@ -41,8 +54,7 @@ class Nest:
 
     Source: Kanakagiri and Solomonik 2024 (SpTTN), section 3.2, equation 7 (buffers).
 
-    >>> from feinsum.nests.network import network
-    >>> from feinsum.nests.paths import path_from_pairs
+    >>> from feinsum.nests.network import network, path_from_pairs
     >>> ttmc = network("ijk,jr,ks->irs")
     >>> path = path_from_pairs(ttmc, [(0, 2), (3, 1)])
     >>> nest = Nest(ttmc, path, (("i", "j", "k", "s"), ("i", "j", "s", "r")))
@@ -177,3 +189,218 @@ def _statement(nest: Nest, number: int) -> str:
 
 def _refuse(message: str) -> None:
     raise InvalidEinsumError(f"invalid loop nest: {message}", rules=("nest",))
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop and what is in it, in the order in which it is computed."""
+
+    index: str
+    body: tuple[Node, ...]
+
+
+Node: TypeAlias = "Loop | int"
+"""A loop, or the number of a term whose loops are all around it."""
+
+Forest: TypeAlias = tuple[Node, ...]
+
+
+def fuse(orders: Orders) -> Forest:
+    """The fully fused forest of these orders, by peeling.
+
+    >>> fuse((("i", "j", "k"), ("i", "j")))
+    (Loop(index='i', body=(Loop(index='j', body=(Loop(index='k', body=(0,)), 1)),)),)
+    """
+    return _peeled(orders, range(len(orders)), 0)
+
+
+def _peeled(orders: Orders, terms: Sequence[int], depth: int) -> Forest:
+    nodes: list[Node] = []
+    at = 0
+    while at < len(terms):
+        heads = [orders[t][depth : depth + 1] for t in terms[at:]]
+        if not heads[0]:
+            nodes.append(terms[at])
+            at += 1
+            continue
+        r = next((k for k, head in enumerate(heads) if head != heads[0]), len(heads))
+        body = _peeled(orders, terms[at : at + r], depth + 1)
+        nodes.append(Loop(heads[0][0], body))
+        at += r
+    return tuple(nodes)
+
+
+def unfuse(forest: Forest) -> Orders:
+    """The order of each term of a forest: the inverse of :func:`fuse`.
+
+    >>> unfuse(fuse((("i", "j", "k"), ("i", "j"))))
+    (('i', 'j', 'k'), ('i', 'j'))
+    """
+    return tuple(order for _, order in sorted(_leaves(forest, ())))
+
+
+def _leaves(
+    nodes: Forest, around: tuple[str, ...]
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    for node in nodes:
+        if isinstance(node, Loop):
+            yield from _leaves(node.body, (*around, node.index))
+        else:
+            yield node, around
+
+
+def is_fully_fused(forest: Forest) -> bool:
+    """Whether no two neighbouring loops are over one index."""
+    loops = [node for node in forest if isinstance(node, Loop)]
+    return all(is_fully_fused(loop.body) for loop in loops) and not any(
+        isinstance(a, Loop) and isinstance(b, Loop) and a.index == b.index
+        for a, b in pairwise(forest)
+    )
+
+
+Order: TypeAlias = tuple[str, ...]
+"""The loops of one term, from the outermost."""
+
+Orders: TypeAlias = tuple[Order, ...]
+"""The loops of each term of a path."""
+
+Rule: TypeAlias = Literal["any", "relative", "prefix"]
+
+
+def is_allowed(
+    network: Network, rule: Rule, term: Term, ancestors: frozenset[str], index: str
+) -> bool:
+    """Whether a term can have a loop over an index within these loops."""
+    return needed_around(network, rule, term, index) <= ancestors
+
+
+def needed_around(
+    network: Network, rule: Rule, term: Term, index: str
+) -> frozenset[str]:
+    """The loops that have to be around a term's loop over an index."""
+    level = network.level_of.get(index)
+    if rule == "any" or level is None:
+        return frozenset()
+    above = frozenset(network.levels[:level])
+    return above & term.indices if rule == "relative" else above
+
+
+def term_orders(network: Network, rule: Rule, term: Term) -> Iterator[Order]:
+    """Every order of the loops of one term."""
+    for order in permutations(sorted(term.indices)):
+        places = ((frozenset(order[:k]), index) for k, index in enumerate(order))
+        if all(is_allowed(network, rule, term, *place) for place in places):
+            yield order
+
+
+def all_orders(network: Network, rule: Rule, path: Path) -> Iterator[Orders]:
+    """Every loop nest of a path: each order of each term.
+
+    >>> from feinsum.nests.network import network, path_from_pairs
+    >>> spmv = network("ij,j->i")
+    >>> list(all_orders(spmv, "relative", path_from_pairs(spmv, [(0, 1)])))
+    [(('i', 'j'),)]
+    """
+    yield from product(*(list(term_orders(network, rule, term)) for term in path))
+
+
+def n_orders(network: Network, rule: Rule, path: Path) -> int:
+    """The number of loop nests of a path, without enumerating them."""
+    return prod(_n_term_orders(network, rule, term) for term in path)
+
+
+def _n_term_orders(network: Network, rule: Rule, term: Term) -> int:
+    total = factorial(len(term.indices))
+    stored = [level for level, index in enumerate(network.levels)
+              if index in term.indices]  # fmt: skip
+    if rule == "any":
+        return total
+    if rule == "prefix" and stored != list(range(len(stored))):
+        return 0
+    return total // factorial(len(stored))
+
+
+def nest_to_text(nest: Nest) -> str:
+    """The pairs of a path, and the orders of its terms.
+
+    Operands are numbered by position, and the result of term t as n + t. The orders say
+    whether only the last term sums.
+
+    >>> from feinsum.nests import network
+    >>> mttkrp = network("ijk,ja,ka->ia")
+    >>> nest_to_text(nest_from_text(mttkrp, "0 2, 3 1 | i j k a, i j a"))
+    '0 2, 3 1 | i j k a, i j a'
+    """
+    n = len(nest.network.inputs)
+    numbers = {frozenset({k}): k for k in range(n)}
+    numbers |= {term.result.inputs: n + k for k, term in enumerate(nest.path)}
+    pairs = (
+        f"{numbers[term.left.inputs]} {numbers[term.right.inputs]}"
+        for term in nest.path
+    )
+    return f"{', '.join(pairs)} | {', '.join(map(' '.join, nest.orders))}"
+
+
+def nest_from_text(network: Network, text: str) -> Nest:
+    """Inverse of :func:`nest_to_text`.
+
+    Raises:
+        InvalidEinsumError: with the rule ``nest``, if the text is no nest of the
+            network.
+    """
+    pairs, separator, orders = text.partition("|")
+    if not separator:
+        raise _invalid_text(text, "expected 'pairs | orders', such as '0 1 | i j'")
+    found = [_pair(text, words) for words in pairs.split(",")]
+    _require_path(text, found, len(network.inputs))
+    named = tuple(tuple(order.split()) for order in orders.split(","))
+    path = path_from_pairs(network, found)
+    if [sorted(order) for order in named] != [sorted(t.indices) for t in path]:
+        path = path_from_pairs(network, found, late=True)
+    return Nest(network, path, named)
+
+
+def translated(text: str, indices: Mapping[str, str], positions: Sequence[int]) -> str:
+    """The text of a nest in other names.
+
+    Args:
+        text: of a nest.
+        indices: new names by those of the text.
+        positions: for each position of an operand in the text, the new one.
+
+    >>> translated("0 1 | a b", {"a": "i", "b": "j"}, (1, 0))
+    '1 0 | i j'
+    """
+    pairs, _, orders = text.partition("|")
+    moved = dict(enumerate(positions))
+    numbers = [
+        " ".join(str(moved.get(int(n), int(n))) for n in pair.split())
+        for pair in pairs.split(",")
+    ]
+    named = [" ".join(indices[i] for i in order.split()) for order in orders.split(",")]
+    return f"{', '.join(numbers)} | {', '.join(named)}"
+
+
+def _pair(text: str, words: str) -> tuple[int, int]:
+    numbers = words.split()
+    is_pair = len(numbers) == 2 and all(re.fullmatch("[0-9]{1,3}", n) for n in numbers)
+    if not is_pair:
+        raise _invalid_text(text, f"{words.strip()!r} is not a pair of numbers")
+    return int(numbers[0]), int(numbers[1])
+
+
+def _require_path(text: str, pairs: list[tuple[int, int]], n: int) -> None:
+    """Every operand and every result but the last is taken once, and is there."""
+    if len(pairs) != n - 1:
+        raise _invalid_text(
+            text, f"{len(pairs)} pairs; {counted(n, 'operand')} need {n - 1}"
+        )
+    left = set(range(n))
+    for made, (first, second) in enumerate(pairs, n):
+        if first == second or not {first, second} <= left:
+            raise _invalid_text(text, f"{first} {second} is out of range")
+        left = left - {first, second} | {made}
+
+
+def _invalid_text(text: str, what: str) -> InvalidEinsumError:
+    return InvalidEinsumError(f"nest text {text!r}: {what}", rules=("nest",))

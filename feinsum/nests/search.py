@@ -13,20 +13,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from feinsum.nests.cost import Cost, Part
-from feinsum.nests.nest import Nest
-from feinsum.nests.network import Network
-from feinsum.nests.orders import Orders, Rule, needed_around
-from feinsum.nests.paths import Path, Term, postorders
-
-__all__ = [
-    "Found",
-    "Search",
-    "best_levels",
-    "best_nest",
-    "best_orders",
-    "by_depth",
-    "level_orders",
-]
+from feinsum.nests.nest import Nest, Orders, Rule, needed_around
+from feinsum.nests.network import Network, Path, Term, postorders
 
 
 class Found(NamedTuple):
@@ -196,7 +184,7 @@ def best_nest(
     Args:
         network: the network to compute.
         cost: the cost to minimize.
-        rule: for the indices of the sparse operand; see :mod:`feinsum.nests.orders`.
+        rule: for the indices of the sparse operand; see :mod:`feinsum.nests.nest`.
         paths: the paths to consider. By default those with the fewest loops around a
             term; if the cost allows none of them, those with one more.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from feinsum.errors import FeinsumError, PlanError
-from feinsum.ir.violation import Violation
+from feinsum.ir.operand import Violation
 from feinsum.plans.distribution import distribution_violations
 from feinsum.plans.groups import Group
 from feinsum.plans.leaves import leaves_of

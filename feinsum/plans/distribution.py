@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from feinsum.errors import PlanError
-from feinsum.ir.violation import Violation
+from feinsum.ir.operand import Violation
 from feinsum.plans.boxes import Boxes
 from feinsum.plans.machine import Machine, axis_name, barred, machine_violations
 from feinsum.plans.ranges import cut, deal

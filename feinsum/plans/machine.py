@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from feinsum.errors import PlanError
-from feinsum.ir.violation import Violation
+from feinsum.ir.operand import Violation
 from feinsum.records.document import STRICT
 from feinsum.words import counted
 

@@ -12,7 +12,7 @@ from statistics import median
 
 from feinsum.canonical import canonicalize
 from feinsum.errors import FeinsumError
-from feinsum.ir.generalize import with_extents
+from feinsum.ir.workload import with_extents
 from feinsum.plans.alternatives import alternatives
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.fleets import fleet_here

@@ -14,7 +14,7 @@ from constantdict import constantdict
 from feinsum.canonical import WorkloadKey, canonicalize
 from feinsum.errors import InvalidRecordError, PlanError
 from feinsum.ir import BatchedEinsum, from_text, generalize
-from feinsum.ir.violation import Violation
+from feinsum.ir.operand import Violation
 from feinsum.plans.check import FORMAT, plan_violations
 from feinsum.plans.collectives import Collective, collectives_of
 from feinsum.plans.counts import Counts, Tally

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from feinsum.ir.violation import Violation
+from feinsum.ir.operand import Violation
 from feinsum.plans.boxes import Boxes
 from feinsum.plans.distribution import Cyclic, Distribution, distribution_violations
 from feinsum.plans.groups import Access, Group

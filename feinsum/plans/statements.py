@@ -14,7 +14,7 @@ import numpy as np
 from constantdict import constantdict
 
 from feinsum.errors import PlanError
-from feinsum.ir.violation import Violation
+from feinsum.ir.operand import Violation
 from feinsum.plans.groups import Access, Group
 from feinsum.records.document import STRICT
 

@@ -1,31 +1,28 @@
 """Sparse arrays: formats, conversions, files, random patterns. Needs only numpy."""
 
-from feinsum.sparse.checks import require_finite
 from feinsum.sparse.convert import (
+    compressed_from_object,
     from_dense,
+    from_object,
+    is_sparse,
     to_coo,
     to_csc,
     to_csf,
     to_csr,
     to_dense,
-)
-from feinsum.sparse.exchange import (
-    compressed_from_object,
-    from_object,
-    is_sparse,
     to_pydata,
     to_scipy,
 )
-from feinsum.sparse.formats import COO, CSC, CSF, CSR, SparseArray
-from feinsum.sparse.generate import random_profile, random_uniform
-from feinsum.sparse.profile import (
+from feinsum.sparse.formats import COO, CSC, CSF, CSR, SparseArray, require_finite
+from feinsum.sparse.generate import (
     count_nodes,
     node_counts,
     pattern_digest,
+    random_profile,
+    random_uniform,
     require_pattern,
 )
-from feinsum.sparse.reading import iterate_tns, read_tns
-from feinsum.sparse.writing import write_tns
+from feinsum.sparse.reading import iterate_tns, read_tns, write_tns
 
 __all__ = [
     "COO",

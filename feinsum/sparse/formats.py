@@ -8,23 +8,15 @@ Source: Smith and Karypis 2015 (compressed sparse fibers).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, NoReturn, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from feinsum.sparse.checks import (
-    Array,
-    check_fibers,
-    check_indices,
-    check_pointers,
-    check_shape,
-    check_values,
-)
-from feinsum.sparse.rejection import reject
+from feinsum.errors import InvalidSparseArrayError
 from feinsum.words import counted
-
-__all__ = ["COO", "CSC", "CSF", "CSR", "SparseArray"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,3 +218,219 @@ def _set(value: object, **fields: object) -> None:
     """Set fields of a frozen dataclass that is being made."""
     for name, field in fields.items():
         object.__setattr__(value, name, field)
+
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_MAX_EXTENT = 2**63 - 1
+
+_INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+def check_shape(shape: object) -> tuple[int, ...]:
+    """The shape as a tuple of integers; at least one axis."""
+    if not isinstance(shape, Sequence) or not len(shape):
+        reject("shape", f"the shape is {shape!r}; expected one extent per axis")
+    for extent in shape:
+        is_integer = isinstance(extent, int | np.integer)
+        if not is_integer or isinstance(extent, bool) or not 0 <= extent <= _MAX_EXTENT:
+            reject(
+                "shape",
+                f"the shape {shape!r} has the extent {extent!r}; expected an integer "
+                f"from 0 to {_MAX_EXTENT}",
+            )
+    return tuple(int(extent) for extent in shape)
+
+
+def check_values(values: object, n_entries: int | None = None) -> Array:
+    """The values as an array of one axis and a numeric dtype."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "biufc":
+        reject("value-dtype", f"the values have dtype {array.dtype}; expected numbers")
+    if array.ndim != 1:
+        reject(
+            "length",
+            f"the values have {counted(array.ndim, 'axis')}; expected one",
+        )
+    if n_entries is not None and len(array) != n_entries:
+        reject(
+            "length",
+            f"there are {counted(len(array), 'value')} for "
+            f"{counted(n_entries, 'entry')}",
+        )
+    return array
+
+
+def check_indices(indices: object, extent: int, what: str) -> Array:
+    """Indices as an array of one axis, in range."""
+    array = _integers(indices, what)
+    if len(array) and (array.min() < 0 or array.max() >= extent):
+        at = int(np.flatnonzero((array < 0) | (array >= extent))[0])
+        reject(
+            "index-range",
+            f"{what} has {array[at]} at place {at}; expected 0 to {extent - 1}",
+        )
+    return array
+
+
+def check_pointers(pointers: object, n_nodes: int, n_children: int, what: str) -> Array:
+    """Check pointers: where the children of each node begin, and the last ones end."""
+    array = _integers(pointers, what)
+    if len(array) != n_nodes + 1:
+        reject(
+            "pointer-length",
+            f"{what} has {counted(len(array), 'entry')}; expected "
+            f"{n_nodes + 1}, one more than "
+            "there are nodes",
+        )
+    if array[0] != 0:
+        reject("pointer-start", f"{what} begins with {array[0]}; expected 0")
+    falls = np.flatnonzero(array[1:] < array[:-1])
+    if len(falls):
+        at = int(falls[0])
+        reject(
+            "pointer-order",
+            f"{what} falls from {array[at]} to {array[at + 1]} at place {at + 1}; "
+            "expected pointers that do not decrease",
+        )
+    if array[-1] != n_children:
+        reject(
+            "pointer-end",
+            f"{what} ends with {array[-1]}; expected {n_children}, the number of "
+            "entries that it points to",
+        )
+    return array
+
+
+def check_fibers(indices: Array, pointers: Array, what: str) -> None:
+    """Check that the indices below one node increase, without repetition."""
+    rises = indices[1:] > indices[:-1]
+    inner = pointers[1:-1]
+    rises[inner[(inner > 0) & (inner < len(indices))] - 1] = True
+    if rises.all():
+        return
+    at = int(np.flatnonzero(~rises)[0])
+    if indices[at] == indices[at + 1]:
+        reject(
+            "duplicate",
+            f"{what} has {indices[at]} twice below one node, at places {at} and "
+            f"{at + 1}; convert coordinates, which sums duplicates",
+        )
+    reject(
+        "unsorted",
+        f"{what} has {indices[at]} ahead of {indices[at + 1]} below one node, at "
+        f"place {at}; sort the indices below each node",
+    )
+
+
+def require_finite(values: Array) -> None:
+    """Refuse values that are not finite.
+
+    Entries that a sparse array does not store count as zero even when multiplied by NaN
+    or infinity, so such products differ from those of dense arrays.
+
+    Raises:
+        InvalidSparseArrayError: with the rule ``not-finite``.
+
+    >>> require_finite(np.array([1.0, 2.0]))
+    """
+    finite = np.isfinite(values)
+    if not finite.all():
+        at = int(np.flatnonzero(~finite)[0])
+        reject(
+            "not-finite",
+            f"value {at} is {values[at]}; expected finite values, so drop or replace "
+            "such entries",
+        )
+
+
+def _integers(indices: object, what: str) -> Array:
+    array = np.asarray(indices)
+    if array.dtype not in _INDEX_DTYPES:
+        reject(
+            "index-dtype",
+            f"{what} has dtype {array.dtype}; expected int32 or int64",
+        )
+    if array.ndim != 1:
+        reject("length", f"{what} has {counted(array.ndim, 'axis')}; expected one")
+    return array
+
+
+def reject(rule: str, message: str) -> NoReturn:
+    """Raise the error of a rule: what was given, what was expected, what to do."""
+    raise InvalidSparseArrayError(f"[{rule}] {message}", rule=rule)
+
+
+_DIGIT = 16
+"""Bits of a digit: numpy sorts integers of 16 bits by counting."""
+
+
+def index_dtype(largest: int) -> np.dtype[np.signedinteger]:
+    """The dtype for indices up to the given one."""
+    return np.dtype(np.int32 if largest < 2**31 else np.int64)
+
+
+def sort_coordinates(columns: Sequence[Array], extents: Sequence[int]) -> Array | None:
+    """The stable permutation that sorts coordinates; None if they are sorted.
+
+    Complexity: linear; one pass for each 16 bits of the extents together.
+
+    >>> sort_coordinates([np.array([1, 0]), np.array([0, 5])], (2, 6)).tolist()
+    [1, 0]
+    """
+    keys = [*_keys(columns, extents)]
+    if len(keys) == 1 and bool(np.all(keys[0][0][1:] >= keys[0][0][:-1])):
+        return None
+    order = np.arange(len(columns[0]))
+    # from the last digit to the first, for each pass is stable
+    for key, span in reversed(keys):
+        for shift in range(0, (span - 1).bit_length(), _DIGIT):
+            digit = ((key >> shift) & (2**_DIGIT - 1)).astype(np.uint16)
+            order = order[np.argsort(digit[order], kind="stable")]
+    return order
+
+
+def _keys(
+    columns: Sequence[Array], extents: Sequence[int]
+) -> Iterator[tuple[Array, int]]:
+    """Neighbouring columns as one integer, as far as 63 bits go, with the span."""
+    key, span = None, 1
+    for column, extent in zip(columns, extents, strict=True):
+        wide = max(extent, 1)
+        if key is None or span * wide > 2**63 - 1:
+            if key is not None:
+                yield key, span
+            key, span = column.astype(np.int64), wide
+        else:
+            key, span = key * wide + column, span * wide
+    if key is not None:
+        yield key, span
+
+
+def begins(columns: Sequence[Array]) -> Array:
+    """Where sorted coordinates differ from those ahead of them; a boolean each."""
+    n = len(columns[0])
+    found = np.zeros(n, dtype=bool)
+    found[:1] = True
+    for column in columns:
+        found[1:] |= column[1:] != column[:-1]
+    return found
+
+
+def sorted_and_summed(
+    columns: Sequence[Array], values: Array, extents: Sequence[int]
+) -> tuple[list[Array], Array]:
+    """Coordinates in lexicographic order, each once, and the sums of their values.
+
+    Duplicates are added in input order.
+    """
+    order = sort_coordinates(columns, extents)
+    if order is not None:
+        columns, values = [c[order] for c in columns], values[order]
+    first = begins(columns)
+    if first.all():
+        return list(columns), values
+    starts = np.flatnonzero(first)
+    # numpy adds up short integers in 64 bits
+    summed = np.add.reduceat(values, starts).astype(values.dtype, copy=False)
+    return [c[starts] for c in columns], summed

@@ -21,16 +21,21 @@ from typing import Any, BinaryIO, NoReturn, cast
 import numpy as np
 import numpy.typing as npt
 
-from feinsum.sparse.checks import Array, check_shape
-from feinsum.sparse.formats import COO
-from feinsum.sparse.rejection import reject
-from feinsum.sparse.sorting import index_dtype
+from feinsum.sparse.convert import to_coo
+from feinsum.sparse.formats import (
+    COO,
+    Array,
+    SparseArray,
+    check_shape,
+    index_dtype,
+    reject,
+)
 from feinsum.words import counted
 
-__all__ = ["iterate_tns", "read_tns"]
-
 BLOCK_BYTES = 2**22
+
 _MAX_LINE_BYTES = 2**16
+
 _MAX_INDEX = 2**53
 """Numbers are read as doubles, which hold every integer up to this one."""
 
@@ -265,3 +270,38 @@ def _text(row: Array) -> str:
 
 def _free_bytes() -> int:
     return sysconf("SC_AVPHYS_PAGES") * sysconf("SC_PAGE_SIZE")
+
+
+_ENTRIES = 2**16
+
+
+def write_tns(path: str | PathLike[str], array: SparseArray) -> None:
+    """Write a tensor as ``.tns``, compressed if the name ends with ``.gz``.
+
+    Values round-trip exactly. The file does not contain the extents.
+
+    Raises:
+        InvalidSparseArrayError: ``value-dtype`` for complex values, and
+            ``not-finite`` for values that could not be read back.
+    """
+    entries = to_coo(array)
+    if entries.values.dtype.kind == "c":
+        reject("value-dtype", "a .tns file cannot store complex values")
+    if not np.isfinite(entries.values).all():
+        reject("not-finite", "a .tns file cannot store values that are not finite")
+    file = _opened_to_write(Path(path))
+    with file:
+        for start in range(0, entries.nnz, _ENTRIES):
+            part = slice(start, start + _ENTRIES)
+            columns = [(column[part] + 1).tolist() for column in entries.indices]
+            # booleans as numbers
+            values = (entries.values[part] + 0).tolist()
+            rows = zip(*columns, values, strict=True)
+            text = "".join(" ".join(map(repr, row)) + "\n" for row in rows)
+            file.write(text.encode())
+
+
+def _opened_to_write(path: Path) -> BinaryIO:
+    if path.suffix == ".gz":
+        return cast(BinaryIO, gzip.open(path, "wb"))
+    return path.open("wb")

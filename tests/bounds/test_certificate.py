@@ -12,8 +12,7 @@ from math import exp, log
 import pytest
 
 from feinsum.bounds import Memory, Statement, certify, intensity_of, statement
-from feinsum.bounds.certificate import covered, log_largest
-from feinsum.bounds.finite import certified, surveyed
+from feinsum.bounds.finite import certified, covered, log_largest, surveyed
 
 S = 6144
 """Entries of 8 bytes in 48 KiB, a first cache."""

@@ -16,12 +16,12 @@ from constantdict import constantdict
 from feinsum.bounds import (
     Memory,
     MemoryLevel,
+    asymptotic,
     bound_at,
     certify,
     finite,
     least_bytes,
     statement,
-    tiles,
 )
 from feinsum.bounds.factors import factors_of
 from feinsum.bounds.paths import bound_paths
@@ -310,7 +310,7 @@ def test_a_bound_takes_few_numerical_searches(monkeypatch, n_operands):
     all statements, prices and levels at once, and for ten operands of few statements.
     """
     calls, n_points = [], []
-    search = tiles.best_tiles
+    search = asymptotic.best_tiles
 
     def counted(member, *rest, **options):
         calls.append(member.shape)

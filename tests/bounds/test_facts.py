@@ -78,7 +78,7 @@ def test_facts_of_equal_sizes_are_bounded_once(monkeypatch):
         asked.append(given)
         return bound_at(*given)
 
-    monkeypatch.setattr("feinsum.bounds.facts.bound_at", counted)
+    monkeypatch.setattr("feinsum.bounds.bound.bound_at", counted)
     limits = replace(PEAKS, bandwidth_bytes_per_s=3.25e10)
     for median_s in (1.0, 2.0, 3.0):
         bound_of_record(fact(median_s), limits)

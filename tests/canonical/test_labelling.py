@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.canonical import labelling, search, search_process
-from feinsum.canonical.labelling import canonical_places
-from feinsum.canonical.refinement import (
+from feinsum.canonical import labelling, search_process
+from feinsum.canonical.labelling import (
+    Deadline,
     adjacency,
+    canonical_places,
     cell_numbers,
     color_cells,
     refined,
 )
-from feinsum.canonical.search import Deadline
 from feinsum.canonical.search_process import searched_order
 from feinsum.errors import CanonicalizationError
 from feinsum.processes import Ended
@@ -154,7 +154,7 @@ def ring(n: int) -> tuple[int, list[set[int]], list[tuple[int, int]]]:
 
 def test_one_graph_in_two_processes() -> None:
     """The helper process finds the order that is found in this process."""
-    assert search.bounded_order(*ring(200), Deadline()) == searched_order(*ring(200))
+    assert labelling.bounded_order(*ring(200), Deadline()) == searched_order(*ring(200))
 
 
 def test_the_helper_process_imports_our_nauty(
@@ -164,9 +164,9 @@ def test_the_helper_process_imports_our_nauty(
     package = tmp_path / "pynauty" / "__init__.py"
     package.parent.mkdir()
     package.write_text("raise ImportError('imported from where ours is')")
-    monkeypatch.setattr(search.pynauty, "__file__", str(package))
+    monkeypatch.setattr(labelling.pynauty, "__file__", str(package))
     with pytest.raises(CanonicalizationError, match="imported from where ours is"):
-        search.bounded_order(*ring(200), Deadline())
+        labelling.bounded_order(*ring(200), Deadline())
 
 
 def test_no_search_in_this_process_beyond_the_bound(
@@ -179,29 +179,29 @@ def test_no_search_in_this_process_beyond_the_bound(
         seen.append(n)
         return searched_order(n, cells, edges)
 
-    monkeypatch.setattr(search, "searched_order", spy)
-    for n in (search.QUICK, search.QUICK + 1):
-        assert len(search.bounded_order(*ring(n), Deadline())) == n
-    assert seen == [search.QUICK]
+    monkeypatch.setattr(labelling, "searched_order", spy)
+    for n in (labelling.QUICK, labelling.QUICK + 1):
+        assert len(labelling.bounded_order(*ring(n), Deadline())) == n
+    assert seen == [labelling.QUICK]
 
 
 def test_search_beyond_its_time_is_stopped() -> None:
     """The error says after which time, and how to give more."""
     match = r"200 vertices was stopped after 0\.001 s.*FEINSUM_CANONICALIZATION_LIMIT_S"
     with pytest.raises(CanonicalizationError, match=match):
-        search.bounded_order(*ring(200), Deadline(0.001))
+        labelling.bounded_order(*ring(200), Deadline(0.001))
 
 
 def test_all_searches_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part of a graph gets the time that those before it have left."""
     limits: list[float] = []
-    run = search.run_to_end
+    run = labelling.run_to_end
 
     def watched(command: list[str], given: str, **options: Any) -> Ended:
         limits.append(options["limit_s"])
         return run(command, given, **options)
 
-    monkeypatch.setattr(search, "run_to_end", watched)
+    monkeypatch.setattr(labelling, "run_to_end", watched)
     n, _, edges = ring(100)
     edges = [(u + n * k, v + n * k) for k in range(3) for u, v in edges]
     assert sorted(canonical_places([0] * (3 * n), edges, 60.0)) == list(range(3 * n))
@@ -214,7 +214,7 @@ def test_process_ends_itself() -> None:
     """A search that nobody waits for ends when its time is over."""
     n = 4000  # without edges: nauty is slow where everything can be exchanged
     given = json.dumps([0.2, n, [list(range(n))], []])
-    command = [sys.executable, "-P", search.search_process.__file__]
+    command = [sys.executable, "-P", labelling.search_process.__file__]
     done = subprocess.run(command, input=given, text=True, check=False, timeout=60)
     assert done.returncode == -signal.SIGALRM
 
@@ -222,15 +222,15 @@ def test_process_ends_itself() -> None:
 def test_answer_is_found_in_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interpreter that prints more than the answer does no harm."""
     printed = "hello\n\n" + search_process.ANSWER + json.dumps(list(range(200)))
-    monkeypatch.setattr(search, "run_to_end", lambda *_, **__: Ended(0, printed))
-    assert search.bounded_order(*ring(200), Deadline()) == list(range(200))
+    monkeypatch.setattr(labelling, "run_to_end", lambda *_, **__: Ended(0, printed))
+    assert labelling.bounded_order(*ring(200), Deadline()) == list(range(200))
 
 
 def test_no_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """So is a process that ends well and says nothing."""
-    monkeypatch.setattr(search, "run_to_end", lambda *_, **__: Ended(0, "hello"))
+    monkeypatch.setattr(labelling, "run_to_end", lambda *_, **__: Ended(0, "hello"))
     with pytest.raises(CanonicalizationError, match="gave an unreadable answer"):
-        search.bounded_order(*ring(200), Deadline())
+        labelling.bounded_order(*ring(200), Deadline())
 
 
 @pytest.mark.parametrize(
@@ -243,22 +243,24 @@ def test_search_that_cannot_start(
     """Where there is no interpreter to run, the error says so."""
     monkeypatch.setattr("sys.executable", executable)
     with pytest.raises(CanonicalizationError, match=match):
-        search.bounded_order(*ring(200), Deadline())
+        labelling.bounded_order(*ring(200), Deadline())
 
 
 def test_search_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last line of a process that fails is in the error."""
-    monkeypatch.setattr(search.search_process, "__file__", "/nowhere/script.py")
+    monkeypatch.setattr(labelling.search_process, "__file__", "/nowhere/script.py")
     with pytest.raises(CanonicalizationError, match=r"ended with code 2: .*script\.py"):
-        search.bounded_order(*ring(200), Deadline())
+        labelling.bounded_order(*ring(200), Deadline())
 
 
 def test_too_many_vertices_are_refused() -> None:
     """A graph that would crash the process is never given to nauty."""
-    n = search.MAX_VERTICES + 1
-    match = f"leaves {n} vertices undecided, nauty takes at most {search.MAX_VERTICES}"
+    n = labelling.MAX_VERTICES + 1
+    match = (
+        f"leaves {n} vertices undecided, nauty takes at most {labelling.MAX_VERTICES}"
+    )
     with pytest.raises(CanonicalizationError, match=match):
-        search.bounded_order(n, [set(range(n))], [], Deadline())
+        labelling.bounded_order(n, [set(range(n))], [], Deadline())
 
 
 def test_limit_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:

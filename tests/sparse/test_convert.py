@@ -24,7 +24,7 @@ from feinsum.sparse import (
     to_csr,
     to_dense,
 )
-from feinsum.sparse.sorting import sort_coordinates
+from feinsum.sparse.formats import sort_coordinates
 from tests.sparse.arrays import coordinates, dense_of
 
 
