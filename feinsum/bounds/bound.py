@@ -1,4 +1,4 @@
-"""The minimum cost of an einsum at every level of the memory."""
+"""The minimum cost of an einsum at every level of the memory; and recorded times."""
 
 from __future__ import annotations
 

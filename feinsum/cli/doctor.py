@@ -14,7 +14,7 @@ from feinsum.cli.shared.output import print_json
 from feinsum.words import counted
 
 if TYPE_CHECKING:
-    from feinsum.doctor.finding import State
+    from feinsum.doctor.machine import State
 
 __all__ = ["EXAMPLES", "doctor"]
 

@@ -1,7 +1,13 @@
 """From a batched einsum, or a loop nest, to an untransformed Loopy translation unit."""
 
 import feinsum.loopy_cache  # noqa: F401  (before Loopy)
-from feinsum.codegen.generate import Strides, generate_loopy
+from feinsum.codegen.generate import (
+    ContractionPath,
+    Strides,
+    contraction_path,
+    generate_loopy,
+    intermediate_bytes,
+)
 from feinsum.codegen.nest_data import (
     dense_arguments,
     fresh_shapes,
@@ -12,7 +18,6 @@ from feinsum.codegen.nest_data import (
     tree_arguments,
 )
 from feinsum.codegen.nests import generate_nest
-from feinsum.codegen.path import ContractionPath, contraction_path, intermediate_bytes
 
 __all__ = [
     "ContractionPath",

@@ -1,4 +1,4 @@
-"""The untransformed Loopy translation unit of a batched einsum.
+"""The untransformed Loopy translation units of batched and functional batched einsums.
 
 Source: paper, section 7 (idealized functional batched einsums) and appendix A.
 """
@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 
 import loopy as lp
 import numpy as np
+from pymbolic import parse
 from pymbolic import primitives as p
 from pytools import UniqueNameGenerator
 
-from feinsum.codegen.path import ContractionPath
 from feinsum.ir import (
     BatchedEinsum,
     Extent,
@@ -25,10 +25,8 @@ from feinsum.ir import (
     require_dense,
     require_einsum,
 )
-from feinsum.paths import check_path
+from feinsum.paths import Path, check_path, entries_between, find_path, path_within
 from feinsum.targets.host.code import HostCTarget
-
-__all__ = ["Strides", "generate_loopy"]
 
 Strides: TypeAlias = Sequence[int | str]
 """Strides of an array's axes, in entries: numbers, or names of arguments."""
@@ -259,3 +257,161 @@ def _expression(extent: Extent) -> Any:
 
 def _stride(step: int | str) -> Any:
     return p.Variable(step) if isinstance(step, str) else step
+
+
+ContractionPath: TypeAlias = Path
+
+TYPICAL_LONG_EXTENT = 10_000
+"""The assumed value of a size parameter in estimates of a path's cost."""
+
+
+def contraction_path(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    max_bytes: int | None = None,
+) -> ContractionPath:
+    """The order with the fewest operations, see :func:`feinsum.paths.find_path`.
+
+    Args:
+        einsum: the computation; its rows share the path.
+        sizes: values of size parameters; missing ones count as long.
+        max_bytes: limit on all intermediates together. A step may then take more than
+            two arrays, and the last one all that are left.
+
+    >>> from feinsum.ir import array, einsum
+    >>> J, D = array("J", (3, 3, "Nel")), array("D", (3, 20, 20))
+    >>> e = einsum("xre,rij,ej->xei", J, D, array("u", ("Nel", 20)))
+    >>> contraction_path(e)
+    ((1, 2), (0, 1))
+    >>> contraction_path(e, {"Nel": 100}, max_bytes=1000)
+    ((0, 1, 2),)
+    """
+    extents = _extents(einsum, sizes or {})
+    if max_bytes is None:
+        return find_path(einsum.inputs, einsum.output, extents)
+    most_entries = max_bytes // (einsum.batch_size * _itemsize(einsum))
+    return path_within(einsum.inputs, einsum.output, extents, most_entries)
+
+
+def intermediate_bytes(
+    einsum: BatchedEinsum,
+    path: ContractionPath,
+    sizes: Mapping[str, int] | None = None,
+) -> int:
+    """Bytes of all intermediate products, with entries of the results' dtype."""
+    extents = _extents(einsum, sizes or {})
+    entries = entries_between(einsum.inputs, einsum.output, extents, path)
+    return entries * einsum.batch_size * _itemsize(einsum)
+
+
+def _itemsize(einsum: BatchedEinsum) -> int:
+    return np.result_type(*(op.dtype for op in einsum.operands)).itemsize
+
+
+def _extents(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
+    return {
+        index: sizes.get(x.name, TYPICAL_LONG_EXTENT) if isinstance(x, SizeParam) else x
+        for index, x in einsum.extents.items()
+    }
+
+
+@dataclass(frozen=True)
+class Row:
+    """``result[output] = shift + scale * sum over the other indices of the factors``.
+
+    Attributes:
+        result: its array.
+        factors: expressions over arrays, which are subscripted, and indices.
+        scale, shift: expressions, too, at the output indices.
+    """
+
+    result: Operand
+    output: IndexList
+    factors: tuple[str, ...]
+    scale: str = "1"
+    shift: str = "0"
+
+
+def generate_rows(
+    rows: Sequence[Row],
+    arrays: Sequence[Operand],
+    extents: Mapping[str, Extent],
+    *,
+    name: str = "feinsum_kernel",
+) -> lp.TranslationUnit:
+    """An unoptimized kernel with an instruction for each row.
+
+    Args:
+        arrays: the input arrays.
+        extents: of every index. Names of indices and of arrays are distinct.
+
+    >>> from feinsum.ir import array
+    >>> row = Row(array("y", 3), ("i",), ("A[i, j]", "(x[j] + 1.0)"), shift="y0[i]")
+    >>> arrays = [array("A", (3, 4)), array("x", 4), array("y0", 3)]
+    >>> unit = generate_rows([row], arrays, {"i": 3, "j": 4})
+    >>> print(unit.default_entrypoint.instructions[0])
+    row_0: y[i] <- y0[i] + reduce(sum, [j], f0_0(i, j)*f0_1(j))
+    """
+    rules, body = [], []
+    for k, row in enumerate(rows):
+        own = [_rule(f"f{k}_{n}", text, extents) for n, text in enumerate(row.factors)]
+        rules += own
+        body.append(_instruction(k, row, own))
+    params = sorted({x.name for x in extents.values() if isinstance(x, SizeParam)})
+    bounds = " and ".join(f"0 <= {i} < {extent}" for i, extent in extents.items())
+    domain = f"[{', '.join(params)}] -> {{ [{', '.join(extents)}] : {bounds} }}"
+    return lp.make_kernel(
+        [domain],
+        [*rules, *body],
+        [
+            *(_array(row.result) for row in rows),
+            *map(_array, arrays),
+            *(lp.ValueArg(n, np.int32) for n in params),
+        ],
+        name=name,
+        lang_version=(2018, 2),
+        assumptions=" and ".join(f"{n} >= 1" for n in params),
+        target=HostCTarget(),
+    )
+
+
+def _rule(name: str, text: str, extents: Mapping[str, Extent]) -> lp.SubstitutionRule:
+    expression = parse(text)
+    used = lp.symbolic.get_dependencies(expression)
+    return lp.SubstitutionRule(name, tuple(i for i in extents if i in used), expression)
+
+
+def _instruction(
+    k: int, row: Row, rules: Sequence[lp.SubstitutionRule]
+) -> lp.Assignment:
+    calls = [
+        p.Call(p.Variable(rule.name), tuple(map(p.Variable, rule.arguments)))
+        for rule in rules
+    ]
+    value = calls[0] if len(calls) == 1 else p.Product(tuple(calls))
+    used = dict.fromkeys(i for rule in rules for i in rule.arguments)
+    summed = tuple(i for i in used if i not in row.output)
+    if summed:
+        value = lp.Reduction("sum", summed, value)
+    if row.scale != "1":
+        value = p.Product((parse(row.scale), value))
+    if row.shift != "0":
+        value = p.Sum((parse(row.shift), value))
+    place = tuple(map(p.Variable, row.output))
+    result = p.Variable(row.result.name)
+    return lp.Assignment(
+        p.Subscript(result, place) if place else result,
+        value,
+        id=f"row_{k}",
+        within_inames=frozenset(row.output),
+        # Loopy would add inames that it infers from the variables read
+        within_inames_is_final=True,
+    )
+
+
+def _array(operand: Operand) -> lp.GlobalArg:
+    shape = tuple(
+        p.Variable(n.name) if isinstance(n, SizeParam) else n for n in operand.shape
+    )
+    return lp.GlobalArg(operand.name, operand.dtype, shape=shape)

@@ -1,47 +1,35 @@
-"""The arrays of a nest's kernel: their names and axes."""
+"""The arrays of a nest's kernel: their names, axes and tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from feinsum.nests import Nest, NestForm
 from feinsum.nests.form import is_private
 
-__all__ = [
-    "CHUNK",
-    "ENTRY",
-    "FLAT",
-    "ROUND",
-    "ROW",
-    "TILED",
-    "WIDE",
-    "NestArrays",
-    "Place",
-    "apart",
-    "axes_of",
-    "buffer_places",
-    "in_tile",
-    "operand_name",
-    "row_of",
-    "subscripted",
-]
-
 CHUNK = "%chunk"
 """In place of an index: a chunk of the root, the unit of threads."""
+
 ROUND = "%lane"
 """In place of an index: the lane itself, for data of a single vector."""
+
 ROW = "%row"
 """In place of an index: the number of a row, where there are several."""
+
 ENTRY = "%entry"
 """In place of an index: an entry of the tree."""
+
 TILED = "%tiled"
 """In place of the lanes' index: its entries in the tile, for buffers."""
+
 FLAT = "%flat"
 """In place of the lanes' index: its value, for arrays with one axis for it."""
+
 GAP = 16
 """Minimum entries between the buffers of two chunks: two cache lines."""
+
 WIDE = "int64"
 """The dtype of subscripts. In 64 bits, vectors of a row are at fixed distances from its
 first one; in fewer bits each would need its own address, because sums may wrap.
@@ -219,3 +207,41 @@ def row_of(at: Mapping[str, str]) -> int:
 def subscripted(name: str, indices: Iterable[str], at: Mapping[str, str]) -> str:
     places = ", ".join(at[index] for index in indices)
     return f"{name}[{places}]" if places else name
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tiles of the lanes' index, of one width.
+
+    Attributes:
+        begin: the number of the first tile.
+        end: the number of the tile after the last one.
+        width: entries of a tile.
+        is_partial: whether lanes may be beyond the extent of their index.
+    """
+
+    begin: str
+    end: str
+    width: int
+    is_partial: bool = False
+
+
+def parts(extent: str, tile: int, lanes: int) -> Iterator[Part]:
+    """Whole tiles; then whole vectors, and the one with lanes beyond the extent.
+
+    Args:
+        extent: of the index, as text for isl.
+        tile: entries of a tile, a multiple of ``lanes``.
+        lanes: entries of a vector.
+
+    >>> for part in parts("n", 16, 4):
+    ...     print(part.begin, "to", part.end, "by", part.width)
+    0 to floor((n)/16) by 16
+    4*floor((n)/16) to floor((n)/4) by 4
+    floor((n)/4) to floor((n + 3)/4) by 4
+    """
+    tiles, vectors = f"floor(({extent})/{tile})", f"floor(({extent})/{lanes})"
+    yield Part("0", tiles, tile)
+    if tile > lanes:
+        yield Part(f"{tile // lanes}*{tiles}", vectors, lanes)
+    yield Part(vectors, f"floor(({extent} + {lanes - 1})/{lanes})", lanes, True)

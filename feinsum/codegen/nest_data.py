@@ -25,16 +25,6 @@ from feinsum.result_memory import aligned_empty
 from feinsum.sparse import CSF
 from feinsum.words import counted
 
-__all__ = [
-    "dense_arguments",
-    "fresh_shapes",
-    "nest_arguments",
-    "nest_index_dtype",
-    "nest_result",
-    "root_chunks",
-    "tree_arguments",
-]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 PLAIN = NestForm()

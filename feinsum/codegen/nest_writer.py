@@ -20,18 +20,17 @@ from feinsum.codegen.nest_arrays import (
     TILED,
     WIDE,
     NestArrays,
+    Part,
     Place,
     axes_of,
     buffer_places,
     in_tile,
+    parts,
     subscripted,
 )
-from feinsum.codegen.nest_tiles import Part, parts
 from feinsum.nests import Multiply, Nest, NestForm, Repeat, Reset, Step, lower
 from feinsum.nests.form import MOST_REGISTERS
 from feinsum.nests.network import Tensor
-
-__all__ = ["Writer"]
 
 Bounds: TypeAlias = tuple[str, str]
 """Where a loop begins, and where it ends."""

@@ -31,8 +31,6 @@ from feinsum.nests import Nest, NestForm
 from feinsum.nests.form import is_private
 from feinsum.targets.host.code import HostCTarget
 
-__all__ = ["SILENCED", "generate_nest", "make_nest_kernel"]
-
 PLAIN = NestForm()
 
 SILENCED = ["v1_scheduler_fallback", "write_race(*)"]

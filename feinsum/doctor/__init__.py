@@ -1,6 +1,6 @@
 """Possible faults of an installation, and their remedies."""
 
 from feinsum.doctor.examination import examination
-from feinsum.doctor.finding import Finding, State
+from feinsum.doctor.machine import Finding, State
 
 __all__ = ["Finding", "State", "examination"]

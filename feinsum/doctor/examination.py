@@ -1,33 +1,50 @@
-"""All checks, one after another; none of them changes anything."""
+"""All checks, one after another; none of them changes anything.
+
+Those of settings, databases, the cache, the clock and the network are here, too.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
+import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from os import PathLike
-from typing import TypeAlias
+from pathlib import Path
+from typing import TypeAlias, get_args
 
-from feinsum.doctor.devices import check_devices, check_packaged_facts, check_versions
-from feinsum.doctor.finding import Finding, problem
+from feinsum.cache import cache_folder
+from feinsum.db import OPENERS, REMOTE, USER, layer_names, opened_layers
+from feinsum.db.remote import (
+    BUDGET_VARIABLE,
+    REMOTE_VARIABLE,
+    examine_service,
+    remote_url,
+)
+from feinsum.db.sql import examine
 from feinsum.doctor.machine import (
+    Finding,
     check_compiler,
     check_contractions,
+    check_devices,
     check_machine,
     check_openblas,
+    check_packaged_facts,
     check_plugins,
     check_variables,
+    check_versions,
+    note,
+    ok,
+    problem,
 )
-from feinsum.doctor.places import (
-    check_cache,
-    check_clock,
-    check_database,
-    check_layers,
-    check_remote,
-    check_room,
-    check_settings,
-)
-
-__all__ = ["examination"]
+from feinsum.errors import StoreError
+from feinsum.loopy_cache import find_folder_problem, loopy_folder
+from feinsum.records import Policy
+from feinsum.retrieval.request import POLICY_VARIABLE
+from feinsum.retrieval.trust import VERIFY_VARIABLE, is_verification_on
+from feinsum.words import counted
 
 logger = logging.getLogger(__name__)
 
@@ -71,3 +88,165 @@ def examination(
                 f"the check failed with {type(error).__name__}: {error}",
                 "report this bug with the output of 'feinsum doctor --json'",
             )
+
+
+CLOCK_TOLERANCE_S = 5.0
+
+OLDEST = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+def check_settings() -> Iterator[Finding]:
+    """Variables whose values are one of a few, and a switch."""
+    policy = os.environ.get(POLICY_VARIABLE, "").strip()
+    if policy and policy not in get_args(Policy):
+        yield problem(
+            "settings",
+            f"{POLICY_VARIABLE} is {policy!r}: every look-up fails",
+            f"set it to one of {', '.join(get_args(Policy))}",
+        )
+    else:
+        yield ok("settings", f"policy {policy or 'default'}")
+    if not is_verification_on(None):
+        yield note(
+            "settings",
+            f"{VERIFY_VARIABLE} is off: recipes are neither verified nor timed",
+            f"unset {VERIFY_VARIABLE}, unless this machine cannot run the kernels",
+        )
+
+
+def check_database(database: str | PathLike[str] | None) -> Iterator[Finding]:
+    """Can it be opened, read, locked and written?"""
+    health = examine(database)
+    if health.problem:
+        yield problem(
+            "database",
+            f"{health.location}: {health.problem}",
+            "release its lock, fix its permissions, or set FEINSUM_DATABASE to another",
+        )
+    elif health.n_records is None:
+        yield ok("database", f"{health.location}: will be created when first written")
+    else:
+        yield ok(
+            "database",
+            f"{health.location}: {counted(health.n_records, 'fact')}, writable",
+        )
+
+
+def check_layers() -> Iterator[Finding]:
+    """Where facts are looked for; the user's and a service are checks of their own."""
+    try:
+        names = layer_names()
+    except StoreError as error:
+        yield problem("layers", str(error), f"choose from {', '.join(OPENERS)}")
+        return
+    yield ok("layers", ", ".join(names))
+    for state in opened_layers(n for n in names if n not in (USER, REMOTE)):
+        if state.problem:
+            yield problem(
+                f"layer {state.name}",
+                f"{state.location}: {state.problem}",
+                "look-ups skip it; fix it, or remove it from FEINSUM_LAYERS",
+            )
+        else:
+            yield ok(
+                f"layer {state.name}",
+                f"{state.location}: {counted(state.n_records or 0, 'fact')}",
+            )
+
+
+def check_cache() -> Iterator[Finding]:
+    """Can kernels and verifications be kept?"""
+    folder = cache_folder()
+    if folder is None:
+        yield note(
+            "cache",
+            "off: every process retrieves kernels and verifies recipes again",
+            "unset FEINSUM_CACHE_DIR",
+        )
+        return
+    above = next(path for path in (folder, *folder.parents) if path.exists())
+    why = _why_not_private(above, is_own=above == folder)
+    if why:
+        advice = (
+            "make it private (chmod go-rwx), make room, or set FEINSUM_CACHE_DIR to "
+            "another folder"
+        )
+        yield problem("cache", f"{above} {why}: nothing is cached", advice)
+    else:
+        yield ok("cache", str(folder))
+
+
+def _why_not_private(folder: Path, *, is_own: bool) -> str:
+    if not folder.is_dir():
+        return "is not a folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "is not writable"
+    found = folder.stat()
+    if is_own and (found.st_uid != os.geteuid() or found.st_mode & 0o077):
+        return "is accessible to others"
+    why = find_folder_problem(folder)
+    return f"cannot be used ({why})" if why else ""
+
+
+def check_room() -> Iterator[Finding]:
+    """Is there room for what compilers write, and for Loopy's databases?"""
+    try:
+        why = find_folder_problem(Path(tempfile.gettempdir()))
+    except OSError as error:  # none of the usual folders can be written
+        why = str(error)
+    if why:
+        yield problem(
+            "temporary files",
+            f"{why}: no kernel can be compiled, and numpy answers calls",
+            "make room there, or set TMPDIR to another folder",
+        )
+    else:
+        yield ok("temporary files", tempfile.gettempdir())
+    if why := find_folder_problem(loopy_folder()):
+        yield note(
+            "loopy",
+            f"{why}: every process generates the code of its kernels again",
+            "set XDG_CACHE_HOME to a folder that can be written",
+        )
+
+
+def check_clock() -> Iterator[Finding]:
+    """Is it about now, and does the file system agree?"""
+    now = datetime.now(UTC)
+    if now < OLDEST:
+        yield problem("clock", f"the system date is {now:%Y-%m-%d}", "set the clock")
+        return
+    try:
+        with tempfile.NamedTemporaryFile() as file:
+            skew_s = Path(file.name).stat().st_mtime - time.time()
+    except OSError:  # which check_room tells
+        skew_s = 0.0
+    if abs(skew_s) > CLOCK_TOLERANCE_S:
+        yield problem(
+            "clock",
+            f"the clock of the file system differs by {skew_s:+.0f} s",
+            "synchronize the clocks (NTP)",
+        )
+    else:
+        yield ok("clock", f"{now.isoformat(timespec='seconds')}")
+
+
+def check_remote() -> Iterator[Finding]:
+    """Does the service answer, if one is set, and take the key?"""
+    url = remote_url()
+    if not url:
+        return
+    found = examine_service(url)
+    if found.problem:
+        advice = "check the URL, the key, the network and the server's log"
+        text = f"{found.location}: {found.problem}"
+        yield problem("remote", text, f"{advice}; or unset {REMOTE_VARIABLE}")
+    elif found.left_alone:
+        yield note(
+            "remote",
+            f"{found.location} answers, but failed within the last minute: "
+            f"{found.left_alone}",
+            f"look-ups skip it for a minute; if it is slow, raise {BUDGET_VARIABLE}",
+        )
+    else:
+        yield ok("remote", f"{found.location} answers, version {found.version}")

@@ -1,21 +1,28 @@
-"""The machine and what is set up on it: variables, plug-ins, compiler, OpenBLAS."""
+"""Findings on the machine: variables, plug-ins, compiler, OpenBLAS, and the devices."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
 import os
+import platform
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
+from typing import Literal
 
 from feinsum.contraction import IS_BUILT, VECTOR_BYTES
-from feinsum.doctor.finding import Finding, note, ok, problem
+from feinsum.db import shipped_facts
 from feinsum.errors import DeviceUnavailableError
+from feinsum.measure import device_states, open_device
 from feinsum.measure.disturbance import STATISTICS, throttled_periods
+from feinsum.records import Level, level_of
+from feinsum.targets.devices import DeviceState
 from feinsum.targets.host.compiler import find_compiler
 from feinsum.targets.processor import host_processor
 from feinsum.transforms.plugins import GROUP, VARIABLE
@@ -23,18 +30,8 @@ from feinsum.words import counted
 
 logger = logging.getLogger(__name__)
 
-__all__ = [
-    "KNOWN",
-    "check_compiler",
-    "check_contractions",
-    "check_machine",
-    "check_openblas",
-    "check_plugins",
-    "check_variables",
-    "openblas_kernel",
-]
-
 PREFIX = "FEINSUM_"
+
 KNOWN = frozenset(
     {
         "FEINSUM_CACHE_DIR",
@@ -68,8 +65,10 @@ KNOWN = frozenset(
 
 OLDEST = {"gcc": 9, "clang": 11}
 """Compilers whose code for the vectors of current processors is known to be good."""
+
 BUSY = 0.3
 """Share of the cores that others may use during timings."""
+
 VECTORS = {"avx512f": ("skylakex", "cooperlake", "sapphirerapids"),
            "avx2": ("haswell", "zen")}  # fmt: skip
 """Kernels of OpenBLAS that use the vectors of a processor, the widest first."""
@@ -226,3 +225,123 @@ def openblas_kernel() -> str | None:
                     function.restype = ctypes.c_char_p
                     return str(function().decode())
     return None
+
+
+State = Literal["ok", "note", "problem"]
+"""Well; worth knowing; something does not work."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding of the doctor.
+
+    Attributes:
+        check: a short name of what was looked at.
+        text: what was seen.
+        advice: what to do; empty if it is well.
+    """
+
+    check: str
+    state: State
+    text: str
+    advice: str = ""
+
+
+def ok(check: str, text: str) -> Finding:
+    """It is well."""
+    return Finding(check, "ok", text)
+
+
+def note(check: str, text: str, advice: str) -> Finding:
+    """It works, but not everybody wants it so."""
+    return Finding(check, "note", text, advice)
+
+
+def problem(check: str, text: str, advice: str) -> Finding:
+    """It does not work."""
+    return Finding(check, "problem", text, advice)
+
+
+PACKAGES = ("feinsum", "loopy", "pymbolic", "islpy", "pynauty", "numpy", "sqlalchemy",
+            "pydantic")  # fmt: skip
+
+ID_LENGTH = 12
+
+DEVICE_ADVICE = (
+    "install a C compiler, or set FEINSUM_DEVICE to part of the name of a device "
+    "that works; see docs/reference/devices.md"
+)
+
+OPTIONAL = "ignore this if another device works; see docs/reference/devices.md"
+
+
+def check_versions() -> Iterator[Finding]:
+    """Versions of the packages that determine code and keys."""
+    found, missing = [f"Python {platform.python_version()}"], []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        yield problem(
+            "versions",
+            f"not installed: {', '.join(missing)}",
+            f"pip install {' '.join(missing)}",
+        )
+    yield ok("versions", ", ".join(found))
+
+
+def check_devices(selector: str | None) -> Iterator[Finding]:
+    """Every device, whether it works, and the one that is taken."""
+    for state in sorted(device_states(), key=lambda state: state.device is not None):
+        yield from _check_device(state)
+    try:
+        chosen = open_device(selector).device
+    except DeviceUnavailableError as error:
+        yield problem("device", str(error), DEVICE_ADVICE)
+    else:
+        yield ok("device", f"selected {chosen}, id {chosen.id[:ID_LENGTH]}")
+
+
+def _check_device(state: DeviceState) -> Iterator[Finding]:
+    device = state.device
+    if device is None:
+        yield ok("devices", f"{state.target}: {state.trouble}")
+        return
+    if state.trouble:
+        text = f"{device}, id {device.id[:ID_LENGTH]}, does not work: {state.trouble}"
+        yield note("devices", text, OPTIONAL)
+        return
+    environment = open_device(device.id).environment({})
+    processor = f", {device.processor}" if device.processor else ""
+    yield ok(
+        "devices",
+        f"{device} works: {device.kind}, {device.architecture}, "
+        f"{device.compute_units} compute units, driver {environment.driver_version}, "
+        f"id {device.id[:ID_LENGTH]}{processor}",
+    )
+    if not device.is_identified:
+        yield note(
+            "processor",
+            f"{device}: unknown processor, so no fact is an exact match",
+            "make /proc/cpuinfo readable; see docs/reference/devices.md",
+        )
+
+
+def check_packaged_facts(selector: str | None) -> Iterator[Finding]:
+    """How well the facts of this installation fit the device."""
+    try:
+        environment = open_device(selector).environment({})
+    except DeviceUnavailableError:
+        return  # that is another finding
+    levels = Counter(level_of(fact, environment) for fact in shipped_facts().records())
+    text = ", ".join(f"{n} {level}" for level, n in sorted(levels.items()))
+    if any(level <= Level.SAME_ARCHITECTURE for level in levels):
+        yield ok("packaged facts", f"match levels on this device: {text}")
+    else:
+        yield note(
+            "packaged facts",
+            f"no match under the default policy; levels: {text or 'none'}",
+            "tune your kernels with 'feinsum tune', or use the policy 'loose'",
+        )

@@ -1,10 +1,8 @@
 """Pictures: induced graphs as DOT text, SVG, PNG or PDF; rooflines, and tunings."""
 
-from feinsum.drawing.blocks import Block, Panel, Row, draw_blocks
-from feinsum.drawing.flow import Arrow, Node, draw_flow
+from feinsum.drawing.flow import Arrow, Block, Node, Panel, Row, draw_blocks, draw_flow
 from feinsum.drawing.graph import SUFFIXES, dot_text, draw, svg_of
-from feinsum.drawing.lengths import Length, draw_lengths
-from feinsum.drawing.plots import can_plot, check_plots
+from feinsum.drawing.plots import Length, can_plot, check_plots, draw_lengths
 from feinsum.drawing.roofline import Chart, Dot, Roof, Step, draw_roofline, roofs
 
 __all__ = [

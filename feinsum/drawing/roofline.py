@@ -17,8 +17,6 @@ from feinsum.drawing.plots import can_plot, new_figure
 from feinsum.reprs import brief, inline_svg
 from feinsum.words import counted
 
-__all__ = ["Chart", "Dot", "Roof", "Step", "draw_roofline", "roofs"]
-
 COLORS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
 )  # fmt: skip

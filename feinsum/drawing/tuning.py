@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from math import log
 from statistics import fmean, pvariance
 
-__all__ = ["Bar", "Coordinates", "Point", "Strip", "TuningPicture", "time_text"]
-
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 """Units of time, and how many seconds each is."""
 

@@ -12,7 +12,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from feinsum.drawing.notebook import NotebookFigure
@@ -24,8 +24,6 @@ from feinsum.drawing.tuning import (
     TuningPicture,
     time_text,
 )
-
-__all__ = ["Figure", "Look", "figure_of_tuning", "render_tuning"]
 
 Look: TypeAlias = Literal["light", "dark"]
 

@@ -1,10 +1,7 @@
-"""Batched einsums as plain data.
+"""Batched einsums as plain data, and their well-formedness rules, each with a name.
 
-Source: paper, sections 2 (einsum) and 4 (batched einsum).
-
-The well-formedness rules of batched einsums, each with a name.
-
-Source: paper, section 2.2 (conditions for equation 1 to be sound), section 4.
+Source: paper, sections 2 (einsum; 2.2: conditions for equation 1 to be sound) and 4
+(batched einsum).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""An einsum with the numbers that decide how it is best computed.
+"""An einsum with the sizes that decide how it is best computed.
 
-The names of the sizes of an einsum: size parameters, and the profile of a tree.
-
-A fact of a sparse operand was measured at extents and at a profile, the number of nodes
+Long literal extents become size parameters, so that all long extents share recipes. A
+fact of a sparse operand was measured at extents and at a profile, the number of nodes
 at each level of the tree. The levels are numbered from the root: ``nodes.0`` and so on.
 No size parameter has such a name: it is no identifier.
 """

@@ -3,11 +3,9 @@
 Most important, sums stay in registers. That, not the loop order, makes a nest several
 times as fast as compiled plain loops.
 
-Nests as statements, including where buffers are zeroed.
-
-A buffer is zeroed where the paths to its producer and its consumer split: within the
-innermost loop around both, before the producer's own loops. If the producer has no loop
-of its own there, its product is assigned.
+A nest becomes statements. A buffer is zeroed where the paths to its producer and its
+consumer split: within the innermost loop around both, before the producer's own loops.
+If the producer has no loop of its own there, its product is assigned.
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN), section 3.2 and algorithm 2, which is
 silent about the second case.

@@ -1,17 +1,13 @@
-"""A loop nest: a network, a path, the orders of its terms; and its buffers.
+"""A loop nest: a network, a path, the orders of its terms; its loops, buffers and text.
 
-Fully fused loop nests: what terms have in common at the head of their orders.
-
-Source: Kanakagiri and Solomonik 2024 (SpTTN), definitions 4.3 and 4.4.
-
-The loop orders of terms.
+In a fully fused nest, terms share the loops that their orders begin with alike.
 
 A tree is traversed from its root, so the indices of a sparse operand keep the level
 order. There are two rules for that. ``relative`` is the paper's: the sparse indices of
 a term are in level order. ``prefix`` is stronger: an index of a level comes after those
 of all levels above, so a term that lacks one of these has no order.
 
-Source: Kanakagiri and Solomonik 2024 (SpTTN), section 4.1.2, definition 4.2.
+Source: Kanakagiri and Solomonik 2024 (SpTTN), definitions 4.2 to 4.4.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Networks: products of at most one sparse tensor and dense ones.
+"""Networks, products of at most one sparse tensor and dense ones, and their paths.
 
 A network may have several rows, as a batched einsum has: products of the same sparse
 tensor with other dense ones. One nest computes them all: its loops are those of one
 row, and each of its statements is executed for every row in turn.
 
-Contraction paths: the order in which pairs of tensors are multiplied.
+A contraction path is the order in which pairs of tensors are multiplied.
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN), sections 4.1.1 and 4.2.1, definition 4.1.
 """

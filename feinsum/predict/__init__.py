@@ -2,8 +2,7 @@
 
 from feinsum.effort import MEASURING, Effort, effort_of
 from feinsum.predict.machine import machine_of, usual_gpu
-from feinsum.predict.predictions import hopeless, is_outdone, predictions
-from feinsum.predict.vectors import has_vectors
+from feinsum.predict.predictions import has_vectors, hopeless, is_outdone, predictions
 from feinsum.variables import EFFORT_VARIABLE
 
 __all__ = [

@@ -12,8 +12,6 @@ from feinsum.records import Device, DevicePeaks, Processor
 from feinsum.records.environment import CUDA_PLATFORM
 from feinsum.transforms.cost import LEVELS, Gpu, Machine
 
-__all__ = ["machine_of", "usual_gpu"]
-
 WIDE_UNITS = {"zen5", "skylake_avx512", "cascadelake", "icelake", "sapphirerapids"}
 """Microarchitectures that begin two multiply-adds of 64 bytes in a cycle."""
 CYCLES_PER_S = 3.4e9

@@ -1,13 +1,21 @@
-"""Predict the fastest recipes for a workload on a device."""
+"""Predict the fastest recipes for a workload on a device.
+
+A recipe may be written in vectors that a processor lacks: gcc spills vectors longer
+than the processor's to the stack: see docs/explanation/prediction.md. LLVM, used by
+OpenCL on CPUs, splits them in two.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from operator import itemgetter
 
+from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
+from feinsum.nests import EstimatedTime, Machine, choose_form, network_of, sizes_at
+from feinsum.nests.cost import evaluate
 from feinsum.predict.correction import (
     ANALYTIC,
     Correction,
@@ -15,14 +23,12 @@ from feinsum.predict.correction import (
     correction_in_use,
 )
 from feinsum.predict.machine import machine_of
-from feinsum.predict.sparse import sparse_predictions
-from feinsum.predict.vectors import has_vectors
-from feinsum.records import Device, DevicePeaks, TransformSpec
+from feinsum.records import Device, DevicePeaks, ParameterValue, TransformSpec
+from feinsum.records.environment import HOST_PLATFORM
 from feinsum.transforms import REGISTRY, Transform, find_transform
+from feinsum.transforms.nests import SPARSE_NEST, nests_at, parameters_of, usual_sizes
 from feinsum.transforms.ranking import Costed, at_sizes, ranked
 from feinsum.transforms.registry import Cost
-
-__all__ = ["hopeless", "is_outdone", "predictions"]
 
 HOPELESS = 30
 """Factor over the lowest expected time: more than any cost is wrong by."""
@@ -44,7 +50,7 @@ def predictions(
 
     If an extent is zero, there are none. For GPUs, only the families made for them are
     predicted, without a correction. Recipes for a sparse operand come from
-    :func:`feinsum.predict.sparse.sparse_predictions`.
+    :func:`feinsum.predict.predictions.sparse_predictions`.
 
     Recipes differ in family or analytic cost: of similar ones, only one is returned. A
     correction can change their order, but adds none.
@@ -146,3 +152,93 @@ def _cost_on(device: Device, transform: Transform) -> Cost | None:
 def _likeness(one: Costed) -> tuple[str, str]:
     """One of each set of recipes that their families consider similar."""
     return one.spec.name, f"{one.seconds:.3g}"
+
+
+def sparse_predictions(
+    einsum: BatchedEinsum, sizes: Mapping[str, int], device: Device
+) -> list[Costed]:
+    """Nests with their estimated seconds, the fastest first.
+
+    Each is proposed with all cores, and with one for callers without room for copies of
+    the result.
+
+    Args:
+        einsum: canonical, with a sparse operand.
+        sizes: values of its size parameters, and the profile; usual ones where they are
+            not known.
+
+    >>> from feinsum.ir import array, einsum as make, sparse_array
+    >>> spmv = make("ij,j->i", sparse_array("A", ("M", "N")), array("x", "N"))
+    >>> cpu = Device("host", "a CPU", "", "cpu", "x86_64", 2)
+    >>> [one.spec.parameters["threads"] for one in sparse_predictions(spmv, {}, cpu)]
+    ['chunks', 'none']
+    """
+    if SPARSE_NEST.offered(einsum) is None:
+        return []
+    network, known = network_of(einsum), sizes_at(einsum, usual_sizes(einsum, sizes))
+    dtype, machine = einsum.output_dtypes[0], machine_of(device)
+    cost = EstimatedTime(
+        network,
+        known,
+        Machine(vector_bytes=machine.vector_bytes),
+        item_bytes=dtype.itemsize,
+        n_threads=machine.n_cores,
+    )
+    found: dict[object, Costed] = {}
+    for nest in nests_at(network, known, dtype.itemsize):
+        seconds = evaluate(cost, nest.path, nest.orders) * 1e-9
+        lanes = machine.vector_bytes if dtype.kind == "f" else 0
+        for n_threads in (machine.n_cores, 1):
+            form = choose_form(
+                nest,
+                known,
+                item_bytes=dtype.itemsize,
+                vector_bytes=lanes,
+                n_threads=n_threads,
+            )
+            spec = SPARSE_NEST.spec(parameters_of(nest, form))
+            found.setdefault(spec, Costed(seconds, spec))
+    return sorted(found.values(), key=lambda one: one.seconds)
+
+
+LANES = "lanes"
+"""The parameter of all families with explicit vectors."""
+
+
+def has_vectors(spec: TransformSpec, einsum: BatchedEinsum, device: Device) -> bool:
+    """Whether no vector of a recipe is longer than the device's.
+
+    True if the processor is unknown.
+
+    Args:
+        einsum: the recipe's einsum.
+
+    >>> from feinsum.ir import array, einsum
+    >>> device = Device(HOST_PLATFORM, "a CPU", "", "cpu", "x86_64", 2)
+    >>> product = einsum("ij,jk->ik", array("A", (9, 9)), array("B", (9, 9)))
+    >>> has_vectors(TransformSpec("turned", 1, {"lanes": 8}), product, device)
+    True
+    """
+    if device.platform != HOST_PLATFORM or device.processor is None:
+        return True
+    itemsize = max(operand.dtype.itemsize for operand in einsum.operands)
+    longest = max(_lanes(spec), default=1) * itemsize
+    return longest <= machine_of(device).vector_bytes
+
+
+def _lanes(spec: TransformSpec) -> Iterator[int]:
+    """The vector lengths of a recipe, and of the recipes that it names."""
+    for name, value in spec.parameters.items():
+        if name == LANES and isinstance(value, int):
+            yield value
+        elif isinstance(value, tuple):
+            for part in value:
+                yield from _lanes_of(part)
+
+
+def _lanes_of(part: ParameterValue) -> Iterator[int]:
+    try:
+        named = TransformSpec.parse(str(part))
+    except FeinsumError:
+        return
+    yield from _lanes(named)

@@ -1,9 +1,7 @@
-"""Conversions between formats, in linear time.
+"""Conversions between formats, in linear time, and from and to other packages.
 
-Sparse arrays of other packages: scipy.sparse and pydata's sparse.
-
-Neither is required: their arrays are read through attributes, and the packages are
-imported only to create their arrays.
+Neither scipy.sparse nor pydata's sparse is required: their arrays are read through
+attributes, and the packages are imported only to create their arrays.
 """
 
 from __future__ import annotations

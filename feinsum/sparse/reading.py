@@ -1,4 +1,4 @@
-"""Reading sparse tensor files in FROSTT's format (``.tns``) as a stream.
+"""Sparse tensor files in FROSTT's format (``.tns``), read and written as a stream.
 
 A line is an entry: its indices, from 1, and its value, separated by spaces. ``#``
 starts a comment.

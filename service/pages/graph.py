@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from feinsum.drawing.graph.curves import edge, outline, padding, svg_path
-from feinsum.drawing.graph.layout import PITCH, Box, boxes, layout_of
+from feinsum.drawing.graph.layout import (
+    PITCH,
+    Box,
+    boxes,
+    edge,
+    layout_of,
+    outline,
+    padding,
+    svg_path,
+)
 from feinsum.drawing.graph.picture import KINDS, Vertex, picture_of
 from feinsum.service.kept import keep
 from feinsum.service.pages.notation import read

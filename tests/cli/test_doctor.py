@@ -12,7 +12,7 @@ import pytest
 from feinsum.canonical import FORM_VERSION
 from feinsum.db import open_store
 from feinsum.db.remote import open_remote
-from feinsum.doctor import devices
+from feinsum.doctor import machine
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import LookUp
 from feinsum.targets.devices import DeviceState
@@ -95,8 +95,8 @@ def test_an_unknown_processor_is_worth_knowing(findings, monkeypatch):
         device=environment.device, environment=lambda policy: environment
     )
     state = DeviceState("host", environment.device, "")
-    monkeypatch.setattr(devices, "device_states", lambda: [state])
-    monkeypatch.setattr(devices, "open_device", lambda selector: opened)
+    monkeypatch.setattr(machine, "device_states", lambda: [state])
+    monkeypatch.setattr(machine, "open_device", lambda selector: opened)
     found = findings()["processor"]
     assert (found["state"], "exact match" in found["text"]) == ("note", True)
     assert "/proc/cpuinfo" in found["advice"]
@@ -213,7 +213,7 @@ def test_a_service_that_failed_just_now_is_a_note(findings, monkeypatch):
 
 def test_a_clock_that_is_off_is_a_problem(findings, monkeypatch):
     """Where the file system has another time."""
-    monkeypatch.setattr("feinsum.doctor.places.time.time", lambda: 0.0)
+    monkeypatch.setattr("feinsum.doctor.examination.time.time", lambda: 0.0)
     assert findings()["clock"]["state"] == "problem"
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from feinsum.db import open_store
 from feinsum.memory import fresh_memory
-from feinsum.predict.correction import MODEL_VARIABLE, files, read_correction
+from feinsum.predict.correction import MODEL_VARIABLE, read_correction
+from feinsum.predict.correction import model as correction_model
 from tests.predict.made import FORMS, correction_with, made_trials
 
 
@@ -17,7 +18,7 @@ from tests.predict.made import FORMS, correction_with, made_trials
 def _no_model(monkeypatch, tmp_path):
     """Whatever is shipped, and whatever was read before."""
     monkeypatch.delenv(MODEL_VARIABLE, raising=False)
-    monkeypatch.setattr(files, "SHIPPED", tmp_path / "shipped.json")
+    monkeypatch.setattr(correction_model, "SHIPPED", tmp_path / "shipped.json")
     with fresh_memory():
         yield
 
@@ -75,7 +76,7 @@ def test_a_model_is_shown(run, tmp_path, monkeypatch):
     """Every feature, on a terminal of 80 columns; as JSON all of it."""
     path = tmp_path / "model.json"
     model = correction_with(cost=0.25)
-    files.write_correction(model, path)
+    correction_model.write_correction(model, path)
     monkeypatch.setenv(MODEL_VARIABLE, str(path))
     result = run("model", "show")
     assert result.exit_code == 0

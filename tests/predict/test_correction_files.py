@@ -20,7 +20,7 @@ from feinsum.predict.correction import (
     MODEL_VARIABLE,
     NO_MODEL,
     correction_in_use,
-    files,
+    model,
     read_correction,
     source_in_use,
     write_correction,
@@ -120,15 +120,15 @@ def test_none_means_the_analytic_costs(monkeypatch):
 def test_without_a_shipped_model_costs_are_analytic(monkeypatch, tmp_path, caplog):
     """That is no reason to warn."""
     monkeypatch.delenv(MODEL_VARIABLE, raising=False)
-    monkeypatch.setattr(files, "SHIPPED", tmp_path / "model.json")
+    monkeypatch.setattr(model, "SHIPPED", tmp_path / "model.json")
     assert correction_in_use() is ANALYTIC
     assert not caplog.records
 
 
 def test_a_shipped_model_can_be_read():
     """If there is one, it is of this version."""
-    if files.SHIPPED.is_file():
-        assert not read_correction(files.SHIPPED).is_analytic
+    if model.SHIPPED.is_file():
+        assert not read_correction(model.SHIPPED).is_analytic
 
 
 def test_a_bad_model_breaks_no_call(named):

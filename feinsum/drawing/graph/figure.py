@@ -19,15 +19,21 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.textpath import TextPath
 
-from feinsum.drawing.graph.curves import Command, Curve, edge, outline, padding
-from feinsum.drawing.graph.dot import dot_text
-from feinsum.drawing.graph.layout import PITCH, Box, boxes, layout_of
-from feinsum.drawing.graph.picture import KINDS, Picture, Vertex, picture_of
+from feinsum.drawing.graph.layout import (
+    PITCH,
+    Box,
+    Command,
+    Curve,
+    boxes,
+    edge,
+    layout_of,
+    outline,
+    padding,
+)
+from feinsum.drawing.graph.picture import KINDS, Picture, Vertex, dot_text, picture_of
 from feinsum.ir import BatchedEinsum, require_einsum
 
 Weight: TypeAlias = Literal["normal", "bold"]
-
-__all__ = ["render", "size_of"]
 
 MARGIN = 14.0
 NAME_SIZE, DATA_SIZE, LEGEND_SIZE = 10.0, 7.5, 9.0

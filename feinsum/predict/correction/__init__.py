@@ -2,29 +2,26 @@
 
 :mod:`features <feinsum.predict.correction.features>` are its inputs,
 :mod:`model <feinsum.predict.correction.model>` is the correction as data,
-:mod:`files <feinsum.predict.correction.files>` says which one is in use,
+:mod:`files <feinsum.predict.correction.model>` says which one is in use,
 :mod:`samples <feinsum.predict.correction.samples>` are trials that can be learnt from,
 :mod:`fitting <feinsum.predict.correction.fitting>` learns from them, and
 :mod:`held_out <feinsum.predict.correction.held_out>` says what that is worth.
 """
 
-from feinsum.predict.correction.files import (
+from feinsum.predict.correction.fitting import Ranking, check_enough, fit, held_out
+from feinsum.predict.correction.model import (
+    ANALYTIC,
+    LIMIT,
     MODEL_VARIABLE,
+    MODEL_VERSION,
     NO_MODEL,
+    Correction,
+    Feature,
+    corrected,
     correction_in_use,
     read_correction,
     source_in_use,
     write_correction,
-)
-from feinsum.predict.correction.fitting import check_enough, fit
-from feinsum.predict.correction.held_out import Ranking, held_out
-from feinsum.predict.correction.model import (
-    ANALYTIC,
-    LIMIT,
-    MODEL_VERSION,
-    Correction,
-    Feature,
-    corrected,
 )
 from feinsum.predict.correction.samples import Group, Samples, samples_of
 

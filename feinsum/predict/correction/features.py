@@ -21,14 +21,6 @@ from feinsum.ir import BatchedEinsum
 from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.ranking import Costed
 
-__all__ = [
-    "CONTEXT_FEATURES",
-    "FAMILIES",
-    "RECIPE_FEATURES",
-    "context_features",
-    "recipe_features",
-]
-
 Values: TypeAlias = npt.NDArray[np.float64]
 
 

@@ -1,4 +1,4 @@
-"""Fitting a correction to trials.
+"""Fitting a correction to trials, and how well it ranks those it was not fitted to.
 
 Learnt are the logarithms of what was measured over what the cost said, as deviations
 from the mean of their group: what all recipes of a workload on a device have in common
@@ -10,7 +10,8 @@ with all workloads of a notation left out together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import log
 from typing import Any
 
@@ -24,14 +25,13 @@ from feinsum.predict.correction.features import (
     Values,
 )
 from feinsum.predict.correction.model import (
+    ANALYTIC,
     MODEL_VERSION,
     Correction,
     Feature,
 )
 from feinsum.predict.correction.samples import Group, Samples
 from feinsum.words import counted
-
-__all__ = ["FEWEST_NOTATIONS", "FEWEST_TRIALS", "N_FOLDS", "check_enough", "fit"]
 
 FEWEST_TRIALS, FEWEST_NOTATIONS = 30, 3
 """With less, nothing can be said of workloads that were left out."""
@@ -47,6 +47,7 @@ LEAST_SCALE = 0.25
 """Least scale of a feature: one that hardly varied in the trials must count little."""
 
 MOST = 1e3
+
 N_DIGITS = 5
 
 
@@ -167,3 +168,72 @@ def _scale(spread: float) -> float:
 def _rounded(value: float) -> float:
     """Round to the significant digits, within the limits of a model."""
     return float(f"{min(max(value, -MOST), MOST):.{N_DIGITS}g}")
+
+
+N_FIRST = 5
+
+FEWEST_RANKED = 6
+"""Fewest recipes of a group: of fewer, any five are the best five."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How much slower what a ranking proposes is than the best that is known.
+
+    Attributes:
+        first, best: for each group, the time of the first recipe and of the best of
+            the first five, over that of the best one; see :func:`slowdowns`.
+    """
+
+    first: tuple[float, ...]
+    best: tuple[float, ...]
+
+    @staticmethod
+    def mean(ratios: Sequence[float]) -> float:
+        """The geometric mean.
+
+        >>> Ranking.mean([1.0, 4.0])
+        2.0
+        """
+        return float(np.exp(np.mean(np.log(ratios))))
+
+
+def held_out(groups: Sequence[Group]) -> tuple[Ranking, Ranking]:
+    """Rankings by the analytic cost, and corrected by a model of other workloads.
+
+    All workloads of a notation are left out together.
+    """
+    ranked = [
+        (slowdowns(group, ANALYTIC), slowdowns(group, correction))
+        for fitted, others in _folds(groups)
+        for correction in [fit(fitted)]
+        for group in others
+        if len(group.recipes) >= FEWEST_RANKED
+    ]
+    plain, fitted = ([pair[k] for pair in ranked] for k in (0, 1))
+    return _ranking(plain), _ranking(fitted)
+
+
+def slowdowns(group: Group, correction: Correction) -> tuple[float, float]:
+    """Slowdowns of the first recipe, and of the best of the first five."""
+    costs = np.array([recipe.seconds for recipe in group.recipes])
+    factors = correction.factors(group.recipe, group.context)
+    order = np.argsort(costs * factors, kind="stable")
+    measured = np.array(group.measured)[order]
+    least = measured.min()
+    return float(measured[0] / least), float(measured[:N_FIRST].min() / least)
+
+
+def _folds(groups: Sequence[Group]) -> Iterator[tuple[list[Group], list[Group]]]:
+    """Parts of the groups, with what is left of them, at most :data:`N_FOLDS` times."""
+    notations = sorted({group.notation for group in groups})
+    for k in range(min(N_FOLDS, len(notations))):
+        left_out = {*notations[k::N_FOLDS]}
+        yield (
+            [group for group in groups if group.notation not in left_out],
+            [group for group in groups if group.notation in left_out],
+        )
+
+
+def _ranking(pairs: Sequence[tuple[float, float]]) -> Ranking:
+    return Ranking(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))

@@ -6,25 +6,31 @@ of the trials that were learnt from::
 
     factor = exp(r . C . w),  but within 1/3 and 3
 
-So what a property of a recipe counts is a linear function of what is computed where.
-A correction is data. The worst that one can do is to put recipes into a bad order.
+So what a property of a recipe counts is a linear function of what is computed where. A
+correction is data, in files. The worst that one can do is to put recipes into a bad
+order.
 
 Source: Hoerl and Kennard 1970 (ridge regression), by which ``C`` is found.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from feinsum.errors import ModelError
+from feinsum.errors import InvalidRecordError, ModelError
 from feinsum.ir import BatchedEinsum
+from feinsum.memory import remembered
 from feinsum.predict.correction.features import (
     CONTEXT_FEATURES,
     RECIPE_FEATURES,
@@ -32,11 +38,10 @@ from feinsum.predict.correction.features import (
     context_features,
     recipe_features,
 )
+from feinsum.records import from_json, to_json
 from feinsum.records.document import STRICT, Document
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.ranking import Costed
-
-__all__ = ["ANALYTIC", "LIMIT", "MODEL_VERSION", "Correction", "Feature", "corrected"]
 
 MODEL_VERSION = 1
 """Version of the form of a correction and of the meaning of its features."""
@@ -183,3 +188,89 @@ def _limited(values: Values) -> Values:
 
 ANALYTIC = Correction(MODEL_VERSION, (), (), ())
 """No correction."""
+
+logger = logging.getLogger(__name__)
+
+MODEL_VARIABLE = "FEINSUM_MODEL"
+"""Environment variable with the file of a correction, or :data:`NO_MODEL`."""
+
+NO_MODEL = "none"
+"""The value of the variable for analytic costs alone."""
+
+SHIPPED = Path(__file__).parents[1] / "model.json"
+"""The model of this installation, if any."""
+
+MOST_BYTES = 1 << 20
+
+
+def source_in_use() -> str:
+    """The file that the variable names, else the one that is shipped, or ``none``."""
+    named = os.environ.get(MODEL_VARIABLE, "").strip()
+    return named or (str(SHIPPED) if SHIPPED.is_file() else NO_MODEL)
+
+
+def correction_in_use() -> Correction:
+    """The correction of :func:`source_in_use`, read once.
+
+    One that cannot be read is logged, and costs stay as they are: no model file may
+    break a program.
+    """
+    return remembered(_Read)[source_in_use()]
+
+
+class _Read(dict[str, Correction]):
+    """The corrections by what they were read from."""
+
+    def __missing__(self, source: str) -> Correction:
+        try:
+            found = read_correction(source)
+        except ModelError as error:
+            logger.warning("predicting recipes without a model: %s", error)
+            found = ANALYTIC
+        return self.setdefault(source, found)
+
+
+def read_correction(source: str | Path) -> Correction:
+    """The correction in a file; ``none`` is none.
+
+    Raises:
+        ModelError: saying what is wrong with the file.
+    """
+    if str(source) == NO_MODEL:
+        return ANALYTIC
+    try:
+        return from_json(Correction, _text(Path(source)), "model")
+    except (InvalidRecordError, ModelError) as error:
+        raise ModelError(f"the model file {str(source)!r}: {error}") from None
+
+
+def _text(path: Path) -> bytes:
+    """The contents of a file, if not too long."""
+    try:
+        if not path.is_file():
+            raise ModelError("there is no such file")
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise ModelError(f"it cannot be read: {error}") from None
+    if len(text) > MOST_BYTES:
+        raise ModelError(f"it is longer than {MOST_BYTES} bytes")
+    return text
+
+
+def write_correction(correction: Correction, path: Path) -> None:
+    """Write a correction, all of it or nothing; a file that exists is replaced.
+
+    Raises:
+        ModelError: if the file cannot be written.
+    """
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(to_json(correction) + "\n", "utf-8")
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise ModelError(
+            f"the model file {str(path)!r} cannot be written: {error.strerror}"
+        ) from None

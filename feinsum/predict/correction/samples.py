@@ -27,8 +27,6 @@ from feinsum.records import Device, Trial
 from feinsum.transforms import check_spec
 from feinsum.transforms.ranking import Costed, at_sizes
 
-__all__ = ["Group", "Samples", "samples_of"]
-
 MOST_CHARACTERS = 4000
 """Longest text of a workload; longer ones are seldom tuned and slow to read."""
 
