@@ -19,6 +19,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.textpath import TextPath
 
+from feinsum.drawing.graph.draw import dot_text
 from feinsum.drawing.graph.layout import (
     PITCH,
     Box,
@@ -30,7 +31,7 @@ from feinsum.drawing.graph.layout import (
     outline,
     padding,
 )
-from feinsum.drawing.graph.picture import KINDS, Picture, Vertex, dot_text, picture_of
+from feinsum.drawing.graph.picture import KINDS, Picture, Vertex, picture_of
 from feinsum.ir import BatchedEinsum, require_einsum
 
 Weight: TypeAlias = Literal["normal", "bold"]
