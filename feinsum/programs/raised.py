@@ -17,7 +17,7 @@ from feinsum.ir import Extent, IndexList, Operand, SizeParam
 from feinsum.programs.body import operand_name
 from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
-from feinsum.raising.extents import box_extents
+from feinsum.raising.affine import box_extents
 from feinsum.raising.functions import function_text, unresolved
 from feinsum.raising.hazards import ancestors
 from feinsum.raising.operands import OperandTable

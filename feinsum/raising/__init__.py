@@ -1,7 +1,6 @@
 """From a Loopy kernel to the functional batched einsums in it, or a reason why not."""
 
 import feinsum.loopy_cache  # noqa: F401  (before Loopy)
-from feinsum.raising.calls import called_kernels
 from feinsum.raising.grouping import regrouped
 from feinsum.raising.identify import identify_as_einsum, single_nest
 from feinsum.raising.kernel import check_unit, raise_kernel
@@ -17,6 +16,7 @@ from feinsum.raising.nest import (
     points_of,
     value_of,
 )
+from feinsum.raising.row import called_kernels
 
 __all__ = [
     "PARENT",

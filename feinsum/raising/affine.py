@@ -1,18 +1,30 @@
-"""Subscripts that are sums of inames times whole numbers, as of flattened arrays."""
+"""Affine subscripts, as of flattened arrays; and iteration domains that are boxes.
+
+Subscripts are sums of inames times strides: numbers, or products of numbers and of
+sizes that only a call knows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from math import prod
 from typing import TypeAlias
 
+import islpy as isl
+import loopy as lp
 import numpy as np
 from constantdict import constantdict
+from loopy.symbolic import get_dependencies, pw_aff_to_expr
+from pymbolic import parse
 from pymbolic import primitives as p
 
-from feinsum.raising.nest import Expression
-
-__all__ = ["Affine", "affine"]
+from feinsum.errors import NotAnEinsumError
+from feinsum.ir import Extent, SizeParam
+from feinsum.raising.nest import AffineSize, Expression, in_kernel, names_of
 
 
 @dataclass(frozen=True)
@@ -110,3 +122,221 @@ def _product(one: Affine, other: Affine) -> Affine | None:
     if not one.coefficients:
         return other.times(one.constant)
     return None if other.coefficients else one.times(other.constant)
+
+
+Polynomial: TypeAlias = dict[tuple[str, ...], int]
+"""The coefficient of each product of names, which are sorted."""
+
+ONE: Polynomial = {(): 1}
+
+LONG = 2**20
+"""A size that stands for any, to put strides in order."""
+
+
+@dataclass(frozen=True)
+class Strides:
+    """``offset + sum(stride*iname)``.
+
+    Attributes:
+        strides: of each iname, the largest first, as in an array of these axes.
+    """
+
+    offset: Polynomial
+    strides: constantdict[str, Polynomial]
+
+    @property
+    def inames(self) -> tuple[str, ...]:
+        return tuple(self.strides)
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether no stride goes back, nor begins the place before the array."""
+        return _at_long_sizes(self.offset) >= 0 and all(
+            _at_long_sizes(stride) > 0 for stride in self.strides.values()
+        )
+
+
+def strides_of(
+    subscript: Expression, inames: Collection[str], sizes: Collection[str] = ()
+) -> Strides | None:
+    """The strides of the inames; None if it is no sum of multiples of them.
+
+    >>> found = strides_of(parse("(i*m + j)*n + k + 2"), {*"ijk"}, {*"mn"})
+    >>> dict(found.strides)
+    {'i': {('m', 'n'): 1}, 'j': {('n',): 1}, 'k': {(): 1}}
+    >>> found.offset
+    {(): 2}
+    >>> strides_of(parse("i*j"), {*"ij"}) is None
+    True
+    """
+    known = _polynomial(subscript)
+    if known is None:
+        return None
+    offset: Polynomial = {}
+    strides: dict[str, Polynomial] = {}
+    for names, n in known.items():
+        own = [name for name in names if name in inames]
+        if len(own) > 1 or not {*names} <= {*own, *sizes}:
+            return None
+        of = strides.setdefault(own[0], {}) if own else offset
+        of[tuple(name for name in names if name not in own)] = n
+    by_length = sorted(strides, key=lambda name: -abs(_at_long_sizes(strides[name])))
+    return Strides(offset, constantdict({name: strides[name] for name in by_length}))
+
+
+def are_distinct_places(subscript: Strides, extents: Mapping[str, Extent]) -> bool:
+    """Whether no two points have one subscript: each stride is longer than all that the
+    smaller ones can reach, whatever the sizes are.
+
+    >>> flat = strides_of(parse("10*e + i"), {*"ei"})
+    >>> are_distinct_places(flat, {"e": 5, "i": 10})
+    True
+    >>> are_distinct_places(flat, {"e": 5, "i": 11})
+    False
+    >>> flat = strides_of(parse("n*e + i"), {*"ei"}, {"n"})
+    >>> are_distinct_places(flat, {"e": 5, "i": SizeParam("n")})
+    True
+    """
+    lengths = [extents[name] for name in subscript.inames]
+    positive = {length.name for length in lengths if isinstance(length, SizeParam)}
+    reach: Polynomial = {}
+    for name in reversed(subscript.inames):
+        stride = subscript.strides[name]
+        margin = _added(_added(stride, reach, -1), ONE, -1)
+        if not all(n >= 0 and {*names} <= positive for names, n in margin.items()):
+            return False
+        length = _polynomial(parse(str(in_kernel(extents[name]))))
+        assert length is not None
+        reach = _added(reach, _multiplied(stride, _added(length, ONE, -1)))
+    return True
+
+
+def _polynomial(expression: Expression) -> Polynomial | None:
+    """The expression, multiplied out; None if it is no sum of products."""
+    match expression:
+        case bool():
+            return None
+        case int() | np.integer():
+            return {(): int(expression)} if expression else {}
+        case p.Variable(name):
+            return {(name,): 1}
+        case p.Sum(children) | p.Product(children):
+            parts = [part for part in map(_polynomial, children) if part is not None]
+            if len(parts) < len(children):
+                return None
+            is_sum = isinstance(expression, p.Sum)
+            return reduce(_added if is_sum else _multiplied, parts)
+    return None
+
+
+def _added(one: Polynomial, other: Polynomial, times: int = 1) -> Polynomial:
+    both = Counter(one)
+    both.update({names: times * n for names, n in other.items()})
+    return {names: n for names, n in both.items() if n}
+
+
+def _multiplied(one: Polynomial, other: Polynomial) -> Polynomial:
+    product: Counter[tuple[str, ...]] = Counter()
+    for a, n in one.items():
+        product.update({tuple(sorted(a + b)): n * m for b, m in other.items()})
+    return {names: n for names, n in product.items() if n}
+
+
+def _at_long_sizes(polynomial: Polynomial) -> int:
+    return sum(n * prod([LONG] * len(names)) for names, n in polynomial.items())
+
+
+def box_extents(
+    kernel: lp.LoopKernel, inames: Collection[str], instruction: str
+) -> dict[str, Extent]:
+    """The extent of each iname, if their domain is the box ``[0, extent)``.
+
+    Raises:
+        NotAnEinsumError: with the rule ``extent`` if an extent is neither a
+            number nor a parameter, with ``domain`` if the domain is no box
+            (triangular, strided, shifted, empty).
+    """
+    extents = {name: _extent(kernel, name, instruction) for name in sorted(inames)}
+    domain = kernel.get_inames_domain(frozenset(inames))
+    others = [
+        name for name in domain.get_var_names(isl.dim_type.set) if name not in extents
+    ]
+    domain = (
+        isl.Set.from_basic_set(domain) if isinstance(domain, isl.BasicSet) else domain
+    )
+    for name in others:
+        place = domain.find_dim_by_name(isl.dim_type.set, name)
+        domain = domain.project_out(isl.dim_type.set, place, 1)
+    if not _is_box(domain, extents, kernel):
+        raise NotAnEinsumError(
+            f"instruction {instruction!r}: the domain {domain} of its inames is not "
+            f"the box {_box_text(extents)}",
+            rule="domain",
+            instructions=(instruction,),
+        )
+    return extents
+
+
+def _extent(kernel: lp.LoopKernel, iname: str, instruction: str) -> Extent:
+    try:
+        size = pw_aff_to_expr(kernel.get_iname_bounds(iname).size, int_ok=True)
+    except (lp.LoopyError, isl.Error, NotImplementedError) as error:
+        raise _refuse_extent(iname, f"has no bounds: {error}", instruction) from None
+    if isinstance(size, int):
+        return size
+    extent = parameter_of(size, kernel)
+    if extent is not None:
+        return extent
+    raise _refuse_extent(
+        iname,
+        f"has extent {size}; expected a number, a size parameter, or a sum of "
+        "multiples of these",
+        instruction,
+    )
+
+
+def parameter_of(size: Expression, kernel: lp.LoopKernel) -> SizeParam | None:
+    """The size parameter that an extent is, or that stands for it."""
+    names = get_dependencies(size)
+    if names & (kernel.temporary_variables.keys() | kernel.all_inames()):
+        return None
+    if isinstance(size, p.Variable):
+        return SizeParam(size.name)
+    known = affine(size, names)
+    if known is None:
+        return None
+    text = known.text()
+    name = "_".join(["size", *re.findall(r"\w+", text.replace("-", " minus "))])
+    return AffineSize(name, f"({text})")
+
+
+def _refuse_extent(iname: str, what: str, instruction: str) -> NotAnEinsumError:
+    return NotAnEinsumError(
+        f"instruction {instruction!r}: iname {iname!r} {what}",
+        rule="extent",
+        instructions=(instruction,),
+    )
+
+
+def _is_box(domain: isl.Set, extents: dict[str, Extent], kernel: lp.LoopKernel) -> bool:
+    names = domain.get_var_names(isl.dim_type.set)
+    sizes = {name: in_kernel(extents[name]) for name in names}
+    params = frozenset(domain.get_var_names(isl.dim_type.param))
+    params = params.union(*map(names_of, sizes.values()))
+    bounds = " and ".join(f"0 <= {name} < {sizes[name]}" for name in names) or "true"
+    box = isl.Set.read_from_str(
+        domain.get_ctx(),
+        f"[{', '.join(sorted(params))}] -> {{ [{', '.join(names)}] : {bounds} }}",
+    )
+    box, domain = isl.align_two(box, domain)
+    # equal at the sizes that the kernel assumes; at others, loops may be empty
+    assumed = isl.Set.from_params(isl.Set.from_basic_set(kernel.assumptions).params())
+    assumed, box = isl.align_two(assumed, box)
+    context = assumed.params()
+    return bool(
+        domain.intersect_params(context).is_equal(box.intersect_params(context))
+    )
+
+
+def _box_text(extents: dict[str, Extent]) -> str:
+    return " x ".join(f"0 <= {name} < {extent}" for name, extent in extents.items())

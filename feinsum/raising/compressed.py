@@ -25,14 +25,6 @@ from pymbolic.mapper.substitutor import make_subst_func
 from feinsum.errors import NotAnEinsumError
 from feinsum.raising.nest import Expression
 
-__all__ = [
-    "Level",
-    "check_compressed",
-    "compressed_levels",
-    "same_place",
-    "subscripts",
-]
-
 Terms: TypeAlias = dict[Expression, int]
 """A sum as its terms with their multiples; that of a number is 1."""
 

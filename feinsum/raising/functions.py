@@ -26,16 +26,6 @@ from feinsum.ir import FUNCTIONS
 from feinsum.raising.nest import Expression
 from feinsum.words import type_in_words
 
-__all__ = [
-    "check_function",
-    "function_text",
-    "has_literal",
-    "is_plain_array",
-    "sized",
-    "unresolved",
-    "without_tags",
-]
-
 DtypeOf = Callable[[Expression], np.dtype[Any]]
 
 _NUMBERS = (int, float, complex, np.number, np.bool_)

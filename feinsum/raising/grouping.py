@@ -27,8 +27,6 @@ from feinsum.ir import (
 )
 from feinsum.raising.nest import RaisedNest
 
-__all__ = ["regrouped"]
-
 MOST_FACTORS = 4
 """Factors of equal indices whose 15 groupings are all tried; of more, none or all are
 joined, since the number of groupings explodes: ten factors have 115,975."""

@@ -14,8 +14,6 @@ from feinsum.raising.kernel import raise_kernel
 from feinsum.raising.nest import LoopNest, RaisedKernel, RaisedNest
 from feinsum.words import counted
 
-__all__ = ["identify_as_einsum", "single_nest"]
-
 
 def identify_as_einsum(
     t_unit: lp.TranslationUnit,

@@ -1,10 +1,9 @@
-"""Loops that do not begin at 0, as loops that do.
-
-The order of loops around instructions that no recipe replaces.
+"""Loops in the form that raising reads: from 0, in sets of their own, in an order.
 
 Where two instructions share a loop, Loopy opens it once, around all loops that only
-one of them has. A raised nest gets loops of its own; without this order, Loopy could
-exchange the loops that are left, in which one iteration may read what another wrote.
+one of them has. A raised nest gets loops of its own; without the order of the loops
+around instructions that no recipe replaces, Loopy could exchange loops that are left,
+in which one iteration may read what another wrote.
 """
 
 from __future__ import annotations

@@ -26,23 +26,6 @@ from feinsum.ir import (
 )
 from feinsum.reprs import brief
 
-__all__ = [
-    "PARENT",
-    "PLACE",
-    "AffineSize",
-    "Expression",
-    "LoopNest",
-    "RaisedKernel",
-    "RaisedNest",
-    "RefusedNest",
-    "Tree",
-    "TreeLevel",
-    "in_kernel",
-    "names_of",
-    "points_of",
-    "value_of",
-]
-
 T = TypeVar("T")
 
 Expression: TypeAlias = Any

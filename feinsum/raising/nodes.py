@@ -18,8 +18,6 @@ from feinsum.errors import NotAnEinsumError
 from feinsum.raising.compressed import Level, same_place, subscripts
 from feinsum.raising.nest import PARENT, PLACE, Expression, Tree, TreeLevel
 
-__all__ = ["ENTRY", "INDEX", "Nodes", "refused", "with_names"]
-
 INDEX, ENTRY = "@", "#"
 """After the name of a loop over nodes: the index of a node, and its place."""
 

@@ -13,8 +13,6 @@ from pymbolic import primitives as p
 from feinsum.errors import NotAnEinsumError
 from feinsum.raising.nest import Expression
 
-__all__ = ["ShiftedSum", "has_quotient", "has_reduction", "multiply", "take_apart"]
-
 Test: TypeAlias = Callable[[Expression], bool]
 
 

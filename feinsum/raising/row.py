@@ -13,9 +13,8 @@ from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, IndexList
-from feinsum.raising.calls import called_by
+from feinsum.raising.affine import Strides, are_distinct_places, box_extents, strides_of
 from feinsum.raising.compressed import check_compressed
-from feinsum.raising.extents import box_extents
 from feinsum.raising.functions import sized, unresolved
 from feinsum.raising.hazards import check_hazards, reads_exactly
 from feinsum.raising.nest import Expression
@@ -27,10 +26,7 @@ from feinsum.raising.product import (
     multiply,
     take_apart,
 )
-from feinsum.raising.strides import Strides, are_distinct_places, strides_of
 from feinsum.words import type_in_words
-
-__all__ = ["RaisedRow", "places_of", "raise_row"]
 
 
 @dataclass(frozen=True)
@@ -397,3 +393,20 @@ def _refuse(insn: lp.InstructionBase, rule: str, what: str) -> NotAnEinsumError:
     return NotAnEinsumError(
         f"instruction {insn.id!r}: {what}", rule=rule, instructions=(insn.id,)
     )
+
+
+def called_kernels(t_unit: lp.TranslationUnit, name: str) -> tuple[str, ...]:
+    """The kernels of a unit that one of them calls, in the order of instructions."""
+    instructions = t_unit[name].instructions
+    found = (called_by(insn, t_unit) for insn in instructions)
+    return tuple(dict.fromkeys(one for one in found if one is not None))
+
+
+def called_by(insn: lp.InstructionBase, t_unit: lp.TranslationUnit) -> str | None:
+    """The kernel of a unit that an instruction calls, if it does."""
+    if not isinstance(insn, lp.CallInstruction):
+        return None
+    function = getattr(insn.expression, "function", None)
+    name = getattr(function, "name", None)  # reductions of several values have none
+    is_kernel = isinstance(t_unit.callables_table.get(name), lp.CallableKernel)
+    return str(name) if is_kernel else None

@@ -1,21 +1,31 @@
-"""Loop bounds that a kernel keeps in private scalars, though they are constants."""
+"""Sizes and dtypes that a kernel leaves open, and the profile of its sparse operand.
+
+They come from the arguments of a call, from shapes of arrays, and from private scalars
+in which a kernel keeps loop bounds, though they are constants.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import islpy as isl
 import loopy as lp
 import numpy as np
+from constantdict import constantdict
 from loopy.kernel.array import ArrayBase
 from loopy.symbolic import SubstitutionRuleExpander, get_dependencies
 from pymbolic import evaluate
+from pymbolic import primitives as p
 from pymbolic.mapper import UnsupportedExpressionError
 
+from feinsum.errors import NotAnEinsumError
+from feinsum.ir import profile_names
+from feinsum.raising.compressed import subscripts
 from feinsum.raising.hazards import ancestors
-from feinsum.raising.nest import Expression
-
-__all__ = ["fold_constant_bounds"]
+from feinsum.raising.nest import Expression, RaisedKernel, RaisedNest, Tree
+from feinsum.words import counted
 
 
 def fold_constant_bounds(
@@ -157,3 +167,194 @@ def _with_numbers(domain: isl.BasicSet, numbers: Mapping[str, int]) -> isl.Basic
         kind, place = domain.get_var_dict()[name]
         domain = domain.fix_val(kind, place, numbers[name]).project_out(kind, place, 1)
     return domain
+
+
+def with_profiles(raised: RaisedKernel, arguments: Mapping[str, Any]) -> RaisedKernel:
+    """The kernel, whose nests over trees know the sizes of these in a call.
+
+    Args:
+        arguments: see :func:`feinsum.raise_kernel`.
+    """
+    if not any(nest.nest.tree for nest in raised.raised):
+        return raised
+    kernel = raised.t_unit[raised.kernel_name]
+    nests = tuple(
+        nest if nest.nest.tree is None else _with_profile(nest, kernel, arguments)
+        for nest in raised.raised
+    )
+    return replace(raised, raised=nests)
+
+
+def _with_profile(
+    nest: RaisedNest, kernel: lp.LoopKernel, arguments: Mapping[str, Any]
+) -> RaisedNest:
+    sizes = sizes_of_arguments(kernel, arguments)
+    named = {name: sizes.get(str(of)) for name, of in nest.nest.sizes.items()}
+    known = {**nest.generalized, **{n: x for n, x in named.items() if x is not None}}
+    assert nest.nest.tree is not None
+    nodes = _nodes(nest.nest.tree, kernel, arguments)
+    position = nest.einsum.sparse_position or 0
+    root = nest.einsum.extents[nest.einsum.inputs[position][0]]
+    if nodes[0] is None:
+        nodes[0] = known.get(root.name) if not isinstance(root, int) else root
+    if all(n is not None and n > 0 for n in nodes):
+        counts = [n for n in nodes if n is not None]
+        least = [min(counts[level:]) for level in range(len(counts))]
+        known |= dict(zip(profile_names(nest.einsum), least, strict=True))
+    return replace(nest, generalized=constantdict(known))
+
+
+def _nodes(
+    tree: Tree, kernel: lp.LoopKernel, arguments: Mapping[str, Any]
+) -> list[int | None]:
+    """The number of nodes at each level: that of indices, where these are stored."""
+    found: list[int | None] = []
+    for level in tree.levels:
+        arrays = [] if level.index is None else [*subscripts(level.index)]
+        name = arrays[0].aggregate.name if arrays else ""
+        found.append(_length(name, kernel, arguments))
+    return found
+
+
+def _length(
+    name: str, kernel: lp.LoopKernel, arguments: Mapping[str, Any]
+) -> int | None:
+    if name in arguments:
+        shape, _ = shape_and_dtype(name, arguments[name])
+        return shape[0] if len(shape) == 1 else None
+    if name not in kernel.arg_dict:
+        return None
+    declared = kernel.arg_dict[name].shape
+    extent = declared[0] if isinstance(declared, tuple) and declared else None
+    return int(extent) if isinstance(extent, (int, np.integer)) else None
+
+
+def specialize(
+    t_unit: lp.TranslationUnit,
+    arguments: Mapping[str, Any],
+    kernel_name: str,
+    long_extent: int,
+) -> lp.TranslationUnit:
+    """The kernel with the dtypes of ``arguments`` and their short extents.
+
+    A size that is at least ``long_extent`` stays a parameter.
+
+    Args:
+        arguments: arrays or scalars, or ``{name: (shape, dtype)}``.
+
+    Raises:
+        NotAnEinsumError: with the rule ``arguments`` if the arguments do not
+            fit the kernel.
+    """
+    if not isinstance(arguments, Mapping):
+        raise _refuse(f"expected arguments by name, got {type(arguments).__name__}")
+    if not arguments:
+        return t_unit
+    kernel = t_unit[kernel_name]
+    sizes: dict[str, int] = {}
+    dtypes = {}
+    for name, given in arguments.items():
+        shape, dtype = shape_and_dtype(name, given)
+        arg = kernel.arg_dict.get(name)
+        if arg is None:
+            raise _refuse(
+                f"the kernel has no argument {name!r}: {sorted(kernel.arg_dict)}"
+            )
+        if isinstance(arg, lp.ValueArg):
+            _bind_value(sizes, name, given)
+            if arg.dtype is not None:
+                continue
+        else:
+            _bind_shape(sizes, name, arg.shape, shape)
+        if arg.dtype is not None and arg.dtype.numpy_dtype != dtype:
+            raise _refuse(
+                f"argument {name!r} has dtype {dtype}, the kernel declares {arg.dtype}"
+            )
+        if dtype.kind not in "biufc":
+            raise _refuse(f"argument {name!r} has dtype {dtype}; give numbers")
+        dtypes[name] = dtype
+    short = {
+        name: size
+        for name, size in sizes.items()
+        if size < long_extent and name in kernel.arg_dict
+    }
+    t_unit = lp.add_dtypes(t_unit, _with_sizes(kernel, sizes, short, dtypes))
+    return lp.fix_parameters(t_unit, **short) if short else t_unit
+
+
+def sizes_of_arguments(
+    kernel: lp.LoopKernel, arguments: Mapping[str, Any]
+) -> dict[str, int]:
+    """The values of a kernel's parameters that arguments tell."""
+    sizes: dict[str, int] = {}
+    for name, given in arguments.items():
+        arg = kernel.arg_dict.get(name)
+        if isinstance(arg, lp.ValueArg):
+            _bind_value(sizes, name, given)
+        elif arg is not None:
+            _bind_shape(sizes, name, arg.shape, shape_and_dtype(name, given)[0])
+    return sizes
+
+
+def shape_and_dtype(name: str, given: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Those of an array, or of what stands for one.
+
+    Raises:
+        NotAnEinsumError: with the rule ``arguments``, if it is neither.
+    """
+    try:
+        if isinstance(given, tuple) and len(given) == 2:
+            return tuple(given[0]), np.dtype(given[1])
+        if hasattr(given, "shape") and hasattr(given, "dtype"):
+            return tuple(given.shape), np.dtype(given.dtype)
+        scalar = np.asarray(given)
+    except (TypeError, ValueError):
+        raise _refuse(f"argument {name!r} is {given!r}; give an array") from None
+    return scalar.shape, scalar.dtype
+
+
+def _bind_value(sizes: dict[str, int], name: str, given: Any) -> None:
+    if isinstance(given, (int, np.integer)):
+        sizes[name] = int(given)
+
+
+def _bind_shape(
+    sizes: dict[str, int], name: str, declared: Any, given: tuple[int, ...]
+) -> None:
+    if not isinstance(declared, tuple):
+        return
+    if len(declared) != len(given):
+        raise _refuse(
+            f"argument {name!r} has {counted(len(given), 'axis')}, the kernel "
+            f"declares {declared}"
+        )
+    for extent, size in zip(declared, given, strict=True):
+        if isinstance(extent, p.Variable):
+            known = sizes.setdefault(extent.name, size)
+        else:
+            known = extent if isinstance(extent, int) else size
+        if known != size:
+            raise _refuse(f"argument {name!r} has extent {size}, expected {known}")
+
+
+def _with_sizes(
+    kernel: lp.LoopKernel,
+    sizes: Mapping[str, int],
+    short: Mapping[str, int],
+    dtypes: Mapping[str, np.dtype[Any]],
+) -> dict[str, np.dtype[Any]]:
+    """Dtypes of arguments, and index dtypes of sizes that stay parameters."""
+    index = kernel.index_dtype.numpy_dtype
+    long = {
+        name: index
+        for name in sizes
+        if name in kernel.arg_dict and name not in short
+        if kernel.arg_dict[name].dtype is None
+    }
+    return {**{n: d for n, d in dtypes.items() if n not in short}, **long}
+
+
+def _refuse(what: str) -> NotAnEinsumError:
+    return NotAnEinsumError(
+        f"arguments do not fit the kernel: {what}", rule="arguments"
+    )

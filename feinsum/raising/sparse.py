@@ -23,8 +23,6 @@ from feinsum.raising.operands import OperandTable, aligned
 from feinsum.raising.privates import Privates
 from feinsum.raising.tree_row import TreeRow
 
-__all__ = ["raise_trees"]
-
 
 def raise_trees(
     table: OperandTable,

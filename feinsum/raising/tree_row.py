@@ -20,19 +20,15 @@ from feinsum.ir import (
     OperandFunction,
     SizeParam,
 )
+from feinsum.raising.affine import are_distinct_places, box_extents, parameter_of
 from feinsum.raising.compressed import subscripts
-from feinsum.raising.extents import box_extents, parameter_of
 from feinsum.raising.functions import function_text, unresolved
 from feinsum.raising.nest import Expression
 from feinsum.raising.nodes import ENTRY, INDEX, Nodes, refused, with_names
 from feinsum.raising.operands import Access, OperandTable
-from feinsum.raising.privates import Privates
+from feinsum.raising.privates import Privates, filled_by
 from feinsum.raising.product import ShiftedSum, multiply, take_apart
 from feinsum.raising.row import places_of
-from feinsum.raising.strides import are_distinct_places
-from feinsum.raising.zeros import filled_by
-
-__all__ = ["TreeRow", "TreeTerms"]
 
 
 @dataclass(frozen=True)

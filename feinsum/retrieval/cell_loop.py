@@ -19,7 +19,7 @@ from loopy.symbolic import (
 from pymbolic import primitives as p
 
 from feinsum.errors import TransformError
-from feinsum.raising.strides import are_distinct_places, strides_of
+from feinsum.raising.affine import are_distinct_places, strides_of
 
 __all__ = ["CellLoop", "loop_around"]
 

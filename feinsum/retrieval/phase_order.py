@@ -10,7 +10,7 @@ import networkx as nx
 from loopy.symbolic import SubstitutionRuleExpander, WalkMapper
 from pymbolic import primitives as p
 
-from feinsum.raising.memory import (
+from feinsum.raising.hazards import (
     Subscripts,
     have_own_entries,
     never_meet,

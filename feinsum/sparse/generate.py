@@ -1,4 +1,4 @@
-"""Random patterns: uniform, or with a given profile and skew."""
+"""Random patterns, uniform or of a given profile and skew; and profiles of patterns."""
 
 from __future__ import annotations
 

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import loopy as lp
 import numpy as np
 from loopy.kernel.data import ConcurrentTag
+from loopy.symbolic import IdentityMapper
+from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
+from feinsum.raising.affine import affine
 from feinsum.raising.functions import sized, without_tags
-from feinsum.raising.normal.accumulations import with_shifts, with_sums
-from feinsum.raising.normal.additions import with_single_sums
-from feinsum.raising.normal.order import with_true_order
-from feinsum.raising.normal.privates import with_kept_values, with_values_put_in
-from feinsum.raising.normal.program import Program, is_plain
+from feinsum.raising.hazards import Subscripts, have_own_entries, storage, subscripts_of
+from feinsum.raising.nest import Expression
+from feinsum.raising.normal.accumulations import (
+    is_accumulation,
+    with_shifts,
+    with_single_sums,
+    with_sums,
+)
+from feinsum.raising.normal.privates import (
+    covered,
+    with_kept_values,
+    with_values_put_in,
+)
+from feinsum.raising.normal.program import Program, is_plain, rewritten_reads
 from feinsum.raising.normal.splits import with_joined_loops
-from feinsum.raising.normal.subscripts import with_plain_subscripts
-from feinsum.raising.normal.versions import with_own_versions
 from feinsum.raising.operands import OperandTable
-
-__all__ = ["is_no_op", "normalized", "without_no_ops"]
 
 MOST_STEPS = 200
 
@@ -150,3 +159,178 @@ def _is_exact(
 def _digits(dtype: np.dtype[Any]) -> Any:
     """The dtype of the parts of numbers; the dtype itself for integers."""
     return np.empty(0, dtype).real.dtype
+
+
+def with_true_order(program: Program) -> Program:
+    """Assignments wait for those alone whose data they need, or whose data they change.
+
+    An order that nothing depends on would keep loops together that can be taken apart.
+
+    Rewrite::
+
+        t = 2*x[0]      {id=a}           t = 2*x[0]      {id=a}
+        u[i] = y[i]     {id=b,dep=a}     u[i] = y[i]     {id=b}
+        v[i] = t*z[i]   {id=c,dep=b}     v[i] = t*z[i]   {id=c,dep=a}
+    """
+    kernel = program.kernel
+    changed = {}
+    for insn in kernel.instructions:
+        needed = frozenset(
+            other
+            for other in program.before[insn.id]
+            if _conflict(program, insn, kernel.id_to_insn[other])
+        )
+        changed[insn.id] = insn.copy(depends_on=needed, depends_on_is_final=True)
+    return program.with_instructions(changed)
+
+
+def _conflict(
+    program: Program, one: lp.InstructionBase, other: lp.InstructionBase
+) -> bool:
+    """Whether the order of two instructions matters, as far as subscripts tell."""
+    if not (isinstance(one, lp.Assignment) and isinstance(other, lp.Assignment)):
+        return True
+    kernel = program.kernel
+    written, theirs = (
+        storage(kernel, insn.assignee_var_names()) for insn in (one, other)
+    )
+    read, their_reads = (
+        storage(kernel, program.reads[insn.id]) for insn in (one, other)
+    )
+    shared = (written & (theirs | their_reads)) | (theirs & read)
+    return not all(program.never_meet(one.id, other.id, name) for name in shared)
+
+
+def with_plain_subscripts(program: Program) -> Program:
+    """Subscripts without what changes nothing.
+
+    Rewrite::
+
+        A[0 + j*1, 3 + 0*k] = t[()]
+
+        A[j, 3] = t
+    """
+    kernel = program.kernel
+    plain = _Plainer(kernel.all_inames())
+    changed = [insn.with_transformed_expressions(plain) for insn in kernel.instructions]
+    return replace(program, kernel=kernel.copy(instructions=changed))
+
+
+class _Plainer(IdentityMapper):  # type: ignore[misc]
+    """Writes subscripts anew that are sums of multiples of inames."""
+
+    def __init__(self, inames: Collection[str]) -> None:
+        super().__init__()
+        self.inames = inames
+
+    def map_subscript(self, expr: p.Subscript, /) -> Expression:
+        indices = tuple(map(self._plain, expr.index_tuple))
+        array = self.rec(expr.aggregate)
+        return p.Subscript(array, indices) if indices else array
+
+    def _plain(self, index: Expression) -> Expression:
+        known = affine(index, self.inames)
+        return self.rec(index) if known is None else known.expression()
+
+
+def with_own_versions(program: Program) -> Program:
+    """Private values that several instructions assign as a whole, one after the other.
+
+    Rewrite::
+
+        for i:  t = y[i]               for i:  t = y[i]
+                u[i] = t                       u[i] = t
+                t = 2*t                        t_0 = 2*t
+                v[i] = t*z[i]                  v[i] = t_0*z[i]
+    """
+    for name in sorted(program.privates):
+        starts = _starts(name, program)
+        if len(starts) > 1 and _are_apart(name, starts, program):
+            program = _renamed(name, starts, program)
+    return program
+
+
+def _starts(name: str, program: Program) -> list[str]:
+    """The instructions that assign to all entries, in their order."""
+    kernel = program.kernel
+    writers = [kernel.id_to_insn[i] for i in program.writers.get(name, ())]
+    starts = [
+        insn.id
+        for insn in writers
+        if covered(name, insn, program) is not None
+        and not is_accumulation(insn, program)
+    ]
+    return sorted(starts, key=lambda i: len(program.before[i] & {*starts}))
+
+
+def _are_apart(name: str, starts: Sequence[str], program: Program) -> bool:
+    """Whether each instruction has to do with one value alone, in one iteration."""
+    kernel = program.kernel
+    first, *later = (kernel.id_to_insn[i] for i in starts)
+    around = _around(name, first, program)
+    touching = program.touching[name]
+    return (
+        name not in program.reads[first.id]
+        and all(_around(name, insn, program) == around for insn in later)
+        and all(_reads_in_place(name, insn, program) for insn in later)
+        and all(around <= kernel.id_to_insn[i].within_inames for i in touching)
+        and all(
+            _is_ordered(start, other, program)
+            and _meets_whole(name, kernel.id_to_insn[start], other, program)
+            for start in starts
+            for other in touching - {start}
+        )
+        and all(first.id in program.before[i] for i in touching - {first.id})
+    )
+
+
+def _is_ordered(one: str, other: str, program: Program) -> bool:
+    return other in program.before[one] or one in program.before[other]
+
+
+def _meets_whole(name: str, start: lp.Assignment, other: str, program: Program) -> bool:
+    """Whether an instruction sees a whole value, or the entry of its iteration."""
+    own = start.within_inames - _around(name, start, program)
+    shared = own & program.kernel.id_to_insn[other].within_inames
+    places = [*program.accesses(other, name), subscripts_of(start.assignee)]
+    return not shared or have_own_entries(places, shared)
+
+
+def _around(name: str, insn: lp.Assignment, program: Program) -> frozenset[str]:
+    """The loops in whose iterations the value is assigned as a whole."""
+    return frozenset(insn.within_inames - {*(covered(name, insn, program) or ())})
+
+
+def _reads_in_place(name: str, insn: lp.Assignment, program: Program) -> bool:
+    place = subscripts_of(insn.assignee)
+    return all(read == place for read in program.accesses(insn.id, name))
+
+
+def _renamed(name: str, starts: Sequence[str], program: Program) -> Program:
+    kernel = program.kernel
+    fresh = kernel.get_var_name_generator()
+    names = [name, *(str(fresh(name)) for _ in starts[1:])]
+
+    def in_version(expression: Expression, version: int) -> Expression:
+        def entry(subscripts: Subscripts) -> Expression:
+            new = p.Variable(names[version])
+            return new[subscripts] if subscripts else new
+
+        return rewritten_reads(expression, name, entry)
+
+    changed = {}
+    for insn_id in program.touching[name]:
+        insn = kernel.id_to_insn[insn_id]
+        read = len(program.before[insn_id] & {*starts}) - 1
+        written = starts.index(insn_id) if insn_id in starts else read
+        changed[insn_id] = insn.copy(
+            assignee=in_version(insn.assignee, written),
+            expression=in_version(insn.expression, max(read, 0)),
+        )
+    known = kernel.temporary_variables
+    made = {new: known[name].copy(name=new) for new in names[1:]}
+    program = program.with_instructions(changed, temporary_variables={**known, **made})
+    dtypes = {new: program.dtypes[name] for new in made if name in program.dtypes}
+    for new, dtype in dtypes.items():
+        program = program.with_dtype(new, dtype)
+    return program

@@ -15,16 +15,17 @@ from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent
-from feinsum.raising.affine import Affine, affine
-from feinsum.raising.extents import box_extents
-from feinsum.raising.hazards import accesses_of
-from feinsum.raising.memory import Subscripts, have_own_entries, subscripts_of
+from feinsum.raising.affine import Affine, affine, box_extents
+from feinsum.raising.hazards import (
+    EveryNode,
+    Subscripts,
+    accesses_of,
+    have_own_entries,
+    subscripts_of,
+)
 from feinsum.raising.nest import Expression, in_kernel, value_of
 from feinsum.raising.normal.program import Program, is_plain, rewritten_reads
 from feinsum.raising.product import has_reduction
-from feinsum.raising.walk import EveryNode
-
-__all__ = ["covered", "with_kept_values", "with_values_put_in"]
 
 Known: TypeAlias = Mapping[str, int]
 """Extents of inames that are numbers."""

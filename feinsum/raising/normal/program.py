@@ -18,11 +18,14 @@ from loopy.symbolic import (
 )
 from pymbolic import primitives as p
 
-from feinsum.raising.hazards import accesses_of
-from feinsum.raising.memory import Subscripts, never_meet, storage, subscripts_of
+from feinsum.raising.hazards import (
+    Subscripts,
+    accesses_of,
+    never_meet,
+    storage,
+    subscripts_of,
+)
 from feinsum.raising.nest import Expression
-
-__all__ = ["Program", "is_plain", "rewritten_reads", "terms_of"]
 
 Rewrite: TypeAlias = Callable[[Subscripts], Expression]
 """From the subscripts of a read to what takes its place."""

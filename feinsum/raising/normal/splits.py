@@ -16,8 +16,6 @@ from feinsum.raising.affine import affine
 from feinsum.raising.nest import Expression
 from feinsum.raising.normal.program import Program, terms_of
 
-__all__ = ["with_joined_loops"]
-
 SET, PARAM = isl.dim_type.set, isl.dim_type.param
 
 
