@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "reason_of", "type_in_words", "with_article"]
-
 _VOWELS = "aeiou"
+
 _PLURALS = {"axis": "axes", "entry": "entries", "index": "indices",
             "process": "processes"}  # fmt: skip
 
@@ -49,3 +48,14 @@ def reason_of(error: Exception) -> str:
     invalid syntax
     """
     return error.msg if isinstance(error, SyntaxError) else str(error)
+
+
+def first_lines(cause: object, n_lines: int = 12, width: int = 200) -> str:
+    """The first lines of a text that are not empty, each cut at ``width``.
+
+    >>> first_lines("one" + chr(10) + chr(10) + "two", n_lines=1)
+    'one ...'
+    """
+    lines = [line.rstrip()[:width] for line in str(cause).splitlines() if line.strip()]
+    shown = "\n".join(lines[:n_lines])
+    return f"{shown} ..." if len(lines) > n_lines else shown

@@ -8,7 +8,7 @@ import pytest
 
 from feinsum.measure import list_devices, open_device
 from feinsum.targets.devices import why_unusable
-from feinsum.targets.opencl.intel import driver
+from feinsum.targets.opencl.door import driver
 
 HOST, POCL, INTEL = "host", "portable computing", "intel(r) opencl"
 """Selectors: parts of the names of the platforms."""

@@ -34,8 +34,8 @@ from feinsum.ir import BatchedEinsum, Extent, SizeParam, nodes_of
 from feinsum.nests import Operations, network_of, postorders, sizes_at
 from feinsum.paths import contraction_steps
 from feinsum.targets.layout import entry_kernel, typed
-from feinsum.targets.messages import first_lines
 from feinsum.targets.quiet import quiet
+from feinsum.words import first_lines
 
 __all__ = [
     "dense_footprint_bytes",

@@ -23,10 +23,9 @@ from feinsum.targets.layout import (
     entry_kernel,
     typed,
 )
-from feinsum.targets.messages import first_lines
 from feinsum.targets.protocol import Array, Built, OpenDevice, Timer
-from feinsum.targets.quicker import uncached
-from feinsum.targets.quiet import quiet
+from feinsum.targets.quiet import quiet, uncached
+from feinsum.words import first_lines
 
 __all__ = [
     "SPIN_S",

@@ -22,7 +22,7 @@ from feinsum.measure.trial import loaded, locked
 from feinsum.measure.verification import poison_value
 from feinsum.records import OK
 from feinsum.select import MIN_SAMPLES, sample_in_turns
-from feinsum.targets.host.pool import start_pool
+from feinsum.targets.host.kernel import start_pool
 
 __all__ = ["compare_kernels", "largest_difference"]
 

@@ -22,8 +22,7 @@ from feinsum.measure.question import Comparison, Program, Trial, Verdict
 from feinsum.measure.race import Race
 from feinsum.measure.verification import poison_value, verify
 from feinsum.records import OK
-from feinsum.targets.host.kernel import HostKernel, Launch
-from feinsum.targets.host.pool import start_pool
+from feinsum.targets.host.kernel import HostKernel, Launch, start_pool
 
 if TYPE_CHECKING:
     from feinsum.targets.protocol import Timer

@@ -34,8 +34,7 @@ from pymbolic.mapper.evaluator import EvaluationMapper, evaluate
 from pytools.tag import Tag
 
 from feinsum.errors import MeasurementError
-from feinsum.targets.cuda.gemm import multiply
-from feinsum.targets.cuda.products import MatrixProduct
+from feinsum.targets.cuda.gemm import MatrixProduct, multiply
 from feinsum.targets.layout import entry_kernel
 from feinsum.targets.protocol import Array
 from feinsum.transforms.primitives.copy_async import (

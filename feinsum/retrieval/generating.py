@@ -21,10 +21,9 @@ from feinsum.retrieval.applying import Applied, applied
 from feinsum.retrieval.sampling import sample
 from feinsum.retrieval.selection import NestSelection
 from feinsum.targets.devices import target_of
-from feinsum.targets.messages import first_lines
-from feinsum.targets.quicker import quicker, uncached
-from feinsum.targets.quiet import quiet
+from feinsum.targets.quiet import quicker, quiet, uncached
 from feinsum.targets.units import CodedUnit, HeldCode, LibraryUnit
+from feinsum.words import first_lines
 
 __all__ = [
     "delivered",

@@ -35,9 +35,8 @@ from feinsum.retrieval.selection import NO_FASTER
 from feinsum.select import Ratio, time_ratio
 from feinsum.targets.host import HOST, HostDevice
 from feinsum.targets.host.code import HostCTarget
-from feinsum.targets.host.compiler import find_compiler
-from feinsum.targets.host.library import compiled_once
-from feinsum.targets.host.pool import pool
+from feinsum.targets.host.compiler import compiled_once, find_compiler
+from feinsum.targets.host.kernel import pool
 from feinsum.targets.layout import array_layout, entry_kernel, typed
 from feinsum.targets.quiet import quiet
 from feinsum.targets.units import LibraryUnit

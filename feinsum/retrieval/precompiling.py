@@ -41,8 +41,7 @@ from feinsum.records import Device
 from feinsum.retrieval.installation import is_ours
 from feinsum.retrieval.verifiers import request_verdict, start_early
 from feinsum.targets.host import HOST, HostDevice
-from feinsum.targets.host.kernel import HostCode
-from feinsum.targets.host.pool import pool
+from feinsum.targets.host.kernel import HostCode, pool
 from feinsum.targets.layout import array_layout, entry_kernel
 from feinsum.targets.quiet import quiet
 from feinsum.targets.units import LibraryUnit

@@ -15,17 +15,6 @@ from feinsum.targets.probing import why_not
 from feinsum.targets.protocol import OpenDevice, Target
 from feinsum.variables import DEVICE_VARIABLE
 
-__all__ = [
-    "DEVICE_VARIABLE",
-    "TARGETS",
-    "DeviceState",
-    "device_states",
-    "list_devices",
-    "open_device",
-    "target_of",
-    "why_unusable",
-]
-
 TARGETS: tuple[Target, ...] = (HOST, CUDA, OPENCL)
 """The best choice first."""
 

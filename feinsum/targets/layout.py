@@ -21,9 +21,7 @@ from pymbolic.mapper.evaluator import UnknownVariableError, evaluate
 from pymbolic.primitives import Variable
 
 from feinsum.errors import BuildError, MeasurementError
-from feinsum.targets.messages import first_lines
-
-__all__ = ["Layout", "array_layout", "bind_sizes_of", "entry_kernel", "typed"]
+from feinsum.words import first_lines
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -18,10 +18,8 @@ from feinsum.memory import remembered
 from feinsum.processes import run_to_end
 from feinsum.records import Device, to_json
 from feinsum.targets.layout import Layout
-from feinsum.targets.messages import first_lines
 from feinsum.targets.protocol import OpenDevice, Target
-
-__all__ = ["why_not"]
+from feinsum.words import first_lines
 
 LIMIT_S = 60.0
 N_ITEMS = 1000

@@ -20,8 +20,6 @@ from archspec.cpu.schema import TARGETS_JSON
 
 from feinsum.records import Processor
 
-__all__ = ["host_processor", "microarchitecture_of", "processor_of"]
-
 CPUINFO = Path("/proc/cpuinfo")
 SYSTEM = Path("/sys/devices/system/cpu")
 

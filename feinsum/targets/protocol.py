@@ -8,25 +8,16 @@ unit runs on arrays and is timed. :mod:`feinsum.targets.host`,
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
 from feinsum.records import Device, Environment
 from feinsum.targets.layout import Layout
-
-__all__ = [
-    "Array",
-    "Built",
-    "Caller",
-    "Memory",
-    "OpenDevice",
-    "Program",
-    "Target",
-    "Timer",
-]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -264,3 +255,23 @@ class Target(Protocol):
         It cannot if others take its code and run that.
         """
         ...
+
+
+PACKAGES = ("feinsum", "islpy", "loopy", "numpy")
+
+
+def software(*more: str) -> dict[str, str]:
+    """The version of each package and of Python.
+
+    Args:
+        more: packages that one target alone depends on.
+    """
+    versions = {name: _version(name) for name in (*PACKAGES, *more)}
+    return versions | {"python": platform.python_version()}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"

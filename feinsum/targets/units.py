@@ -16,18 +16,6 @@ from typing import Any, Protocol, Self
 
 import loopy as lp
 
-__all__ = [
-    "CodeShelf",
-    "CodedUnit",
-    "HeldCode",
-    "HostProgram",
-    "LibraryUnit",
-    "UnitWithExecutor",
-    "for_target",
-    "with_code",
-    "with_program",
-]
-
 
 class CodeShelf(Protocol):
     """The place of the generated code of one kernel."""

@@ -11,7 +11,7 @@ from feinsum import array, batched_einsum, einsum, generate_loopy
 from feinsum.measure.cases import make_case
 from feinsum.records import TransformSpec
 from feinsum.targets.host import HostCTarget
-from feinsum.targets.quicker import quicker, uncached
+from feinsum.targets.quiet import quicker, uncached
 from feinsum.transforms import applicable_transforms, apply_spec, configurations
 from tests.portions import spread
 from tests.transforms.support import LOOPY_WARNINGS

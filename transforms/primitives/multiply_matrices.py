@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 import loopy as lp
 from pymbolic import primitives as p
 
-from feinsum.targets.cuda.products import MatrixProduct
+from feinsum.targets.cuda.gemm import MatrixProduct
 
 __all__ = ["MATRICES", "multiply_matrices"]
 

@@ -171,8 +171,10 @@ class _Built(dict[str, Any]):
 
 
 def _built(text: str) -> Any:
-    from feinsum.targets.host.compiler import find_compiler  # plans are read without it
-    from feinsum.targets.host.library import load
+    from feinsum.targets.host.compiler import (
+        find_compiler,  # plans are read without it
+        load,
+    )
 
     compiler = find_compiler()
     flags = (*compiler.flags, "-fopenmp-simd", "-fwrapv")

@@ -32,14 +32,6 @@ from feinsum.variables import CUDA_CACHE_VARIABLE
 if TYPE_CHECKING:
     from feinsum.targets.cuda.device import CudaDevice
 
-__all__ = [
-    "CudaBuilt",
-    "DeviceArray",
-    "PreparedLaunches",
-    "cache_state",
-    "check_launch",
-]
-
 CACHES = ("warm", "flushed")
 """State of the GPU's cache before a timed run; the first is the default."""
 

@@ -8,9 +8,7 @@ from typing import Any
 
 from feinsum.errors import DeviceLostError, DeviceUnavailableError, MeasurementError
 from feinsum.targets.cuda.nvrtc import INSTALL_HINT
-from feinsum.targets.messages import first_lines
-
-__all__ = ["CudaErrors", "explained", "is_lasting", "load_cupy"]
+from feinsum.words import first_lines
 
 
 @cache

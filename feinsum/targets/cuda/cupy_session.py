@@ -1,19 +1,20 @@
-"""GPUs by way of CuPy: arrays, launches, streams and clocks."""
+"""GPUs by way of CuPy: arrays, launches, streams, clocks, and cuBLAS."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from feinsum.device_arrays import ALIGNMENT
 from feinsum.errors import DeviceLostError, MeasurementError
-from feinsum.targets.cuda.cublas import blas
 from feinsum.targets.cuda.cupy_errors import (
     CudaErrors,
     explained,
@@ -21,16 +22,12 @@ from feinsum.targets.cuda.cupy_errors import (
     load_cupy,
 )
 from feinsum.targets.cuda.gemm import Gemm
-from feinsum.targets.cuda.launching import Launcher
 from feinsum.targets.cuda.nvrtc import CudaBinary
 from feinsum.targets.protocol import Array
-from feinsum.words import type_in_words
-
-__all__ = ["CupySession"]
+from feinsum.words import first_lines, type_in_words
 
 MOST_SHARED_BYTES = 8
 """``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES``."""
-
 
 MOST_MODULES = 64
 """Loaded binaries that are kept for further functions, and for being built again."""
@@ -314,3 +311,102 @@ class CupySession:
                     f"{type_in_words(array)} cannot be imported by DLPack: "
                     f"{explained(str(error))}"
                 ) from error
+
+
+def load_cublas() -> Any:
+    """The module of CuPy that calls cuBLAS.
+
+    Raises:
+        MeasurementError: if it cannot be loaded.
+    """
+    try:
+        return importlib.import_module("cupy_backends.cuda.libs.cublas")
+    except ImportError as error:
+        raise MeasurementError(
+            f"cuBLAS cannot be loaded ({first_lines(str(error))}); install the CUDA "
+            "toolkit or nvidia-cublas, or use a recipe other than gpu_matrices"
+        ) from error
+
+
+@cache
+def blas(kind: str, is_stack: bool) -> tuple[Callable[..., None], int, int]:
+    """The function for a type of numbers, with the addresses of one and zero.
+
+    Half precision, of stacks alone, is added up in single precision.
+    """
+    cublas = load_cublas()
+    one, zero = _NUMBERS.setdefault(kind, _one_and_zero(kind))
+    if kind == "e":
+        return _of_halves(cublas), one.ctypes.data, zero.ctypes.data
+    name = {"f": "s", "d": "d", "F": "c", "D": "z"}[kind] + "gemm"
+    function = getattr(cublas, name + "StridedBatched" * is_stack)
+    return function, one.ctypes.data, zero.ctypes.data
+
+
+def _one_and_zero(kind: str) -> tuple[Array, Array]:
+    dtype = "f" if kind == "e" else kind
+    return np.ones(1, dtype), np.zeros(1, dtype)
+
+
+CUDA_R_16F, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT = 2, 68, -1
+
+
+def _of_halves(cublas: Any) -> Callable[..., None]:
+    half = CUDA_R_16F
+
+    def multiply(*given: int) -> None:
+        *head, one, a, lda, step_a, b, ldb, step_b, zero, c, ldc, step_c, n = given
+        cublas.gemmStridedBatchedEx(
+            *head, one, a, half, lda, step_a, b, half, ldb, step_b,
+            zero, c, half, ldc, step_c, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT,
+        )  # fmt: skip
+
+    return multiply
+
+
+_NUMBERS: dict[str, tuple[Array, Array]] = {}
+"""One and zero, which BLAS reads where they are."""
+
+SLOT_BYTES = 8
+"""Of one argument: a pointer, or a number that is no longer."""
+
+
+class Launcher:
+    """A kernel with its sizes, and room for its arguments.
+
+    Args:
+        launch: ``cuLaunchKernel``, with addresses as numbers.
+        function: the kernel; its ``ptr`` is its handle.
+        sizes: of grid and block, and bytes of shared memory.
+        values: the arguments in their order; None for an array.
+    """
+
+    def __init__(
+        self,
+        launch: Callable[..., None],
+        function: Any,
+        sizes: Sequence[int],
+        values: Sequence[np.generic | None],
+    ) -> None:
+        slots = (ctypes.c_uint64 * len(values))()
+        start = ctypes.addressof(slots)
+        places = [start + SLOT_BYTES * k for k in range(len(values))]
+        for place, value in zip(places, values, strict=True):
+            if value is not None:
+                # the driver reads as many bytes of a slot as the parameter has
+                ctypes.memmove(place, value.tobytes(), value.nbytes)
+        self._function = function  # which keeps its module loaded
+        self._launch, self._head = launch, (function.ptr, *sizes)
+        self._slots, self._turn = slots, Lock()
+        self._places = (ctypes.c_void_p * len(values))(*places)
+        self._tail = ctypes.addressof(self._places), 0
+        self._arrays = [k for k, value in enumerate(values) if value is None]
+
+    def __call__(self, addresses: Sequence[int], stream: int) -> None:
+        """Launch on a stream, with the addresses of the arrays."""
+        slots = self._slots
+        # the driver copies the arguments before it returns: then the slots are free
+        with self._turn:
+            for k, address in zip(self._arrays, addresses, strict=True):
+                slots[k] = address
+            self._launch(*self._head, stream, *self._tail)

@@ -1,12 +1,13 @@
-"""GPUs of NVIDIA as devices."""
+"""GPUs of NVIDIA as devices, and kernels for them that are written by hand."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
+from time import perf_counter
 from typing import Any
 
 import loopy as lp
@@ -15,23 +16,14 @@ import numpy as np
 from feinsum.errors import DeviceUnavailableError, MeasurementError
 from feinsum.records import Device, Environment
 from feinsum.records.environment import CUDA_PLATFORM
-from feinsum.targets.cuda.built import (
-    CudaBuilt,
-    DeviceArray,
-    cache_state,
-    check_launch,
-)
-from feinsum.targets.cuda.code import CudaTarget, generated
+from feinsum.targets.cuda.built import CudaBuilt, DeviceArray, cache_state, check_launch
+from feinsum.targets.cuda.code import PREAMBLE, CudaTarget, generated
 from feinsum.targets.cuda.driver import Driver, GpuFacts, find_driver
 from feinsum.targets.cuda.nvrtc import INSTALL_HINT, CudaBinary, find_nvrtc
-from feinsum.targets.cuda.program import CudaProgram
 from feinsum.targets.cuda.session import Session
 from feinsum.targets.layout import Layout
-from feinsum.targets.protocol import Array, Memory, Timer
-from feinsum.targets.software import software
+from feinsum.targets.protocol import Array, Memory, Timer, software
 from feinsum.targets.units import for_target
-
-__all__ = ["CUDA", "CudaDevice", "describe"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,6 +198,7 @@ CUDA = Cuda()
 
 _OPEN: dict[tuple[int, Driver], dict[int, CudaDevice]] = {}
 """By process, since a context does not survive a fork, and driver; then by ordinal."""
+
 _OPENING = Lock()
 
 
@@ -233,3 +226,79 @@ def describe(facts: GpuFacts) -> Device:
         architecture=f"sm_{major}{minor}",
         compute_units=facts.multiprocessors,
     )
+
+
+BLOCK = 256
+"""Work-items of a group, where the caller has no wish."""
+
+_NAMES = "\n".join(
+    f"#define {kind}{lanes} feinsum_vec<{kind}, {lanes}>"
+    for kind in ("float", "double")
+    for lanes in (2, 4, 8, 16)
+)
+
+_DIALECT = f"""{PREAMBLE}
+#define uint unsigned int
+#define uchar unsigned char
+#define ulong unsigned long
+#define __global
+#define restrict __restrict__
+#define get_global_id(axis) ((size_t) blockIdx.x * blockDim.x + threadIdx.x)
+#define get_local_id(axis) ((size_t) threadIdx.x)
+#define get_group_id(axis) ((size_t) blockIdx.x)
+#define KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
+#define SPLAT(type, x) (type(x))
+{_NAMES}
+"""
+"""Macros that make it CUDA C++."""
+
+
+@dataclass(frozen=True)
+class CudaProgram:
+    """A kernel that is loaded; see :class:`feinsum.targets.protocol.Program`."""
+
+    session: Session
+    function: Any
+
+    @classmethod
+    def of(
+        cls,
+        session: Session,
+        compiled: Callable[[str], CudaBinary],
+        source: str,
+        name: str,
+    ) -> CudaProgram:
+        return cls(session, session.function(compiled(_DIALECT + source), name, 0))
+
+    def run(
+        self,
+        arguments: Sequence[Any],
+        n_items: int,
+        n_local: int | None = None,
+        timer: Timer | None = None,
+    ) -> float:
+        """Seconds of a run over ``n_items`` work-items."""
+        block = n_local or _block(n_items)
+        given = [getattr(x, "flat", x) if hasattr(x, "layout") else x
+                 for x in arguments]  # fmt: skip
+
+        def launch() -> None:
+            grid = (n_items // block, 1, 1)
+            self.session.launch(self.function, grid, (block, 1, 1), given, 0)
+
+        self.session.synchronize()
+        if timer != "wall":
+            return self.session.timed(launch)
+        start = perf_counter()
+        launch()
+        self.session.synchronize()
+        return perf_counter() - start
+
+
+def _block(n_items: int) -> int:
+    """The longest group that leaves no rest.
+
+    >>> _block(1024), _block(1000), _block(7)
+    (256, 250, 7)
+    """
+    return next(n for n in range(min(BLOCK, n_items), 0, -1) if n_items % n == 0)

@@ -15,8 +15,6 @@ from feinsum.targets.cuda.cupy_errors import CudaErrors, load_cupy
 from feinsum.targets.cuda.cupy_session import CupySession
 from feinsum.targets.cuda.session import Session
 
-__all__ = ["CupyDriver", "Driver", "GpuFacts", "find_driver"]
-
 LEAST_DRIVER = 12000
 """The least version of CUDA that a driver must support, in its own notation: 12.0."""
 

@@ -11,17 +11,6 @@ from dataclasses import dataclass
 
 from feinsum.errors import BuildError
 
-__all__ = [
-    "MOST_REGISTERS",
-    "MOST_THREADS",
-    "KernelFigures",
-    "Multiprocessor",
-    "checked_occupancy",
-    "figures_of",
-    "multiprocessor_of",
-    "occupancy",
-]
-
 WARP = 32
 MOST_THREADS = 1024
 """Most work-items of a work-group."""

@@ -14,9 +14,7 @@ from typing import Any
 
 from feinsum.cache import default_cache
 from feinsum.errors import BuildError, DeviceUnavailableError
-from feinsum.targets.messages import first_lines
-
-__all__ = ["HEADERS", "INSTALL_HINT", "CudaBinary", "Nvrtc", "find_nvrtc"]
+from feinsum.words import first_lines
 
 INSTALL_HINT = "pip install 'feinsum[cuda]' gives CuPy and NVRTC"
 

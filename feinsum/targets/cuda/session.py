@@ -12,8 +12,6 @@ from feinsum.targets.cuda.gemm import Gemm
 from feinsum.targets.cuda.nvrtc import CudaBinary
 from feinsum.targets.protocol import Array
 
-__all__ = ["Session"]
-
 
 class Session(Protocol):
     """One open GPU. Arrays are flat; a stream of None is that of the target."""

@@ -21,11 +21,9 @@ from pytools import memoize_method
 from feinsum.errors import MeasurementError
 from feinsum.targets.host.code import StandaloneCTarget
 from feinsum.targets.host.kernel import HostCode, HostKernel
-from feinsum.targets.quicker import quicker
+from feinsum.targets.quiet import quicker
 from feinsum.targets.units import CodeShelf, HostProgram, with_code, with_program
 from feinsum.words import with_article
-
-__all__ = ["HostExecutor", "HostInfo", "ProgramKernel"]
 
 
 class HostExecutor(ExecutorBase):  # type: ignore[misc]

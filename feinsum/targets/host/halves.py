@@ -16,13 +16,10 @@ import numpy as np
 
 from feinsum.errors import FeinsumError
 from feinsum.result_memory import aligned_empty
-from feinsum.targets.host.compiler import find_compiler
-from feinsum.targets.host.library import load
+from feinsum.targets.host.compiler import find_compiler, load
 
 if TYPE_CHECKING:
     from feinsum.targets.protocol import Array
-
-__all__ = ["narrowed", "widened"]
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,8 @@ from typing import Any
 
 import loopy as lp
 
-from feinsum.targets.host.code import ENTRY
+from feinsum.targets.host.compiler import ENTRY
 from feinsum.targets.host.kernel import HostCode
-
-__all__ = ["Standalone", "standalone"]
 
 # A thread takes a contiguous range of groups, as in the pool: neighbours often read
 # neighbouring memory.

@@ -1,4 +1,4 @@
-"""OpenCL devices: finding, opening, building for them, and holding arrays."""
+"""OpenCL devices: finding, opening, building for them, timing, and holding arrays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from statistics import median
 from threading import Lock
 from time import perf_counter
 from typing import Any
@@ -14,26 +15,21 @@ from typing import Any
 import loopy as lp
 import numpy as np
 
-from feinsum.errors import DeviceUnavailableError
+from feinsum.errors import DeviceUnavailableError, MeasurementError
 from feinsum.records import Device, Environment
 from feinsum.records.environment import DeviceKind
 from feinsum.targets.layout import Layout
 from feinsum.targets.opencl import executors  # noqa: F401  (registers itself)
 from feinsum.targets.opencl.door import (
     INSTALL_HINT,
+    comes_last,
     opencl_errors,
     pyopencl,
     quiet_builds,
 )
-from feinsum.targets.opencl.intel import comes_last
-from feinsum.targets.opencl.program import OpenCLProgram
-from feinsum.targets.opencl.timer import choose_timer, event_seconds
 from feinsum.targets.processor import host_processor
-from feinsum.targets.protocol import Array, Memory, Timer
-from feinsum.targets.software import software
+from feinsum.targets.protocol import Array, Memory, Timer, software
 from feinsum.targets.units import for_target
-
-__all__ = ["OPENCL", "OpenCLDevice", "describe"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,3 +267,117 @@ def _kind(flags: int) -> DeviceKind:
     if flags & types.GPU:
         return "gpu"
     return "accelerator" if flags & types.ACCELERATOR else "other"
+
+
+PREAMBLE = """\
+#define KERNEL(name, ...) __kernel void name(__VA_ARGS__)
+#define SPLAT(type, x) ((type) (x))
+"""
+
+
+@dataclass(frozen=True)
+class OpenCLProgram:
+    """A kernel with its queue; see :class:`feinsum.targets.protocol.Program`."""
+
+    queue: Any
+    kernel: Any
+
+    @classmethod
+    def of(cls, queue: Any, source: str, name: str) -> OpenCLProgram:
+        with quiet_builds(), opencl_errors(f"the kernel {name!r} cannot be built"):
+            program = pyopencl().Program(queue.context, PREAMBLE + source).build()
+        return cls(queue, getattr(program, name))
+
+    def run(
+        self,
+        arguments: Sequence[Any],
+        n_items: int,
+        n_local: int | None = None,
+        timer: Timer | None = None,
+    ) -> float:
+        """Seconds of a run over ``n_items`` work-items, by the clock to be trusted."""
+        cl, queue = pyopencl(), self.queue
+        clock = timer or choose_timer(queue)
+        given = (x.base_data if hasattr(x, "base_data") else x for x in arguments)
+        local = None if n_local is None else (n_local,)
+        with opencl_errors("the kernel failed to run"):
+            self.kernel.set_args(*given)
+            queue.finish()
+            start = perf_counter()
+            event = cl.enqueue_nd_range_kernel(queue, self.kernel, (n_items,), local)
+            queue.finish()
+            elapsed_s = perf_counter() - start
+        return elapsed_s if clock == "wall" else event_seconds(event)
+
+
+_AGREEMENT = (0.5, 1.05)
+"""See :func:`agrees`."""
+
+# The xor with k leaves no closed form, so no compiler removes the loop.
+_SOURCE = """
+__kernel void spin(__global uint *out, uint n) {
+    uint x = get_global_id(0);
+    for (uint k = 0; k < n; ++k) x = x * 1664525u + (1013904223u ^ k);
+    out[get_global_id(0)] = x;
+}
+"""
+
+
+@cache
+def choose_timer(queue: Any) -> Timer:
+    """``opencl-profiling`` if the device's events agree with the wall clock.
+
+    A kernel of at least 5 ms is run five times under both clocks; see
+    :func:`agrees`. ``wall`` as well if events have no times. The answer is kept
+    for the process.
+    """
+    try:
+        is_honest = agrees(_compare_clocks(queue))
+    except MeasurementError:
+        return "wall"
+    return "opencl-profiling" if is_honest else "wall"
+
+
+def agrees(pairs_s: list[tuple[float, float]]) -> bool:
+    """Whether profiling times are what the wall clock saw, less the launch.
+
+    Args:
+        pairs_s: profiling and wall time of the same runs, in seconds.
+
+    Returns:
+        Whether the median ratio lies between 0.5 and 1.05: an event that says
+        more than the wall clock, or far less, is not a time of the kernel.
+
+    >>> agrees([(0.9, 1.0)] * 3), agrees([(0.0, 1.0)] * 3), agrees([(2.0, 1.0)] * 3)
+    (True, False, False)
+    """
+    low, high = _AGREEMENT
+    return low <= median(event / wall for event, wall in pairs_s) <= high
+
+
+def event_seconds(event: Any) -> float:
+    """Device seconds of a finished event; at least one nanosecond."""
+    return float(max(event.profile.end - event.profile.start, 1)) * 1e-9
+
+
+def _compare_clocks(queue: Any) -> list[tuple[float, float]]:
+    cl = pyopencl()
+    with quiet_builds(), opencl_errors("cannot compare the clocks"):
+        spin = cl.Program(queue.context, _SOURCE).build().spin
+        n_items = 64 * queue.device.max_compute_units
+        out = cl.Buffer(queue.context, cl.mem_flags.WRITE_ONLY, 4 * n_items)
+        spin.set_scalar_arg_dtypes([None, "uint32"])
+
+        def both(n_steps: int) -> tuple[float, float]:
+            queue.finish()
+            start = perf_counter()
+            event = spin(queue, (n_items,), None, out, n_steps)
+            queue.finish()
+            return event_seconds(event), perf_counter() - start
+
+        n_steps = 1 << 12
+        both(n_steps)  # compiles
+        # 5 ms dwarf the cost of a launch, which only the wall clock sees
+        while both(n_steps)[1] < 5e-3 and n_steps < 1 << 30:
+            n_steps *= 2
+        return [both(n_steps) for _ in range(5)]

@@ -27,8 +27,6 @@ from feinsum.targets.opencl.door import pyopencl
 from feinsum.targets.protocol import Array
 from feinsum.targets.units import CodeShelf, HostProgram, with_code, with_program
 
-__all__ = ["DeviceCode"]
-
 _GENERATING = Lock()
 """Whether Loopy uses its caches is one setting of the process."""
 _CPU = 1 << 1

@@ -11,8 +11,6 @@ from feinsum.targets.opencl.device import OpenCLDevice, describe
 from feinsum.targets.opencl.door import pyopencl
 from feinsum.words import type_in_words
 
-__all__ = ["check_device_arrays", "device_of", "device_zeros"]
-
 
 def check_device_arrays(arrays: Sequence[Any]) -> None:
     """Refuse what a kernel of one context cannot be given.

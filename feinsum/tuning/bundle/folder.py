@@ -26,7 +26,7 @@ import numpy as np
 from feinsum.errors import MeasurementError
 from feinsum.records import TransformSpec, utc_now
 from feinsum.targets.cuda.nvrtc import find_nvrtc
-from feinsum.targets.software import software
+from feinsum.targets.protocol import software
 from feinsum.tuning.bundle import runner
 from feinsum.tuning.bundle.workload import SEED, BuiltWorkload, WorkloadBuilder
 from feinsum.tuning.problem import Problem

@@ -15,11 +15,10 @@ from feinsum.errors import (
     MeasurementError,
 )
 from feinsum.targets.cuda import CUDA, cupy_errors, driver
-from feinsum.targets.cuda.cublas import blas
 from feinsum.targets.cuda.cupy_errors import LOST, CudaErrors, explained, load_cupy
-from feinsum.targets.cuda.cupy_session import CupySession
+from feinsum.targets.cuda.cupy_session import CupySession, blas
 from feinsum.targets.cuda.driver import CupyDriver, check_driver
-from feinsum.targets.cuda.products import MatrixProduct
+from feinsum.targets.cuda.gemm import MatrixProduct
 from tests.tune.fake_cupy import cupy
 from tests.tune.fake_cupy.cupy_backends.cuda.libs import cublas
 
@@ -89,7 +88,7 @@ def test_the_lack_of_cublas_is_named(monkeypatch):
 @pytest.mark.parametrize("n", [1, 3])
 def test_products_are_asked_of_cublas(monkeypatch, n):
     """One, or a stack of them, at the addresses of the arrays."""
-    monkeypatch.setattr("feinsum.targets.cuda.cublas.load_cublas", lambda: cublas)
+    monkeypatch.setattr("feinsum.targets.cuda.cupy_session.load_cublas", lambda: cublas)
     monkeypatch.setattr("feinsum.targets.cuda.cupy_session.load_cupy", lambda: cupy)
     blas.cache_clear()
     rng = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from feinsum.targets.cuda.launching import Launcher
+from feinsum.targets.cuda.cupy_session import Launcher
 
 
 def test_a_kernel_gets_its_arguments_in_order():

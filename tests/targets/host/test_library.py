@@ -12,9 +12,8 @@ from dataclasses import replace
 import pytest
 
 from feinsum.cache import DiskCache
-from feinsum.targets.host import library
-from feinsum.targets.host.compiler import Compiler, find_compiler
-from feinsum.targets.host.library import load
+from feinsum.targets.host import compiler as host_compiler
+from feinsum.targets.host.compiler import Compiler, find_compiler, load
 from tests.db.conftest import NOBODY, public_folder, unprivileged
 from tests.docs.pages import ROOT
 
@@ -70,7 +69,7 @@ def test_without_a_cache_it_is_compiled_every_time(compiled, monkeypatch, tmp_pa
 @pytest.mark.usefixtures("kept")
 def test_whatever_decides_the_code_makes_another_entry(compiled, monkeypatch):
     """Compiler, its version, options, the processor, and where each of them ends."""
-    found, processor = find_compiler(), library.host_processor()
+    found, processor = find_compiler(), host_compiler.host_processor()
     answer()
     answer(compiler=replace(found, command=("env", *found.command)))
     answer(compiler=replace(found, version="another"))
@@ -82,7 +81,7 @@ def test_whatever_decides_the_code_makes_another_entry(compiled, monkeypatch):
         replace(processor, features=()),
     ]
     for other in others:
-        monkeypatch.setattr(library, "host_processor", lambda other=other: other)
+        monkeypatch.setattr(host_compiler, "host_processor", lambda other=other: other)
         answer()
     assert len(compiled) == 8
     answer()
@@ -93,8 +92,8 @@ def test_whatever_decides_the_code_makes_another_entry(compiled, monkeypatch):
 def test_another_model_of_equal_code_is_no_other_entry(compiled, monkeypatch):
     """Machines of a cluster share what runs on all of them."""
     answer()
-    other = replace(library.host_processor(), model=99, n_cores=99)
-    monkeypatch.setattr(library, "host_processor", lambda: other)
+    other = replace(host_compiler.host_processor(), model=99, n_cores=99)
+    monkeypatch.setattr(host_compiler, "host_processor", lambda: other)
     answer()
     assert len(compiled) == 1
 
@@ -185,7 +184,7 @@ def test_libraries_are_not_mistaken_for_each_other():
     """However many are loaded, each answers for itself."""
     found = find_compiler()
     contents = [found.compile(source(k), FLAGS) for k in range(3)]
-    loaded = [library.loaded(contents[k % 3]) for k in range(60)]
+    loaded = [host_compiler.loaded(contents[k % 3]) for k in range(60)]
     assert [one.answer() for one in loaded] == [k % 3 for k in range(60)]
 
 

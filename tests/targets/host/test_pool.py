@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from feinsum.errors import DeviceUnavailableError
-from feinsum.targets.host.pool import pool
+from feinsum.targets.host.kernel import pool
 from feinsum.threads import n_cores, n_threads
 from tests.docs.pages import ROOT
 from tests.targets.host.kernels import make

@@ -14,7 +14,7 @@ import pytest
 
 from feinsum.measure import compile_kernel, list_devices, open_device
 from feinsum.records import Level, level_of
-from feinsum.targets.opencl import intel
+from feinsum.targets.opencl import door
 from feinsum.targets.opencl.door import pyopencl, quiet_builds
 from tests.cpus import HOST, OPENCL_CPUS, any_opencl, needs_intel, opened
 from tests.measure.conftest import matvec_kernel
@@ -38,7 +38,7 @@ class Loader:
         (folder / ".libs").mkdir()
 
     def get_platforms(self) -> list[None]:
-        there = Path(os.environ[intel.VARIABLE])
+        there = Path(os.environ[door.VARIABLE])
         self.lists.append({path.name: path.read_text() for path in there.iterdir()})
         return []
 
@@ -46,10 +46,10 @@ class Loader:
 @pytest.fixture
 def loader(tmp_path, monkeypatch):
     """A loader, a driver at /there/libintelocl.so, and a system without drivers."""
-    for variable in (intel.VARIABLE, intel.OTHER_VARIABLE):
+    for variable in (door.VARIABLE, door.OTHER_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(intel, "driver", lambda: Path("/there/libintelocl.so"))
-    monkeypatch.setattr(intel, "SYSTEM_LISTS", tmp_path / "vendors")
+    monkeypatch.setattr(door, "driver", lambda: Path("/there/libintelocl.so"))
+    monkeypatch.setattr(door, "SYSTEM_LISTS", tmp_path / "vendors")
     (tmp_path / "vendors").mkdir()
     return Loader(tmp_path)
 
@@ -68,42 +68,42 @@ def run(statements, **variables):
 
 def test_the_loader_reads_the_lists_of_the_system_and_the_driver(loader):
     """It is asked once, with one more list, and the variable is unset again."""
-    (intel.SYSTEM_LISTS / "other.icd").write_text("libother.so")
-    intel.load_platforms(loader)
+    (door.SYSTEM_LISTS / "other.icd").write_text("libother.so")
+    door.load_platforms(loader)
     assert loader.lists == [
         {"other.icd": "libother.so", "feinsum-intel.icd": "/there/libintelocl.so"}
     ]
-    assert intel.VARIABLE not in os.environ
+    assert door.VARIABLE not in os.environ
 
 
-@pytest.mark.parametrize("variable", [intel.VARIABLE, intel.OTHER_VARIABLE])
+@pytest.mark.parametrize("variable", [door.VARIABLE, door.OTHER_VARIABLE])
 def test_what_the_user_says_holds(variable, loader, monkeypatch):
     """Where the user names a folder of lists, nothing is added to it."""
     monkeypatch.setenv(variable, "/mine")
-    intel.load_platforms(loader)
+    door.load_platforms(loader)
     assert not loader.lists
     assert os.environ[variable] == "/mine"
 
 
 def test_a_driver_that_the_system_knows_is_not_loaded_twice(loader):
     """A list of the system that names the driver is enough."""
-    (intel.SYSTEM_LISTS / "theirs.icd").write_text("/opt/lib/libintelocl.so\n")
-    intel.load_platforms(loader)
+    (door.SYSTEM_LISTS / "theirs.icd").write_text("/opt/lib/libintelocl.so\n")
+    door.load_platforms(loader)
     assert not loader.lists
 
 
 def test_without_the_package_nothing_is_done(loader, monkeypatch):
     """Neither is the loader asked, nor does any platform come last."""
-    monkeypatch.setattr(intel, "driver", lambda: None)
-    intel.load_platforms(loader)
+    monkeypatch.setattr(door, "driver", lambda: None)
+    door.load_platforms(loader)
     assert not loader.lists
-    assert not intel.comes_last(SimpleNamespace(name=intel.PLATFORM))
+    assert not door.comes_last(SimpleNamespace(name=door.PLATFORM))
 
 
 def test_a_loader_of_another_make_is_left_alone(loader, tmp_path):
     """Where pyopencl brings no loader, lists are elsewhere, as in conda."""
     (tmp_path / ".libs").rmdir()
-    intel.load_platforms(loader)
+    door.load_platforms(loader)
     assert not loader.lists
 
 
@@ -114,14 +114,14 @@ def test_a_system_without_any_platform_is_no_error(loader, monkeypatch):
         raise loader.Error("PLATFORM_NOT_FOUND_KHR")
 
     monkeypatch.setattr(loader, "get_platforms", refuse)
-    intel.load_platforms(loader)
-    assert intel.VARIABLE not in os.environ
+    door.load_platforms(loader)
+    assert door.VARIABLE not in os.environ
 
 
 @needs_intel
 def test_the_package_is_seen_and_comes_last():
     """Whatever else is installed comes first, as without the package."""
-    assert run(LISTING)[-1] == intel.PLATFORM
+    assert run(LISTING)[-1] == door.PLATFORM
 
 
 @needs_intel
