@@ -49,7 +49,7 @@ ALLOWED = {
     "feinsum/tuning/worker.py": "a child that tries recipes",
     "service/logs.py": "the service",
     "service/run.py": "the service",
-    "transforms/sharing.py": "a child that imports what its parent could",
+    "transforms/plugins.py": "a child that imports what its parent could",
     # in the process of the user
     "feinsum/settings.py": "gc.freeze, which no result shows, and which is undone",
     "feinsum/targets/opencl/door.py": "how a driver's loader is told of another one; "

@@ -5,7 +5,13 @@ if __name__ != "feinsum.transforms":
 
 import feinsum.loopy_cache  # noqa: F401  (before Loopy)
 from feinsum.transforms import gpu, host, library, nests
-from feinsum.transforms.plugins import load_plugins
+from feinsum.transforms.plugins import (
+    export_transforms,
+    import_transforms,
+    load_plugins,
+    local_transforms,
+    note_builtin,
+)
 from feinsum.transforms.registry import (
     ALL_DEVICES,
     REGISTRY,
@@ -21,12 +27,6 @@ from feinsum.transforms.registry import (
     register,
     renewed,
     suits_device,
-)
-from feinsum.transforms.sharing import (
-    export_transforms,
-    import_transforms,
-    local_transforms,
-    note_builtin,
 )
 
 __all__ = [

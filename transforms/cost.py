@@ -15,16 +15,6 @@ from constantdict import constantdict
 
 from feinsum.ir import BatchedEinsum, IndexList
 
-__all__ = [
-    "Gpu",
-    "Machine",
-    "SizedEinsum",
-    "distinct_bytes",
-    "padding",
-    "points",
-    "region_s",
-]
-
 LEVELS = ("L2", "L3")
 """Caches that can hold an array from call to call. The first level, a few tens of KB,
 matters within a tile only. All cores share the last one.

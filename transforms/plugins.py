@@ -1,13 +1,20 @@
-"""User-defined transforms: entry points, and modules named in a variable."""
+"""User-defined transforms: entry points, modules named in a variable, and scripts.
+
+Those of a script or notebook are passed to the processes that try them.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 
-__all__ = ["GROUP", "VARIABLE", "load_plugins"]
+from feinsum.errors import TransformError
+from feinsum.transforms.registry import REGISTRY, Transform, register
 
 logger = logging.getLogger(__name__)
 
@@ -38,3 +45,68 @@ def load_plugins() -> None:
                 error,
                 exc_info=not isinstance(error, ModuleNotFoundError),
             )
+
+
+_KNOWN: set[tuple[str, int]] = set()
+"""What other processes register by themselves: the library, and plug-ins."""
+
+
+def note_builtin() -> None:
+    """Note that other processes find all currently registered transforms themselves."""
+    _KNOWN.update(REGISTRY)
+
+
+def local_transforms() -> tuple[Transform, ...]:
+    """Transforms that other processes do not find themselves."""
+    return tuple(t for key, t in REGISTRY.items() if key not in _KNOWN)
+
+
+def export_transforms(folder: str | Path) -> tuple[str, ...]:
+    """Write the transforms of this process to a folder.
+
+    Returns:
+        the arguments for :func:`import_transforms`; empty if there are none.
+
+    Raises:
+        TransformError: if one cannot be written.
+    """
+    transforms = local_transforms()
+    if not transforms:
+        return ()
+    import cloudpickle  # only who registers transforms waits for it
+
+    try:
+        # paths first: reading the transforms imports modules from there
+        content = cloudpickle.dumps(sys.path) + cloudpickle.dumps(transforms)
+    except Exception as error:  # whatever a foreign function refers to
+        names = ", ".join(f"{t.name}@{t.version}" for t in transforms)
+        raise TransformError(
+            f"{names} cannot be passed to trial processes: {error}; put them "
+            "into a module, and name the module in FEINSUM_TRANSFORMS"
+        ) from error
+    path = Path(folder) / "transforms.pickle"
+    path.write_bytes(content)
+    return (str(path),)
+
+
+def import_transforms(arguments: Sequence[str]) -> None:
+    """Register the transforms written by the parent process, if any.
+
+    Unreadable ones are logged, and their recipes are then unknown transforms.
+    """
+    if not arguments:
+        return
+    import pickle
+
+    try:
+        # only the parent can write there; its modules may lie beside its script
+        with Path(arguments[0]).open("rb") as file:
+            paths = pickle.load(file)  # noqa: S301
+            sys.path += [path for path in paths if path not in sys.path]
+            transforms = pickle.load(file)  # noqa: S301
+    except Exception:  # whatever a foreign module does wrong
+        logger.exception("the transforms of the parent process cannot be loaded")
+        return
+    for transform in transforms:
+        if (transform.name, transform.version) not in REGISTRY:
+            register(transform)

@@ -11,8 +11,6 @@ from feinsum.transforms.cost import Machine, SizedEinsum
 from feinsum.transforms.registry import Transform, proposed
 from feinsum.transforms.roles import RUN_TIME_EXTENT
 
-__all__ = ["Costed", "at_sizes", "ranked"]
-
 
 class Costed(NamedTuple):
     """A recipe and its estimated time in seconds."""

@@ -26,28 +26,6 @@ from feinsum.records import ParameterValue, TransformSpec
 from feinsum.records.environment import DeviceKind
 from feinsum.transforms.cost import Machine
 
-__all__ = [
-    "ALL_DEVICES",
-    "REGISTRY",
-    "Cost",
-    "Parameters",
-    "Space",
-    "Transform",
-    "applicable_transforms",
-    "apply_spec",
-    "check_spec",
-    "choices",
-    "configurations",
-    "every",
-    "find_transform",
-    "in_full",
-    "points",
-    "proposed",
-    "register",
-    "renewed",
-    "suits_device",
-]
-
 ALL_DEVICES: frozenset[DeviceKind] = frozenset(get_args(DeviceKind))
 Parameters = Mapping[str, ParameterValue]
 Space = Mapping[str, tuple[ParameterValue, ...]]

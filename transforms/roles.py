@@ -9,21 +9,6 @@ import numpy as np
 from feinsum.ir import BatchedEinsum, Extent, IndexList, SizeParam
 from feinsum.transforms.registry import Parameters
 
-__all__ = [
-    "RUN_TIME_EXTENT",
-    "carriers",
-    "element_indices",
-    "fitting_lanes",
-    "has_blas_dtype",
-    "has_real_dtype",
-    "is_long",
-    "number",
-    "reuse",
-    "text",
-    "typical",
-    "volume",
-]
-
 RUN_TIME_EXTENT = 4096
 """What a size parameter counts as where costs are compared."""
 

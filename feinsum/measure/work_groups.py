@@ -48,7 +48,7 @@ from feinsum.transforms.primitives.multiply_fragments import (
     WARP,
     FragmentProduct,
 )
-from feinsum.transforms.primitives.store_pair import PairStore
+from feinsum.transforms.primitives.vector_store import PairStore
 from feinsum.words import counted, type_in_words
 
 __all__ = ["Execution", "Race", "execute_groups", "scheduled"]

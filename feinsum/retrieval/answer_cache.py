@@ -30,7 +30,7 @@ from feinsum.retrieval.kernel_text import NoTextError, text_of
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Retrieval
 from feinsum.targets.units import CodedUnit, LibraryUnit
-from feinsum.transforms.primitives.set_cache import tell_sets_apart
+from feinsum.transforms.primitives.schedule import tell_sets_apart
 
 __all__ = ["Answer", "Place", "place_of"]
 

@@ -10,7 +10,7 @@ from feinsum import array, canonicalize, einsum
 from feinsum.ir import Workload
 from feinsum.transforms import applicable_transforms, check_spec
 from feinsum.transforms.library import PACKED_CONTRACTION
-from feinsum.transforms.library.packed.bounded import CACHE_BYTES, least_tile
+from feinsum.transforms.library.packed.space import CACHE_BYTES, least_tile
 from feinsum.tuning import make_search
 
 PRODUCT = canonicalize(

@@ -17,7 +17,7 @@ from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import explain
 from feinsum.transforms import apply_spec, check_spec, configurations, in_full
 from feinsum.transforms.library import CONTRACTION_PATH_BY_COST, SPLIT_SUM
-from feinsum.transforms.library.paths import recipes
+from feinsum.transforms.library.paths import pairwise
 from feinsum.transforms.ranking import ranked
 from tests.transforms.support import LOOPY_WARNINGS
 
@@ -45,7 +45,7 @@ def short_and_full(name):
     workload, family = WORKLOADS[name]
     canonical = canonicalize(workload).einsum
     (short, *_) = [
-        one.spec for one in ranked(canonical, {}, [family], recipes.Machine())
+        one.spec for one in ranked(canonical, {}, [family], pairwise.Machine())
     ]
     return canonical, short, in_full(short, canonical)
 
@@ -129,6 +129,6 @@ def test_steps_that_are_none_are_refused(family, steps):
 def test_every_configuration_of_a_path_costs_something(name):
     """Whatever its steps are; a tuning compares it with the least that is expected."""
     canonical, *_ = short_and_full(name)
-    machine = recipes.Machine()
+    machine = pairwise.Machine()
     for spec in configurations(CONTRACTION_PATH_BY_COST, canonical):
         assert CONTRACTION_PATH_BY_COST.cost(canonical, spec.parameters, machine) > 0

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from feinsum.errors import TransformError
-from feinsum.transforms import REGISTRY, Transform, register, sharing
+from feinsum.transforms import REGISTRY, Transform, plugins, register
 
 SCRIPT = """
 import helper  # beside the script, where only it is found
@@ -88,14 +88,14 @@ def unpicklable():
 
 def test_what_cannot_be_handed_over_is_named(unpicklable, tmp_path):
     """The error has the transform, and says what to do."""
-    assert unpicklable in sharing.local_transforms()
+    assert unpicklable in plugins.local_transforms()
     with pytest.raises(TransformError, match="locked@1 cannot be passed") as caught:
-        sharing.export_transforms(tmp_path)
+        plugins.export_transforms(tmp_path)
     assert "FEINSUM_TRANSFORMS" in str(caught.value)
     assert caught.value.__cause__ is not None
 
 
 def test_the_library_is_not_handed_over(tmp_path):
     """Other processes have it."""
-    names = {t.apply.__module__ for t in sharing.local_transforms()}
+    names = {t.apply.__module__ for t in plugins.local_transforms()}
     assert not [name for name in names if name.startswith("feinsum.")]

@@ -13,8 +13,6 @@ from feinsum.transforms.gpu.rows import shared_sums, shared_sums_s
 from feinsum.transforms.registry import Parameters, Space, Transform, every, register
 from feinsum.transforms.roles import number, text
 
-__all__ = ["GPU_COLUMNS"]
-
 
 def gpu_columns(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters

@@ -17,23 +17,6 @@ from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.targets.cuda.figures import KernelFigures, multiprocessor_of, occupancy
 from feinsum.transforms.cost import Gpu, points
 
-__all__ = [
-    "LATENCY_S",
-    "LINE_BYTES",
-    "OVERHEAD_CYCLES",
-    "UNROLLED",
-    "WARP",
-    "Launch",
-    "factors_of",
-    "group_bytes",
-    "itemsize_of",
-    "launch_s",
-    "loads",
-    "read_bytes",
-    "request_cycles",
-    "warp_cycles",
-]
-
 WARP = 32
 SECTOR_BYTES = 32
 """Least that the caches read."""

@@ -16,8 +16,6 @@ from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters
 from feinsum.transforms.roles import number, text, typical
 
-__all__ = ["LANES", "ElementWriter"]
-
 LANES = ("element", "row")
 """What neighbouring work-items differ in."""
 

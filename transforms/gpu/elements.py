@@ -38,8 +38,6 @@ from feinsum.transforms.roles import (
     typical,
 )
 
-__all__ = ["GPU_ELEMENTS"]
-
 FEWEST_ELEMENTS = 8
 """Of a work-group."""
 

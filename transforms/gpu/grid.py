@@ -13,18 +13,6 @@ from feinsum.records.environment import DeviceKind
 from feinsum.transforms.primitives import NestWriter
 from feinsum.transforms.primitives.schedule import Expression
 
-__all__ = [
-    "CUT",
-    "GPUS",
-    "MOST_ITEMS",
-    "SHARED_BYTES",
-    "Flat",
-    "flat_of",
-    "has_plain_dtype",
-    "parts_of",
-    "strided",
-]
-
 GPUS: frozenset[DeviceKind] = frozenset({"gpu"})
 """The kinds of devices that these families are for."""
 

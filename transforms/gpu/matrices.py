@@ -6,10 +6,10 @@ transpose; loops over matrix products).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import loopy as lp
@@ -21,24 +21,22 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.gemm import MatrixProduct
-from feinsum.transforms.cost import Machine, points
+from feinsum.transforms.cost import Gpu, Machine, points
 from feinsum.transforms.gpu.cost import itemsize_of, loads
 from feinsum.transforms.gpu.grid import GPUS
-from feinsum.transforms.gpu.library import product_s
 from feinsum.transforms.gpu.packing import each_entry, extent_of, packed
 from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of
 from feinsum.transforms.primitives import NestWriter, begin
-from feinsum.transforms.primitives.multiply_matrices import MATRICES, multiply_matrices
+from feinsum.transforms.primitives.multiply_fragments import MATRICES, multiply_matrices
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
 from feinsum.transforms.registry import Parameters, Space, Transform, every, register
 from feinsum.transforms.roles import has_real_dtype, number, reuse, volume
-
-__all__ = ["GPU_MATRICES"]
 
 MOST_RUNNING = 2
 """Extents of an array that are known at run time only, beside that of the loop over
 entries that lie side by side.
 """
+
 PACKING_SHARE = 0.75
 """Of the bandwidth, by launches that bring arrays in order."""
 
@@ -323,3 +321,60 @@ GPU_MATRICES = register(
         proposals=every(_space),
     )
 )
+
+CALL_S = 6e-6
+"""To find and begin a product or a kernel."""
+
+PEAK_SHARE = 0.85
+"""Of the rate, by large products."""
+
+BANDWIDTH_SHARE = 0.6
+"""Of the bandwidth, by products with a short side."""
+
+COPY_SHARE = 0.6
+"""Of the bandwidth, by copies with axes in another order."""
+
+TILE = 64
+"""Sides that are shorter than that leave a part of the multiprocessor idle."""
+
+CHUNK = 1024
+"""Of a sum; several multiprocessors share longer ones."""
+
+
+def product_s(sizes: Sequence[int], n_bytes: float, itemsize: int, gpu: Gpu) -> float:
+    """Seconds of a stack of matrix products by cuBLAS or its like.
+
+    Args:
+        sizes: of the stack, the rows, the columns and the sum.
+        n_bytes: of all arrays.
+
+    >>> gpu = Gpu(90, 132, 1.7e9, 3e12, 1 << 25, {}, {8: 128.0})
+    >>> 0.002 < product_s((1, 4096, 4096, 4096), 3 * 8 * 4096**2, 8, gpu) < 0.004
+    True
+    """
+    n_products, m, n, k = sizes
+    n_tiles = n_products * -(-m // TILE) * -(-n // TILE) * max(1.0, k / CHUNK)
+    share = m / (m + TILE / 4) * n / (n + TILE / 4) * k / (k + TILE / 4)
+    share *= PEAK_SHARE * min(1.0, n_tiles / gpu.n_multiprocessors)
+    rate = gpu.matrix_multiply_adds[4 if itemsize <= 4 else 8]
+    rate *= gpu.n_multiprocessors * gpu.cycles_per_s
+    moved = n_bytes / (BANDWIDTH_SHARE * gpu.bandwidth_bytes_per_s)
+    return CALL_S + max(moved, prod(sizes) / (rate * share))
+
+
+def streamed_s(n_points: float, n_bytes: float, itemsize: int, gpu: Gpu) -> float:
+    """Seconds of an einsum that is no product, by a kernel that reads everything once.
+
+    >>> gpu = Gpu(90, 132, 1.7e9, 3e12, 1 << 25, {8: 64.0}, {})
+    >>> streamed_s(1e6, 8e6, 8, gpu) < streamed_s(1e6, 8e7, 8, gpu)
+    True
+    """
+    rate = gpu.multiply_adds[4 if itemsize <= 4 else 8]
+    rate *= gpu.n_multiprocessors * gpu.cycles_per_s / 2
+    moved = n_bytes / (BANDWIDTH_SHARE * gpu.bandwidth_bytes_per_s)
+    return CALL_S + max(moved, n_points / rate)
+
+
+def copied_s(n_bytes: float, gpu: Gpu) -> float:
+    """Seconds of a copy of so many bytes with its axes in another order."""
+    return CALL_S + 2 * n_bytes / (COPY_SHARE * gpu.bandwidth_bytes_per_s)

@@ -18,7 +18,7 @@ from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.gpu.cost import LINE_BYTES, Launch, group_bytes, launch_s
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS
-from feinsum.transforms.gpu.mma_space import is_double
+from feinsum.transforms.gpu.mma import is_double
 from feinsum.transforms.gpu.operator_mma_writer import OperatorMmaWriter
 from feinsum.transforms.gpu.operator_steps import Steps
 from feinsum.transforms.gpu.operator_tiles import NAMES, OperatorTiles
@@ -26,8 +26,6 @@ from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.multiply_fragments import WARP
 from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
 from feinsum.transforms.roles import element_indices, text
-
-__all__ = ["GPU_OPERATOR_MMA"]
 
 SHARED_BYTES = 163 << 10
 """Of a multiprocessor of sm_80; some newer ones have less, and may refuse it."""

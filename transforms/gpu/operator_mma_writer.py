@@ -12,16 +12,16 @@ from pytools.tag import Tag
 
 from feinsum.targets.cuda.code import LeastGroups, OrderedLoads
 from feinsum.transforms.gpu.grid import Flat
-from feinsum.transforms.gpu.operator_staging import (
+from feinsum.transforms.gpu.operator_steps import Steps
+from feinsum.transforms.gpu.operator_tiles import (
     DOUBLE,
     ZERO,
     ElementTiles,
+    OperatorTiles,
     Part,
     Points,
     Start,
 )
-from feinsum.transforms.gpu.operator_steps import Steps
-from feinsum.transforms.gpu.operator_tiles import OperatorTiles
 from feinsum.transforms.primitives import Schedule
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
@@ -31,8 +31,6 @@ from feinsum.transforms.primitives.multiply_fragments import (
     multiply_fragments,
 )
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
-
-__all__ = ["OperatorMmaWriter"]
 
 
 class _Factors(NamedTuple):

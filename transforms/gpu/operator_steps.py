@@ -10,8 +10,6 @@ from math import prod
 from feinsum.ir import BatchedEinsum
 from feinsum.transforms.roles import typical
 
-__all__ = ["Steps"]
-
 
 @dataclass(frozen=True)
 class Steps:

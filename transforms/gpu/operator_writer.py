@@ -17,8 +17,6 @@ from feinsum.transforms.primitives.schedule import Expression, calls_product
 from feinsum.transforms.registry import Parameters
 from feinsum.transforms.roles import number
 
-__all__ = ["OperatorWriter"]
-
 
 @dataclass(frozen=True)
 class _Block:

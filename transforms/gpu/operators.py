@@ -39,8 +39,6 @@ from feinsum.transforms.roles import (
     typical,
 )
 
-__all__ = ["GPU_OPERATOR"]
-
 SHARED_BYTES = 96 << 10
 """Of a work-group: more than what a kernel may declare, and what GPUs from Volta on
 give to a launch that asks for it, but for Turing.

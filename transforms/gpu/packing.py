@@ -14,8 +14,6 @@ from feinsum.transforms.gpu.shares import points_of
 from feinsum.transforms.primitives import NestWriter
 from feinsum.transforms.primitives.schedule import Expression, Names
 
-__all__ = ["Entries", "each_entry", "extent_of", "packed"]
-
 ITEMS = 256
 FEW = 8
 """Entries side by side, of one array and of the other: 64 bytes of double precision."""

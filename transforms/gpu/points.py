@@ -27,8 +27,6 @@ from feinsum.transforms.primitives.schedule import calls_product
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import number
 
-__all__ = ["GPU_POINTS"]
-
 
 def gpu_points(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters

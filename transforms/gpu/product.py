@@ -22,23 +22,20 @@ from feinsum.transforms.gpu.cost import (
     itemsize_of,
 )
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, has_plain_dtype
-from feinsum.transforms.gpu.shares import points_of
-from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suited
-from feinsum.transforms.gpu.tile_shapes import (
+from feinsum.transforms.gpu.shares import (
     PADDING,
     Items,
     Side,
     Tiled,
+    points_of,
     uneven_tile,
 )
-from feinsum.transforms.gpu.tiled_cost import Tiles, tiled_s
-from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
+from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suited
+from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct, Tiles, tiled_s
 from feinsum.transforms.primitives.copy_async import VECTOR_BYTES
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
 from feinsum.transforms.roles import number, reuse
-
-__all__ = ["GPU_PRODUCT"]
 
 SHARED_BYTES = 96 << 10
 """Of a work-group, on a GPU of sm_70; OpenCL often has 48 KiB, and refuses more."""

@@ -21,8 +21,6 @@ from feinsum.transforms.primitives import Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.primitives.vector_store import flat_subscript
 
-__all__ = ["Reads", "Source", "reads_of", "source_of"]
-
 
 @dataclass(frozen=True)
 class Source:

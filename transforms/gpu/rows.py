@@ -35,8 +35,6 @@ from feinsum.transforms.primitives.schedule import Expression, calls_product
 from feinsum.transforms.registry import Parameters, Space, Transform, every, register
 from feinsum.transforms.roles import number, text
 
-__all__ = ["BARRIER_CYCLES", "GPU_ROWS", "halved", "shared_sums", "shared_sums_s"]
-
 BARRIER_CYCLES = 8
 """Of a warp, to wait for the others of its group."""
 

@@ -10,18 +10,6 @@ from feinsum.transforms.gpu.grid import CUT, Flat, flat_of
 from feinsum.transforms.registry import Parameters
 from feinsum.transforms.roles import number, volume
 
-__all__ = [
-    "LEAST_REUSE",
-    "Sides",
-    "pieces_of",
-    "place_in",
-    "sides_of",
-    "size_of",
-    "staged",
-    "suit",
-    "suited",
-]
-
 LONG_SUM = 256
 """Terms of a sum, from which loads count more than stores."""
 

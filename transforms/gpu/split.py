@@ -33,8 +33,6 @@ from feinsum.transforms.primitives.schedule import Expression, calls_product
 from feinsum.transforms.registry import Parameters, Space, Transform, every, register
 from feinsum.transforms.roles import number, volume
 
-__all__ = ["GPU_SPLIT_SUM", "flats_of"]
-
 LONG = 4096
 """Terms of a sum that are worth a second launch."""
 

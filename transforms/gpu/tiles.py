@@ -14,15 +14,20 @@ from pymbolic import var
 from feinsum.transforms.gpu.grid import Flat
 from feinsum.transforms.gpu.reads import Reads, Source, reads_of, source_of
 from feinsum.transforms.gpu.shares import (
+    Dealt,
+    Items,
     Points,
     Share,
+    Side,
+    Tile,
+    Tiled,
+    Turn,
     are_dealt_evenly,
     is_even,
     points_of,
     shares_of,
     size_of,
 )
-from feinsum.transforms.gpu.tile_shapes import Dealt, Items, Side, Tile, Tiled, Turn
 from feinsum.transforms.primitives import NestWriter
 from feinsum.transforms.primitives.copy_async import (
     VECTOR_BYTES,
@@ -35,8 +40,6 @@ from feinsum.transforms.primitives.schedule import Expression, Names
 
 Key: TypeAlias = tuple[str, bool]
 """An operand, and whether it is the one that is across."""
-
-__all__ = ["Key", "TileWriter"]
 
 
 @dataclass(frozen=True)

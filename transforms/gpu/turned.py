@@ -34,8 +34,6 @@ from feinsum.transforms.primitives.schedule import Expression, Schedule, calls_p
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import number, text
 
-__all__ = ["GPU_TURNED"]
-
 Places = Mapping[str, Expression]
 """Of indices."""
 

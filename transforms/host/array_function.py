@@ -20,8 +20,6 @@ from pymbolic.mapper import Mapper
 from feinsum.errors import TransformError
 from feinsum.ir import UFUNCS, Extent, IndexList, SizeParam
 
-__all__ = ["Array", "ArrayFunction", "Box", "read_function"]
-
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Expression: TypeAlias = Any
 Box = Mapping[str, slice]

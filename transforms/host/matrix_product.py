@@ -17,16 +17,6 @@ from feinsum.ir import Extent, IndexList, SizeParam
 from feinsum.threads import n_cores
 from feinsum.transforms.host.array_function import Array, ArrayFunction, Box
 
-__all__ = [
-    "Intermediate",
-    "LibraryProgram",
-    "MatrixProduct",
-    "boxes",
-    "each_box",
-    "merged",
-    "suits_blas",
-]
-
 PIECE_ENTRIES = 1 << 19
 """Of what is evaluated or moved at once: all of it stays in the last cache level."""
 FEW_ENTRIES = 1 << 15

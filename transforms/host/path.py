@@ -13,33 +13,29 @@ from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.targets.units import LibraryUnit
 from feinsum.transforms.cost import Machine
-from feinsum.transforms.host.family import LIBRARY_CONTRACTION
-from feinsum.transforms.host.matrix_product import Intermediate, LibraryProgram
-from feinsum.transforms.host.products import (
+from feinsum.transforms.host.family import (
+    LIBRARY_CONTRACTION,
     check_extents,
     find_roles,
     products_of,
 )
+from feinsum.transforms.host.matrix_product import Intermediate, LibraryProgram
 from feinsum.transforms.library.paths.nests import split_nest
 from feinsum.transforms.library.paths.pairwise import (
     PairwisePath,
     PathStep,
-    good_paths,
-    nest_operations,
-    step_einsum,
-)
-from feinsum.transforms.library.paths.recipes import (
     are_named,
     cheapest,
     cost_of,
+    good_paths,
     misfit,
     named,
+    nest_operations,
     specs_of,
+    step_einsum,
 )
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import volume
-
-__all__ = ["LIBRARY_PATH"]
 
 CHEAPEST = "cheapest"
 """Each product by the recipe of ``library_contraction`` that costs the least."""

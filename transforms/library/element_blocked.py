@@ -40,8 +40,6 @@ from feinsum.transforms.roles import (
     volume,
 )
 
-__all__ = ["ELEMENT_BLOCKED"]
-
 MAX_LANES = 8
 """Of double precision that are searched; so long are the vectors of AVX-512."""
 MAX_TILE_BYTES = 1 << 18

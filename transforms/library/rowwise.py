@@ -33,8 +33,6 @@ from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.registry import points as points_of
 from feinsum.transforms.roles import is_long, number, text, typical
 
-__all__ = ["ROWWISE", "ROWWISE_ON_CPUS"]
-
 MAX_TILE_BYTES = 1 << 14
 """Of an operand at one value of the index; more would leave the first cache."""
 

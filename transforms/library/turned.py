@@ -24,8 +24,6 @@ from feinsum.transforms.roles import (
     volume,
 )
 
-__all__ = ["TURNED", "turned_index"]
-
 N_GRID_AXES = 3
 """Of work-groups, as OpenCL has them."""
 ALONE_CYCLES = 2.5

@@ -22,8 +22,6 @@ from feinsum.nests import (
 )
 from feinsum.nests.network import MAX_OPERANDS
 
-__all__ = ["cheapest_path"]
-
 Pairs = Sequence[tuple[int, int]]
 
 

@@ -42,15 +42,6 @@ from feinsum.records import ParameterValue
 from feinsum.transforms.nests.given import over_given_arrays
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 
-__all__ = [
-    "SPARSE_NEST",
-    "NestRecipe",
-    "nests_at",
-    "parameters_of",
-    "recipe_of",
-    "usual_sizes",
-]
-
 LANES = (1, 2, 4, 8, 16)
 TILES = (0, 16, 32, 64, 128)
 NO_THREADS, CHUNKS, COPIES = "none", "chunks", "copies"

@@ -38,8 +38,6 @@ from feinsum.nests import Buffer, Nest, NestForm
 from feinsum.nests.form import COPIES_BYTES, is_private
 from feinsum.raising import PARENT, PLACE, LoopNest
 
-__all__ = ["over_given_arrays"]
-
 N_CHUNKS = 128
 """Of the nodes of the root, as many in each: threads that are done take from others."""
 N_COPIES = 8

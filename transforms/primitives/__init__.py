@@ -8,12 +8,11 @@ from feinsum.transforms.primitives.domains import (
     join_domains,
     separate_inames,
 )
-from feinsum.transforms.primitives.peel import peel_remainder
+from feinsum.transforms.primitives.peel import Block, even_block, peel_remainder, split
 from feinsum.transforms.primitives.schedule import Schedule, begin
-from feinsum.transforms.primitives.split import Block, even_block, split
-from feinsum.transforms.primitives.stage_accumulator import stage_accumulator
 from feinsum.transforms.primitives.stage_operand import (
     Tile,
+    stage_accumulator,
     stage_operand,
     vectorize_last_axis,
 )

@@ -21,8 +21,6 @@ from feinsum.transforms.primitives.schedule import (
     with_row_values,
 )
 
-__all__ = ["contract"]
-
 
 def contract(
     schedule: Schedule, first: int, second: int

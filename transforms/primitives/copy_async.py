@@ -17,17 +17,6 @@ import loopy as lp
 from pymbolic import primitives as p
 from pytools.tag import Tag
 
-__all__ = [
-    "COPIES",
-    "VECTOR_BYTES",
-    "AsyncCopy",
-    "AwaitGroups",
-    "CloseGroup",
-    "await_groups",
-    "close_group",
-    "copy_async",
-]
-
 VECTOR_BYTES = 16
 """The most that one copy moves."""
 

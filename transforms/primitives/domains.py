@@ -9,14 +9,6 @@ import islpy as isl
 
 from feinsum.transforms.primitives.schedule import Schedule
 
-__all__ = [
-    "factor_domains",
-    "hoist_inames",
-    "intersection",
-    "join_domains",
-    "separate_inames",
-]
-
 SET, PARAM = isl.dim_type.set, isl.dim_type.param
 
 

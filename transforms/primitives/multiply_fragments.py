@@ -1,6 +1,7 @@
-"""Products of small matrices by a warp: the tensor cores, in double precision.
+"""Products of matrices: small ones by tensor cores, others by the vendor's library.
 
-The 32 lanes of a warp hold the matrices in registers. Of lane ``4*g + t``,
+Tensor cores compute in double precision. The 32 lanes of a warp hold the matrices in
+registers. Of lane ``4*g + t``,
 
 - entry ``2*q + h`` of the left one, of 16 rows, is ``left[8*h + g, 4*q + t]``,
 - entry ``q`` of the right one, of 8 columns, is ``right[4*q + t, g]``,
@@ -8,6 +9,10 @@ The 32 lanes of a warp hold the matrices in registers. Of lane ``4*g + t``,
 
 Source: NVIDIA, PTX ISA, "Matrix Fragments for mma.m8n8k4 / m16n8k4 / m16n8k8 /
 m16n8k16 with .f64 floating point type".
+
+The library's products come between two launches.
+
+Source: NVIDIA, cuBLAS, "cublas<t>gemmStridedBatched()".
 """
 
 from __future__ import annotations
@@ -20,17 +25,10 @@ import loopy as lp
 from pymbolic import primitives as p
 from pytools.tag import Tag
 
-__all__ = [
-    "COLUMNS",
-    "DEPTHS",
-    "PRODUCTS",
-    "ROWS",
-    "WARP",
-    "FragmentProduct",
-    "multiply_fragments",
-]
+from feinsum.targets.cuda.gemm import MatrixProduct
 
 WARP, ROWS, COLUMNS = 32, 16, 8
+
 DEPTHS = (4, 8, 16)
 """How many terms an instruction adds to each sum."""
 
@@ -56,6 +54,7 @@ _WHOLE = "\n".join(
     f"  if constexpr (DEPTH == {depth})\n    {_mma(ROWS, depth, 'c', 'a', 'b')}"
     for depth in DEPTHS
 )
+
 # before sm_90, double precision has only m8n8k4, so 16 rows take two instructions
 PRODUCTS = (
     "10_feinsum_fragment_products",
@@ -129,6 +128,47 @@ def multiply_fragments(
         assignees=(p.Variable(product.sums[0]),),
         id=insn_id,
         within_inames=frozenset(loops),
+        depends_on=frozenset(after),
+        tags=frozenset({product}),
+    )
+
+
+MATRICES = (
+    "10_feinsum_matrix_products",
+    """\
+#if !defined(feinsum_has_cuda)
+#error "this recipe takes CUDA and cuBLAS; take gpu_product"
+#endif
+""",
+)
+
+
+def multiply_matrices(
+    product: MatrixProduct,
+    n_axes: int,
+    insn_id: str,
+    _loops: Sequence[str],
+    after: Collection[str],
+) -> lp.CInstruction:
+    """Let the library multiply whole arrays.
+
+    Rewrite::
+
+        for s:  result[s] = left[s] @ right[s]
+
+        (a launch of its own, which the library makes)
+
+    No other statement may be in this launch. The kernel needs ``MATRICES``.
+
+    Args:
+        n_axes: of the result.
+    """
+    return lp.CInstruction(
+        [],
+        "/* cuBLAS multiplies */;",
+        id=insn_id,
+        read_variables=frozenset({product.left, product.right}),
+        assignees=(p.Variable(product.result)[(0,) * n_axes],),
         depends_on=frozenset(after),
         tags=frozenset({product}),
     )

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import islpy as isl
 import loopy as lp
 import numpy as np
 from constantdict import constantdict
+from loopy.kernel.tools import SetOperationCacheManager
 from loopy.symbolic import Reduction
 from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.ir import Extent, IndexList, precise_first
 from feinsum.raising import LoopNest
-from feinsum.transforms.primitives.set_cache import tell_sets_apart
-
-__all__ = ["Expression", "Names", "Schedule", "begin", "calls_product", "scaled_sum"]
 
 Expression: TypeAlias = Any
+
 Names: TypeAlias = tuple[str, ...]
 
 
@@ -235,3 +235,26 @@ def _with_copy(schedule: Schedule, rule_name: str) -> tuple[Schedule, str]:
     name = schedule.fresh(f"{rule_name}_copy")
     body = p.Product((rule.expression, 1))
     return schedule.with_rule(name, rule.arguments, body), name
+
+
+class NamedSetCache(SetOperationCacheManager):  # type: ignore[misc]
+    """A cache that tells ``{ [i, j] : ... }`` from ``{ [j, i] : ... }``.
+
+    For isl, sets that differ only in the names of their dimensions are equal.
+    Loopy's own cache, which all kernels share that were made from one, then
+    gives the bounds of one loop to another one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_names: dict[tuple[str, ...], SetOperationCacheManager] = {}
+
+    def op(self, set_: Any, op: Callable[..., Any], *args: Any) -> Any:
+        names = tuple(set_.get_var_names(isl.dim_type.set))
+        own = self.of_names.setdefault(names, SetOperationCacheManager())
+        return own.op(set_, op, *args)
+
+
+def tell_sets_apart(kernel: Any) -> None:
+    """Give a new kernel such a cache; copies of the kernel share it."""
+    object.__setattr__(kernel, "_cache_manager", NamedSetCache())

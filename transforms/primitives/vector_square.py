@@ -31,14 +31,6 @@ from feinsum.transforms.primitives.vector_store import (
     global_array,
 )
 
-__all__ = [
-    "Lines",
-    "find_lines",
-    "load_vector",
-    "transpose_square",
-    "with_square_macros",
-]
-
 
 @dataclass(frozen=True)
 class Lines:

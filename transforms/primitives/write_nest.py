@@ -30,14 +30,13 @@ from feinsum.transforms.primitives.schedule import (
     scaled_sum,
 )
 from feinsum.transforms.primitives.stage_operand import vectorize_last_axis
-from feinsum.transforms.primitives.store_pair import PairStore, store_pair
 from feinsum.transforms.primitives.vector_store import (
+    PairStore,
     flat_subscript,
+    store_pair,
     vector_store,
     with_store_macros,
 )
-
-__all__ = ["NestWriter"]
 
 GRID = ("g.", "l.")
 """How tags of loops begin that are no loops of the code."""

@@ -16,7 +16,7 @@ from feinsum.calling.gpu.products import Product, products_of
 from feinsum.calling.reading.strided import c_steps
 from feinsum.ir import IndexList
 from feinsum.transforms.cost import Gpu
-from feinsum.transforms.gpu.library import copied_s, product_s, streamed_s
+from feinsum.transforms.gpu.matrices import copied_s, product_s, streamed_s
 
 __all__ = ["Contraction", "Plan", "Step", "as_operands", "plans", "step_of"]
 

@@ -15,11 +15,16 @@ from pymbolic import primitives as p
 from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
 
-from feinsum.transforms.library.packed.loops import Loops, TileLoops
 from feinsum.transforms.library.packed.plan import Axis, Plan
-from feinsum.transforms.library.packed.tiles import Pack, Packer, written_out
+from feinsum.transforms.library.packed.tiles import (
+    Loops,
+    Pack,
+    Packer,
+    TileLoops,
+    written_out,
+)
 from feinsum.transforms.primitives import NestWriter, Schedule
-from feinsum.transforms.primitives.hold_registers import (
+from feinsum.transforms.primitives.compiler_hints import (
     forget_registers,
     hold_in_register,
     with_register_macros,
@@ -27,8 +32,6 @@ from feinsum.transforms.primitives.hold_registers import (
 from feinsum.transforms.primitives.schedule import Expression
 from feinsum.transforms.primitives.vector_square import with_square_macros
 from feinsum.transforms.primitives.vector_store import stands_together
-
-__all__ = ["PackedNest"]
 
 REGISTER_TAGS = ("unr_hint", "unr_hint", "vec")
 """Of rows, vectors and lanes: OpenCL's compiler unrolls, and code stays short."""

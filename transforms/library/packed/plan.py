@@ -16,17 +16,6 @@ from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters
 from feinsum.transforms.roles import carriers, number, text, typical, volume
 
-__all__ = [
-    "Axis",
-    "Cut",
-    "Plan",
-    "Roles",
-    "Tiles",
-    "distance",
-    "find_roles",
-    "make_plan",
-]
-
 Axis = tuple[str, int]
 """An index and a level of its cut."""
 

@@ -2,6 +2,10 @@
 
 The smallest supported processor has 16 vector registers and 256 KB of second-level
 cache; starting points are for cores with AVX-512.
+
+Among the starting points are tiles that move the least, attaining a lower bound.
+
+Source: :mod:`feinsum.bounds`, which proves that no tiles move fewer bytes.
 """
 
 from __future__ import annotations
@@ -9,8 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
+from math import log, prod
 
-from feinsum.ir import BatchedEinsum, Extent, Workload
+from feinsum.bounds import MemoryLevel, bound_at
+from feinsum.errors import BoundError
+from feinsum.ir import BatchedEinsum, Extent, SizeParam, Workload
 from feinsum.transforms.library.packed.plan import distance, find_roles
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Space, points
@@ -24,48 +31,52 @@ from feinsum.transforms.roles import (
     volume,
 )
 
-__all__ = [
-    "constraint",
-    "constraint_1",
-    "proposals",
-    "space",
-    "space_1",
-    "wide_tiles",
-]
-
 MIN_LANES = 4
 """Least extent of a vectorized index: with less, most lanes are idle."""
+
 HEIGHTS = (192, 384, 96, 48, 512)
+
 WIDTHS = (1536, 768, 384, 192, 96, 48)
 """All but one are multiples of 48, as most register tiles are parts of 48: only the
 last tile of an index is cut.
 """
+
 DEPTHS = (160, 256, 128, 96, 384, 64)
 """Terms that are packed at once. The first fills 245 KB with the first height in double
 precision; deeper tiles load and store the sums less often, but leave the caches.
 """
+
 VECTORS, ROWS = (1, 2, 3, 4, 5), (2, 3, 4, 6, 8, 12)
 """Of a register tile, which loads ``vectors + rows`` values for ``vectors * rows``
 products; 2 x 6 and 3 x 4 are the largest for which 16 registers suffice.
 """
+
 N_PAIRS = 4
 """Of a vector index and a register index, among which a prediction chooses."""
+
 PACK_BYTES = 400_000
 """Of all packs on the left together; larger ones leave the second cache level."""
+
 LARGE_TILE = 12
 """Sums of register tiles that are proposed with several widths and heights: the extents
 decide which of them share the work among cores evenly.
 """
+
 PRIVATE_BYTES = 6_000_000
 """Of all private arrays of a work-item: a thread's stack has to hold them."""
+
 MIN_TILES = 4
 """Which run in parallel; fewer do only if the output is small."""
+
 STREAMED_ENTRIES = 1_000_000
 """Outputs of more are best stored past the caches."""
+
 N_REGISTERS = 16
 """Vector registers of a core that has the fewest."""
+
 WIDE_BYTES, N_WIDE = 64, 32
 """The longest vectors of a core, and how many registers come with them (AVX-512)."""
+
 WIDE_PACK_BYTES, WIDE_PANEL_BYTES = 700_000, 1 << 15
 """Of cores with such vectors, which have at least 1 MB of cache in the second level: of
 packs on the left, and of what a register tile reads on the right, from the first level.
@@ -366,3 +377,79 @@ def _private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     kept = sums if depth < whole[2] else 0
     itemsize = einsum.operands[0].dtype.itemsize
     return einsum.batch_size * itemsize * (kept + depth * (width + height))
+
+
+CACHE_BYTES = 1 << 20
+"""Of the second level, which is that of one core, and holds what is packed on the left;
+half as much or twice as much changes the sides of a tile by less than a half.
+"""
+
+MOST_OPERANDS = 4
+"""Of more, the search of a bound takes longer than a trial is worth."""
+
+
+def starts(workload: Workload) -> tuple[Parameters, ...]:
+    """Starting points: those for the longest vectors, and one that moves the least."""
+    wide = wide_tiles(workload)
+    offered = space(workload)
+    first = offered and next(points(offered, workload, constraint), None)
+    if not offered or not first:
+        return wide
+    base = wide[0] if wide else first
+    tile = _areas_of_least(workload, text(base, "vector"), text(base, "register"))
+    sides = {
+        name: _nearest([n for n in offered[name] if isinstance(n, int)], size)
+        for name, size in tile.items()
+    }
+    one = {**base, **sides}
+    is_new = one not in (*wide, first) and constraint(workload, one) is None
+    return (*wide, one) if sides and is_new else wide
+
+
+def least_tile(workload: Workload) -> dict[str, int]:
+    """The tile, by index, that moves the least into a core's cache.
+
+    None if every array moves once whatever the tiles, or if a size is unknown.
+
+    >>> from feinsum.ir import array, einsum
+    >>> A, B = array("A", (3000, 3000)), array("B", (3000, 3000))
+    >>> tile = least_tile(Workload(einsum("ij,jk->ik", A, B)))
+    >>> sorted(tile), len({*tile.values()})
+    (['i', 'j', 'k'], 1)
+    """
+    einsum = workload.known
+    is_known = not any(isinstance(x, SizeParam) for x in einsum.extents.values())
+    if not is_known or einsum.n_operands > MOST_OPERANDS:
+        return {}
+    levels = [MemoryLevel("cache", CACHE_BYTES), MemoryLevel("memory", None)]
+    try:
+        return dict(bound_at(einsum, {}, levels).level("memory").tile)
+    except BoundError:
+        return {}
+
+
+def _areas_of_least(
+    workload: Workload, vector: str, register_index: str
+) -> dict[str, int]:
+    """Width, height and depth of that tile, of the roles of a pair of indices."""
+    tile = least_tile(workload)
+    roles = find_roles(workload.einsum, vector, register_index)
+    if not tile or roles is None:
+        return {}
+    sides: dict[str, Names] = {
+        "width": roles.columns,
+        "height": roles.rows,
+        "depth": roles.summed,
+    }
+    if not all(index in tile for indices in sides.values() for index in indices):
+        return {}
+    return {name: prod(tile[i] for i in indices) for name, indices in sides.items()}
+
+
+def _nearest(offered: list[int], size: int) -> int:
+    """By the ratio.
+
+    >>> _nearest([96, 192, 384], 150)
+    192
+    """
+    return min(offered, key=lambda n: abs(log(n / max(size, 1))))

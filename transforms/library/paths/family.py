@@ -18,23 +18,20 @@ from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.cost import Machine, region_s
 from feinsum.transforms.library.packed.family import PACKED_CONTRACTION
 from feinsum.transforms.library.packed.plan import find_roles
-from feinsum.transforms.library.paths.fused import FusedNest
-from feinsum.transforms.library.paths.nests import split_nest
+from feinsum.transforms.library.paths.nests import FusedNest, split_nest
 from feinsum.transforms.library.paths.pairwise import (
     PairwisePath,
     PathStep,
-    good_paths,
-    nest_operations,
-    smallest_path,
-    step_einsum,
-)
-from feinsum.transforms.library.paths.recipes import (
     are_named,
     cheapest,
     cost_of,
+    good_paths,
     misfit,
     named,
+    nest_operations,
+    smallest_path,
     specs_of,
+    step_einsum,
 )
 from feinsum.transforms.library.streamed import (
     GENERIC,
@@ -58,8 +55,6 @@ from feinsum.transforms.roles import (
     typical,
     volume,
 )
-
-__all__ = ["CONTRACTION_PATH", "CONTRACTION_PATH_BY_COST"]
 
 NO_INDEX = ""
 """The outer index where all products are in global memory."""

@@ -14,9 +14,9 @@ from feinsum.raising import LoopNest, points_of
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.library.paths.nests import split_nest
-from feinsum.transforms.library.paths.pairwise import PathStep
-from feinsum.transforms.library.paths.recipes import (
+from feinsum.transforms.library.paths.pairwise import (
     Families,
+    PathStep,
     are_named,
     cheapest,
     cost_of,
@@ -34,8 +34,6 @@ from feinsum.transforms.registry import (
     register,
 )
 from feinsum.transforms.roles import number, text, volume
-
-__all__ = ["SPLIT_SUM", "SPLIT_SUM_OF_GENERIC"]
 
 GENERIC_ALONE = (GENERIC_ON_CPUS,)
 ANY_FAMILY = (GENERIC_ON_CPUS, UNROLL_AND_JAM)

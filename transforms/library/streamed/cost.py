@@ -7,17 +7,6 @@ from collections.abc import Sequence
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.transforms.cost import Machine, distinct_bytes, points, region_s
 
-__all__ = [
-    "LINE_BYTES",
-    "jammed_cycles",
-    "out_of_order_s",
-    "read_bytes",
-    "reduction_cycles",
-    "restart_s",
-    "streaming_s",
-    "vector_cycles",
-]
-
 LOOP_CYCLES = 6.0
 """To start an innermost loop."""
 CHAIN_CYCLES = 4.0
@@ -285,8 +274,7 @@ def read_bytes(
     An operand is read again in every iteration of a loop that it does not depend on,
     if what the loops inside read of it exceeds that level.
 
-    >>> from feinsum.ir import array
-    >>> from feinsum.ir import einsum as symbolic
+    >>> from feinsum.ir import array, einsum as symbolic
     >>> A, B = array("A", (10**6, 8)), array("B", (10**6, 8))
     >>> gram = symbolic("ki,kj->ij", A, B)
     >>> once = read_bytes(gram, [("k", 10**6), ("i", 8), ("j", 8)], Machine())

@@ -24,8 +24,6 @@ from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.registry import points as points_of
 from feinsum.transforms.roles import number, text, typical, volume
 
-__all__ = ["GENERIC", "GENERIC_ON_CPUS", "streaming_order"]
-
 NO_INDEX = ""
 """Value of a parameter where no index fits."""
 

@@ -30,8 +30,6 @@ from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.registry import points as points_of
 from feinsum.transforms.roles import number, text, typical, volume
 
-__all__ = ["UNROLL_AND_JAM"]
-
 GROUP_POINTS = 1 << 15
 """Iterations of a work-group that make its start negligible."""
 

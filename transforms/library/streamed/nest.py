@@ -16,8 +16,6 @@ from pymbolic import var
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
 
-__all__ = ["StreamedNest", "Streams"]
-
 
 @dataclass(frozen=True)
 class Streams:

@@ -19,8 +19,6 @@ from feinsum.transforms.primitives import begin
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import number, text, typical, volume
 
-__all__ = ["TRANSPOSED"]
-
 MIN_EXTENT = 4
 """Of an axis along which lines are read or stored; shorter ones fill little of them."""
 
