@@ -39,7 +39,7 @@ from feinsum.measure import (
     verify,
 )
 from feinsum.measure.cases import make_case
-from feinsum.measure.timing import Timeable
+from feinsum.measure.trial import Timeable
 from feinsum.transforms import apply_spec, configurations, find_transform
 
 FAMILIES = (("generic", 1), ("transposed", 1), ("turned", 1), ("rowwise", 1))

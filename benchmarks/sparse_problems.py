@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.measure.sparse_reference import sparse_reference
+from feinsum.measure.sparse_cases import sparse_reference
 from feinsum.nests import (
     Network,
     Operations,

@@ -23,9 +23,8 @@ from feinsum.codegen import Strides, generate_loopy
 from feinsum.errors import DeviceLostError, FeinsumError
 from feinsum.ir import BatchedEinsum, shape_at
 from feinsum.measure import OpenDevice, compile_kernel, footprint_bytes
-from feinsum.measure.cases import ragged_cases
+from feinsum.measure.cases import check_samples, patterned, ragged_cases
 from feinsum.measure.reference import NEVER_LONG
-from feinsum.measure.sampling import check_samples, patterned
 from feinsum.predict import predictions
 from feinsum.raising import identify_as_einsum
 from feinsum.records import TransformSpec

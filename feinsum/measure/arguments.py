@@ -10,10 +10,8 @@ import numpy as np
 from loopy.symbolic import DependencyMapper
 from pymbolic.primitives import Subscript, Variable
 
-from feinsum.measure.drawn import INTERVAL, drawn
+from feinsum.measure.trial import INTERVAL, drawn
 from feinsum.targets.layout import array_layout, entry_kernel, typed
-
-__all__ = ["index_bounds", "random_arguments"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -1,31 +1,25 @@
-"""Test cases of an einsum: a kernel, arguments, and the correct results."""
+"""Test cases of an einsum: a kernel, arguments, and the correct results.
+
+Or a few of their entries, at a fraction of the full cost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from math import prod
+from typing import Any, TypeAlias
 
 import loopy as lp
 import numpy as np
 
-from feinsum.errors import MeasurementError, TransformError
+from feinsum.errors import MeasurementError, TransformError, WrongResultError
 from feinsum.ir import BatchedEinsum
-from feinsum.measure.reference import reference_of
+from feinsum.measure.reference import n_terms, reference_of
 from feinsum.measure.verification import tolerance_for
 from feinsum.raising import LoopNest
 from feinsum.records import TransformSpec
 from feinsum.transforms import find_transform
-
-__all__ = [
-    "Case",
-    "bare_case",
-    "make_case",
-    "pairwise_baseline",
-    "posed_case",
-    "ragged_cases",
-    "ragged_unit",
-]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -107,3 +101,132 @@ def ragged_cases(einsum: BatchedEinsum) -> tuple[BatchedEinsum, list[dict[str, i
     """An einsum with run-time extents, and sizes that no tile divides."""
     variant, sizes = reference_of(einsum).ragged()
     return variant.einsum, sizes
+
+
+N_SAMPLES = 24
+"""Number of drawn entries: they reveal one wrong entry in ten nine times in ten."""
+
+BOX_ENTRIES = 1 << 22
+"""Entries of each operand that are compared at a time."""
+
+PERIOD = 65_521
+"""A prime, so that no axis of an array begins with the same entries twice."""
+
+
+def patterned(shape: Sequence[int], dtype: np.dtype[Any], seed: int) -> Array:
+    """Entries without order, made as fast as memory is written.
+
+    >>> patterned((2, 2), np.dtype("i4"), 0).dtype
+    dtype('int32')
+    """
+    rng = np.random.default_rng(seed)
+    size = int(np.prod(shape, dtype=np.int64))
+    if dtype.kind in "iu":
+        block = rng.integers(1, 8, min(size, PERIOD)).astype(dtype)
+    else:
+        block = (rng.random(min(size, PERIOD)) + 0.5).astype(dtype)
+        if dtype.kind == "c":
+            block = block * (1 + 0.5j)
+    return np.resize(block, shape).astype(dtype, copy=False)
+
+
+def check_samples(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int],
+    arrays: Mapping[str, Array],
+    result: Array,
+    seed: int = 0,
+) -> None:
+    """Compare the first, the last and some random entries of a result with numpy.
+
+    An error is relative to the sum of the magnitudes of the terms of an entry. Entries
+    for which numpy's own result is not finite prove nothing and are skipped.
+
+    Args:
+        einsum: of one row.
+        arrays: the operands by name.
+
+    Raises:
+        WrongResultError: if one is wrong, saying where.
+    """
+    dtype = einsum.output_dtypes[0]
+    tolerance = tolerance_for(dtype, n_terms(einsum, sizes))
+    for place in _places(result.shape, seed):
+        right, magnitude = _entry(einsum, arrays, place)
+        if not np.isfinite(magnitude):
+            continue
+        found = result[place]
+        # not "greater than": NaN has to fail
+        if not abs(found - right) <= tolerance * magnitude:
+            raise WrongResultError(
+                f"entry {list(place)} of the result is {found}, expected {right}"
+            )
+
+
+def _places(shape: Sequence[int], seed: int) -> list[tuple[int, ...]]:
+    rng = np.random.default_rng(seed)
+    corners = [tuple(0 for _ in shape), tuple(n - 1 for n in shape)]
+    n_drawn = N_SAMPLES + len(shape)
+    drawn = [
+        [int(k) for k in place]
+        for place in zip(*(rng.integers(0, n, n_drawn) for n in shape), strict=True)
+    ]
+    for axis, extent in enumerate(shape):  # the end of each axis: remainders of tiles
+        drawn[axis][axis] = extent - 1
+    return list(dict.fromkeys([*corners, *map(tuple, drawn)]))
+
+
+def _entry(
+    einsum: BatchedEinsum, arrays: Mapping[str, Array], place: tuple[int, ...]
+) -> tuple[Any, float]:
+    """An entry, and the sum of magnitudes, in at least double precision."""
+    at = dict(zip(einsum.output, place, strict=True))
+    letters = {index: k for k, index in enumerate(einsum.summation_indices)}
+    parts = [
+        arrays[operand.name][tuple(at.get(i, slice(None)) for i in term)]
+        for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True)
+    ]
+    terms = [tuple(i for i in term if i in letters) for term in einsum.inputs]
+    whole = {
+        index: range(extent)
+        for part, term in zip(parts, terms, strict=True)
+        for index, extent in zip(term, part.shape, strict=True)
+    }
+    right, magnitude = einsum.output_dtypes[0].type(0), 0.0
+    for box in _boxes(whole, terms):
+        exact: list[Any] = []
+        sizes: list[Any] = []
+        for part, term, operand in zip(parts, terms, einsum.rows[0], strict=True):
+            cut = part[tuple(slice(box[i].start, box[i].stop) for i in term)]
+            wide = np.asarray(cut, _wide(operand.dtype))
+            left = [letters[i] for i in term]
+            exact += [wide, left]
+            sizes += [np.abs(wide).astype(np.float64), left]
+        with np.errstate(all="ignore"):
+            right = right + np.einsum(*exact, (), optimize=True)
+            magnitude += float(np.einsum(*sizes, (), optimize=True))
+    with np.errstate(all="ignore"):
+        return einsum.output_dtypes[0].type(right), magnitude
+
+
+_Box: TypeAlias = dict[str, range]
+
+
+def _boxes(box: _Box, terms: Sequence[Sequence[str]]) -> Iterator[_Box]:
+    """Parts of a box in which no operand has many entries, for copies are made.
+
+    An array of few entries can look like one of billions.
+    """
+    sizes = [prod(len(box[i]) for i in term) for term in terms]
+    if max(sizes) <= BOX_ENTRIES:
+        yield box
+        return
+    longest = max(terms[sizes.index(max(sizes))], key=lambda i: len(box[i]))
+    middle = len(box[longest]) // 2
+    for part in (box[longest][:middle], box[longest][middle:]):
+        yield from _boxes({**box, longest: part}, terms)
+
+
+def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    # sums of integers wrap in their own dtype, as those of kernels do
+    return dtype if dtype.kind in "iu" else np.result_type(dtype, np.float64)

@@ -12,8 +12,6 @@ import psutil
 
 from feinsum.words import counted
 
-__all__ = ["STATISTICS", "Watch", "throttled_periods"]
-
 BUSY = 0.1
 """Share of the processors that others may use during a measurement."""
 MIN_S = 0.2

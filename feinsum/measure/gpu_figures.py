@@ -19,8 +19,6 @@ from feinsum.targets.cuda.nvrtc import find_nvrtc
 from feinsum.targets.layout import typed
 from feinsum.transforms import applicable_transforms, apply_spec, configurations
 
-__all__ = ["RecipeFigures", "figures_of_recipe", "figures_of_starts"]
-
 PREFIX = "gpu_"
 """Prefix of the names of families for GPUs."""
 

@@ -21,17 +21,9 @@ from feinsum.targets.layout import entry_kernel
 from feinsum.transforms import REGISTRY
 from feinsum.transforms.ranking import at_sizes
 from feinsum.transforms.registry import proposed
-from feinsum.variables import INTERMEDIATE_VARIABLE, named_intermediate_bytes
+from feinsum.variables import named_intermediate_bytes
 
 logger = logging.getLogger(__name__)
-
-__all__ = [
-    "INTERMEDIATE_VARIABLE",
-    "all_have_room",
-    "has_room",
-    "intermediate_limit_bytes",
-    "temporary_bytes",
-]
 
 SHARE = 4
 """Divisor of the free memory that they may take by default."""

@@ -27,14 +27,6 @@ from feinsum.targets.protocol import Array, Built, OpenDevice, Timer
 from feinsum.targets.quiet import quiet, uncached
 from feinsum.words import first_lines
 
-__all__ = [
-    "SPIN_S",
-    "BoundKernel",
-    "CompiledKernel",
-    "compile_kernel",
-    "generate_for_host",
-]
-
 T = TypeVar("T")
 
 SPIN_S = 0.12

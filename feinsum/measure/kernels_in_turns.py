@@ -16,15 +16,12 @@ from typing import Any
 import numpy as np
 
 from feinsum.errors import MeasurementError
-from feinsum.measure.drawn import drawn
 from feinsum.measure.question import Argument, KernelComparison, Program, Verdict
-from feinsum.measure.trial import loaded, locked
+from feinsum.measure.trial import drawn, loaded, locked
 from feinsum.measure.verification import poison_value
 from feinsum.records import OK
 from feinsum.select import MIN_SAMPLES, sample_in_turns
 from feinsum.targets.host.kernel import start_pool
-
-__all__ = ["compare_kernels", "largest_difference"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

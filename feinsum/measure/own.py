@@ -14,8 +14,6 @@ from pathlib import Path
 from feinsum.cache import default_cache
 from feinsum.memory import remembered
 
-__all__ = ["is_own", "machine_id", "mark_as_own"]
-
 _MACHINE_ID = Path("/etc/machine-id")
 
 

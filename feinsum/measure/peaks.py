@@ -1,29 +1,32 @@
-"""Measured limits of a device: bandwidths, and the rate of multiply-adds."""
+"""Measured limits of a device: bandwidths, caches, and the rate of multiply-adds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from math import log2
 from typing import Any
 
 import numpy as np
 
 from feinsum.errors import MeasurementError, WrongResultError
-from feinsum.measure.cache_rates import cache_rates
-from feinsum.measure.cache_sizes import cache_sizes
 from feinsum.records import DevicePeaks, utc_now
 from feinsum.targets.layout import Layout
 from feinsum.targets.protocol import OpenDevice
 
-__all__ = ["measure_peaks", "triad_array_bytes"]
-
 _MIB = 1 << 20
+
 _WIDTHS = (1, 2, 4, 8, 16)
 """Lengths of vectors; the fastest depends on the compiler, so all are tried."""
+
 _CHAINS = 8
 """Multiply-adds that do not wait for each other: they fill two units of four cycles."""
+
 _PERIOD = 64
 """Number of work-items that start at different numbers."""
+
 _CTYPES = {"<f8": "double", "<f4": "float"}
+
 _A, _B = 0.999, 0.001
 """With these ``x = a*x + b`` goes to 1, never to subnormal numbers, which are slow."""
 
@@ -66,8 +69,8 @@ def measure_peaks(
     counts a multiply-add, from registers to registers in eight independent chains,
     as two operations. Vector widths 1 to 16 are tried, the best time of
     all is taken, and every result is checked. What is read from caches is in
-    :func:`feinsum.measure.cache_rates.cache_rates`, how large they are in
-    :func:`feinsum.measure.cache_sizes.cache_sizes`.
+    :func:`feinsum.measure.peaks.cache_rates`, how large they are in
+    :func:`feinsum.measure.peaks.cache_sizes`.
 
     Args:
         dtypes: of ``<f8`` and ``<f4``; one that the device lacks is left out.
@@ -203,3 +206,202 @@ def _fma_source(dtype: str, width: int) -> str:
 
 def _vector(scalar: str, width: int) -> str:
     return scalar if width == 1 else f"{scalar}{width}"
+
+
+WIDTHS = (2, 4, 8)
+"""Lengths of vectors in double precision: 16, 32, 64 bytes."""
+
+UNROLLED = 8
+
+MOST_SHARE = 16
+"""Most cores that share a last-level cache."""
+
+EXACT = 1 << 50
+"""Sums below are exact."""
+
+# Every work-item reads its own part again and again, into sums that a compiler may not
+# put in another order. They are stored, so that nothing is left out.
+_READS = """
+KERNEL(reads, __global const {T} *restrict x, __global {T} *restrict out,
+       uint n, uint rounds) {{
+    __global const {T} *mine = x + get_global_id(0) * n;
+    {declare}
+    for (uint r = 0; r < rounds; ++r)
+        for (uint k = 0; k < n; k += {unrolled}) {{ {step} }}
+    out[get_global_id(0)] = {total};
+}}
+"""
+
+
+def cache_rates(opened: OpenDevice, min_run_s: float, repeats: int) -> dict[str, float]:
+    """Bytes per second that all cores together read from ``L1``, ``L2`` and ``L3``.
+
+    Each core reads a private array half the size of the cache, or of its share. The
+    best of several vector widths and all repeats counts. Caches whose share is not much
+    larger than the previous level are omitted, as are all caches of a device with an
+    unknown processor or without double precision.
+
+    Raises:
+        WrongResultError: if a sum is wrong.
+    """
+    if not opened.has_double:
+        return {}
+    return {
+        name: max(
+            read_rate(opened, n_bytes, width, min_run_s, repeats) for width in WIDTHS
+        )
+        for name, n_bytes in _shares(opened).items()
+    }
+
+
+def _shares(opened: OpenDevice) -> dict[str, int]:
+    """Bytes that a core reads from each cache."""
+    processor = opened.device.processor
+    if processor is None:
+        return {}
+    n_cores = max(opened.device.compute_units, 1)
+    sizes: Mapping[str, int] = processor.cache_bytes
+    shares = {
+        "L1": sizes.get("L1d", 0) // 2,
+        "L2": sizes.get("L2", 0) // 2,
+        "L3": sizes.get("L3", 0) // (2 * min(n_cores, MOST_SHARE)),
+    }
+    found: dict[str, int] = {}
+    nearer = 1024
+    for name, n_bytes in shares.items():
+        if n_bytes >= 2 * nearer:
+            found[name] = nearer = n_bytes
+    return found
+
+
+def read_rate(
+    opened: OpenDevice, n_bytes: int, width: int, min_run_s: float, repeats: int
+) -> float:
+    """Bytes per second of reading parts of one size in vectors of one width."""
+    vector = f"double{width}"
+    names = [f"s{k}" for k in range(UNROLLED)]
+    source = _READS.format(
+        T=vector,
+        unrolled=UNROLLED,
+        declare=" ".join(f"{vector} {s} = SPLAT({vector}, 0.0);" for s in names),
+        step=" ".join(f"{s} += mine[k + {k}];" for k, s in enumerate(names)),
+        total=" + ".join(names),
+    )
+    program = opened.program(source, "reads")
+    n_items = max(opened.device.compute_units, 1)
+    n = max(n_bytes // (8 * width * UNROLLED), 1) * UNROLLED
+    layout = Layout((n_items * n * width,), (1,), np.dtype(np.float64))
+    sums = Layout((n_items * width,), (1,), np.dtype(np.float64))
+    x = opened.upload(np.ones(layout.n_entries), layout)
+    out = opened.upload(np.zeros(sums.n_entries), sums)
+
+    def run_s(rounds: int) -> float:
+        given = (x, out, np.uint32(n), np.uint32(rounds))
+        return program.run(given, n_items, 1)
+
+    rounds = 1
+    run_s(rounds)  # compiles
+    while run_s(rounds) < min_run_s and rounds * n < EXACT and rounds < 1 << 30:
+        rounds *= 2
+    best_s = min(run_s(rounds) for _ in range(repeats))
+    found = opened.download(out, sums)
+    if not np.all(found == float(rounds * n)):
+        raise WrongResultError(f"sums are {found}, expected {rounds * n}")
+    return 8.0 * layout.n_entries * rounds / best_s
+
+
+LEAST_BYTES, MOST_BYTES = 4 << 10, 64 << 20
+"""Sizes of the parts that a core reads."""
+
+STEPS = 2
+"""Sizes between a power of two and the next one."""
+
+WIDTH = 4
+"""Length of vectors in double precision."""
+
+MOST_CACHES = 3
+
+LEAST_DROP = 0.4
+"""Least drop of the base-2 logarithm of a rate; smaller ones are noise."""
+
+
+def cache_sizes(
+    opened: OpenDevice, most_bytes: int, min_run_s: float, repeats: int
+) -> dict[str, int]:
+    """Bytes of ``L1``, ``L2`` and ``L3`` available to each core while all of them read.
+
+    For a shared cache, this is the share. A size is that of the smallest parts that are
+    read at the rate of the next level, so it errs on the large side: sizes are tried in
+    steps of a factor of 1.4. Caches whose rates differ by less than a quarter count as
+    one. None is found on a GPU, where one work-item per core does not reach such rates,
+    or without double precision.
+
+    Args:
+        most_bytes: maximum bytes that all cores together read.
+
+    Raises:
+        WrongResultError: if a sum is wrong.
+    """
+    if opened.device.kind == "gpu" or not opened.has_double:
+        return {}
+    sizes = _sizes(most_bytes // max(opened.device.compute_units, 1))
+    rates = [read_rate(opened, n, WIDTH, min_run_s, repeats) for n in sizes]
+    found = edges(sizes, rates)[:MOST_CACHES]
+    return {f"L{k}": n_bytes for k, n_bytes in enumerate(found, start=1)}
+
+
+def _sizes(most_bytes: int) -> list[int]:
+    """Sizes of the parts, up to a limit.
+
+    >>> _sizes(16 << 10)
+    [4096, 5793, 8192, 11585, 16384]
+    """
+    most = min(MOST_BYTES, most_bytes)
+    n_steps = STEPS * max(int(log2(max(most, LEAST_BYTES) / LEAST_BYTES)), 0)
+    return [round(LEAST_BYTES * 2 ** (k / STEPS)) for k in range(n_steps + 1)]
+
+
+def edges(sizes: Sequence[int], rates: Sequence[float]) -> list[int]:
+    """The sizes from which on rates are lower, by the best fit of a few plateaus.
+
+    Args:
+        sizes: rising.
+        rates: read there. A rate below a later one is a disturbance.
+
+    Returns:
+        For every plateau but the last one the first size of the next.
+
+    >>> edges([4, 8, 16, 32, 64, 128], [9.0, 9.1, 8.9, 3.0, 3.1, 2.9])
+    [32]
+    >>> edges([4, 8, 16, 32], [9.0, 8.0, 9.0, 8.5])
+    []
+    """
+    logs = [log2(max(rates[k:])) for k in range(len(rates))]
+    fits: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {(0, 0): (0.0, ())}
+    for end in range(1, len(logs) + 1):
+        for n in range(1, MOST_CACHES + 2):
+            choices = [
+                (fits[start, n - 1][0] + _spread(logs[start:end]), start)
+                for start in range(end)
+                if (start, n - 1) in fits
+            ]
+            if choices:
+                error, start = min(choices)
+                fits[end, n] = error, (*fits[start, n - 1][1], start)
+    best = min(
+        # each plateau costs what noise may explain; else the most plateaus fit best
+        (error + n * LEAST_DROP**2, starts)
+        for (end, n), (error, starts) in fits.items()
+        if end == len(logs)
+    )[1]
+    means = [sum(logs[a:b]) / (b - a) for a, b in pairwise([*best, len(logs)])]
+    return [
+        sizes[start]
+        for start, (before, after) in zip(best[1:], pairwise(means), strict=True)
+        if before - after >= LEAST_DROP
+    ]
+
+
+def _spread(values: Sequence[float]) -> float:
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values)

@@ -10,17 +10,6 @@ from constantdict import constantdict
 from feinsum.records import OK, TransformSpec, utc_now
 from feinsum.records.document import STRICT
 
-__all__ = [
-    "Argument",
-    "Comparison",
-    "KernelComparison",
-    "Program",
-    "Question",
-    "Sizes",
-    "Trial",
-    "Verdict",
-]
-
 
 @dataclass(frozen=True)
 class Program:

@@ -2,11 +2,30 @@
 
 Cases, ragged sizes, baselines, rooflines and counts are those of a :class:`Reference`.
 A new kind of einsum is one class here, with an entry in :data:`REFERENCES`.
+
+The count of an einsum is that of the cheapest way to evaluate each row separately. A
+Gop/s rate refers to this count, whatever the kernel actually does:
+
+1. An index that occurs in one operand only and not in the output is summed over
+   that operand alone: ``I - O`` additions, with I entries before and O after.
+   A diagonal (an index twice in one term) selects entries and costs nothing.
+2. The operands are contracted pairwise. A step over I index tuples with O results
+   is I multiplications and ``I - O`` additions; an index is summed as soon as
+   nothing else carries it. The order is one with the fewest operations, found by
+   exhaustion, for up to eight operands; above, that of opt_einsum's ``greedy``.
+
+A multiplication or an addition of complex numbers is one operation of a complex
+dtype. Nothing is shared between rows. The dtype of a step is numpy's result type
+of all operands that enter it.
+
+For a sparse operand, only stored entries count: a step runs over the nodes of the tree,
+down to the deepest level that it contains from the root, with two operations each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -19,53 +38,44 @@ from feinsum.codegen import contraction_path, generate_loopy
 from feinsum.errors import InvalidEinsumError, MeasurementError
 from feinsum.ir import (
     BatchedEinsum,
+    Extent,
     SizeParam,
     Workload,
     WorkloadLike,
     evaluate,
+    nodes_of,
     profile_names,
     require_dense,
     with_extents,
     workload_of,
 )
 from feinsum.measure.arguments import random_arguments
-from feinsum.measure.counts import (
-    dense_footprint_bytes,
-    dense_n_terms,
-    dense_operations,
-    sparse_operations,
-)
 from feinsum.measure.intermediates import intermediate_limit_bytes
+from feinsum.nests import Operations, network_of, postorders, sizes_at
+from feinsum.paths import contraction_steps
 from feinsum.raising import LoopNest, identify_as_einsum
 from feinsum.records.capability import n_products
-
-__all__ = [
-    "MANY_TIMES",
-    "NEVER_LONG",
-    "REFERENCES",
-    "DenseReference",
-    "EinsumKind",
-    "Reference",
-    "SparseReference",
-    "einsum_operations",
-    "footprint_bytes",
-    "kind_of_einsum",
-    "n_terms",
-    "reference_of",
-]
+from feinsum.targets.layout import entry_kernel, typed
+from feinsum.targets.quiet import quiet
+from feinsum.words import first_lines
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
 Sizes: TypeAlias = Mapping[str, int]
+
 EinsumKind: TypeAlias = Literal["dense", "sparse"]
 
 NEVER_LONG = 1 << 62
 """No extent is as long as this, so that none is made a size parameter."""
+
 MANY_TIMES = 8
 """Ratio of operations to a path's from which one nest is no baseline."""
+
 RAGGED_EXTENTS = (37, 53, 29, 45, 61, 23)
 """Odd, so that no tile of vectors divides them; no two are alike, so that sizes that
 were mixed up are found.
 """
+
 RAGGED_FOOTPRINT_BYTES = 16_000_000
 """Arrays of more take numpy too long, where many sizes come together."""
 
@@ -246,7 +256,7 @@ def einsum_operations(subject: WorkloadLike, sizes: Sizes) -> dict[str, int]:
 
     Returns:
         For each numpy dtype text (``<f8``) the sum over all rows; for the convention
-        see :mod:`feinsum.measure.counts`.
+        see :mod:`feinsum.measure.reference`.
 
     >>> from feinsum.ir import array, einsum
     >>> e = einsum("ij,jk->ik", array("A", ("M", 3)), array("B", (3, 4)))
@@ -288,3 +298,121 @@ def _parametric(einsum: BatchedEinsum) -> BatchedEinsum:
         return with_extents(einsum, {**einsum.extents, **params})
     except InvalidEinsumError:
         return einsum
+
+
+INDEX_BYTES = 4
+
+
+def dense_operations(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Exact number of additions and multiplications, by dtype.
+
+    See the module for the convention.
+
+    Args:
+        sizes: the value of every size parameter.
+
+    Returns:
+        For each numpy dtype text (``<f8``) the sum over all rows.
+
+    >>> from feinsum.ir import array, einsum
+    >>> e = einsum("ij,jk->ik", array("A", ("M", 3)), array("B", (3, 4)))
+    >>> dense_operations(e, {"M": 2})
+    {'<f8': 40}
+    """
+    extents = tuple(
+        (index, _value(extent, sizes)) for index, extent in einsum.extents.items()
+    )
+    steps = contraction_steps(einsum.inputs, einsum.output, extents)
+    counts: Counter[str] = Counter()
+    for row in einsum.rows:
+        for step in steps:
+            dtype = np.result_type(*(row[p].dtype for p in step.operands))
+            counts[dtype.str] += step.n_operations
+    return {dtype: count for dtype, count in counts.items() if count}
+
+
+def sparse_operations(
+    einsum: BatchedEinsum, sizes: Mapping[str, int]
+) -> dict[str, int]:
+    """Operations of the path with the fewest, by the profile of the tree."""
+    network, known = network_of(einsum), sizes_at(einsum, sizes)
+    if einsum.n_operands == 1:
+        least = float(einsum.batch_size * known.nodes[-1])
+    else:
+        cost = Operations(network, known)
+        least = min(cost.least(path) for path in postorders(network))
+    return {einsum.output_dtypes[0].str: round(least)}
+
+
+def dense_footprint_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
+    """Bytes of every distinct operand and of every result, each once.
+
+    A tree has its values and, with 4 bytes each, its indices and pointers.
+    """
+    nodes = nodes_of(einsum, sizes)
+    operands = sum(
+        nodes[-1] * operand.dtype.itemsize
+        + INDEX_BYTES * (sum(nodes) + sum(nodes[:-1]))
+        if operand.storage and nodes
+        else _n_entries(operand.shape, sizes) * operand.dtype.itemsize
+        for operand in einsum.operands
+    )
+    gives_pattern = any(operand.storage == "csf=" for operand in einsum.operands)
+    n_result = (
+        nodes[-1] if gives_pattern and nodes else _n_entries(einsum.output_shape, sizes)
+    )
+    return operands + sum(n_result * dtype.itemsize for dtype in einsum.output_dtypes)
+
+
+def dense_n_terms(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
+    """Number of products summed for one entry of a result."""
+    return _n_entries((einsum.extents[i] for i in einsum.summation_indices), sizes)
+
+
+def kernel_operations(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Operations of a Loopy kernel by dtype, without index arithmetic.
+
+    Every work-item counts, even if a guard keeps it idle. A sum of n terms is n
+    additions, since kernels accumulate onto zero. A translation unit with several
+    OpenCL kernels is counted with the largest work-group.
+
+    Args:
+        sizes: the value of every size.
+
+    Raises:
+        MeasurementError: if Loopy cannot count the kernel.
+    """
+    kernel = entry_kernel(t_unit)
+    ids = (*kernel.silenced_warnings, "insn_count_subgroups_upper_bound")
+    silenced = t_unit.with_kernel(kernel.copy(silenced_warnings=frozenset(ids)))
+    with quiet():
+        try:
+            op_map = lp.get_op_map(
+                typed(silenced), count_within_subscripts=False, subgroup_size=1
+            )
+        except Warning:
+            raise  # an error only where the user asked for it
+        except Exception as error:
+            raise MeasurementError(
+                f"kernel {kernel.name!r} cannot be counted: "
+                f"{type(error).__name__}: {first_lines(error)}"
+            ) from error
+        counts: Counter[str] = Counter()
+        for op, count in op_map.count_map.items():
+            dtype = op.dtype.numpy_dtype
+            counts[dtype.str] += int(count.eval_with_dict(dict(sizes)))
+    return {dtype: count for dtype, count in counts.items() if count}
+
+
+def _value(extent: Extent, sizes: Mapping[str, int]) -> int:
+    if not isinstance(extent, SizeParam):
+        return extent
+    if extent.name not in sizes:
+        raise MeasurementError(
+            f"the size {extent.name!r} has no value; given are {dict(sizes)}"
+        )
+    return sizes[extent.name]
+
+
+def _n_entries(shape: Iterable[Extent], sizes: Mapping[str, int]) -> int:
+    return prod(_value(extent, sizes) for extent in shape)

@@ -12,21 +12,11 @@ import numpy as np
 
 from feinsum.measure.arguments import random_arguments
 from feinsum.measure.kernel import BoundKernel, compile_kernel
-from feinsum.measure.race import Timeable, common_timer
+from feinsum.measure.trial import Timeable, common_timer
 from feinsum.select import MIN_SAMPLES
 from feinsum.targets.devices import open_device
 from feinsum.targets.layout import bind_sizes_of, entry_kernel
 from feinsum.targets.protocol import OpenDevice, Timer
-
-__all__ = [
-    "MIN_SAMPLES",
-    "Timeable",
-    "bind_at",
-    "common_timer",
-    "interleave",
-    "thinned",
-    "timeit",
-]
 
 MOST_SAMPLES = 512
 """No fact holds more: kernels of a microsecond are run for tens of thousands."""

@@ -6,28 +6,26 @@ Nothing here needs the code generator, so a process that only does this starts a
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from feinsum.errors import MeasurementError, WrongResultError
 from feinsum.ir import BatchedEinsum, evaluate, from_text, shape_at
-from feinsum.measure.drawn import drawn
 from feinsum.measure.question import Comparison, Program, Trial, Verdict
-from feinsum.measure.race import Race
-from feinsum.measure.verification import poison_value, verify
+from feinsum.measure.verification import Verifiable, poison_value, verify
 from feinsum.records import OK
+from feinsum.select import sample_in_turns
 from feinsum.targets.host.kernel import HostKernel, Launch, start_pool
 
 if TYPE_CHECKING:
     from feinsum.targets.protocol import Timer
-
-__all__ = ["judge_trial", "loaded", "locked"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -144,3 +142,106 @@ def loaded(program: Program) -> HostKernel:
         (name, np.dtype(dtype) if dtype else None) for name, dtype in program.arguments
     )
     return HostKernel.loaded(Path(program.path).read_bytes(), tuple(arguments))
+
+
+QUICK_S, QUICK_SAMPLES = 0.15, 12
+"""Less than by default: a recipe is compared with others of its einsum, too."""
+
+
+class Timeable(Protocol):
+    """A timeable kernel: :class:`feinsum.measure.BoundKernel`, or a stand-in."""
+
+    @property
+    def timer(self) -> Timer: ...
+
+    def run(self, timer: Timer | None = None) -> float: ...
+
+
+class Racer(Timeable, Verifiable, Protocol):
+    """Anything that can be timed and verified."""
+
+
+def common_timer(kernels: Sequence[Timeable]) -> Timer:
+    """The common clock of kernels to compare: ``wall`` if their clocks differ."""
+    timers = {kernel.timer for kernel in kernels}
+    return timers.pop() if len(timers) == 1 else "wall"
+
+
+@dataclass(frozen=True)
+class Race:
+    """A recipe and the untransformed kernel, ready to run.
+
+    Attributes:
+        tolerance: tolerance for the results, which are compared first.
+    """
+
+    kernel: Racer
+    baseline: Racer
+    sizes: Mapping[str, int]
+    tolerance: float
+
+    def run(self) -> tuple[float, float]:
+        """The times of the recipe and of the untransformed kernel, in seconds.
+
+        Raises:
+            MeasurementError: if one of them cannot run.
+            WrongResultError: if they disagree.
+        """
+        baseline_s = self.baseline.run()
+        try:
+            verify(self.kernel, self.baseline.read(), tolerance=self.tolerance)
+        except WrongResultError as error:
+            where = f"at the sizes {dict(self.sizes)}"
+            raise WrongResultError(f"{where}: {error}") from None
+        return in_turns(self.kernel, self.baseline, baseline_s)
+
+
+def in_turns(
+    kernel: Timeable, baseline: Timeable, baseline_s: float
+) -> tuple[float, float]:
+    """The median times of two kernels that ran before; see :func:`sample_in_turns`.
+
+    Few rounds: a whole kernel with a recipe is timed again, beside the user's.
+
+    Args:
+        baseline_s: the time of the baseline's first run.
+    """
+    timer = common_timer((kernel, baseline))
+    others_s, mine_s = sample_in_turns(
+        [lambda: baseline.run(timer), lambda: kernel.run(timer)],
+        (baseline_s, 0.0),
+        [(0, 1)],
+        budget_s=QUICK_S,
+        n_enough=QUICK_SAMPLES,
+    )
+    return median(mine_s), median(others_s)
+
+
+INTERVAL = (0.5, 1.5)
+"""Where floating point values are drawn from: roots, logarithms and quotients of these
+are finite."""
+
+_INTEGERS = 10
+
+
+def drawn(
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    interval: tuple[float, float] = INTERVAL,
+) -> Array:
+    """An array, of integers from 1 to 9 where it is one of these.
+
+    Args:
+        interval: of floating point values, of real and of imaginary parts.
+    """
+    match dtype.kind:
+        case "c":
+            real, imaginary = (rng.uniform(*interval, shape) for _ in range(2))
+            return np.asarray(real + 1j * imaginary).astype(dtype)
+        case "f":
+            return np.asarray(rng.uniform(*interval, shape)).astype(dtype)
+        case "b":
+            return np.asarray(rng.integers(0, 2, shape)).astype(dtype)
+        case _:
+            return np.asarray(rng.integers(1, _INTEGERS, shape)).astype(dtype)

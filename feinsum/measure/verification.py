@@ -11,16 +11,6 @@ from numpy.typing import DTypeLike
 from feinsum.errors import WrongResultError
 from feinsum.words import counted
 
-__all__ = [
-    "Verifiable",
-    "check_outputs",
-    "check_result",
-    "largest_error",
-    "poison_value",
-    "tolerance_for",
-    "verify",
-]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _SAFETY = 16

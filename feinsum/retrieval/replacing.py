@@ -17,9 +17,9 @@ from functools import cached_property
 import loopy as lp
 
 from feinsum.errors import FeinsumError, MeasurementError, TransformError
+from feinsum.measure.judging import quick_sizes
 from feinsum.measure.question import Question, Verdict
 from feinsum.measure.reference import reference_of
-from feinsum.measure.speedup import quick_sizes
 from feinsum.measure.verification import tolerance_for
 from feinsum.raising import RaisedKernel
 from feinsum.records import OK

@@ -44,9 +44,9 @@ from feinsum.errors import (
     WrongResultError,
 )
 from feinsum.ir import from_text
+from feinsum.measure.judging import quick_sizes
 from feinsum.measure.own import is_own
 from feinsum.measure.question import Question, Verdict
-from feinsum.measure.speedup import quick_sizes
 from feinsum.measure.trial import locked as held
 from feinsum.memory import remembered
 from feinsum.records import (

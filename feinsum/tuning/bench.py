@@ -34,7 +34,7 @@ from feinsum.measure.cases import (
     ragged_cases,
     ragged_unit,
 )
-from feinsum.measure.timing import MIN_SAMPLES, thinned
+from feinsum.measure.timing import thinned
 from feinsum.records import (
     Environment,
     Measurement,
@@ -42,6 +42,7 @@ from feinsum.records import (
     Verification,
     is_noisy,
 )
+from feinsum.select import MIN_SAMPLES
 from feinsum.transforms import apply_spec, suits_device
 from feinsum.tuning.device_lock import Turn
 from feinsum.tuning.problem import Problem

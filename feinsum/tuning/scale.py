@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from statistics import median
 
-from feinsum.measure.timing import MIN_SAMPLES
 from feinsum.records import Measurement, TransformSpec
+from feinsum.select import MIN_SAMPLES
 
 __all__ = ["N_RECORDED", "by_ratio", "paired_ratio", "rounds_between"]
 

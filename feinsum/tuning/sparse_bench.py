@@ -87,7 +87,7 @@ class SparseBench(Bench):
         known = measurement.verification
         checked = replace(
             known,
-            reference="feinsum.measure.sparse_reference",
+            reference="feinsum.measure.sparse_cases",
             largest_error=max(known.largest_error, *errors),
             sizes=(*known.sizes, *(case.sizes for case in self.ragged)),
         )

@@ -11,7 +11,7 @@ import pytest
 from feinsum import call_einsum
 from feinsum.calling import clear_call_cache, prepare_call
 from feinsum.errors import InvalidEinsumError, MeasurementError
-from feinsum.measure import sampling
+from feinsum.measure import cases
 from feinsum.targets.host.kernel import HostKernel
 from tests.calling.comparing import NO_FACTS, assert_as_numpy
 
@@ -216,7 +216,7 @@ def test_a_copy_that_has_no_room_in_a_later_call_is_refused(monkeypatch):
 
 def test_a_check_of_a_large_view_copies_a_part_at_a_time(monkeypatch):
     """Entries of the result are compared on the operands of the call."""
-    monkeypatch.setattr(sampling, "BOX_ENTRIES", 1 << 16)
+    monkeypatch.setattr(cases, "BOX_ENTRIES", 1 << 16)
     x = np.broadcast_to(np.arange(6_000.0)[:, None], (6_000, 5_000))
     tracemalloc.start()
     found = call_einsum("ij,ji->", x, x.T, **HERE)

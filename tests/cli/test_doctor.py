@@ -213,7 +213,7 @@ def test_a_service_that_failed_just_now_is_a_note(findings, monkeypatch):
 
 def test_a_clock_that_is_off_is_a_problem(findings, monkeypatch):
     """Where the file system has another time."""
-    monkeypatch.setattr("feinsum.doctor.examination.time.time", lambda: 0.0)
+    monkeypatch.setattr("time.time", lambda: 0.0)
     assert findings()["clock"]["state"] == "problem"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from feinsum.errors import MeasurementError, WrongResultError
 from feinsum.measure import measure_ladder
-from feinsum.measure.ladder import STEPS, _Arrays, _Kernel, _source
+from feinsum.measure.roofline import STEPS, _Arrays, _Kernel, _source
 
 SMALL = 1 << 18
 

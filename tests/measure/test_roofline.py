@@ -17,9 +17,13 @@ from feinsum.measure import (
     measure_peaks,
     roofline_s,
 )
-from feinsum.measure.cache_rates import cache_rates
-from feinsum.measure.cache_sizes import cache_sizes, edges
-from feinsum.measure.peaks import _check_chains, triad_array_bytes
+from feinsum.measure.peaks import (
+    _check_chains,
+    cache_rates,
+    cache_sizes,
+    edges,
+    triad_array_bytes,
+)
 from feinsum.records import Device, DevicePeaks, from_json, to_json
 from tests.cpus import CPUS, opened
 

@@ -11,7 +11,7 @@ from feinsum.canonical import canonicalize
 from feinsum.ir import array, einsum
 from feinsum.measure import compile_kernel, footprint_bytes, open_device
 from feinsum.measure.cases import make_case
-from feinsum.measure.speedup import QUICK_BYTES, quick_sizes, race_of
+from feinsum.measure.judging import QUICK_BYTES, quick_sizes, race_of
 from feinsum.select import (
     BUDGET_S,
     FEW_SAMPLES,

@@ -15,7 +15,7 @@ from feinsum.measure import (
     measure_giga_op_rate,
     timeit,
 )
-from feinsum.measure.timing import MIN_SAMPLES
+from feinsum.select import MIN_SAMPLES
 
 
 class Clock:
@@ -138,7 +138,7 @@ def test_real_kernels(matvec, two_launches, device):
 
 def test_giga_op_rate(matvec, monkeypatch):
     """The rate is the einsum's count over the median time, by dtype."""
-    module = "feinsum.measure.giga_op_rate.timeit"
+    module = "feinsum.measure.roofline.timeit"
     monkeypatch.setattr(module, lambda *_, **__: (2e-9, 1e-9, 9e-9))
     e = einsum("ij,ej->ei", array("D", (4, 4)), array("u", ("N", 4)))
     rate = measure_giga_op_rate(matvec(), e, {"N": 10})

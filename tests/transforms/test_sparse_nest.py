@@ -12,8 +12,13 @@ from feinsum import array, batched_einsum, canonicalize, sparse_array
 from feinsum.errors import InvalidParameterError, TransformError, WrongResultError
 from feinsum.ir import Workload, generalize, nodes_of
 from feinsum.measure import open_device, verify
-from feinsum.measure.sparse_cases import make_sparse_case, ragged_sparse_cases
-from feinsum.measure.sparse_reference import PART_ENTRIES, _parts, sparse_reference
+from feinsum.measure.sparse_cases import (
+    PART_ENTRIES,
+    _parts,
+    make_sparse_case,
+    ragged_sparse_cases,
+    sparse_reference,
+)
 from feinsum.memory import fresh_memory
 from feinsum.nests import (
     EstimatedTime,

@@ -15,9 +15,8 @@ from feinsum.db.exchange.lines import read_lines, write_lines
 from feinsum.errors import FeinsumWarning, InvalidEinsumError, RecordNotFoundError
 from feinsum.ir import generalize
 from feinsum.measure import open_device
-from feinsum.measure.judging import judge_recipe
+from feinsum.measure.judging import judge_recipe, quick_sizes
 from feinsum.measure.question import Question
-from feinsum.measure.speedup import quick_sizes
 from feinsum.memory import fresh_memory, remembered
 from feinsum.nests import Nest
 from feinsum.records import InMemoryStore, Level, from_json, to_json
@@ -130,7 +129,7 @@ def test_a_quick_timing_has_a_profile_that_there_is(known):
     """However large the tree of a call is, and if nothing is known of it."""
     from feinsum.ir import check_profile
     from feinsum.measure import footprint_bytes
-    from feinsum.measure.speedup import QUICK_BYTES
+    from feinsum.measure.judging import QUICK_BYTES
 
     e = canonicalize(generalize(mttkrp())[0]).einsum
     sizes = quick_sizes(e, known)
