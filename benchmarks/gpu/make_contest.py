@@ -40,12 +40,12 @@ from feinsum.measure.reference import NEVER_LONG
 from feinsum.raising import identify_as_einsum
 from feinsum.records import TransformSpec
 from feinsum.tuning.bundle import runner
-from feinsum.tuning.bundle.candidates import candidates
 from feinsum.tuning.bundle.folder import results_of, write_bundle
 from feinsum.tuning.bundle.workload import (
     SEED,
     BuiltWorkload,
     WorkloadBuilder,
+    candidates,
     document_of,
 )
 from feinsum.tuning.problem import Problem

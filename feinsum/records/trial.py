@@ -39,7 +39,7 @@ class Trial(Document):
         message: what went wrong, in words.
         median_s: the recipe's median time, if it passed.
         ratio: its time over the untransformed kernel's, if it passed; see
-            :mod:`feinsum.tuning.scale`.
+            :mod:`feinsum.tuning.trials`.
         recorded_at: UTC, ISO 8601.
     """
 

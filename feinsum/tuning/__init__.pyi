@@ -3,7 +3,6 @@ from .efforts import Limits as Limits
 from .efforts import ensure_measured as ensure_measured
 from .efforts import measure_if_possible as measure_if_possible
 from .isolation import IsolatedBench as IsolatedBench
-from .outcome import TrialOutcome as TrialOutcome
 from .peaks import peaks_of as peaks_of
 from .problem import Problem as Problem
 from .problem import default_sizes as default_sizes
@@ -16,5 +15,6 @@ from .report import write_report as write_report
 from .search import Search as Search
 from .search import Strategy as Strategy
 from .search import make_search as make_search
+from .trials import TrialOutcome as TrialOutcome
 from .tuning import record_facts as record_facts
 from .tuning import tune_einsum as tune_einsum

@@ -1,18 +1,28 @@
-"""Trials in this process: apply, build, verify, and only then time."""
+"""Trials in this process: apply, build, verify, and only then time.
+
+Processes of a machine take turns on a device. Each turn has it exclusively: a process
+waits for a lock on a file, which the operating system releases when the process ends.
+The file represents the device on this machine, for one user and one temporary folder.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 import loopy as lp
+from filelock import FileLock, Timeout
 
-from feinsum.errors import TransformError, WrongResultError
+from feinsum.errors import MeasurementError, TransformError, WrongResultError
 from feinsum.measure import (
     BoundKernel,
     CompiledKernel,
@@ -34,6 +44,12 @@ from feinsum.measure.cases import (
     ragged_cases,
     ragged_unit,
 )
+from feinsum.measure.sparse_cases import (
+    SparseCase,
+    SparseKernel,
+    make_sparse_case,
+    ragged_sparse_cases,
+)
 from feinsum.measure.timing import thinned
 from feinsum.records import (
     Environment,
@@ -44,16 +60,14 @@ from feinsum.records import (
 )
 from feinsum.select import MIN_SAMPLES
 from feinsum.transforms import apply_spec, suits_device
-from feinsum.tuning.device_lock import Turn
 from feinsum.tuning.problem import Problem
-from feinsum.tuning.scale import paired_ratio, rounds_between
-
-__all__ = ["Bench", "Timed"]
+from feinsum.tuning.trials import paired_ratio, rounds_between
 
 logger = logging.getLogger(__name__)
 
 HOPELESS = 1.25
 """Times the reference's time, from where on a recipe is not timed to the end."""
+
 BASELINE_S = 1.0
 """How long the untransformed kernel runs for its times alone."""
 
@@ -322,3 +336,122 @@ class Bench:
                 "numpy.einsum", self.case.tolerance, self._errors[spec], (sizes,)
             ),
         )
+
+
+Turn: TypeAlias = Callable[[], AbstractContextManager[None]]
+
+
+def lock_file(opened: OpenDevice) -> Path:
+    """The file that represents a device; indistinguishable devices share one."""
+    name = f"feinsum-{os.geteuid()}-{opened.device.id[:16]}-{opened.slot}.lock"
+    return Path(tempfile.gettempdir()) / re.sub(r"[^\w.-]", "_", name)
+
+
+@contextmanager
+def locked_device(path: Path, on_wait: Callable[[bool], None]) -> Iterator[None]:
+    """Hold the device exclusively in the body.
+
+    Args:
+        on_wait: called with True before a wait and with False after it, if the
+            device is not free.
+
+    Raises:
+        MeasurementError: if the file cannot be created.
+    """
+    lock = FileLock(path, mode=0o600)
+    try:
+        _acquire(lock, on_wait)
+    except OSError as error:
+        raise MeasurementError(
+            f"cannot lock the device: {path}: {error.strerror}"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _acquire(lock: FileLock, on_wait: Callable[[bool], None]) -> None:
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        on_wait(True)
+        lock.acquire()
+        on_wait(False)
+
+
+def bench_of(problem: Problem, turn: Turn) -> Bench:
+    """The bench for the operands of a problem."""
+    is_sparse = problem.einsum.sparse_position is not None
+    return SparseBench(problem, turn) if is_sparse else Bench(problem, turn)
+
+
+class SparseBench(Bench):
+    """A bench with a random tree of the problem's profile.
+
+    The untransformed kernel multiplies all operands in one loop over all indices.
+    """
+
+    case: SparseCase  # type: ignore[assignment]
+    ragged: list[SparseCase]  # type: ignore[assignment]
+
+    def _make_cases(self) -> None:
+        self.case = make_sparse_case(self.problem.einsum, self.problem.sizes)
+        self.ragged = ragged_sparse_cases(self.problem.einsum)
+
+    @property
+    def _pairwise(self) -> Any:
+        return None
+
+    @cached_property
+    def _first_run(self) -> tuple[Any, float]:
+        kernel = self.case.untransformed(self.opened)
+        kernel.poison()
+        with self.turn():
+            first_s = kernel.run()
+        check_outputs(kernel, self.case.expected, tolerance=self.case.tolerance)
+        return kernel, first_s
+
+    def verified_kernel(self, spec: TransformSpec) -> Any:
+        """The kernel of a recipe, verified for the tuned profile.
+
+        Raises:
+            TransformError, BuildError, WrongResultError: what went wrong.
+        """
+        if spec in self._kernels:
+            return self._kernels[spec]
+        if not suits_device(spec, self.opened.device.kind):
+            raise TransformError(f"{spec} is not for devices like {self.opened.device}")
+        kernel = self.case.kernel(spec, self.opened)
+        self._errors[spec] = self._checked(kernel, self.case)
+        self._kernels[spec] = kernel.sharing(self.baseline)  # type: ignore[assignment, arg-type]
+        return self._kernels[spec]
+
+    def confirmed(self, spec: TransformSpec, measurement: Measurement) -> Measurement:
+        """The measurement of a recipe that is also correct for ragged trees.
+
+        Raises:
+            TransformError, BuildError, WrongResultError: what went wrong.
+        """
+        errors = []
+        for case in self.ragged:
+            try:
+                kernel = case.kernel(spec, self.opened)
+                errors.append(self._checked(kernel, case))
+            except WrongResultError as error:
+                where = f"for a tree of the sizes {dict(case.sizes)}"
+                raise WrongResultError(f"{where}: {error}") from None
+        known = measurement.verification
+        checked = replace(
+            known,
+            reference="feinsum.measure.sparse_cases",
+            largest_error=max(known.largest_error, *errors),
+            sizes=(*known.sizes, *(case.sizes for case in self.ragged)),
+        )
+        return replace(measurement, verification=checked)
+
+    def _checked(self, kernel: SparseKernel, case: SparseCase) -> float:
+        kernel.poison()
+        with self.turn():
+            kernel.run()
+        return check_outputs(kernel, case.expected, tolerance=case.tolerance)

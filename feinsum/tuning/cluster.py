@@ -3,32 +3,41 @@
 A worker has one task at a time, and is chosen here. If a worker is lost, only its
 current trial is lost and repeated elsewhere. The scheduler holds no state that matters:
 after a restart, the trials that were under way are submitted again.
+
+Workers of one environment share a tuning. Each keeps the child process of its latest
+problem, and no state that matters either.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from time import monotonic, sleep
+from typing import Any
 
 from feinsum.errors import (
     DeviceUnavailableError,
+    FeinsumError,
     InvalidRecordError,
     MeasurementError,
     TrialCrashError,
+    error_from_code,
 )
-from feinsum.records import Environment, TransformSpec, from_json, to_json
-from feinsum.tuning.cluster_worker import abandon, answer, release
+from feinsum.records import (
+    Device,
+    Environment,
+    Processor,
+    TransformSpec,
+    from_json,
+    to_json,
+)
 from feinsum.tuning.connection import Connection, ConnectionLost, Errand, WorkerLost
-from feinsum.tuning.messages import Answer, Request, Task
-from feinsum.tuning.outcome import TrialOutcome
-from feinsum.tuning.population import check_agreement, difference
+from feinsum.tuning.isolation import IsolatedBench
 from feinsum.tuning.problem import Problem
-from feinsum.tuning.trial_bench import Ask, TrialBench
-
-__all__ = ["MAX_LOST", "ClusterBench"]
+from feinsum.tuning.trials import Answer, Ask, Request, Task, TrialBench, TrialOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +54,7 @@ MAX_LOST = 3
 """Losses of workers with one recipe after which the recipe is blamed."""
 
 POLL_S = 0.1
+
 SET_UP = Request()
 
 
@@ -289,3 +299,124 @@ def _crashes(job: _Job, reason: str) -> tuple[TrialOutcome, ...]:
     return tuple(
         TrialOutcome(spec, TrialCrashError.code, message) for spec in job.request.specs
     )
+
+
+_BUSY = threading.Lock()
+
+_BENCHES: dict[Problem, IsolatedBench] = {}
+"""At most one: the bench of the latest problem."""
+
+_RUNNING: dict[str, IsolatedBench] = {}
+"""At most one: the bench that does a task, by the text of the task."""
+
+
+def answer(text: str) -> str:
+    """Do a :class:`Task`; the :class:`Answer` has the environment in any case.
+
+    Trials run in a child process, as they do without a cluster, and take turns with
+    those of other workers of the same device.
+    """
+    task = from_json(Task, text)
+    with _BUSY:
+        _RUNNING[text] = _bench_of(task)
+        try:
+            return to_json(_answer(_RUNNING[text], task.request))
+        finally:
+            del _RUNNING[text]
+
+
+def abandon(texts: str) -> None:
+    """End the running task and its child process if it is in a list.
+
+    It is called concurrently with the task, whose answer is then ignored.
+    """
+    for text in json.loads(texts):
+        bench = _RUNNING.get(text)
+        if bench is not None:
+            bench.is_abandoned = True
+
+
+def release(text: str) -> None:
+    """End the child process of a problem, if it is still the latest."""
+    with _BUSY:
+        bench = _BENCHES.pop(from_json(Problem, text), None)
+        if bench is not None:
+            bench.close()
+
+
+def _answer(bench: IsolatedBench, request: Request) -> Answer:
+    try:
+        environment = bench.start()
+        if request.is_comparison:
+            return Answer(bench.compare(request.specs), environment)
+        outcomes = (bench.trial(spec, request.reference) for spec in request.specs)
+        return Answer(tuple(outcomes), environment)
+    except FeinsumError as error:  # the problem cannot be set up here
+        return Answer(error_code=error.code, error=str(error))
+
+
+def _bench_of(task: Task) -> IsolatedBench:
+    known = _BENCHES.get(task.problem)
+    if known is None or known.is_abandoned:
+        while _BENCHES:
+            _BENCHES.popitem()[1].close()
+        _BENCHES[task.problem] = IsolatedBench(task.problem, is_shared=True)
+    bench = _BENCHES[task.problem]
+    bench.time_limit_s = task.time_limit_s
+    return bench
+
+
+def check_agreement(answers: Mapping[str, Answer]) -> Environment:
+    """The common environment of all workers on which the problem could be set up.
+
+    Device, driver and software are the same, so every record describes its timings.
+
+    Raises:
+        MeasurementError: the first worker's error, if the problem could be set up on
+            none.
+        DeviceUnavailableError: if they differ; the message lists them.
+    """
+    there = {w: a.environment for w, a in sorted(answers.items()) if a.environment}
+    if not there:
+        worker, first = min(answers.items())
+        message = f"the worker {worker}: {first.error}"
+        raise error_from_code(first.error_code or "", message)
+    environment = next(iter(there.values()))
+    if any(other != environment for other in there.values()):
+        listed = "; ".join(
+            f"{worker}: {difference(other, environment) or environment.device}"
+            for worker, other in there.items()
+        )
+        raise DeviceUnavailableError(
+            "the workers have different environments, but the timings of one tuning "
+            f"must come from one: {listed}. Select a device with --device, or give "
+            "each kind of worker its own scheduler"
+        )
+    return environment
+
+
+def difference(environment: Environment, expected: Environment) -> str | None:
+    """How an environment differs from the expected one, in words; None if equal."""
+    for name in (field.name for field in fields(Environment)):
+        here, there = getattr(environment, name), getattr(expected, name)
+        if isinstance(here, Mapping) and isinstance(there, Mapping):
+            keys = sorted(k for k in {*here, *there} if here.get(k) != there.get(k))
+            if keys:
+                pairs = [f"{k} {here.get(k)}, not {there.get(k)}" for k in keys]
+                return f"{name}: {', '.join(pairs)}"
+        elif isinstance(here, Device) and here != there:
+            names = ", ".join(_fields_apart(here, there))
+            return f"device {here}, not {there}: it differs in {names}"
+        elif here != there:
+            return f"{name.replace('_', ' ')} {here}, not {there}"
+    return None
+
+
+def _fields_apart(here: Device | Processor, there: Any) -> Iterator[str]:
+    """The fields that differ; of processors, which are known on both sides, theirs."""
+    for name in (field.name for field in fields(here)):
+        one, two = getattr(here, name), getattr(there, name)
+        if isinstance(one, Processor) and two is not None:
+            yield from _fields_apart(one, two)
+        elif one != two:
+            yield name

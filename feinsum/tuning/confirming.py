@@ -11,8 +11,6 @@ from feinsum.ir import from_text
 from feinsum.records import Device, FactStore, TuningRecord
 from feinsum.tuning.tuning import record_facts
 
-__all__ = ["Confirmed", "measure_again", "winners"]
-
 
 @dataclass(frozen=True)
 class Confirmed:

@@ -15,8 +15,6 @@ from typing import Any
 from feinsum.errors import DeviceUnavailableError
 from feinsum.extras import requiring
 
-__all__ = ["Connection", "ConnectionLost", "Errand", "WorkerLost"]
-
 ATTEMPT_S = 5.0
 """How long one attempt to connect may take."""
 

@@ -21,12 +21,10 @@ from feinsum.records import (
     LookUp,
     level_of,
 )
-from feinsum.tuning.history import known_trials
 from feinsum.tuning.problem import Problem, make_problem
+from feinsum.tuning.recording import known_trials
 from feinsum.tuning.search import Strategy
 from feinsum.tuning.tuning import DEFAULT_TRIALS, tune_einsum
-
-__all__ = ["LIMITS", "Limits", "ensure_measured", "measure_if_possible"]
 
 logger = logging.getLogger(__name__)
 

@@ -29,12 +29,8 @@ from feinsum.errors import (
 from feinsum.processes import Ended, child_environment, end_session
 from feinsum.records import Environment, TransformSpec, from_json, to_json
 from feinsum.transforms import export_transforms
-from feinsum.tuning.messages import Answer, Request
-from feinsum.tuning.outcome import TrialOutcome
 from feinsum.tuning.problem import Problem
-from feinsum.tuning.trial_bench import Ask, TrialBench
-
-__all__ = ["IsolatedBench"]
+from feinsum.tuning.trials import Answer, Ask, Request, TrialBench, TrialOutcome
 
 COMMAND = (sys.executable, "-W", "ignore", "-m", "feinsum.tuning.worker")
 SET_UP_LIMIT_S = 300.0

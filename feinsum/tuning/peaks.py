@@ -10,8 +10,6 @@ from feinsum.measure import OpenDevice, measure_peaks
 from feinsum.measure.disturbance import Watch
 from feinsum.records import DevicePeaks, FactStore
 
-__all__ = ["MeasurePeaks", "peaks_of"]
-
 logger = logging.getLogger(__name__)
 
 MeasurePeaks: TypeAlias = Callable[[OpenDevice], DevicePeaks]

@@ -24,8 +24,6 @@ from feinsum.measure import footprint_bytes
 from feinsum.records.document import STRICT
 from feinsum.transforms.nests import usual_sizes
 
-__all__ = ["Problem", "default_sizes", "make_problem"]
-
 DEFAULT_FOOTPRINT_BYTES = 64_000_000
 """Size of arrays that exceeds the caches of most processors, as in real runs."""
 

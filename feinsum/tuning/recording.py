@@ -1,29 +1,33 @@
-"""From trials to facts: time the best again in one run, then record the first ones."""
+"""From trials to facts: time the best again in one run, then record the first ones.
+
+Trials are stored as they end, and never repeated.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from feinsum.measure.own import mark_as_own
 from feinsum.records import (
+    MESSAGE_LENGTH,
     Device,
+    Environment,
+    FactSource,
     FactStore,
+    Level,
     Measurement,
     TransformSpec,
     Trial,
     TuningRecord,
     check_plausible,
+    level_of,
 )
 from feinsum.records.signature import signed_if_wanted
 from feinsum.transforms import in_full
-from feinsum.tuning.history import best_first
-from feinsum.tuning.outcome import TrialOutcome
+from feinsum.tuning.problem import Problem
 from feinsum.tuning.progress import Finalist
-from feinsum.tuning.scale import N_RECORDED, by_ratio
-from feinsum.tuning.trial_bench import TrialBench
-
-__all__ = ["N_FINALISTS", "N_RECORDED", "finals", "record"]
+from feinsum.tuning.trials import TrialBench, TrialOutcome, by_ratio
 
 logger = logging.getLogger(__name__)
 
@@ -107,3 +111,47 @@ def _doubt(measurement: Measurement, device: Device) -> dict[str, str]:
     if device.kind != "gpu" or not measurement.is_noisy:
         return {}
     return {"spread": f"{measurement.spread_s / measurement.median_s:.2f}"}
+
+
+def known_trials(
+    store: FactSource, problem: Problem, environment: Environment
+) -> list[Trial]:
+    """The latest trial of each recipe, oldest first.
+
+    Only those of the same einsum at the same sizes, on the same device and driver.
+    """
+    latest: dict[object, Trial] = {}
+    for trial in store.trials(problem.form.key):
+        is_same = (trial.workload_text, trial.sizes) == (
+            problem.workload_text,
+            problem.sizes,
+        )
+        if is_same and level_of(trial, environment) == Level.EXACT:
+            latest.pop(trial.spec, None)
+            latest[trial.spec] = trial
+    return list(latest.values())
+
+
+def make_trial(
+    problem: Problem,
+    environment: Environment,
+    outcome: TrialOutcome,
+    cost: float | None,
+) -> Trial:
+    """A trial to store; ``cost`` is None if it failed."""
+    return Trial(
+        problem.form.key,
+        problem.workload_text,
+        problem.sizes,
+        environment,
+        outcome.spec,
+        outcome.status,
+        outcome.message[:MESSAGE_LENGTH],
+        outcome.median_s if outcome.is_ok else None,
+        cost,
+    )
+
+
+def best_first(trials: Iterable[Trial]) -> list[Trial]:
+    """The trials that passed, the fastest first."""
+    return sorted((t for t in trials if t.is_ok), key=lambda trial: trial.cost)

@@ -23,15 +23,6 @@ from feinsum.paths import contraction_steps
 from feinsum.records.capability import n_products
 from feinsum.tuning.problem import Problem
 
-__all__ = [
-    "MEMORY_VARIABLE",
-    "Requirements",
-    "check_requirements",
-    "free_memory_bytes",
-    "memory_limit_bytes",
-    "requirements_of",
-]
-
 MEMORY_VARIABLE = "FEINSUM_TUNE_MEMORY_BYTES"
 """Environment variable with how many bytes the process of the trials may take."""
 

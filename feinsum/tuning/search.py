@@ -1,6 +1,7 @@
 """Search strategies over the configurations of the transforms that fit.
 
-The one door to Optuna; studies live in memory, our records are the store.
+The one door to Optuna; studies live in memory, our records are the store. The best
+recipes of neighbours are starting points.
 """
 
 from __future__ import annotations
@@ -10,19 +11,27 @@ import random
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
-from itertools import chain, zip_longest
+from itertools import chain, groupby, zip_longest
 from typing import Any, Literal, Protocol, get_args
 
 from feinsum.extras import requiring
 from feinsum.ir import WorkloadLike, workload_of
 from feinsum.options import check_option
-from feinsum.records import TransformSpec
+from feinsum.records import (
+    Environment,
+    FactSource,
+    Remoteness,
+    TransformSpec,
+    TuningRecord,
+    level_of,
+    rank,
+    remoteness,
+)
 from feinsum.targets.quiet import drop_when_quiet, quiet, silenced
-from feinsum.transforms import Transform, configurations
-
-__all__ = ["Search", "Strategy", "check_strategy", "make_search"]
+from feinsum.transforms import Transform, configurations, renewed
 
 Choices = tuple[tuple[str, str], ...]
+
 Strategy = Literal["tpe", "random", "exhaustive"]
 
 
@@ -317,3 +326,66 @@ def _pruned() -> Any:
     from optuna.trial import TrialState
 
     return TrialState.PRUNED
+
+
+N_SEEDS = 4
+"""Few, as they take trials from the search."""
+
+
+def neighbours(
+    store: FactSource,
+    workload_text: str,
+    environment: Environment,
+    fitting: Collection[TransformSpec],
+    limit: int = N_SEEDS,
+) -> list[TransformSpec]:
+    """The best recipes of facts with the same structure, nearest first.
+
+    The structure is the notation of the canonical einsum, to whose names a recipe
+    refers; extents, dtypes, the number of rows, sizes and devices may differ. Nearest
+    are facts of this very einsum, then those with the same arrays except for extents;
+    in each group, this device comes first, then nearer devices. The best recipe of
+    every neighbour comes before the second best of any.
+
+    Recipes of an older version are taken up in the newest one of their family.
+
+    Args:
+        fitting: the recipes that fit the einsum; all others are skipped.
+
+    A service gives none: it is not read as a whole.
+    """
+    alike = [*store.like(_notation(workload_text))]
+
+    def distance(
+        record: TuningRecord,
+    ) -> tuple[bool, bool, int, Remoteness, str, str]:
+        there = record.environment.device
+        return (
+            record.workload_text != workload_text,
+            _dtypes(record.workload_text) != _dtypes(workload_text),
+            level_of(record, environment),
+            remoteness(there, environment.device),
+            record.workload,
+            there.id,
+        )
+
+    groups = groupby(sorted(alike, key=distance), key=distance)
+    rankings = [rank(records) for _, records in groups]
+    in_turn = chain.from_iterable(zip_longest(*rankings))
+    specs = [record.spec for record in in_turn if record is not None]
+    versions = dict.fromkeys(v for spec in specs for v in (spec, renewed(spec)))
+    return [spec for spec in versions if spec in fitting][:limit]
+
+
+def _notation(workload_text: str) -> str:
+    return workload_text.partition(" | ")[0]
+
+
+def _dtypes(workload_text: str) -> list[str]:
+    """The dtypes of the arrays, in order.
+
+    >>> _dtypes("a b, b -> a | A0[N0,4]:<f8 A1[4]:<f4 | A0 A1")
+    ['<f8', '<f4']
+    """
+    arrays = workload_text.split(" | ")[1].split()
+    return [array.rpartition(":")[2] for array in arrays]

@@ -6,13 +6,18 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import inf
+from time import monotonic
 from typing import TypeVar
 
 import loopy as lp
 
+from feinsum.bounds import bound_at, levels_of
 from feinsum.db import Database, opened_store
-from feinsum.errors import FeinsumError, TransformError
+from feinsum.errors import BoundError, FeinsumError, MeasurementError, TransformError
 from feinsum.ir import BatchedEinsum
+from feinsum.measure import einsum_operations, footprint_bytes, roofline_s
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
 from feinsum.predict import has_vectors, hopeless, predictions
 from feinsum.raising import raise_kernel, single_nest
@@ -21,6 +26,7 @@ from feinsum.records import (
     Environment,
     FactStore,
     TransformSpec,
+    Trial,
     TuningRecord,
 )
 from feinsum.records.environment import DeviceKind
@@ -29,25 +35,33 @@ from feinsum.targets.host import HOST
 from feinsum.transforms import ALL_DEVICES, applicable_transforms, check_spec
 from feinsum.transforms.ranking import Costed
 from feinsum.tuning.cluster import ClusterBench
-from feinsum.tuning.history import known_trials
 from feinsum.tuning.isolation import IsolatedBench
 from feinsum.tuning.problem import Problem, make_problem
 from feinsum.tuning.progress import Finalist, TuningProgress, TuningReport, TuningStart
-from feinsum.tuning.recording import N_RECORDED, finals, record
+from feinsum.tuning.recording import (
+    best_first,
+    finals,
+    known_trials,
+    make_trial,
+    record,
+)
 from feinsum.tuning.requirements import check_requirements
-from feinsum.tuning.search import Search, Strategy, check_strategy, make_search
-from feinsum.tuning.seeds import neighbours
-from feinsum.tuning.session import Session, roofline_of
-from feinsum.tuning.trial_bench import TrialBench
+from feinsum.tuning.search import (
+    Search,
+    Strategy,
+    check_strategy,
+    make_search,
+    neighbours,
+)
+from feinsum.tuning.trials import N_RECORDED, TrialBench, TrialOutcome
 from feinsum.variables import DEVICE_VARIABLE
-
-__all__ = ["record_facts", "tune_einsum"]
 
 logger = logging.getLogger(__name__)
 
 Event = TypeVar("Event")
 
 DEFAULT_TRIALS = 20
+
 N_PREDICTED = 5
 """Predicted recipes that a search begins with."""
 
@@ -75,7 +89,7 @@ def tune_einsum(
 
     Every candidate runs in a child process, is compared with the numpy reference at the
     given sizes, and only then timed, in turns with the best so far; see
-    :mod:`feinsum.tuning.scale`. The best six are timed again in one run together with
+    :mod:`feinsum.tuning.trials`. The best six are timed again in one run together with
     the untransformed kernel. The first three of these that are also correct at ragged
     run-time extents are recorded, even if the search is interrupted.
 
@@ -320,3 +334,150 @@ def _recording_when_stopped(
                     "could not record the results of an interrupted tuning"
                 )
         raise
+
+
+MOST_HOPELESS = 50
+"""Proposals in a row: a search may know of thousands, and needs time for each."""
+
+
+@dataclass
+class Session:
+    """Runs trials and stores them as they end; the only user of the search.
+
+    Attributes:
+        n_trials: maximum number of trials, including known ones.
+        budget_s: no new trial starts after this time.
+        is_hopeless: whether to skip a recipe that is far too slow to be worth a trial.
+        trials: all trials so far, known ones first.
+        n_known: number of these from an earlier tuning.
+        finalists, records: the results of the trials, once available.
+    """
+
+    bench: TrialBench
+    search: Search
+    store: FactStore
+    n_trials: int
+    budget_s: float | None
+    roofline_s: float | None
+    is_hopeless: Callable[[TransformSpec], bool] = lambda _spec: False
+    trials: list[Trial] = field(default_factory=list)
+    n_known: int = 0
+    finalists: tuple[Finalist, ...] = ()
+    records: tuple[TuningRecord, ...] = ()
+    _n_asked: int = field(default=0, init=False)
+    started_s: float = field(default_factory=monotonic)
+
+    def learn(self, known: Sequence[Trial]) -> None:
+        """Accept trials of an earlier tuning as done, if they are in the space."""
+        self.trials = [t for t in known if self.search.learn(t.spec, t.cost)]
+        self.n_known = len(self.trials)
+
+    def run(self) -> Iterator[TuningProgress]:
+        """Run trials until there are ``n_trials``, none is left, or time is up.
+
+        If none is known, at least one is run, however short the time.
+        """
+        environment = self.bench.start()
+        for outcome in self.bench.outcomes(self._ask):
+            cost = self._cost(outcome)
+            trial = make_trial(self.bench.problem, environment, outcome, cost)
+            self.store.add_trial(trial)
+            self.search.tell(trial.spec, trial.cost)
+            self.trials.append(trial)
+            yield self._progress()
+
+    def report(self, environment: Environment) -> TuningReport:
+        """The current report, even before the end."""
+        return TuningReport(
+            self.bench.problem,
+            tuple(self.trials),
+            self.records,
+            self.finalists,
+            environment,
+            self.n_known,
+            self.roofline_s,
+            least_times(self.bench.problem, self.store, environment),
+        )
+
+    def _ask(self) -> tuple[TransformSpec, TransformSpec | None] | None:
+        """The next recipe with the best so far, while others may be under way."""
+        n_begun = self.n_known + self._n_asked
+        if n_begun >= self.n_trials or (n_begun and self._budget_left_s() < 0):
+            return None
+        spec = self._next_hopeful()
+        if spec is None:
+            return None
+        self._n_asked += 1
+        best = next(iter(best_first(self.trials)), None)
+        return spec, best.spec if best else None
+
+    def _next_hopeful(self) -> TransformSpec | None:
+        """The proposal of the search; None if only hopeless recipes are left."""
+        for _ in range(MOST_HOPELESS):
+            spec = self.search.ask()
+            if spec is None or not self.is_hopeless(spec):
+                return spec
+            self.search.tell(spec, inf)
+        return None
+
+    def _cost(self, outcome: TrialOutcome) -> float | None:
+        """Its place on the common scale; see :mod:`feinsum.tuning.trials`."""
+        if outcome.ratio is None:
+            return None
+        costs = {trial.spec: trial.cost for trial in self.trials}
+        return outcome.ratio * (costs[outcome.reference] if outcome.reference else 1)
+
+    def _progress(self) -> TuningProgress:
+        return TuningProgress(
+            len(self.trials),
+            self.n_trials,
+            self.trials[-1],
+            next(iter(best_first(self.trials)), None),
+            self.roofline_s,
+            self._seconds_left(),
+        )
+
+    def _seconds_left(self) -> float:
+        n_made = len(self.trials) - self.n_known
+        each_s = (monotonic() - self.started_s) / n_made
+        expected_s = each_s * (self.n_trials - len(self.trials))
+        return max(0.0, min(expected_s, self._budget_left_s()))
+
+    def _budget_left_s(self) -> float:
+        if self.budget_s is None:
+            return float("inf")
+        return self.started_s + self.budget_s - monotonic()
+
+
+def least_times(
+    problem: Problem, store: FactStore, environment: Environment
+) -> dict[str, float]:
+    """For each cache, the minimum time for traffic between it and nearer levels."""
+    peaks = store.peaks(environment.device.id)
+    if peaks is None or not peaks.cache_bytes_per_s:
+        return {}
+    levels = levels_of(environment.device, peaks)
+    try:
+        found = bound_at(problem.einsum, problem.sizes, levels)
+    except BoundError:
+        return {}
+    return {
+        one.level.name: one.seconds
+        for one in found.levels
+        if one.level.n_bytes is not None and one.seconds is not None
+    }
+
+
+def roofline_of(
+    problem: Problem, store: FactStore, environment: Environment
+) -> float | None:
+    """The minimum time that measured limits of the device allow, if there are any."""
+    peaks = store.peaks(environment.device.id)
+    if peaks is None:
+        return None
+    operations = einsum_operations(problem.einsum, problem.sizes)
+    n_bytes = footprint_bytes(problem.einsum, problem.sizes)
+    try:
+        return roofline_s(operations, n_bytes, peaks)
+    except MeasurementError:  # no peak of a dtype
+        return None

@@ -22,16 +22,10 @@ from feinsum.measure import open_device
 from feinsum.processes import limit_memory
 from feinsum.records import OK, Measurement, TransformSpec, from_json, to_json
 from feinsum.transforms import import_transforms
-from feinsum.tuning.bench import Bench
-from feinsum.tuning.device_lock import Turn, lock_file, locked_device
-from feinsum.tuning.messages import Answer, Request
-from feinsum.tuning.outcome import TrialOutcome
+from feinsum.tuning.bench import Bench, Turn, bench_of, lock_file, locked_device
 from feinsum.tuning.problem import Problem
 from feinsum.tuning.requirements import check_requirements, memory_limit_bytes
-from feinsum.tuning.scale import N_RECORDED, by_ratio
-from feinsum.tuning.sparse_bench import bench_of
-
-__all__ = ["main", "serve", "try_specs"]
+from feinsum.tuning.trials import N_RECORDED, Answer, Request, TrialOutcome, by_ratio
 
 logger = logging.getLogger(__name__)
 

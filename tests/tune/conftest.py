@@ -14,7 +14,7 @@ from feinsum.transforms import REGISTRY
 from feinsum.transforms.plugins import VARIABLE
 from feinsum.tuning import IsolatedBench, tuning
 from feinsum.tuning.bench import Bench
-from feinsum.tuning.messages import Request
+from feinsum.tuning.trials import Request
 from feinsum.tuning.worker import try_specs
 from tests.db.conftest import public_folder
 from tests.tune import odd_transforms

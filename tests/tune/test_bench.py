@@ -17,8 +17,8 @@ from feinsum.transforms.gpu import GPU_ROWS
 from feinsum.tuning import bench as bench_module
 from feinsum.tuning import make_problem
 from feinsum.tuning.bench import Bench
-from feinsum.tuning.messages import Answer, Request
 from feinsum.tuning.recording import record
+from feinsum.tuning.trials import Answer, Request
 from feinsum.tuning.worker import serve, try_specs
 from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
 from tests.tune.odd_transforms import ODD, TUNED_SIZE, odd_einsum, odd_spec

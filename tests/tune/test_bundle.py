@@ -27,15 +27,19 @@ from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.transforms.gpu import GPU_MATRICES
 from feinsum.tuning import make_problem
 from feinsum.tuning.bundle import runner
-from feinsum.tuning.bundle.candidates import candidates
-from feinsum.tuning.bundle.facts import import_results
 from feinsum.tuning.bundle.folder import (
     export_bundle,
+    import_results,
     read_bundle,
     results_of,
     write_bundle,
 )
-from feinsum.tuning.bundle.workload import BuiltWorkload, WorkloadBuilder, document_of
+from feinsum.tuning.bundle.workload import (
+    BuiltWorkload,
+    WorkloadBuilder,
+    candidates,
+    document_of,
+)
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
 

@@ -23,8 +23,8 @@ from feinsum.db import open_store
 from feinsum.errors import DeviceUnavailableError, FeinsumError
 from feinsum.records import InMemoryStore
 from feinsum.tuning import cluster, make_problem, tune_einsum
-from feinsum.tuning.messages import Answer
-from feinsum.tuning.population import check_agreement, difference
+from feinsum.tuning.cluster import check_agreement, difference
+from feinsum.tuning.trials import Answer
 from tests.db.factories import make_device, make_environment, make_processor
 from tests.tune.odd_transforms import COUNTER, odd_einsum, odd_spec
 

@@ -13,7 +13,7 @@ import pytest
 from feinsum.errors import MeasurementError
 from feinsum.records import to_json
 from feinsum.tuning import IsolatedBench, make_problem
-from feinsum.tuning.messages import Request
+from feinsum.tuning.trials import Request
 from tests.tune.conftest import living_in_session
 from tests.tune.odd_transforms import TUNED_SIZE, odd_einsum, odd_spec
 

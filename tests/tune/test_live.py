@@ -11,8 +11,8 @@ import pytest
 from feinsum import autotune
 from feinsum.records import InMemoryStore
 from feinsum.tuning import TuningStart, make_problem
-from feinsum.tuning.live import LivePage
 from feinsum.tuning.progress import both
+from feinsum.tuning.report import LivePage
 from tests.db.factories import make_environment
 from tests.tune.odd_transforms import odd_einsum
 

@@ -14,8 +14,8 @@ from feinsum.measure import footprint_bytes
 from feinsum.measure.cases import ragged_cases
 from feinsum.records import TransformSpec, from_json, to_json
 from feinsum.tuning import Problem, TrialOutcome, default_sizes, make_problem
-from feinsum.tuning.messages import Answer, Request
 from feinsum.tuning.problem import DEFAULT_FOOTPRINT_BYTES
+from feinsum.tuning.trials import Answer, Request
 from tests.db.factories import make_environment, make_measurement
 from tests.strategies import counts, einsums, relabelings
 

@@ -11,7 +11,7 @@ import pytest
 from feinsum.records import InMemoryStore, Processor, TransformSpec, Trial
 from feinsum.tuning import Finalist, TuningReport, make_problem, write_report
 from feinsum.tuning.report import figure_of
-from feinsum.tuning.session import least_times
+from feinsum.tuning.tuning import least_times
 from tests.db.factories import make_environment, make_measurement, make_peaks
 from tests.tune.odd_transforms import odd_einsum
 

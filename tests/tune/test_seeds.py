@@ -11,7 +11,7 @@ from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.transforms import applicable_transforms, configurations
 from feinsum.transforms.library import PACKED_CONTRACTION
 from feinsum.tuning import tune_einsum
-from feinsum.tuning.seeds import neighbours
+from feinsum.tuning.search import neighbours
 from tests.db.factories import (
     make_device,
     make_environment,

@@ -16,8 +16,8 @@ from feinsum.db.exchange import plan_rekey, rekey
 from feinsum.measure import open_device
 from feinsum.records import InMemoryStore, Level
 from feinsum.tuning import IsolatedBench, TrialOutcome, make_problem, tune_einsum
-from feinsum.tuning.history import known_trials, make_trial
-from feinsum.tuning.session import Session
+from feinsum.tuning.recording import known_trials, make_trial
+from feinsum.tuning.tuning import Session
 from tests.db.factories import make_environment, make_measurement
 from tests.older import older_key
 from tests.tune.conftest import BenchHere

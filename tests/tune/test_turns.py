@@ -10,7 +10,7 @@ import pytest
 from feinsum.errors import MeasurementError
 from feinsum.measure import open_device
 from feinsum.tuning import IsolatedBench, make_problem
-from feinsum.tuning.device_lock import lock_file, locked_device
+from feinsum.tuning.bench import lock_file, locked_device
 from tests.tune.odd_transforms import odd_einsum, odd_spec
 
 LIMIT_S = 20.0

@@ -67,7 +67,7 @@ def export_trials(
 def import_trials(folder: Path, database: str | None) -> None:
     """Record what a runner found, and say how many."""
     from feinsum.db import opened_store
-    from feinsum.tuning.bundle.facts import import_results
+    from feinsum.tuning.bundle.folder import import_results
 
     with opened_store(database, may_create=True) as store:
         imported = import_results(folder, store)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
     from feinsum.records import Trial, TuningRecord
     from feinsum.tuning import TuningReport
-    from feinsum.tuning.live import LivePage
+    from feinsum.tuning.report import LivePage
 
 __all__ = ["interrupts_told", "nothing_recorded", "tune_one"]
 
@@ -69,7 +69,7 @@ def tune_one(
 
 
 def _live_page(is_wanted: bool) -> AbstractContextManager[LivePage | None]:
-    from feinsum.tuning.live import LivePage
+    from feinsum.tuning.report import LivePage
 
     if not is_wanted:
         return nullcontext()

@@ -12,7 +12,7 @@ from feinsum.db.server import open_serving_store
 from feinsum.records import to_json
 from feinsum.service import new_key
 from feinsum.tuning import TuningStart
-from feinsum.tuning.live import LivePage
+from feinsum.tuning.report import LivePage
 from tests.db.factories import make_device, make_environment
 from tests.service.pages.conftest import fill
 from tests.service.pages.facts import HOSTILE, MATMUL, MATVEC, form_of, make_fact
