@@ -5,8 +5,6 @@ from __future__ import annotations
 from feinsum.errors import BuildError, DeviceUnavailableError, StoreUnavailableError
 from feinsum.memory import remembered
 
-__all__ = ["is_known_cause"]
-
 OF_MACHINE = OSError, BuildError, DeviceUnavailableError, StoreUnavailableError
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["ALIGNMENT", "is_cuda_array", "is_device_array", "resolved"]
-
 CUDA = 2
 """``kDLCUDA`` of DLPack."""
 

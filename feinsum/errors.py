@@ -51,53 +51,6 @@ the REST service puts them into its problem documents.
 
 from __future__ import annotations
 
-__all__ = [
-    "BoundError",
-    "BuildError",
-    "CanonicalizationError",
-    "DeviceLostError",
-    "DeviceUnavailableError",
-    "FeinsumError",
-    "FeinsumWarning",
-    "ImplausibleError",
-    "InvalidEinsumError",
-    "InvalidOptionError",
-    "InvalidParameterError",
-    "InvalidPathError",
-    "InvalidRecordError",
-    "InvalidRequestError",
-    "InvalidSparseArrayError",
-    "InvalidTypeError",
-    "MeasurementError",
-    "ModelError",
-    "NoSuchRouteError",
-    "NotAKernelError",
-    "NotAnEinsumError",
-    "NotAuthenticatedError",
-    "NotPermittedError",
-    "PlanError",
-    "ProgramError",
-    "RecordNotFoundError",
-    "SchemaVersionError",
-    "ServiceError",
-    "SignatureError",
-    "SigningKeyError",
-    "StoreError",
-    "StoreUnavailableError",
-    "TooLargeError",
-    "TooManyRequestsError",
-    "TooSlowError",
-    "TransformError",
-    "TrialCrashError",
-    "TrialTimeoutError",
-    "TrustedSignersError",
-    "UnknownTransformError",
-    "WrongContentTypeError",
-    "WrongMethodError",
-    "WrongResultError",
-    "error_from_code",
-]
-
 
 class FeinsumError(Exception):
     """Root of all errors that this package raises deliberately."""

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from feinsum.errors import FeinsumError
 
-__all__ = ["requiring"]
-
 
 @contextmanager
 def requiring(

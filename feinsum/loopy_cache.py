@@ -17,8 +17,6 @@ from typing import Any
 
 from platformdirs import user_cache_dir
 
-__all__ = ["find_folder_problem", "loopy_folder"]
-
 N_BYTES = 1 << 14
 """Bytes of a small database, for which there has to be room."""
 

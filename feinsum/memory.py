@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from threading import RLock
 from typing import Any, TypeVar
 
-__all__ = ["Memory", "forget", "fresh_memory", "remembered", "use_memory"]
-
 T = TypeVar("T")
 
 

@@ -1,15 +1,21 @@
-"""Options with a few values, set by an argument or an environment variable."""
+"""Options, set by an argument, an environment variable, or while a thread wants them.
+
+The names of the variables on which a call depends stand apart from what they set, so
+that a call can look at them before Loopy and the database are loaded, which takes
+longer than many a call.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from inspect import Parameter, signature
-from typing import Any, TypeVar
+from threading import Event, Lock
+from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
 
-from feinsum.errors import InvalidOptionError
-
-__all__ = ["check_option", "option_of", "with_options_of"]
+from feinsum.errors import InvalidOptionError, MeasurementError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -72,3 +78,126 @@ def option_of(
         value = os.environ.get(variable, "").strip() or default
     check_option(name if given is not None else variable, value, choices)
     return value
+
+
+Effort: TypeAlias = Literal[
+    "recorded", "estimate", "amortized", "measure", "patient", "exhaustive"
+]
+"""Effort for an einsum without recorded facts.
+
+- ``recorded``: none; only measured recipes are used.
+- ``estimate``: use the recipe that is predicted to be the fastest.
+- ``amortized``: the same, but calls wait for no kernel: another process builds it, and
+  times the next best recipes, once that pays off. Elsewhere the same as ``estimate``.
+- ``measure``: time the few recipes predicted to be the fastest at first use.
+- ``patient``: tune at first use.
+- ``exhaustive``: time every recipe at first use.
+
+Source: Frigo and Johnson 2005 (FFTW), whose planner has most of these efforts.
+"""
+
+MEASURING: frozenset[Effort] = frozenset({"measure", "patient", "exhaustive"})
+"""Efforts that measure before first use."""
+
+
+def effort_of(given: Effort | None, default: Effort = "estimate") -> Effort:
+    """The given effort, else the variable's, else the default.
+
+    Raises:
+        InvalidOptionError: if it is none.
+
+    >>> effort_of("recorded")
+    'recorded'
+    """
+    choices = get_args(Effort)
+    found = option_of(
+        "effort", given, choices, variable=EFFORT_VARIABLE, default=default
+    )
+    return cast(Effort, found)
+
+
+CUDA_CACHE_VARIABLE = "FEINSUM_CUDA_CACHE"
+"""Environment variable: what timed runs find in the cache of a GPU."""
+
+DATABASE_VARIABLE = "FEINSUM_DATABASE"
+"""Environment variable: the database of facts; see :mod:`feinsum.db`."""
+
+DEVICE_VARIABLE = "FEINSUM_DEVICE"
+"""Environment variable with a part of a device's name."""
+
+EFFORT_VARIABLE = "FEINSUM_EFFORT"
+"""Environment variable with the effort, where none is given."""
+
+INTERMEDIATE_VARIABLE = "FEINSUM_INTERMEDIATE_BYTES"
+"""Environment variable: what all intermediates of a kernel may take; 0 for none."""
+
+
+def named_intermediate_bytes() -> int | None:
+    """The limit of intermediates that is set; None if there is none.
+
+    Raises:
+        MeasurementError: if it is not a number.
+    """
+    named = os.environ.get(INTERMEDIATE_VARIABLE, "").strip()
+    if named and not named.isdecimal():
+        raise MeasurementError(
+            f"{INTERMEDIATE_VARIABLE} is {named!r}; expected a number of bytes, or 0"
+        )
+    return int(named) if named else None
+
+
+class SharedSetting:
+    """A setting that the first of its users makes, and the last one takes back.
+
+    Args:
+        begin: makes the setting, and returns what takes it back.
+
+    >>> def switch_on():
+    ...     print("on")
+    ...     return lambda: print("off")
+    >>> light = SharedSetting(switch_on)
+    >>> with light(), light():
+    ...     print("bright")
+    on
+    bright
+    off
+    """
+
+    def __init__(self, begin: Callable[[], Callable[[], None]]) -> None:
+        self._begin = begin
+        self._counting, self._n_users = Lock(), 0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._counting:
+            if not self._n_users:
+                self._end = self._begin()
+            self._n_users += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._n_users -= 1
+                if not self._n_users:
+                    self._end()
+
+
+_are_frozen_already = Event()
+
+
+def _freeze() -> Callable[[], None]:
+    # A program that froze its own objects keeps them so. They are counted one by one,
+    # which takes as long as a collection: therefore once.
+    if _are_frozen_already.is_set() or gc.get_freeze_count():
+        _are_frozen_already.set()
+        return lambda: None
+    gc.freeze()
+    return gc.unfreeze
+
+
+quick_collections = SharedSetting(_freeze)
+"""Cycles are looked for among new objects alone.
+
+Code generators make many, and a collection visits all objects of the process: a tenth
+of a second where Loopy is loaded, again and again.
+"""

@@ -11,14 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "Ended",
-    "child_environment",
-    "end_session",
-    "limit_memory",
-    "run_to_end",
-]
-
 _LAUNCHERS = ("HYDI_", "HYDRA_", "MPI", "OMPI_", "PMI", "PMIX_")
 """Prefixes of the variables that MPI launchers set for ranks; a child is no rank."""
 

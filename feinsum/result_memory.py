@@ -19,14 +19,6 @@ from feinsum.memory import remembered
 
 Array = np.ndarray[Any, Any]
 
-__all__ = [
-    "IDLE_VARIABLE",
-    "ResultMemory",
-    "aligned_empty",
-    "check_room",
-    "idle_limit_bytes",
-]
-
 IDLE_VARIABLE = "FEINSUM_IDLE_BYTES"
 """Environment variable: how much memory may wait for the next result; 0 for none."""
 

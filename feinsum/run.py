@@ -25,8 +25,6 @@ from feinsum.programs.facts import AnyPlan, plan_in, read_plan
 from feinsum.programs.recorded import RUNS, opened_on_rank_0, record_on_ranks
 from feinsum.threads import THREADS_VARIABLE
 
-__all__ = ["main", "use_one_thread"]
-
 T = TypeVar("T")
 
 

@@ -18,15 +18,6 @@ from typing import TypeAlias
 from feinsum.errors import InvalidEinsumError
 from feinsum.words import counted
 
-__all__ = [
-    "IndexList",
-    "ellipsis_indices",
-    "is_index_name",
-    "parse_subscripts",
-    "subscripts_of_words",
-    "write_subscripts",
-]
-
 IndexList: TypeAlias = tuple[str, ...]
 """The indices of a term, in the order of its axes."""
 _NO_NAME = re.compile(r"[\s{},.|]|->")

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["THREADS_VARIABLE", "n_cores", "n_threads"]
-
 THREADS_VARIABLE = "FEINSUM_NUM_THREADS"
 """Environment variable with the number of threads of the host target."""
 OPENMP_VARIABLE = "OMP_NUM_THREADS"

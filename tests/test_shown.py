@@ -8,8 +8,8 @@ from feinsum.drawing import Chart, Dot, plots
 from feinsum.programs import chain
 from feinsum.raising import raise_kernel
 from feinsum.records import Level, Match
-from feinsum.reprs import brief
 from feinsum.tuning import Finalist
+from feinsum.words import brief
 from tests.db.factories import make_record
 from tests.tune.test_report import report, trial
 

@@ -31,8 +31,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 import feinsum
 from feinsum.errors import FeinsumError, FeinsumWarning, MeasurementError
+from feinsum.options import CUDA_CACHE_VARIABLE
 from feinsum.records import InMemoryStore
-from feinsum.variables import CUDA_CACHE_VARIABLE
 
 FAILED, NO_GPU = 1, 3
 STEP_S = 30

@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError
 
 from feinsum.db.address import is_service
 from feinsum.errors import StoreUnavailableError
-from feinsum.variables import DATABASE_VARIABLE
+from feinsum.options import DATABASE_VARIABLE
 from feinsum.words import type_in_words
 
 __all__ = [

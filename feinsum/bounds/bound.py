@@ -20,8 +20,7 @@ from feinsum.bounds.paths import ALL_UP_TO, PathBound, bound_paths, fewest_steps
 from feinsum.errors import BoundError, FeinsumError
 from feinsum.ir import BatchedEinsum, FunctionalBatchedEinsum, from_text
 from feinsum.records import Device, DevicePeaks, TuningRecord, operations_s
-from feinsum.reprs import brief
-from feinsum.words import counted
+from feinsum.words import brief, counted
 
 ARITHMETIC = "arithmetic"
 

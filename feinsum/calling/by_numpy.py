@@ -28,9 +28,9 @@ from feinsum.contraction import (
 from feinsum.contraction.by_numpy import MAX_LETTERS, einsum_by_numpy
 from feinsum.contraction.direct import compute
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
+from feinsum.options import INTERMEDIATE_VARIABLE
 from feinsum.result_memory import CHECKED_BYTES, check_room
 from feinsum.subscripts import IndexList
-from feinsum.variables import INTERMEDIATE_VARIABLE
 from feinsum.words import counted
 
 if TYPE_CHECKING:

@@ -38,12 +38,13 @@ from feinsum.calling.reading.libraries import (
 )
 from feinsum.calling.reading.terms import read_terms
 from feinsum.device_arrays import is_cuda_array, is_device_array
-from feinsum.effort import Effort, effort_of
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.memory import remembered
-from feinsum.variables import (
+from feinsum.options import (
     DEVICE_VARIABLE,
     EFFORT_VARIABLE,
+    Effort,
+    effort_of,
     named_intermediate_bytes,
 )
 from feinsum.words import type_in_words

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from feinsum.db import Database
-    from feinsum.effort import Effort
     from feinsum.ir import BatchedEinsum, Operand
+    from feinsum.options import Effort
     from feinsum.records import Policy
     from feinsum.retrieval import OnMiss
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from feinsum.effort import Effort
+from feinsum.options import Effort
 
 if TYPE_CHECKING:
     from feinsum.db import Database

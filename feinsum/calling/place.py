@@ -7,9 +7,8 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from feinsum.device_arrays import is_device_array
-from feinsum.effort import Effort
 from feinsum.errors import DeviceUnavailableError
-from feinsum.variables import DATABASE_VARIABLE, DEVICE_VARIABLE
+from feinsum.options import DATABASE_VARIABLE, DEVICE_VARIABLE, Effort
 
 if TYPE_CHECKING:
     from feinsum.db import Database

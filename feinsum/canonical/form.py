@@ -30,7 +30,7 @@ from feinsum.ir import (
 )
 from feinsum.ir.operand import operand_text
 from feinsum.ir.text import join_text
-from feinsum.reprs import brief
+from feinsum.words import brief
 
 FORM_VERSION = "fe2"
 """Version of the canonical form; part of every workload key."""

@@ -14,8 +14,7 @@ from typing import Any
 from constantdict import constantdict
 
 from feinsum.drawing.plots import can_plot, new_figure
-from feinsum.reprs import brief, inline_svg
-from feinsum.words import counted
+from feinsum.words import brief, counted, inline_svg
 
 COLORS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",

@@ -10,9 +10,9 @@ from loopy.diagnostic import ParameterFinderWarning
 
 from feinsum.codegen import generate_loopy
 from feinsum.db import Database
-from feinsum.effort import Effort
 from feinsum.errors import InvalidOptionError
 from feinsum.ir import BatchedEinsum, require_einsum
+from feinsum.options import Effort
 from feinsum.records import Policy
 from feinsum.retrieval import Retrieval, look_up
 from feinsum.targets.host.code import StandaloneCTarget

@@ -27,9 +27,8 @@ from feinsum.ir.operand import (
     raise_if_any,
     shape_at,
 )
-from feinsum.reprs import brief, html_table
 from feinsum.subscripts import IndexList, is_index_name, write_subscripts
-from feinsum.words import counted
+from feinsum.words import brief, counted, html_table
 
 T = TypeVar("T")
 

@@ -19,9 +19,8 @@ from feinsum.errors import InvalidEinsumError
 from feinsum.ir.einsum import BatchedEinsum
 from feinsum.ir.evaluate import evaluate
 from feinsum.ir.operand import shape_at
-from feinsum.reprs import brief
 from feinsum.subscripts import IndexList
-from feinsum.words import counted, reason_of
+from feinsum.words import brief, counted, reason_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -16,12 +16,12 @@ from loopy import AddressSpace
 from pymbolic.mapper.evaluator import evaluate
 
 from feinsum.ir import BatchedEinsum, Extent, SizeParam, Workload
+from feinsum.options import named_intermediate_bytes
 from feinsum.records import TransformSpec
 from feinsum.targets.layout import entry_kernel
 from feinsum.transforms import REGISTRY
 from feinsum.transforms.ranking import at_sizes
 from feinsum.transforms.registry import proposed
-from feinsum.variables import named_intermediate_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,7 @@ from feinsum.plans.schedule import GroupSchedule
 from feinsum.plans.statements import Statements
 from feinsum.plans.steps import Steps
 from feinsum.records.document import STRICT, content_id, from_json, to_json
-from feinsum.reprs import brief
-from feinsum.words import counted
+from feinsum.words import brief, counted
 
 if TYPE_CHECKING:
     from feinsum.plans.prepared import Prepared

@@ -1,9 +1,8 @@
 """Predictions: recipes for untuned workloads, in the order of their expected times."""
 
-from feinsum.effort import MEASURING, Effort, effort_of
+from feinsum.options import EFFORT_VARIABLE, MEASURING, Effort, effort_of
 from feinsum.predict.machine import machine_of, usual_gpu
 from feinsum.predict.predictions import has_vectors, hopeless, is_outdone, predictions
-from feinsum.variables import EFFORT_VARIABLE
 
 __all__ = [
     "EFFORT_VARIABLE",

@@ -19,7 +19,7 @@ from feinsum.programs.dtypes import body_dtype
 from feinsum.programs.numpy_calls import is_view, numpy_dtype, numpy_shape
 from feinsum.programs.reductions import is_truth
 from feinsum.programs.statement import Statement
-from feinsum.reprs import brief
+from feinsum.words import brief
 
 __all__ = ["Program"]
 

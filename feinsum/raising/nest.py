@@ -24,7 +24,7 @@ from feinsum.ir import (
     from_text,
     generalize_each,
 )
-from feinsum.reprs import brief
+from feinsum.words import brief
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from feinsum.records.document import STRICT, Document, content_id
 from feinsum.records.processor import Processor
-from feinsum.reprs import brief
+from feinsum.words import brief
 
 __all__ = [
     "CUDA_PLATFORM",

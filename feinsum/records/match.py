@@ -15,8 +15,7 @@ from feinsum.records.environment import Device, Environment
 from feinsum.records.record import TuningRecord
 from feinsum.records.spec import FramedSpec, TransformSpec
 from feinsum.records.trial import Trial
-from feinsum.reprs import brief, html_table
-from feinsum.words import counted
+from feinsum.words import brief, counted, html_table
 
 __all__ = [
     "WORST_ACCEPTED",

@@ -13,8 +13,7 @@ from annotated_types import Ge, Gt, Le, MinLen
 from constantdict import constantdict
 
 from feinsum.records.document import STRICT
-from feinsum.reprs import brief
-from feinsum.words import counted
+from feinsum.words import brief, counted
 
 __all__ = [
     "Measurement",

@@ -13,8 +13,7 @@ from constantdict import constantdict
 from feinsum.records.document import STRICT, Document
 from feinsum.records.fleet import Fleet
 from feinsum.records.record import utc_now
-from feinsum.reprs import brief
-from feinsum.words import counted
+from feinsum.words import brief, counted
 
 __all__ = ["BlockCheck", "PlanRecord"]
 

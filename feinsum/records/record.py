@@ -13,7 +13,7 @@ from feinsum.records.document import Document
 from feinsum.records.environment import Environment
 from feinsum.records.measurement import Measurement
 from feinsum.records.spec import FramedSpec, TransformSpec
-from feinsum.reprs import brief
+from feinsum.words import brief
 
 __all__ = ["TuningRecord", "utc_now"]
 

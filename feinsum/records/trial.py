@@ -15,7 +15,7 @@ from feinsum.errors import InvalidRecordError
 from feinsum.records.document import Document
 from feinsum.records.environment import Environment
 from feinsum.records.spec import TransformSpec
-from feinsum.reprs import brief
+from feinsum.words import brief
 
 __all__ = ["MESSAGE_LENGTH", "OK", "Trial"]
 

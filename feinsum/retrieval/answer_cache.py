@@ -21,6 +21,7 @@ import numpy as np
 
 from feinsum.cache import DiskCache, default_cache
 from feinsum.db import Database, looked_up_store
+from feinsum.options import INTERMEDIATE_VARIABLE
 from feinsum.records import Device, Environment, LookUp, Policy
 from feinsum.records.signature import trusted_signers
 from feinsum.retrieval.decision import Decision, decision_of
@@ -30,7 +31,6 @@ from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Retrieval
 from feinsum.targets.units import CodedUnit, LibraryUnit
 from feinsum.transforms.primitives.schedule import tell_sets_apart
-from feinsum.variables import INTERMEDIATE_VARIABLE
 
 __all__ = ["Answer", "Place", "place_of"]
 

@@ -10,9 +10,8 @@ import loopy as lp
 from feinsum.db import LayerState
 from feinsum.raising import RaisedKernel, RefusedNest
 from feinsum.records import Level, Policy, TransformSpec, TuningRecord
-from feinsum.reprs import brief
 from feinsum.retrieval.selection import NestSelection
-from feinsum.words import counted
+from feinsum.words import brief, counted
 
 __all__ = ["Retrieval"]
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from feinsum.errors import DeviceUnavailableError, FeinsumError
+from feinsum.options import DEVICE_VARIABLE
 from feinsum.records import Device
 from feinsum.targets.cuda import CUDA
 from feinsum.targets.host import HOST
 from feinsum.targets.opencl import OPENCL
 from feinsum.targets.probing import why_not
 from feinsum.targets.protocol import OpenDevice, Target
-from feinsum.variables import DEVICE_VARIABLE
 
 TARGETS: tuple[Target, ...] = (HOST, CUDA, OPENCL)
 """The best choice first."""

@@ -42,7 +42,7 @@ import loopy.target.execution
 import loopy.target.pyopencl_execution
 from pytools import memoize_method
 
-from feinsum.settings import SharedSetting
+from feinsum.options import SharedSetting
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from feinsum.drawing.tuning import time_text
 from feinsum.records import Environment, Measurement, TransformSpec, Trial, TuningRecord
-from feinsum.reprs import brief
 from feinsum.tuning.problem import Problem
-from feinsum.words import counted
+from feinsum.words import brief, counted
 
 if TYPE_CHECKING:
     from feinsum.drawing.tuning_figure import Figure

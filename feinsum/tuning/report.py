@@ -22,9 +22,8 @@ from feinsum.drawing.tuning import (
     time_text,
 )
 from feinsum.records import Trial
-from feinsum.reprs import html_table, inline_svg
 from feinsum.tuning.progress import Finalist, TuningProgress, TuningReport, TuningStart
-from feinsum.words import counted
+from feinsum.words import counted, html_table, inline_svg
 
 if TYPE_CHECKING:
     from feinsum.drawing.tuning_figure import Figure

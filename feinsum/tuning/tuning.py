@@ -19,6 +19,7 @@ from feinsum.errors import BoundError, FeinsumError, MeasurementError, Transform
 from feinsum.ir import BatchedEinsum
 from feinsum.measure import einsum_operations, footprint_bytes, roofline_s
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
+from feinsum.options import DEVICE_VARIABLE
 from feinsum.predict import has_vectors, hopeless, predictions
 from feinsum.raising import raise_kernel, single_nest
 from feinsum.records import (
@@ -54,7 +55,6 @@ from feinsum.tuning.search import (
     neighbours,
 )
 from feinsum.tuning.trials import N_RECORDED, TrialBench, TrialOutcome
-from feinsum.variables import DEVICE_VARIABLE
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import feinsum
 from feinsum.contraction import IS_BUILT
-from feinsum.variables import DEVICE_VARIABLE, EFFORT_VARIABLE
+from feinsum.options import DEVICE_VARIABLE, EFFORT_VARIABLE
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="installed without a compiler")
 

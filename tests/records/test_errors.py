@@ -28,11 +28,6 @@ def test_all_is_drawn() -> None:
     assert set(_drawn()) == {cls.__name__ for cls in ERRORS}
 
 
-def test_all_is_public() -> None:
-    """Every class of the module is in ``__all__``."""
-    assert {cls.__name__ for cls in CLASSES} <= set(errors.__all__)
-
-
 @pytest.mark.parametrize("cls", ERRORS)
 def test_drawn_as_it_is(cls: type[errors.FeinsumError]) -> None:
     """An error stands in the drawing under its base class and with its code."""

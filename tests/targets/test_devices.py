@@ -13,12 +13,12 @@ import pytest
 
 from feinsum.errors import DeviceUnavailableError
 from feinsum.measure import list_devices, open_device
+from feinsum.options import DEVICE_VARIABLE
 from feinsum.records import Environment, from_json, to_json
 from feinsum.targets import devices
 from feinsum.targets.host import HOST as HOST_TARGET
 from feinsum.targets.host import HostCTarget
 from feinsum.targets.host.compiler import COMPILER_VARIABLE, find_compiler
-from feinsum.variables import DEVICE_VARIABLE
 from tests.cpus import CPUS, HOST, any_opencl, opened
 
 

@@ -8,13 +8,13 @@ import pytest
 from feinsum import array, batched_einsum, call_einsum, canonicalize, einsum
 from feinsum.errors import InvalidParameterError, TransformError
 from feinsum.measure import compile_kernel
+from feinsum.options import INTERMEDIATE_VARIABLE
 from feinsum.predict import predictions
 from feinsum.raising import raise_kernel
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.targets.units import LibraryUnit
 from feinsum.transforms import apply_spec, check_spec, configurations, in_full
 from feinsum.transforms.host import LIBRARY_PATH
-from feinsum.variables import INTERMEDIATE_VARIABLE
 from tests.transforms.support import (
     LOOPY_WARNINGS,
     device,

@@ -13,7 +13,7 @@ from feinsum.calling.reading.dtypes import first_uses
 from feinsum.calling.reading.libraries import is_differentiating
 from feinsum.device_arrays import ALIGNMENT
 from feinsum.memory import remembered
-from feinsum.variables import EFFORT_VARIABLE
+from feinsum.options import EFFORT_VARIABLE
 
 if TYPE_CHECKING:
     from feinsum.calling.gpu.flat import FlatCall

@@ -15,9 +15,9 @@ import numpy as np
 
 from feinsum.calling import PreparedCall, StepsCall, prepare_call
 from feinsum.cli.compare.rivals import Evaluate, Rival
-from feinsum.effort import Effort
 from feinsum.errors import FeinsumError
 from feinsum.measure import Timer, interleave, largest_error, tolerance_for
+from feinsum.options import Effort
 from feinsum.records import Policy
 from feinsum.records.measurement import is_noisy, quartiles
 

@@ -11,7 +11,7 @@ from feinsum.drawing.plots import can_plot
 from feinsum.errors import FeinsumError
 from feinsum.extras import requiring
 from feinsum.ir import BatchedEinsum, require_einsum
-from feinsum.reprs import inline_svg
+from feinsum.words import inline_svg
 
 SUFFIXES = (".svg", ".png", ".pdf", ".dot")
 """The formats of pictures, by the suffixes of their files."""

@@ -14,6 +14,7 @@ import numpy as np
 from pymbolic.mapper.evaluator import evaluate
 
 from feinsum.errors import BuildError, MeasurementError
+from feinsum.options import CUDA_CACHE_VARIABLE
 from feinsum.targets.cuda.code import CudaCode, CudaLaunch
 from feinsum.targets.cuda.figures import (
     MOST_THREADS,
@@ -27,7 +28,6 @@ from feinsum.targets.cuda.nvrtc import CudaBinary
 from feinsum.targets.cuda.session import Session
 from feinsum.targets.layout import Layout, array_layout, entry_kernel
 from feinsum.targets.protocol import Timer
-from feinsum.variables import CUDA_CACHE_VARIABLE
 
 if TYPE_CHECKING:
     from feinsum.targets.cuda.device import CudaDevice

@@ -22,12 +22,11 @@ from feinsum.calling.host.general import GeneralCall
 from feinsum.calling.host.prepared import PreparedCall
 from feinsum.calling.kernel_cache import Calls
 from feinsum.contraction import steps
-from feinsum.effort import EFFORT_VARIABLE
 from feinsum.errors import BuildError, FeinsumWarning
 from feinsum.memory import remembered
+from feinsum.options import DEVICE_VARIABLE, EFFORT_VARIABLE
 from feinsum.records import InMemoryStore
 from feinsum.select.trial import MAX_ROUNDS, Trial
-from feinsum.variables import DEVICE_VARIABLE
 
 RNG = np.random.default_rng(7)
 A, B, C = (RNG.random(shape) for shape in ((13, 17), (17, 11), (11, 5)))
