@@ -44,7 +44,7 @@ def place_of(arrays: Sequence[Any], device: str | None) -> Place:
             f"device={device!r} was given, but the operands are on a device already; "
             "omit it: the einsum is evaluated where they are"
         )
-    from feinsum.targets.opencl.residence import check_device_arrays
+    from feinsum.targets.opencl.device import check_device_arrays
 
     check_device_arrays(arrays)
     queue = arrays[0].queue

@@ -8,16 +8,16 @@ from feinsum.codegen.generate import (
     generate_loopy,
     intermediate_bytes,
 )
-from feinsum.codegen.nest_data import (
+from feinsum.codegen.nests import (
     dense_arguments,
     fresh_shapes,
+    generate_nest,
     nest_arguments,
     nest_index_dtype,
     nest_result,
     root_chunks,
     tree_arguments,
 )
-from feinsum.codegen.nests import generate_nest
 
 __all__ = [
     "ContractionPath",

@@ -1,4 +1,4 @@
-"""The Loopy translation unit of a loop nest over a sparse tensor.
+"""The Loopy translation unit of a loop nest over a sparse tensor, and its data.
 
 There is an iname for each loop of the nest; loops over nodes have bounds read from the
 tree's pointers. A form determines vectors and threads.
@@ -21,15 +21,20 @@ from feinsum.codegen.nest_arrays import (
     ROW,
     TILED,
     WIDE,
+    NestArrays,
     apart,
     axes_of,
+    buffer_places,
     operand_name,
 )
 from feinsum.codegen.nest_writer import Writer
 from feinsum.errors import InvalidEinsumError
-from feinsum.nests import Nest, NestForm
+from feinsum.nests import Nest, NestForm, Sizes, sizes_of
 from feinsum.nests.form import is_private
+from feinsum.result_memory import aligned_empty
+from feinsum.sparse import CSF
 from feinsum.targets.host.code import HostCTarget
+from feinsum.words import counted
 
 PLAIN = NestForm()
 
@@ -217,3 +222,262 @@ def _arguments(
             writer.private_array(place) if is_own else array(place.name, place.indices)
         )
     return made
+
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def nest_arguments(
+    nest: Nest,
+    operands: Sequence[Any],
+    *,
+    dtype: DTypeLike = np.float64,
+    form: NestForm = PLAIN,
+    n_chunks: int = 1,
+) -> dict[str, Any]:
+    """The arguments of the kernel of a nest, with memory for its result.
+
+    Args:
+        nest: the nest of the kernel.
+        operands: one for each input; the sparse one is a tree. Of a network with
+            several rows, those of one row after the other, the tree in each.
+        dtype: dtype to which dense operands and values are converted.
+        form: of the kernel. Operands are copied if lanes must be padded.
+        n_chunks: maximum number of chunks of the root; see :func:`root_chunks`.
+
+    Raises:
+        InvalidEinsumError: with the rule ``shape``, if operands do not fit.
+    """
+    rows = _in_rows(nest, operands)
+    sizes = sizes_of(nest.network, rows[0])
+    kind = np.dtype(dtype)
+    found: dict[str, Any] = {}
+    for operand in rows[0]:
+        if isinstance(operand, CSF):
+            found = tree_arguments(nest, operand, sizes, kind, form, n_chunks)
+    shapes = fresh_shapes(nest, sizes, form, found.get("n_chunks", 1))
+    fresh = {name: aligned_empty(shape, kind) for name, shape in shapes.items()}
+    return found | dense_arguments(nest, operands, kind, form) | fresh
+
+
+def _in_rows(nest: Nest, operands: Sequence[Any]) -> list[Sequence[Any]]:
+    """The operands of each row.
+
+    Raises:
+        InvalidEinsumError: with the rule ``shape``, if rows have other sizes, or
+            another tree.
+    """
+    network = nest.network
+    n, n_rows = len(network.inputs), network.n_rows
+    if len(operands) != n * n_rows:
+        _refuse(
+            f"{counted(len(operands), 'operand')} for {n_rows} rows of "
+            f"{counted(n, 'term')}"
+        )
+    rows = [operands[n * row : n * (row + 1)] for row in range(n_rows)]
+    for number, row in enumerate(rows[1:], 1):
+        if sizes_of(network, row) != sizes_of(network, rows[0]):
+            _refuse(f"the operands of row {number} have other sizes than those of 0")
+        trees = [x for x in row if isinstance(x, CSF)]
+        if any(tree is not rows[0][network.sparse or 0] for tree in trees):
+            _refuse(f"row {number} has another tree than row 0")
+    return rows
+
+
+def _refuse(message: str) -> None:
+    raise InvalidEinsumError(
+        f"the operands do not match the nest: {message}", rules=("shape",)
+    )
+
+
+def tree_arguments(
+    nest: Nest,
+    tree: CSF,
+    sizes: Sizes,
+    dtype: np.dtype[Any],
+    form: NestForm,
+    n_chunks: int,
+) -> dict[str, Any]:
+    """The arguments that depend on the tree: its arrays, its chunks, and all numbers.
+
+    Arrays of the tree are used in place if they have the kernel's dtypes.
+    """
+    kind = nest_index_dtype(nest, sizes)
+    found: dict[str, Any] = {"values": np.asarray(tree.values, dtype, order="C")}
+    for level, array in enumerate(tree.indices):
+        found[f"indices{level}"] = np.asarray(array, kind, order="C")
+        found[f"nodes{level}"] = len(array)
+    for level, array in enumerate(tree.pointers):
+        found[f"pointers{level}"] = np.asarray(array, kind, order="C")
+    if form.is_chunked:
+        chunks = root_chunks(tree, n_chunks)
+        found |= {"chunks": chunks.astype(kind), "n_chunks": len(chunks) - 1}
+        if not form.has_copies:
+            found["rows"] = chunk_rows(nest, tree, chunks).astype(kind)
+    return found | {f"extent_{i}": sizes.extents[i] for i in nest.network.levels}
+
+
+def dense_arguments(
+    nest: Nest, operands: Sequence[Any], dtype: np.dtype[Any], form: NestForm
+) -> dict[str, Array]:
+    """The dense operands, with padded lanes."""
+    inputs = nest.network.inputs
+    found = {}
+    for number, operand in enumerate(operands):
+        row, position = divmod(number, len(inputs))
+        if not isinstance(operand, CSF):
+            array = np.require(operand, dtype, ["C", "A"])
+            has_lane = form.lane in inputs[position]
+            found[operand_name(position, row)] = _by_lanes(array, has_lane, form)
+    return found
+
+
+def fresh_shapes(
+    nest: Nest, sizes: Sizes, form: NestForm, n_chunks: int
+) -> dict[str, tuple[int, ...]]:
+    """The shapes of a kernel's outputs: its result, and large buffers.
+
+    >>> from feinsum.nests import network, path_from_pairs
+    >>> spmm = network("ij,jk->ik")
+    >>> nest = Nest(spmm, path_from_pairs(spmm, [(0, 1)]), (("i", "j", "k"),))
+    >>> sizes = Sizes({"i": 2, "j": 3, "k": 5}, (2, 5))
+    >>> fresh_shapes(nest, sizes, NestForm("k", 4), 1)
+    {'out': (2, 2, 4)}
+    """
+    network, extents = nest.network, form.filled(sizes.extents)
+    n_rows = network.n_rows
+    known = {**extents, CHUNK: n_chunks, TILED: form.tile, ROW: n_rows}
+    known[ENTRY] = sizes.nodes[-1] if sizes.nodes else 0
+
+    def shape(indices: Sequence[str]) -> tuple[int, ...]:
+        whole = tuple(known[i] for i in indices)
+        has_lane = form.lane and (form.lane in indices or TILED in indices)
+        lanes = form.lanes
+        return (*whole[:-1], whole[-1] // lanes, lanes) if has_lane else whole
+
+    axes = NestArrays(nest, form).result_axes()
+    found = {"out": shape(axes)}
+    dense = {i: n for i, n in extents.items() if i not in network.level_of}
+    places = buffer_places(nest, form, dense)
+    for buffer in nest.buffers:
+        if not is_private(buffer.indices, dense, n_rows):
+            place = places[buffer.producer]
+            own = shape(place.indices)
+            found[place.name] = apart(own) if place.indices[0] == CHUNK else own
+    return found
+
+
+def nest_result(nest: Nest, form: NestForm, out: Array, sizes: Sizes) -> Array:
+    """The result of a nest, from the output of its kernel.
+
+    Adds up copies and removes padding. The result may be a view. Of several rows, the
+    first axis is the row.
+
+    >>> from feinsum.nests import network, path_from_pairs
+    >>> spmm = network("ij,jk->ik")
+    >>> nest = Nest(spmm, path_from_pairs(spmm, [(0, 1)]), (("i", "j", "k"),))
+    >>> sizes = Sizes({"i": 2, "j": 3, "k": 3}, (2, 5))
+    >>> nest_result(nest, NestForm("k", 2), np.ones((2, 2, 2)), sizes).shape
+    (2, 3)
+    """
+    if nest.network.has_sparse_output:
+        return out
+    if form.has_copies and len(out) > 1:
+        total = aligned_empty(out.shape[1:], out.dtype)
+        out = np.add.reduce(out, axis=0, out=total)
+    elif form.has_copies:
+        out = out.reshape(out.shape[1:])  # an array for results without an axis, too
+    if form.lane not in nest.network.output:
+        return out
+    *others, n_vectors, lanes = out.shape
+    flat = out.reshape((*others, n_vectors * lanes))
+    extent = sizes.extents[form.lane]
+    if extent == n_vectors * lanes:
+        return flat
+    result = aligned_empty((*others, extent), out.dtype)
+    result[...] = flat[..., :extent]
+    return result
+
+
+def root_chunks(tree: CSF, n_chunks: int) -> Array:
+    """The bounds of chunks of the root with about equally many entries.
+
+    Args:
+        tree: the tree to divide.
+        n_chunks: maximum number of chunks; there are fewer if nodes are large.
+
+    Returns:
+        The first node of each chunk, and then the number of nodes. A tree without any
+        has one chunk.
+
+    >>> from feinsum.sparse import COO, to_csf
+    >>> rows = [0, 0, 0, 0, 1, 2, 3]
+    >>> tree = to_csf(COO((4, 9), (rows, [0, 1, 2, 3, 0, 0, 0]), [1.0] * 7))
+    >>> root_chunks(tree, 2)
+    array([0, 1, 4])
+    """
+    begins = _first_entries(tree)
+    wanted = np.linspace(0, begins[-1], max(n_chunks, 1) + 1)[1:-1]
+    cuts = np.searchsorted(begins, wanted)
+    n_nodes = len(tree.indices[0])
+    # whole root nodes only: chunks then write disjoint rows, without atomics
+    inner = np.unique(cuts[(cuts > 0) & (cuts < n_nodes)])
+    return np.concatenate([[0], inner, [n_nodes]])
+
+
+def chunk_rows(nest: Nest, tree: CSF, chunks: Array) -> Array:
+    """The bounds of the part of the result that each chunk of the root zeroes.
+
+    Returns:
+        Values of the root's index; for a sparse result, numbers of entries.
+
+    >>> from feinsum.nests import network, path_from_pairs
+    >>> from feinsum.sparse import COO, to_csf
+    >>> spmv = network("ij,j->i")
+    >>> nest = Nest(spmv, path_from_pairs(spmv, [(0, 1)]), (("i", "j"),))
+    >>> tree = to_csf(COO((9, 9), ([1, 1, 4, 6], [0, 1, 2, 3]), [1.0] * 4))
+    >>> chunk_rows(nest, tree, np.array([0, 1, 3]))
+    array([0, 4, 9])
+    """
+    if nest.network.has_sparse_output:
+        return _first_entries(tree)[chunks]
+    # rows between two root nodes have no entries, but some chunk must zero them
+    inner = tree.indices[0][chunks[1:-1]]
+    return np.concatenate([[0], inner, [tree.shape[tree.axes[0]]]])
+
+
+def _first_entries(tree: CSF) -> Array:
+    """The bounds of the entries of each node of the root."""
+    begins = np.arange(len(tree.indices[0]) + 1)
+    for pointers in tree.pointers:
+        begins = pointers[begins]
+    return begins
+
+
+def nest_index_dtype(nest: Nest, sizes: Sizes) -> np.dtype[Any]:
+    """The dtype of the tree's indices: int32, or int64 if any does not fit.
+
+    Subscripts are always computed in 64 bits.
+
+    >>> from feinsum.nests import network, path_from_pairs
+    >>> spmm = network("ij,jk->ik")
+    >>> nest = Nest(spmm, path_from_pairs(spmm, [(0, 1)]), (("i", "j", "k"),))
+    >>> nest_index_dtype(nest, Sizes({"i": 100, "j": 10**8, "k": 32}, (100, 500)))
+    dtype('int32')
+    """
+    extents = (sizes.extents[i] for i in nest.network.levels)
+    largest = max((*sizes.nodes, *extents), default=0)
+    return np.dtype(np.int32 if largest < 2**31 - 1 else np.int64)
+
+
+def _by_lanes(array: Array, has_lane: bool, form: NestForm) -> Array:
+    """The last axis split in two; padded with zeros, in a copy, if necessary."""
+    if not (form.lane and has_lane):
+        return array
+    *others, extent = array.shape
+    filled = form.filled({form.lane: extent})[form.lane]
+    if filled > extent:
+        copy = aligned_empty((*others, filled), array.dtype)
+        copy[..., :extent], copy[..., extent:] = array, 0
+        array = copy
+    return array.reshape((*others, filled // form.lanes, form.lanes))

@@ -1,6 +1,13 @@
 """Batched einsums as data: constructors, checker, text form, reference evaluator."""
 
-from feinsum.ir.build import array, batched_einsum, einsum, sparse_array
+from feinsum.ir.build import (
+    array,
+    batched_einsum,
+    einsum,
+    from_text,
+    sparse_array,
+    to_text,
+)
 from feinsum.ir.einsum import (
     RULES,
     BatchedEinsum,
@@ -26,7 +33,6 @@ from feinsum.ir.operand import (
     shape_at,
     stored,
 )
-from feinsum.ir.text import from_text, to_text
 from feinsum.ir.workload import (
     LONG_EXTENT,
     PROFILE,

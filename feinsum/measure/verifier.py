@@ -25,9 +25,8 @@ from feinsum.errors import (
     TrialCrashError,
     TrialTimeoutError,
 )
-from feinsum.measure.kernels_in_turns import compare_kernels
 from feinsum.measure.question import Question, Verdict
-from feinsum.measure.trial import judge_trial
+from feinsum.measure.trial import compare_kernels, judge_trial
 from feinsum.processes import Ended, limit_memory
 from feinsum.records import from_json, to_json
 

@@ -322,7 +322,7 @@ def test_what_takes_cuda_is_not_for_opencl(transform, name):
 def test_a_gpu_without_tensor_cores_is_told(monkeypatch):
     """By its capability, before anything is compiled."""
     old = [StandInDriver(capability=(7, 0))]
-    monkeypatch.setattr("feinsum.targets.cuda.driver._FOUND", old)
+    monkeypatch.setattr("feinsum.targets.cuda.session._FOUND", old)
     unit = generated(ALL["matrix product"]).apply(
         spec_of(GPU_MMA, "matrix product", {})
     )

@@ -39,7 +39,7 @@ from feinsum.calling.reading.forms import Form
 from feinsum.measure import open_device
 from feinsum.predict import MEASURING
 from feinsum.result_memory import check_room
-from feinsum.targets.opencl.residence import device_of
+from feinsum.targets.opencl.device import device_of
 
 __all__ = ["build_call"]
 

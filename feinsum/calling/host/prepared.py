@@ -116,7 +116,7 @@ class PreparedCall:
         reading, queue = self.reading, getattr(arrays[0], "queue", None)
         if queue is None:
             return np.zeros(reading.shape, reading.dtype)
-        from feinsum.targets.opencl.residence import device_zeros
+        from feinsum.targets.opencl.device import device_zeros
 
         return device_zeros(queue, reading.shape, reading.dtype)
 

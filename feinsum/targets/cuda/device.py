@@ -18,9 +18,8 @@ from feinsum.records import Device, Environment
 from feinsum.records.environment import CUDA_PLATFORM
 from feinsum.targets.cuda.built import CudaBuilt, DeviceArray, cache_state, check_launch
 from feinsum.targets.cuda.code import PREAMBLE, CudaTarget, generated
-from feinsum.targets.cuda.driver import Driver, GpuFacts, find_driver
 from feinsum.targets.cuda.nvrtc import INSTALL_HINT, CudaBinary, find_nvrtc
-from feinsum.targets.cuda.session import Session
+from feinsum.targets.cuda.session import Driver, GpuFacts, Session, find_driver
 from feinsum.targets.layout import Layout
 from feinsum.targets.protocol import Array, Memory, Timer, software
 from feinsum.targets.units import for_target

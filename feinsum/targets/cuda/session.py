@@ -1,13 +1,22 @@
-"""The operations of the target on an open GPU."""
+"""The operations of the target on an open GPU, and the driver that opens it.
+
+The driver, with CuPy behind it, is the only access to GPUs. Without one nothing of CuPy
+is loaded: its library lists the devices.
+"""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from feinsum.errors import DeviceUnavailableError
+from feinsum.targets.cuda.cupy_errors import CudaErrors, load_cupy
+from feinsum.targets.cuda.cupy_session import CupySession
 from feinsum.targets.cuda.gemm import Gemm
 from feinsum.targets.cuda.nvrtc import CudaBinary
 from feinsum.targets.protocol import Array
@@ -151,3 +160,141 @@ class Session(Protocol):
     def adopted(self, array: Any) -> tuple[Any, Any]:
         """An array of any library as one of CuPy, and the stream where it is ready."""
         ...
+
+
+LEAST_DRIVER = 12000
+"""The least version of CUDA that a driver must support, in its own notation: 12.0."""
+
+CLOCK_RATE = 13
+"""``cudaDevAttrClockRate``; the properties lack it since CUDA 13."""
+
+NO_DEVICE = 100
+"""``CUDA_ERROR_NO_DEVICE``."""
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """Properties of a GPU, by its driver.
+
+    Attributes:
+        capability: major and minor number.
+        clock_khz: the highest of the multiprocessors.
+        memory_bytes: of the global memory.
+        cache_bytes: of the second-level cache.
+        slot: the place on the bus.
+        driver: the version of CUDA that the driver supports, such as ``12.4``.
+    """
+
+    ordinal: int
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    clock_khz: int
+    memory_bytes: int
+    cache_bytes: int
+    slot: str
+    driver: str
+
+
+class Driver(Protocol):
+    """Finds and opens GPUs."""
+
+    def gpus(self) -> tuple[GpuFacts, ...]: ...
+
+    def open(self, ordinal: int) -> Session: ...
+
+
+def check_driver(load: Callable[[str], Any] = ctypes.CDLL) -> None:
+    """Refuse drivers that CuPy cannot work with.
+
+    Raises:
+        DeviceUnavailableError: if there is no driver, no GPU, or the driver is older
+            than CUDA 12.0.
+    """
+    try:
+        library = load("libcuda.so.1")
+    except OSError as error:
+        raise DeviceUnavailableError(
+            "NVIDIA's driver (libcuda.so.1) was not found; install it, or use another "
+            "device"
+        ) from error
+    code = library.cuInit(0)
+    if code == NO_DEVICE:
+        raise DeviceUnavailableError(
+            "NVIDIA's driver finds no GPU; a container has to be given one, such as by "
+            "docker run --gpus all"
+        )
+    if code:
+        raise DeviceUnavailableError(
+            f"NVIDIA's driver does not start (error {code}); run nvidia-smi"
+        )
+    version = ctypes.c_int()
+    library.cuDriverGetVersion(ctypes.byref(version))
+    if version.value < LEAST_DRIVER:
+        raise DeviceUnavailableError(
+            f"NVIDIA's driver supports CUDA {_dotted(version.value)}; expected "
+            f"{_dotted(LEAST_DRIVER)} or newer: update the driver"
+        )
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+class CupyDriver:
+    """GPUs by way of CuPy; see :class:`Driver`."""
+
+    def gpus(self) -> tuple[GpuFacts, ...]:
+        """All GPUs, in the order of the driver.
+
+        Raises:
+            DeviceUnavailableError: saying what is missing.
+        """
+        check_driver()
+        runtime = load_cupy().cuda.runtime
+        with CudaErrors("the GPUs cannot be listed", kind=DeviceUnavailableError):
+            driver = _dotted(runtime.driverGetVersion())
+            return tuple(
+                _facts(
+                    runtime.getDeviceProperties(k),
+                    runtime.deviceGetAttribute(CLOCK_RATE, k),
+                    k,
+                    driver,
+                )
+                for k in range(runtime.getDeviceCount())
+            )
+
+    def open(self, ordinal: int) -> CupySession:
+        cupy = load_cupy()
+        with CudaErrors(
+            "GPU {} cannot be opened", ordinal, kind=DeviceUnavailableError
+        ):
+            device = cupy.cuda.Device(ordinal)
+            with device:
+                # does not wait for the legacy default stream, which others use
+                return CupySession(device, cupy.cuda.Stream(non_blocking=True))
+
+
+def _facts(
+    properties: dict[str, Any], clock_khz: int, ordinal: int, driver: str
+) -> GpuFacts:
+    place = "{pciDomainID:04x}:{pciBusID:02x}:{pciDeviceID:02x}"
+    return GpuFacts(
+        ordinal,
+        properties["name"].decode(),
+        (properties["major"], properties["minor"]),
+        properties["multiProcessorCount"],
+        clock_khz,
+        properties["totalGlobalMem"],
+        properties["l2CacheSize"],
+        place.format(**properties),
+        driver,
+    )
+
+
+_FOUND: list[Driver] = [CupyDriver()]
+
+
+def find_driver() -> Driver:
+    """The driver of CuPy; tests replace it where there is no GPU."""
+    return _FOUND[-1]

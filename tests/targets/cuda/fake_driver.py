@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from feinsum.targets.cuda import driver
+from feinsum.targets.cuda import session
 from feinsum.targets.cuda.cupy_errors import load_cupy
 from feinsum.targets.cuda.cupy_session import CupySession, _delay_kernel, blas
 from tests.targets.cuda.fibers import function
@@ -360,7 +360,7 @@ def fake_gpu(monkeypatch):
     """The GPU, which CuPy and the driver find."""
     for name, module in MODULES.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(driver, "_FOUND", [Driver()])
+    monkeypatch.setattr(session, "_FOUND", [Driver()])
     for cache in CACHES:
         cache.cache_clear()
     GPU.reset()

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from feinsum.errors import DeviceUnavailableError, MeasurementError
-from feinsum.targets.cuda import driver
-from feinsum.targets.cuda.driver import GpuFacts
+from feinsum.targets.cuda import session
 from feinsum.targets.cuda.gemm import multiply
 from feinsum.targets.cuda.nvrtc import find_nvrtc
+from feinsum.targets.cuda.session import GpuFacts
 from tests.targets.cuda.fibers import function
 
 __all__ = ["StandInDriver", "needs_nvrtc", "stand_in"]
@@ -42,7 +42,7 @@ needs_nvrtc = pytest.mark.skipif(bool(_why_no_nvrtc()), reason=_why_no_nvrtc())
 def stand_in(monkeypatch):
     """A driver with one GPU."""
     made = StandInDriver()
-    monkeypatch.setattr(driver, "_FOUND", [made])
+    monkeypatch.setattr(session, "_FOUND", [made])
     return made
 
 
@@ -55,7 +55,7 @@ def memory_at(address, dtype, shape, strides):
 
 @dataclass(frozen=True, eq=False)
 class StandInDriver:
-    """Finds one GPU; see :class:`feinsum.targets.cuda.driver.Driver`."""
+    """Finds one GPU; see :class:`feinsum.targets.cuda.session.Driver`."""
 
     capability: tuple[int, int] = (9, 0)
     memory_bytes: int = 1 << 28

@@ -164,7 +164,7 @@ def test_complex_numbers_are_refused_by_name():
 def test_an_array_that_does_not_fit_is_refused_before_a_launch(monkeypatch):
     """With what is free."""
     monkeypatch.setattr(
-        "feinsum.targets.cuda.driver._FOUND", [StandInDriver(memory_bytes=100)]
+        "feinsum.targets.cuda.session._FOUND", [StandInDriver(memory_bytes=100)]
     )
     with pytest.raises(MeasurementError, match=r"of which 0\.00 GB are free"):
         compile_kernel(doubled(), open_device("cuda")).bind(
@@ -232,7 +232,7 @@ def test_the_compiler_tells_registers(architecture):
 def test_a_compiler_older_than_the_device_gives_ptx(monkeypatch):
     """The driver makes the rest of it; ptxas has no figures then."""
     monkeypatch.setattr(
-        "feinsum.targets.cuda.driver._FOUND", [StandInDriver(capability=(19, 0))]
+        "feinsum.targets.cuda.session._FOUND", [StandInDriver(capability=(19, 0))]
     )
     built = compile_kernel(doubled(), open_device("cuda")).built
     assert b".target sm_121" in built.binary.image
