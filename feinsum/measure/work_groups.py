@@ -34,7 +34,8 @@ from pymbolic.mapper.evaluator import EvaluationMapper, evaluate
 from pytools.tag import Tag
 
 from feinsum.errors import MeasurementError
-from feinsum.targets.cuda.gemm import MatrixProduct, multiply
+from feinsum.targets.cuda.gemm import multiply
+from feinsum.targets.cuda.products import MatrixProduct
 from feinsum.targets.layout import entry_kernel
 from feinsum.targets.protocol import Array
 from feinsum.transforms.primitives.copy_async import (
@@ -48,7 +49,7 @@ from feinsum.transforms.primitives.multiply_fragments import (
     WARP,
     FragmentProduct,
 )
-from feinsum.transforms.primitives.vector_store import PairStore
+from feinsum.transforms.primitives.store_pair import PairStore
 from feinsum.words import counted, type_in_words
 
 __all__ = ["Execution", "Race", "execute_groups", "scheduled"]

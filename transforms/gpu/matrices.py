@@ -20,7 +20,7 @@ from pymbolic.mapper.evaluator import evaluate
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Workload
 from feinsum.raising import LoopNest
-from feinsum.targets.cuda.gemm import MatrixProduct
+from feinsum.targets.cuda.products import MatrixProduct
 from feinsum.transforms.cost import Gpu, Machine, points
 from feinsum.transforms.gpu.cost import itemsize_of, loads
 from feinsum.transforms.gpu.grid import GPUS

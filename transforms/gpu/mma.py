@@ -53,7 +53,7 @@ from feinsum.transforms.primitives.multiply_fragments import (
     multiply_fragments,
 )
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
-from feinsum.transforms.primitives.vector_store import STORES
+from feinsum.transforms.primitives.store_pair import STORES
 from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
 from feinsum.transforms.roles import number, reuse, volume
 

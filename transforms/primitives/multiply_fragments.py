@@ -25,7 +25,7 @@ import loopy as lp
 from pymbolic import primitives as p
 from pytools.tag import Tag
 
-from feinsum.targets.cuda.gemm import MatrixProduct
+from feinsum.targets.cuda.products import MatrixProduct
 
 WARP, ROWS, COLUMNS = 32, 16, 8
 

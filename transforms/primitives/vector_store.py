@@ -5,28 +5,20 @@ the caches to data that is read again.
 
 Source: Intel 64 and IA-32 Architectures Optimization Reference Manual, "Memory
 optimization using non-temporal stores".
-
-On GPUs two neighbouring entries are stored by one instruction where they are aligned.
-
-Source: NVIDIA, PTX ISA, "st" with the vector ``.v2``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import loopy as lp
 from loopy.symbolic import get_dependencies
 from pymbolic import primitives as p
 from pymbolic import var
-from pytools.tag import Tag
 
 from feinsum.transforms.primitives.schedule import Expression, Schedule
 
 ELEMENTS = {8: "double", 4: "float"}
-
 PREAMBLE = (
     "10_feinsum_vector_stores",
     """\
@@ -190,70 +182,3 @@ def _strides(schedule: Schedule, row: int) -> dict[Expression, Expression]:
         return {}
     strides = [getattr(tag, "stride", None) for tag in array.dim_tags]
     return dict(zip(target.index_tuple, strides, strict=True))
-
-
-STORES = (
-    "10_feinsum_pair_stores",
-    """\
-inline __device__ void feinsum_store_pair(double *to, double const *from)
-{
-#if defined(__CUDA_ARCH__)
-  if ((size_t) to % 16 == 0) {
-    asm volatile("st.global.v2.f64 [%0], {%1, %2};"
-                 :: "l"(to), "d"(from[0]), "d"(from[1]) : "memory");
-    return;
-  }
-#endif
-  to[0] = from[0];
-  to[1] = from[1];
-}
-""",
-)
-
-
-@dataclass(frozen=True)
-class PairStore(Tag):  # type: ignore[misc]
-    """The store that a C statement makes, for readers of the kernel that skip C.
-
-    Attributes:
-        target, source: arrays in global memory and of a work-item, each with the
-            private scalar that holds the offset of the first entry, in C order.
-        inside: the private scalar that is 0 where nothing shall be stored.
-    """
-
-    target: tuple[str, str]
-    source: tuple[str, str]
-    inside: str
-
-
-def store_pair(
-    store: PairStore,
-    n_axes: int,
-    insn_id: str,
-    loops: Sequence[str],
-    after: Collection[str],
-) -> lp.CInstruction:
-    """Store two entries of double precision that a work-item has.
-
-    Rewrite::
-
-        if inside:  array[array_at : array_at + 2] = held[held_at : held_at + 2]
-
-        if (inside) feinsum_store_pair(array + array_at, held + held_at);
-
-    The kernel needs the function in ``STORES``, and CUDA.
-
-    Args:
-        n_axes: of the array in global memory.
-    """
-    places = [f"{array} + {at}" for array, at in (store.target, store.source)]
-    return lp.CInstruction(
-        [],
-        f"if ({store.inside}) feinsum_store_pair({', '.join(places)});",
-        read_variables=frozenset({store.target[1], *store.source, store.inside}),
-        assignees=(p.Variable(store.target[0])[(0,) * n_axes],),
-        id=insn_id,
-        within_inames=frozenset(loops),
-        depends_on=frozenset(after),
-        tags=frozenset({store}),
-    )

@@ -30,10 +30,9 @@ from feinsum.transforms.primitives.schedule import (
     scaled_sum,
 )
 from feinsum.transforms.primitives.stage_operand import vectorize_last_axis
+from feinsum.transforms.primitives.store_pair import PairStore, store_pair
 from feinsum.transforms.primitives.vector_store import (
-    PairStore,
     flat_subscript,
-    store_pair,
     vector_store,
     with_store_macros,
 )

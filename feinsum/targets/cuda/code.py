@@ -34,7 +34,8 @@ from pymbolic.mapper.evaluator import evaluate
 from pytools.tag import Tag
 
 from feinsum.errors import BuildError
-from feinsum.targets.cuda.gemm import Gemm, MatrixProduct
+from feinsum.targets.cuda.gemm import Gemm
+from feinsum.targets.cuda.products import MatrixProduct
 from feinsum.targets.layout import entry_kernel
 from feinsum.targets.quiet import quicker
 

@@ -17,7 +17,7 @@ from feinsum.errors import (
 from feinsum.targets.cuda import CUDA, cupy_errors
 from feinsum.targets.cuda.cupy_errors import LOST, CudaErrors, explained, load_cupy
 from feinsum.targets.cuda.cupy_session import CupySession, blas
-from feinsum.targets.cuda.gemm import MatrixProduct
+from feinsum.targets.cuda.products import MatrixProduct
 from feinsum.targets.cuda.session import CupyDriver, check_driver
 from tests.tune.fake_cupy import cupy
 from tests.tune.fake_cupy.cupy_backends.cuda.libs import cublas

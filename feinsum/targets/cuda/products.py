@@ -1,0 +1,59 @@
+"""Products of matrices that cuBLAS computes between the launches of a kernel.
+
+A module of its own, since Loopy's cache on disk refers to it by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pymbolic.mapper.evaluator import evaluate
+from pytools.tag import Tag
+
+from feinsum.targets.cuda.gemm import Gemm
+
+
+@dataclass(frozen=True)
+class MatrixProduct(Tag):  # type: ignore[misc]
+    """``result[s] = left[s] @ right[s]``, in the place of a statement of a kernel.
+
+    Attributes:
+        left, right, result: arrays, which are stacks of matrices in C order.
+        sizes: in terms of the kernel: values of s, rows, columns, and terms of a sum.
+        are_turned: whether the matrices of left and right are stored transposed.
+        are_single: whether left and right are the same matrix for all s.
+    """
+
+    left: str
+    right: str
+    result: str
+    sizes: tuple[Any, Any, Any, Any]
+    are_turned: tuple[bool, bool]
+    are_single: tuple[bool, bool]
+
+    def gemm(self, scalars: Mapping[str, int]) -> Gemm:
+        """For the values of the scalars.
+
+        The transposed matrices of C are those of Fortran, so the right one comes first.
+
+        >>> whole, turned = (False, False), (False, True)
+        >>> MatrixProduct("A", "B", "C", (1, 2, 3, 4), turned, whole).gemm({}).left
+        (12, 4, 1)
+        """
+        n_products, rows, columns, summed = (
+            int(evaluate(size, dict(scalars))) for size in self.sizes
+        )
+        left_steps, right_steps = (
+            0 if is_single else length * summed
+            for length, is_single in zip((rows, columns), self.are_single, strict=True)
+        )
+        left_is_turned, right_is_turned = self.are_turned
+        return Gemm(
+            (n_products, columns, rows, summed),
+            (right_steps, *((summed, 1) if right_is_turned else (1, columns))),
+            (left_steps, *((rows, 1) if left_is_turned else (1, summed))),
+            (rows * columns, 1, columns),
+            is_swapped=True,
+        )
