@@ -103,7 +103,7 @@ def tune(
     from feinsum.tuning.progress import both
 
     with requiring("rich", "tune", "a progress bar"):
-        from feinsum.tuning.progress import TuningBar, can_show
+        from feinsum.tuning.bar import TuningBar, can_show
 
     einsum, known = _einsum_of(target, operands)
     bar = TuningBar(is_hidden=not (can_show() if progress is None else progress))

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from html import escape
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from constantdict import constantdict
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from feinsum.drawing.tuning import time_text
 from feinsum.records import Environment, Measurement, TransformSpec, Trial, TuningRecord
 from feinsum.tuning.problem import Problem
 from feinsum.words import brief, counted
@@ -136,93 +131,3 @@ class TuningReport:
         from feinsum.tuning.report import figure_of
 
         return figure_of(self)
-
-
-def can_show() -> bool:
-    """Whether there is a terminal or a notebook to show it."""
-    console = Console(stderr=True)
-    return console.is_terminal or Console().is_jupyter
-
-
-class TuningBar(Progress):
-    """Shows the finished trials, the best result so far, and the time left.
-
-    It is written to standard error, and in a notebook below the cell, where the bar of
-    rich would need ipywidgets.
-    """
-
-    def __init__(self, *, is_hidden: bool = False) -> None:
-        console = Console(stderr=True)
-        self._is_in_cell = console.is_jupyter and not is_hidden
-        self._handle: Any = None
-        super().__init__(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(8),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}", markup=False),
-            console=console,
-            disable=is_hidden or self._is_in_cell,
-        )
-        self._tuning = self.add_task("tuning ...", total=None, left="")
-
-    def begin(self, start: TuningStart) -> None:
-        """Before the first trial."""
-        n_known = len(start.known)
-        left = _left(None, is_last=n_known >= start.n_trials)
-        self._tell(completed=n_known, total=start.n_trials, left=left)
-
-    def show(self, progress: TuningProgress) -> None:
-        """After a trial."""
-        self._tell(
-            completed=progress.n_done,
-            total=progress.n_trials,
-            description=_standing(progress.best, progress.roofline_s),
-            left=_left(
-                progress.seconds_left, is_last=progress.n_done >= progress.n_trials
-            ),
-        )
-
-    def final(self, finalists: Sequence[Finalist]) -> None:
-        """When the best were timed again, the fastest first."""
-        if finalists:
-            best = finalists[0].measurement
-            text = f"best {time_text(best.median_s)}, {best.speedup:.3g} times as fast"
-            self._tell(description=text, left="")
-
-    def _tell(self, **fields: Any) -> None:
-        self.update(self._tuning, **fields)
-        if self._is_in_cell:
-            (task,) = self.tasks
-            n_done, n_all = task.completed, task.total or 0
-            text = f"{task.description} {n_done:g}/{n_all:g} {task.fields['left']}"
-            self._show_in_cell(text, n_done, n_all)
-
-    def _show_in_cell(self, text: str, n_done: float, n_all: float) -> None:
-        """Replace the line below the cell, or begin it."""
-        from IPython import display
-
-        bar = f'<progress value="{n_done:g}" max="{n_all:g}"></progress>'
-        line = {"text/plain": text, "text/html": f"{bar} {escape(text)}"}
-        if self._handle is None:
-            show: Any = display.display
-            self._handle = show(line, raw=True, display_id=True)
-        else:
-            self._handle.update(line, raw=True)
-
-
-def _standing(best: Trial | None, roofline_s: float | None) -> str:
-    """The best so far, against the untransformed kernel and the roofline."""
-    if best is None or best.median_s is None or best.ratio is None:
-        return "no recipe passed yet"
-    untransformed = time_text(best.median_s / best.ratio)
-    roof = ""
-    if roofline_s is not None:
-        roof = f", roof {100 * roofline_s / best.median_s:.3g}%"
-    return f"best {time_text(best.median_s)}, untransformed {untransformed}{roof}"
-
-
-def _left(seconds: float | None, *, is_last: bool) -> str:
-    """The time left; after the last trial, what comes then."""
-    if is_last:
-        return "timing the best again"
-    return "" if seconds is None else f"{timedelta(seconds=round(seconds))} left"

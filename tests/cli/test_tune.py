@@ -22,7 +22,7 @@ from feinsum.cli.tune.view import ProgressBar, why_failed
 from feinsum.db import open_store
 from feinsum.measure import open_device
 from feinsum.tuning import Finalist, Strategy, TuningProgress
-from feinsum.tuning.progress import TuningBar
+from feinsum.tuning.bar import TuningBar
 from tests.cli.facts import MATVEC, fast_peaks
 from tests.cli.tuning import good, trials
 from tests.db.factories import make_record
@@ -190,7 +190,7 @@ def test_the_progress_bar_shows_trials_best_baseline_and_time_left(monkeypatch):
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=80, color_system=None)
     monkeypatch.setattr(
-        "feinsum.tuning.progress.Console", lambda **_: terminal, raising=True
+        "feinsum.tuning.bar.Console", lambda **_: terminal, raising=True
     )
     with ProgressBar() as bar:
         bar.show(TuningProgress(2, 20, trials()[1], trials()[1], 4e-5, 3600.0))
@@ -209,7 +209,7 @@ def test_in_a_notebook_one_line_below_the_cell_is_replaced(monkeypatch):
     cell = Console(file=io.StringIO(), force_jupyter=True)
     lines = []
     handle = SimpleNamespace(update=lambda line, raw: lines.append(line))
-    monkeypatch.setattr("feinsum.tuning.progress.Console", lambda **_: cell)
+    monkeypatch.setattr("feinsum.tuning.bar.Console", lambda **_: cell)
     monkeypatch.setattr("IPython.display.display", lambda line, **_: handle)
     trial = trials()[1]
     with TuningBar() as bar:

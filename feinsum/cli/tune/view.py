@@ -21,7 +21,7 @@ from feinsum.cli.shared.output import (
 from feinsum.cli.shared.recommended import more_trials
 from feinsum.records import Trial
 from feinsum.tuning import Finalist, TuningProgress, TuningReport, TuningStart
-from feinsum.tuning.progress import TuningBar
+from feinsum.tuning.bar import TuningBar
 from feinsum.words import counted
 
 __all__ = ["JsonLines", "ProgressBar", "why_failed"]
