@@ -17,13 +17,14 @@ import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from feinsum.memory import remembered
+from filelock import FileLock, Timeout
+from platformdirs import user_cache_dir
 
-__all__ = ["MAX_BYTES", "CacheInfo", "DiskCache"]
+from feinsum.memory import remembered
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +32,13 @@ MAX_BYTES = 256 * 2**20
 """Default capacity of a cache."""
 
 SUFFIX = ".entry"
+
 _SECRET = "secret"  # noqa: S105  (the name of a file)
+
 _PART = "part-"
+
 _N_SECRET_BYTES = 32
+
 _N_DIGEST_BYTES = 32
 
 
@@ -191,3 +196,44 @@ def _warn_once(folder: Path, error: OSError) -> None:
             folder,
             error,
         )
+
+
+CACHE_VARIABLE = "FEINSUM_CACHE_DIR"
+"""Environment variable with the folder of the cache, or ``off``."""
+
+OFF = "off"
+
+
+def cache_folder() -> Path | None:
+    """The folder that the variable names, or that of the user; None if it is off."""
+    named = os.environ.get(CACHE_VARIABLE, "").strip()
+    if named.lower() == OFF:
+        return None
+    return Path(named or user_cache_dir("feinsum", appauthor=False)).expanduser()
+
+
+def default_cache() -> DiskCache | None:
+    """The cache of the user, unless it is off."""
+    folder = cache_folder()
+    return None if folder is None else DiskCache(folder)
+
+
+@contextmanager
+def locked(folder: Path, name: str, patience_s: float) -> Iterator[bool]:
+    """Have a lock alone in the body, or go on without it when patience ends.
+
+    Args:
+        folder: of the lock's file; made with access for the user alone.
+
+    Yields:
+        whether it is locked. It is not where no such file can be made.
+    """
+    with ExitStack() as held:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = FileLock(folder / name, timeout=patience_s, mode=0o600)
+            held.enter_context(lock)
+        except (Timeout, OSError, NotImplementedError):  # or a system without locks
+            yield False
+        else:
+            yield True

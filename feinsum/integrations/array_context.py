@@ -10,8 +10,6 @@ from feinsum.errors import FeinsumError
 from feinsum.integrations.mixins import RetrievesEagerly, RetrievesLazily
 from feinsum.records import Policy
 
-__all__ = ["eager_array_context", "lazy_array_context"]
-
 
 def eager_array_context(
     base: type | None = None, *, database: Database = None, policy: Policy | None = None

@@ -19,8 +19,6 @@ from feinsum.targets.host.code import StandaloneCTarget
 from feinsum.targets.host.standalone import standalone
 from feinsum.targets.quiet import quiet
 
-__all__ = ["CSource", "c_source"]
-
 FLAGS = "-std=gnu11 -O3 -march=native -fno-math-errno -fno-trapping-math"
 """With which a file should be compiled: vectors are as long as the processor's only
 with ``-march``.

@@ -18,8 +18,6 @@ from feinsum.integrations.program import transform_program
 from feinsum.records import Policy
 from feinsum.targets.opencl.device import describe
 
-__all__ = ["RetrievesEagerly", "RetrievesLazily"]
-
 
 class RetrievesLazily:
     """For array contexts that generate whole programs, dtypes and sizes known.

@@ -11,8 +11,6 @@ from feinsum.db import Database
 from feinsum.records import Policy
 from feinsum.retrieval import retrieve
 
-__all__ = ["transform_program"]
-
 
 def _unchanged(t_unit: lp.TranslationUnit) -> lp.TranslationUnit:
     return t_unit

@@ -30,8 +30,6 @@ from feinsum.measure.trial import compare_kernels, judge_trial
 from feinsum.processes import Ended, limit_memory
 from feinsum.records import from_json, to_json
 
-__all__: list[str] = []
-
 IDLE_S = 60.0
 """After so long without a question the process ends."""
 

@@ -1,8 +1,6 @@
 """In which order operands are multiplied: searches, limits, costs, all orders."""
 
 from feinsum.paths.counted import Step, contraction_steps, pairwise_path
-from feinsum.paths.library import index_letter, is_path_name, search_path
-from feinsum.paths.limited import check_path, entries_between, path_within
 from feinsum.paths.postorders import (
     Order,
     n_pair_sequences,
@@ -17,9 +15,15 @@ from feinsum.paths.search import (
     OPTIMAL_UP_TO,
     Path,
     PathMethod,
+    check_path,
     contract_greedily,
+    entries_between,
     find_path,
+    index_letter,
+    is_path_name,
     path_outputs,
+    path_within,
+    search_path,
 )
 
 __all__ = [

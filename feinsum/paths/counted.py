@@ -12,8 +12,6 @@ from typing import TypeAlias
 from feinsum.paths.postorders import path_of
 from feinsum.paths.search import Path, find_path
 
-__all__ = ["Step", "contraction_steps", "pairwise_path"]
-
 _OPTIMAL_UP_TO = 8
 
 IndexList: TypeAlias = tuple[str, ...]

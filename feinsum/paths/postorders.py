@@ -12,15 +12,6 @@ from typing import TypeAlias
 
 from feinsum.paths.search import Path
 
-__all__ = [
-    "Order",
-    "n_pair_sequences",
-    "n_postorders",
-    "order_of",
-    "path_of",
-    "postorders",
-]
-
 Operands: TypeAlias = frozenset[int]
 """Positions of the operands in a product."""
 Order: TypeAlias = tuple[tuple[Operands, Operands], ...]

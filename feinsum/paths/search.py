@@ -13,15 +13,8 @@ from typing import Any, Literal, TypeAlias
 
 import opt_einsum
 
-__all__ = [
-    "EXACT_UP_TO",
-    "MINIMIZED",
-    "Path",
-    "PathMethod",
-    "contract_greedily",
-    "find_path",
-    "path_outputs",
-]
+from feinsum.errors import InvalidPathError
+from feinsum.words import counted
 
 Path: TypeAlias = tuple[tuple[int, ...], ...]
 """Positions to contract at each step; the result is appended at the end."""
@@ -30,8 +23,10 @@ PathMethod: TypeAlias = Literal["auto", "greedy", "flops", "combo", "write", "si
 
 OPTIMAL_UP_TO = 6
 """Most operands for which ``auto`` tries all orders; six have 2700."""
+
 EXACT_UP_TO = 7
 """Most operands for which something is minimized; for more, the order is greedy."""
+
 MINIMIZED: tuple[PathMethod, ...] = ("flops", "combo", "write", "size")
 """Quantities to minimize: operations, operations and entries written, entries written,
 the largest product.
@@ -145,3 +140,103 @@ def contract_greedily(*args: Any) -> Any:
             result.
     """
     return opt_einsum.contract(*args, optimize="greedy")
+
+
+def path_within(
+    inputs: Sequence[Iterable[str]],
+    output: Iterable[str],
+    extents: Mapping[str, int],
+    most_entries: int,
+) -> Path:
+    """An order in which all products ahead of the result together find room.
+
+    A step may take more than two operands then, and the last one all that are left.
+
+    >>> extents = {"i": 90, "j": 2, "k": 90, "l": 2}
+    >>> path_within(["ij", "jk", "kl"], "il", extents, most_entries=3)
+    ((0, 1, 2),)
+    """
+    n_products = max(len(inputs) - 2, 1)
+    for most in (most_entries, most_entries // n_products):
+        path = find_path(inputs, output, extents, max_entries=most)
+        if entries_between(inputs, output, extents, path) <= most_entries:
+            return path
+    return (tuple(range(len(inputs))),)
+
+
+def entries_between(
+    inputs: Sequence[Iterable[str]],
+    output: Iterable[str],
+    extents: Mapping[str, int],
+    path: Path,
+) -> int:
+    """Entries of all intermediate products.
+
+    >>> extents = {"i": 90, "j": 2, "k": 90, "l": 2}
+    >>> entries_between(["ij", "jk", "kl"], "il", extents, ((1, 2), (0, 1)))
+    4
+    """
+    products = path_outputs(inputs, output, path)[:-1]
+    return sum(prod(extents[index] for index in term) for term in products)
+
+
+def check_path(path: Path, n_operands: int) -> None:
+    """Refuse a path that does not end with one array.
+
+    Raises:
+        InvalidPathError: with the rule ``path``.
+    """
+    left = n_operands
+    for step in path:
+        if (
+            not step
+            or len(set(step)) != len(step)
+            or not all(0 <= p < left for p in step)
+        ):
+            raise InvalidPathError(
+                f"contraction path {path}: step {step} does not name distinct "
+                f"positions among the {counted(left, 'array')} left",
+                rules=("path",),
+            )
+        left += 1 - len(step)
+    if left != 1:
+        raise InvalidPathError(
+            f"contraction path {path} leaves {counted(left, 'array')}; it must "
+            "leave one",
+            rules=("path",),
+        )
+
+
+def is_path_name(name: str) -> bool:
+    """Whether opt_einsum has a search of that name.
+
+    >>> is_path_name("random-greedy"), is_path_name("fastest")
+    (True, False)
+    """
+    try:
+        opt_einsum.paths.get_path_fn(name)
+    except KeyError:
+        return False
+    return True
+
+
+def index_letter(number: int) -> str:
+    """The letter that opt_einsum has for the index of a number.
+
+    >>> index_letter(0), index_letter(27)
+    ('a', 'B')
+    """
+    return str(opt_einsum.get_symbol(number))
+
+
+def search_path(*arguments: Any, **options: Any) -> tuple[Any, Any]:
+    """The path, and what opt_einsum says of it.
+
+    Args:
+        arguments, options: as for ``opt_einsum.contract_path``.
+
+    >>> search_path("ij,jk,kl->il", (9, 2), (2, 9), (9, 2), shapes=True)[0]
+    [(1, 2), (0, 1)]
+    """
+    found: tuple[Any, Any] = opt_einsum.contract_path(*arguments, **options)
+    return found

@@ -21,8 +21,6 @@ from constantdict import constantdict
 
 from feinsum.ir import BatchedEinsum, array, batched_einsum
 
-__all__ = ["EVERYDAY", "NAMES", "SuiteEntry", "documents", "read_suite", "scaled_sizes"]
-
 NAMES = ("tccg", "dgfem")
 """The suites of the paper."""
 EVERYDAY = "everyday"
