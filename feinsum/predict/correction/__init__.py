@@ -1,11 +1,11 @@
 """A learnt, bounded correction of analytic costs, from trials.
 
 :mod:`features <feinsum.predict.correction.features>` are its inputs,
-:mod:`model <feinsum.predict.correction.model>` is the correction as data,
-:mod:`files <feinsum.predict.correction.model>` says which one is in use,
+:mod:`model <feinsum.predict.correction.model>` is the correction as data, and says
+which one is in use,
 :mod:`samples <feinsum.predict.correction.samples>` are trials that can be learnt from,
-:mod:`fitting <feinsum.predict.correction.fitting>` learns from them, and
-:mod:`held_out <feinsum.predict.correction.held_out>` says what that is worth.
+:mod:`fitting <feinsum.predict.correction.fitting>` learns from them, and says what that
+is worth.
 """
 
 from feinsum.predict.correction.fitting import Ranking, check_enough, fit, held_out
