@@ -1,4 +1,4 @@
-"""Options, set by an argument, an environment variable, or while a thread wants them.
+"""Options with a few values, set by an argument or an environment variable.
 
 The names of the variables on which a call depends stand apart from what they set, so
 that a call can look at them before Loopy and the database are loaded, which takes
@@ -7,12 +7,9 @@ longer than many a call.
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from inspect import Parameter, signature
-from threading import Event, Lock
 from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
 
 from feinsum.errors import InvalidOptionError, MeasurementError
@@ -144,60 +141,3 @@ def named_intermediate_bytes() -> int | None:
             f"{INTERMEDIATE_VARIABLE} is {named!r}; expected a number of bytes, or 0"
         )
     return int(named) if named else None
-
-
-class SharedSetting:
-    """A setting that the first of its users makes, and the last one takes back.
-
-    Args:
-        begin: makes the setting, and returns what takes it back.
-
-    >>> def switch_on():
-    ...     print("on")
-    ...     return lambda: print("off")
-    >>> light = SharedSetting(switch_on)
-    >>> with light(), light():
-    ...     print("bright")
-    on
-    bright
-    off
-    """
-
-    def __init__(self, begin: Callable[[], Callable[[], None]]) -> None:
-        self._begin = begin
-        self._counting, self._n_users = Lock(), 0
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        with self._counting:
-            if not self._n_users:
-                self._end = self._begin()
-            self._n_users += 1
-        try:
-            yield
-        finally:
-            with self._counting:
-                self._n_users -= 1
-                if not self._n_users:
-                    self._end()
-
-
-_are_frozen_already = Event()
-
-
-def _freeze() -> Callable[[], None]:
-    # A program that froze its own objects keeps them so. They are counted one by one,
-    # which takes as long as a collection: therefore once.
-    if _are_frozen_already.is_set() or gc.get_freeze_count():
-        _are_frozen_already.set()
-        return lambda: None
-    gc.freeze()
-    return gc.unfreeze
-
-
-quick_collections = SharedSetting(_freeze)
-"""Cycles are looked for among new objects alone.
-
-Code generators make many, and a collection visits all objects of the process: a tenth
-of a second where Loopy is loaded, again and again.
-"""

@@ -29,7 +29,7 @@ from feinsum.errors import (
 )
 from feinsum.ir import BatchedEinsum, generalize
 from feinsum.memory import remembered
-from feinsum.options import check_option, quick_collections
+from feinsum.options import check_option
 from feinsum.predict import Effort, effort_of
 from feinsum.raising import RaisedKernel, check_unit
 from feinsum.records import Match, Policy, best_match
@@ -42,6 +42,7 @@ from feinsum.retrieval.ranks import Ranks, agreed
 from feinsum.retrieval.request import Request, policy_of
 from feinsum.retrieval.result import Retrieval
 from feinsum.retrieval.selection import NOTHING_FASTER
+from feinsum.settings import quick_collections
 from feinsum.targets.devices import open_device
 from feinsum.words import counted
 

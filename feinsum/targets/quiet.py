@@ -42,7 +42,7 @@ import loopy.target.execution
 import loopy.target.pyopencl_execution
 from pytools import memoize_method
 
-from feinsum.options import SharedSetting
+from feinsum.settings import SharedSetting
 
 
 @dataclass(frozen=True)
