@@ -51,7 +51,7 @@ ALLOWED = {
     "service/run.py": "the service",
     "transforms/plugins.py": "a child that imports what its parent could",
     # in the process of the user
-    "feinsum/options.py": "gc.freeze, which no result shows, and which is undone",
+    "feinsum/settings.py": "gc.freeze, which no result shows, and which is undone",
     "feinsum/targets/opencl/door.py": "how a driver's loader is told of another one; "
     "once, and only with the package of that driver",
 }
