@@ -1,13 +1,15 @@
 """Timing whole kernels in turns, on random arguments: the user's, and others for it.
 
-Nothing here needs the code generator; see :mod:`feinsum.measure.trial`.
+Nothing here needs the code generator, so a process that only does this starts at once.
 """
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from time import perf_counter
@@ -18,19 +20,19 @@ import numpy as np
 from feinsum.errors import MeasurementError
 from feinsum.measure.drawn import drawn
 from feinsum.measure.question import Argument, KernelComparison, Program, Verdict
-from feinsum.measure.trial import loaded, locked
 from feinsum.measure.verification import poison_value
 from feinsum.records import OK
 from feinsum.select import MIN_SAMPLES, sample_in_turns
+from feinsum.targets.host.kernel import HostKernel
 from feinsum.targets.host.pool import start_pool
 
-__all__ = ["compare_kernels", "largest_difference"]
+__all__ = ["compare_kernels", "largest_difference", "loaded", "locked"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-PATIENCE_S = 2.0
+LONG_S = 2.0
 """How long a given kernel may take for one run, if nothing else takes that long."""
-PATIENCE = 20.0
+LONG_FACTOR = 20.0
 """The same, in times of the slowest kernel with recipes."""
 BLOCK = 1 << 16
 """Entries that are random; larger arrays repeat them."""
@@ -39,62 +41,99 @@ BLOCK = 1 << 16
 def compare_kernels(asked: KernelComparison, timing_lock: str = "") -> Verdict:
     """Run kernels on the same arrays, compare their results, and time them in turns.
 
-    A given kernel that takes very long is not waited for: then its one sample is the
-    time after which the process gave up.
+    A given kernel that takes very long is not run to its end: then its one sample is
+    the time after which it was left.
 
     Raises:
         BuildError, MeasurementError: what went wrong.
     """
     if asked.pool:
         start_pool(Path(asked.pool).read_bytes())
-    values = _values(asked.arguments)
-    runs = [_run_of(one, values) for one in asked.programs]
     given = sorted({g for g, _ in asked.pairs})
     changed = sorted({k for _, k in asked.pairs})
-    restore, written = _restorer(asked.arguments, values)
     with locked(timing_lock, fcntl.LOCK_SH):
-        results: dict[int, dict[str, Array]] = {}
-        first_s = [0.0] * len(runs)
-        for k in changed:
-            restore(poison=True)
-            first_s[k] = runs[k]()
-            results[k] = {name: values[name].copy() for name in written}
-        restore(poison=True)
-        patience_s = max(PATIENCE_S, PATIENCE * max(first_s[k] for k in changed))
-        seconds = _within(patience_s, runs[given[0]])
+        bench = _Bench(asked, asked.arguments)
+        first_s, results = bench.first_runs(changed)
+        limit_s = max(LONG_S, LONG_FACTOR * max(first_s.values()))
+        seconds, expected = bench.first_run_within(limit_s, given[0])
         if seconds is None:
-            return _without_an_end(runs, given, changed, patience_s, first_s)
-        first_s[given[0]] = seconds
-        expected = {name: values[name].copy() for name in written}
-        for k in given[1:]:
-            restore(poison=True)
-            first_s[k] = runs[k]()
-    right = {
-        k
-        for k in changed
-        if largest_difference(expected, results[k]) <= asked.tolerance
-    }
-    used = [k for k in range(len(runs)) if k in right or k in given]
+            return _without_an_end(len(asked.programs), given, limit_s, first_s)
+        first_s |= {given[0]: seconds} | bench.first_runs(given[1:])[0]
+        right = {k for k in changed if _agree(asked, expected, results[k])}
+        for arguments in asked.checked:
+            other = _Bench(asked, arguments)
+            _, found = other.first_runs([given[0], *right])
+            right = {k for k in right if _agree(asked, found[given[0]], found[k])}
+    samples: list[tuple[float, ...]] = [()] * len(asked.programs)
+    used = [k for k in range(len(samples)) if k in right or k in given]
     pairs = [(used.index(g), used.index(k)) for g, k in asked.pairs if k in right]
-    samples: list[tuple[float, ...]] = [()] * len(runs)
     if pairs:
-
-        def after_restoring(run: Callable[[], float]) -> Callable[[], float]:
-            def restored() -> float:
-                restore()
-                return run()
-
-            return restored
-
         with locked(timing_lock, fcntl.LOCK_EX):
             timed = sample_in_turns(
-                [after_restoring(runs[k]) for k in used],
+                [partial(bench.run, k) for k in used],
                 [first_s[k] for k in used],
                 pairs,
             )
         for k, some in zip(used, timed, strict=True):
             samples[k] = tuple(some)
     return Verdict(OK, samples=tuple(samples))
+
+
+def _agree(
+    asked: KernelComparison, expected: Mapping[str, Array], found: Mapping[str, Array]
+) -> bool:
+    return largest_difference(expected, found) <= asked.tolerance
+
+
+class _Bench:
+    """The kernels of a comparison on one set of arrays."""
+
+    def __init__(
+        self, asked: KernelComparison, arguments: Mapping[str, Argument]
+    ) -> None:
+        values = {name: _value(name, one) for name, one in arguments.items()}
+        self._values = values
+        self._runs = [_run_of(one, values) for one in asked.programs]
+        self._written = [name for name, one in arguments.items() if one.is_written]
+        self._initial = {
+            name: values[name].copy()
+            for name in self._written
+            if arguments[name].is_read
+        }
+
+    def first_runs(
+        self, programs: Iterable[int]
+    ) -> tuple[dict[int, float], dict[int, dict[str, Array]]]:
+        """The seconds and the results of programs, which find no results to reuse."""
+        seconds, results = {}, {}
+        for k in programs:
+            self._restore(poison=True)
+            seconds[k] = self._runs[k]()
+            results[k] = self._results()
+        return seconds, results
+
+    def first_run_within(
+        self, limit_s: float, k: int
+    ) -> tuple[float | None, dict[str, Array]]:
+        """The same of one program; None for the seconds if it has not ended by then."""
+        self._restore(poison=True)
+        return _within(limit_s, self._runs[k]), self._results()
+
+    def run(self, k: int) -> float:
+        """The seconds of a program, on arrays that are as before its first run."""
+        self._restore()
+        return self._runs[k]()
+
+    def _results(self) -> dict[str, Array]:
+        return {name: self._values[name].copy() for name in self._written}
+
+    def _restore(self, *, poison: bool = False) -> None:
+        for name, array in self._initial.items():
+            self._values[name][...] = array
+        for name in self._written if poison else ():
+            if name not in self._initial:
+                array = self._values[name]
+                array.fill(poison_value(array.dtype))
 
 
 def largest_difference(
@@ -124,18 +163,17 @@ def _difference(expected: Array, found: Array) -> float:
 
 
 def _without_an_end(
-    runs: Sequence[Callable[[], float]],
+    n_programs: int,
     given: Sequence[int],
-    changed: Sequence[int],
-    patience_s: float,
-    first_s: Sequence[float],
+    limit_s: float,
+    first_s: Mapping[int, float],
 ) -> Verdict:
     """The given kernel still runs, in a thread that ends with this process."""
-    samples: list[tuple[float, ...]] = [()] * len(runs)
+    samples: list[tuple[float, ...]] = [()] * n_programs
     for k in given:
-        samples[k] = (patience_s,)
-    for k in changed:
-        samples[k] = (first_s[k],) * MIN_SAMPLES
+        samples[k] = (limit_s,)
+    for k, seconds in first_s.items():
+        samples[k] = (seconds,) * MIN_SAMPLES
     return Verdict(OK, samples=tuple(samples))
 
 
@@ -152,10 +190,6 @@ def _within(limit_s: float, run: Callable[[], float]) -> float | None:
     return seconds[0]
 
 
-def _values(arguments: Mapping[str, Argument]) -> dict[str, Any]:
-    return {name: _value(name, one) for name, one in arguments.items()}
-
-
 def _value(name: str, one: Argument) -> Any:
     """An array of random numbers, or a scalar."""
     dtype = np.dtype(one.dtype)
@@ -168,23 +202,6 @@ def _value(name: str, one: Argument) -> Any:
     else:
         entries = drawn(rng, (min(one.n_entries, BLOCK),), dtype)
     return np.resize(entries, one.n_entries)
-
-
-def _restorer(
-    arguments: Mapping[str, Argument], values: Mapping[str, Any]
-) -> tuple[Callable[..., None], list[str]]:
-    """A function that sets what kernels write to what it was, and what they write."""
-    written = [name for name, one in arguments.items() if one.is_written]
-    initial = {name: values[name].copy() for name in written if arguments[name].is_read}
-
-    def restore(*, poison: bool = False) -> None:
-        for name, array in initial.items():
-            values[name][...] = array
-        for name in written if poison else ():
-            if name not in initial:
-                values[name].fill(poison_value(values[name].dtype))
-
-    return restore, written
 
 
 def _run_of(program: Program, values: Mapping[str, Any]) -> Callable[[], float]:
@@ -211,3 +228,26 @@ def _passed(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return ctypes.c_void_p(value.ctypes.data)
     return np.ctypeslib.as_ctypes_type(value.dtype)(value.item())
+
+
+def loaded(program: Program) -> HostKernel:
+    """The kernel of a program.
+
+    Raises:
+        BuildError: if it cannot be loaded.
+    """
+    arguments = (
+        (name, np.dtype(dtype) if dtype else None) for name, dtype in program.arguments
+    )
+    return HostKernel.loaded(Path(program.path).read_bytes(), tuple(arguments))
+
+
+@contextmanager
+def locked(path: str, kind: int) -> Iterator[None]:
+    """Computing takes a shared lock; timing takes it exclusively."""
+    if not path:
+        yield
+        return
+    with Path(path).open("ab") as file:  # closing it releases the lock
+        fcntl.flock(file, kind)
+        yield
