@@ -7,6 +7,7 @@ step 1: ij,jk->ik, 8e+03 multiplications
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, get_overloads, overload
@@ -20,6 +21,7 @@ from feinsum.calling.reading.forms import as_array
 from feinsum.contraction.direct import compute
 from feinsum.memory import remembered
 from feinsum.options import with_options_of
+from feinsum.variables import DEVICE_VARIABLE, EFFORT_VARIABLE
 from feinsum.words import counted
 
 if TYPE_CHECKING:
@@ -101,7 +103,10 @@ def _explanation(subscripts: str, operands: Sequence[Any]) -> Iterator[str]:
 def _computed_by(
     subscripts: str, arrays: Sequence[Any], steps: StepsCall, call: Call | None
 ) -> str:
-    if not isinstance(call, GeneralCall) and getattr(call, "kernel", None):
+    is_first_built = call is None and _setting() is not None
+    if is_first_built or (
+        not isinstance(call, GeneralCall) and getattr(call, "kernel", None)
+    ):
         return "a kernel of its own"
     # Empty operands take no time, and tell whether the extension has such calls.
     empty = tuple(np.empty((0,) * x.ndim, x.dtype) for x in arrays)
@@ -113,12 +118,21 @@ def _computed_by(
     return f"Python, in {counted(_n_steps(steps), 'step')}"
 
 
+def _setting() -> str | None:
+    """The variable with which the first call builds its kernel, if it is set."""
+    effort = os.environ.get(EFFORT_VARIABLE, "") not in ("", "amortized")
+    device = os.environ.get(DEVICE_VARIABLE, "") != ""
+    return EFFORT_VARIABLE if effort else DEVICE_VARIABLE if device else None
+
+
 def _n_steps(steps: StepsCall) -> int:
     return 1 if steps.path is None else len(steps.steps)
 
 
 def _kernel(call: Call | None) -> str:
     """Whether the call has a kernel of its own, or when it gets one."""
+    if call is None and (setting := _setting()) is not None:
+        return f"built by the first call, since {setting} is set"
     if call is None:
         return (
             "none; the calls of this process have not yet taken so long that one is "

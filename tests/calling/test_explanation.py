@@ -77,6 +77,18 @@ def test_every_state_of_a_kernel():
     assert kernel().startswith("kernel: none: the last build of this process failed")
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"), [("FEINSUM_EFFORT", "estimate"), ("FEINSUM_DEVICE", "host")]
+)
+def test_settings_with_which_the_first_call_builds(monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    lines = explain("ij,jk->ik", *matrices()[:2]).splitlines()
+    assert lines[-2:] == [
+        "computed by: a kernel of its own",
+        f"kernel: built by the first call, since {variable} is set",
+    ]
+
+
 def test_a_kernel_that_failed_and_one_that_is_used(monkeypatch):
     """With a database that is an object the first call builds its kernel."""
     A, B, _ = matrices()
