@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from loopy.schedule import Barrier
 
 from feinsum.errors import MeasurementError
-from feinsum.measure.work_groups import Race, execute_groups, scheduled
 from feinsum.transforms.primitives.multiply_fragments import (
     FragmentProduct,
     multiply_fragments,
 )
+from tests.emulation.work_groups import Race, execute_groups, scheduled
 from tests.transforms.support import EINSUMS, LOOPY_WARNINGS, generated
 
 pytestmark = LOOPY_WARNINGS
