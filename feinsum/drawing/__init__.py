@@ -3,7 +3,6 @@
 from feinsum.drawing.blocks import Block, Panel, Row, draw_blocks
 from feinsum.drawing.flow import Arrow, Node, draw_flow
 from feinsum.drawing.graph import SUFFIXES, dot_text, draw, svg_of
-from feinsum.drawing.lengths import Length, draw_lengths
 from feinsum.drawing.plots import can_plot, check_plots
 from feinsum.drawing.roofline import Chart, Dot, Roof, Step, draw_roofline, roofs
 
@@ -13,7 +12,6 @@ __all__ = [
     "Block",
     "Chart",
     "Dot",
-    "Length",
     "Node",
     "Panel",
     "Roof",
@@ -25,7 +23,6 @@ __all__ = [
     "draw",
     "draw_blocks",
     "draw_flow",
-    "draw_lengths",
     "draw_roofline",
     "roofs",
     "svg_of",

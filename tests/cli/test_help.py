@@ -37,7 +37,6 @@ def test_the_commands_are_those_documented():
         "cache clear",
         "cache info",
         "canonicalize",
-        "compare",
         "db",
         "db audit",
         "db backup",
@@ -173,11 +172,11 @@ def test_version(run):
 def test_shells_complete_commands() -> None:
     """Bash asks the program for what may follow, and is told how to ask."""
     command = [sys.executable, "-m", "feinsum"]
-    asked = {"COMP_WORDS": "feinsum comp", "COMP_CWORD": "1"}
+    asked = {"COMP_WORDS": "feinsum trans", "COMP_CWORD": "1"}
     variable = f"_{'feinsum'.upper()}_COMPLETE"
     env = os.environ | asked | {variable: "complete_bash"}
     said = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert said.stdout.split() == ["compare"]
+    assert said.stdout.split() == ["transforms"]
     script = os.environ | {variable: "source_bash"}
     told = subprocess.run(
         command, env=script, capture_output=True, text=True, check=True

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-__all__ = ["RIVALS", "Rival"]
-
 Evaluate: TypeAlias = Callable[[], Any]
 """Evaluates the einsum; its result is there when it returns."""
 

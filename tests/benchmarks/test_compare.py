@@ -1,15 +1,16 @@
-"""``feinsum compare``: every contender is checked, timed, or named with the reason."""
+"""``benchmarks.compare``: contenders are timed, or named with the reason."""
 
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from feinsum.cli.compare import rivals
-from feinsum.cli.compare.contest import OURS
-from feinsum.cli.compare.rivals import RIVALS, Rival
+from benchmarks.compare import command
+from benchmarks.compare.contest import OURS
+from benchmarks.compare.rivals import RIVALS, Rival
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
@@ -23,6 +24,22 @@ def _raises(module, subscripts, operands):
 
 
 @pytest.fixture
+def run(monkeypatch, tmp_path, capsys):
+    """Calls the command with an empty database."""
+    monkeypatch.setenv("FEINSUM_DATABASE", str(tmp_path / "facts.sqlite"))
+
+    def invoke(*arguments):
+        code = 0
+        try:
+            command.main(arguments)
+        except SystemExit as end:
+            code = end.code
+        return SimpleNamespace(exit_code=code, **capsys.readouterr()._asdict())
+
+    return invoke
+
+
+@pytest.fixture
 def contenders(monkeypatch):
     """Libraries that the project needs itself, and three that cannot be timed."""
     odd = (
@@ -30,16 +47,16 @@ def contenders(monkeypatch):
         Rival("failing", "numpy", "numpy", _raises),
         Rival("wrong", "numpy", "numpy", lambda *_: lambda: np.zeros((30, 7))),
     )
-    monkeypatch.setattr(rivals, "RIVALS", (*RIVALS[:2], *odd))
+    monkeypatch.setattr(command, "RIVALS", (*RIVALS[:2], *odd))
 
 
 @pytest.mark.usefixtures("contenders")
 def test_contenders_are_timed_or_named_with_the_reason(run, tmp_path):
     """In a table, as JSON, and in a picture."""
     picture = tmp_path / "times.svg"
-    said = run("compare", *MATMUL, "--json", "--plot", str(picture))
-    assert said.exit_code == 0, said.output
-    document = json.loads(said.stdout)
+    said = run(*MATMUL, "--json", "--plot", str(picture))
+    assert said.exit_code == 0, said.err
+    document = json.loads(said.out)
     assert document["sizes"] == {"n": 30}
     found = {one["name"]: one for one in document["contenders"]}
     timed = [one["name"] for one in document["contenders"] if one["median_s"]]
@@ -54,7 +71,7 @@ def test_contenders_are_timed_or_named_with_the_reason(run, tmp_path):
     assert found["wrong"]["why_not"].startswith("wrong result: error 1.0e+00")
     assert all(f">{name}<" in picture.read_text() or name in picture.read_text()
                for name in timed)  # fmt: skip
-    table = run("compare", *MATMUL).stdout
+    table = run(*MATMUL).out
     assert "times ours" in table
     assert "missing: not installed" in table
 
@@ -71,9 +88,9 @@ def test_contenders_are_timed_or_named_with_the_reason(run, tmp_path):
 )
 def test_what_cannot_be_compared_is_bad_usage(run, options, said):
     """Before anything is timed."""
-    ended = run("compare", *options)
+    ended = run(*options)
     assert ended.exit_code == 2
-    assert said in ended.stderr
+    assert said in ended.err
 
 
 @pytest.mark.parametrize("rival", RIVALS, ids=lambda rival: rival.name)

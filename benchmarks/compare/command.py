@@ -1,15 +1,19 @@
-"""``feinsum compare``."""
+"""The command: what is compared, and how the times are shown."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from string import ascii_letters
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from feinsum.cli.shared.failure import say
+from benchmarks.compare.contest import OURS, Outcome, Subject, hold
+from benchmarks.compare.lengths import Length, draw_lengths
+from benchmarks.compare.rivals import RIVALS
+from feinsum.cli.shared.failure import report_failure, say
 from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum, read_values
 from feinsum.cli.shared.options import (
     AsJson,
@@ -23,17 +27,16 @@ from feinsum.cli.shared.options import (
     Subscripts,
 )
 from feinsum.cli.shared.output import print_json, print_table, to_digits
-
-if TYPE_CHECKING:
-    from feinsum.cli.compare.contest import Outcome, Subject
-    from feinsum.ir import BatchedEinsum
-
-__all__ = ["EXAMPLES", "compare"]
+from feinsum.drawing import check_plots
+from feinsum.errors import FeinsumError
+from feinsum.ir import BatchedEinsum, size_names
+from feinsum.measure import reference_of
+from feinsum.tuning.problem import default_sizes
 
 EXAMPLES = """\b
 Examples:
-  feinsum compare "ij,jk->ik" --sizes i=300,j=300,k=300
-  feinsum compare "ij,j->i" --sizes i=n,j=4 --size n=1000000 --plot matvec.png
+  python -m benchmarks.compare "ij,jk->ik" --sizes i=300,j=300,k=300
+  python -m benchmarks.compare "ij,j->i" --sizes i=n,j=4 --plot matvec.png
 """
 
 CURE = "repeat on an idle machine ('feinsum doctor' shows its load)"
@@ -49,6 +52,17 @@ Plot: TypeAlias = Annotated[
         "matplotlib.",
     ),
 ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    program = typer.Typer(add_completion=False, rich_markup_mode=None)
+    program.command(epilog=EXAMPLES)(compare)
+    command = typer.main.get_command(program)
+    try:
+        command.main(given, "python -m benchmarks.compare", standalone_mode=False)
+    except (FeinsumError, typer.TyperException) as error:
+        sys.exit(report_failure(error, is_json="--json" in given))
 
 
 def compare(
@@ -68,9 +82,6 @@ def compare(
     All installed libraries get the same arrays. Results are checked before timing,
     and runs alternate. Use an idle machine.
     """
-    from feinsum.cli.compare.contest import hold
-    from feinsum.cli.compare.rivals import RIVALS
-
     if plot is not None:
         _check_plot(plot)
     einsum = read_einsum(subscripts, sizes, dtype=dtype)
@@ -93,8 +104,6 @@ def compare(
 
 def _check_plot(path: Path) -> None:
     """Refuse a file that cannot be written, before anything is timed."""
-    from feinsum.drawing import check_plots
-
     if path.suffix not in SUFFIXES:
         raise _refuse(f"{str(path)!r} must end in one of {', '.join(SUFFIXES)}")
     if not path.parent.is_dir():
@@ -108,9 +117,6 @@ def _refuse(message: str) -> typer.BadParameter:
 
 def _values(einsum: BatchedEinsum, given: dict[str, int]) -> dict[str, int]:
     """A value for every size parameter."""
-    from feinsum.ir import size_names
-    from feinsum.tuning.problem import default_sizes
-
     known = sorted(size_names(einsum))
     if unknown := sorted(set(given) - set(known)):
         raise typer.BadParameter(
@@ -122,9 +128,6 @@ def _values(einsum: BatchedEinsum, given: dict[str, int]) -> dict[str, int]:
 
 def _subject(einsum: BatchedEinsum, values: dict[str, int]) -> Subject:
     """Random operands, their result, and subscripts that every library reads."""
-    from feinsum.cli.compare.contest import Subject
-    from feinsum.measure import reference_of
-
     if len(einsum.rows) > 1 or einsum.sparse_position is not None:
         raise typer.BadParameter(
             "expected one row of dense arrays; compare rows one by one",
@@ -173,8 +176,6 @@ def _document(
 def _print(
     einsum: BatchedEinsum, values: dict[str, int], outcomes: Sequence[Outcome]
 ) -> None:
-    from feinsum.cli.compare.contest import OURS
-
     typer.echo(f"einsum: {einsum}")
     if values:
         typer.echo(f"sizes: {', '.join(f'{k}={n}' for k, n in values.items())}")
@@ -204,9 +205,6 @@ def _print(
 
 
 def _draw(title: str, outcomes: Sequence[Outcome], path: Path) -> None:
-    from feinsum.cli.compare.contest import OURS
-    from feinsum.drawing import Length, draw_lengths
-
     lengths = []
     for one in outcomes:
         if one.samples_s:

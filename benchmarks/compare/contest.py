@@ -13,15 +13,13 @@ from time import perf_counter, process_time, sleep
 
 import numpy as np
 
+from benchmarks.compare.rivals import Evaluate, Rival
 from feinsum.calling import PreparedCall, StepsCall, prepare_call
-from feinsum.cli.compare.rivals import Evaluate, Rival
 from feinsum.effort import Effort
 from feinsum.errors import FeinsumError
 from feinsum.measure import Timer, interleave, largest_error, tolerance_for
 from feinsum.records import Policy
 from feinsum.records.measurement import is_noisy, quartiles
-
-__all__ = ["OURS", "Entrant", "Outcome", "Subject", "hold"]
 
 OURS = "feinsum"
 ROUNDS, WARM_UP, LONGEST_S = 15, 2, 5.0

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from feinsum.drawing.plots import new_figure
 
-__all__ = ["Length", "draw_lengths"]
-
 OURS, OTHERS, INK = "#0f8b6d", "#9aa5b1", "#444444"
 
 
