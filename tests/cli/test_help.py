@@ -117,8 +117,7 @@ def test_an_option_of_several_commands_is_one_option():
     ``--since``: of a recorder it is required, ``--limit``: of demands it is few,
     ``--workload``: a demand may be of any key, ``--memory``: of a bound one that is
     fast, ``--size``: a plan has none by default, ``--database``: a plan is chosen by
-    counts alone where none is named, ``--suite``: several are tuned, or a
-    file, and ``--architecture``: they are compiled for one by default.
+    counts alone where none is named, and ``--suite``: several are tuned, or a file.
     """
     said = {}
     for _, command in ALL:
@@ -128,7 +127,6 @@ def test_an_option_of_several_commands_is_one_option():
             if name.startswith("--"):
                 said.setdefault(name, set()).add(told)
     assert {name for name, texts in said.items() if len(texts) > 1} == {
-        "--architecture",
         "--database",
         "--limit",
         "--measure",

@@ -21,9 +21,9 @@ from feinsum.targets.cuda import driver
 from feinsum.targets.cuda.cublas import blas
 from feinsum.targets.cuda.cupy_errors import load_cupy
 from feinsum.targets.cuda.cupy_session import CupySession, _delay_kernel
+from tests.targets.cuda.fake_cupy.cupy_backends.cuda.libs import cublas
 from tests.targets.cuda.fibers import function
 from tests.targets.cuda.stand_in import StandInDriver
-from tests.tune.fake_cupy.cupy_backends.cuda.libs import cublas
 
 __all__ = ["CUDARuntimeError", "FakeGpu", "Stream", "fake_gpu", "ndarray"]
 

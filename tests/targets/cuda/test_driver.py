@@ -20,8 +20,8 @@ from feinsum.targets.cuda.cupy_errors import LOST, CudaErrors, explained, load_c
 from feinsum.targets.cuda.cupy_session import CupySession
 from feinsum.targets.cuda.driver import CupyDriver, check_driver
 from feinsum.targets.cuda.products import MatrixProduct
-from tests.tune.fake_cupy import cupy
-from tests.tune.fake_cupy.cupy_backends.cuda.libs import cublas
+from tests.targets.cuda.fake_cupy import cupy
+from tests.targets.cuda.fake_cupy.cupy_backends.cuda.libs import cublas
 
 
 class Library:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from benchmarks.gpu.bundle import runner
+from benchmarks.gpu.bundle.folder import read_bundle
 from feinsum.canonical import canonicalize
 from feinsum.errors import InvalidRecordError
 from feinsum.ir import from_text
@@ -23,11 +25,7 @@ from feinsum.records import (
 )
 from feinsum.records.environment import CUDA_PLATFORM
 from feinsum.transforms import check_spec
-from feinsum.tuning.bundle import runner
-from feinsum.tuning.bundle.folder import read_bundle
 from feinsum.tuning.recording import N_RECORDED
-
-__all__ = ["Imported", "import_results"]
 
 
 @dataclass(frozen=True)

@@ -23,22 +23,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from benchmarks.gpu.bundle import runner
+from benchmarks.gpu.bundle.workload import SEED, BuiltWorkload, WorkloadBuilder
 from feinsum.errors import MeasurementError
 from feinsum.records import TransformSpec, utc_now
 from feinsum.targets.cuda.nvrtc import find_nvrtc
 from feinsum.targets.software import software
-from feinsum.tuning.bundle import runner
-from feinsum.tuning.bundle.workload import SEED, BuiltWorkload, WorkloadBuilder
 from feinsum.tuning.problem import Problem
-
-__all__ = [
-    "MOST_BYTES",
-    "Exported",
-    "export_bundle",
-    "read_bundle",
-    "results_of",
-    "write_bundle",
-]
 
 Item = TypeVar("Item")
 
@@ -241,7 +232,7 @@ def read_bundle(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise MeasurementError(
             f"{folder} has no readable bundle ({error}); make one with "
-            "feinsum tune --export"
+            "python -m benchmarks.gpu.bundle export"
         ) from error
     if document.get("format") != FORMAT:
         raise MeasurementError(

@@ -13,6 +13,8 @@ import loopy as lp
 import numpy as np
 from pymbolic.mapper.evaluator import evaluate
 
+from benchmarks.gpu.bundle import runner
+from benchmarks.gpu.bundle.candidates import candidates
 from feinsum.errors import BuildError, FeinsumError, MeasurementError
 from feinsum.measure import einsum_operations, footprint_bytes
 from feinsum.measure.cases import Case, make_case
@@ -27,11 +29,7 @@ from feinsum.transforms import (
     configurations,
     find_transform,
 )
-from feinsum.tuning.bundle import runner
-from feinsum.tuning.bundle.candidates import candidates
 from feinsum.tuning.problem import Problem
-
-__all__ = ["BuiltWorkload", "WorkloadBuilder", "document_of"]
 
 N_CHECKED = 1024
 """Entries of a result that are compared one by one."""

@@ -19,6 +19,16 @@ import pytest
 
 from benchmarks.experiments import functions
 from benchmarks.gpu import contest, report, rivals
+from benchmarks.gpu.bundle import runner
+from benchmarks.gpu.bundle.candidates import candidates
+from benchmarks.gpu.bundle.facts import import_results
+from benchmarks.gpu.bundle.folder import (
+    export_bundle,
+    read_bundle,
+    results_of,
+    write_bundle,
+)
+from benchmarks.gpu.bundle.workload import BuiltWorkload, WorkloadBuilder, document_of
 from feinsum import array, einsum
 from feinsum.errors import InvalidRecordError, MeasurementError
 from feinsum.measure.cases import make_case
@@ -26,23 +36,13 @@ from feinsum.predict import predictions, usual_gpu
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.transforms.gpu import GPU_MATRICES
 from feinsum.tuning import make_problem
-from feinsum.tuning.bundle import runner
-from feinsum.tuning.bundle.candidates import candidates
-from feinsum.tuning.bundle.facts import import_results
-from feinsum.tuning.bundle.folder import (
-    export_bundle,
-    read_bundle,
-    results_of,
-    write_bundle,
-)
-from feinsum.tuning.bundle.workload import BuiltWorkload, WorkloadBuilder, document_of
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = [LOOPY_WARNINGS, needs_nvrtc]
 
 ROOT = Path(__file__).parents[2]
-FAKE = Path(__file__).parent / "fake_cupy"
+FAKE = ROOT / "tests" / "targets" / "cuda" / "fake_cupy"
 
 
 def problems():
@@ -478,7 +478,7 @@ def test_times_that_no_device_has_are_refused(bundle):
 
 def test_folders_that_are_none_are_refused(tmp_path, bundle):
     """With what to do."""
-    with pytest.raises(MeasurementError, match="feinsum tune --export"):
+    with pytest.raises(MeasurementError, match="bundle export"):
         read_bundle(tmp_path)
     with pytest.raises(MeasurementError, match="is not empty"):
         export_bundle(problems(), bundle, "sm_80")
@@ -490,7 +490,7 @@ def test_a_bundle_that_is_too_large_is_refused(tmp_path, monkeypatch):
     """Before it is copied; its document counts as its kernels do. The folder is empty
     again, so that it can be used for fewer trials.
     """
-    monkeypatch.setattr("feinsum.tuning.bundle.folder.MOST_BYTES", 1000)
+    monkeypatch.setattr("benchmarks.gpu.bundle.folder.MOST_BYTES", 1000)
     given = partial(
         _given, BuiltWorkload({"candidates": [], "text": "x" * 1000}, {}, {})
     )

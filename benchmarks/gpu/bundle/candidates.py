@@ -16,8 +16,6 @@ from feinsum.transforms import (
 )
 from feinsum.tuning.problem import Problem
 
-__all__ = ["candidates"]
-
 N_DRAWN = 400
 """Random configurations to consider, at most."""
 N_PREDICTED = 6
@@ -53,7 +51,7 @@ def candidates(
         starts = (family.spec(p) for p in family.starts(problem.workload))
         found.update(dict.fromkeys((*recommended, *starts)))
     yield from found
-    rng = random.Random(problem.workload_text)  # noqa: S311  (nothing is secret)
+    rng = random.Random(problem.workload_text)
     for k in range(N_DRAWN):
         drawn = _drawn(families[k % len(families)], problem, rng)
         if drawn is not None and drawn not in found:

@@ -134,7 +134,7 @@ def run_child(k: int, limit: float, options: Any) -> int | None:
         str(limit),
     ]
     try:
-        ended = subprocess.run(command, timeout=limit + LAST_S, check=False)  # noqa: S603
+        ended = subprocess.run(command, timeout=limit + LAST_S, check=False)
         return ended.returncode
     except subprocess.TimeoutExpired:
         return None
