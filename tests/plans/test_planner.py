@@ -9,16 +9,9 @@ from itertools import product
 import numpy as np
 import pytest
 
+from benchmarks.papers.schedules import named_plans
 from feinsum.errors import PlanError
-from feinsum.plans import (
-    GroupSchedule,
-    Machine,
-    Table,
-    groups_of,
-    least_sum,
-    named_plans,
-    plan,
-)
+from feinsum.plans import GroupSchedule, Machine, Table, groups_of, least_sum, plan
 from feinsum.plans.assembly import assemble, starts_of
 from feinsum.plans.counts import Tally
 from feinsum.plans.elimination import least_by_trial

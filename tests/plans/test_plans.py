@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.papers.schedules import named_plan, named_plans
 from feinsum.errors import PlanError
 from feinsum.plans import (
     Distribution,
@@ -20,8 +21,6 @@ from feinsum.plans import (
     assemble,
     factorizations,
     groups_of,
-    named_plan,
-    named_plans,
     plan,
 )
 from feinsum.plans.counts import count_steps

@@ -1,36 +1,30 @@
-"""The papers' cost models for traffic, and the grids that minimize them.
+"""EinDecomp's costs of grids, and the grids of all groups that minimize them.
 
-Plans are chosen by counted elements. These costs are here for fidelity and comparison:
-the first measures what a process holds, the second bounds what moves.
+The costs bound what moves between groups with different grids. Plans are chosen by
+counted elements; these grids are candidates.
 
-Source: Deinsum, section IV (footprint); EinDecomp (Bourgeois et al.), costs of joins,
-aggregations and repartitions, and dynamic programming over them. The paper prints the
-consumer's bound in the repartition where the producer's belongs, and 256 for a join for
-which its formula has 512.
+Source: EinDecomp (Bourgeois et al.), costs of joins, aggregations and repartitions, and
+dynamic programming over them. The paper prints the consumer's bound in the repartition
+where the producer's belongs, and 256 for a join for which its formula has 512.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from feinsum.errors import PlanError
 from feinsum.plans.elimination import Table, least_sum
 from feinsum.plans.grids import by_first_use, most_within
 from feinsum.plans.groups import Access, Group
-from feinsum.plans.plan import Plan
 
 __all__ = [
-    "PAPER_COSTS",
     "aggregation",
     "cost_tables",
     "eindecomp_grids",
     "join",
-    "paper_cost",
     "repartition",
     "statement_costs",
 ]
@@ -194,56 +188,3 @@ def _columns(
     """The parts of some indices of a group."""
     order = by_first_use(group)
     return grids[:, [order.index(i) for i in indices]]
-
-
-def footprint(plan: Plan) -> float:
-    """Elements in the blocks of a process, summed over groups."""
-    return float(sum(
-        prod(plan.extents[i] / schedule.parts(i) for i in access.indices)
-        for group, schedule in zip(plan.groups, plan.schedules, strict=True)
-        for access in (*group.inputs, group.output)
-    ))  # fmt: skip
-
-
-def eindecomp(plan: Plan) -> float:
-    """Join, aggregation and repartition of all groups, by parts of their indices."""
-    given: dict[str, list[int]] = {}
-    total = 0.0
-    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
-        indices = by_first_use(group)
-        grid = np.array([[schedule.parts(i) for i in indices]], np.int64)
-        total += float(statement_costs(group, indices, grid, plan.extents)[0])
-        for access in group.inputs:
-            wanted = [schedule.parts(i) for i in access.indices]
-            if access.tensor in given:
-                lengths = [plan.extents[i] for i in access.indices]
-                total += float(repartition(wanted, given[access.tensor], lengths))
-        given[group.output.tensor] = [schedule.parts(i) for i in group.output.indices]
-    return total
-
-
-PAPER_COSTS = {"footprint": footprint, "eindecomp": eindecomp}
-"""Costs by name; each is a number of elements."""
-
-
-def paper_cost(name: str, plan: Plan) -> float:
-    """The cost of a plan by a paper's model, in elements.
-
-    Args:
-        name: one of :data:`PAPER_COSTS`.
-
-    Raises:
-        PlanError: with the rule ``named`` if there is no such cost.
-
-    >>> import feinsum
-    >>> A, B = feinsum.array("A", (8, 8)), feinsum.array("B", (8, 8))
-    >>> made = feinsum.plan(feinsum.einsum("ij,jk->ik", A, B), processes=4)
-    >>> made.counts.moved, paper_cost("footprint", made), paper_cost("eindecomp", made)
-    (128, 80.0, 256.0)
-    """
-    if name not in PAPER_COSTS:
-        raise PlanError(
-            f"there is no cost {name!r}; expected one of {', '.join(PAPER_COSTS)}",
-            rules=("named",),
-        )
-    return PAPER_COSTS[name](plan)

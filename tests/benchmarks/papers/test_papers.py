@@ -9,19 +9,13 @@ from math import comb, prod
 import numpy as np
 import pytest
 
+from benchmarks.papers.costs import paper_cost
+from benchmarks.papers.schedules import cosma_grid, named_plan, named_plans
 from feinsum.errors import PlanError
-from feinsum.plans import (
-    cosma_grid,
-    eindecomp_grids,
-    groups_of,
-    named_plan,
-    named_plans,
-    paper_cost,
-    plan,
-)
+from feinsum.plans import groups_of, plan
+from feinsum.plans.grid_costs import aggregation, eindecomp_grids, join, repartition
 from feinsum.plans.grids import by_first_use, grids_within
 from feinsum.plans.groups import default_path
-from feinsum.plans.paper_costs import aggregation, join, repartition
 from tests.plans.cases import KERNELS, einsum_of
 
 
@@ -114,9 +108,8 @@ def test_the_footprint_of_a_plan():
     einsum = einsum_of("ij,jk->ik", every=16)
     made = named_plan("footprint", einsum, processes=8)
     assert paper_cost("footprint", made) == 3 * 64
-    with pytest.raises(PlanError, match="no cost 'seconds'") as caught:
+    with pytest.raises(ValueError, match="no cost 'seconds'"):
         paper_cost("seconds", made)
-    assert caught.value.rules == ("named",)
 
 
 @pytest.mark.parametrize(

@@ -12,20 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum
 from feinsum.plans.assembly import assemble, assemble_statements
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.groups import Access, Group, groups_of
 from feinsum.plans.leaves import extents_of
 from feinsum.plans.machine import Machine
-from feinsum.plans.placing import needed_by
+from feinsum.plans.placing import needed_by, without_copies
 from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule, Loop
 from feinsum.plans.statements import Statements
 from feinsum.words import counted
-
-__all__ = ["Commands", "commands"]
 
 
 @dataclass(frozen=True)
@@ -74,15 +71,15 @@ class Commands:
         """Split a loop in two, the outer one with the given number of values."""
         loop = self.loop(index)
         if len(loop.indices) != 1:
-            raise _wrong(
+            raise ValueError(
                 f"divide {index}: a collapsed loop cannot be divided into boxes"
             )
         if parts < 1:
-            raise _wrong(
+            raise ValueError(
                 f"divide {index} in {counted(parts, 'part')}; expected 1 or more"
             )
         if loop.parts[0] is not None:
-            raise _wrong(
+            raise ValueError(
                 f"divide {index}: this loop counts parts; divide the loop below it"
             )
         made = {outer: _Variable(loop.indices, (parts,)), inner: loop}
@@ -93,7 +90,7 @@ class Commands:
         loop = self.loop(index)
         extents = extents_of(self.einsum, self.sizes)
         if size < 1:
-            raise _wrong(f"split {index} by {size}; expected 1 or more")
+            raise ValueError(f"split {index} by {size}; expected 1 or more")
         length = extents[loop.indices[0]]
         for other in self.loops.values():
             if other.indices == loop.indices and other.parts[0] is not None:
@@ -105,7 +102,7 @@ class Commands:
         a, b = self.loop(first), self.loop(second)
         names = list(self.loops)
         if names.index(second) != names.index(first) + 1:
-            raise _wrong(f"collapse {first}, {second}: they are not adjacent")
+            raise ValueError(f"collapse {first}, {second}: they are not adjacent")
         made = _Variable((*a.indices, *b.indices), (*a.parts, *b.parts))
         return self._replaced([first, second], {fused: made})
 
@@ -114,7 +111,7 @@ class Commands:
         for name in names:
             self.loop(name)
         if len(set(names)) != len(names):
-            raise _wrong(f"reorder {', '.join(names)}: a loop is named twice")
+            raise ValueError(f"reorder {', '.join(names)}: a loop is named twice")
         order = iter(names)
         kept = [next(order) if name in names else name for name in self.loops]
         return replace(self, loops={name: self.loops[name] for name in kept})
@@ -135,7 +132,7 @@ class Commands:
         if outer is not None or inner is not None or grid is not None:
             parts = (outer or (), inner or (), grid or ())
             if {len(part) for part in parts} != {len(names)}:
-                raise _wrong("distribute: lists of different lengths")
+                raise ValueError("distribute: lists of different lengths")
             for name, first, second, n in zip(names, *parts, strict=True):
                 made = made.divide(name, first, second, n)
             names = list(parts[0])
@@ -143,7 +140,9 @@ class Commands:
             made = replace(made, loops={n: made.loops[n] for n in (*names, *rest)})
         for name in names:
             if None in made.loop(name).parts:
-                raise _wrong(f"distribute {name}: divide it, so that it counts parts")
+                raise ValueError(
+                    f"distribute {name}: divide it, so that it counts parts"
+                )
         return replace(made, distributed=(*made.distributed, *names))
 
     def communicate(self, tensors: Sequence[str], loop: str) -> Commands:
@@ -151,7 +150,7 @@ class Commands:
         self.loop(loop)
         known = {op.name for op in self.einsum.operands} | {self._group.output.tensor}
         if unknown := sorted(set(tensors) - known):
-            raise _wrong(f"communicate {', '.join(unknown)}: no such tensor")
+            raise ValueError(f"communicate {', '.join(unknown)}: no such tensor")
         new = dict.fromkeys(tensors, loop)
         return replace(self, communicated={**self.communicated, **new})
 
@@ -159,13 +158,13 @@ class Commands:
         """Start a sequential loop at the value given by the sum of other loops."""
         turned = self.loop(loop)
         if wrong := sorted(set(by) - set(self.distributed)):
-            raise _wrong(
+            raise ValueError(
                 f"rotate {loop} by {', '.join(wrong)}, which is not distributed"
             )
         if collapsed := [n for n in by if len(self.loops[n].indices) != 1]:
-            raise _wrong(f"rotate {loop} by {collapsed[0]}, which is collapsed")
+            raise ValueError(f"rotate {loop} by {collapsed[0]}, which is collapsed")
         if None in turned.parts or len(turned.parts) != 1:
-            raise _wrong(f"rotate {loop}: divide it, so that it counts parts")
+            raise ValueError(f"rotate {loop}: divide it, so that it counts parts")
         made = self._replaced([loop], {result: turned})
         return replace(made, rotated={**made.rotated, result: tuple(by)})
 
@@ -173,7 +172,7 @@ class Commands:
         """Compute the product of some operands first, where it is needed."""
         names = {op.name for op in self.einsum.operands}
         if not set(tensors) <= names or len(tensors) < 2:
-            raise _wrong(f"precompute {', '.join(tensors)}: expected operands")
+            raise ValueError(f"precompute {', '.join(tensors)}: expected operands")
         return replace(self, products=(*self.products, (name, tuple(tensors))))
 
     def substitute(self, loops: Sequence[str], key: str | None = None) -> Commands:
@@ -184,9 +183,9 @@ class Commands:
         """
         names = list(self.loops)
         if set(names[len(names) - len(loops) :]) != set(loops):
-            raise _wrong(f"substitute {', '.join(loops)}: not the innermost loops")
+            raise ValueError(f"substitute {', '.join(loops)}: not the innermost loops")
         if key is not None and self.plan().leaves[-1].key != key:
-            raise _wrong(f"substitute: the leaf is {self.plan().leaves[-1].key}")
+            raise ValueError(f"substitute: the leaf is {self.plan().leaves[-1].key}")
         return self
 
     def format(self, tensor: str, notation: str) -> Commands:
@@ -200,8 +199,8 @@ class Commands:
             processes: number of processes; by default that of the grid.
 
         Raises:
-            PlanError: with the rule ``command`` if plans do not support the order of
-                the loops; or with any other rule of plans.
+            ValueError: if plans do not support the order of the loops.
+            PlanError: with any other rule of plans.
         """
         axes, machine = self._axes()
         loop = self._time()
@@ -236,7 +235,7 @@ class Commands:
     def _axes(self) -> tuple[tuple[str, ...], Machine]:
         names = list(self.loops)
         if names[: len(self.distributed)] != list(self.distributed):
-            raise _wrong(
+            raise ValueError(
                 f"distributed loops {', '.join(self.distributed)} are not the first "
                 f"of {', '.join(names)}; reorder them"
             )
@@ -262,17 +261,19 @@ class Commands:
             return None
         name, loop = timed[0], self.loops[timed[0]]
         if len(timed) > 1 or name != inside[0] or len(loop.indices) != 1:
-            raise _wrong(
+            raise ValueError(
                 f"sequential loops {', '.join(timed)}; expected one, just below the "
                 f"distributed loops: {', '.join(self.distributed) or 'none'}"
             )
         if loop.parts[0] is None:
-            raise _wrong(f"communicate at {name}: divide it, so that it counts parts")
+            raise ValueError(
+                f"communicate at {name}: divide it, so that it counts parts"
+            )
         index = loop.indices[0]
         for access in self._group.inputs:
             at = self.communicated.get(access.tensor, name)
             if index in access.indices and at != name:
-                raise _wrong(
+                raise ValueError(
                     f"{access} changes with {name}; it cannot be fetched only at {at}"
                 )
         places = [n for n in self.distributed for _ in self.loops[n].indices]
@@ -285,15 +286,16 @@ class Commands:
         """Where the result is: by its format, or with whoever computes it first."""
         if access.tensor in self.formats:
             return Distribution.parse(self.formats[access.tensor], machine)
-        need = needed_by(axes, access, machine)
-        return Distribution(machine, need.cuts, tuple((k, 0) for k in need.copied_axes))
+        return without_copies(needed_by(axes, access, machine))
 
     def _split(self, group: Group) -> Iterator[Group]:
         """The products that are computed first, and what is left."""
         left = {access.tensor: access for access in group.inputs}
         for name, tensors in self.products:
             if not set(tensors) <= set(left):
-                raise _wrong(f"precompute {name}: {', '.join(tensors)} are used before")
+                raise ValueError(
+                    f"precompute {name}: {', '.join(tensors)} are used before"
+                )
             inputs = tuple(left.pop(tensor) for tensor in tensors)
             kept = {i for a in (*left.values(), group.output) for i in a.indices}
             used = dict.fromkeys(i for a in inputs for i in a.indices if i in kept)
@@ -306,7 +308,7 @@ class Commands:
     ) -> GroupSchedule:
         """Every process computes what it needs itself."""
         if summed := sorted(set(group.summed) & set(axes)):
-            raise _wrong(
+            raise ValueError(
                 f"precompute {group.output.tensor}: its sum over {summed[0]} is "
                 "distributed; give it its own statement and schedule"
             )
@@ -316,7 +318,7 @@ class Commands:
     def loop(self, name: str) -> _Variable:
         """The loop with this name."""
         if name not in self.loops:
-            raise _wrong(
+            raise ValueError(
                 f"there is no loop {name!r}; expected one of {', '.join(self.loops)}"
             )
         return self.loops[name]
@@ -325,9 +327,9 @@ class Commands:
         self, names: Sequence[str], made: Mapping[str, _Variable]
     ) -> Commands:
         if taken := (set(made) & set(self.loops)) - set(names):
-            raise _wrong(f"a loop is called {sorted(taken)[0]!r} already")
+            raise ValueError(f"a loop is called {sorted(taken)[0]!r} already")
         if distributed := sorted(set(names) & set(self.distributed)):
-            raise _wrong(
+            raise ValueError(
                 f"{distributed[0]} is already distributed; change it before "
                 "distributing"
             )
@@ -352,7 +354,3 @@ def commands(einsum: BatchedEinsum, sizes: Mapping[str, int] | None = None) -> C
     (group,) = groups_of(einsum, path, extents)
     loops = {i: _Variable((i,), (None,)) for i in group.indices}
     return Commands(einsum, sizes or {}, loops)
-
-
-def _wrong(message: str) -> PlanError:
-    return PlanError(message, rules=("command",))

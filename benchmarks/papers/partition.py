@@ -15,8 +15,6 @@ from constantdict import constantdict
 
 from feinsum.errors import ProgramError
 
-__all__ = ["Partition", "n_calls", "n_partitions"]
-
 Partition: TypeAlias = constantdict[str, int]
 """Parts of each index of a statement."""
 

@@ -6,7 +6,8 @@ from math import ceil, prod
 
 import pytest
 
-from feinsum.plans import groups_of, least_passed, plan
+from benchmarks.papers.least import least_passed
+from feinsum.plans import groups_of, plan
 from feinsum.plans.boxes import box_size
 from feinsum.plans.steps import Receive, Send
 from tests.plans.cases import KERNELS, einsum_of

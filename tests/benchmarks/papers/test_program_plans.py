@@ -5,18 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.papers.decompose import decompose, split_along
+from benchmarks.papers.program_plans import (
+    named_program_plans,
+    plan_decomposition,
+    split_square,
+)
 from feinsum.errors import ProgramError
 from feinsum.programs import (
     chain,
-    decompose,
     evaluate_program,
     feed_forward_step,
     multi_head_attention,
-    named_program_plans,
-    plan_decomposition,
     program,
-    split_along,
-    split_square,
 )
 from tests.programs.random_programs import numbers
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.papers.distal import commands
+from benchmarks.papers.schedules import named_plan
 from feinsum.errors import PlanError
-from feinsum.plans import commands, named_plan, plan
+from feinsum.plans import plan
 from tests.plans.cases import by_numpy, einsum_of, operands_of
 
 PRODUCT = einsum_of("ij,jk->ik", i=24, j=24, k=24)
@@ -127,7 +129,7 @@ def test_a_leaf_can_be_asked_for_by_its_key():
     written = johnson(2)
     key = written.plan().leaves[0].key
     assert written.substitute(["ii", "ki", "ji"], key) == written
-    with pytest.raises(PlanError, match="the leaf is"):
+    with pytest.raises(ValueError, match="the leaf is"):
         written.substitute(["ii", "ki", "ji"], "fe2-0")
 
 
@@ -196,8 +198,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_no_plan_can_be_is_refused(name):
-    """By the rule ``command``, with what is wrong and what can be done."""
+    """With what is wrong and what can be done."""
     make, words = WRONG[name]
-    with pytest.raises(PlanError, match=words) as caught:
+    with pytest.raises(ValueError, match=words):
         make()
-    assert caught.value.rules == ("command",)

@@ -18,22 +18,20 @@ import numpy as np
 from constantdict import constantdict
 from numpy.typing import NDArray
 
+from benchmarks.papers.partition import Partition, n_calls
 from feinsum.errors import ProgramError
 from feinsum.plans.elimination import Table, least_sum
-from feinsum.plans.grids import by_first_use, most_within
-from feinsum.plans.groups import Group
-from feinsum.plans.paper_costs import (
+from feinsum.plans.grid_costs import (
     aggregation,
     cost_tables,
     repartition,
     statement_costs,
 )
+from feinsum.plans.grids import by_first_use, most_within
+from feinsum.plans.groups import Group
 from feinsum.programs.dataflow import name_of_index, statements_of
-from feinsum.programs.partition import Partition, n_calls
 from feinsum.programs.places import same_places
 from feinsum.programs.program import Program
-
-__all__ = ["METHODS", "Decomposition", "Model", "decompose", "split_along"]
 
 Grids = NDArray[np.int64]
 """Parts of each index of a statement, a row for each way to cut it."""
@@ -80,7 +78,7 @@ class Model:
         choices: Choices,
         makers: Mapping[str, Collection[str]] | None = None,
     ) -> list[Table]:
-        """The costs of some statements; see :func:`feinsum.plans.paper_costs`."""
+        """The costs of some statements; see :func:`feinsum.plans.grid_costs`."""
         groups = [self._groups[name] for name in choices]
         return cost_tables(groups, self.extents, choices, makers)
 

@@ -13,8 +13,6 @@ from math import ceil, prod
 from feinsum.bounds import intensity_of, statement
 from feinsum.plans.groups import Group
 
-__all__ = ["least_passed"]
-
 ROUNDING = 1e-9
 """Relative error of the bound in floating-point numbers, by which it is lowered."""
 

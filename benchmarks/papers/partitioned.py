@@ -16,13 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.programs.decompose import Decomposition
+from benchmarks.papers.decompose import Decomposition
+from benchmarks.papers.partition import Partition
 from feinsum.programs.evaluate import checked_arrays, evaluate_statement
-from feinsum.programs.partition import Partition
 from feinsum.programs.reductions import reduced
 from feinsum.programs.statement import Statement
-
-__all__ = ["Moved", "run_partitioned"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Place = tuple[int, ...]
@@ -47,7 +45,7 @@ def run_partitioned(
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program
-    >>> from feinsum.programs.decompose import decompose
+    >>> from benchmarks.papers.decompose import decompose
     >>> p = program()
     >>> _ = p.einsum("ij,jk->ik", array("A", (8, 8)), array("B", (8, 8)), name="C")
     >>> found = decompose(p.build(), 16)

@@ -2,36 +2,27 @@
 
 Source: DISTAL, tables 1 and 2 (Cannon 1969; PUMMA, Choi et al. 1994; SUMMA, van de
 Geijn and Watts 1997; Johnson, Agarwal et al. 1995; 2.5D, Solomonik and Demmel 2011;
-MTTKRP, Ballard et al. 2018); Deinsum, section IV (grids from the tiles of its bound);
-COSMA, Kwasniewski et al. 2019; EinDecomp, Bourgeois et al.
+MTTKRP, Ballard et al. 2018); COSMA (Kwasniewski et al. 2019: the smallest surface of
+the block of a process).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import isqrt, prod
+from math import ceil, isqrt, prod
 
-from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, to_text
 from feinsum.paths import Path
 from feinsum.plans.assembly import with_schedules
+from feinsum.plans.candidates import GRIDS, grid_plans
 from feinsum.plans.distribution import Distribution
-from feinsum.plans.grids import (
-    by_first_use,
-    cosma_grid,
-    deinsum_grid,
-    footprint_grid,
-    grids_within,
-)
+from feinsum.plans.grids import grids_within
 from feinsum.plans.groups import Group, default_path, groups_of
 from feinsum.plans.leaves import extents_of
 from feinsum.plans.machine import Machine
-from feinsum.plans.paper_costs import eindecomp_grids
-from feinsum.plans.placing import spread, start_of
+from feinsum.plans.placing import spread, start_of, without_copies
 from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule, Loop
-
-__all__ = ["NAMES", "named_like", "named_plan", "named_plans", "on_grid"]
 
 
 def named_plans(
@@ -56,8 +47,8 @@ def named_plan(
     """A schedule by its name; one of :data:`NAMES`.
 
     Raises:
-        PlanError: with the rule ``named`` if there is no such schedule, or if it does
-            not fit the einsum or number of processes.
+        ValueError: if there is no such schedule, or if it does not fit the einsum or
+            number of processes.
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (576, 576)), feinsum.array("B", (576, 576))
@@ -66,18 +57,15 @@ def named_plan(
     (1327104, 1)
     """
     if name not in NAMES:
-        raise PlanError(
-            f"there is no schedule {name!r}; expected one of {', '.join(NAMES)}",
-            rules=("named",),
+        raise ValueError(
+            f"there is no schedule {name!r}; expected one of {', '.join(NAMES)}"
         )
-    found = _like(_bare(einsum, sizes, processes, path), name)
-    if found is None:
-        raise PlanError(
-            f"{name} is not a schedule for {einsum.subscripts} on {processes} "
-            "processes",
-            rules=("named",),
+    found = named_plans(einsum, sizes, processes=processes, path=path)
+    if name not in found:
+        raise ValueError(
+            f"{name} is not a schedule for {einsum.subscripts} on {processes} processes"
         )
-    return found
+    return found[name]
 
 
 def _bare(
@@ -95,21 +83,16 @@ def _bare(
 
 def named_like(plan: Plan) -> dict[str, Plan]:
     """All named schedules that fit the einsum and processes of a plan."""
-    found = {name: _like(plan, name) for name in NAMES}
-    return {name: made for name, made in found.items() if made is not None}
-
-
-def _like(plan: Plan, name: str) -> Plan | None:
-    made = NAMES[name](plan.groups, plan.extents, plan.processes)
-    if made is None:
-        return None
-    schedules, starts = made
-    return with_schedules(plan, schedules, starts=starts, name=name)
+    found = {}
+    for name, make in SCHEDULES.items():
+        made = make(plan.groups, plan.extents, plan.processes)
+        if made is not None:
+            schedules, starts = made
+            found[name] = with_schedules(plan, schedules, starts=starts, name=name)
+    return found | grid_plans(plan)
 
 
 Made = tuple[list[GroupSchedule], dict[str, Distribution]] | None
-Grid = tuple[int, ...]
-Grids = Callable[[Sequence[Group], Mapping[str, int], int], list[Grid]]
 Maker = Callable[[Sequence[Group], Mapping[str, int], int], Made]
 
 
@@ -202,6 +185,36 @@ def _cosma(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
     return [GroupSchedule(machine, (rows, columns, summed), result)], starts
 
 
+MOST_IDLE = 0.03
+"""Share of processes that COSMA leaves without work for a better grid."""
+
+
+def cosma_grid(rows: int, columns: int, summed: int, n: int) -> tuple[int, int, int]:
+    """The grid of a matrix product whose largest block has the least surface.
+
+    A few processes may be idle; ties go to the grid with the most processes.
+
+    >>> cosma_grid(4096, 4096, 4096, 64), cosma_grid(64, 64, 65536, 8)
+    ((4, 4, 4), (1, 1, 8))
+    """
+
+    def surface(grid: tuple[int, int, int]) -> tuple[int, int]:
+        a, b, c = (
+            -(-x // p) for x, p in zip((rows, columns, summed), grid, strict=True)
+        )
+        return a * b + b * c + a * c, -prod(grid)
+
+    least = ceil((1 - MOST_IDLE) * n)
+    fitting = [
+        (a, b, c)
+        for a in range(1, min(n, rows) + 1)
+        for b in range(1, min(n // a, columns) + 1)
+        for c in {max(1, min(n // (a * b), summed))}
+        if a * b * c >= least
+    ]
+    return min(fitting, key=surface, default=(1, 1, 1))
+
+
 def _ballard(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
     """The tensor stays, matrices are fetched and the result is reduced.
 
@@ -256,40 +269,6 @@ def _by_rows(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Mad
     return [GroupSchedule(machine, (index,), result)], {}
 
 
-def _each(choose: Callable[[Group, Mapping[str, int], int], Grid]) -> Grids:
-    """A grid for every group, whatever the others have."""
-
-    def grids(
-        groups: Sequence[Group], extents: Mapping[str, int], n: int
-    ) -> list[Grid]:
-        return [choose(group, extents, n) for group in groups]
-
-    return grids
-
-
-def _by_grids(choose: Grids) -> Maker:
-    """Every group on a grid of its own, its ranks row by row; sums go to one rank."""
-
-    def make(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
-        grids = choose(groups, extents, n)
-        return [on_grid(*pair) for pair in zip(groups, grids, strict=True)], {}
-
-    return make
-
-
-def on_grid(group: Group, grid: Sequence[int]) -> GroupSchedule:
-    """A group on its own grid, ranks in row-major order; sums go to one rank.
-
-    Args:
-        grid: the number of parts of each index, in order of first use.
-    """
-    used = [(i, p) for i, p in zip(by_first_use(group), grid, strict=True) if p > 1]
-    machine = Machine(tuple(p for _, p in used))
-    axes = {i: k for k, (i, _) in enumerate(used)}
-    result = _on_face(machine, group.output.indices, axes)
-    return GroupSchedule(machine, tuple(axes), result)
-
-
 def _by_index(
     machine: Machine, indices: Sequence[str], axes: Mapping[str, int]
 ) -> Distribution:
@@ -301,11 +280,10 @@ def _on_face(
     machine: Machine, indices: Sequence[str], axes: Mapping[str, int]
 ) -> Distribution:
     """Cut where the tensor has an axis, and at place 0 of all other ones."""
-    cut = _by_index(machine, indices, axes)
-    return Distribution(machine, cut.cuts, tuple((k, 0) for k in cut.copied_axes))
+    return without_copies(_by_index(machine, indices, axes))
 
 
-NAMES: dict[str, Maker] = {
+SCHEDULES: dict[str, Maker] = {
     "summa": _on_square(()),
     "pumma": _on_square((0,)),
     "cannon": _on_square((0, 1)),
@@ -314,8 +292,7 @@ NAMES: dict[str, Maker] = {
     "ballard": _ballard,
     "rows": _by_rows,
     "cosma": _cosma,
-    "deinsum": _by_grids(_each(deinsum_grid)),
-    "footprint": _by_grids(_each(footprint_grid)),
-    "eindecomp": _by_grids(eindecomp_grids),
 }
 """Schedules by name; each says of groups, extents and processes whether it fits."""
+NAMES = (*SCHEDULES, *GRIDS)
+"""Those, and the grids that the planner considers itself."""

@@ -8,15 +8,14 @@ from math import isqrt
 
 from constantdict import constantdict
 
-from feinsum.plans import assemble_statements, paper_cost
+from benchmarks.papers.costs import paper_cost
+from benchmarks.papers.decompose import Decomposition, Model, decompose, split_along
+from feinsum.plans import assemble_statements
+from feinsum.plans.candidates import on_grid
 from feinsum.plans.grids import by_first_use
-from feinsum.plans.named import on_grid
 from feinsum.programs.dataflow import name_of_index, statements_of
-from feinsum.programs.decompose import Decomposition, Model, decompose, split_along
 from feinsum.programs.planned import ProgramPlan, plan_program
 from feinsum.programs.program import Program
-
-__all__ = ["Contender", "named_program_plans", "plan_decomposition", "split_square"]
 
 Axes = Sequence[tuple[str, int]]
 

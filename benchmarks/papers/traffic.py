@@ -2,7 +2,8 @@
 
 Nothing is run: the counts are sums over the steps of every process, and exact. The
 einsums are the ten of Deinsum's benchmarks; the extents are ours, the same for every
-number of processes. All schedules of a line have one contraction path.
+number of processes. All schedules of a line have one contraction path. For an einsum of
+your own, all schedules are listed.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from dataclasses import dataclass
 from math import exp, log
 
 import feinsum
+from benchmarks.papers.schedules import named_plans
+from feinsum.cli.shared.notation import read_einsum
 from feinsum.ir import BatchedEinsum
-from feinsum.plans import Counts, named_plans
+from feinsum.plans import Counts, Plan
 
 PROCESSES = (8, 16, 64, 512)
 PAPERS = ("deinsum", "footprint", "eindecomp")
@@ -109,12 +112,35 @@ def summary(lines: Sequence[Line]) -> str:
     )
 
 
+def show_schedules(made: Plan, others: dict[str, Plan]) -> None:
+    """A line for the plan and for each schedule, with what they move and hold."""
+    print(f"{'schedule':<12}{'moved':>18}{'ratio':>8}{'bytes held':>18}{'at work':>9}")
+    for name, one in {"planned": made, **others}.items():
+        moved = made.counts.moved
+        of_planned = f"{one.counts.moved / moved:.2f}" if moved else "-"
+        print(
+            f"{name:<12}{one.counts.moved:>18,}{of_planned:>8}{one.peak_bytes:>18,}"
+            f"{one.counts.busy:>9}"
+        )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("subscripts", nargs="?", help="an einsum of your own")
+    parser.add_argument("--sizes", help="its extents, such as i=600,j=600,k=600")
     parser.add_argument("--only", default="", help="part of the name of an einsum")
     parser.add_argument("--processes", type=int, nargs="*", default=list(PROCESSES))
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(arguments)
+    if chosen.subscripts is not None:
+        einsum = read_einsum(chosen.subscripts, [chosen.sizes or ""])
+        for processes in chosen.processes:
+            made = feinsum.plan(einsum, processes=processes)
+            print(f"{einsum.subscripts} on {processes} processes")
+            show_schedules(
+                made, named_plans(einsum, processes=processes, path=made.path)
+            )
+        return
     lines = [
         line(name, processes)
         for name in SUBSCRIPTS
@@ -134,7 +160,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         json.dump(document, sys.stdout, indent=1)
     else:
         report(lines)
-
-
-if __name__ == "__main__":
-    main()

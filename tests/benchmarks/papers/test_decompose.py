@@ -8,21 +8,13 @@ import numpy as np
 import pytest
 from constantdict import constantdict
 
+from benchmarks.papers.decompose import Decomposition, Model, decompose, split_along
+from benchmarks.papers.partition import n_calls, n_partitions
+from benchmarks.papers.partitioned import run_partitioned
 from feinsum.errors import ProgramError
 from feinsum.ir import array
 from feinsum.plans.elimination import least_by_trial
-from feinsum.programs import (
-    Decomposition,
-    decompose,
-    evaluate_program,
-    multi_head_attention,
-    n_partitions,
-    program,
-    run_partitioned,
-    split_along,
-)
-from feinsum.programs.decompose import Model
-from feinsum.programs.partition import n_calls
+from feinsum.programs import evaluate_program, multi_head_attention, program
 from tests.programs.random_programs import random_program
 
 
