@@ -12,7 +12,6 @@ from feinsum.canonical.form import (
 from feinsum.canonical.graph import InducedGraph, induced_graph
 from feinsum.canonical.invariants import INVARIANTS, Difference, first_difference
 from feinsum.canonical.labelling import canonical_places
-from feinsum.canonical.reconstruction import reconstruct
 from feinsum.canonical.relabeling import Relabeling
 from feinsum.canonical.search import CANONICALIZER
 
@@ -31,6 +30,5 @@ __all__ = [
     "first_difference",
     "induced_graph",
     "isomorphism",
-    "reconstruct",
     "text_digest",
 ]

@@ -1,5 +1,4 @@
 from .arguments import random_arguments as random_arguments
-from .counts import kernel_operations as kernel_operations
 from .devices import OpenDevice as OpenDevice
 from .devices import Timer as Timer
 from .devices import device_states as device_states

@@ -1,4 +1,4 @@
-"""Work counts: operations of an einsum or a kernel, bytes touched.
+"""Work counts: operations of an einsum, bytes touched.
 
 The count of an einsum is that of the cheapest way to evaluate each row separately. A
 Gop/s rate refers to this count, whatever the kernel actually does:
@@ -24,24 +24,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import prod
-from typing import Any
 
-import loopy as lp
 import numpy as np
 
 from feinsum.errors import MeasurementError
 from feinsum.ir import BatchedEinsum, Extent, SizeParam, nodes_of
 from feinsum.nests import Operations, network_of, postorders, sizes_at
 from feinsum.paths import contraction_steps
-from feinsum.targets.layout import entry_kernel, typed
-from feinsum.targets.messages import first_lines
-from feinsum.targets.quiet import quiet
 
 __all__ = [
     "dense_footprint_bytes",
     "dense_n_terms",
     "dense_operations",
-    "kernel_operations",
     "sparse_operations",
 ]
 
@@ -112,41 +106,6 @@ def dense_footprint_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> in
 def dense_n_terms(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
     """Number of products summed for one entry of a result."""
     return _n_entries((einsum.extents[i] for i in einsum.summation_indices), sizes)
-
-
-def kernel_operations(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Operations of a Loopy kernel by dtype, without index arithmetic.
-
-    Every work-item counts, even if a guard keeps it idle. A sum of n terms is n
-    additions, since kernels accumulate onto zero. A translation unit with several
-    OpenCL kernels is counted with the largest work-group.
-
-    Args:
-        sizes: the value of every size.
-
-    Raises:
-        MeasurementError: if Loopy cannot count the kernel.
-    """
-    kernel = entry_kernel(t_unit)
-    ids = (*kernel.silenced_warnings, "insn_count_subgroups_upper_bound")
-    silenced = t_unit.with_kernel(kernel.copy(silenced_warnings=frozenset(ids)))
-    with quiet():
-        try:
-            op_map = lp.get_op_map(
-                typed(silenced), count_within_subscripts=False, subgroup_size=1
-            )
-        except Warning:
-            raise  # an error only where the user asked for it
-        except Exception as error:
-            raise MeasurementError(
-                f"kernel {kernel.name!r} cannot be counted: "
-                f"{type(error).__name__}: {first_lines(error)}"
-            ) from error
-        counts: Counter[str] = Counter()
-        for op, count in op_map.count_map.items():
-            dtype = op.dtype.numpy_dtype
-            counts[dtype.str] += int(count.eval_with_dict(dict(sizes)))
-    return {dtype: count for dtype, count in counts.items() if count}
 
 
 def _value(extent: Extent, sizes: Mapping[str, int]) -> int:

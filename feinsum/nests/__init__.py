@@ -1,9 +1,6 @@
 """Loop nests for a sparse tensor and a network of dense ones, and their search."""
 
 from feinsum.nests.cost import (
-    BufferDimension,
-    BufferSize,
-    CacheMisses,
     Cost,
     IndependentLoops,
     Lexicographic,
@@ -12,19 +9,17 @@ from feinsum.nests.cost import (
     evaluate,
 )
 from feinsum.nests.estimate import EstimatedTime, Machine
-from feinsum.nests.forest import Forest, Loop, fuse, is_fully_fused, unfuse
+from feinsum.nests.forest import Forest, Loop, fuse
 from feinsum.nests.form import NestForm, choose_form, lane_indices
-from feinsum.nests.interpret import Outcome, interpret, sizes_of
 from feinsum.nests.nest import Buffer, Nest, unfactorized
 from feinsum.nests.network import Network, Sizes, network, network_of, sizes_at
-from feinsum.nests.orders import Orders, Rule, all_orders, n_orders
+from feinsum.nests.operands import sizes_of
+from feinsum.nests.orders import Orders, Rule
 from feinsum.nests.paths import (
     Path,
     Tensor,
     Term,
     consumers,
-    n_pair_sequences,
-    n_postorders,
     path_from_pairs,
     postorders,
 )
@@ -41,9 +36,6 @@ from feinsum.nests.text import nest_from_text, nest_to_text, translated
 
 __all__ = [
     "Buffer",
-    "BufferDimension",
-    "BufferSize",
-    "CacheMisses",
     "Cost",
     "EstimatedTime",
     "Forest",
@@ -58,7 +50,6 @@ __all__ = [
     "Network",
     "Operations",
     "Orders",
-    "Outcome",
     "Part",
     "Path",
     "Repeat",
@@ -68,7 +59,6 @@ __all__ = [
     "Step",
     "Tensor",
     "Term",
-    "all_orders",
     "best_levels",
     "best_nest",
     "best_orders",
@@ -77,14 +67,9 @@ __all__ = [
     "consumers",
     "evaluate",
     "fuse",
-    "interpret",
-    "is_fully_fused",
     "lane_indices",
     "level_orders",
     "lower",
-    "n_orders",
-    "n_pair_sequences",
-    "n_postorders",
     "nest_from_text",
     "nest_to_text",
     "network",
@@ -95,5 +80,4 @@ __all__ = [
     "sizes_of",
     "translated",
     "unfactorized",
-    "unfuse",
 ]

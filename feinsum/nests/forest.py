@@ -5,14 +5,13 @@ Source: Kanakagiri and Solomonik 2024 (SpTTN), definitions 4.3 and 4.4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeAlias
 
 from feinsum.nests.orders import Orders
 
-__all__ = ["Forest", "Loop", "Node", "fuse", "is_fully_fused", "unfuse"]
+__all__ = ["Forest", "Loop", "Node", "fuse"]
 
 
 @dataclass(frozen=True)
@@ -52,31 +51,3 @@ def _peeled(orders: Orders, terms: Sequence[int], depth: int) -> Forest:
         nodes.append(Loop(heads[0][0], body))
         at += r
     return tuple(nodes)
-
-
-def unfuse(forest: Forest) -> Orders:
-    """The order of each term of a forest: the inverse of :func:`fuse`.
-
-    >>> unfuse(fuse((("i", "j", "k"), ("i", "j"))))
-    (('i', 'j', 'k'), ('i', 'j'))
-    """
-    return tuple(order for _, order in sorted(_leaves(forest, ())))
-
-
-def _leaves(
-    nodes: Forest, around: tuple[str, ...]
-) -> Iterator[tuple[int, tuple[str, ...]]]:
-    for node in nodes:
-        if isinstance(node, Loop):
-            yield from _leaves(node.body, (*around, node.index))
-        else:
-            yield node, around
-
-
-def is_fully_fused(forest: Forest) -> bool:
-    """Whether no two neighbouring loops are over one index."""
-    loops = [node for node in forest if isinstance(node, Loop)]
-    return all(is_fully_fused(loop.body) for loop in loops) and not any(
-        isinstance(a, Loop) and isinstance(b, Loop) and a.index == b.index
-        for a, b in pairwise(forest)
-    )

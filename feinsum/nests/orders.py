@@ -10,21 +10,16 @@ Source: Kanakagiri and Solomonik 2024 (SpTTN), section 4.1.2, definition 4.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import permutations, product
-from math import factorial, prod
 from typing import Literal, TypeAlias
 
 from feinsum.nests.network import Network
-from feinsum.nests.paths import Path, Term
+from feinsum.nests.paths import Term
 
 __all__ = [
     "Order",
     "Orders",
     "Rule",
-    "all_orders",
     "is_allowed",
-    "n_orders",
     "needed_around",
 ]
 
@@ -53,39 +48,3 @@ def needed_around(
         return frozenset()
     above = frozenset(network.levels[:level])
     return above & term.indices if rule == "relative" else above
-
-
-def term_orders(network: Network, rule: Rule, term: Term) -> Iterator[Order]:
-    """Every order of the loops of one term."""
-    for order in permutations(sorted(term.indices)):
-        places = ((frozenset(order[:k]), index) for k, index in enumerate(order))
-        if all(is_allowed(network, rule, term, *place) for place in places):
-            yield order
-
-
-def all_orders(network: Network, rule: Rule, path: Path) -> Iterator[Orders]:
-    """Every loop nest of a path: each order of each term.
-
-    >>> from feinsum.nests.network import network
-    >>> from feinsum.nests.paths import path_from_pairs
-    >>> spmv = network("ij,j->i")
-    >>> list(all_orders(spmv, "relative", path_from_pairs(spmv, [(0, 1)])))
-    [(('i', 'j'),)]
-    """
-    yield from product(*(list(term_orders(network, rule, term)) for term in path))
-
-
-def n_orders(network: Network, rule: Rule, path: Path) -> int:
-    """The number of loop nests of a path, without enumerating them."""
-    return prod(_n_term_orders(network, rule, term) for term in path)
-
-
-def _n_term_orders(network: Network, rule: Rule, term: Term) -> int:
-    total = factorial(len(term.indices))
-    stored = [level for level, index in enumerate(network.levels)
-              if index in term.indices]  # fmt: skip
-    if rule == "any":
-        return total
-    if rule == "prefix" and stored != list(range(len(stored))):
-        return 0
-    return total // factorial(len(stored))

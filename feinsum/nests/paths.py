@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import TypeAlias
 
 from feinsum.nests.network import Network
-from feinsum.paths import n_pair_sequences, n_postorders
 from feinsum.paths import postorders as all_postorders
 
 __all__ = [
@@ -19,8 +18,6 @@ __all__ = [
     "Tensor",
     "Term",
     "consumers",
-    "n_pair_sequences",
-    "n_postorders",
     "path_from_pairs",
     "postorders",
 ]

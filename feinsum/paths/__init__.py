@@ -5,8 +5,6 @@ from feinsum.paths.library import index_letter, is_path_name, search_path
 from feinsum.paths.limited import check_path, entries_between, path_within
 from feinsum.paths.postorders import (
     Order,
-    n_pair_sequences,
-    n_postorders,
     order_of,
     path_of,
     postorders,
@@ -37,8 +35,6 @@ __all__ = [
     "find_path",
     "index_letter",
     "is_path_name",
-    "n_pair_sequences",
-    "n_postorders",
     "order_of",
     "pairwise_path",
     "path_of",

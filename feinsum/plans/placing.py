@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from math import prod
 
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.groups import Access, Group
 from feinsum.plans.machine import Machine
 
 __all__ = [
-    "n_copies",
     "needed_by",
     "result_choices",
     "spread",
@@ -28,10 +26,6 @@ def needed_by(
         tuple(k for k, index in enumerate(axes) if index == i) for i in access.indices
     )
     return Distribution(machine, cuts)
-
-
-def n_copies(need: Distribution) -> int:
-    return prod(need.machine.sizes[k] for k in need.copied_axes)
 
 
 def without_copies(need: Distribution) -> Distribution:

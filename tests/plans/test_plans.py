@@ -23,11 +23,11 @@ from feinsum.plans import (
     groups_of,
     plan,
 )
-from feinsum.plans.counts import count_steps
 from feinsum.plans.groups import default_path
 from feinsum.plans.placing import result_choices
 from feinsum.plans.steps import Receive, Reduce, Send
 from tests.plans.cases import KERNELS, by_numpy, einsum_of, operands_of
+from tests.plans.counting import count_steps
 
 N = 576
 PRODUCT = einsum_of("ij,jk->ik", every=N)

@@ -25,12 +25,13 @@ from feinsum.plans import (
 )
 from feinsum.plans.assembly import starts_of
 from feinsum.plans.boxes import Boxes, overlaps
-from feinsum.plans.counts import Tally, count_steps
+from feinsum.plans.counts import Tally
 from feinsum.plans.local import slices
 from feinsum.plans.lowering import lower
 from feinsum.plans.placing import result_choices
 from feinsum.plans.search import best_schedules
 from tests.plans.cases import einsum_of
+from tests.plans.counting import count_steps
 
 PROGRAMS = {
     "attention": statements(

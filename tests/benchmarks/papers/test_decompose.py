@@ -13,8 +13,8 @@ from benchmarks.papers.partition import n_calls, n_partitions
 from benchmarks.papers.partitioned import run_partitioned
 from feinsum.errors import ProgramError
 from feinsum.ir import array
-from feinsum.plans.elimination import least_by_trial
 from feinsum.programs import evaluate_program, multi_head_attention, program
+from tests.plans.by_trial import least_by_trial
 from tests.programs.random_programs import random_program
 
 

@@ -9,8 +9,6 @@ import numpy as np
 from feinsum.canonical.graph import InducedGraph
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, SizeParam, stored
 
-__all__ = ["reconstruct"]
-
 
 def reconstruct(graph: InducedGraph) -> BatchedEinsum:
     """An einsum of the class whose induced graph this is.
