@@ -12,7 +12,7 @@ from feinsum.codegen.nest_data import (
     tree_arguments,
 )
 from feinsum.codegen.nests import generate_nest
-from feinsum.codegen.path import ContractionPath, contraction_path, intermediate_bytes
+from feinsum.codegen.path import ContractionPath, contraction_path
 
 __all__ = [
     "ContractionPath",
@@ -22,7 +22,6 @@ __all__ = [
     "fresh_shapes",
     "generate_loopy",
     "generate_nest",
-    "intermediate_bytes",
     "nest_arguments",
     "nest_index_dtype",
     "nest_result",

@@ -8,9 +8,9 @@ from typing import TypeAlias
 import numpy as np
 
 from feinsum.ir import BatchedEinsum, SizeParam
-from feinsum.paths import Path, entries_between, find_path, path_within
+from feinsum.paths import Path, find_path, path_within
 
-__all__ = ["ContractionPath", "contraction_path", "intermediate_bytes"]
+__all__ = ["ContractionPath", "contraction_path"]
 
 ContractionPath: TypeAlias = Path
 
@@ -45,17 +45,6 @@ def contraction_path(
         return find_path(einsum.inputs, einsum.output, extents)
     most_entries = max_bytes // (einsum.batch_size * _itemsize(einsum))
     return path_within(einsum.inputs, einsum.output, extents, most_entries)
-
-
-def intermediate_bytes(
-    einsum: BatchedEinsum,
-    path: ContractionPath,
-    sizes: Mapping[str, int] | None = None,
-) -> int:
-    """Bytes of all intermediate products, with entries of the results' dtype."""
-    extents = _extents(einsum, sizes or {})
-    entries = entries_between(einsum.inputs, einsum.output, extents, path)
-    return entries * einsum.batch_size * _itemsize(einsum)
 
 
 def _itemsize(einsum: BatchedEinsum) -> int:
