@@ -129,8 +129,8 @@ bench-limits: $(INSTALLED) ## what limits the recipes on record, by the same one
 bench-sparse: $(BENCHED) ## sparse tensors times dense ones, against scipy, numba, C and tensora; ARGS=...
 	@$(RUN) benchmarks/sparse.py $(ARGS)
 
-bench-plans: $(INSTALLED) ## count what plans move, beside named schedules
-	@$(RUN) benchmarks/plans.py $(ARGS)
+bench-plans: $(INSTALLED) ## count what plans move, beside the papers' schedules; ARGS=...
+	@$(RUN) -m benchmarks.papers $(ARGS)
 
 bench-plans-seconds: $(INSTALLED) ## time plans of two ranks against two threads; ARGS=...
 	@$(RUN) -m benchmarks.plans_seconds $(ARGS)

@@ -5,8 +5,8 @@
 #
 # WHEELS   a folder of wheels, as `make gpu-wheels` collects them: feinsum is installed
 #          from there, and from nowhere else. Without it nothing is installed.
-# FOLDER   a contest of `python -m benchmarks.gpu.make_contest`, or trials of `feinsum tune
-#          --export`: they need Python, numpy and CuPy, and a contest JAX and torch.
+# FOLDER   a contest of `python -m benchmarks.gpu.make_contest`, or trials of `python -m
+#          benchmarks.gpu.bundle export`: they need Python, numpy and CuPy, and a contest JAX and torch.
 #          Then come calls of the everyday suite, if feinsum is installed. Entries that
 #          have results already are skipped.
 # OPTION   passed on to `python -m benchmarks.experiments`, such as --only gradient.

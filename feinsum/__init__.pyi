@@ -4,6 +4,7 @@ from .calling import contract as contract
 from .calling import contract_expression as contract_expression
 from .calling import contract_path as contract_path
 from .calling import einsum as einsum
+from .calling import explain as explain
 from .calling import tensordot as tensordot
 from .calling import transpose as transpose
 from .calling import tune as tune
@@ -29,7 +30,6 @@ from .raising import identify_as_einsum as identify_as_einsum
 from .raising import raise_kernel as raise_kernel
 from .records import TransformSpec as TransformSpec
 from .retrieval import bound as bound
-from .retrieval import explain as explain
 from .retrieval import query as query
 from .retrieval import retrieve as retrieve
 from .tuning import record_facts as record_facts

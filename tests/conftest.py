@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-collect_ignore = ["tune/fake_cupy", "try_mutants.py"]
+collect_ignore = ["targets/cuda/fake_cupy", "try_mutants.py"]
 """No modules of tests: a stand-in for CuPy in other processes, and a script that takes
 an extra.
 """

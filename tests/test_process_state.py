@@ -45,7 +45,6 @@ ALLOWED = {
     "feinsum/measure/verifier.py": "a child that verifies",
     "feinsum/processes.py": "the memory of a child, which calls it",
     "feinsum/run.py": "a rank, started as a program",
-    "feinsum/tuning/bundle/runner.py": "a program that tries a bundle",
     "feinsum/tuning/worker.py": "a child that tries recipes",
     "service/logs.py": "the service",
     "service/run.py": "the service",

@@ -30,8 +30,8 @@ from typing import Any
 
 if __package__:
     from benchmarks.gpu import report
+    from benchmarks.gpu.bundle import runner
     from benchmarks.gpu.rivals import COMPILED, RIVALS, Call, seconds_of
-    from feinsum.tuning.bundle import runner
 else:  # in the folder of a contest
     import report
     import runner

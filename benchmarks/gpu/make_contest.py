@@ -1,7 +1,7 @@
 """Makes a contest: kernels with functional operands, and what rivals evaluate.
 
 ``python -m benchmarks.gpu.make_contest FOLDER --after BUNDLE`` writes a bundle like
-that of ``feinsum tune --export``, whose operands are the functions of the suites. The
+those of ``benchmarks.gpu.bundle``, whose operands are the functions of the suites. The
 candidates are the fastest recipes of packaged facts and of bundles that ran on a GPU,
 and predicted ones. ``contest.py`` in the folder times them and the rivals.
 """
@@ -31,6 +31,15 @@ from benchmarks.experiments import functions
 from benchmarks.experiments.entries import Entry, both_suites
 from benchmarks.experiments.functions import Function
 from benchmarks.gpu import contest, report, rivals
+from benchmarks.gpu.bundle import runner
+from benchmarks.gpu.bundle.candidates import candidates
+from benchmarks.gpu.bundle.folder import results_of, write_bundle
+from benchmarks.gpu.bundle.workload import (
+    SEED,
+    BuiltWorkload,
+    WorkloadBuilder,
+    document_of,
+)
 from feinsum.canonical import CanonicalForm, canonicalize
 from feinsum.db.shipped import shipped_facts
 from feinsum.errors import FeinsumError
@@ -39,15 +48,6 @@ from feinsum.measure.cases import Case, bare_case
 from feinsum.measure.reference import NEVER_LONG
 from feinsum.raising import identify_as_einsum
 from feinsum.records import TransformSpec
-from feinsum.tuning.bundle import runner
-from feinsum.tuning.bundle.folder import results_of, write_bundle
-from feinsum.tuning.bundle.workload import (
-    SEED,
-    BuiltWorkload,
-    WorkloadBuilder,
-    candidates,
-    document_of,
-)
 from feinsum.tuning.problem import Problem
 
 N_BEST, N_PREDICTED, N_UNMEASURED = 2, 1, 4

@@ -1,7 +1,9 @@
 """Time programs of einsums as whole processes: ``python -m benchmarks.totals``.
 
 For each program and contestant a process is started in empty folders (*first*), and
-again in the same ones (*second*). Contestants take turns; medians over rounds count.
+again in the same ones (*second*). With ``--tune SECONDS`` our calls are tuned for so
+long, those first that take the longest, and a third process of ours follows (*tuned*);
+rivals have nothing to tune. Contestants take turns; medians over rounds count.
 The exit status is 1 if a child failed.
 """
 
@@ -13,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.totals.contestants import CONTESTANTS
-from benchmarks.totals.processes import ChildFailedError, How, Run, first_and_second
+from benchmarks.totals.processes import ChildFailedError, How, Run, in_fresh_folders
 from benchmarks.totals.programs import PROGRAMS, Program, chosen
 from benchmarks.totals.summary import Found, Result, over_rounds
 
@@ -24,7 +26,9 @@ WARM_UP = PROGRAMS["one-twice"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    how = How(options.tiny, options.calls, options.at_once, options.limit_s)
+    how = How(
+        options.tiny, options.calls, options.at_once, options.limit_s, options.tune
+    )
     contestants = options.contestants or [
         name for name, one in CONTESTANTS.items() if one.is_installed
     ]
@@ -68,7 +72,7 @@ def _try(
     program: Program, name: str, how: How, failures: list[str]
 ) -> list[Run] | None:
     try:
-        return first_and_second(program, CONTESTANTS[name], how)
+        return in_fresh_folders(program, CONTESTANTS[name], how)
     except ChildFailedError as error:
         failures.append(str(error))
         print(f"failed: {error}", file=sys.stderr)
@@ -78,8 +82,7 @@ def _try(
 def _result(program: Program, runs: dict[str, list[list[Run]]]) -> Result:
     medians = {}
     for name, pairs in runs.items():
-        first, second = (over_rounds(some) for some in zip(*pairs, strict=True))
-        medians[name] = first, second
+        medians[name] = tuple(over_rounds(some) for some in zip(*pairs, strict=True))
     return Result(program.name, medians)
 
 
@@ -98,6 +101,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--at-once", type=int, default=1, help="copies at once; the slowest counts"
+    )
+    parser.add_argument(
+        "--tune", type=float, default=0.0, metavar="SECONDS", help="of each program"
     )
     parser.add_argument("--limit-s", type=float, default=How.limit_s, help="per child")
     parser.add_argument("--tiny", action="store_true", help="at sizes for tests")

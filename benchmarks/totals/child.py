@@ -34,8 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("contestant", choices=CONTESTANTS)
     parser.add_argument("--tiny", action="store_true", help="at a size for tests")
     parser.add_argument("--calls", action="store_true", help="print every call")
+    parser.add_argument(
+        "--tune", type=float, metavar="SECONDS", help="tune the calls instead"
+    )
     options = parser.parse_args(arguments)
     program = PROGRAMS[options.program]
+    if options.tune is not None:
+        print(json.dumps({"n_tuned": tuned(program, options.tune, options.tiny)}))
+        return
     found = measured(program, CONTESTANTS[options.contestant], options.tiny)
     calls = found.pop("calls")
     start = time.perf_counter()
@@ -45,6 +51,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found["numpy_s"] = by_numpy(program, options.tiny)
     found["after_s"] = time.perf_counter() - start
     print(json.dumps(found))
+
+
+def tuned(program: Program, budget_s: float, tiny: bool) -> int:
+    """Tune the calls of a program, those first that take the longest in total.
+
+    Returns:
+        How many were tuned before the time was over.
+    """
+    import feinsum  # rivals do not load it
+
+    spent_s: dict[Any, float] = {}
+    operands: dict[Any, tuple[str, tuple[Array, ...]]] = {}
+
+    def compute(subscripts: str, *arrays: Array) -> Array:
+        key = subscripts, tuple((x.shape, x.dtype) for x in arrays)
+        start = time.perf_counter()
+        result = np.asarray(feinsum.einsum(subscripts, *arrays))
+        spent_s[key] = spent_s.get(key, 0.0) + time.perf_counter() - start
+        operands[key] = subscripts, arrays
+        return result
+
+    run(program.calls(tiny), compute)
+    end = time.perf_counter() + budget_s
+    n_tuned = 0
+    for key in sorted(spent_s, key=lambda key: -spent_s[key]):
+        left_s = end - time.perf_counter()
+        if left_s <= 0:
+            break
+        subscripts, arrays = operands[key]
+        try:
+            feinsum.tune(subscripts, *arrays, budget_s=left_s, progress=False)
+        except feinsum.FeinsumError as error:  # such as of a view
+            print(f"not tuned: {subscripts}: {error}", file=sys.stderr)
+            continue
+        n_tuned += 1
+    return n_tuned
 
 
 def measured(program: Program, contestant: Contestant, tiny: bool) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.caches import empty_caches
-from benchmarks.totals.contestants import Contestant
+from benchmarks.totals.contestants import OURS, Contestant
 from benchmarks.totals.programs import Program
 
-__all__ = ["ChildFailedError", "How", "Run", "first_and_second"]
+__all__ = ["ChildFailedError", "How", "Run", "in_fresh_folders"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,12 +34,14 @@ class How:
     Attributes:
         at_once: copies of each, of which the slowest counts.
         limit_s: after so many seconds a child has failed.
+        tune_s: for which our calls are tuned before a third process; 0 for none.
     """
 
     tiny: bool = False
     calls: bool = False
     at_once: int = 1
     limit_s: float = 600.0
+    tune_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,26 @@ class Run:
     numpy_s: tuple[float, ...] = ()
 
 
-def first_and_second(program: Program, contestant: Contestant, how: How) -> list[Run]:
-    """A process without anything kept on disk, then one with what the first kept."""
+def in_fresh_folders(program: Program, contestant: Contestant, how: How) -> list[Run]:
+    """A process without anything kept on disk, then one with what the first kept.
+
+    Of ours a third one follows, if its calls are tuned after the second.
+    """
     with TemporaryDirectory() as folder:
         own = empty_caches(folder)
         own |= {"HOME": f"{folder}/home", "FEINSUM_DATABASE": f"{folder}/user.sqlite"}
         Path(own["HOME"]).mkdir()
-        return [_slowest(program, contestant, how, own) for _ in range(2)]
+        runs = [_slowest(program, contestant, how, own) for _ in range(2)]
+        if how.tune_s and contestant.name == OURS:
+            _tune(program, how, own)
+            runs.append(_slowest(program, contestant, how, own))
+        return runs
+
+
+def _tune(program: Program, how: How, own: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "benchmarks.totals.child", program.name, OURS]
+    command += ["--tiny"] * how.tiny + ["--tune", str(how.tune_s)]
+    _said(command, os.environ | own, f"tuning {program.name}", how)
 
 
 def _slowest(

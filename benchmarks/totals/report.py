@@ -51,7 +51,7 @@ def write(path: Path, found: Found, how: How, rounds: int) -> None:
     }
     programs = {
         result.program: {
-            name: dict(zip(WHICH, map(asdict, runs), strict=True))
+            name: dict(zip(WHICH, map(asdict, runs), strict=False))
             for name, runs in result.runs.items()
         }
         for result in found.results
@@ -84,24 +84,36 @@ def _table(*heads: str) -> Table:
 
 
 def _totals(results: Sequence[Result], contestants: Sequence[str]) -> Table:
+    """Seconds of all first processes, and of ours; each kind with its ratio."""
+    n_kinds = max((len(result.runs.get(OURS, ())) for result in results), default=0)
+    later = range(1, n_kinds)
     table = _table(
         "program",
         *(f"first: {name}" for name in contestants),
         "ratio to best rival",
-        f"second: {OURS}",
-        "ratio to best rival",
+        *(
+            head
+            for k in later
+            for head in (f"{WHICH[k]}: {OURS}", "ratio to best rival")
+        ),
         f"peak MB: {OURS}",
         "ratio to least rival",
     )
     for result in results:
-        ours = result.runs.get(OURS)
+        ours = result.runs.get(OURS, ())
         firsts = [result.runs.get(name) for name in contestants]
         table.add_row(
             result.program,
             *(_number(runs[0].total_s if runs else None) for runs in firsts),
             _number(result.time_ratio(0)),
-            _number(ours[1].total_s if ours else None),
-            _number(result.time_ratio(1)),
+            *(
+                _number(number)
+                for k in later
+                for number in (
+                    ours[k].total_s if k < len(ours) else None,
+                    result.time_ratio(k),
+                )
+            ),
             f"{ours[0].peak_bytes / 1e6:.0f}" if ours else NONE,
             _number(result.peak_ratio),
         )
@@ -110,8 +122,11 @@ def _totals(results: Sequence[Result], contestants: Sequence[str]) -> Table:
         "geometric mean",
         *("" for _ in contestants),
         _mean([result.time_ratio(0) for result in results]),
-        "",
-        _mean([result.time_ratio(1) for result in results]),
+        *(
+            cell
+            for k in later
+            for cell in ("", _mean([result.time_ratio(k) for result in results]))
+        ),
         "",
         _mean([result.peak_ratio for result in results]),
     )

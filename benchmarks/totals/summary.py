@@ -11,8 +11,8 @@ from benchmarks.totals.processes import Run
 
 __all__ = ["WHICH", "Found", "Result", "WorstCall", "over_rounds"]
 
-WHICH = ("first", "second")
-"""Processes in the same folders."""
+WHICH = ("first", "second", "tuned")
+"""Processes in the same folders; the last one is ours alone."""
 ALLOWANCE_S = 200e-6
 """What a call may take beside the time of numpy."""
 TINY_S = 5e-6
@@ -84,15 +84,19 @@ class Result:
     """One program.
 
     Attributes:
-        runs: by contestant: medians of the first and of the second process.
+        runs: by contestant: medians of each process of :data:`WHICH`.
     """
 
     program: str
-    runs: Mapping[str, tuple[Run, Run]]
+    runs: Mapping[str, tuple[Run, ...]]
 
     def time_ratio(self, which: int) -> float | None:
-        """Our total over that of the best rival."""
-        return self._ratio({name: x[which].total_s for name, x in self.runs.items()})
+        """Our total over that of the best rival, whose last process counts as tuned."""
+        if which >= len(self.runs.get(OURS, ())):
+            return None
+        return self._ratio(
+            {name: x[min(which, len(x) - 1)].total_s for name, x in self.runs.items()}
+        )
 
     @property
     def peak_ratio(self) -> float | None:

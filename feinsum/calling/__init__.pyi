@@ -8,6 +8,7 @@ from .contraction import contract as contract
 from .contraction import contract_expression as contract_expression
 from .contraction import contract_path as contract_path
 from .dispatch import einsum as einsum
+from .explanation import explain as explain
 from .host.prepared import PreparedCall as PreparedCall
 from .host.simple import read_call as read_call
 from .kernel import CallKernel as CallKernel

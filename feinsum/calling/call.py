@@ -337,6 +337,24 @@ def prepare_call(
     return call.settled
 
 
+def find_call(subscripts: str, arrays: Sequence[Any]) -> Call | None:
+    """What this process has kept for a call without options; None for nothing."""
+    key = _quick_key(subscripts, arrays, None, _USUAL)
+    calls = remembered(Calls)
+    return calls.quick.get(key) or calls.general.get(key)
+
+
+def prepare_without_kernel(subscripts: str, arrays: Sequence[Any]) -> StepsCall:
+    """A call in steps of one or two arrays.
+
+    Raises:
+        InvalidEinsumError: if subscripts and shapes do not match.
+    """
+    terms = read_terms(subscripts, [array.shape for array in arrays])
+    dtypes = [array.dtype for array in arrays]
+    return steps_call(terms, dtypes, _max_entries(dtypes))
+
+
 def _as_array(operand: Any) -> Any:
     if type(operand) is np.ndarray or is_device_array(operand):
         return operand

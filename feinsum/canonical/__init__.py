@@ -10,7 +10,7 @@ from feinsum.canonical.form import (
     isomorphism,
     text_digest,
 )
-from feinsum.canonical.graph import InducedGraph, induced_graph, reconstruct
+from feinsum.canonical.graph import InducedGraph, induced_graph
 from feinsum.canonical.invariants import INVARIANTS, Difference, first_difference
 from feinsum.canonical.labelling import CANONICALIZER, canonical_places
 
@@ -29,6 +29,5 @@ __all__ = [
     "first_difference",
     "induced_graph",
     "isomorphism",
-    "reconstruct",
     "text_digest",
 ]

@@ -170,20 +170,6 @@ def _add_rows(graph: InducedGraph, counts: list[dict[Use, int]]) -> None:
             edges.append((row, vertex))
 
 
-def reconstruct(graph: InducedGraph) -> BatchedEinsum:
-    """An einsum of the class whose induced graph this is.
-
-    It is found from colors and edges alone. Names are numbers of vertices.
-
-    >>> from feinsum.canonical.graph import induced_graph
-    >>> from feinsum.ir import array, einsum
-    >>> graph = induced_graph(einsum("ij,j->i", array("A", ("N", 4)), array("x", 4)))
-    >>> print(reconstruct(graph))
-    {i0}{i2}, {i2} -> {i0} of (A6 A7) with A6[N1,4]:<f8, A7[4]:<f8
-    """
-    return _Reconstruction(graph).einsum()
-
-
 class _Reconstruction:
     """The vertices of each kind, and the neighbours of a vertex by kind."""
 

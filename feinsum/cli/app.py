@@ -18,7 +18,6 @@ from feinsum.cli import (
     bound,
     cache,
     canonicalize,
-    compare,
     db,
     devices,
     doctor,
@@ -44,7 +43,6 @@ Command = Callable[..., None]
 COMMANDS: dict[str, tuple[Command, str]] = {
     "canonicalize": (canonicalize.canonicalize, canonicalize.EXAMPLES),
     "bound": (bound.bound, bound.EXAMPLES),
-    "compare": (compare.compare, compare.EXAMPLES),
     "plan": (plan.plan, plan.EXAMPLES),
     "query": (query.query, query.EXAMPLES),
     "tune": (tune.tune, tune.EXAMPLES),

@@ -65,13 +65,6 @@ RanksPerHost: TypeAlias = Annotated[
     ),
 ]
 
-Compare: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--compare", help="Compare with named schedules and Deinsum's heuristic."
-    ),
-]
-
 Save: TypeAlias = Annotated[
     Path | None,
     typer.Option("--save", metavar="FILE", help="Write the plan to a JSON document."),
@@ -130,7 +123,6 @@ def plan(
     memory: Memory = None,
     most_work: MostWork = None,
     ranks_per_host: RanksPerHost = None,
-    compare: Compare = False,
     save: Save = None,
     picture: Picture = None,
     program: ProgramFile = None,
@@ -146,11 +138,11 @@ def plan(
     """
     values = read_values(size or (), "--size")
     if program is not None:
-        of_einsums = (sizes, operands, subscripts, most_work, compare or None, database)
+        of_einsums = (sizes, operands, subscripts, most_work, database)
         if any(one is not None for one in of_einsums):
             raise typer.BadParameter(
-                "an einsum, its --sizes and --operands, --most-work, --compare and "
-                "--database cannot be combined with a program",
+                "an einsum, its --sizes and --operands, --most-work and --database "
+                "cannot be combined with a program",
                 param_hint="--program",
             )
         _plan_program(
@@ -167,7 +159,6 @@ def plan(
         return
     if subscripts is None:
         raise typer.BadParameter("give an einsum, or --program")
-    from feinsum.plans import named_plans
     from feinsum.plans import plan as plan_of
 
     levels = _levels(ranks_per_host)
@@ -181,9 +172,6 @@ def plan(
         database=database,
         ranks_per_host=levels,
     )
-    others: dict[str, Plan] = {}
-    if compare or as_json:
-        others = named_plans(einsum, values, processes=processes, path=made.path)
     if save is not None:
         _write(save, made)
     if picture is not None:
@@ -191,14 +179,12 @@ def plan(
     recorded = None if record is None else _record(made, record)
     if as_json:
         told = _told(recorded) | _passing(made, levels)
-        print_json(_document(made, others) | told)
+        print_json(_document(made) | told)
         return
     typer.echo(str(made))
     _show_passing(made, levels)
     if recorded is not None:
         typer.echo(f"recorded {recorded.id[:12]}: {recorded}")
-    if compare:
-        typer.echo(_comparison(made, others))
 
 
 def _plan_program(
@@ -348,7 +334,7 @@ def _draw(path: Path, made: Plan) -> None:
         ) from None
 
 
-def _document(made: Plan, others: Mapping[str, Plan]) -> dict[str, Any]:
+def _document(made: Plan) -> dict[str, Any]:
     import json
 
     return {
@@ -357,19 +343,4 @@ def _document(made: Plan, others: Mapping[str, Plan]) -> dict[str, Any]:
         "counts": made.counts.document(),
         "peak_bytes": made.peak_bytes,
         "leaves": [{"key": leaf.key, "text": leaf.text} for leaf in made.leaves],
-        "runners_up": {name: one.counts.document() for name, one in others.items()},
     }
-
-
-def _comparison(made: Plan, others: Mapping[str, Plan]) -> str:
-    lines = [
-        f"{'schedule':<12}{'moved':>18}{'ratio':>8}{'bytes held':>18}{'at work':>9}"
-    ]
-    for name, one in {"planned": made, **others}.items():
-        moved = made.counts.moved
-        ratio = f"{one.counts.moved / moved:.2f}" if moved else "-"
-        lines.append(
-            f"{name:<12}{one.counts.moved:>18,}{ratio:>8}{one.peak_bytes:>18,}"
-            f"{one.counts.busy:>9}"
-        )
-    return "\n".join(lines)

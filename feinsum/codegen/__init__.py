@@ -6,7 +6,6 @@ from feinsum.codegen.generate import (
     Strides,
     contraction_path,
     generate_loopy,
-    intermediate_bytes,
 )
 from feinsum.codegen.nests import (
     dense_arguments,
@@ -27,7 +26,6 @@ __all__ = [
     "fresh_shapes",
     "generate_loopy",
     "generate_nest",
-    "intermediate_bytes",
     "nest_arguments",
     "nest_index_dtype",
     "nest_result",

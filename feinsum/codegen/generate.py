@@ -25,7 +25,7 @@ from feinsum.ir import (
     require_dense,
     require_einsum,
 )
-from feinsum.paths import Path, check_path, entries_between, find_path, path_within
+from feinsum.paths import Path, check_path, find_path, path_within
 from feinsum.targets.host.code import HostCTarget
 
 Strides: TypeAlias = Sequence[int | str]
@@ -292,17 +292,6 @@ def contraction_path(
         return find_path(einsum.inputs, einsum.output, extents)
     most_entries = max_bytes // (einsum.batch_size * _itemsize(einsum))
     return path_within(einsum.inputs, einsum.output, extents, most_entries)
-
-
-def intermediate_bytes(
-    einsum: BatchedEinsum,
-    path: ContractionPath,
-    sizes: Mapping[str, int] | None = None,
-) -> int:
-    """Bytes of all intermediate products, with entries of the results' dtype."""
-    extents = _extents(einsum, sizes or {})
-    entries = entries_between(einsum.inputs, einsum.output, extents, path)
-    return entries * einsum.batch_size * _itemsize(einsum)
 
 
 def _itemsize(einsum: BatchedEinsum) -> int:

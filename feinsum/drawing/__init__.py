@@ -2,7 +2,7 @@
 
 from feinsum.drawing.flow import Arrow, Block, Node, Panel, Row, draw_blocks, draw_flow
 from feinsum.drawing.graph import SUFFIXES, dot_text, draw, svg_of
-from feinsum.drawing.plots import Length, can_plot, check_plots, draw_lengths
+from feinsum.drawing.plots import can_plot, check_plots
 from feinsum.drawing.roofline import Chart, Dot, Roof, Step, draw_roofline, roofs
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "Block",
     "Chart",
     "Dot",
-    "Length",
     "Node",
     "Panel",
     "Roof",
@@ -23,7 +22,6 @@ __all__ = [
     "draw",
     "draw_blocks",
     "draw_flow",
-    "draw_lengths",
     "draw_roofline",
     "roofs",
     "svg_of",

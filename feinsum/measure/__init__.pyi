@@ -11,7 +11,6 @@ from .peaks import measure_peaks as measure_peaks
 from .reference import Reference as Reference
 from .reference import einsum_operations as einsum_operations
 from .reference import footprint_bytes as footprint_bytes
-from .reference import kernel_operations as kernel_operations
 from .reference import n_terms as n_terms
 from .reference import reference_of as reference_of
 from .roofline import Rung as Rung

@@ -8,7 +8,7 @@ second: on arrays of a few megabytes, with few runs.
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from math import log2, prod
@@ -60,8 +60,8 @@ def prepare(question: Question) -> None:
     einsum = from_text(question.frame)
     if einsum.sparse_position is not None:
         return
-    timed = timed_einsum(einsum)
-    sizes = timed_sizes(einsum, timed, question.sizes)
+    timed = _timed_einsum(einsum)
+    sizes = _timed_sizes(einsum, timed, question.sizes)
     lock = locked(question.timing_lock, fcntl.LOCK_SH)
     with lock, suppress(FeinsumError):  # the fork says what is wrong
         built_baseline(timed, constantdict(sizes), open_device(question.device))
@@ -84,14 +84,14 @@ def judge_recipe(question: Question, opened: OpenDevice) -> Verdict:
         return _judge_sparse(question, einsum, opened)
     last: tuple[CompiledKernel, Case] | None = None
     with locked(question.timing_lock, fcntl.LOCK_SH):
-        for unit, cases in kernels_to_try(spec, einsum, make_case):
+        for unit, cases in _kernels_to_try(spec, einsum):
             compiled = compile_kernel(unit, opened)
             compiled.built.check_figures()
             for case in cases:
                 _verify(compiled, case)
             last = compiled, cases[-1]
         assert last is not None
-        sizes = timed_sizes(einsum, last[1].einsum, question.sizes)
+        sizes = _timed_sizes(einsum, last[1].einsum, question.sizes)
         race = race_of(*last, sizes, opened)
     with locked(question.timing_lock, fcntl.LOCK_EX):
         mine_s, others_s = race.run()
@@ -135,7 +135,7 @@ def _verify(compiled: CompiledKernel, case: Case) -> None:
         raise WrongResultError(f"{where}: {error}") from None
 
 
-def timed_sizes(
+def _timed_sizes(
     einsum: BatchedEinsum, timed: BatchedEinsum, sizes: Mapping[str, int]
 ) -> dict[str, int]:
     """Sizes of the einsum that is timed, which may be one with run-time extents."""
@@ -151,16 +151,14 @@ def timed_sizes(
     return quick_sizes(timed, literal)
 
 
-def timed_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
-    """The einsum that is timed: that of the last of :func:`kernels_to_try`."""
+def _timed_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
+    """The einsum that is timed: that of the last of :func:`_kernels_to_try`."""
     variant, sizes = ragged_cases(einsum)
     return einsum if not sizes or _is_tried_as_it_is(einsum) else variant
 
 
-def kernels_to_try(
-    spec: TransformSpec,
-    einsum: BatchedEinsum,
-    case_of: Callable[[BatchedEinsum, Mapping[str, int]], Case],
+def _kernels_to_try(
+    spec: TransformSpec, einsum: BatchedEinsum
 ) -> Iterator[tuple[Any, list[Case]]]:
     """The kernels to run, and the cases of each; the last one is to be timed.
 
@@ -168,11 +166,11 @@ def kernels_to_try(
         TransformError: if the recipe cannot be applied.
     """
     variant, sizes = ragged_cases(einsum)
-    ragged = [case_of(variant, s) for s in sizes]
+    ragged = [make_case(variant, s) for s in sizes]
     if ragged:
         yield ragged_unit(spec, ragged[0]), ragged
     if not ragged or _is_tried_as_it_is(einsum):
-        case = case_of(einsum, {})
+        case = make_case(einsum, {})
         yield apply_spec(spec, case.t_unit, case.nest), [case]
 
 

@@ -31,55 +31,6 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Values of size parameters, and how far results may be from the right ones there.
-
-    Attributes:
-        tolerance: see :func:`feinsum.measure.verification.tolerance_for`.
-    """
-
-    __pydantic_config__ = STRICT
-
-    values: Mapping[str, int]
-    tolerance: float
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A program, and where its results are compared with numpy's.
-
-    Attributes:
-        einsum: the text of what it computes.
-        outputs: the names of its results, row by row.
-    """
-
-    __pydantic_config__ = STRICT
-
-    einsum: str
-    outputs: tuple[str, ...]
-    program: Program
-    cases: tuple[Sizes, ...]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A recipe and the untransformed kernel, compiled.
-
-    Attributes:
-        pool: the path of the shared object of the threads that they run on.
-        compared: the kernels with the recipe; the last one is timed.
-        timed: at which sizes; both kernels have to agree there.
-    """
-
-    __pydantic_config__ = STRICT
-
-    pool: str
-    compared: tuple[Comparison, ...]
-    baseline: Program
-    timed: Sizes
-
-
-@dataclass(frozen=True)
 class Argument:
     """An argument of kernels that are compared; its entries are random.
 
@@ -105,13 +56,15 @@ class KernelComparison:
     """A kernel as its user builds it, and what may take its place.
 
     Attributes:
-        pool: as in :class:`Trial`; empty if all programs are plain functions.
+        pool: the path of the shared object of the threads that they run on; empty if
+            all programs are plain functions.
         programs: all compute the same; see ``pairs``.
         pairs: the number of a program of the given kernel, and of one of a kernel with
             recipes that is timed against it.
         arguments: by name.
         tolerance: how far results may be from those of the given kernel, relative to
             the largest entry of an array.
+        checked: arguments of other sizes, for which results are only compared.
     """
 
     __pydantic_config__ = STRICT
@@ -121,6 +74,7 @@ class KernelComparison:
     pairs: tuple[tuple[int, int], ...]
     arguments: Mapping[str, Argument]
     tolerance: float
+    checked: tuple[Mapping[str, Argument], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,7 +90,6 @@ class Question:
         limit_s: after which it is stopped.
         timing_lock: a file that is locked while times are taken, by all that compute at
             the same time; there is none if this process is alone.
-        trial: what is run, if whoever asks has compiled it.
         kernels: whole kernels that are compared instead, one of them with the recipe.
     """
 
@@ -149,7 +102,6 @@ class Question:
     sizes: Mapping[str, int] = field(default_factory=constantdict)
     limit_s: float = 60.0
     timing_lock: str = ""
-    trial: Trial | None = None
     kernels: KernelComparison | None = None
 
 

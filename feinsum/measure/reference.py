@@ -55,9 +55,6 @@ from feinsum.nests import Operations, network_of, postorders, sizes_at
 from feinsum.paths import contraction_steps
 from feinsum.raising import LoopNest, identify_as_einsum
 from feinsum.records.capability import n_products
-from feinsum.targets.layout import entry_kernel, typed
-from feinsum.targets.quiet import quiet
-from feinsum.words import first_lines
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -367,41 +364,6 @@ def dense_footprint_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> in
 def dense_n_terms(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
     """Number of products summed for one entry of a result."""
     return _n_entries((einsum.extents[i] for i in einsum.summation_indices), sizes)
-
-
-def kernel_operations(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Operations of a Loopy kernel by dtype, without index arithmetic.
-
-    Every work-item counts, even if a guard keeps it idle. A sum of n terms is n
-    additions, since kernels accumulate onto zero. A translation unit with several
-    OpenCL kernels is counted with the largest work-group.
-
-    Args:
-        sizes: the value of every size.
-
-    Raises:
-        MeasurementError: if Loopy cannot count the kernel.
-    """
-    kernel = entry_kernel(t_unit)
-    ids = (*kernel.silenced_warnings, "insn_count_subgroups_upper_bound")
-    silenced = t_unit.with_kernel(kernel.copy(silenced_warnings=frozenset(ids)))
-    with quiet():
-        try:
-            op_map = lp.get_op_map(
-                typed(silenced), count_within_subscripts=False, subgroup_size=1
-            )
-        except Warning:
-            raise  # an error only where the user asked for it
-        except Exception as error:
-            raise MeasurementError(
-                f"kernel {kernel.name!r} cannot be counted: "
-                f"{type(error).__name__}: {first_lines(error)}"
-            ) from error
-        counts: Counter[str] = Counter()
-        for op, count in op_map.count_map.items():
-            dtype = op.dtype.numpy_dtype
-            counts[dtype.str] += int(count.eval_with_dict(dict(sizes)))
-    return {dtype: count for dtype, count in counts.items() if count}
 
 
 def _value(extent: Extent, sizes: Mapping[str, int]) -> int:

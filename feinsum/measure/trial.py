@@ -1,4 +1,4 @@
-"""Verifying and timing host kernels that are already compiled; whole ones in turns.
+"""Kernels in turns, on random arguments: recipes of an einsum, and whole kernels.
 
 Nothing here needs the code generator, so a process that only does this starts at once.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from threading import Thread
@@ -19,126 +20,215 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from feinsum.errors import MeasurementError, WrongResultError
-from feinsum.ir import BatchedEinsum, evaluate, from_text, shape_at
-from feinsum.measure.question import (
-    Argument,
-    Comparison,
-    KernelComparison,
-    Program,
-    Trial,
-    Verdict,
-)
+from feinsum.measure.question import Argument, KernelComparison, Program, Verdict
 from feinsum.measure.verification import Verifiable, poison_value, verify
 from feinsum.records import OK
 from feinsum.select import MIN_SAMPLES, sample_in_turns
-from feinsum.targets.host.kernel import HostKernel, Launch, start_pool
+from feinsum.targets.host.kernel import HostKernel, start_pool
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what has its kernels compiled needs no code generator
     from feinsum.targets.protocol import Timer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+LONG_S = 2.0
+"""How long a given kernel may take for one run, if nothing else takes that long."""
+LONG_FACTOR = 20.0
+"""The same, in times of the slowest kernel with recipes."""
+BLOCK = 1 << 16
+"""Entries that are random; larger arrays repeat them."""
 
-def judge_trial(trial: Trial, timing_lock: str = "") -> Verdict:
-    """Compare a recipe with numpy, and time it against the untransformed kernel.
+
+def compare_kernels(asked: KernelComparison, timing_lock: str = "") -> Verdict:
+    """Run kernels on the same arrays, compare their results, and time them in turns.
+
+    A given kernel that takes very long is not run to its end: then its one sample is
+    the time after which it was left.
 
     Raises:
-        BuildError, MeasurementError, WrongResultError: what went wrong.
+        BuildError, MeasurementError: what went wrong.
     """
-    start_pool(Path(trial.pool).read_bytes())
+    if asked.pool:
+        start_pool(Path(asked.pool).read_bytes())
+    given = sorted({g for g, _ in asked.pairs})
+    changed = sorted({k for _, k in asked.pairs})
     with locked(timing_lock, fcntl.LOCK_SH):
-        kernels = [_compared(one) for one in trial.compared]
-        race = _race(trial, kernels[-1])
-    with locked(timing_lock, fcntl.LOCK_EX):
-        mine_s, others_s = race.run()
-    sizes = trial.timed.values
-    return Verdict(OK, least_s=mine_s, baseline_s=others_s, sizes=sizes)
+        bench = _Bench(asked, asked.arguments)
+        first_s, results = bench.first_runs(changed)
+        limit_s = max(LONG_S, LONG_FACTOR * max(first_s.values()))
+        seconds, expected = bench.first_run_within(limit_s, given[0])
+        if seconds is None:
+            return _without_an_end(len(asked.programs), given, limit_s, first_s)
+        first_s |= {given[0]: seconds} | bench.first_runs(given[1:])[0]
+        right = {k for k in changed if _agree(asked, expected, results[k])}
+        for arguments in asked.checked:
+            other = _Bench(asked, arguments)
+            _, found = other.first_runs([given[0], *right])
+            right = {k for k in right if _agree(asked, found[given[0]], found[k])}
+    samples: list[tuple[float, ...]] = [()] * len(asked.programs)
+    used = [k for k in range(len(samples)) if k in right or k in given]
+    pairs = [(used.index(g), used.index(k)) for g, k in asked.pairs if k in right]
+    if pairs:
+        with locked(timing_lock, fcntl.LOCK_EX):
+            timed = sample_in_turns(
+                [partial(bench.run, k) for k in used],
+                [first_s[k] for k in used],
+                pairs,
+            )
+        for k, some in zip(used, timed, strict=True):
+            samples[k] = tuple(some)
+    return Verdict(OK, samples=tuple(samples))
 
 
-@contextmanager
-def locked(path: str, kind: int) -> Iterator[None]:
-    """Computing takes a shared lock; timing takes it exclusively."""
-    if not path:
-        yield
-        return
-    with Path(path).open("ab") as file:  # closing it releases the lock
-        fcntl.flock(file, kind)
-        yield
+def _agree(
+    asked: KernelComparison, expected: Mapping[str, Array], found: Mapping[str, Array]
+) -> bool:
+    return largest_difference(expected, found) <= asked.tolerance
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A kernel on arrays; see :class:`feinsum.measure.BoundKernel`."""
+class _Bench:
+    """The kernels of a comparison on one set of arrays."""
 
-    launch: Launch
-    outputs: Mapping[str, Array]
+    def __init__(
+        self, asked: KernelComparison, arguments: Mapping[str, Argument]
+    ) -> None:
+        values = {name: _value(name, one) for name, one in arguments.items()}
+        self._values = values
+        self._runs = [_run_of(one, values) for one in asked.programs]
+        self._written = [name for name, one in arguments.items() if one.is_written]
+        self._initial = {
+            name: values[name].copy()
+            for name in self._written
+            if arguments[name].is_read
+        }
 
-    timer: Timer = "wall"
+    def first_runs(
+        self, programs: Iterable[int]
+    ) -> tuple[dict[int, float], dict[int, dict[str, Array]]]:
+        """The seconds and the results of programs, which find no results to reuse."""
+        seconds, results = {}, {}
+        for k in programs:
+            self._restore(poison=True)
+            seconds[k] = self._runs[k]()
+            results[k] = self._results()
+        return seconds, results
 
-    def run(self, _timer: Timer | None = None) -> float:
+    def first_run_within(
+        self, limit_s: float, k: int
+    ) -> tuple[float | None, dict[str, Array]]:
+        """The same of one program; None for the seconds if it has not ended by then."""
+        self._restore(poison=True)
+        return _within(limit_s, self._runs[k]), self._results()
+
+    def run(self, k: int) -> float:
+        """The seconds of a program, on arrays that are as before its first run."""
+        self._restore()
+        return self._runs[k]()
+
+    def _results(self) -> dict[str, Array]:
+        return {name: self._values[name].copy() for name in self._written}
+
+    def _restore(self, *, poison: bool = False) -> None:
+        for name, array in self._initial.items():
+            self._values[name][...] = array
+        for name in self._written if poison else ():
+            if name not in self._initial:
+                array = self._values[name]
+                array.fill(poison_value(array.dtype))
+
+
+def largest_difference(
+    expected: Mapping[str, Array], found: Mapping[str, Array]
+) -> float:
+    """The largest one, relative to the largest finite entry of an array.
+
+    Entries that are not finite have to be the same. Infinite for integers that differ.
+    """
+    return max(
+        (_difference(right, found[name]) for name, right in expected.items()),
+        default=0.0,
+    )
+
+
+def _difference(expected: Array, found: Array) -> float:
+    if expected.dtype.kind not in "fc":
+        return 0.0 if np.array_equal(expected, found) else np.inf
+    finite = np.isfinite(expected)
+    if not np.array_equal(expected[~finite], found[~finite], equal_nan=True):
+        return np.inf
+    right, result = expected[finite], found[finite]
+    if not np.isfinite(result).all():
+        return np.inf
+    scale = float(np.abs(right).max(initial=0.0)) or 1.0
+    return float(np.abs(result - right).max(initial=0.0)) / scale
+
+
+def _without_an_end(
+    n_programs: int,
+    given: Sequence[int],
+    limit_s: float,
+    first_s: Mapping[int, float],
+) -> Verdict:
+    """The given kernel still runs, in a thread that ends with this process."""
+    samples: list[tuple[float, ...]] = [()] * n_programs
+    for k in given:
+        samples[k] = (limit_s,)
+    for k, seconds in first_s.items():
+        samples[k] = (seconds,) * MIN_SAMPLES
+    return Verdict(OK, samples=tuple(samples))
+
+
+def _within(limit_s: float, run: Callable[[], float]) -> float | None:
+    """The seconds of a run; None if it has not ended by then."""
+    seconds: list[float] = []
+    thread = Thread(target=lambda: seconds.append(run()), daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        return None
+    if not seconds:
+        raise MeasurementError("the given kernel cannot be run")
+    return seconds[0]
+
+
+def _value(name: str, one: Argument) -> Any:
+    """An array of random numbers, or a scalar."""
+    dtype = np.dtype(one.dtype)
+    if not one.n_entries:
+        return dtype.type(one.value)
+    rng = np.random.default_rng(sum(map(ord, name)))
+    if one.below:
+        # no cell has a vertex twice
+        entries = rng.permutation(one.below).astype(dtype)
+    else:
+        entries = drawn(rng, (min(one.n_entries, BLOCK),), dtype)
+    return np.resize(entries, one.n_entries)
+
+
+def _run_of(program: Program, values: Mapping[str, Any]) -> Callable[[], float]:
+    """A run of a program, which returns its seconds."""
+    if not program.function:
+        launch = loaded(program).launch_of(values).run
+    else:
+        function = getattr(ctypes.CDLL(program.path), program.function)
+        function.restype = None
+        passed = [_passed(values[name]) for name, _ in program.arguments]
+
+        def launch() -> None:
+            function(*passed)
+
+    def run() -> float:
         start = perf_counter()
-        self.launch.run()
+        launch()
         return perf_counter() - start
 
-    def poison(self) -> None:
-        for array in self.outputs.values():
-            array.fill(poison_value(array.dtype))
-
-    def read(self) -> dict[str, Array]:
-        return {name: array.copy() for name, array in self.outputs.items()}
+    return run
 
 
-def _compared(one: Comparison) -> HostKernel:
-    """The kernel, whose results are right in all cases.
-
-    Raises:
-        MeasurementError, WrongResultError: if they are not.
-    """
-    einsum, kernel = from_text(one.einsum), loaded(one.program)
-    for case in one.cases:
-        values, outputs = _values(einsum, one.outputs, case.values)
-        run = _Run(kernel.launch_of(values), outputs)
-        operands = {op.name: values[op.name] for op in einsum.operands}
-        right = evaluate(einsum, operands, optimize=True)
-        if not all(np.isfinite(result).all() for result in right):
-            raise MeasurementError(
-                f"the reference result of {einsum.subscripts} is not finite"
-            )
-        expected = dict(zip(one.outputs, right, strict=True))
-        try:
-            verify(run, expected, tolerance=case.tolerance)
-        except WrongResultError as error:
-            where = f"at the sizes {dict(case.values)}"
-            raise WrongResultError(f"{where}: {error}") from None
-    return kernel
-
-
-def _race(trial: Trial, kernel: HostKernel) -> Race:
-    """Both kernels on the same arrays, so that both find the caches alike."""
-    last = trial.compared[-1]
-    sizes, einsum = trial.timed.values, from_text(last.einsum)
-    values, outputs = _values(einsum, last.outputs, sizes)
-    mine, baseline = (
-        _Run(one.launch_of(values), outputs) for one in (kernel, loaded(trial.baseline))
-    )
-    return Race(mine, baseline, sizes, trial.timed.tolerance)
-
-
-def _values(
-    einsum: BatchedEinsum, outputs: tuple[str, ...], sizes: Mapping[str, int]
-) -> tuple[dict[str, Any], dict[str, Array]]:
-    """A value for every argument, and the results among them."""
-    rng = np.random.default_rng(0)
-    operands = {
-        op.name: drawn(rng, shape_at(op.shape, sizes), op.dtype)
-        for op in einsum.operands
-    }
-    shape = shape_at(einsum.output_shape, sizes)
-    results = {
-        name: np.zeros(shape, dtype)
-        for name, dtype in zip(outputs, einsum.output_dtypes, strict=True)
-    }
-    return {**sizes, **operands, **results}, results
+def _passed(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return ctypes.c_void_p(value.ctypes.data)
+    return np.ctypeslib.as_ctypes_type(value.dtype)(value.item())
 
 
 def loaded(program: Program) -> HostKernel:
@@ -151,6 +241,17 @@ def loaded(program: Program) -> HostKernel:
         (name, np.dtype(dtype) if dtype else None) for name, dtype in program.arguments
     )
     return HostKernel.loaded(Path(program.path).read_bytes(), tuple(arguments))
+
+
+@contextmanager
+def locked(path: str, kind: int) -> Iterator[None]:
+    """Computing takes a shared lock; timing takes it exclusively."""
+    if not path:
+        yield
+        return
+    with Path(path).open("ab") as file:  # closing it releases the lock
+        fcntl.flock(file, kind)
+        yield
 
 
 QUICK_S, QUICK_SAMPLES = 0.15, 12
@@ -254,190 +355,3 @@ def drawn(
             return np.asarray(rng.integers(0, 2, shape)).astype(dtype)
         case _:
             return np.asarray(rng.integers(1, _INTEGERS, shape)).astype(dtype)
-
-
-PATIENCE_S = 2.0
-"""How long a given kernel may take for one run, if nothing else takes that long."""
-
-PATIENCE = 20.0
-"""The same, in times of the slowest kernel with recipes."""
-
-BLOCK = 1 << 16
-"""Entries that are random; larger arrays repeat them."""
-
-
-def compare_kernels(asked: KernelComparison, timing_lock: str = "") -> Verdict:
-    """Run kernels on the same arrays, compare their results, and time them in turns.
-
-    A given kernel that takes very long is not waited for: then its one sample is the
-    time after which the process gave up.
-
-    Raises:
-        BuildError, MeasurementError: what went wrong.
-    """
-    if asked.pool:
-        start_pool(Path(asked.pool).read_bytes())
-    values = _argument_values(asked.arguments)
-    runs = [_run_of(one, values) for one in asked.programs]
-    given = sorted({g for g, _ in asked.pairs})
-    changed = sorted({k for _, k in asked.pairs})
-    restore, written = _restorer(asked.arguments, values)
-    with locked(timing_lock, fcntl.LOCK_SH):
-        results: dict[int, dict[str, Array]] = {}
-        first_s = [0.0] * len(runs)
-        for k in changed:
-            restore(poison=True)
-            first_s[k] = runs[k]()
-            results[k] = {name: values[name].copy() for name in written}
-        restore(poison=True)
-        patience_s = max(PATIENCE_S, PATIENCE * max(first_s[k] for k in changed))
-        seconds = _within(patience_s, runs[given[0]])
-        if seconds is None:
-            return _without_an_end(runs, given, changed, patience_s, first_s)
-        first_s[given[0]] = seconds
-        expected = {name: values[name].copy() for name in written}
-        for k in given[1:]:
-            restore(poison=True)
-            first_s[k] = runs[k]()
-    right = {
-        k
-        for k in changed
-        if largest_difference(expected, results[k]) <= asked.tolerance
-    }
-    used = [k for k in range(len(runs)) if k in right or k in given]
-    pairs = [(used.index(g), used.index(k)) for g, k in asked.pairs if k in right]
-    samples: list[tuple[float, ...]] = [()] * len(runs)
-    if pairs:
-
-        def after_restoring(run: Callable[[], float]) -> Callable[[], float]:
-            def restored() -> float:
-                restore()
-                return run()
-
-            return restored
-
-        with locked(timing_lock, fcntl.LOCK_EX):
-            timed = sample_in_turns(
-                [after_restoring(runs[k]) for k in used],
-                [first_s[k] for k in used],
-                pairs,
-            )
-        for k, some in zip(used, timed, strict=True):
-            samples[k] = tuple(some)
-    return Verdict(OK, samples=tuple(samples))
-
-
-def largest_difference(
-    expected: Mapping[str, Array], found: Mapping[str, Array]
-) -> float:
-    """The largest one, relative to the largest finite entry of an array.
-
-    Entries that are not finite have to be the same. Infinite for integers that differ.
-    """
-    return max(
-        (_difference(right, found[name]) for name, right in expected.items()),
-        default=0.0,
-    )
-
-
-def _difference(expected: Array, found: Array) -> float:
-    if expected.dtype.kind not in "fc":
-        return 0.0 if np.array_equal(expected, found) else np.inf
-    finite = np.isfinite(expected)
-    if not np.array_equal(expected[~finite], found[~finite], equal_nan=True):
-        return np.inf
-    right, result = expected[finite], found[finite]
-    if not np.isfinite(result).all():
-        return np.inf
-    scale = float(np.abs(right).max(initial=0.0)) or 1.0
-    return float(np.abs(result - right).max(initial=0.0)) / scale
-
-
-def _without_an_end(
-    runs: Sequence[Callable[[], float]],
-    given: Sequence[int],
-    changed: Sequence[int],
-    patience_s: float,
-    first_s: Sequence[float],
-) -> Verdict:
-    """The given kernel still runs, in a thread that ends with this process."""
-    samples: list[tuple[float, ...]] = [()] * len(runs)
-    for k in given:
-        samples[k] = (patience_s,)
-    for k in changed:
-        samples[k] = (first_s[k],) * MIN_SAMPLES
-    return Verdict(OK, samples=tuple(samples))
-
-
-def _within(limit_s: float, run: Callable[[], float]) -> float | None:
-    """The seconds of a run; None if it has not ended by then."""
-    seconds: list[float] = []
-    thread = Thread(target=lambda: seconds.append(run()), daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if thread.is_alive():
-        return None
-    if not seconds:
-        raise MeasurementError("the given kernel cannot be run")
-    return seconds[0]
-
-
-def _argument_values(arguments: Mapping[str, Argument]) -> dict[str, Any]:
-    return {name: _value(name, one) for name, one in arguments.items()}
-
-
-def _value(name: str, one: Argument) -> Any:
-    """An array of random numbers, or a scalar."""
-    dtype = np.dtype(one.dtype)
-    if not one.n_entries:
-        return dtype.type(one.value)
-    rng = np.random.default_rng(sum(map(ord, name)))
-    if one.below:
-        # no cell has a vertex twice
-        entries = rng.permutation(one.below).astype(dtype)
-    else:
-        entries = drawn(rng, (min(one.n_entries, BLOCK),), dtype)
-    return np.resize(entries, one.n_entries)
-
-
-def _restorer(
-    arguments: Mapping[str, Argument], values: Mapping[str, Any]
-) -> tuple[Callable[..., None], list[str]]:
-    """A function that sets what kernels write to what it was, and what they write."""
-    written = [name for name, one in arguments.items() if one.is_written]
-    initial = {name: values[name].copy() for name in written if arguments[name].is_read}
-
-    def restore(*, poison: bool = False) -> None:
-        for name, array in initial.items():
-            values[name][...] = array
-        for name in written if poison else ():
-            if name not in initial:
-                values[name].fill(poison_value(values[name].dtype))
-
-    return restore, written
-
-
-def _run_of(program: Program, values: Mapping[str, Any]) -> Callable[[], float]:
-    """A run of a program, which returns its seconds."""
-    if not program.function:
-        launch = loaded(program).launch_of(values).run
-    else:
-        function = getattr(ctypes.CDLL(program.path), program.function)
-        function.restype = None
-        passed = [_passed(values[name]) for name, _ in program.arguments]
-
-        def launch() -> None:
-            function(*passed)
-
-    def run() -> float:
-        start = perf_counter()
-        launch()
-        return perf_counter() - start
-
-    return run
-
-
-def _passed(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return ctypes.c_void_p(value.ctypes.data)
-    return np.ctypeslib.as_ctypes_type(value.dtype)(value.item())

@@ -26,7 +26,7 @@ from feinsum.errors import (
     TrialTimeoutError,
 )
 from feinsum.measure.question import Question, Verdict
-from feinsum.measure.trial import compare_kernels, judge_trial
+from feinsum.measure.trial import compare_kernels
 from feinsum.processes import Ended, limit_memory
 from feinsum.records import from_json, to_json
 
@@ -47,7 +47,7 @@ def main() -> None:
         import_transforms(sys.argv[1:])
     for line in _lines():
         question = from_json(Question, line)
-        if question.trial is None and question.kernels is None:
+        if question.kernels is None:
             from feinsum.measure.judging import prepare  # needs the code generator
 
             prepare(question)
@@ -110,9 +110,6 @@ def _verdict(question: Question) -> Verdict:
         if question.kernels is not None:
             limit_memory(question.memory_bytes)
             return compare_kernels(question.kernels, question.timing_lock)
-        if question.trial is not None:
-            limit_memory(question.memory_bytes)
-            return judge_trial(question.trial, question.timing_lock)
         from feinsum.measure.judging import judge_recipe
         from feinsum.targets.devices import open_device
 

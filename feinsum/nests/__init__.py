@@ -1,9 +1,6 @@
 """Loop nests for a sparse tensor and a network of dense ones, and their search."""
 
 from feinsum.nests.cost import (
-    BufferDimension,
-    BufferSize,
-    CacheMisses,
     Cost,
     IndependentLoops,
     Lexicographic,
@@ -22,7 +19,6 @@ from feinsum.nests.form import (
     lane_indices,
     lower,
 )
-from feinsum.nests.interpret import Outcome, interpret, sizes_of
 from feinsum.nests.nest import (
     Buffer,
     Forest,
@@ -30,15 +26,11 @@ from feinsum.nests.nest import (
     Nest,
     Orders,
     Rule,
-    all_orders,
     fuse,
-    is_fully_fused,
-    n_orders,
     nest_from_text,
     nest_to_text,
     translated,
     unfactorized,
-    unfuse,
 )
 from feinsum.nests.network import (
     Network,
@@ -53,6 +45,7 @@ from feinsum.nests.network import (
     postorders,
     sizes_at,
 )
+from feinsum.nests.operands import sizes_of
 from feinsum.nests.search import (
     Found,
     best_levels,
@@ -61,13 +54,9 @@ from feinsum.nests.search import (
     by_depth,
     level_orders,
 )
-from feinsum.paths import n_pair_sequences, n_postorders
 
 __all__ = [
     "Buffer",
-    "BufferDimension",
-    "BufferSize",
-    "CacheMisses",
     "Cost",
     "EstimatedTime",
     "Forest",
@@ -82,7 +71,6 @@ __all__ = [
     "Network",
     "Operations",
     "Orders",
-    "Outcome",
     "Part",
     "Path",
     "Repeat",
@@ -92,7 +80,6 @@ __all__ = [
     "Step",
     "Tensor",
     "Term",
-    "all_orders",
     "best_levels",
     "best_nest",
     "best_orders",
@@ -101,14 +88,9 @@ __all__ = [
     "consumers",
     "evaluate",
     "fuse",
-    "interpret",
-    "is_fully_fused",
     "lane_indices",
     "level_orders",
     "lower",
-    "n_orders",
-    "n_pair_sequences",
-    "n_postorders",
     "nest_from_text",
     "nest_to_text",
     "network",
@@ -119,5 +101,4 @@ __all__ = [
     "sizes_of",
     "translated",
     "unfactorized",
-    "unfuse",
 ]

@@ -14,7 +14,7 @@ and 5.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, prod
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -119,58 +119,6 @@ class _LargestBuffer:
 
     def beside(self, first: float, second: float) -> float:
         return max(first, second)
-
-    def least(self, path: Path) -> float:
-        return 0.0
-
-
-@dataclass(frozen=True)
-class BufferDimension(_LargestBuffer):
-    """The largest number of axes of a buffer."""
-
-    def crossing(self, part: Part, split: int) -> float:
-        kept = (p.result.indices for p, _ in crossing_buffers(part, split))
-        return max((len(i - part.ancestors) for i in kept), default=0.0)
-
-
-@dataclass(frozen=True)
-class BufferSize(_LargestBuffer):
-    """The largest number of entries of a buffer."""
-
-    extents: Mapping[str, int]
-
-    def crossing(self, part: Part, split: int) -> float:
-        kept = (p.result.indices for p, _ in crossing_buffers(part, split))
-        sizes = (prod(self.extents[i] for i in k - part.ancestors) for k in kept)
-        return float(max(sizes, default=0))
-
-
-@dataclass(frozen=True)
-class CacheMisses:
-    """Subtensor loads, if a cache holds subtensors with this many axes.
-
-    A loop loads one of each tensor that has its index and more axes than that.
-    """
-
-    extents: Mapping[str, int]
-    axes: int = 1
-    nothing: float = 0.0
-
-    def loop(self, part: Part, index: str, body: float) -> float:
-        loaded = {
-            tensor.inputs
-            for term in part.terms
-            for tensor in term.tensors
-            if index in tensor.indices
-            and len(tensor.indices - part.ancestors) > self.axes
-        }
-        return self.extents[index] * (len(loaded) + body)
-
-    def beside(self, first: float, second: float) -> float:
-        return first + second
-
-    def crossing(self, part: Part, split: int) -> float:
-        return 0.0
 
     def least(self, path: Path) -> float:
         return 0.0

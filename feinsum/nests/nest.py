@@ -13,11 +13,9 @@ Source: Kanakagiri and Solomonik 2024 (SpTTN), definitions 4.2 to 4.4.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, permutations, product
-from math import factorial, prod
 from typing import Literal, NamedTuple, TypeAlias
 
 from feinsum.errors import InvalidEinsumError
@@ -226,34 +224,6 @@ def _peeled(orders: Orders, terms: Sequence[int], depth: int) -> Forest:
     return tuple(nodes)
 
 
-def unfuse(forest: Forest) -> Orders:
-    """The order of each term of a forest: the inverse of :func:`fuse`.
-
-    >>> unfuse(fuse((("i", "j", "k"), ("i", "j"))))
-    (('i', 'j', 'k'), ('i', 'j'))
-    """
-    return tuple(order for _, order in sorted(_leaves(forest, ())))
-
-
-def _leaves(
-    nodes: Forest, around: tuple[str, ...]
-) -> Iterator[tuple[int, tuple[str, ...]]]:
-    for node in nodes:
-        if isinstance(node, Loop):
-            yield from _leaves(node.body, (*around, node.index))
-        else:
-            yield node, around
-
-
-def is_fully_fused(forest: Forest) -> bool:
-    """Whether no two neighbouring loops are over one index."""
-    loops = [node for node in forest if isinstance(node, Loop)]
-    return all(is_fully_fused(loop.body) for loop in loops) and not any(
-        isinstance(a, Loop) and isinstance(b, Loop) and a.index == b.index
-        for a, b in pairwise(forest)
-    )
-
-
 Order: TypeAlias = tuple[str, ...]
 """The loops of one term, from the outermost."""
 
@@ -279,41 +249,6 @@ def needed_around(
         return frozenset()
     above = frozenset(network.levels[:level])
     return above & term.indices if rule == "relative" else above
-
-
-def term_orders(network: Network, rule: Rule, term: Term) -> Iterator[Order]:
-    """Every order of the loops of one term."""
-    for order in permutations(sorted(term.indices)):
-        places = ((frozenset(order[:k]), index) for k, index in enumerate(order))
-        if all(is_allowed(network, rule, term, *place) for place in places):
-            yield order
-
-
-def all_orders(network: Network, rule: Rule, path: Path) -> Iterator[Orders]:
-    """Every loop nest of a path: each order of each term.
-
-    >>> from feinsum.nests.network import network, path_from_pairs
-    >>> spmv = network("ij,j->i")
-    >>> list(all_orders(spmv, "relative", path_from_pairs(spmv, [(0, 1)])))
-    [(('i', 'j'),)]
-    """
-    yield from product(*(list(term_orders(network, rule, term)) for term in path))
-
-
-def n_orders(network: Network, rule: Rule, path: Path) -> int:
-    """The number of loop nests of a path, without enumerating them."""
-    return prod(_n_term_orders(network, rule, term) for term in path)
-
-
-def _n_term_orders(network: Network, rule: Rule, term: Term) -> int:
-    total = factorial(len(term.indices))
-    stored = [level for level, index in enumerate(network.levels)
-              if index in term.indices]  # fmt: skip
-    if rule == "any":
-        return total
-    if rule == "prefix" and stored != list(range(len(stored))):
-        return 0
-    return total // factorial(len(stored))
 
 
 def nest_to_text(nest: Nest) -> str:

@@ -3,8 +3,6 @@
 from feinsum.paths.counted import Step, contraction_steps, pairwise_path
 from feinsum.paths.postorders import (
     Order,
-    n_pair_sequences,
-    n_postorders,
     order_of,
     path_of,
     postorders,
@@ -41,8 +39,6 @@ __all__ = [
     "find_path",
     "index_letter",
     "is_path_name",
-    "n_pair_sequences",
-    "n_postorders",
     "order_of",
     "pairwise_path",
     "path_of",

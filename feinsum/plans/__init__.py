@@ -2,21 +2,16 @@
 
 from feinsum.plans.assembly import assemble, assemble_statements
 from feinsum.plans.boxes import Box
-from feinsum.plans.commands import Commands, commands
 from feinsum.plans.counts import Counts
 from feinsum.plans.cyclic import CyclicCounts, CyclicPlan, plan_cyclic
 from feinsum.plans.dealing import with_cyclic
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.elimination import Table, least_sum
-from feinsum.plans.grids import cosma_grid, deinsum_grid, footprint_grid
 from feinsum.plans.groups import Access, Group, groups_of
-from feinsum.plans.least import least_passed
 from feinsum.plans.leaves import LeafWork
 from feinsum.plans.levels import Levels, between_hosts, moved_by_level
 from feinsum.plans.local import run_here
 from feinsum.plans.machine import Machine, factorizations
-from feinsum.plans.named import NAMES, named_plan, named_plans
-from feinsum.plans.paper_costs import PAPER_COSTS, eindecomp_grids, paper_cost
 from feinsum.plans.passing import gather, scatter
 from feinsum.plans.picture import rows_of
 from feinsum.plans.plan import Plan
@@ -29,11 +24,8 @@ from feinsum.plans.statements import Statements, statements
 
 __all__ = [
     "ENGINES",
-    "NAMES",
-    "PAPER_COSTS",
     "Access",
     "Box",
-    "Commands",
     "Counts",
     "CyclicCounts",
     "CyclicPlan",
@@ -56,20 +48,11 @@ __all__ = [
     "best_plans",
     "between_hosts",
     "cheapest",
-    "commands",
-    "cosma_grid",
-    "deinsum_grid",
-    "eindecomp_grids",
     "factorizations",
-    "footprint_grid",
     "gather",
     "groups_of",
-    "least_passed",
     "least_sum",
     "moved_by_level",
-    "named_plan",
-    "named_plans",
-    "paper_cost",
     "plan",
     "plan_cyclic",
     "plan_statements",

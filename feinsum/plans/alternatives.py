@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import inf
 
 from feinsum.plans.assembly import with_schedules
+from feinsum.plans.candidates import grid_plans
 from feinsum.plans.levels import Levels
-from feinsum.plans.named import named_like
 from feinsum.plans.plan import Plan
 from feinsum.plans.search import best_of_machines
 
@@ -27,7 +27,7 @@ def alternatives(made: Plan, most: int | None = 4) -> tuple[Plan, ...]:
         with_schedules(made, found.schedules, name="planned")
         for found in best_of_machines(made.groups, made.extents, made.processes)
     ]
-    unique = {_unnamed(one): one for one in (*others, *named_like(made).values(), made)}
+    unique = {_unnamed(one): one for one in (*others, *grid_plans(made).values(), made)}
     del unique[_unnamed(made)]
     shared = [one for one in unique.values() if one.outline().busy > 1]
     return tuple(sorted(shared, key=lambda one: one.outline().moved)[:most])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.plans.boxes import Boxes, Overlap, box_size
+from feinsum.plans.boxes import Boxes, Overlap
 from feinsum.plans.lowering import Input
-from feinsum.plans.steps import Free, Leaf, Make, Receive, Reduce, Send, Steps
 
-__all__ = ["Counts", "Tally", "count_steps"]
+__all__ = ["Counts", "Tally"]
 
 MOST_NUMBERS = 2**62
 """Numbers that a 64-bit integer can tell apart, with room."""
@@ -60,7 +58,7 @@ class Counts:
 
 
 class Tally:
-    """The sink that only counts: equal to :func:`count_steps`, without the steps.
+    """The sink that only counts, without making the steps.
 
     Uses Python integers, which do not overflow.
 
@@ -150,54 +148,3 @@ def _numbered(rows: NDArray[np.int64]) -> NDArray[np.int64]:
         numbers = numbers * n_values + column
         n_numbers *= n_values
     return numbers
-
-
-def count_steps(steps: Steps, at_rest: Sequence[int]) -> Counts:
-    """The counts of lists of steps, one step after the other.
-
-    Args:
-        at_rest: elements of operands that each rank holds all the time.
-    """
-    ranks = [_count_rank(row, rest) for row, rest in zip(steps, at_rest, strict=True)]
-    received, reduced, messages, peaks, points = zip(*ranks, strict=True)
-    requests = Counter(
-        (rank, step.tag, step.source, step.box)
-        for rank, row in enumerate(steps)
-        for step in row
-        if type(step) is Send
-    )
-    return Counts(
-        received=sum(received),
-        reduced=sum(reduced),
-        most_received=max(a + b for a, b in zip(received, reduced, strict=True)),
-        messages=sum(messages),
-        most_messages=max(messages),
-        most_requests=max(requests.values(), default=0),
-        peak=max(peaks),
-        points=sum(points),
-        most_points=max(points),
-        busy=sum(map(bool, points)),
-    )
-
-
-def _count_rank(steps: Any, at_rest: int) -> tuple[int, int, int, int, int]:
-    received = reduced = messages = points = 0
-    peak = now = at_rest
-    live: dict[str, int] = {}
-    for step in steps:
-        kind = type(step)
-        if kind is Make:
-            live[step.buffer] = box_size(step.box)
-            now += live[step.buffer]
-            peak = max(peak, now)
-        elif kind is Free:
-            now -= live.pop(step.buffer)
-        elif kind is Receive:
-            received += box_size(step.box)
-            messages += 1
-        elif kind is Reduce:
-            reduced += box_size(step.box)
-            messages += 1
-        elif kind is Leaf:
-            points += step.n_points
-    return received, reduced, messages, peak, points

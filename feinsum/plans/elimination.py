@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Table", "least_by_trial", "least_sum"]
+__all__ = ["Table", "least_sum"]
 
 MOST_FINITE = 0.25
 """Share of the values of a table that is worth listing the finite ones."""
@@ -76,14 +76,6 @@ def _along(table: Table, name: str, choices: Mapping[str, int]) -> NDArray[np.fl
     at = tuple(slice(None) if v == name else choices[v] for v in table.variables)
     found: NDArray[np.float64] = table.costs[at]
     return found
-
-
-def least_by_trial(tables: Sequence[Table]) -> tuple[float, dict[str, int]]:
-    """The same by brute force, as a reference for elimination."""
-    variables = list(_variables(tables))
-    whole = _expanded(tables, variables)
-    at = np.unravel_index(int(whole.argmin()), whole.shape)
-    return float(whole.min()), dict(zip(variables, map(int, at), strict=True))
 
 
 def _variables(tables: Sequence[Table]) -> dict[str, None]:

@@ -1,7 +1,6 @@
-"""Grids from the papers, one group at a time, to compare the planner with.
+"""Grids for one group at a time.
 
-Source: Deinsum, section IV (grids from the tiles of its bound); COSMA (Kwasniewski et
-al. 2019: the smallest surface of the block of a process).
+Source: Deinsum, section IV (grids from the tiles of its bound).
 """
 
 from __future__ import annotations
@@ -18,15 +17,11 @@ from feinsum.plans.groups import Group
 
 __all__ = [
     "by_first_use",
-    "cosma_grid",
     "deinsum_grid",
     "footprint_grid",
     "grids_within",
     "most_within",
 ]
-
-MOST_IDLE = 0.03
-"""Share of processes that COSMA leaves without work for a better grid."""
 
 
 def by_first_use(group: Group) -> tuple[str, ...]:
@@ -125,32 +120,6 @@ def footprint_grid(group: Group, extents: Mapping[str, int], n: int) -> tuple[in
     # equal but for rounding, whatever the order of the products
     is_least = held <= held.min() * (1 + 1e-12)
     return tuple(grids[int(is_least.argmax())].tolist())
-
-
-def cosma_grid(rows: int, columns: int, summed: int, n: int) -> tuple[int, int, int]:
-    """The grid of a matrix product whose largest block has the least surface.
-
-    A few processes may be idle; ties go to the grid with the most processes.
-
-    >>> cosma_grid(4096, 4096, 4096, 64), cosma_grid(64, 64, 65536, 8)
-    ((4, 4, 4), (1, 1, 8))
-    """
-
-    def surface(grid: tuple[int, int, int]) -> tuple[int, int]:
-        a, b, c = (
-            -(-x // p) for x, p in zip((rows, columns, summed), grid, strict=True)
-        )
-        return a * b + b * c + a * c, -prod(grid)
-
-    least = ceil((1 - MOST_IDLE) * n)
-    fitting = [
-        (a, b, c)
-        for a in range(1, min(n, rows) + 1)
-        for b in range(1, min(n // a, columns) + 1)
-        for c in {max(1, min(n // (a * b), summed))}
-        if a * b * c >= least
-    ]
-    return min(fitting, key=surface, default=(1, 1, 1))
 
 
 def grids_within(

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
-from math import prod
 
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.groups import Access, Group
 from feinsum.plans.machine import Machine
 
-__all__ = ["n_copies", "needed_by", "result_choices", "spread", "start_of"]
+__all__ = [
+    "needed_by",
+    "result_choices",
+    "spread",
+    "start_of",
+    "without_copies",
+]
 
 
 def needed_by(
@@ -22,8 +28,9 @@ def needed_by(
     return Distribution(machine, cuts)
 
 
-def n_copies(need: Distribution) -> int:
-    return prod(need.machine.sizes[k] for k in need.copied_axes)
+def without_copies(need: Distribution) -> Distribution:
+    """The same blocks, on the first of the ranks that need each."""
+    return replace(need, fixed=tuple((k, 0) for k in need.copied_axes))
 
 
 def result_choices(

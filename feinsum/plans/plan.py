@@ -49,7 +49,7 @@ class Plan:
         schedules: schedule of every group of the path.
         starts: initial distribution of each operand.
         leaves: for every group, the workload of the largest block.
-        name: origin of the plan: the planner, or a named schedule.
+        name: origin of the plan: the planner, or a schedule with a name.
         statements: for a plan of several einsums, which has no ``einsum`` and no path.
     """
 

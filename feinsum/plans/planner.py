@@ -13,6 +13,7 @@ from feinsum.ir import BatchedEinsum, require_einsum, to_text
 from feinsum.paths import Path
 from feinsum.plans.alternatives import priced, ties
 from feinsum.plans.assembly import with_schedules
+from feinsum.plans.candidates import grid_plans
 from feinsum.plans.counts import Counts
 from feinsum.plans.groups import Group, groups_of
 from feinsum.plans.hosts import arranged
@@ -21,7 +22,6 @@ from feinsum.plans.leaves import extents_of
 from feinsum.plans.levels import Levels, levels_of
 from feinsum.plans.machine import MOST_PROCESSES
 from feinsum.plans.maps import MOST_EXCESS
-from feinsum.plans.named import named_like
 from feinsum.plans.paths import paths_of
 from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import MOST_PARTS, GroupSchedule, Loop
@@ -57,9 +57,9 @@ def plan(
     """Plan an einsum on many processes so that the fewest elements move.
 
     Considers all machines with up to four axes, all ways to partition indices along
-    these axes with even work, and the named schedules. The search is exact for the
-    groups of one contraction path; ``docs/reference/plans.md`` defines the counts.
-    Nothing is measured.
+    these axes with even work, and grids of their own for all groups. The search is
+    exact for the groups of one contraction path; ``docs/reference/plans.md`` defines
+    the counts. Nothing is measured.
 
     Args:
         einsum: an einsum with one row, without repeated indices in a term.
@@ -259,14 +259,14 @@ def read_bytes(memory: int | str) -> int:
 
 
 def _best_known(made: Plan, most_work: float, most: float = inf) -> Plan:
-    """The plan, or a named one that moves less, or an improvement on that.
+    """The plan, or one with separate grids that moves less, or an improvement on that.
 
     No process holds more than ``most`` elements.
 
     Separate grids for each group, with uneven blocks, can be better than any map of one
     machine; so can grids of fewer processes, because the others fetch nothing.
     """
-    others = named_like(made)
+    others = grid_plans(made)
     best = made.outline()
     limit = max(best.most_points, most_work * best.points / made.processes)
     found, least = made, best

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from feinsum.errors import PlanError
 from feinsum.plans.fleets import fleet_here, fleet_on_ranks
-from feinsum.plans.local import LeafFunction, Meaning, Products, run_here
+from feinsum.plans.local import LeafFunction, Meaning, run_here
 from feinsum.plans.mpi import run_on_ranks, world
 from feinsum.plans.passing import gather, scatter
 from feinsum.plans.plan import Plan
@@ -225,16 +225,3 @@ class _OnRanks:
 
 def _by_name(plan: Plan, found: Any) -> Mapping[str, NDArray[Any]]:
     return {plan.outputs[0]: found} if plan.statements is None else found
-
-
-def default_meaning(
-    plan: Plan, leaf: LeafFunction | None, meaning: Meaning | None
-) -> Meaning:
-    """The default meaning: einsums, with leaves that call the database."""
-    if meaning is not None:
-        return meaning
-    if leaf is None:
-        from feinsum.calling import call_einsum
-
-        leaf = call_einsum
-    return Products(plan, leaf)

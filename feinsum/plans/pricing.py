@@ -29,7 +29,7 @@ def best_plans(
     """Distinct plans that move few elements, best first.
 
     These are the planner's choice, the best one for every machine of a quick search,
-    and those of named schedules.
+    and those with a grid of its own for every group.
 
     Raises:
         PlanError: as :func:`plan` does.
@@ -38,7 +38,7 @@ def best_plans(
     >>> A, B = feinsum.array("A", (600, 600)), feinsum.array("B", (600, 600))
     >>> found = best_plans(feinsum.einsum("ij,jk->ik", A, B), processes=8, most=3)
     >>> [(one.name, one.counts.moved) for one in found]
-    [('planned', 1080000), ('johnson', 1080000), ('eindecomp', 1080000)]
+    [('planned', 1080000), ('eindecomp', 1080000), ('planned', 1440000)]
     """
     first = plan(einsum, sizes, processes=processes)
     return (first, *alternatives(first, most - 1))

@@ -2,7 +2,6 @@
 
 import feinsum.loopy_cache  # noqa: F401  (before Loopy)
 from feinsum.programs.builder import ProgramBuilder, Tensor, program
-from feinsum.programs.decompose import Decomposition, decompose, split_along
 from feinsum.programs.evaluate import evaluate_program
 from feinsum.programs.from_kernel import program_from_kernel
 from feinsum.programs.key import (
@@ -21,14 +20,6 @@ from feinsum.programs.macros import (
     layer_norm,
     multi_head_attention,
 )
-from feinsum.programs.named import (
-    Contender,
-    named_program_plans,
-    plan_decomposition,
-    split_square,
-)
-from feinsum.programs.partition import Partition, n_partitions
-from feinsum.programs.partitioned import run_partitioned
 from feinsum.programs.picture import draw_program
 from feinsum.programs.planned import PreparedProgram, ProgramPlan, plan_program
 from feinsum.programs.program import Program
@@ -40,9 +31,6 @@ from feinsum.programs.tracing import TracedFunction, trace
 __all__ = [
     "PROGRAM_FORM_VERSION",
     "REDUCTIONS",
-    "Contender",
-    "Decomposition",
-    "Partition",
     "PreparedProgram",
     "Program",
     "ProgramBuilder",
@@ -55,24 +43,17 @@ __all__ = [
     "canonical_program",
     "ccsd_doubles",
     "chain",
-    "decompose",
     "draw_program",
     "evaluate_program",
     "feed_forward",
     "feed_forward_step",
     "layer_norm",
     "multi_head_attention",
-    "n_partitions",
-    "named_program_plans",
-    "plan_decomposition",
     "plan_program",
     "program",
     "program_from_kernel",
     "program_from_text",
     "program_key",
-    "run_partitioned",
     "run_program",
-    "split_along",
-    "split_square",
     "trace",
 ]

@@ -26,7 +26,11 @@ __all__ = ["NoTextError", "text_of"]
 _LIBRARIES = {"loopy", "numpy", "pymbolic", "pytools"}
 """Whose classes are data that :func:`vars` tells in full, at one version of each."""
 
-_MEMOS = ("_memoize_", "_cached_", "_pytools_", "_cache_manager", "_key_builder")
+_MEMOS = (
+    "_memoize_", "_cached_", "_pytools_", "_cache_manager", "_key_builder",
+    "_hash_value",
+)  # fmt: skip
+"""Prefixes of attributes that objects gain when they are used."""
 
 
 class NoTextError(Exception):

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -41,15 +42,6 @@ from feinsum.targets.layout import array_layout, entry_kernel, typed
 from feinsum.targets.quiet import quiet
 from feinsum.targets.units import LibraryUnit
 
-__all__ = [
-    "EXECUTABLE_FLAGS",
-    "FLAGS",
-    "KernelTimes",
-    "TimedKernels",
-    "arguments_of",
-    "timed_kernels",
-]
-
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffast-math", "-fPIC", "-shared")
 """PyOP2's compiler options, and those of a library."""
 EXECUTABLE_FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-w")
@@ -58,6 +50,9 @@ MAX_BYTES = 1 << 29
 """Of all arrays; larger kernels are not timed."""
 EXACTNESS = 0.6
 """Part of the digits that results must share, relative to the largest entry."""
+
+RAGGED = (37, 53, 41, 67)
+"""Primes, longer than most tiles."""
 
 _TABLES = re.compile(r"^  (?=\w+ \w+\[[^;{]*\] = \{)", re.MULTILINE)
 """Tables of the given kernel: static in other programs, and therefore in timings."""
@@ -129,12 +124,14 @@ class TimedKernels:
     Attributes:
         pairs: for each of the others, the numbers of the programs to compare, first
             those of the way in which the user builds them.
+        checked: arguments of other sizes, for which the results are compared, too.
     """
 
     sources: tuple[_Source, ...]
     pairs: tuple[tuple[tuple[int, int], ...], ...]
     arguments: Mapping[str, Argument]
     tolerance: float
+    checked: tuple[Mapping[str, Argument], ...] = ()
 
     def request(self, ask: Callable[[KernelComparison], Verdict]) -> Verdict:
         """Compile all, and have them run in another process.
@@ -159,7 +156,12 @@ class TimedKernels:
             pairs = tuple(pair for some in self.pairs for pair in some)
             return ask(
                 KernelComparison(
-                    threads, programs, pairs, self.arguments, self.tolerance
+                    threads,
+                    programs,
+                    pairs,
+                    self.arguments,
+                    self.tolerance,
+                    self.checked,
                 )
             )
 
@@ -204,6 +206,7 @@ def timed_kernels(
     *,
     exactness: float = 0.0,
     n_unknown: int = 0,
+    checked_sizes: Sequence[Mapping[str, int]] = (),
 ) -> TimedKernels:
     """Generate the code of a kernel and of those that may take its place.
 
@@ -212,6 +215,7 @@ def timed_kernels(
         sizes: values of all integer scalars.
         exactness: a tolerance, if that of the dtypes of the results is too strict.
         n_unknown: extent of an axis of which none is known.
+        checked_sizes: other values, for which the results are compared, too.
 
     Raises:
         FeinsumError: if they cannot be timed, with the reason.
@@ -220,9 +224,10 @@ def timed_kernels(
         raise MeasurementError("a program of the host takes the place of a kernel")
     with quiet(Warning):  # Loopy's use of islpy is not the user's
         arguments = arguments_of(given, sizes, n_unknown=n_unknown)
+        checked = tuple(arguments_of(given, other) for other in checked_sizes)
         tolerance = max(_tolerance(arguments), exactness)
         found = _programs(given, others, opened)
-    return TimedKernels(*found, arguments, tolerance)
+    return TimedKernels(*found, arguments, tolerance, checked)
 
 
 def _programs(
@@ -319,6 +324,30 @@ def arguments_of(
             f"more than {MAX_BYTES} are not timed"
         )
     return arguments
+
+
+def ragged_sizes(
+    kernel: lp.LoopKernel, sizes: Mapping[str, int], names: Collection[str]
+) -> tuple[Mapping[str, int], ...]:
+    """Sizes that no tile divides, as far as the assumptions of a kernel allow them.
+
+    Args:
+        sizes: values of all integer scalars.
+        names: the scalars that may have any value.
+    """
+    if not names:
+        return ()
+    ragged = dict(zip(sorted(names), cycle(RAGGED), strict=False))
+    tried = {**sizes, **dict.fromkeys(names, 1)}, {**sizes, **ragged}
+    return tuple(one for one in tried if _are_allowed(kernel, one))
+
+
+def _are_allowed(kernel: lp.LoopKernel, sizes: Mapping[str, int]) -> bool:
+    known = kernel.assumptions.to_set()
+    for name, axis in known.get_var_dict(isl.dim_type.param).items():
+        if name in sizes:
+            known = known.fix_val(*axis, isl.Val(sizes[name]))
+    return not known.is_empty()
 
 
 def _with_known_shapes(unit: Any, n_unknown: int) -> Any:

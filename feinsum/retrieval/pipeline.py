@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from feinsum.db import looked_up_store, states_of
-from feinsum.errors import TransformError
 from feinsum.predict import MEASURING
 from feinsum.retrieval.applying import applied
-from feinsum.retrieval.building import build_transformed
-from feinsum.retrieval.cell_forms import fastest_form
+from feinsum.retrieval.choice import choose_recipes
 from feinsum.retrieval.decision import Decision, selections_of
 from feinsum.retrieval.facts import Facts
 from feinsum.retrieval.generating import delivered, in_caller
 from feinsum.retrieval.matching import select_candidates
 from feinsum.retrieval.phases import mark_separable
-from feinsum.retrieval.replacing import can_time
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Retrieval
-from feinsum.retrieval.trust import Trust
 
 __all__ = ["follow_decision", "perform_retrieval"]
 
@@ -41,25 +37,23 @@ def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieva
             for nest in raised.raised
         )
         layers = states_of(store)
-    is_timed = request.verify and can_time(request)
-    is_in_loop = raised.t_unit.entrypoints != request.t_unit.entrypoints
-    trust = Trust(environment, is_on=request.verify, is_final=not is_timed)
-    separable = mark_separable(raised, nests)
-    made = build_transformed(
-        request, raised, separable, trust, is_timed=is_timed and not is_in_loop
+    made = choose_recipes(
+        request,
+        raised,
+        mark_separable(raised, nests),
+        environment,
+        has_batches=has_batches,
     )
-    unit, nests = made.unit, made.nests
-    try:
-        is_changed = any(nest.chosen for nest in nests)
-        unit = in_caller(request.t_unit, unit) if is_changed else request.t_unit
-    except TransformError as error:  # cells may still be computed together
-        unit, nests = request.t_unit, tuple(one.without_all(error) for one in nests)
-    found = Retrieval(
-        unit, raised, nests, facts.ids, request.policy, layers, gain=made.gain
+    return Retrieval(
+        made.unit,
+        raised,
+        made.nests,
+        facts.ids,
+        request.policy,
+        layers,
+        made.gain,
+        made.batch,
     )
-    if not (is_timed and is_in_loop):
-        return found
-    return fastest_form(request, found, has_batches=has_batches)
 
 
 def follow_decision(request: Request, decision: Decision) -> Retrieval:

@@ -15,7 +15,7 @@ from feinsum.options import option_of
 from feinsum.predict import Effort, effort_of
 from feinsum.raising import RaisedKernel, called_kernels, raise_kernel
 from feinsum.records import WORST_ACCEPTED, Level, Policy
-from feinsum.retrieval.trust import is_verification_on
+from feinsum.retrieval.einsum_trials import is_verification_on
 from feinsum.targets.devices import open_device, target_of
 from feinsum.targets.host import HOST
 from feinsum.targets.protocol import OpenDevice

@@ -27,11 +27,10 @@ class Retrieval:
         facts: for each workload that was queried, the ids of all its records.
         policy: the worst acceptable match.
         layers: the layers that were queried.
-        batch: the number of cells that a loop over cells computes together, if any;
-            then no nest has its own recipe.
-        batch_words: the reason for the batch.
         gain: what the user has of the recipes, in words: the times of the given kernel
             and of this one. Empty if they were not timed.
+        batch: the number of cells that a loop over cells computes together, if any;
+            then no nest has its own recipe.
     """
 
     t_unit: lp.TranslationUnit
@@ -40,9 +39,8 @@ class Retrieval:
     facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     policy: Policy = "default"
     layers: tuple[LayerState, ...] = ()
-    batch: int = 0
-    batch_words: str = ""
     gain: str = ""
+    batch: int = 0
 
     @property
     def is_changed(self) -> bool:
@@ -81,7 +79,8 @@ def _explanation(found: Retrieval) -> Iterator[str]:
     for layer in found.layers:
         yield f"layer {layer}"
     if found.batch > 1:
-        yield f"kernel: cells in batches of {found.batch}; {found.batch_words}"
+        yield f"gain: {found.gain}"
+        yield f"kernel: cells in batches of {found.batch}"
         return
     n = len(found.applied)
     if n and found.gain:

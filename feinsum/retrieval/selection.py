@@ -154,7 +154,7 @@ class NestSelection:
         self, failures: Iterable[tuple[TransformSpec, Exception]]
     ) -> NestSelection:
         """The nest with more recipes that could not be applied."""
-        more = ((spec, _reason(error)) for spec, error in failures)
+        more = ((spec, reason_of(error)) for spec, error in failures)
         return replace(self, failures=(*self.failures, *more))
 
     @property
@@ -191,6 +191,7 @@ class NestSelection:
         return f"no recorded recipe could be applied: {'; '.join(told)}"
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """What an error says, of any kind and length, in at most 1000 characters."""
     text = str(error) if isinstance(error, FeinsumError) else repr(error)
     return text if len(text) <= REASON_LENGTH else f"{text[:REASON_LENGTH]} ..."

@@ -18,7 +18,7 @@ from tests.benchmarks.test_experiments_entries import KINDS
 from tests.docs.pages import ROOT, page
 
 SCRIPT = ROOT / "benchmarks" / "gpu.sh"
-FAKE = ROOT / "tests" / "tune" / "fake_cupy"
+FAKE = ROOT / "tests" / "targets" / "cuda" / "fake_cupy"
 HAS_GPU = any(device.kind == "gpu" for device in OPENCL.devices())
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.experiments.entries import both_suites, with_elements
 from benchmarks.gpu import contest, make_contest, report, rivals
-from feinsum.tuning.bundle.folder import read_bundle, write_bundle
+from benchmarks.gpu.bundle.folder import read_bundle, write_bundle
 from tests.docs.pages import ROOT
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
@@ -25,7 +25,7 @@ pytestmark = [LOOPY_WARNINGS, needs_nvrtc]
 
 NAMES = "^(face_mass_b3_Ni4_Nj3|divergence_b1_Ni4|abc-bda-dc)$"
 """A mean and a stack for operands, and scalars that are known at run time."""
-FAKE = ROOT / "tests" / "tune" / "fake_cupy"
+FAKE = ROOT / "tests" / "targets" / "cuda" / "fake_cupy"
 SCRIPT = ROOT / "benchmarks" / "gpu.sh"
 
 

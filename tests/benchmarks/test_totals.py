@@ -104,6 +104,9 @@ def test_ratios_are_to_the_best_rival():
     result = Result("", runs)
     assert result.time_ratio(0) == 0.5
     assert result.peak_ratio == 4.0
+    assert result.time_ratio(2) is None  # nothing was tuned
+    runs["feinsum"] += (Run(0.5, 0.0, 1.0, 1, 20, 1.0),)
+    assert Result("", runs).time_ratio(2) == 0.25
     assert Result("", {"feinsum": pair(1.0, 1)}).time_ratio(1) is None
 
 
@@ -160,3 +163,16 @@ def test_a_child_that_fails_is_named(tmp_path):
     (row,) = [x.split() for x in done.stdout.splitlines() if "one-twice" in x]
     assert row[1] == "-"
     assert float(row[2]) > 0
+
+
+@pytest.mark.long
+def test_calls_are_tuned_before_a_third_process(tmp_path):
+    """Ours has three processes, and the table its seconds."""
+    written = tmp_path / "totals.json"
+    options = ["--only", "one-twice", "--tune", "2", "--output", str(written)]
+    done = command(*options, "--contestants", "numpy", "feinsum", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (program,) = json.loads(written.read_text())["programs"].values()
+    assert [*program["numpy"]] == ["first", "second"]
+    assert [*program["feinsum"]] == ["first", "second", "tuned"]
+    assert "tuned:" in done.stdout

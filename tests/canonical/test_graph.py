@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.canonical import InducedGraph, induced_graph, reconstruct
+from feinsum.canonical import InducedGraph, induced_graph
 from feinsum.ir import BatchedEinsum
+from tests.canonical.reconstruction import reconstruct
 from tests.canonical.test_oracles import is_isomorphic_by_search, is_isomorphic_by_vf2
 from tests.strategies import counts, einsums
 

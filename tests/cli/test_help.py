@@ -37,7 +37,6 @@ def test_the_commands_are_those_documented():
         "cache clear",
         "cache info",
         "canonicalize",
-        "compare",
         "db",
         "db audit",
         "db backup",
@@ -118,8 +117,7 @@ def test_an_option_of_several_commands_is_one_option():
     ``--since``: of a recorder it is required, ``--limit``: of demands it is few,
     ``--workload``: a demand may be of any key, ``--memory``: of a bound one that is
     fast, ``--size``: a plan has none by default, ``--database``: a plan is chosen by
-    counts alone where none is named, ``--suite``: several are tuned, or a
-    file, and ``--architecture``: they are compiled for one by default.
+    counts alone where none is named, and ``--suite``: several are tuned, or a file.
     """
     said = {}
     for _, command in ALL:
@@ -129,7 +127,6 @@ def test_an_option_of_several_commands_is_one_option():
             if name.startswith("--"):
                 said.setdefault(name, set()).add(told)
     assert {name for name, texts in said.items() if len(texts) > 1} == {
-        "--architecture",
         "--database",
         "--limit",
         "--measure",
@@ -173,11 +170,11 @@ def test_version(run):
 def test_shells_complete_commands() -> None:
     """Bash asks the program for what may follow, and is told how to ask."""
     command = [sys.executable, "-m", "feinsum"]
-    asked = {"COMP_WORDS": "feinsum comp", "COMP_CWORD": "1"}
+    asked = {"COMP_WORDS": "feinsum trans", "COMP_CWORD": "1"}
     variable = f"_{'feinsum'.upper()}_COMPLETE"
     env = os.environ | asked | {variable: "complete_bash"}
     said = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert said.stdout.split() == ["compare"]
+    assert said.stdout.split() == ["transforms"]
     script = os.environ | {variable: "source_bash"}
     told = subprocess.run(
         command, env=script, capture_output=True, text=True, check=True

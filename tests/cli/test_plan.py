@@ -21,7 +21,7 @@ def test_a_plan_is_told_in_words(run):
     assert "moved 1,080,000 elements" in result.stdout
 
 
-def test_json_has_the_plan_and_its_runners_up(run, tmp_path):
+def test_json_has_the_plan(run, tmp_path):
     """The plan is the one that is saved, and reads back."""
     path = tmp_path / "plan.json"
     arguments = (*PRODUCT, "--processes", "9", "--json", "--save", str(path))
@@ -31,14 +31,6 @@ def test_json_has_the_plan_and_its_runners_up(run, tmp_path):
     assert json.loads(made.to_json()) == document["plan"]
     assert made.counts.document() == document["counts"]
     assert [leaf.key for leaf in made.leaves] == [x["key"] for x in document["leaves"]]
-    assert {"summa", "cannon", "deinsum"} <= set(document["runners_up"])
-
-
-def test_a_comparison_has_a_line_for_each(run):
-    """With what it moves, and the ratio."""
-    lines = run("plan", *PRODUCT, "--processes", "4", "--compare").stdout.splitlines()
-    (cannon,) = [line for line in lines if line.startswith("cannon")]
-    assert cannon.split()[1:3] == ["720,000", "1.00"]
 
 
 def test_failures_have_the_code(run):
@@ -143,7 +135,7 @@ def test_a_program_is_planned_saved_and_drawn(run, tmp_path):
         ("ij->i", "--program", "a.txt"),
         ("--program", "missing.txt"),
         (),
-        ("--program", "a.txt", "--compare"),
+        ("--program", "a.txt", "--most-work", "1"),
     ],
 )
 def test_a_program_or_an_einsum_is_planned(run, arguments):

@@ -8,6 +8,8 @@ import pytest
 
 from feinsum.transforms import REGISTRY, Transform
 from tests.cli.facts import MATVEC
+from tests.targets.cuda.stand_in import needs_nvrtc
+from tests.transforms.support import LOOPY_WARNINGS
 
 
 @pytest.fixture
@@ -67,3 +69,16 @@ def test_nothing_fits_is_said(run, families, monkeypatch):
     monkeypatch.delitem(REGISTRY, ("fits", 1))
     result = run("transforms", *MATVEC)
     assert (result.exit_code, result.stdout) == (0, "no transform fits this einsum\n")
+
+
+@LOOPY_WARNINGS
+@needs_nvrtc
+def test_figures_of_kernels_are_printed(run):
+    """As a table, and as JSON."""
+    given = ("transforms", "ij,j->i", "--sizes", "i=n,j=4", "--architecture", "sm_80")
+    table = run(*given)
+    assert table.exit_code == 0, table.output
+    assert "occupancy" in table.stdout
+    (first, *_) = json.loads(run(*given, "--json").stdout)["recipes"]
+    assert first["registers"] > 0
+    assert run("transforms", "--architecture", "sm_80").exit_code == 2

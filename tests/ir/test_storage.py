@@ -16,7 +16,7 @@ from feinsum import (
     evaluate,
     sparse_array,
 )
-from feinsum.canonical import first_difference, induced_graph, reconstruct
+from feinsum.canonical import first_difference, induced_graph
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import (
     Operand,
@@ -27,6 +27,7 @@ from feinsum.ir import (
     profile_names,
     to_text,
 )
+from tests.canonical.reconstruction import reconstruct
 from tests.canonical.test_graph import anonymous
 
 MATRIX8 = sparse_array("A", (8, 8))

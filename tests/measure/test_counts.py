@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import combinations, product
 
-import loopy as lp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +14,6 @@ from feinsum.ir import array, batched_einsum, einsum, evaluate
 from feinsum.measure import (
     einsum_operations,
     footprint_bytes,
-    kernel_operations,
     n_terms,
 )
 
@@ -206,33 +204,3 @@ def test_missing_size():
     e = einsum("i,i->", array("x", "Nel"), array("y", "Nel"))
     with pytest.raises(MeasurementError, match="'Nel'"):
         einsum_operations(e, {"N": 3})
-
-
-def test_kernel_operations(matvec):
-    """A kernel that accumulates onto zero does as many additions as products."""
-    assert kernel_operations(matvec(), {"N": 5}) == {"<f8": 2 * 5 * 4 * 4}
-    assert kernel_operations(matvec(np.float32), {"N": 5}) == {"<f4": 2 * 5 * 4 * 4}
-
-
-def test_kernel_operations_of_two_launches(two_launches):
-    """All launches of a kernel are counted."""
-    assert kernel_operations(two_launches(), {}) == {"<f8": 20 + 20}
-
-
-def test_idle_work_items_count(matvec):
-    """Work-items that a guard keeps idle are counted with the others."""
-    split = lp.split_iname(matvec(), "e", 5, outer_tag="g.0", inner_tag="l.0")
-    assert kernel_operations(split, {"N": 7}) == {"<f8": 2 * 10 * 4 * 4}
-
-
-def test_kernel_that_cannot_be_counted():
-    """What Loopy refuses is refused with its reason."""
-    kernel = lp.make_kernel(
-        "{[i]: 0<=i<4}",
-        "y[i] = no_such_function(y[i])",
-        [lp.GlobalArg("y", np.float64, shape=(4,))],
-        lang_version=(2018, 2),
-        name="odd",
-    )
-    with pytest.raises(MeasurementError, match="'odd' cannot be counted"):
-        kernel_operations(kernel, {})

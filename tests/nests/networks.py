@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from feinsum.nests import Nest, Network, n_orders, network, path_from_pairs, postorders
+from feinsum.nests import Nest, Network, network, path_from_pairs, postorders
 from feinsum.sparse import random_uniform, to_csf, to_dense
+from tests.nests.paper import n_orders
 
 __all__ = [
     "EXAMPLE",

@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 
 from feinsum.nests import (
-    BufferDimension,
-    BufferSize,
-    CacheMisses,
     EstimatedTime,
     IndependentLoops,
     Lexicographic,
@@ -22,10 +19,10 @@ from feinsum.nests import (
     Sizes,
     evaluate,
     fuse,
-    interpret,
     network,
     sizes_of,
 )
+from tests.nests.interpret import interpret
 from tests.nests.networks import (
     EXAMPLE,
     KERNELS,
@@ -34,6 +31,7 @@ from tests.nests.networks import (
     random_nest,
     random_network,
 )
+from tests.nests.paper import BufferDimension, BufferSize, CacheMisses
 
 
 @pytest.fixture

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from feinsum.nests import (
-    all_orders,
-    consumers,
-    n_orders,
-    n_pair_sequences,
-    n_postorders,
-    network,
-    postorders,
-)
+from feinsum.nests import consumers, network, postorders
 from tests.nests.networks import EXAMPLE, KERNELS, path_of
+from tests.nests.paper import all_orders, n_orders
+from tests.paths.counts import n_pair_sequences, n_postorders
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.nests import (
-    BufferDimension,
     EstimatedTime,
     IndependentLoops,
     Multiply,
@@ -20,13 +19,13 @@ from feinsum.nests import (
     Reset,
     best_nest,
     consumers,
-    interpret,
     lower,
     network,
     postorders,
     sizes_of,
 )
 from feinsum.sparse import COO, random_profile, to_csf
+from tests.nests.interpret import interpret
 from tests.nests.networks import (
     KERNELS,
     expected,
@@ -35,6 +34,7 @@ from tests.nests.networks import (
     random_nest,
     random_network,
 )
+from tests.nests.paper import BufferDimension
 
 PATHS = {name: list(postorders(net)) for name, net in KERNELS.items()}
 SMALL = {"tttc": 2, "tucker": 2, "mttkrp-5": 2, "ttmc-4": 2}

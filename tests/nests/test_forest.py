@@ -8,16 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.nests import (
-    Loop,
-    Nest,
-    Network,
-    fuse,
-    is_fully_fused,
-    network,
-    unfuse,
-)
+from feinsum.nests import Loop, Nest, Network, fuse, network
 from tests.nests.networks import EXAMPLE, KERNELS, path_of, random_nest
+from tests.nests.paper import is_fully_fused, unfuse
 
 ORDERS = st.lists(
     st.lists(st.sampled_from("ijkr"), unique=True, max_size=4).map(tuple),

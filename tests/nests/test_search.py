@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 
 from feinsum.nests import (
-    BufferDimension,
-    BufferSize,
-    CacheMisses,
     EstimatedTime,
     IndependentLoops,
     Lexicographic,
     Machine,
     Operations,
     Sizes,
-    all_orders,
     best_levels,
     best_nest,
     best_orders,
@@ -37,6 +33,7 @@ from tests.nests.networks import (
     path_of,
     random_network,
 )
+from tests.nests.paper import BufferDimension, BufferSize, CacheMisses, all_orders
 
 
 def costs_of(net, sizes):

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from feinsum.paths import (
     contraction_steps,
-    n_pair_sequences,
-    n_postorders,
     order_of,
     pairwise_path,
     path_of,
     path_outputs,
     postorders,
 )
+from tests.paths.counts import n_pair_sequences, n_postorders
 
 CHAINS = [
     ("ij,jk,kl->il", {"i": 9, "j": 2, "k": 9, "l": 3}),

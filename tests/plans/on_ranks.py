@@ -14,17 +14,9 @@ import numpy as np
 from mpi4py import MPI
 
 import feinsum
+from benchmarks.papers.schedules import named_plan, named_plans
 from feinsum.errors import PlanError
-from feinsum.plans import (
-    Plan,
-    gather,
-    mpi,
-    named_plan,
-    named_plans,
-    plan,
-    plan_statements,
-    with_cyclic,
-)
+from feinsum.plans import Plan, gather, mpi, plan, plan_statements, with_cyclic
 from feinsum.plans.cyclic import sparse_leaf
 from feinsum.plans.local import numpy_leaf, slices
 from feinsum.plans.mpi import Traffic, run_on_ranks

@@ -15,7 +15,8 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from feinsum.plans import Plan, named_plan, plan
+from benchmarks.papers.schedules import named_plan
+from feinsum.plans import Plan, plan
 from tests.docs.pages import ROOT
 from tests.plans.cases import einsum_of
 

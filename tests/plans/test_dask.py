@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster, get_worker
 
+from benchmarks.papers.schedules import named_plan
 from feinsum.errors import PlanError
 from feinsum.ir import array
-from feinsum.plans import named_plan, on_dask, plan, with_cyclic
+from feinsum.plans import on_dask, plan, with_cyclic
 from feinsum.plans.local import numpy_leaf
 from feinsum.programs import plan_program, program
 from feinsum.programs.recorded import random_arrays, record_run

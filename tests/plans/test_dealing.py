@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.papers.schedules import named_plan
 from feinsum.errors import PlanError
-from feinsum.plans import Distribution, Machine, Plan, named_plan, plan, with_cyclic
-from feinsum.plans.counts import count_steps
+from feinsum.plans import Distribution, Machine, Plan, plan, with_cyclic
 from tests.plans.cases import KERNELS, einsum_of
+from tests.plans.counting import count_steps
 from tests.plans.test_plans import is_numpys
 from tests.programs import test_planned
 

@@ -10,9 +10,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
 import feinsum
+from benchmarks.papers.schedules import named_plan
 from feinsum.cli import app
 from feinsum.db import open_store
-from feinsum.plans import assemble, best_plans, named_plan
+from feinsum.plans import assemble, best_plans
 from feinsum.plans.fleets import fleet_here
 from feinsum.plans.measured import (
     fastest_measured,

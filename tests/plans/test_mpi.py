@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import feinsum
+from benchmarks.papers.schedules import named_plan, named_plans
 from feinsum.errors import PlanError
-from feinsum.plans import named_plan, named_plans, plan, plan_statements, with_cyclic
+from feinsum.plans import plan, plan_statements, with_cyclic
 from feinsum.plans.files import create_arrays, read_block, write_block
 from feinsum.plans.local import numpy_leaf
 from feinsum.plans.mpi import world

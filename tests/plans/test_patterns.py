@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from feinsum.plans import named_plan, plan
+from benchmarks.papers.schedules import named_plan
+from feinsum.plans import plan
 from feinsum.plans.collectives import collectives_of
 from feinsum.plans.steps import Receive, Reduce, Send
 from tests.plans.cases import KERNELS

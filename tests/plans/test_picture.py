@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from feinsum.plans import named_plan, plan, rows_of
+from benchmarks.papers.schedules import named_plan
+from feinsum.plans import plan, rows_of
 from tests.plans.cases import KERNELS
 
 

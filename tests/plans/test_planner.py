@@ -9,23 +9,16 @@ from itertools import product
 import numpy as np
 import pytest
 
+from benchmarks.papers.schedules import named_plans
 from feinsum.errors import PlanError
-from feinsum.plans import (
-    GroupSchedule,
-    Machine,
-    Table,
-    groups_of,
-    least_sum,
-    named_plans,
-    plan,
-)
+from feinsum.plans import GroupSchedule, Machine, Table, groups_of, least_sum, plan
 from feinsum.plans.assembly import assemble, starts_of
 from feinsum.plans.counts import Tally
-from feinsum.plans.elimination import least_by_trial
 from feinsum.plans.groups import default_path
 from feinsum.plans.lowering import lower
 from feinsum.plans.placing import result_choices
 from feinsum.plans.search import best_schedules
+from tests.plans.by_trial import least_by_trial
 from tests.plans.cases import KERNELS, by_numpy, einsum_of, operands_of
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.papers.schedules import named_plan, named_plans
 from feinsum.errors import PlanError
 from feinsum.plans import (
     Distribution,
@@ -20,15 +21,13 @@ from feinsum.plans import (
     assemble,
     factorizations,
     groups_of,
-    named_plan,
-    named_plans,
     plan,
 )
-from feinsum.plans.counts import count_steps
 from feinsum.plans.groups import default_path
 from feinsum.plans.placing import result_choices
 from feinsum.plans.steps import Receive, Reduce, Send
 from tests.plans.cases import KERNELS, by_numpy, einsum_of, operands_of
+from tests.plans.counting import count_steps
 
 N = 576
 PRODUCT = einsum_of("ij,jk->ik", every=N)

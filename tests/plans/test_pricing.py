@@ -19,9 +19,9 @@ PRODUCT = einsum_of("ij,jk->ik", every=600)
 @pytest.mark.parametrize("name", ["1mm", "paper", "mttkrp-3-0"])
 def test_the_best_plans_are_different_and_in_order(name):
     """The planner's first; none moves less."""
-    found = best_plans(KERNELS[name], processes=8, most=4)
+    found = best_plans(KERNELS[name], processes=8, most=3)
     assert found[0] == plan(KERNELS[name], processes=8)
-    assert len({one.id for one in found}) == len(found) == 4
+    assert len({one.id for one in found}) == len(found) == 3
     moved = [one.counts.moved for one in found]
     assert moved == sorted(moved)
 

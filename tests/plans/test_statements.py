@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from benchmarks.papers.schedules import named_like
 from feinsum.errors import PlanError
 from feinsum.plans import (
     Distribution,
@@ -24,13 +25,13 @@ from feinsum.plans import (
 )
 from feinsum.plans.assembly import starts_of
 from feinsum.plans.boxes import Boxes, overlaps
-from feinsum.plans.counts import Tally, count_steps
+from feinsum.plans.counts import Tally
 from feinsum.plans.local import slices
 from feinsum.plans.lowering import lower
-from feinsum.plans.named import named_like
 from feinsum.plans.placing import result_choices
 from feinsum.plans.search import best_schedules
 from tests.plans.cases import einsum_of
+from tests.plans.counting import count_steps
 
 PROGRAMS = {
     "attention": statements(

@@ -7,12 +7,12 @@ import random
 import numpy as np
 import pytest
 
+from benchmarks.papers.decompose import decompose
 from feinsum.errors import ProgramError
 from feinsum.ir import array
 from feinsum.programs import (
     Program,
     Statement,
-    decompose,
     evaluate_program,
     plan_program,
     program,

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import replace
 
 import loopy as lp
 import numpy as np
 import pytest
 
-from feinsum import explain
 from feinsum.errors import TransformError
 from feinsum.measure.question import Argument, KernelComparison, Program, Question
 from feinsum.memory import fresh_memory
 from feinsum.records import InMemoryStore, TransformSpec
-from feinsum.retrieval import cell_forms, look_up, verifiers
+from feinsum.retrieval import look_up, verifiers
 from feinsum.retrieval.cell_batches import batched
 from feinsum.retrieval.generating import generated
-from feinsum.retrieval.kernel_times import KernelTimes
-from feinsum.retrieval.request import Request
-from feinsum.select import Ratio
+from feinsum.retrieval.kernel_trials import KernelTrials
 from feinsum.targets.host.compiler import find_compiler
 from tests.docs.pages import ROOT
 from tests.raising.stokes import STOKES
 from tests.raising.wrappers import wrapped, wrapped_unit
+from tests.retrieval.oracle import Oracle
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
@@ -139,83 +136,72 @@ def test_values_that_do_not_fit_the_stack_are_refused():
         batched(wrapped("mass", "hexahedron", 4), 8)
 
 
-@pytest.fixture(scope="module")
-def found():
-    unit = wrapped("Helmholtz action", "triangle", 1)
-    options = {"verify": False, "device": "host", "effort": "estimate"}
-    return look_up(unit, database=InMemoryStore(), **options)
+ESTIMATED = {"device": "host", "effort": "estimate", "policy": "loose"}
 
 
-def times_of(given_s, kernel_s):
-    """What was measured of a form; None for results that differ."""
-    if kernel_s is None:
-        return KernelTimes(0.0, 0.0, ())
-    ratio = given_s / kernel_s
-    return KernelTimes(given_s, kernel_s, (Ratio(ratio, ratio, ratio),) * 2)
+@pytest.fixture
+def oracle(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with fresh_memory():
+        yield Oracle(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("given", "called", "batch", "expected"),
+    ("called", "batch_4", "batch_8", "expected"),
     [
-        (2.0, 1.0, 0.5, 8),
-        (2.0, 1.0, 1.5, cell_forms.CALLED),
-        (1.0, 2.0, 1.5, cell_forms.GIVEN),
-        (1.0, 2.0, 0.99, cell_forms.GIVEN),
-        (2.0, 1.0, 0.99, cell_forms.CALLED),
-        (1.0, None, None, cell_forms.GIVEN),
+        ((1.0, 2.0), (0.9, 2.0), (0.5, 2.0), 8),
+        ((1.0, 2.0), (0.51, 2.0), (0.5, 2.0), 4),
+        ((1.0, 2.0), (1.5, 2.0), (0.99, 2.0), 0),
+        ((2.0, 1.0), (1.5, 1.0), (0.99, 1.0), None),
+        ("wrong-result", "wrong-result", "trial-crashed", None),
     ],
 )
-def test_the_fastest_form_is_taken(found, given, called, batch, expected):
-    """If it is clearly faster than what was given; else that is handed back. Of those
-    that are about as fast it is always the same one.
+def test_the_fastest_form_is_taken(
+    oracle, monkeypatch, called, batch_4, batch_8, expected
+):
+    """If it is clearly faster than the given loop; else that comes back. Of those that
+    are about as fast it is always the same one.
     """
+    monkeypatch.setattr(KernelTrials, "verify_together", lambda *_: None)
     unit = wrapped("Helmholtz action", "triangle", 1)
-    forms = {
-        cell_forms.GIVEN: unit,
-        cell_forms.CALLED: found.t_unit,
-        8: batched(unit, 8),
-    }
-    times = {cell_forms.CALLED: times_of(given, called), 8: times_of(given, batch)}
-    made = cell_forms.fastest_of(found, forms, times)
-    assert made.t_unit is forms[expected]
-    assert made.is_changed == (expected != cell_forms.GIVEN)
-    assert made.batch == (8 if expected == 8 else 0)
-    assert bool(made.applied) == (expected == cell_forms.CALLED)
-    if expected == 8:
-        assert "kernel: cells in batches of 8; timed on this machine" in str(made)
+    oracle.says(**{"width=4": batch_4, "width=8": batch_8, "@": called})
+    made = look_up(unit, database=InMemoryStore(), verify=True, **ESTIMATED)
+    assert made.is_changed == (expected is not None)
+    assert made.batch == (expected or 0)
+    assert bool(made.applied) == (expected == 0)
+    if expected is None:
+        assert made.t_unit is unit
+    else:
+        assert "gain: " in str(made)
+    if expected:
+        assert made.t_unit == batched(unit, expected)
+        assert str(made).endswith(f"kernel: cells in batches of {expected}")
 
 
 def test_forms_are_timed_where_recipes_are_verified(tmp_path, monkeypatch):
     """Whatever is the fastest, it computes the same; nothing is timed twice."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     unit = wrapped("Laplace", "triangle", 3)
-    options = {"device": "host", "effort": "estimate", "policy": "loose"}
     with fresh_memory():
-        found = look_up(unit, database=InMemoryStore(), verify=False, **options)
-        request = Request.of(unit, verify=True, **options)
-        made = cell_forms.fastest_form(request, found)
+        made = look_up(unit, database=InMemoryStore(), verify=True, **ESTIMATED)
         monkeypatch.setattr(verifiers, "COMMAND", ("false",))
-        assert cell_forms.fastest_form(request, found).batch == made.batch
+        again = look_up(unit, database=InMemoryStore(), verify=True, **ESTIMATED)
+    assert (again.batch, again.applied) == (made.batch, made.applied)
     arrays = arrays_of(unit)
     expected = result_of(unit, arrays, tmp_path, "before")
     result = result_of(made.t_unit, arrays, tmp_path, "after")
     np.testing.assert_allclose(result, expected, 1e-11, 1e-11)
 
 
-def test_what_cannot_be_timed_is_not_used(found, monkeypatch):
-    """Where the process ends with an error, the given loop comes back, unless a recipe
-    is known to be fast.
-    """
-    monkeypatch.setattr(verifiers, "COMMAND", ("false",))
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_where_the_loop_is_not_timed_the_einsum_decides(oracle, is_faster):
+    """A recipe that is faster than the kernel of its einsum is used; no batch is."""
+    oracle.says(kernels="trial-crashed", **{"@": (1.0, 2.0 if is_faster else 0.5)})
     unit = wrapped("Helmholtz action", "triangle", 1)
-    request = Request.of(unit, device="host", verify=True)
-    with fresh_memory():
-        made = cell_forms.fastest_form(request, found)
-        assert made.t_unit is unit
-        assert not made.applied
-        fast = [replace(nest, speedup=2.0) for nest in found.nests]
-        proven = replace(found, nests=tuple(fast))
-        assert cell_forms.fastest_form(request, proven) is proven
+    made = look_up(unit, database=InMemoryStore(), verify=True, **ESTIMATED)
+    assert bool(made.applied) == is_faster
+    assert made.batch == 0
+    assert (made.t_unit is unit) != is_faster
 
 
 def test_functions_in_turns(tmp_path, monkeypatch):
@@ -243,11 +229,3 @@ def test_functions_in_turns(tmp_path, monkeypatch):
     assert len(given) == len(same) >= 3
     assert min(*given, *same) > 0
     assert others == [(), ()]
-
-
-def test_explain_says_so(found):
-    made = replace(found, batch=4, batch_words="twice as fast", nests=())
-    assert str(made).endswith("kernel: cells in batches of 4; twice as fast")
-    assert "raised: " in explain(
-        wrapped("mass", "triangle", 1), database=InMemoryStore(), verify=False
-    )

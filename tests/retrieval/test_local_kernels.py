@@ -137,7 +137,7 @@ def test_where_nothing_is_faster_the_kernel_comes_back(tmp_path, monkeypatch):
     with fresh_memory():
         found = look_up(unit, verify=True, **options)
         again = retrieve(unit, verify=True, on_miss="return", **options)
-    assert oracle.asked
+    assert oracle.compared
     assert found.t_unit is unit
     assert again is unit
     assert all(NOTHING_FASTER in nest.why_unchanged for nest in found.nests)

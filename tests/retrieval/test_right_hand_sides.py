@@ -17,7 +17,7 @@ from feinsum.measure.question import Question, Verdict
 from feinsum.memory import fresh_memory
 from feinsum.raising import raise_kernel
 from feinsum.records import OK, InMemoryStore
-from feinsum.retrieval import look_up, progress, trust, verifiers
+from feinsum.retrieval import einsum_trials, look_up, progress, verifiers
 from feinsum.retrieval.sampling import duplicates
 from tests.docs.pages import ROOT
 from tests.raising.right_hand_sides import arguments, wave
@@ -79,12 +79,11 @@ def verified(tmp_path, monkeypatch):
         yield Oracle(tmp_path, monkeypatch)
 
 
-def test_recipes_of_one_key_are_verified_once(unit, verified, monkeypatch):
-    """17 nests have six keys; two processes are asked, each about some of them.
+def test_all_nests_are_tried_in_one_kernel(unit, verified, monkeypatch):
+    """17 nests have their recipes in one kernel, which is right and faster.
 
-    All code is generated here, where Loopy is loaded: per key that of the recipe and of
-    the untransformed kernel, that of the result, which is made meanwhile, and that of
-    the given kernel and the result, which are compared at the end.
+    Code is generated for a sample of it, which has each nest once, for all of it, and
+    for the given kernel.
     """
     generate, generated = lp.generate_code_v2, []
     monkeypatch.setattr(
@@ -98,9 +97,9 @@ def test_recipes_of_one_key_are_verified_once(unit, verified, monkeypatch):
     options = {**ESTIMATED, "policy": "loose"}
     made = look_up(unit, database=InMemoryStore(), verify=True, **options)
     assert len(made.applied) == 17
-    n_keys = len({nest.nest.key for nest in made.nests})
-    assert len(verified.asked) == n_keys
-    assert len(generated) == 2 * n_keys + 3
+    assert len(verified.compared) == 1
+    assert not verified.asked
+    assert len(generated) == 3
 
 
 def test_processes_that_answer_at_once_take_turns_with_their_times(
@@ -116,7 +115,7 @@ def test_processes_that_answer_at_once_take_turns_with_their_times(
             record.workload_text,
             record.spec,
             here().device.id,
-            trust.MEMORY_BYTES,
+            einsum_trials.MEMORY_BYTES,
             {"N0": n},
             600.0,
         )

@@ -20,7 +20,6 @@ from feinsum.errors import BuildError, InvalidParameterError
 from feinsum.ir import Workload
 from feinsum.measure import compile_kernel, open_device
 from feinsum.measure.gpu_figures import figures_of_recipe
-from feinsum.measure.work_groups import execute_groups
 from feinsum.predict import machine_of
 from feinsum.raising import identify_as_einsum
 from feinsum.records import Device
@@ -50,6 +49,7 @@ from feinsum.transforms.gpu.sides import sides_of
 from feinsum.transforms.primitives.copy_async import AwaitGroups
 from feinsum.transforms.registry import REGISTRY
 from tests.cpus import INTEL, opened
+from tests.emulation.work_groups import execute_groups
 from tests.portions import spread
 from tests.targets.cuda.stand_in import StandInDriver, needs_nvrtc, stand_in
 from tests.transforms.support import (

@@ -65,6 +65,7 @@ class GeneralCall:
         trial: of a kernel that may be faster.
         kernel: the call with that kernel.
         has_looked: whether one of an earlier process was looked for.
+        has_had_trial: whether the trial of one is over.
     """
 
     read: Callable[[], Reading]
@@ -77,10 +78,16 @@ class GeneralCall:
     trial: Trial | None = None
     kernel: PreparedCall | None = None
     has_looked: bool = False
+    has_had_trial: bool = False
     _due_s: float = 0.0
     _building: Future[Built] | None = None
     _full: Built | None = None
     _lock: Lock = field(default_factory=Lock, repr=False)
+
+    @property
+    def is_building(self) -> bool:
+        """Whether a kernel is being built that no call waits for."""
+        return self._due_s == inf and self.trial is None and not self.has_had_trial
 
     @cached_property
     def reading(self) -> Reading:
@@ -134,6 +141,7 @@ class GeneralCall:
         if trial.is_over:
             self.built = self.kernel if trial.is_faster else None
             self.trial = self.kernel = None
+            self.has_had_trial = True
         return result
 
     def _begin_trial(self, kernel: PreparedCall) -> None:

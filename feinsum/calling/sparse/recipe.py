@@ -24,11 +24,10 @@ from feinsum.measure import open_device
 from feinsum.nests import Network, nest_from_text, translated
 from feinsum.predict import MEASURING
 from feinsum.records import Match, TransformSpec
+from feinsum.retrieval.einsum_trials import EinsumTrials, is_verification_on
 from feinsum.retrieval.facts import Facts
 from feinsum.retrieval.matching import Nearest, forms_of, nearest
 from feinsum.retrieval.request import policy_of
-from feinsum.retrieval.selection import Candidate
-from feinsum.retrieval.trust import Trust, is_verification_on
 from feinsum.sparse import CSF
 from feinsum.transforms import check_spec
 from feinsum.transforms.nests import NestRecipe, recipe_of
@@ -96,28 +95,23 @@ def recorded_recipe(
     with looked_up_store(options.database) as store:
         facts = Facts(store, environment.device, policy)
         found, match = nearest(forms_of(general, sizes), facts, environment, policy)
-    trust = Trust(environment, is_on=is_verification_on(None))
-    return _usable(network, found, match, trust), match.reason
+    trials = EinsumTrials(environment, is_final=False)
+    return _usable(network, found, match, trials), match.reason
 
 
 def _usable(
-    network: Network, found: Nearest, match: Match, trust: Trust
+    network: Network, found: Nearest, match: Match, trials: EinsumTrials
 ) -> NestRecipe | None:
     """The first recipe that may be used, in the names of the call."""
     for candidate in found.candidates(match):
         spec, frame = candidate.recipe
         try:
-            if trust.is_on:
-                _verify(candidate, trust)
+            if is_verification_on(None):
+                trials.verify(candidate)
             return _in_call(network, spec, frame, found)
         except FeinsumError as error:
             logger.warning("recipe %.200s was skipped: %s", spec, error)
     return None
-
-
-def _verify(candidate: Candidate, trust: Trust) -> None:
-    if trust.known(candidate) is None:
-        trust.verify(candidate)
 
 
 def _in_call(

@@ -25,18 +25,13 @@ from feinsum.cli.shared.options import (
 )
 from feinsum.cli.shared.sparse import read_sparse_einsum
 from feinsum.cli.shared.user_file import is_file, read_translation_unit
-from feinsum.cli.tune.bundles import ARCHITECTURE, export_trials, import_trials
 from feinsum.cli.tune.one import interrupts_told, tune_one
 from feinsum.cli.tune.options import (
-    After,
-    Architecture,
     Budget,
     Effort,
     Efforts,
-    ExportFolder,
     Fresh,
     FromMisses,
-    ImportFolder,
     Live,
     OptionalTarget,
     PlanFile,
@@ -69,8 +64,6 @@ Examples:
   feinsum tune --from-misses https://facts.example --workloads 5
   feinsum tune --suite mine.csv --suite tccg --budget 60
   feinsum tune --plan plan.json --budget 60
-  feinsum tune --export trials --suite dgfem --suite tccg --trials 20
-  feinsum tune --import trials
 """
 
 OF_SUBSCRIPTS = ("sizes", "operands", "rows", "dtype", "sparse")
@@ -99,10 +92,6 @@ def tune(
     scheduler: Scheduler = None,
     report: Report = None,
     live: Live = False,
-    export: ExportFolder = None,
-    architecture: Architecture = ARCHITECTURE,
-    after: After = None,
-    import_: ImportFolder = None,
     device: Device = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -118,8 +107,6 @@ def tune(
     kernel in a file, or several workloads (--suite, --plan, --from-misses).
 
     How long to search: --effort, or --trials, --budget and --strategy.
-
-    On a GPU without feinsum: --export, then --import.
     """
     options = {
         **_limits(effort, trials, budget, strategy),
@@ -129,20 +116,6 @@ def tune(
         "resume": not fresh,
         "scheduler": scheduler,
     }
-    if import_ is not None:
-        _check_alone(context, target, report, as_json or live, "--import")
-        import_trials(import_, database)
-        return
-    if export is not None:
-        subject = None
-        if target is not None:
-            subject = read_einsum(target, sizes, operands, rows, dtype)
-        export_trials(
-            export, subject, options["sizes"], suite or (), architecture, trials, after
-        )
-        return
-    if after is not None:
-        raise typer.BadParameter("--after requires --export")
     if report is not None:
         _prepare_report(report)
     if several := _several(plan, suite, from_misses):

@@ -8,15 +8,11 @@ from typing import Annotated, Literal, TypeAlias
 import typer
 
 __all__ = [
-    "After",
-    "Architecture",
     "Budget",
     "Effort",
     "Efforts",
-    "ExportFolder",
     "Fresh",
     "FromMisses",
-    "ImportFolder",
     "Live",
     "OptionalTarget",
     "PlanFile",
@@ -92,37 +88,12 @@ PlanFile: TypeAlias = Annotated[
     Path | None,
     typer.Option("--plan", metavar="FILE", help="Tune the leaves of a plan."),
 ]
-ExportFolder: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--export",
-        metavar="FOLDER",
-        help="Write the trials here, for a GPU on a machine without feinsum.",
-    ),
-]
-ImportFolder: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--import", metavar="FOLDER", help="Record the results of exported trials."
-    ),
-]
 Suites: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME|FILE",
-        help="Tune or export the workloads of a suite (tccg, dgfem, everyday) or of a "
+        help="Tune the workloads of a suite (tccg, dgfem, everyday) or of a "
         "file: CSV, JSON, or lines of an einsum and its sizes. May be repeated.",
-    ),
-]
-Architecture: TypeAlias = Annotated[
-    str,
-    typer.Option(metavar="NAME", help="GPU that --export compiles for, such as sm_80."),
-]
-After: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Export the next round: neighbours of the best recipes found there.",
     ),
 ]
 Live: TypeAlias = Annotated[

@@ -20,9 +20,9 @@ import pytest
 from feinsum.targets.cuda import session
 from feinsum.targets.cuda.cupy_errors import load_cupy
 from feinsum.targets.cuda.cupy_session import CupySession, _delay_kernel, blas
+from tests.targets.cuda.fake_cupy.cupy_backends.cuda.libs import cublas
 from tests.targets.cuda.fibers import function
 from tests.targets.cuda.stand_in import StandInDriver
-from tests.tune.fake_cupy.cupy_backends.cuda.libs import cublas
 
 __all__ = ["CUDARuntimeError", "FakeGpu", "Stream", "fake_gpu", "ndarray"]
 

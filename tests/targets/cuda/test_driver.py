@@ -15,12 +15,13 @@ from feinsum.errors import (
     MeasurementError,
 )
 from feinsum.targets.cuda import CUDA, cupy_errors
+from feinsum.targets.cuda import session as driver
 from feinsum.targets.cuda.cupy_errors import LOST, CudaErrors, explained, load_cupy
 from feinsum.targets.cuda.cupy_session import CupySession, blas
 from feinsum.targets.cuda.products import MatrixProduct
 from feinsum.targets.cuda.session import CupyDriver, check_driver
-from tests.tune.fake_cupy import cupy
-from tests.tune.fake_cupy.cupy_backends.cuda.libs import cublas
+from tests.targets.cuda.fake_cupy import cupy
+from tests.targets.cuda.fake_cupy.cupy_backends.cuda.libs import cublas
 
 
 class Library:
@@ -68,7 +69,7 @@ def test_the_lack_of_cupy_is_named(monkeypatch):
         raise ImportError(f"No module named {name!r}")
 
     load_cupy.cache_clear()
-    monkeypatch.setattr("feinsum.targets.cuda.session.check_driver", lambda: None)
+    monkeypatch.setattr(driver, "check_driver", lambda: None)
     monkeypatch.setattr(importlib, "import_module", refuse)
     with pytest.raises(DeviceUnavailableError, match=r"CuPy .* pip install 'feinsum"):
         CupyDriver().gpus()

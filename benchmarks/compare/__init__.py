@@ -1,0 +1,1 @@
+"""An einsum of yours against numpy, opt_einsum, torch, JAX and TBLIS."""

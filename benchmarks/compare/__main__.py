@@ -1,0 +1,5 @@
+"""``python -m benchmarks.compare SUBSCRIPTS``."""
+
+from benchmarks.compare.command import main
+
+main()

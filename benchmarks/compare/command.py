@@ -1,0 +1,217 @@
+"""The command: what is compared, and how the times are shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from string import ascii_letters
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from benchmarks.compare.contest import OURS, Outcome, Subject, hold
+from benchmarks.compare.lengths import Length, draw_lengths
+from benchmarks.compare.rivals import RIVALS
+from feinsum.cli.shared.failure import report_failure, say
+from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum, read_values
+from feinsum.cli.shared.options import (
+    AsJson,
+    Database,
+    Device,
+    Dtype,
+    Effort,
+    Policy,
+    Sizes,
+    SizeValues,
+    Subscripts,
+)
+from feinsum.cli.shared.output import print_json, print_table, to_digits
+from feinsum.drawing import check_plots
+from feinsum.errors import FeinsumError
+from feinsum.ir import BatchedEinsum, size_names
+from feinsum.measure import reference_of
+from feinsum.tuning.problem import default_sizes
+
+EXAMPLES = """\b
+Examples:
+  python -m benchmarks.compare "ij,jk->ik" --sizes i=300,j=300,k=300
+  python -m benchmarks.compare "ij,j->i" --sizes i=n,j=4 --plot matvec.png
+"""
+
+CURE = "repeat on an idle machine ('feinsum doctor' shows its load)"
+
+SUFFIXES = (".pdf", ".png", ".svg")
+
+Plot: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        metavar="FILE",
+        help="Draw the times to FILE.png, .svg or .pdf, overwriting it; needs "
+        "matplotlib.",
+    ),
+]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    program = typer.Typer(add_completion=False, rich_markup_mode=None)
+    program.command(epilog=EXAMPLES)(compare)
+    command = typer.main.get_command(program)
+    try:
+        command.main(given, "python -m benchmarks.compare", standalone_mode=False)
+    except (FeinsumError, typer.TyperException) as error:
+        sys.exit(report_failure(error, is_json="--json" in given))
+
+
+def compare(
+    subscripts: Subscripts,
+    sizes: Sizes = None,
+    dtype: Dtype = DEFAULT_DTYPE,
+    size: SizeValues = None,
+    device: Device = None,
+    database: Database = None,
+    policy: Policy = None,
+    effort: Effort = None,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time an einsum against numpy, torch, JAX and others.
+
+    All installed libraries get the same arrays. Results are checked before timing,
+    and runs alternate. Use an idle machine.
+    """
+    if plot is not None:
+        _check_plot(plot)
+    einsum = read_einsum(subscripts, sizes, dtype=dtype)
+    values = _values(einsum, read_values(size or (), "--size"))
+    outcomes = hold(
+        _subject(einsum, values),
+        device=device,
+        database=database,
+        policy=policy,
+        effort=effort,
+        rivals=RIVALS,
+    )
+    if plot is not None:
+        _draw(str(einsum), outcomes, plot)
+    if as_json:
+        print_json(_document(einsum, values, outcomes))
+    else:
+        _print(einsum, values, outcomes)
+
+
+def _check_plot(path: Path) -> None:
+    """Refuse a file that cannot be written, before anything is timed."""
+    if path.suffix not in SUFFIXES:
+        raise _refuse(f"{str(path)!r} must end in one of {', '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise _refuse(f"{str(path)!r}: there is no folder {str(path.parent)!r}")
+    check_plots("--plot")
+
+
+def _refuse(message: str) -> typer.BadParameter:
+    return typer.BadParameter(message, param_hint="--plot")
+
+
+def _values(einsum: BatchedEinsum, given: dict[str, int]) -> dict[str, int]:
+    """A value for every size parameter."""
+    known = sorted(size_names(einsum))
+    if unknown := sorted(set(given) - set(known)):
+        raise typer.BadParameter(
+            f"there is no size parameter {unknown[0]!r}; expected some of {known}",
+            param_hint="--size",
+        )
+    return default_sizes(einsum, given)
+
+
+def _subject(einsum: BatchedEinsum, values: dict[str, int]) -> Subject:
+    """Random operands, their result, and subscripts that every library reads."""
+    if len(einsum.rows) > 1 or einsum.sparse_position is not None:
+        raise typer.BadParameter(
+            "expected one row of dense arrays; compare rows one by one",
+            param_hint="SUBSCRIPTS",
+        )
+    n_most, n_indices = len(ascii_letters), len(einsum.indices)
+    if n_indices > n_most:
+        raise typer.BadParameter(
+            f"the einsum has {n_indices} indices; numpy supports at most {n_most}",
+            param_hint="SUBSCRIPTS",
+        )
+    letters = dict(zip(einsum.indices, ascii_letters, strict=False))
+    *inputs, output = (
+        "".join(letters[i] for i in term) for term in (*einsum.inputs, einsum.output)
+    )
+    reference = reference_of(einsum)
+    arguments = reference.arguments(values)
+    return Subject(
+        subscripts=f"{','.join(inputs)}->{output}",
+        operands=tuple(arguments[operand.name] for operand in einsum.rows[0]),
+        expected=reference.results(arguments)[0],
+        n_terms=reference.n_terms(values),
+    )
+
+
+def _document(
+    einsum: BatchedEinsum, values: dict[str, int], outcomes: Sequence[Outcome]
+) -> dict[str, Any]:
+    return {
+        "einsum": str(einsum),
+        "sizes": values,
+        "contenders": [
+            {
+                "name": one.name,
+                "version": one.version or None,
+                "median_s": one.median_s if one.samples_s else None,
+                "spread_s": one.spread_s if one.samples_s else None,
+                "why_not": one.why_not or None,
+                "note": one.note or None,
+            }
+            for one in outcomes
+        ],
+    }
+
+
+def _print(
+    einsum: BatchedEinsum, values: dict[str, int], outcomes: Sequence[Outcome]
+) -> None:
+    typer.echo(f"einsum: {einsum}")
+    if values:
+        typer.echo(f"sizes: {', '.join(f'{k}={n}' for k, n in values.items())}")
+    timed = [one for one in outcomes if one.samples_s]
+    ours = next((one for one in timed if one.name == OURS), None)
+    print_table(
+        ("contender",),
+        ("version", "ms", "IQR", *["times ours"] * (ours is not None)),
+        [
+            (
+                one.name,
+                one.version,
+                to_digits(one.median_s * 1e3),
+                to_digits(one.spread_s * 1e3, 2),
+                *[to_digits(one.median_s / ours.median_s, 3) for _ in [0] if ours],
+            )
+            for one in timed
+        ],
+    )
+    for one in outcomes:
+        if one.note:
+            typer.echo(f"{one.name}: {one.note}")
+        if one.why_not:
+            typer.echo(f"{one.name}: {one.why_not}")
+    if noisy := [one.name for one in timed if one.is_noisy]:
+        say(f"noisy timings: {', '.join(noisy)}; {CURE}")
+
+
+def _draw(title: str, outcomes: Sequence[Outcome], path: Path) -> None:
+    lengths = []
+    for one in outcomes:
+        if one.samples_s:
+            ends_s = (one.median_s, *one.quartiles_s)
+            middle, low, high = (1e3 * end_s for end_s in ends_s)
+            lengths.append(Length(one.name, middle, low, high, one.name == OURS))
+    try:
+        draw_lengths(title, "ms", lengths, path)
+    except OSError as error:
+        raise _refuse(f"{str(path)!r} cannot be written: {error.strerror}") from None

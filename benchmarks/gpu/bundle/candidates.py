@@ -1,0 +1,79 @@
+"""Recipes for a bundle, the most promising ones first."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+from feinsum.predict import predictions, usual_gpu
+from feinsum.records import TransformSpec
+from feinsum.transforms import (
+    Transform,
+    applicable_transforms,
+    configurations,
+    find_transform,
+)
+from feinsum.tuning.problem import Problem
+
+N_DRAWN = 400
+"""Random configurations to consider, at most."""
+N_PREDICTED = 6
+"""Recipes predicted to be the fastest."""
+N_BEST = 3
+"""Recipes of earlier rounds whose neighbours are tried."""
+
+
+def candidates(
+    problem: Problem, tried: Mapping[TransformSpec, float], architecture: str
+) -> Iterator[TransformSpec]:
+    """Recipes to try, the most promising ones first; each once.
+
+    Neighbours of the best that were tried; then the recipes predicted to be the fastest
+    on the usual GPU of the architecture; then what the families recommend, and where
+    their searches begin; then random configurations, of each family in turn.
+
+    Args:
+        architecture: such as ``sm_90``; which GPU will run the bundle is unknown.
+    """
+    families = [
+        family
+        for family in applicable_transforms(problem.workload, "gpu")
+        if family.name.startswith("gpu_")
+    ]
+    found: dict[TransformSpec, None] = {}
+    for spec in sorted(tried, key=tried.__getitem__)[:N_BEST]:
+        found.update(dict.fromkeys(_neighbours(spec, problem)))
+    predicted = predictions(problem.einsum, problem.sizes, usual_gpu(architecture))
+    found.update(dict.fromkeys(one.spec for one in predicted[:N_PREDICTED]))
+    for family in families:
+        recommended = islice(configurations(family, problem.workload), 1)
+        starts = (family.spec(p) for p in family.starts(problem.workload))
+        found.update(dict.fromkeys((*recommended, *starts)))
+    yield from found
+    rng = random.Random(problem.workload_text)
+    for k in range(N_DRAWN):
+        drawn = _drawn(families[k % len(families)], problem, rng)
+        if drawn is not None and drawn not in found:
+            found[drawn] = None
+            yield drawn
+
+
+def _drawn(
+    family: Transform, problem: Problem, rng: random.Random
+) -> TransformSpec | None:
+    space = family.offered(problem.workload) or {}
+    drawn = {name: rng.choice(values) for name, values in space.items()}
+    is_pointless = family.constraint(problem.workload, drawn) is not None
+    return None if is_pointless else family.spec(drawn)
+
+
+def _neighbours(spec: TransformSpec, problem: Problem) -> Iterator[TransformSpec]:
+    """Configurations that differ in one parameter."""
+    family = find_transform(spec.name, spec.version)
+    for name, values in (family.offered(problem.workload) or {}).items():
+        for value in values:
+            changed = {**spec.parameters, name: value}
+            is_pointless = family.constraint(problem.workload, changed) is not None
+            if changed != spec.parameters and not is_pointless:
+                yield family.spec(changed)

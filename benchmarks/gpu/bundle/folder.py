@@ -1,0 +1,242 @@
+"""The folder of a bundle: kernels, and all that it takes to judge them.
+
+A GPU is often available for minutes, on a machine without a network. So candidates are
+generated and compiled where there is time. The folder says how arguments are drawn, and
+has samples of the expected results; ``runner.py`` in it verifies and times the kernels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from benchmarks.gpu.bundle import runner
+from benchmarks.gpu.bundle.workload import SEED, BuiltWorkload, WorkloadBuilder
+from feinsum.errors import MeasurementError
+from feinsum.records import TransformSpec, utc_now
+from feinsum.targets.cuda.nvrtc import find_nvrtc
+from feinsum.targets.protocol import software
+from feinsum.tuning.problem import Problem
+
+Item = TypeVar("Item")
+
+FORMAT = 1
+MOST_BYTES = 30_000_000
+"""Largest bundle, all its files together."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The contents of a bundle.
+
+    Attributes:
+        n_candidates: of all workloads.
+        left_out: why candidates are not in it, with how many there are.
+    """
+
+    n_workloads: int
+    n_candidates: int
+    n_bytes: int
+    left_out: Mapping[str, int]
+
+
+def export_bundle(
+    problems: Sequence[Problem],
+    folder: Path,
+    architecture: str,
+    *,
+    n_candidates: int = 20,
+    after: Path | None = None,
+    n_processes: int | None = None,
+    on_workload: Callable[[int], None] | None = None,
+) -> Exported:
+    """Write a bundle.
+
+    Args:
+        architecture: that is compiled for, such as ``sm_90``; on other GPUs the runner
+            compiles the sources.
+        n_candidates: of each workload, the baseline included.
+        after: an earlier bundle with results: its candidates are left out, and the
+            neighbours of the best come first.
+        n_processes: that generate and compile; by default one per core.
+        on_workload: called with the number of finished workloads.
+
+    Raises:
+        MeasurementError: if the folder is not empty, or the bundle gets too large.
+        DeviceUnavailableError: if there is no NVRTC.
+    """
+    known = {} if after is None else results_of(after)
+    tried = [known.get(str(problem.form.key), {}) for problem in problems]
+    return write_bundle(
+        folder,
+        architecture,
+        partial(_build, n_candidates, architecture),
+        list(zip(problems, tried, strict=True)),
+        n_processes=n_processes,
+        on_workload=on_workload,
+    )
+
+
+def _build(
+    n_candidates: int,
+    architecture: str,
+    item: tuple[Problem, Mapping[TransformSpec, float]],
+) -> BuiltWorkload:
+    problem, tried = item
+    builder = WorkloadBuilder(architecture)
+    document = builder.workload(problem, n_candidates, tried)
+    return BuiltWorkload(document, builder.files, builder.left_out)
+
+
+def write_bundle(
+    folder: Path,
+    architecture: str,
+    make: Callable[[Item], BuiltWorkload],
+    items: Sequence[Item],
+    *,
+    n_processes: int | None = None,
+    on_workload: Callable[[int], None] | None = None,
+) -> Exported:
+    """Write a bundle of the workloads that processes build, one of each item.
+
+    After an error, the folder is empty again.
+
+    Args:
+        make: builds a workload; it is pickled.
+
+    Raises:
+        MeasurementError: if the folder is not empty, or the bundle gets too large.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise MeasurementError(f"{folder} is not empty; give a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with _processes(n_processes) as pool:
+            built = _reported(pool.map(make, items), on_workload)
+            workloads, left_out = _write_kernels(folder / "kernels.zip", built)
+        _write_document(folder, architecture, workloads)
+        shutil.copyfile(runner.__file__, folder / "runner.py")
+        n_bytes = sum(path.stat().st_size for path in folder.iterdir())
+        _check_size(n_bytes)
+    except BaseException:
+        for path in folder.iterdir():
+            path.unlink()
+        raise
+    total = sum(len(w["candidates"]) for w in workloads)
+    return Exported(len(workloads), total, n_bytes, left_out)
+
+
+@contextmanager
+def _processes(n: int | None) -> Iterator[ProcessPoolExecutor]:
+    """After an error, they only finish what they have begun."""
+    pool = ProcessPoolExecutor(n, get_context("spawn"))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _reported(
+    built: Iterable[BuiltWorkload], on_workload: Callable[[int], None] | None
+) -> Iterator[BuiltWorkload]:
+    """The same workloads; calls a function with the number of finished ones."""
+    for n_built, workload in enumerate(built, start=1):
+        yield workload
+        if on_workload is not None:
+            on_workload(n_built)
+
+
+def _write_kernels(
+    path: Path, built: Iterable[BuiltWorkload]
+) -> tuple[list[dict[str, Any]], Mapping[str, int]]:
+    """Write the files of workloads, each once; their documents, and what is left out.
+
+    Raises:
+        MeasurementError: as soon as the bundle gets too large.
+    """
+    left_out: Counter[str] = Counter()
+    documents, text_bytes = [], 0
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for workload in built:
+            documents.append(workload.document)
+            left_out.update(workload.left_out)
+            for name in sorted(workload.files.keys() - set(archive.namelist())):
+                archive.writestr(name, workload.files[name])
+            text_bytes += len(json.dumps(workload.document))
+            _check_size(text_bytes + path.stat().st_size)
+    return documents, left_out
+
+
+def _write_document(
+    folder: Path, architecture: str, workloads: Sequence[Mapping[str, Any]]
+) -> None:
+    document = {
+        "format": FORMAT,
+        "made_at": utc_now(),
+        "seed": SEED,
+        "architecture": architecture,
+        "software": {**software(), "nvrtc": find_nvrtc().version},
+        "workloads": workloads,
+    }
+    text = json.dumps(document)
+    document = {"id": hashlib.sha256(text.encode()).hexdigest(), **document}
+    (folder / "bundle.json").write_text(json.dumps(document))
+
+
+def _check_size(n_bytes: int) -> None:
+    if n_bytes > MOST_BYTES:
+        raise MeasurementError(
+            f"the bundle takes more than {MOST_BYTES} bytes; give fewer trials"
+        )
+
+
+def results_of(folder: Path) -> dict[str, dict[TransformSpec, float]]:
+    """Seconds of what was tried, infinite where it failed, by workload and recipe.
+
+    Raises:
+        MeasurementError: if the folder holds no bundle.
+    """
+    found: dict[str, dict[TransformSpec, float]] = {}
+    workloads = read_bundle(folder)["workloads"]
+    for line in runner.lines_of(folder / "results.jsonl"):
+        if line.get("state", "started") == "started":
+            continue
+        workload = workloads[line["workload"]]
+        spec = TransformSpec.parse(workload["candidates"][line["candidate"]]["spec"])
+        seconds = float(line.get("seconds", np.inf))
+        found.setdefault(workload["key"], {})[spec] = seconds
+    return found
+
+
+def read_bundle(folder: Path) -> dict[str, Any]:
+    """The document of a bundle.
+
+    Raises:
+        MeasurementError: if there is none, or another version wrote it.
+    """
+    try:
+        document: dict[str, Any] = json.loads((folder / "bundle.json").read_text())
+    except (OSError, ValueError) as error:
+        raise MeasurementError(
+            f"{folder} has no readable bundle ({error}); make one with "
+            "python -m benchmarks.gpu.bundle export"
+        ) from error
+    if document.get("format") != FORMAT:
+        raise MeasurementError(
+            f"{folder} has the format {document.get('format')!r}, expected {FORMAT}; "
+            "import it with the version of feinsum that exported it"
+        )
+    return document

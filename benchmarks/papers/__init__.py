@@ -1,0 +1,1 @@
+"""Plans of the papers: their schedules, costs and commands, to compare ours with."""

@@ -1,0 +1,356 @@
+"""Decompositions: the cheapest partition of each statement of a program.
+
+There are three methods: exact elimination over all partitions; EinDecomp's dynamic
+program, if every result has one reader; and its linearization, one longest path after
+another. The last two are for comparison with the first.
+
+Source: EinDecomp, section 7 (dynamic program and linearization).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from constantdict import constantdict
+from numpy.typing import NDArray
+
+from benchmarks.papers.partition import Partition, n_calls
+from feinsum.errors import ProgramError
+from feinsum.plans.elimination import Table, least_sum
+from feinsum.plans.grid_costs import (
+    aggregation,
+    cost_tables,
+    repartition,
+    statement_costs,
+)
+from feinsum.plans.grids import by_first_use, most_within
+from feinsum.plans.groups import Group
+from feinsum.programs.dataflow import name_of_index, statements_of
+from feinsum.programs.places import same_places
+from feinsum.programs.program import Program
+
+Grids = NDArray[np.int64]
+"""Parts of each index of a statement, a row for each way to cut it."""
+Choices = Mapping[str, Grids]
+"""The ways to cut each statement, by its result."""
+Edge = tuple[str, str, int]
+"""Producer, consumer, and the consumer's operand."""
+
+
+class Model:
+    """EinDecomp's costs of one program, in elements.
+
+    Raises:
+        ProgramError: if the value of a size parameter is not known.
+    """
+
+    def __init__(self, program: Program, sizes: Mapping[str, int]) -> None:
+        self.program = program
+        statements = statements_of(program, sizes)
+        self.extents = statements.extents
+        self._groups = {group.output.tensor: group for group in statements.groups}
+        self._indices = {n: by_first_use(group) for n, group in self._groups.items()}
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """Every operand that is the result of a statement."""
+        producers = self.program.producers
+        return tuple(
+            (name, one.result, position)
+            for one in self.program.statements
+            for position, name in enumerate(one.operands)
+            if name in producers
+        )
+
+    def choices(self, processes: int) -> dict[str, Grids]:
+        """For each statement, the partitions with this many calls, or with the most."""
+        return {
+            name: most_within(processes, indices, self.extents)
+            for name, indices in self._indices.items()
+        }
+
+    def tables(
+        self,
+        choices: Choices,
+        makers: Mapping[str, Collection[str]] | None = None,
+    ) -> list[Table]:
+        """The costs of some statements; see :func:`feinsum.plans.grid_costs`."""
+        groups = [self._groups[name] for name in choices]
+        return cost_tables(groups, self.extents, choices, makers)
+
+    def own(self, name: str, grids: Grids) -> NDArray[np.float64]:
+        """The cost of a statement, independent of how its operands are partitioned."""
+        group, indices = self._groups[name], self._indices[name]
+        return statement_costs(group, indices, grids, self.extents)
+
+    def aggregation(self, name: str, grids: Grids) -> NDArray[np.float64]:
+        """The part of it that is sent to be reduced."""
+        group = self._groups[name]
+        output = self._columns(name, grids, group.output.indices)
+        lengths = np.array([self.extents[i] for i in group.output.indices], float)
+        summed = self._columns(name, grids, group.summed)
+        return aggregation(grids, summed, (lengths / output).prod(axis=-1))
+
+    def repartition(
+        self, edge: Edge, producer: Grids, consumer: Grids
+    ) -> NDArray[np.float64]:
+        """The cost of an edge: a row for each producer, a column for each consumer."""
+        made, read, position = edge
+        output: Group = self._groups[made]
+        access = self._groups[read].inputs[position]
+        given = self._columns(made, producer, output.output.indices)
+        wanted = self._columns(read, consumer, access.indices)
+        extents = [self.extents[i] for i in output.output.indices]
+        return repartition(wanted[None, :, :], given[:, None, :], extents)
+
+    def partition(self, name: str, grid: Sequence[int]) -> Partition:
+        """A row of grids in the names of the statement's own indices."""
+        parts = dict(zip(self._indices[name], map(int, grid), strict=True))
+        one = self.program.producers[name]
+        return constantdict({i: parts[name_of_index(name, i)] for i in one.indices})
+
+    def grid(self, name: str, partition: Partition) -> Grids:
+        """The other way round; one row."""
+        parts = {name_of_index(name, i): n for i, n in partition.items()}
+        return np.array([[parts[i] for i in self._indices[name]]], np.int64)
+
+    def _columns(self, name: str, grids: Grids, indices: Sequence[str]) -> Grids:
+        return grids[:, [self._indices[name].index(i) for i in indices]]
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """How every statement of a program is partitioned.
+
+    Attributes:
+        sizes: values of the size parameters.
+        partitions: partition of each statement, by its result.
+    """
+
+    program: Program
+    sizes: Mapping[str, int]
+    partitions: Mapping[str, Partition]
+
+    @cached_property
+    def _model(self) -> Model:
+        return Model(self.program, self.sizes)
+
+    @cached_property
+    def _grids(self) -> Mapping[str, Grids]:
+        return {n: self._model.grid(n, parts) for n, parts in self.partitions.items()}
+
+    @property
+    def join(self) -> float:
+        """Elements of all blocks that kernel calls read."""
+        own = sum(self._model.own(n, grid)[0] for n, grid in self._grids.items())
+        return float(own) - self.aggregation
+
+    @property
+    def aggregation(self) -> float:
+        """Elements of partial results that are reduced elsewhere."""
+        costs = (self._model.aggregation(n, g)[0] for n, g in self._grids.items())
+        return float(sum(costs))
+
+    @property
+    def repartition(self) -> float:
+        """Elements that move because a reader partitions an array differently."""
+        return float(
+            sum(
+                self._model.repartition(edge, *(self._grids[n] for n in edge[:2]))[0, 0]
+                for edge in self._model.edges
+            )
+        )
+
+    @property
+    def cost(self) -> float:
+        return self.join + self.aggregation + self.repartition
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """Kernel calls of each statement."""
+        return {name: n_calls(parts) for name, parts in self.partitions.items()}
+
+    def __str__(self) -> str:
+        total = (
+            f"{self.cost:,.0f} elements at most: join {self.join:,.0f}, aggregation "
+            f"{self.aggregation:,.0f}, repartition {self.repartition:,.0f}"
+        )
+        lines = [total]
+        for one in self.program.statements:
+            parts = self.partitions[one.result]
+            cut = " ".join(f"{i}/{n}" for i, n in parts.items() if n > 1) or "whole"
+            lines.append(f"  {one.result}[{','.join(one.output)}]: {cut}")
+        return "\n".join(lines)
+
+
+def decompose(
+    program: Program,
+    processes: int,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    method: str = "exact",
+) -> Decomposition:
+    """Partition a program for a number of processes, minimizing EinDecomp's costs.
+
+    Args:
+        sizes: values of the size parameters.
+        method: one of :data:`METHODS`: ``exact``, ``tree`` (only if every result has at
+            most one reader) or ``linear``.
+
+    Raises:
+        ProgramError: if the program cannot be partitioned this way.
+
+    >>> from feinsum.ir import array
+    >>> from feinsum.programs.builder import program
+    >>> p = program()
+    >>> _ = p.einsum("ij,jk->ik", array("A", (8, 8)), array("B", (8, 8)), name="C")
+    >>> print(decompose(p.build(), 16))
+    448 elements at most: join 384, aggregation 64, repartition 0
+      C[i,k]: i/2 k/4 j/2
+    """
+    if processes < 1:
+        raise ProgramError(
+            f"a program is partitioned for at least 1 process, got {processes}"
+        )
+    if method not in METHODS:
+        raise ProgramError(
+            f"there is no method {method!r}; expected one of {', '.join(METHODS)}"
+        )
+    model = Model(program, sizes or {})
+    choices = model.choices(processes)
+    chosen = METHODS[method](model, choices)
+    partitions = {n: model.partition(n, choices[n][k]) for n, k in chosen.items()}
+    return Decomposition(program, constantdict(sizes or {}), constantdict(partitions))
+
+
+def split_along(
+    program: Program,
+    processes: int,
+    array: str,
+    axis: int,
+    *,
+    also: Sequence[tuple[str, int]] = (),
+    sizes: Mapping[str, int] | None = None,
+) -> Decomposition:
+    """Partition every statement along one axis of an array, as people do by hand.
+
+    Along the tokens of a batch this is data parallelism; along the heads of an
+    attention, a split by heads. A statement without such an index is partitioned along
+    its first index that is long enough.
+
+    Args:
+        also: more axes of arrays, for statements that lack the first. Attention heads
+            and the hidden features of the layers after them give Megatron's plan.
+
+    Raises:
+        ProgramError: if nothing reads that array.
+
+    >>> from feinsum.programs.builder import program
+    >>> from feinsum.programs.macros import multi_head_attention
+    >>> p = program()
+    >>> _ = multi_head_attention(p, p.input("X", (16, 16)), heads=4, entries=4)
+    >>> heads = split_along(p.build(), 4, "WQ", 1)
+    >>> heads.partitions["r9"]["h"], heads.cost >= decompose(p.build(), 4).cost
+    (4, True)
+    """
+    model = Model(program, sizes or {})
+    same = same_places(program.statements)
+    seeds = {
+        same[one.result, term[k]]
+        for one in program.statements
+        for name, term in zip(one.operands, one.inputs, strict=True)
+        for wanted, k in ((array, axis), *also)
+        if name == wanted and -len(term) <= k < len(term)
+    }
+    read = {
+        (name, k)
+        for one in program.statements
+        for name, term in zip(one.operands, one.inputs, strict=True)
+        for k in range(-len(term), len(term))
+    }
+    for wanted, k in ((array, axis), *also):
+        if (wanted, k) not in read:
+            raise ProgramError(f"no statement reads axis {k} of an array {wanted!r}")
+    chosen = {}
+    for one in program.statements:
+        extents = {i: model.extents[name_of_index(one.result, i)] for i in one.indices}
+        own = [i for i in one.indices if same[one.result, i] in seeds]
+        long = [i for i in one.indices if extents[i] >= processes]
+        cut = (own or long or list(one.indices))[0]
+        parts = {i: min(processes, extents[i]) if i == cut else 1 for i in one.indices}
+        chosen[one.result] = constantdict(parts)
+    return Decomposition(program, constantdict(sizes or {}), constantdict(chosen))
+
+
+def _exact(model: Model, choices: Choices) -> dict[str, int]:
+    return _least(choices, model.tables(choices))
+
+
+def _least(choices: Choices, tables: Sequence[Table]) -> dict[str, int]:
+    """The choice of each statement; tables have variables of their own besides."""
+    _, found = least_sum(tables)
+    return {name: found[name] for name in choices}
+
+
+def _tree(model: Model, choices: Choices) -> dict[str, int]:
+    """Bottom-up: the lowest cost of each partition of a result, with all below it."""
+    for name in choices:
+        if len(readers := model.program.readers(name)) > 1:
+            raise ProgramError(
+                f"result {name!r} has {len(readers)} readers, and the dynamic program "
+                "requires a tree; use method='exact'"
+            )
+    least: dict[str, NDArray[np.float64]] = {}
+    behind: dict[str, dict[str, NDArray[np.int64]]] = {}
+    for name, grids in choices.items():  # in the order of dataflow
+        least[name], behind[name] = model.own(name, grids), {}
+        edges = [edge for edge in model.edges if edge[1] == name]
+        for made in dict.fromkeys(edge[0] for edge in edges):
+            costs = least[made][:, None] + sum(
+                model.repartition(edge, choices[made], grids)
+                for edge in edges
+                if edge[0] == made
+            )
+            least[name] = least[name] + costs.min(axis=0)
+            behind[name][made] = costs.argmin(axis=0)
+    roots = [name for name in choices if not model.program.readers(name)]
+    found: dict[str, int] = {}
+    todo = [(root, int(least[root].argmin())) for root in roots]
+    while todo:
+        name, k = todo.pop()
+        found[name] = k
+        todo += [(made, int(best[k])) for made, best in behind[name].items()]
+    return found
+
+
+def _linear(model: Model, choices: Choices) -> dict[str, int]:
+    """One longest path after another; costs off the path are ignored."""
+    found: dict[str, int] = {}
+    while left := [name for name in choices if name not in found]:
+        path = _longest_path(model, left)
+        before = {name: [made] for made, name in pairwise(path)} | {path[0]: []}
+        chosen = {name: choices[name] for name in path}
+        found |= _least(chosen, model.tables(chosen, before))
+    return found
+
+
+def _longest_path(model: Model, left: Sequence[str]) -> list[str]:
+    among = set(left)
+    longest: dict[str, list[str]] = {}
+    for name in left:  # in the order of dataflow
+        before = [e[0] for e in model.edges if e[1] == name and e[0] in among]
+        best = max((longest[one] for one in before), key=len, default=[])
+        longest[name] = [*best, name]
+    return max(longest.values(), key=len)
+
+
+METHODS: Mapping[str, Callable[[Model, Choices], dict[str, int]]] = {
+    "exact": _exact,
+    "tree": _tree,
+    "linear": _linear,
+}
+"""The ways to choose, by name."""

@@ -1,0 +1,135 @@
+"""Hand-made plans of programs, and EinDecomp's, compared with ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isqrt
+
+from constantdict import constantdict
+
+from benchmarks.papers.costs import paper_cost
+from benchmarks.papers.decompose import Decomposition, Model, decompose, split_along
+from feinsum.plans import assemble_statements
+from feinsum.plans.candidates import on_grid
+from feinsum.plans.grids import by_first_use
+from feinsum.programs.dataflow import name_of_index, statements_of
+from feinsum.programs.planned import ProgramPlan, plan_program
+from feinsum.programs.program import Program
+
+Axes = Sequence[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A plan of a program with both costs.
+
+    Attributes:
+        moved: exact count of elements moved.
+        model: EinDecomp's cost of the same plan, in elements; an upper bound.
+    """
+
+    plan: ProgramPlan
+    moved: int
+    model: float
+
+
+def plan_decomposition(
+    decomposition: Decomposition, processes: int, name: str = "decomposition"
+) -> ProgramPlan:
+    """Map a decomposition to processes: each statement on its own row-major grid.
+
+    Blocks stay where they are computed, and partial results go to one process. So the
+    actual traffic of a decomposition can be counted, and it can be run.
+
+    >>> from feinsum.programs.builder import program
+    >>> from feinsum.programs.macros import multi_head_attention
+    >>> p = program()
+    >>> _ = multi_head_attention(p, p.input("X", (16, 16)), heads=4, entries=4)
+    >>> found = decompose(p.build(), 4)
+    >>> found.cost, plan_decomposition(found, 4).counts.moved
+    (10624.0, 3072)
+    """
+    program, sizes = decomposition.program, dict(decomposition.sizes)
+    statements = statements_of(program, sizes)
+    schedules = []
+    for one, group in zip(program.statements, statements.groups, strict=True):
+        own = decomposition.partitions[one.result]
+        parts = {name_of_index(one.result, i): n for i, n in own.items()}
+        grid = [parts.get(index, 1) for index in by_first_use(group)]
+        schedules.append(on_grid(group, grid))
+    made = assemble_statements(statements, processes, schedules, name=name)
+    return ProgramPlan(program, sizes, made)
+
+
+def split_square(
+    program: Program, processes: int, *, sizes: Mapping[str, int] | None = None
+) -> Decomposition:
+    """Partition the two longest axes of every result, as evenly as possible.
+
+    With p = q x q processes, that is the plan of matrix products in q x q blocks.
+
+    >>> from feinsum.ir import array
+    >>> from feinsum.programs.builder import program
+    >>> p = program()
+    >>> _ = p.einsum("ij,jk->ik", array("A", (8, 8)), array("B", (8, 8)), name="C")
+    >>> dict(split_square(p.build(), 4).partitions["C"])
+    {'i': 2, 'k': 2, 'j': 1}
+    """
+    model = Model(program, sizes or {})
+    few = next(k for k in range(isqrt(processes), 0, -1) if processes % k == 0)
+    chosen = {}
+    for one in program.statements:
+        extents = {i: model.extents[name_of_index(one.result, i)] for i in one.indices}
+        parts = dict.fromkeys(one.indices, 1)
+        longest = sorted(one.output, key=lambda i: -extents[i])[:2]
+        wanted = (processes // few, few) if len(longest) == 2 else (processes,)
+        for index, n in zip(longest, wanted, strict=False):
+            parts[index] = max(1, min(n, extents[index]))
+        chosen[one.result] = constantdict(parts)
+    return Decomposition(program, constantdict(sizes or {}), constantdict(chosen))
+
+
+def named_program_plans(
+    program: Program,
+    processes: int,
+    splits: Mapping[str, Axes] | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+) -> Mapping[str, Contender]:
+    """The plan that moves the fewest elements, and others for comparison.
+
+    Args:
+        splits: for each name, the axes of arrays to partition, as in
+            ``{"heads": [("WQ", 1)]}``; see :func:`split_along`.
+
+    Returns:
+        ``planned``, ``eindecomp`` (its exact optimum), ``linear`` (its linearization),
+        ``square``, and the splits.
+
+    >>> from feinsum.programs.builder import program
+    >>> from feinsum.programs.macros import multi_head_attention
+    >>> p = program()
+    >>> _ = multi_head_attention(p, p.input("X", (16, 16)), heads=4, entries=4)
+    >>> found = named_program_plans(p.build(), 4, {"heads": [("WQ", 1)]})
+    >>> min(found.values(), key=lambda one: one.moved) is found["planned"]
+    True
+    """
+    known = dict(sizes or {})
+    plans = {"planned": plan_program(program, processes, sizes=known)}
+    for name, one in _decompositions(program, processes, splits or {}, known):
+        plans[name] = plan_decomposition(one, processes, name)
+    return {
+        name: Contender(one, one.counts.moved, paper_cost("eindecomp", one.plan))
+        for name, one in plans.items()
+    }
+
+
+def _decompositions(
+    program: Program, processes: int, splits: Mapping[str, Axes], sizes: dict[str, int]
+) -> Iterator[tuple[str, Decomposition]]:
+    yield "eindecomp", decompose(program, processes, sizes=sizes)
+    yield "linear", decompose(program, processes, sizes=sizes, method="linear")
+    yield "square", split_square(program, processes, sizes=sizes)
+    for name, ((array, axis), *also) in splits.items():
+        yield name, split_along(program, processes, array, axis, also=also, sizes=sizes)

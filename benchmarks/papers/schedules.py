@@ -1,0 +1,298 @@
+"""Named schedules, to compare the planner's choice with.
+
+Source: DISTAL, tables 1 and 2 (Cannon 1969; PUMMA, Choi et al. 1994; SUMMA, van de
+Geijn and Watts 1997; Johnson, Agarwal et al. 1995; 2.5D, Solomonik and Demmel 2011;
+MTTKRP, Ballard et al. 2018); COSMA (Kwasniewski et al. 2019: the smallest surface of
+the block of a process).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil, isqrt, prod
+
+from feinsum.ir import BatchedEinsum, to_text
+from feinsum.paths import Path
+from feinsum.plans.assembly import with_schedules
+from feinsum.plans.candidates import GRIDS, grid_plans
+from feinsum.plans.distribution import Distribution
+from feinsum.plans.grids import grids_within
+from feinsum.plans.groups import Group, default_path, groups_of
+from feinsum.plans.leaves import extents_of
+from feinsum.plans.machine import Machine
+from feinsum.plans.placing import spread, start_of, without_copies
+from feinsum.plans.plan import Plan
+from feinsum.plans.schedule import GroupSchedule, Loop
+
+
+def named_plans(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    processes: int,
+    path: Path | None = None,
+) -> dict[str, Plan]:
+    """All named schedules that fit an einsum and a number of processes."""
+    return named_like(_bare(einsum, sizes, processes, path))
+
+
+def named_plan(
+    name: str,
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    processes: int,
+    path: Path | None = None,
+) -> Plan:
+    """A schedule by its name; one of :data:`NAMES`.
+
+    Raises:
+        ValueError: if there is no such schedule, or if it does not fit the einsum or
+            number of processes.
+
+    >>> import feinsum
+    >>> A, B = feinsum.array("A", (576, 576)), feinsum.array("B", (576, 576))
+    >>> cannon = named_plan("cannon", feinsum.einsum("ij,jk->ik", A, B), processes=9)
+    >>> cannon.counts.moved, cannon.counts.most_requests
+    (1327104, 1)
+    """
+    if name not in NAMES:
+        raise ValueError(
+            f"there is no schedule {name!r}; expected one of {', '.join(NAMES)}"
+        )
+    found = named_plans(einsum, sizes, processes=processes, path=path)
+    if name not in found:
+        raise ValueError(
+            f"{name} is not a schedule for {einsum.subscripts} on {processes} processes"
+        )
+    return found[name]
+
+
+def _bare(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int] | None,
+    processes: int,
+    path: Path | None,
+) -> Plan:
+    """The problem to plan, without schedules."""
+    extents = extents_of(einsum, sizes or {})
+    groups_of(einsum, path, extents)
+    chosen = default_path(einsum, extents) if path is None else path
+    return Plan(to_text(einsum), sizes or {}, processes, chosen, (), {}, ())
+
+
+def named_like(plan: Plan) -> dict[str, Plan]:
+    """All named schedules that fit the einsum and processes of a plan."""
+    found = {}
+    for name, make in SCHEDULES.items():
+        made = make(plan.groups, plan.extents, plan.processes)
+        if made is not None:
+            schedules, starts = made
+            found[name] = with_schedules(plan, schedules, starts=starts, name=name)
+    return found | grid_plans(plan)
+
+
+Made = tuple[list[GroupSchedule], dict[str, Distribution]] | None
+Maker = Callable[[Sequence[Group], Mapping[str, int], int], Made]
+
+
+def _matrices(groups: Sequence[Group]) -> tuple[str, str, str, Group] | None:
+    """The indices of rows, columns and the sum, if it is a matrix product."""
+    if len(groups) != 1 or len(groups[0].inputs) != 2:
+        return None
+    (group,) = groups
+    first, second, output = (set(a.indices) for a in (*group.inputs, group.output))
+    rows, columns, summed = first & output, second & output, first & second
+    sizes = {len(rows), len(columns), len(summed)}
+    if sizes != {1} or len(group.indices) != 3 or first & second & output:
+        return None
+    return rows.pop(), columns.pop(), summed.pop(), group
+
+
+def _on_square(rotate: tuple[int, ...]) -> Maker:
+    """Matrices in blocks of a square grid, the sum in as many steps as it has rows."""
+
+    def make(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+        found, q = _matrices(groups), isqrt(n)
+        if found is None or q * q != n or q < 2:
+            return None
+        rows, columns, summed, group = found
+        machine = Machine((q, q))
+        places = [{rows: 0, summed: 1}, {summed: 0, columns: 1}]
+        starts = {
+            access.tensor: _by_index(machine, access.indices, place)
+            for access, place in zip(group.inputs, places, strict=True)
+        }
+        result = _by_index(machine, group.output.indices, {rows: 0, columns: 1})
+        loop = Loop(summed, q, rotate)
+        return [GroupSchedule(machine, (rows, columns), result, loop)], starts
+
+    return make
+
+
+def _johnson(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+    found, q = _matrices(groups), round(n ** (1 / 3))
+    if found is None or q**3 != n or q < 2:
+        return None
+    rows, columns, summed, group = found
+    machine = Machine((q, q, q))
+    axes = {rows: 0, columns: 1, summed: 2}
+    starts = {a.tensor: _on_face(machine, a.indices, axes) for a in group.inputs}
+    result = _on_face(machine, group.output.indices, axes)
+    return [GroupSchedule(machine, (rows, columns, summed), result)], starts
+
+
+def _solomonik(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+    """The most layers of which the number divides the rows of the grid."""
+    found = _matrices(groups)
+    if found is None:
+        return None
+    rows, columns, summed, group = found
+    layers = [
+        c for c in range(2, n) if n % c == 0 and isqrt(n // c) ** 2 == n // c
+        and isqrt(n // c) % c == 0
+    ]  # fmt: skip
+    if not layers:
+        return None
+    c = layers[-1]
+    q = isqrt(n // c)
+    machine = Machine((q, q, c))
+    places = [{rows: 0, summed: 1}, {summed: 0, columns: 1}]
+    starts = {
+        a.tensor: _on_face(machine, a.indices, place)
+        for a, place in zip(group.inputs, places, strict=True)
+    }
+    result = _on_face(machine, group.output.indices, {rows: 0, columns: 1})
+    loop = Loop(summed, q // c, (0, 1)) if q > c else None
+    return [GroupSchedule(machine, (rows, columns, summed), result, loop)], starts
+
+
+def _cosma(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+    """The grid of a matrix product whose blocks have the smallest surface."""
+    found = _matrices(groups)
+    if found is None or n < 2:
+        return None
+    rows, columns, summed, group = found
+    grid = cosma_grid(extents[rows], extents[columns], extents[summed], n)
+    machine, axes = Machine(grid), {rows: 0, columns: 1, summed: 2}
+    result = spread(group, (rows, columns, summed), machine, extents)
+    starts = {
+        a.tensor: start_of(
+            _by_index(machine, a.indices, axes), [extents[i] for i in a.indices]
+        )
+        for a in group.inputs
+    }
+    return [GroupSchedule(machine, (rows, columns, summed), result)], starts
+
+
+MOST_IDLE = 0.03
+"""Share of processes that COSMA leaves without work for a better grid."""
+
+
+def cosma_grid(rows: int, columns: int, summed: int, n: int) -> tuple[int, int, int]:
+    """The grid of a matrix product whose largest block has the least surface.
+
+    A few processes may be idle; ties go to the grid with the most processes.
+
+    >>> cosma_grid(4096, 4096, 4096, 64), cosma_grid(64, 64, 65536, 8)
+    ((4, 4, 4), (1, 1, 8))
+    """
+
+    def surface(grid: tuple[int, int, int]) -> tuple[int, int]:
+        a, b, c = (
+            -(-x // p) for x, p in zip((rows, columns, summed), grid, strict=True)
+        )
+        return a * b + b * c + a * c, -prod(grid)
+
+    least = ceil((1 - MOST_IDLE) * n)
+    fitting = [
+        (a, b, c)
+        for a in range(1, min(n, rows) + 1)
+        for b in range(1, min(n // a, columns) + 1)
+        for c in {max(1, min(n // (a * b), summed))}
+        if a * b * c >= least
+    ]
+    return min(fitting, key=surface, default=(1, 1, 1))
+
+
+def _ballard(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+    """The tensor stays, matrices are fetched and the result is reduced.
+
+    Of all grids over the axes of the tensor the one that moves the least.
+    """
+    if len(groups) != 1 or len(groups[0].inputs) < 3:
+        return None
+    (group,) = groups
+    tensor = max(group.inputs, key=lambda a: len(a.indices))
+    shared = set(group.indices) - set(tensor.indices)
+    matrices = [a for a in (*group.inputs, group.output) if a is not tensor]
+    is_mttkrp = len(shared) == 1 and len(matrices) == len(tensor.indices)
+    if not is_mttkrp or not all(shared < set(a.indices) for a in matrices):
+        return None
+
+    def moved(grid: tuple[int, ...]) -> float:
+        parts = dict(zip(tensor.indices, grid, strict=True))
+        return sum(
+            prod(extents[i] for i in a.indices)
+            * (n // prod(parts.get(i, 1) for i in a.indices) - 1)
+            for a in matrices
+        )
+
+    grids = grids_within(n, tensor.indices, extents)
+    if not len(grids):
+        return None
+    grid = min(map(tuple, grids.tolist()), key=moved)
+    machine = Machine(grid)
+    axes = {i: k for k, i in enumerate(tensor.indices)}
+    starts = {a.tensor: _on_face(machine, a.indices, axes) for a in group.inputs}
+    result = _on_face(machine, group.output.indices, axes)
+    return [GroupSchedule(machine, tensor.indices, result)], starts
+
+
+def _by_rows(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+    """The largest tensor stays in blocks of its longest kept axis; all else is copied.
+
+    TTM and TTV of DISTAL.
+    """
+    if len(groups) != 1 or len(groups[0].inputs) != 2:
+        return None
+    (group,) = groups
+    tensor = max(group.inputs, key=lambda a: prod(extents[i] for i in a.indices))
+    kept = [i for i in tensor.indices if i in group.output.indices]
+    if len(tensor.indices) < 3 or not kept:
+        return None
+    index = max(kept, key=lambda i: extents[i])
+    if extents[index] < n:
+        return None
+    machine = Machine((n,))
+    result = _by_index(machine, group.output.indices, {index: 0})
+    return [GroupSchedule(machine, (index,), result)], {}
+
+
+def _by_index(
+    machine: Machine, indices: Sequence[str], axes: Mapping[str, int]
+) -> Distribution:
+    cuts = tuple((axes[i],) if i in axes else () for i in indices)
+    return Distribution(machine, cuts)
+
+
+def _on_face(
+    machine: Machine, indices: Sequence[str], axes: Mapping[str, int]
+) -> Distribution:
+    """Cut where the tensor has an axis, and at place 0 of all other ones."""
+    return without_copies(_by_index(machine, indices, axes))
+
+
+SCHEDULES: dict[str, Maker] = {
+    "summa": _on_square(()),
+    "pumma": _on_square((0,)),
+    "cannon": _on_square((0, 1)),
+    "johnson": _johnson,
+    "2.5d": _solomonik,
+    "ballard": _ballard,
+    "rows": _by_rows,
+    "cosma": _cosma,
+}
+"""Schedules by name; each says of groups, extents and processes whether it fits."""
+NAMES = (*SCHEDULES, *GRIDS)
+"""Those, and the grids that the planner considers itself."""

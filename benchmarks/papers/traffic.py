@@ -1,0 +1,162 @@
+"""What plans move, counted, beside Deinsum's heuristic and named schedules.
+
+Nothing is run: the counts are sums over the steps of every process, and exact. The
+einsums are the ten of Deinsum's benchmarks; the extents are ours, the same for every
+number of processes. All schedules of a line have one contraction path. For an einsum of
+your own, all schedules are listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log
+
+import feinsum
+from benchmarks.papers.schedules import named_plans
+from feinsum.cli.shared.notation import read_einsum
+from feinsum.ir import BatchedEinsum
+from feinsum.plans import Counts, Plan
+
+PROCESSES = (8, 16, 64, 512)
+PAPERS = ("deinsum", "footprint", "eindecomp")
+MATRIX, ORDER_3, ORDER_5, RANK = 4096, 1024, 88, 24
+
+SUBSCRIPTS = {
+    "1MM": "ij,jk->ik",
+    "2MM": "ij,jk,kl->il",
+    "3MM": "ij,jk,kl,lm->im",
+    "MTTKRP-03-M0": "ijk,ja,ka->ia",
+    "MTTKRP-03-M1": "ijk,ia,ka->ja",
+    "MTTKRP-03-M2": "ijk,ia,ja->ka",
+    "MTTKRP-05-M0": "ijklm,ja,ka,la,ma->ia",
+    "MTTKRP-05-M2": "ijklm,ia,ja,la,ma->ka",
+    "MTTKRP-05-M4": "ijklm,ia,ja,ka,la->ma",
+    "TTMc-05-M0": "ijklm,jb,kc,ld,me->ibcde",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """One einsum on so many processes."""
+
+    name: str
+    processes: int
+    planned: Counts
+    others: dict[str, Counts]
+
+    def best(self, names: Sequence[str]) -> Counts | None:
+        """Of some runners-up the one that moves the least."""
+        there = [self.others[n] for n in names if n in self.others]
+        return min(there, key=lambda c: c.moved, default=None)
+
+
+def einsum_of(name: str) -> BatchedEinsum:
+    subscripts = SUBSCRIPTS[name]
+    extent = MATRIX if "MM" in name else ORDER_3 if "-03" in name else ORDER_5
+    extent = ORDER_5 if "-05" in name else extent
+    terms = subscripts.split("->")[0].split(",")
+    arrays = [
+        feinsum.array(f"A{k}", tuple(RANK if i in "abcde" else extent for i in term))
+        for k, term in enumerate(terms)
+    ]
+    return feinsum.einsum(subscripts, *arrays)
+
+
+def line(name: str, processes: int) -> Line:
+    einsum = einsum_of(name)
+    made = feinsum.plan(einsum, processes=processes)
+    others = named_plans(einsum, processes=processes, path=made.path)
+    counts = {other: plan.counts for other, plan in others.items()}
+    return Line(name, processes, made.counts, counts)
+
+
+def mean(ratios: Sequence[float]) -> float:
+    return exp(sum(map(log, ratios)) / len(ratios)) if ratios else float("nan")
+
+
+def ratio(other: Counts, line: Line) -> float:
+    return other.moved / line.planned.moved
+
+
+def report(lines: Sequence[Line]) -> None:
+    head = f"{'einsum':<14}{'P':>5}{'planned':>15}{'at work':>9}{'deinsum':>15}"
+    print(f"{head}{'ratio':>9}{'footprint':>15}{'eindecomp':>15}{'others':>9}")
+    for one in lines:
+        deinsum, footprint, eindecomp = (one.others[n] for n in PAPERS)
+        rest = one.best([n for n in one.others if n not in PAPERS])
+        best = "-" if rest is None else f"{ratio(rest, one):.2f}"
+        print(
+            f"{one.name:<14}{one.processes:>5}{one.planned.moved:>15,}"
+            f"{one.planned.busy:>9}{deinsum.moved:>15,}{ratio(deinsum, one):>9.2f}"
+            f"{footprint.moved:>15,}{eindecomp.moved:>15,}{best:>9}"
+        )
+    for processes in sorted({one.processes for one in lines}):
+        of = [one for one in lines if one.processes == processes]
+        print(f"P = {processes}: {summary(of)}")
+    print(f"all: {summary(lines)}")
+
+
+def summary(lines: Sequence[Line]) -> str:
+    """Geometric means over lines."""
+    ratios = {one: ratio(one.others["deinsum"], one) for one in lines}
+    differing = [r for r in ratios.values() if abs(r - 1) > 1e-9]
+    without = [r for one, r in ratios.items() if not one.name.startswith("TTMc")]
+    return (
+        f"ratio {mean(list(ratios.values())):.3f}, where it is not 1 "
+        f"{mean(differing):.3f} ({len(differing)} of {len(lines)}); "
+        f"without TTMc {mean(without):.3f}"
+    )
+
+
+def show_schedules(made: Plan, others: dict[str, Plan]) -> None:
+    """A line for the plan and for each schedule, with what they move and hold."""
+    print(f"{'schedule':<12}{'moved':>18}{'ratio':>8}{'bytes held':>18}{'at work':>9}")
+    for name, one in {"planned": made, **others}.items():
+        moved = made.counts.moved
+        of_planned = f"{one.counts.moved / moved:.2f}" if moved else "-"
+        print(
+            f"{name:<12}{one.counts.moved:>18,}{of_planned:>8}{one.peak_bytes:>18,}"
+            f"{one.counts.busy:>9}"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("subscripts", nargs="?", help="an einsum of your own")
+    parser.add_argument("--sizes", help="its extents, such as i=600,j=600,k=600")
+    parser.add_argument("--only", default="", help="part of the name of an einsum")
+    parser.add_argument("--processes", type=int, nargs="*", default=list(PROCESSES))
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(arguments)
+    if chosen.subscripts is not None:
+        einsum = read_einsum(chosen.subscripts, [chosen.sizes or ""])
+        for processes in chosen.processes:
+            made = feinsum.plan(einsum, processes=processes)
+            print(f"{einsum.subscripts} on {processes} processes")
+            show_schedules(
+                made, named_plans(einsum, processes=processes, path=made.path)
+            )
+        return
+    lines = [
+        line(name, processes)
+        for name in SUBSCRIPTS
+        if chosen.only in name
+        for processes in chosen.processes
+    ]
+    if chosen.json:
+        document = [
+            {
+                "einsum": one.name,
+                "processes": one.processes,
+                "planned": one.planned.document(),
+                "others": {n: c.document() for n, c in one.others.items()},
+            }
+            for one in lines
+        ]
+        json.dump(document, sys.stdout, indent=1)
+    else:
+        report(lines)

@@ -1,5 +1,0 @@
-"""``feinsum compare``."""
-
-from feinsum.cli.compare.command import EXAMPLES, compare
-
-__all__ = ["EXAMPLES", "compare"]

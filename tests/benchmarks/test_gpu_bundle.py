@@ -1,0 +1,583 @@
+"""Trials that travel: written here, run by a process without feinsum, recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from benchmarks.experiments import functions
+from benchmarks.gpu import contest, report, rivals
+from benchmarks.gpu.bundle import runner
+from benchmarks.gpu.bundle.candidates import candidates
+from benchmarks.gpu.bundle.facts import import_results
+from benchmarks.gpu.bundle.folder import (
+    export_bundle,
+    read_bundle,
+    results_of,
+    write_bundle,
+)
+from benchmarks.gpu.bundle.workload import BuiltWorkload, WorkloadBuilder, document_of
+from feinsum import array, einsum
+from feinsum.errors import InvalidRecordError, MeasurementError
+from feinsum.measure.cases import make_case
+from feinsum.predict import predictions, usual_gpu
+from feinsum.records import InMemoryStore, TransformSpec
+from feinsum.transforms.gpu import GPU_MATRICES
+from feinsum.tuning import make_problem
+from tests.targets.cuda.stand_in import needs_nvrtc
+from tests.transforms.support import LOOPY_WARNINGS
+
+pytestmark = [LOOPY_WARNINGS, needs_nvrtc]
+
+ROOT = Path(__file__).parents[2]
+FAKE = ROOT / "tests" / "targets" / "cuda" / "fake_cupy"
+
+
+def problems():
+    mass = einsum("ij,ej->ei", array("M", (5, 5)), array("u", ("N", 5)))
+    row = einsum("ij,j->i", array("n", (9, 6), "int32"), array("m", 6, "int32"))
+    return [make_problem(mass, {"N": 70}), make_problem(row)]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bundles") / "first"
+    said = export_bundle(problems(), folder, "sm_80", n_candidates=3)
+    return folder, said
+
+
+@pytest.fixture
+def bundle(exported, tmp_path):
+    folder = tmp_path / "bundle"
+    shutil.copytree(exported[0], folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(exported, tmp_path_factory):
+    """The lines of a complete run."""
+    folder = tmp_path_factory.mktemp("complete") / "bundle"
+    shutil.copytree(exported[0], folder)
+    assert run(folder).returncode == 0
+    return lines(folder)
+
+
+def run(folder, *options, trouble=""):
+    """The runner in a process of its own, with CuPy's stand-in and nothing of feinsum
+    but what that needs.
+    """
+    environment = {**os.environ, "PYTHONPATH": f"{FAKE}:{ROOT}", "FAKE_CUPY": trouble}
+    command = [sys.executable, str(folder / "runner.py"), *options]
+    return subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def lines(folder):
+    return runner.lines_of(folder / "results.jsonl")
+
+
+def write(folder, lines):
+    (folder / "results.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in lines))
+
+
+def mark_of(folder, workload, candidate):
+    """Something that the source of a candidate alone has."""
+    import zipfile
+
+    document = read_bundle(folder)["workloads"][workload]["candidates"]
+    with zipfile.ZipFile(folder / "kernels.zip") as archive:
+        texts = [archive.read(f"{c['code']}.cu").decode() for c in document]
+    own = texts[candidate].splitlines()
+    others = "\n".join(t for k, t in enumerate(texts) if k != candidate)
+    return max((x.strip() for x in own if x.strip() not in others), key=len)
+
+
+def test_a_bundle_has_all_that_it_takes(exported):
+    """Two workloads, three candidates each, and the size that is said."""
+    folder, said = exported
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "bundle.json", "kernels.zip", "runner.py"]  # fmt: skip
+    assert (said.n_workloads, said.n_candidates) == (2, 6)
+    assert said.n_bytes == sum(p.stat().st_size for p in folder.iterdir()) < 100_000
+    first = read_bundle(folder)["workloads"][0]["candidates"][0]
+    assert first["spec"].startswith("gpu_points@1")
+    assert 0 < first["launches"][0]["occupancy"] <= 1
+
+
+def test_arguments_are_drawn_as_they_were_here(exported):
+    """The runner has no Loopy, and the expected results hold all the same."""
+    bundle = read_bundle(exported[0])
+    for problem, workload in zip(problems(), bundle["workloads"], strict=True):
+        case = make_case(problem.einsum, problem.sizes)
+        rng = np.random.default_rng(bundle["seed"])
+        for name, dtype, shape, kind in workload["arguments"]:
+            if kind != "size":
+                drawn = runner.drawn(np, rng, kind, dtype, shape)
+                assert np.array_equal(drawn, case.arguments[name])
+        ((_, _, _, checks),) = workload["outputs"]
+        (result,) = case.expected.values()
+        assert runner.entries_error(np, checks, result) == 0
+        assert len(checks["values"]) == result.size
+
+
+def test_a_run_becomes_facts_of_its_gpu(bundle, results):
+    """Verified, timed against the baseline, recorded with the device's own name."""
+    write(bundle, results)
+    states = [line["state"] for line in results if "state" in line]
+    assert Counter(states) == {"started": 6, "tried": 6}
+    store = InMemoryStore()
+    imported = import_results(bundle, store)
+    assert imported.states == {"tried": 6}
+    facts = list(store.records())
+    assert set(facts) == set(imported.facts)
+    assert len(facts) == 6
+    baselines = [f for f in facts if str(f.spec) == "gpu_points@1(block=256)"]
+    assert [f.measurement.speedup for f in baselines] == [1.0, 1.0]
+    for fact in facts:
+        device = fact.environment.device
+        assert (device.name, device.kind, device.architecture) == (
+            "Fake GPU", "gpu", "sm_99")  # fmt: skip
+        assert fact.measurement.timer == "cuda-events"
+        assert fact.provenance["baseline"] == "gpu_points@1(block=256)"
+        assert fact.environment.software["cupy"] == "0.fake"
+        assert fact.environment.platform_version == "sm_99 1000 MHz"
+    assert run(bundle).returncode == 0
+    assert lines(bundle) == results  # nothing again
+
+
+def test_products_of_the_library_travel(tmp_path):
+    """Operands that a launch brings in order, and that are read as they are."""
+    e = einsum("bd,adc->abc", array("B", (21, 16)), array("A", (5, 16, 9)))
+    problem = make_problem(e)
+    case, builder = make_case(problem.einsum, {}), WorkloadBuilder("sm_80")
+    specs = [GPU_MATRICES.spec({"stacked": n}) for n in (0, 1)]
+    made = [builder.candidate(spec, case) for spec in specs]
+    assert [len(one["launches"]) for one in made] == [3, 1]
+    document = {**document_of(problem, case), "baseline": 0, "candidates": made}
+    written = BuiltWorkload(document, builder.files, {})
+    write_bundle(tmp_path / "b", "sm_80", partial(_given, written), [0], n_processes=1)
+    assert run(tmp_path / "b").returncode == 0
+    states = [line.get("state") for line in lines(tmp_path / "b")]
+    assert states.count("tried") == 2
+
+
+def _given(made, _item):
+    return made
+
+
+TROUBLES = {
+    "crash": ("crashed", "ended its process with -6"),
+    "hang": ("crashed", "took longer than 10 s"),
+    "wrong": ("wrong", ""),
+    "fail": ("failed", "OUT_OF_RESOURCES"),
+    "lasting": ("failed", "ILLEGAL_ADDRESS"),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_faulty_kernel_costs_itself_alone(bundle, results, trouble):
+    """Its process ends, or it is refused; all others are tried, and the right ones
+    timed together, those of its process too.
+    """
+    write(bundle, [x for x in results if x["workload"] == 1])
+    ended = run(bundle, trouble=f"{trouble}:{mark_of(bundle, 0, 2)}")
+    assert ended.returncode == 0, ended.stderr
+    written = lines(bundle)
+    (faulty,) = (x for x in written if x.get("state") == TROUBLES[trouble][0])
+    assert (faulty["workload"], faulty["candidate"]) == (0, 2)
+    assert TROUBLES[trouble][1] in faulty.get("reason", "")
+    own = [x for x in written if x["workload"] == 0]
+    assert places(x for x in own if x.get("state") == "tried") == {(0, 0), (0, 1)}
+    assert places(x for x in own if "final" in x) == {(0, 1)}  # with the baseline
+    imported = import_results(bundle, InMemoryStore())
+    assert imported.states == {"tried": 5, TROUBLES[trouble][0]: 1}
+
+
+def places(lines):
+    return {(line["workload"], line["candidate"]) for line in lines}
+
+
+def test_the_best_of_all_starts_are_timed_together(bundle, results):
+    """What an earlier start tried is among them; so is a workload whose process was
+    ended while it timed them.
+    """
+    write(bundle, [x for x in results
+                   if "state" in x and places([x]) != {(0, 2)}])  # fmt: skip
+    ended = run(bundle)
+    assert ended.returncode == 0, ended.stderr
+    finals = [x for x in lines(bundle) if "final" in x]
+    assert places(finals) == {(0, 1), (0, 2), (1, 1), (1, 2)}
+    assert finals[0]["baseline_s"] == finals[1]["baseline_s"]
+    assert import_results(bundle, InMemoryStore()).states == {"tried": 6}
+
+
+def test_a_kernel_that_is_wrong_later_on_becomes_no_fact(bundle, results):
+    """Whatever was measured before."""
+    wrong = {"workload": 0, "candidate": 1, "state": "wrong", "error": "1.0"}
+    write(bundle, [*results, wrong])
+    imported = import_results(bundle, InMemoryStore())
+    assert imported.states == {"tried": 5, "wrong": 1}
+    spec = read_bundle(bundle)["workloads"][0]["candidates"][1]["spec"]
+    assert spec not in {str(fact.spec) for fact in imported.facts}
+
+
+def test_a_workload_without_time_goes_on_at_the_next_start(bundle, results):
+    """Each process tries one kernel at least; the exit code says that some are left."""
+    write(bundle, [x for x in results if x["workload"] == 1])
+    ended = run(bundle, "--limit", "0")
+    assert ended.returncode == 1
+    assert "run this again" in ended.stderr
+    tried = [x for x in lines(bundle) if x.get("state") == "tried"]
+    assert places(x for x in tried if x["workload"] == 0) == {(0, 0)}
+
+
+def test_a_process_that_does_not_start_blames_no_kernel(bundle, results):
+    """It is given up after some starts."""
+    written = [x for x in results if x["workload"] == 1]
+    write(bundle, written)
+    ended = run(bundle, trouble="die")
+    assert ended.returncode == 1
+    assert "workload 0 is given up: its process ended with 9" in ended.stderr
+    assert lines(bundle) == written
+
+
+def test_a_budget_is_kept(bundle):
+    """What is left is for the next start."""
+    ended = run(bundle, "--budget", "0")
+    assert ended.returncode == 1
+    assert "run this again" in ended.stderr
+    assert lines(bundle) == []
+
+
+class Starts:
+    """Processes of a workload of two kernels that end with the codes given."""
+
+    def __init__(self, out, codes, *written):
+        self.out, self.codes, self.written = out, list(codes), list(written)
+        self.limits = []
+
+    def __call__(self, k, limit, options):
+        self.limits.append(limit)
+        if self.written:
+            runner.say(self.out, self.written.pop(0))
+        return self.codes.pop(0)
+
+    def run(self, monkeypatch, budget):
+        monkeypatch.setattr(runner, "run_child", self)
+        bundle = {"workloads": [{"candidates": ["one", "other"], "baseline": 0}]}
+        options = SimpleNamespace(out=self.out, limit=60)
+        end = time.monotonic() + budget
+        return runner.run_to_end(bundle, 0, 30, end, options)
+
+
+def line(candidate, state):
+    more = {"seconds": 1.0, "error": 0.0} if state == "tried" else {}
+    return {"workload": 0, "candidate": candidate, "state": state, **more}
+
+
+def test_a_workload_is_done_when_the_best_of_it_are_timed():
+    """By their first times, so that they stay the best when they are verified again;
+    what is wrong later on is none of them, and without a baseline there are none.
+    """
+    progress = runner.Progress(3, 0)
+    final = {"workload": 0, "final": True}
+    for one in (line(0, "tried"), line(1, "tried"), {**final, "candidate": 1}):
+        progress.read(one)
+    assert progress.is_timed
+    assert progress.missing == [2]
+    progress.read({**line(2, "tried"), "seconds": 0.5})
+    assert not progress.is_done
+    progress.read({**line(2, "tried"), "seconds": 2.0})
+    assert progress.best == [0, 2, 1]
+    progress.read({**final, "candidate": 2})
+    assert progress.is_done
+    progress.read(line(2, "wrong"))
+    assert progress.best == [0, 1]
+    progress.read(line(0, "crashed"))
+    assert progress.best == []
+    assert progress.is_done
+
+
+def test_processes_end_within_the_budget(monkeypatch, tmp_path):
+    """With what the last kernel and the finals take; none is started too late."""
+    starts = Starts(tmp_path / "out", [None])
+    assert starts.run(monkeypatch, 20) == runner.UNFINISHED
+    (limit,) = starts.limits
+    assert runner.START_S < limit <= 20 - runner.LAST_S
+    late = Starts(tmp_path / "out", [])
+    assert late.run(monkeypatch, runner.LAST_S + 1) == runner.UNFINISHED
+
+
+def test_a_process_whose_time_is_over_is_ended(monkeypatch, tmp_path):
+    """Whatever it does."""
+    script = tmp_path / "sleep.py"
+    script.write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(runner, "__file__", str(script))
+    monkeypatch.setattr(runner, "LAST_S", 0.1)
+    options = SimpleNamespace(out=tmp_path / "out")
+    assert runner.run_child(0, 0.1, options) is None
+
+
+@pytest.mark.parametrize(
+    ("codes", "written", "state"),
+    [
+        ([3, 3, 3], [], "started"),  # that of a start before
+        ([None], [line(1, "started")], "started"),  # its time was over
+        ([-2], [line(1, "started")], "started"),  # somebody stopped it
+        ([3, 0], [line(1, "failed")], "failed"),  # it is written down already
+        ([1, 0], [line(1, "started")], "crashed"),
+        ([-14, 0], [line(1, "started")], "crashed"),
+    ],
+)
+def test_only_the_kernel_that_ended_its_process_is_blamed(
+    monkeypatch, tmp_path, codes, written, state
+):
+    """It is the one that the process itself started last, and has no outcome."""
+    out = tmp_path / "out"
+    runner.say(out, line(0, "tried"), line(1, "started"))
+    starts = Starts(out, codes, *written)
+    starts.run(monkeypatch, 60)
+    found = runner.lines_of(out)
+    assert found[-1]["state"] == state
+    assert [x["candidate"] for x in found[1:]] == [1] * (len(found) - 1)
+
+
+def test_nobody_loses_patience_while_another_has_the_gpu(monkeypatch, tmp_path):
+    """A kernel waits for its turn as long as it takes; then its time begins."""
+    events = []
+
+    @contextmanager
+    def named(name):
+        events.append(name)
+        yield
+        events.append(f"end of {name}")
+
+    def said(name, result):
+        return lambda *_: events.append(name) or result
+
+    gpu = SimpleNamespace(kernel=said("kernel", None), turn=lambda: named("turn"),
+                          seconds=lambda _: 1.0)  # fmt: skip
+    case = SimpleNamespace(results=said("results", []), error=said("error", 0.0))
+    monkeypatch.setattr(runner, "Case", lambda *_: case)
+    monkeypatch.setattr(runner, "patience", lambda: named("patience"))
+    workload = {"candidates": ["one"], "baseline": 0, "tolerance": 1.0}
+    bundle = {"workloads": [workload], "seed": 0}
+    runner.Trials(gpu, bundle, 0, tmp_path / "out").make(0)
+    assert events == [
+        "patience", "kernel", "end of patience",
+        "turn", "patience", "results", "end of patience", "end of turn",
+        "error",
+    ]  # fmt: skip
+
+
+def test_without_a_gpu_the_runner_says_so(bundle):
+    """With an exit code of its own, and nothing is blamed on a kernel."""
+    ended = run(bundle, trouble="none")
+    assert ended.returncode == 2
+    assert "no CUDA-capable device" in ended.stderr
+    assert lines(bundle) == []
+
+
+def test_a_round_begins_with_what_is_predicted():
+    """Each candidate once."""
+    for problem in problems():
+        found = list(candidates(problem, {}, "sm_80"))
+        best = predictions(problem.einsum, problem.sizes, usual_gpu("sm_80"))[0]
+        assert found[0] == best.spec
+        assert len(set(found)) == len(found)
+
+
+def test_predictions_are_for_the_architecture_of_the_bundle():
+    """A V100 has no tensor cores for doubles; sm_87 is as the next older one."""
+    e = einsum("ij,jk->ik", array("A", (512, 512)), array("B", (512, 512)))
+    problem = make_problem(e)
+    first = {name: next(candidates(problem, {}, name)).name
+             for name in ("sm_70", "sm_90")}  # fmt: skip
+    assert first["sm_70"] == "gpu_product"
+    assert first["sm_90"] in ("gpu_mma", "gpu_matrices")
+    assert usual_gpu("sm_70").compute_units == 80
+    assert usual_gpu("sm_87").compute_units == usual_gpu("sm_86").compute_units
+
+
+def test_the_next_round_tries_neighbours_of_the_best(bundle, tmp_path):
+    """They differ in one parameter; nothing is tried again but the baseline."""
+    (problem, _) = problems()
+    best = next(s for s in candidates(problem, {}, "sm_80") if s.name == "gpu_elements")
+    tried = {best: 1e-6}
+    first = next(candidates(problem, tried, "sm_80"))
+    changed = {k for k, v in first.parameters.items() if best.parameters[k] != v}
+    assert first.name == best.name
+    assert len(changed) == 1
+    document = read_bundle(bundle)["workloads"][0]
+    (bundle / "results.jsonl").write_text(
+        json.dumps({"workload": 0, "candidate": 1, "state": "tried", "seconds": 1e-6})
+    )
+    (spec,) = results_of(bundle)[document["key"]]
+    assert str(spec) == document["candidates"][1]["spec"]
+    second = tmp_path / "second"
+    export_bundle([problem], second, "sm_80", n_candidates=3, after=bundle)
+    specs = [c["spec"] for c in read_bundle(second)["workloads"][0]["candidates"]]
+    assert str(spec) not in specs
+    assert len(specs) == 3
+
+
+def final_line(folder, **changes):
+    bundle = read_bundle(folder)
+    line = {
+        "workload": 0, "candidate": 1, "final": True, "samples_s": [1e-5] * 5,
+        "baseline_s": [2e-5] * 5, "error": 0.0, "bundle": bundle["id"],
+        "device": {"name": "G", "capability": [9, 0], "multiprocessors": 2,
+                   "clock_khz": 10**6, "driver": "12.9", "cupy": "1", "python": "3"},
+    }  # fmt: skip
+    (folder / "results.jsonl").write_text(json.dumps({**line, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"bundle": "0" * 64}, "belongs to the bundle 000000"),
+        ({"error": 1.0}, "its error is 1.0, the tolerance"),
+        ({"error": float("nan")}, "its error is nan"),
+        ({"workload": 7}, "IndexError"),
+        ({"device": {}}, "KeyError: 'capability'"),
+    ],
+)
+def test_results_that_do_not_fit_are_refused(bundle, changes, said):
+    """By the number of the line; nothing is recorded."""
+    final_line(bundle, **changes)
+    store = InMemoryStore()
+    with pytest.raises(InvalidRecordError, match=f"result 1 of .*{said}"):
+        import_results(bundle, store)
+    assert not list(store.records())
+
+
+def test_times_that_no_device_has_are_refused(bundle):
+    """As those of anybody."""
+    final_line(bundle, samples_s=[1e-15] * 5)
+    with pytest.raises(InvalidRecordError):
+        import_results(bundle, InMemoryStore())
+
+
+def test_folders_that_are_none_are_refused(tmp_path, bundle):
+    """With what to do."""
+    with pytest.raises(MeasurementError, match="bundle export"):
+        read_bundle(tmp_path)
+    with pytest.raises(MeasurementError, match="is not empty"):
+        export_bundle(problems(), bundle, "sm_80")
+    with pytest.raises(InvalidRecordError, match=r"run its runner\.py"):
+        import_results(bundle, InMemoryStore())
+
+
+def test_a_bundle_that_is_too_large_is_refused(tmp_path, monkeypatch):
+    """Before it is copied; its document counts as its kernels do. The folder is empty
+    again, so that it can be used for fewer trials.
+    """
+    monkeypatch.setattr("benchmarks.gpu.bundle.folder.MOST_BYTES", 1000)
+    given = partial(
+        _given, BuiltWorkload({"candidates": [], "text": "x" * 1000}, {}, {})
+    )
+    with pytest.raises(MeasurementError, match="than 1000 bytes; give fewer trials"):
+        write_bundle(tmp_path / "b", "sm_80", given, [0], n_processes=1)
+    assert not list((tmp_path / "b").iterdir())
+
+
+def test_the_runner_needs_no_feinsum():
+    """It imports nothing but the standard library, numpy and CuPy."""
+    import ast
+
+    tree = ast.parse(Path(runner.__file__).read_text())
+    named = {
+        (node.module if isinstance(node, ast.ImportFrom) else alias.name).split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    assert named - sys.stdlib_module_names == {"numpy", "cupy"}
+    assert TransformSpec("gpu_points", 1, {}).name == "gpu_points"
+
+
+@pytest.mark.parametrize("script", [runner, contest, functions, report, rivals])
+def test_scripts_that_travel_are_python_3_10(script):
+    """Which is what machines with a GPU have."""
+    import ast
+
+    source = Path(script.__file__).read_text()
+    assert ast.parse(source, feature_version=(3, 10)).body
+
+
+class Clocked:
+    """A GPU whose kernels take the times given, again and again."""
+
+    def __init__(self, *attempts):
+        self.times = [[*attempt] * (2 * runner.ROUNDS) for attempt in attempts]
+        self.times = [x for a in self.times for x in a[: 2 * runner.ROUNDS]]
+
+    def seconds(self, kernel):
+        return self.times.pop(0)
+
+
+STEADY, WIDE = [1.0], [1.0, 1.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "kept"),
+    [([STEADY], STEADY), ([WIDE, STEADY], STEADY), ([WIDE, WIDE], WIDE)],
+)
+def test_wide_samples_are_taken_once_more(attempts, kept):
+    """When clocks change; the second ones are kept."""
+    gpu = Clocked(*attempts)
+    samples = runner.samples_of(gpu, {0: "one", 3: "other"})
+    assert gpu.times == []
+    assert {c: {*s} for c, s in samples.items()} == {0: {*kept}, 3: {*kept}}
+    assert {len(s) for s in samples.values()} == {runner.ROUNDS}
+
+
+def test_a_fact_says_that_its_samples_are_wide(bundle):
+    """With their spread over the median."""
+    final_line(bundle, samples_s=[1e-5, 1e-5, 2e-5, 3e-5, 3e-5])
+    (wide,) = import_results(bundle, InMemoryStore()).facts
+    assert wide.provenance["spread"] == "1.00"
+    final_line(bundle)
+    (steady,) = import_results(bundle, InMemoryStore()).facts
+    assert "spread" not in steady.provenance
+
+
+def test_a_fact_says_no_clock_that_is_not_known(bundle):
+    """Old results have none with CUDA 13."""
+    final_line(bundle)
+    device = lines(bundle)[0]["device"]
+    for clock_khz, said in ((0, "sm_90"), (1_980_000, "sm_90 1980 MHz")):
+        final_line(bundle, device={**device, "clock_khz": clock_khz})
+        (fact,) = import_results(bundle, InMemoryStore()).facts
+        assert fact.environment.platform_version == said
+
+
+def test_some_entries_of_a_large_result_are_checked():
+    """Their places are the same wherever they are drawn, and are not carried."""
+    result = np.random.default_rng(0).uniform(size=(70, 100))
+    places = runner.checked(np, result.size, 1000)
+    checks = {"values": result.reshape(-1)[places].tolist(), "largest": 1.0}
+    assert runner.entries_error(np, checks, result) == 0
+    assert len({*places.tolist()}) > 900
+    result.reshape(-1)[places[7]] += 0.5
+    assert runner.entries_error(np, checks, result) == pytest.approx(0.5)
+    result.reshape(-1)[places[7]] = np.nan
+    assert runner.entries_error(np, checks, result) == float("inf")

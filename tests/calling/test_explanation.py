@@ -1,0 +1,115 @@
+"""``explain`` tells what computes a call of arrays, and what became of its kernel."""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+import pytest
+
+from feinsum import call_einsum, explain, generate_loopy
+from feinsum.calling.fallback import FallbackCall
+from feinsum.calling.kernel_cache import Calls
+from feinsum.contraction.pairwise import IS_BUILT
+from feinsum.errors import BuildError, InvalidEinsumError, NotAKernelError
+from feinsum.memory import fresh_memory, remembered
+from feinsum.records import InMemoryStore
+from feinsum.select import Trial
+from tests.tune.odd_transforms import odd_einsum
+
+
+@pytest.fixture(autouse=True)
+def _usual(monkeypatch):
+    monkeypatch.setenv("FEINSUM_EFFORT", "")
+    monkeypatch.setenv("FEINSUM_DEVICE", "")
+    with fresh_memory():
+        yield
+
+
+def matrices():
+    return np.ones((30, 40)), np.ones((40, 50)), np.ones((50, 7))
+
+
+def test_steps_and_what_computes_them():
+    """With their indices and multiplications; nothing is computed for it."""
+    lines = explain("ij,jk,kl->il", *matrices()).splitlines()
+    assert lines[:4] == [
+        "call: ij,jk,kl->il of float64 (30, 40), float64 (40, 50), float64 (50, 7)",
+        "result: float64 (30, 7)",
+        "step 1: jk,kl->jl, 1.4e+04 multiplications",
+        "step 2: ij,jl->il, 8.4e+03 multiplications",
+    ]
+    by = "the compiled extension" if IS_BUILT else "Python"
+    assert lines[4].startswith(f"computed by: {by}, in 2 steps")
+    assert lines[5].startswith("kernel: none; the calls of this process have not yet")
+
+
+def test_what_numpy_computes():
+    """Objects have no kernel, and are multiplied as they stand."""
+    given = np.array([1, 2], dtype=object), np.array([3, 4], dtype=object)
+    text = explain("i,i->", *given)
+    assert "computed by: numpy.einsum" in text
+    call_einsum("i,i->", *given)
+    assert explain("i,i->", *given).endswith("kernel: none fits such calls")
+
+
+def test_every_state_of_a_kernel():
+    """None yet, being built, in its trial, lost, used; and a build that failed."""
+    A, B, _ = matrices()
+    call_einsum("ij,jk->ik", A, B)
+    (call,) = remembered(Calls).general.values()
+
+    def kernel() -> str:
+        return explain("ij,jk->ik", A, B).splitlines()[-1]
+
+    assert kernel().startswith("kernel: none; one of an earlier process is tried after")
+    assert "; 1 call took" in kernel()
+    call._due_s = inf
+    assert kernel().startswith("kernel: another process is building one, since 1 call")
+    call.trial = Trial([1.0, 1.0], [1.0])
+    assert kernel() == "kernel: in its trial against the steps, after 1 round"
+    call.trial, call.has_had_trial = None, True
+    assert kernel() == "kernel: none: the steps were not slower than it"
+    call.built = call
+    assert kernel() == "kernel: used: it was faster than the steps"
+    call.built, call.has_had_trial, call._due_s = None, False, 0.0
+    remembered(Calls).builds.expected_s = inf
+    assert kernel().startswith("kernel: none: the last build of this process failed")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("FEINSUM_EFFORT", "estimate"), ("FEINSUM_DEVICE", "host")]
+)
+def test_settings_with_which_the_first_call_builds(monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    lines = explain("ij,jk->ik", *matrices()[:2]).splitlines()
+    assert lines[-2:] == [
+        "computed by: a kernel of its own",
+        f"kernel: built by the first call, since {variable} is set",
+    ]
+
+
+def test_a_kernel_that_failed_and_one_that_is_used(monkeypatch):
+    """With a database that is an object the first call builds its kernel."""
+    A, B, _ = matrices()
+    call_einsum("ij,jk->ik", A, B, effort="estimate")
+    (call,) = remembered(Calls).quick.values()
+    key = next(iter(remembered(Calls).general), None)
+    assert key is None
+    monkeypatch.setattr("feinsum.calling.explanation.find_call", lambda *_: call)
+    text = explain("ij,jk->ik", A, B)
+    assert "computed by: a kernel of its own" in text
+    assert text.splitlines()[-1] == f"kernel: {call.kernel.spec}"
+    failed = FallbackCall(call.reading, BuildError("no compiler"))
+    monkeypatch.setattr("feinsum.calling.explanation.find_call", lambda *_: failed)
+    assert explain("ij,jk->ik", A, B).endswith("kernel: none: no compiler")
+
+
+def test_bad_calls_and_other_targets():
+    """Subscripts that do not match are refused; kernels are explained as before."""
+    with pytest.raises(InvalidEinsumError, match="operand 1"):
+        explain("ij,jk->ik", np.ones((2, 3)), np.ones((4, 5)))
+    with pytest.raises(NotAKernelError):
+        explain(3)
+    text = explain(generate_loopy(odd_einsum()), database=InMemoryStore())
+    assert text.startswith("raised: ")

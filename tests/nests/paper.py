@@ -1,0 +1,147 @@
+"""What the paper has, and the search does not need: all nests, and other costs.
+
+Source: Kanakagiri and Solomonik 2024 (SpTTN), sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise, permutations, product
+from math import factorial, prod
+
+from feinsum.nests import Forest, Loop, Network, Orders, Part, Path, Rule, Term
+from feinsum.nests.cost import crossing_buffers
+from feinsum.nests.nest import Order, is_allowed
+
+
+def term_orders(network: Network, rule: Rule, term: Term) -> Iterator[Order]:
+    """Every order of the loops of one term."""
+    for order in permutations(sorted(term.indices)):
+        places = ((frozenset(order[:k]), index) for k, index in enumerate(order))
+        if all(is_allowed(network, rule, term, *place) for place in places):
+            yield order
+
+
+def all_orders(network: Network, rule: Rule, path: Path) -> Iterator[Orders]:
+    """Every loop nest of a path: each order of each term.
+
+    >>> from feinsum.nests.network import network
+    >>> from feinsum.nests.network import path_from_pairs
+    >>> spmv = network("ij,j->i")
+    >>> list(all_orders(spmv, "relative", path_from_pairs(spmv, [(0, 1)])))
+    [(('i', 'j'),)]
+    """
+    yield from product(*(list(term_orders(network, rule, term)) for term in path))
+
+
+def n_orders(network: Network, rule: Rule, path: Path) -> int:
+    """The number of loop nests of a path, without enumerating them."""
+    return prod(_n_term_orders(network, rule, term) for term in path)
+
+
+def _n_term_orders(network: Network, rule: Rule, term: Term) -> int:
+    total = factorial(len(term.indices))
+    stored = [level for level, index in enumerate(network.levels)
+              if index in term.indices]  # fmt: skip
+    if rule == "any":
+        return total
+    if rule == "prefix" and stored != list(range(len(stored))):
+        return 0
+    return total // factorial(len(stored))
+
+
+def unfuse(forest: Forest) -> Orders:
+    """The order of each term of a forest: the inverse of :func:`fuse`.
+
+    >>> from feinsum.nests import fuse
+    >>> unfuse(fuse((("i", "j", "k"), ("i", "j"))))
+    (('i', 'j', 'k'), ('i', 'j'))
+    """
+    return tuple(order for _, order in sorted(_leaves(forest, ())))
+
+
+def _leaves(
+    nodes: Forest, around: tuple[str, ...]
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    for node in nodes:
+        if isinstance(node, Loop):
+            yield from _leaves(node.body, (*around, node.index))
+        else:
+            yield node, around
+
+
+def is_fully_fused(forest: Forest) -> bool:
+    """Whether no two neighbouring loops are over one index."""
+    loops = [node for node in forest if isinstance(node, Loop)]
+    return all(is_fully_fused(loop.body) for loop in loops) and not any(
+        isinstance(a, Loop) and isinstance(b, Loop) and a.index == b.index
+        for a, b in pairwise(forest)
+    )
+
+
+class _LargestBuffer:
+    """Costs that are the maximum over all buffers of a nest."""
+
+    nothing = 0.0
+
+    def loop(self, part: Part, index: str, body: float) -> float:
+        return body
+
+    def beside(self, first: float, second: float) -> float:
+        return max(first, second)
+
+    def least(self, path: Path) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class BufferDimension(_LargestBuffer):
+    """The largest number of axes of a buffer."""
+
+    def crossing(self, part: Part, split: int) -> float:
+        kept = (p.result.indices for p, _ in crossing_buffers(part, split))
+        return max((len(i - part.ancestors) for i in kept), default=0.0)
+
+
+@dataclass(frozen=True)
+class BufferSize(_LargestBuffer):
+    """The largest number of entries of a buffer."""
+
+    extents: Mapping[str, int]
+
+    def crossing(self, part: Part, split: int) -> float:
+        kept = (p.result.indices for p, _ in crossing_buffers(part, split))
+        sizes = (prod(self.extents[i] for i in k - part.ancestors) for k in kept)
+        return float(max(sizes, default=0))
+
+
+@dataclass(frozen=True)
+class CacheMisses:
+    """Subtensor loads, if a cache holds subtensors with this many axes.
+
+    A loop loads one of each tensor that has its index and more axes than that.
+    """
+
+    extents: Mapping[str, int]
+    axes: int = 1
+    nothing: float = 0.0
+
+    def loop(self, part: Part, index: str, body: float) -> float:
+        loaded = {
+            tensor.inputs
+            for term in part.terms
+            for tensor in term.tensors
+            if index in tensor.indices
+            and len(tensor.indices - part.ancestors) > self.axes
+        }
+        return self.extents[index] * (len(loaded) + body)
+
+    def beside(self, first: float, second: float) -> float:
+        return first + second
+
+    def crossing(self, part: Part, split: int) -> float:
+        return 0.0
+
+    def least(self, path: Path) -> float:
+        return 0.0
