@@ -212,6 +212,12 @@ def _again(error: StoreError) -> StoreError:
 
 
 def _union(answers: Iterable[Iterable[F]]) -> tuple[F, ...]:
-    """All records of some answers, each once, ordered by id."""
-    found = {record.id: record for records in answers for record in records}
+    """All records of some answers, each once, ordered by id.
+
+    One is trusted if a layer trusts it.
+    """
+    found: dict[str, F] = {}
+    for record in (record for records in answers for record in records):
+        if record.is_trusted or record.id not in found:
+            found[record.id] = record
     return tuple(found[record_id] for record_id in sorted(found))

@@ -21,7 +21,6 @@ from feinsum.db.server.api_keys import (
     revoke_key,
     trust_key,
 )
-from feinsum.db.server.claims import Fact
 from feinsum.db.server.demand import (
     Asked,
     DemandLimits,
@@ -53,29 +52,13 @@ from feinsum.db.server.pages import (
     page_of_devices,
     page_of_facts,
     page_of_plans,
-    page_of_quarantine,
-    page_of_quarantined_plans,
     page_of_workloads,
     workloads_in,
 )
 from feinsum.db.server.patience import Patience, patiently
 from feinsum.db.server.reader import Reader
 from feinsum.db.server.recent import Recent
-from feinsum.db.server.reputation import (
-    Judged,
-    Reputation,
-    judge_recorder,
-    reputations,
-)
-from feinsum.db.server.trust import (
-    Trust,
-    confirm,
-    keep_owner,
-    keep_sent,
-    receive,
-    trust_in,
-    vouch_for,
-)
+from feinsum.db.server.trust import Fact, Receipt, Trust, keep_owner, receive, trust_in
 from feinsum.db.sql.location import Location, locate
 from feinsum.db.sql.retracting import find_retractions, known_retractions
 from feinsum.db.sql.rows import rows_of
@@ -126,13 +109,11 @@ def open_serving_store(
     "add_peaks",
     "add_plan",
     "clear_demands",
-    "confirm",
     "demands",
     "devices_named",
     "drivers_of",
     "fastest_facts",
     "get",
-    "judge_recorder",
     "key",
     "keys",
     "latest_facts",
@@ -145,15 +126,11 @@ def open_serving_store(
     "page_of_devices",
     "page_of_facts",
     "page_of_plans",
-    "page_of_quarantine",
-    "page_of_quarantined_plans",
     "page_of_workloads",
     "peaks",
     "plan",
     "plans",
     "receive",
-    "receive_peaks",
-    "reputations",
     "retractions",
     "revoke_key",
     "sound_plans",
@@ -164,7 +141,7 @@ def open_serving_store(
 class ServingStore(SqlStore):
     """An SQL store with what only the service needs.
 
-    Adding a fact here directly, not through the service, vouches for it.
+    A fact that is added here directly, not through the service, is trusted.
     """
 
     def __init__(self, engine: Engine, location: Location) -> None:
@@ -187,11 +164,7 @@ class ServingStore(SqlStore):
         rows = [row for document in given for row in rows_of(document)]
         with self._writing() as connection:
             n_new = insert_all_missing(connection, rows)
-            facts = [d for d in given if isinstance(d, TuningRecord | PlanRecord)]
-            peaks = [d for d in given if isinstance(d, DevicePeaks)]
-            sent = [one.id for one in (*facts, *peaks)]
-            keep_owner(connection, sent, is_sent=True)
-            vouch_for(connection, facts)
+            keep_owner(connection, [d.id for d in given if isinstance(d, Fact)])
         return n_new
 
     def check_room(self) -> None:
@@ -236,53 +209,17 @@ class ServingStore(SqlStore):
         return Reader(self._engine, self._location)
 
     def receive(
-        self,
-        record: Fact,
-        recorder: str,
-        n_confirmations: int = 0,
-        *,
-        is_trusted: bool = False,
-    ) -> bool:
+        self, fact: Fact, recorder: str, *, is_trusted: bool = False
+    ) -> Receipt:
         """Store a fact that somebody sent (:func:`feinsum.db.server.trust.receive`)."""
+        rows = rows_of(fact)
         with self._writing() as connection:
-            return receive(
-                connection, record, recorder, n_confirmations, is_trusted=is_trusted
-            )
-
-    def receive_peaks(
-        self, peaks: DevicePeaks, recorder: str, *, is_trusted: bool = False
-    ) -> bool:
-        """Store limits that somebody sent; returns whether they are new.
-
-        They count where no limits of a trusted sender are known.
-        """
-        with self._writing() as connection:
-            return keep_sent(connection, peaks, recorder, is_trusted=is_trusted)
+            return receive(connection, fact.id, rows, recorder, is_trusted=is_trusted)
 
     def trust(self, record_id: str) -> Trust:
         """The trust in a fact, or :class:`RecordNotFoundError`."""
         with self._reading() as connection:
             return trust_in(connection, record_id)
-
-    def confirm(self, record_id: str) -> None:
-        """Release a fact from quarantine, or :class:`RecordNotFoundError`."""
-        with self._writing() as connection:
-            confirm(connection, record_id)
-
-    def reputations(self) -> tuple[Reputation, ...]:
-        """All senders of facts to the service, by name."""
-        with self._reading() as connection:
-            return reputations(connection)
-
-    def judge_recorder(
-        self, recorder: str, since: datetime, *, is_accepted: bool, is_dry: bool
-    ) -> Judged:
-        """Accept or reject all that a recorder sent since a time, or list it."""
-        opened = self._reading if is_dry else self._writing
-        with opened() as connection:
-            return judge_recorder(
-                connection, recorder, since, is_accepted=is_accepted, is_dry=is_dry
-            )
 
     def retractions(
         self, before: tuple[datetime, str] | None = None, limit: int = 100
@@ -397,21 +334,11 @@ class ServingStore(SqlStore):
         return tuple(one for one in found if isinstance(one, PlanRecord))
 
     def plan(self, record_id: str) -> PlanRecord:
-        """A plan, in quarantine or not, or :class:`RecordNotFoundError`."""
+        """A plan, or :class:`RecordNotFoundError`."""
         wanted = ALL_PLANS.where(PlanRow.id == record_id, ~retracted(PlanRow))
         for found in sound_plans(self._select(wanted)):
             return found
         raise RecordNotFoundError(f"no plan has the id {record_id!r}")
-
-    def page_of_quarantine(self, after: str, limit: int) -> tuple[ListedFact, ...]:
-        with self._reading() as connection:
-            return page_of_quarantine(connection, after, limit)
-
-    def page_of_quarantined_plans(
-        self, after: str, limit: int
-    ) -> tuple[ListedFact, ...]:
-        with self._reading() as connection:
-            return page_of_quarantined_plans(connection, after, limit)
 
     def add_misses(
         self,

@@ -24,12 +24,10 @@ from feinsum.db.sql.tables import (
     Base,
     DevicePeaksRow,
     PlanRow,
-    QuarantineRow,
     RecordingRow,
     RecordRow,
     RetractionRow,
     TrialRow,
-    VerdictRow,
     WorkloadRow,
 )
 from feinsum.errors import InvalidRecordError
@@ -41,11 +39,14 @@ from feinsum.records import (
     Retraction,
     Trial,
     TuningRecord,
+    untrusted,
 )
 
 __all__ = [
     "ALL_PLANS",
+    "IS_TRUSTED",
     "LIKE",
+    "MARKED",
     "OF_DEVICE",
     "OF_WORKLOAD",
     "PEAKS",
@@ -57,8 +58,6 @@ __all__ = [
     "TABLES",
     "TRIALS",
     "TRIED",
-    "TRUSTED",
-    "WAITING",
     "WORKLOADS",
     "insert_all_missing",
     "insert_missing",
@@ -71,7 +70,6 @@ __all__ = [
     "sound_retractions",
     "sound_trials",
     "trusted",
-    "waiting",
 ]
 
 logger = logging.getLogger(__name__)
@@ -90,44 +88,37 @@ Kept = (
 )
 
 
-def waiting(row: Kept) -> ColumnElement[bool]:
-    """The fact is in quarantine (:mod:`feinsum.db.server.trust`)."""
-    return exists().where(QuarantineRow.record_id == row.id)
-
-
 def retracted(row: Kept) -> ColumnElement[bool]:
     """The document is believed no more."""
     return exists().where(RetractionRow.document_id == row.id)
 
 
 def trusted(row: Kept) -> ColumnElement[bool]:
-    """The owner of the database, a trusted key or an operator stands behind it."""
+    """A trusted key sent it, or nobody did: it was recorded in the database itself."""
     sent = exists().where(RecordingRow.record_id == row.id)
-    accepted = exists().where(VerdictRow.record_id == row.id, VerdictRow.is_accepted)
-    return ~sent | sent.where(RecordingRow.is_trusted) | accepted
+    return ~sent | sent.where(RecordingRow.is_trusted)
 
 
 PEAKS = select(DevicePeaksRow.id, DevicePeaksRow.document).where(
-    ~waiting(DevicePeaksRow), ~retracted(DevicePeaksRow)
+    ~retracted(DevicePeaksRow)
 )
 
 ALL_PLANS = select(PlanRow.id, PlanRow.document)
 
-PLANS = ALL_PLANS.where(~waiting(PlanRow), ~retracted(PlanRow))
+PLANS = ALL_PLANS.where(~retracted(PlanRow))
 
 RECORDS = select(
     RecordRow.id, RecordRow.workload_key, RecordRow.device_id, RecordRow.document
 )
 
-WAITING = waiting(RecordRow)
-
 RETRACTED = retracted(RecordRow)
 
-TRUSTED = ~WAITING & ~RETRACTED
-"""Look-ups may see the record."""
+IS_TRUSTED = trusted(RecordRow)
 
-OF_WORKLOAD = RECORDS.where(
-    RecordRow.workload_key == bindparam("workload"), TRUSTED
+MARKED = RECORDS.add_columns(IS_TRUSTED.label("is_trusted"))
+
+OF_WORKLOAD = MARKED.where(
+    RecordRow.workload_key == bindparam("workload"), ~RETRACTED
 ).order_by(RecordRow.id)
 """The look-up; made once, since making a statement takes as long as running it."""
 
@@ -136,7 +127,7 @@ OF_DEVICE = OF_WORKLOAD.where(RecordRow.device_id == bindparam("device"))
 START = bindparam("start", type_=Text)
 LIKE = (
     RECORDS.join(WorkloadRow, WorkloadRow.key == RecordRow.workload_key)
-    .where(func.substr(WorkloadRow.text, 1, func.length(START)) == START, TRUSTED)
+    .where(func.substr(WorkloadRow.text, 1, func.length(START)) == START, ~RETRACTED)
     .order_by(RecordRow.id)
 )
 """The records whose texts have a start; SQLite's LIKE would not heed the case."""
@@ -158,7 +149,7 @@ TABLES: dict[DocumentKind, Kept] = {
 }
 
 SELECTS: dict[DocumentKind, Select[*tuple[Any, ...]]] = {
-    "record": RECORDS.where(TRUSTED),
+    "record": RECORDS.where(~RETRACTED),
     "peaks": PEAKS,
     "trial": TRIALS,
     "retraction": RETRACTIONS,
@@ -208,16 +199,16 @@ def insert_all_missing(connection: Connection, rows: Iterable[Row]) -> int:
 def sound(kind: DocumentKind, rows: Iterable[Any]) -> Iterator[Document]:
     """The documents of the rows of :data:`SELECTS` that match their ids.
 
-    The others are logged and skipped.
+    The others are logged and skipped. Those of rows that are not trusted are marked.
     """
     for row in rows:
         document = _read(kind, row)
         if document is None:
             continue
-        if not isinstance(document, TuningRecord) or _has_columns_of(document, row):
-            yield document
-        else:
+        if isinstance(document, TuningRecord) and not _has_columns_of(document, row):
             logger.error("fact %s is skipped: its columns are damaged", row.id)
+            continue
+        yield document if getattr(row, "is_trusted", True) else untrusted(document)
 
 
 def sound_records(rows: Iterable[Any]) -> Iterator[TuningRecord]:

@@ -46,11 +46,9 @@ from feinsum.db.sql.statistics import Statistics, summarize
 from feinsum.db.sql.tables import (
     DevicePeaksRow,
     PlanRow,
-    QuarantineRow,
     RecordingRow,
     RecordRow,
     TrialRow,
-    VerdictRow,
 )
 from feinsum.db.sql.workloads import WorkloadCount, list_workloads
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
@@ -154,10 +152,10 @@ class SqlStore(FactStore):
     """A store of records and of trials in SQLite or PostgreSQL.
 
     When ``add`` returns, the fact is on disk. Rows that do not match their ids are
-    skipped and logged, and never served. Quarantined facts
-    (:mod:`feinsum.db.server.trust`) can only be read by id, retracted ones
-    (:mod:`feinsum.db.sql.retracting`) only by :meth:`stored`. Thread-safe; create one
-    with :func:`open_store`.
+    skipped and logged, and never served. Retracted facts
+    (:mod:`feinsum.db.sql.retracting`) can only be read by :meth:`stored`. Look-ups mark
+    the records of untrusted recorders (:mod:`feinsum.db.server.trust`). Thread-safe;
+    create one with :func:`open_store`.
     """
 
     def __init__(self, engine: Engine, location: Location) -> None:
@@ -246,8 +244,8 @@ class SqlStore(FactStore):
         with self._writing() as connection:
             for first in range(0, len(ids), PAGE):
                 part = ids[first : first + PAGE]
-                for row in (RecordingRow, QuarantineRow, VerdictRow):
-                    connection.execute(delete(row).where(row.record_id.in_(part)))
+                sent = RecordingRow.record_id.in_(part)
+                connection.execute(delete(RecordingRow).where(sent))
                 chosen = RecordRow.id.in_(part)
                 gone = delete(RecordRow).where(chosen).returning(RecordRow.id)
                 n_removed += len(connection.execute(gone).all())
@@ -287,7 +285,8 @@ class SqlStore(FactStore):
         return self._insert(rows_of(record))
 
     def plans(self, workload: str) -> tuple[PlanRecord, ...]:
-        wanted = PLANS.where(PlanRow.workload_key == workload).order_by(PlanRow.id)
+        marked = PLANS.add_columns(trusted(PlanRow).label("is_trusted"))
+        wanted = marked.where(PlanRow.workload_key == workload).order_by(PlanRow.id)
         return tuple(sound_plans(self._select(wanted)))
 
     def add_retraction(self, retraction: Retraction) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from copy import copy
 from functools import cache, cached_property
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -11,9 +12,13 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from feinsum.errors import InvalidRecordError
 
-__all__ = ["STRICT", "Document", "content_id", "from_json", "to_json"]
+__all__ = ["STRICT", "Document", "content_id", "from_json", "to_json", "untrusted"]
 
 T = TypeVar("T")
+
+D = TypeVar("D", bound="Document")
+
+_UNTRUSTED = "_is_untrusted"
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """How every document is validated: no unknown fields, no silent conversions."""
@@ -28,6 +33,18 @@ class Document:
     def id(self) -> str:
         """Content id; two documents are one fact exactly if their ids are equal."""
         return content_id(self)
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether its source trusts who sent it; no part of the document."""
+        return _UNTRUSTED not in vars(self)
+
+
+def untrusted(document: D) -> D:
+    """The same document, marked: its source does not trust who sent it."""
+    marked = copy(document)
+    vars(marked)[_UNTRUSTED] = True
+    return marked
 
 
 @cache

@@ -2,7 +2,7 @@
 
 A finding says what was given and what was expected. A document with one is refused
 wherever it arrives. The codes in :data:`APART` do not refuse a document: this
-installation cannot judge it, so it is stored separately and not served.
+installation cannot judge it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ __all__ = [
     "check_unique_names",
     "finding",
     "instant",
-    "is_apart",
     "judge",
     "latest_peaks",
     "refusals",
@@ -132,7 +131,7 @@ CODES: dict[str, str] = {
 """Every code of a finding, with its rule."""
 
 APART = frozenset({"unknown-transform", "unknown-parameters", "unknown-form"})
-"""Codes of documents that this installation cannot judge, stored separately."""
+"""Codes of documents that this installation cannot judge, and does not refuse."""
 
 _FREE = frozenset({"workload_text", "plan"})
 """Fields bounded only by the size of the document."""
@@ -159,7 +158,7 @@ class Finding:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the document is refused, and not only stored separately."""
+        """Whether the document is refused."""
         return self.code not in APART
 
     def __str__(self) -> str:
@@ -215,11 +214,6 @@ def judge(
 def refusals(document: Document, *, now: datetime | None = None) -> tuple[Finding, ...]:
     """The findings for which a document is refused."""
     return tuple(f for f in judge(document, now=now) if f.is_refused)
-
-
-def is_apart(document: Document) -> bool:
-    """Whether this installation cannot judge a document."""
-    return any(finding.code in APART for finding in judge(document))
 
 
 def latest_peaks(known: Iterable[DevicePeaks]) -> DevicePeaks | None:

@@ -201,14 +201,14 @@ def peaks(device_id: DeviceId, service: TheService, _: Reading) -> Response:
 async def add_peaks(
     request: Request, service: TheService, caller: Recording
 ) -> Response:
-    """They count at once if nobody trusted sent others, or the key is trusted."""
+    """They count if no trusted key sent others, or if the key is trusted."""
     body = await request.body()
     given = from_json(DevicePeaks, body)
     check_unique_names(body)
     check_plausible(given)
-    receive = partial(service.store.receive_peaks, is_trusted=caller.is_trusted)
-    is_new = await run_in_threadpool(receive, given, caller.name)
-    return Response(status_code=201 if is_new else 200)
+    receive = partial(service.store.receive, is_trusted=caller.is_trusted)
+    receipt = await run_in_threadpool(receive, given, caller.name)
+    return Response(status_code=201 if receipt.is_new else 200)
 
 
 def _listed(kind: type[Page], **content: Any) -> Page:
