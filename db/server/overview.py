@@ -91,7 +91,7 @@ def fastest_facts(
 def _records(connection: Connection, ids: Sequence[str]) -> tuple[TuningRecord, ...]:
     """The sound records of some ids, in their order."""
     rows = connection.execute(MARKED.where(RecordRow.id.in_(ids))).all()
-    found = {record.id: record for record in sound_records(rows)}
+    found = {record.id: record for record in sound_records(rows, has_trust=True)}
     return tuple(found[one] for one in ids if one in found)
 
 

@@ -330,5 +330,5 @@ class Reader:
 def _sound(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, StoredFact]]:
     """The facts of rows with their workloads; damaged ones are logged and left out."""
     for row in map(Row._make, rows):
-        for record in sound_records([row]):
+        for record in sound_records([row], has_trust=True):
             yield row.workload_key, StoredFact(record, row.document, row.recorder or "")

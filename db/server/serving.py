@@ -209,10 +209,19 @@ class ServingStore(SqlStore):
         return Reader(self._engine, self._location)
 
     def receive(
-        self, fact: Fact, recorder: str, *, is_trusted: bool = False
+        self,
+        fact: Fact,
+        recorder: str,
+        *,
+        text: str | None = None,
+        is_trusted: bool = False,
     ) -> Receipt:
-        """Store a fact that somebody sent (:func:`feinsum.db.server.trust.receive`)."""
-        rows = rows_of(fact)
+        """Store a fact that somebody sent (:func:`feinsum.db.server.trust.receive`).
+
+        Args:
+            text: of a fact that was read from JSON, if it is known.
+        """
+        rows = rows_of(fact, text)
         with self._writing() as connection:
             return receive(connection, fact.id, rows, recorder, is_trusted=is_trusted)
 

@@ -36,7 +36,6 @@ from feinsum.records.retraction import DIGITS
 __all__ = [
     "KEPT",
     "OWNER",
-    "FactRow",
     "KeptRow",
     "Retracted",
     "Suspect",
@@ -51,9 +50,7 @@ __all__ = [
 OWNER = ""
 """The recorder of a fact that is also in the database by the will of its owner."""
 
-FactRow: TypeAlias = type[RecordRow] | type[PlanRow]
-
-KeptRow: TypeAlias = FactRow | type[DevicePeaksRow]
+KeptRow: TypeAlias = type[RecordRow] | type[PlanRow] | type[DevicePeaksRow]
 
 KEPT: tuple[KeptRow, ...] = (RecordRow, PlanRow, DevicePeaksRow)
 """The tables of facts; limits of devices are facts, too."""

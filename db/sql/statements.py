@@ -196,10 +196,16 @@ def insert_all_missing(connection: Connection, rows: Iterable[Row]) -> int:
     return n_new
 
 
-def sound(kind: DocumentKind, rows: Iterable[Any]) -> Iterator[Document]:
+def sound(
+    kind: DocumentKind, rows: Iterable[Any], *, has_trust: bool = False
+) -> Iterator[Document]:
     """The documents of the rows of :data:`SELECTS` that match their ids.
 
-    The others are logged and skipped. Those of rows that are not trusted are marked.
+    The others are logged and skipped.
+
+    Args:
+        has_trust: whether rows have a column ``is_trusted``; documents of those where
+            it is false are marked.
     """
     for row in rows:
         document = _read(kind, row)
@@ -208,12 +214,16 @@ def sound(kind: DocumentKind, rows: Iterable[Any]) -> Iterator[Document]:
         if isinstance(document, TuningRecord) and not _has_columns_of(document, row):
             logger.error("fact %s is skipped: its columns are damaged", row.id)
             continue
-        yield document if getattr(row, "is_trusted", True) else untrusted(document)
+        is_doubted = has_trust and not row.is_trusted
+        yield untrusted(document) if is_doubted else document
 
 
-def sound_records(rows: Iterable[Any]) -> Iterator[TuningRecord]:
+def sound_records(
+    rows: Iterable[Any], *, has_trust: bool = False
+) -> Iterator[TuningRecord]:
     """The same for records alone."""
-    return cast(Iterator[TuningRecord], sound("record", rows))
+    found = sound("record", rows, has_trust=has_trust)
+    return cast(Iterator[TuningRecord], found)
 
 
 def sound_peaks(rows: Iterable[Any]) -> Iterator[DevicePeaks]:
@@ -221,9 +231,11 @@ def sound_peaks(rows: Iterable[Any]) -> Iterator[DevicePeaks]:
     return cast(Iterator[DevicePeaks], sound("peaks", rows))
 
 
-def sound_plans(rows: Iterable[Any]) -> Iterator[PlanRecord]:
+def sound_plans(
+    rows: Iterable[Any], *, has_trust: bool = False
+) -> Iterator[PlanRecord]:
     """The same for plans."""
-    return cast(Iterator[PlanRecord], sound("plan", rows))
+    return cast(Iterator[PlanRecord], sound("plan", rows, has_trust=has_trust))
 
 
 def sound_trials(rows: Iterable[Any]) -> Iterator[Trial]:

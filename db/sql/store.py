@@ -197,7 +197,7 @@ class SqlStore(FactStore):
         values = {"workload": workload, "device": device_id}
         with self._reading() as connection:
             rows = connection.execute(wanted, values).all()
-        return tuple(sound_records(rows))
+        return tuple(sound_records(rows, has_trust=True))
 
     def records(self) -> Iterator[TuningRecord]:
         """Every record, ordered by id; no lock is held while iterating."""
@@ -287,7 +287,7 @@ class SqlStore(FactStore):
     def plans(self, workload: str) -> tuple[PlanRecord, ...]:
         marked = PLANS.add_columns(trusted(PlanRow).label("is_trusted"))
         wanted = marked.where(PlanRow.workload_key == workload).order_by(PlanRow.id)
-        return tuple(sound_plans(self._select(wanted)))
+        return tuple(sound_plans(self._select(wanted), has_trust=True))
 
     def add_retraction(self, retraction: Retraction) -> bool:
         """Hide a document, now or when it arrives; returns whether that was new."""

@@ -36,6 +36,7 @@ from feinsum.records.plausibility import (
     check_unique_names,
     judge,
     latest_peaks,
+    plausible_text,
     refusals,
     unchecked,
 )
@@ -111,6 +112,7 @@ __all__ = [
     "level_of",
     "median_interval",
     "operations_s",
+    "plausible_text",
     "quartiles",
     "rank",
     "refusals",

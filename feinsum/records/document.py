@@ -12,7 +12,15 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from feinsum.errors import InvalidRecordError
 
-__all__ = ["STRICT", "Document", "content_id", "from_json", "to_json", "untrusted"]
+__all__ = [
+    "STRICT",
+    "Document",
+    "content_id",
+    "from_json",
+    "to_data",
+    "to_json",
+    "untrusted",
+]
 
 T = TypeVar("T")
 
@@ -58,12 +66,18 @@ def to_json(document: object) -> str:
     Raises:
         InvalidRecordError: for a value that JSON cannot hold, such as NaN.
     """
-    kind: Any = type(document)
     try:
-        data = _adapter(kind).dump_python(document, mode="json")
+        data = to_data(document)
         return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except ValueError as error:
-        raise InvalidRecordError(f"not a valid {kind.__name__}: {error}") from None
+        name = type(document).__name__
+        raise InvalidRecordError(f"not a valid {name}: {error}") from None
+
+
+def to_data(document: object) -> Any:
+    """The document as the dicts, lists and values of its JSON text."""
+    kind: Any = type(document)
+    return _adapter(kind).dump_python(document, mode="json")
 
 
 def from_json(kind: type[T], text: str | bytes, name: str | None = None) -> T:

@@ -30,7 +30,7 @@ from feinsum.records.capability import (
     most_s,
 )
 from feinsum.records.demand import is_text_of
-from feinsum.records.document import to_json
+from feinsum.records.document import to_data, to_json
 from feinsum.records.environment import Device, DevicePeaks
 from feinsum.records.kinds import KINDS, Document, kind_of
 from feinsum.records.measurement import Measurement, Verification
@@ -47,6 +47,7 @@ __all__ = [
     "instant",
     "judge",
     "latest_peaks",
+    "plausible_text",
     "refusals",
     "shipped_recipe",
     "unchecked",
@@ -181,11 +182,13 @@ def judge(
     *,
     now: datetime | None = None,
     judge_recipe: JudgeRecipe = shipped_recipe,
+    text: str | None = None,
 ) -> tuple[Finding, ...]:
     """All findings in a document; trials are not checked.
 
     Args:
         now: the latest allowed time; by default the clock's.
+        text: of the document, if it is known.
 
     >>> peaks = DevicePeaks(Device("p", "n", "v", "cpu", "x86_64", -1), -5.0, {}, "x")
     >>> [finding.code for finding in judge(peaks)]
@@ -194,11 +197,11 @@ def judge(
     kind = KINDS[kind_of(document)]
     if not kind.is_judged:
         return ()
-    text = to_json(document)
-    if len(text.encode()) > DOCUMENT_BYTES:
-        return (finding("document-size", f"{len(text.encode())} bytes"),)
+    n_bytes = len((text or to_json(document)).encode())
+    if n_bytes > DOCUMENT_BYTES:
+        return (finding("document-size", f"{n_bytes} bytes"),)
     latest = (now or datetime.now(UTC)) + CLOCKS
-    found = [*_of_values(json.loads(text))]
+    found = [*_of_values(to_data(document))]
     match document:
         case DevicePeaks():
             found += _of_peaks(document)
@@ -211,9 +214,11 @@ def judge(
     return (*found, *_of_time(getattr(document, kind.time), latest))
 
 
-def refusals(document: Document, *, now: datetime | None = None) -> tuple[Finding, ...]:
-    """The findings for which a document is refused."""
-    return tuple(f for f in judge(document, now=now) if f.is_refused)
+def refusals(
+    document: Document, *, now: datetime | None = None, text: str | None = None
+) -> tuple[Finding, ...]:
+    """The findings for which a document is refused; see :func:`judge`."""
+    return tuple(f for f in judge(document, now=now, text=text) if f.is_refused)
 
 
 def latest_peaks(known: Iterable[DevicePeaks]) -> DevicePeaks | None:
@@ -228,12 +233,19 @@ def check_plausible(document: Document) -> None:
     Raises:
         ImplausibleError: with all findings.
     """
-    if found := refusals(document):
+    plausible_text(document)
+
+
+def plausible_text(document: Document) -> str:
+    """The text of a plausible document; see :func:`check_plausible`."""
+    text = to_json(document)
+    if found := refusals(document, text=text):
         raise ImplausibleError(
             f"{type(document).__name__} {document.id}: "
             + "; ".join(map(str, found[:5])),
             findings=tuple((f.code, f.given, f.expected) for f in found),
         )
+    return text
 
 
 def unchecked(document: Document) -> None:

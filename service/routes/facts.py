@@ -9,22 +9,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.concurrency import run_in_threadpool
 
 from feinsum.db.server import ListedFact
 from feinsum.errors import InvalidRequestError
-from feinsum.records import (
-    Retraction,
-    TuningRecord,
-    check_plausible,
-    check_unique_names,
-    from_json,
-    to_json,
-)
-from feinsum.service.answers import check_key
+from feinsum.records import Retraction, TuningRecord, to_json
 from feinsum.service.examples import RECORD, document
 from feinsum.service.openapi import FactOf, answers
 from feinsum.service.paging import Cursor, Limit, key_after, next_cursor
+from feinsum.service.receiving import receive
 from feinsum.service.state import Reading, Recording, TheService
 from feinsum.service.texts import is_storable
 
@@ -182,16 +174,7 @@ async def facts(
 async def add_fact(
     request: Request, service: TheService, caller: Recording
 ) -> Response:
-    body = await request.body()
-    record = from_json(TuningRecord, body)
-    check_key(record.workload)
-    check_unique_names(body)
-    check_plausible(record)
-    keep = partial(
-        service.store.receive, record, caller.name, is_trusted=caller.is_trusted
-    )
-    receipt = await run_in_threadpool(keep)
-    service.lookup.expire()
+    record, receipt = await receive(TuningRecord, request, service, caller)
     kept = Received(id=record.id, is_retracted=receipt.is_retracted)
     place = {"Location": f"/v1/facts/{record.id}"}
     return _json(kept.model_dump_json(), 201 if receipt.is_new else 200, place)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path, Request, Response
@@ -14,9 +13,6 @@ from feinsum.errors import RecordNotFoundError
 from feinsum.records import (
     DevicePeaks,
     Processor,
-    check_plausible,
-    check_unique_names,
-    from_json,
     to_json,
 )
 from feinsum.service.examples import DEVICE, FORM, PEAKS, document
@@ -28,6 +24,7 @@ from feinsum.service.paging import (
     key_after,
     next_cursor,
 )
+from feinsum.service.receiving import receive
 from feinsum.service.state import Reading, Recording, TheService
 
 __all__ = ["router"]
@@ -202,12 +199,7 @@ async def add_peaks(
     request: Request, service: TheService, caller: Recording
 ) -> Response:
     """They count if no trusted key sent others, or if the key is trusted."""
-    body = await request.body()
-    given = from_json(DevicePeaks, body)
-    check_unique_names(body)
-    check_plausible(given)
-    receive = partial(service.store.receive, is_trusted=caller.is_trusted)
-    receipt = await run_in_threadpool(receive, given, caller.name)
+    _, receipt = await receive(DevicePeaks, request, service, caller)
     return Response(status_code=201 if receipt.is_new else 200)
 
 

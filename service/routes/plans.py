@@ -8,20 +8,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel
-from starlette.concurrency import run_in_threadpool
 
-from feinsum.db.server import ListedFact, Receipt
-from feinsum.records import (
-    PlanRecord,
-    check_plausible,
-    check_unique_names,
-    from_json,
-    to_json,
-)
-from feinsum.service.answers import check_key
+from feinsum.db.server import ListedFact
+from feinsum.records import PlanRecord, to_json
 from feinsum.service.examples import PLAN, document
 from feinsum.service.openapi import answers
 from feinsum.service.paging import Cursor, Limit, key_after, next_cursor
+from feinsum.service.receiving import receive
 from feinsum.service.routes.facts import CONTENT_ID, entry_of
 from feinsum.service.state import Reading, Recording, TheService
 from feinsum.service.texts import is_storable
@@ -110,16 +103,7 @@ async def add_plan(
     request: Request, service: TheService, caller: Recording
 ) -> Response:
     """The steps of the plan are counted again; a fact with other counts is refused."""
-    body = await request.body()
-    given = from_json(PlanRecord, body)
-    check_key(given.workload)
-    check_unique_names(body)
-
-    def keep() -> Receipt:
-        check_plausible(given)
-        return service.store.receive(given, caller.name, is_trusted=caller.is_trusted)
-
-    receipt = await run_in_threadpool(keep)
+    _, receipt = await receive(PlanRecord, request, service, caller)
     return Response(status_code=201 if receipt.is_new else 200)
 
 
