@@ -11,9 +11,6 @@ from sqlalchemy import ColumnElement, Connection, Select, exists, func, or_, sel
 from feinsum.db.sql.retracting import KEPT
 from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of
 from feinsum.db.sql.statements import (
-    ALL_PLANS,
-    IS_TRUSTED,
-    PLANS,
     RETRACTED,
     retracted,
     trusted,
@@ -343,6 +340,9 @@ def _device_of(row: Any, counts: Counts) -> ListedDevice:
     return ListedDevice(device_id, device_of(columns), n_facts, n_characters)
 
 
+LENGTHS = select(RecordRow.id, func.length(RecordRow.document))
+
+
 def page_of_facts(
     connection: Connection,
     after: str,
@@ -356,34 +356,27 @@ def page_of_facts(
         page = page.where(RecordRow.workload_key == workload)
     if device_id is not None:
         page = page.where(RecordRow.device_id == device_id)
-    return _facts(connection, fitting(connection, page.order_by(RecordRow.id), limit))
+    return _facts(connection, RecordRow, page, limit)
 
 
 def page_of_plans(
     connection: Connection, after: str, limit: int, workload: str | None = None
 ) -> tuple[ListedFact, ...]:
     """Plans by id, after ``after``; those that look-ups see."""
-    page = PLANS.where(PlanRow.id > after)
+    page = select(PlanRow.id, func.length(PlanRow.document))
+    page = page.where(PlanRow.id > after, ~retracted(PlanRow))
     if workload is not None:
         page = page.where(PlanRow.workload_key == workload)
-    return _plans(connection, page, limit)
+    return _facts(connection, PlanRow, page, limit)
 
 
-def _plans(
-    connection: Connection, page: Select[*tuple[Any, ...]], limit: int
+def _facts(
+    connection: Connection,
+    row: type[RecordRow | PlanRow],
+    page: Select[str, int],
+    limit: int,
 ) -> tuple[ListedFact, ...]:
-    lengths = page.with_only_columns(PlanRow.id, func.length(PlanRow.document))
-    ids = fitting(connection, lengths.order_by(PlanRow.id), limit)
-    wanted = ALL_PLANS.add_columns(trusted(PlanRow)).where(PlanRow.id.in_(ids))
-    rows = connection.execute(wanted.order_by(PlanRow.id))
-    return tuple(ListedFact(*row) for row in rows)
-
-
-LENGTHS = select(RecordRow.id, func.length(RecordRow.document))
-
-
-def _facts(connection: Connection, ids: Collection[str]) -> tuple[ListedFact, ...]:
-    columns = RecordRow.id, RecordRow.document, IS_TRUSTED
-    documents = select(*columns).where(RecordRow.id.in_(ids))
-    rows = connection.execute(documents.order_by(RecordRow.id))
-    return tuple(ListedFact(*row) for row in rows)
+    ids = fitting(connection, page.order_by(row.id), limit)
+    documents = select(row.id, row.document, trusted(row)).where(row.id.in_(ids))
+    rows = connection.execute(documents.order_by(row.id))
+    return tuple(ListedFact(*one) for one in rows)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from threading import Lock
+from typing import Any, TypeVar
 
+from cachetools import LRUCache
 from sqlalchemy import Connection, Engine
 
 from feinsum.canonical import WorkloadKey
@@ -57,7 +61,6 @@ from feinsum.db.server.pages import (
 )
 from feinsum.db.server.patience import Patience, patiently
 from feinsum.db.server.reader import Reader
-from feinsum.db.server.recent import Recent
 from feinsum.db.server.trust import Fact, Receipt, Trust, keep_owner, receive, trust_in
 from feinsum.db.sql.location import Location, locate
 from feinsum.db.sql.retracting import find_retractions, known_retractions
@@ -80,7 +83,9 @@ from feinsum.records import (
     TuningRecord,
 )
 
-__all__ = ["ServingStore", "open_serving_store"]
+__all__ = ["Recent", "ServingStore", "open_serving_store"]
+
+T = TypeVar("T")
 
 LEAST_FREE_BYTES = 32 * 2**20
 """Below this a disk counts as full."""
@@ -100,6 +105,51 @@ def open_serving_store(
         is_private=True,
     )
     return ServingStore(prepared_engine(place), place)
+
+
+COSTLY_S = 0.02
+"""A read that takes less of a processor is done again each time."""
+
+FACTOR = 20
+"""How many times as long as it took to read a result is kept."""
+
+MOST_KEPT = 256
+
+
+class Recent:
+    """Results by name; of many who ask at once, one reads.
+
+    >>> recent = Recent()
+    >>> recent("cheap", lambda: 1), recent("cheap", lambda: 2)
+    (1, 2)
+    """
+
+    def __init__(
+        self,
+        cpu_s: Callable[[], float] = time.thread_time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cpu_s, self._clock = cpu_s, clock
+        self._lock = Lock()
+        self._kept: LRUCache[Hashable, tuple[float, Any]] = LRUCache(MOST_KEPT)
+
+    def __call__(self, name: Hashable, read: Callable[[], T]) -> T:
+        """The result of ``read``, or one of at most :data:`FACTOR` times its cost ago.
+
+        Args:
+            name: equal for equal reads; results are small.
+        """
+        with self._lock:
+            until, kept = self._kept.get(name, (0.0, None))
+            if self._clock() < until:
+                found: T = kept
+                return found
+            before = self._cpu_s()
+            found = read()
+            cost_s = self._cpu_s() - before
+            if cost_s > COSTLY_S:
+                self._kept[name] = self._clock() + FACTOR * cost_s, found
+            return found
 
 
 @patiently(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,7 +20,7 @@ from feinsum.service.receiving import receive
 from feinsum.service.state import Reading, Recording, TheService
 from feinsum.service.texts import is_storable
 
-__all__ = ["CONTENT_ID", "entry_of", "router"]
+__all__ = ["CONTENT_ID", "json_of", "page_of", "router"]
 
 router = APIRouter(prefix="/v1", tags=["facts"])
 
@@ -129,7 +129,7 @@ class TrustOf(BaseModel):
 def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
     age = f"max-age={service.settings.max_age_s}"
     headers = {"Cache-Control": f"{service.visibility}, {age}"}
-    return _json(to_json(service.store.get(record_id)), headers=headers)
+    return json_of(to_json(service.store.get(record_id)), headers=headers)
 
 
 @router.get(
@@ -157,9 +157,9 @@ async def facts(
 ) -> Response:
     after = key_after(cursor)
     if workload is not None and not is_storable(workload):
-        return _page((), limit)  # no fact can have it
+        return page_of("facts", (), limit)  # no fact can have it
     read = partial(service.store.page_of_facts, after, limit, workload, device)
-    return await service.listed(lambda: _page(read(), limit))
+    return await service.listed(lambda: page_of("facts", read(), limit))
 
 
 @router.post(
@@ -177,7 +177,7 @@ async def add_fact(
     record, receipt = await receive(TuningRecord, request, service, caller)
     kept = Received(id=record.id, is_retracted=receipt.is_retracted)
     place = {"Location": f"/v1/facts/{record.id}"}
-    return _json(kept.model_dump_json(), 201 if receipt.is_new else 200, place)
+    return json_of(kept.model_dump_json(), 201 if receipt.is_new else 200, place)
 
 
 @router.post(
@@ -194,21 +194,23 @@ def missing(asked: Ids, service: TheService, _: Reading) -> Ids:
     return Ids(ids=service.store.missing(asked.ids))
 
 
-def _page(found: tuple[ListedFact, ...], limit: int) -> Response:
+def page_of(
+    name: Literal["facts", "plans"], found: tuple[ListedFact, ...], limit: int
+) -> Response:
+    """A page of facts, or of plan facts."""
     following = next_cursor(
         found, limit, lambda one: (one.id,), lambda one: len(one.document)
     )
-    parts = ",".join(map(entry_of, found))
-    return _json(f'{{"facts":[{parts}],"next":{json.dumps(following)}}}')
+    parts = ",".join(
+        f'{{"id":"{one.id}","is_trusted":{json.dumps(one.is_trusted)},'
+        f'"document":{one.document}}}'
+        for one in found
+    )
+    return json_of(f'{{"{name}":[{parts}],"next":{json.dumps(following)}}}')
 
 
-def entry_of(fact: ListedFact) -> str:
-    """A fact, or a plan fact, in a list."""
-    is_trusted = json.dumps(fact.is_trusted)
-    return f'{{"id":"{fact.id}","is_trusted":{is_trusted},"document":{fact.document}}}'
-
-
-def _json(
+def json_of(
     text: str, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
+    """An answer that is JSON text already."""
     return Response(text, status, headers, "application/json")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel
 
-from feinsum.db.server import ListedFact
 from feinsum.records import PlanRecord, to_json
 from feinsum.service.examples import PLAN, document
 from feinsum.service.openapi import answers
-from feinsum.service.paging import Cursor, Limit, key_after, next_cursor
+from feinsum.service.paging import Cursor, Limit, key_after
 from feinsum.service.receiving import receive
-from feinsum.service.routes.facts import CONTENT_ID, entry_of
+from feinsum.service.routes.facts import CONTENT_ID, json_of, page_of
 from feinsum.service.state import Reading, Recording, TheService
 from feinsum.service.texts import is_storable
 
@@ -76,9 +74,9 @@ async def plans(
     limit: Limit = 100,
 ) -> Response:
     if workload is not None and not is_storable(workload):
-        return _json('{"plans":[],"next":null}')  # no plan can be of it
+        return page_of("plans", (), limit)  # no plan can be of it
     read = partial(service.store.page_of_plans, key_after(cursor), limit, workload)
-    return await service.listed(lambda: _page(read(), limit))
+    return await service.listed(lambda: page_of("plans", read(), limit))
 
 
 @router.get(
@@ -88,7 +86,7 @@ async def plans(
     responses=answers(404, status_200=document(PLAN)),
 )
 def recorded_plan(record_id: PlanId, service: TheService, _: Reading) -> Response:
-    return _json(to_json(service.store.plan(record_id)))
+    return json_of(to_json(service.store.plan(record_id)))
 
 
 @router.post(
@@ -105,15 +103,3 @@ async def add_plan(
     """The steps of the plan are counted again; a fact with other counts is refused."""
     _, receipt = await receive(PlanRecord, request, service, caller)
     return Response(status_code=201 if receipt.is_new else 200)
-
-
-def _page(found: tuple[ListedFact, ...], limit: int) -> Response:
-    following = next_cursor(
-        found, limit, lambda one: (one.id,), lambda one: len(one.document)
-    )
-    parts = ",".join(map(entry_of, found))
-    return _json(f'{{"plans":[{parts}],"next":{json.dumps(following)}}}')
-
-
-def _json(text: str) -> Response:
-    return Response(text, media_type="application/json")

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from feinsum.db.server.recent import Recent
+from feinsum.db.server.serving import Recent
 from feinsum.records import to_json
 from feinsum.service.state import LISTINGS_AT_ONCE
 from tests.db.factories import make_record
