@@ -360,13 +360,20 @@ def page_of_facts(
 
 
 def page_of_plans(
-    connection: Connection, after: str, limit: int, workload: str | None = None
+    connection: Connection,
+    after: str,
+    limit: int,
+    workload: str | None = None,
+    *,
+    only_trusted: bool = False,
 ) -> tuple[ListedFact, ...]:
     """Plans by id, after ``after``; those that look-ups see."""
     page = select(PlanRow.id, func.length(PlanRow.document))
     page = page.where(PlanRow.id > after, ~retracted(PlanRow))
     if workload is not None:
         page = page.where(PlanRow.workload_key == workload)
+    if only_trusted:
+        page = page.where(trusted(PlanRow))
     return _facts(connection, PlanRow, page, limit)
 
 

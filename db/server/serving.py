@@ -382,10 +382,17 @@ class ServingStore(SqlStore):
             return page_of_facts(connection, after, limit, workload, device_id)
 
     def page_of_plans(
-        self, after: str, limit: int, workload: str | None = None
+        self,
+        after: str,
+        limit: int,
+        workload: str | None = None,
+        *,
+        only_trusted: bool = False,
     ) -> tuple[ListedFact, ...]:
         with self._reading() as connection:
-            return page_of_plans(connection, after, limit, workload)
+            return page_of_plans(
+                connection, after, limit, workload, only_trusted=only_trusted
+            )
 
     def sound_plans(self, ids: Collection[str]) -> tuple[PlanRecord, ...]:
         """The valid plans with some ids, ordered by id."""

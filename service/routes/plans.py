@@ -70,12 +70,19 @@ async def plans(
     service: TheService,
     _: Reading,
     workload: Annotated[str | None, Query(max_length=200)] = None,
+    trusted: Annotated[bool, Query(description="Only trusted ones.")] = False,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:
     if workload is not None and not is_storable(workload):
         return page_of("plans", (), limit)  # no plan can be of it
-    read = partial(service.store.page_of_plans, key_after(cursor), limit, workload)
+    read = partial(
+        service.store.page_of_plans,
+        key_after(cursor),
+        limit,
+        workload,
+        only_trusted=trusted,
+    )
     return await service.listed(lambda: page_of("plans", read(), limit))
 
 

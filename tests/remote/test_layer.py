@@ -11,6 +11,7 @@ import pytest
 from feinsum.canonical import WorkloadKey
 from feinsum.db import HttpStore, open_store, opened_store, states_of
 from feinsum.db.remote import answer_cache, breaker, layer, open_remote
+from feinsum.db.server import open_serving_store
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import Level, LookUp, best_match, to_json
 from feinsum.service.routes import best
@@ -18,6 +19,7 @@ from tests.db.factories import (
     WORKLOAD,
     make_device,
     make_environment,
+    make_plan_record,
     make_processor,
     make_record,
     make_workload,
@@ -115,6 +117,16 @@ def test_a_cached_answer_says_what_is_trusted(service):
         assert marks == {GOOD.id: False, make_record(1).id: True}
         forget()
     assert service.requests == [f"GET /v1/best/{WORKLOAD}"]
+
+
+def test_plans_of_the_untrusted_are_not_asked_for(service):
+    """They would be of no use, and could be any number."""
+    record = make_plan_record()
+    assert HttpStore.at(layer.remote_url()).add_plan(record)
+    assert open_remote().plans(record.workload) == ()
+    with open_serving_store(service.path(layer.remote_url())) as owned:
+        owned.add_plan(record)
+    assert open_remote().plans(record.workload) == (record,)
 
 
 def test_an_old_miss_is_asked_for_again(service, clock):

@@ -70,8 +70,11 @@ def test_plans_of_untrusted_keys_are_marked(serve):
         assert answer.status_code == 201
     assert listed(client) == dict.fromkeys([first.id, again.id, other.id], False)
     admin = key_for(client, "admin", "root")
+    assert client.get("/v1/plans?trusted=true").json()["plans"] == []
     assert send_plan(client, other, **admin).status_code == 200
     assert listed(client)[other.id]
+    (only,) = client.get("/v1/plans?trusted=true").json()["plans"]
+    assert only["id"] == other.id
     trust = client.get(f"/v1/facts/{other.id}/trust").json()
     assert [one["recorder"] for one in trust["recordings"]] == ["eve", "root"]
     asked = {"recorders": ["ann"], "reason": "a wrong clock", "is_dry_run": False}
