@@ -67,6 +67,9 @@ class LayeredStore(FactStore):
     def add(self, record: TuningRecord) -> bool:
         return self.written.add(record)
 
+    def add_rekeyed(self, record: TuningRecord, origin: str) -> bool:
+        return self.written.add_rekeyed(record, origin)
+
     def add_peaks(self, peaks: DevicePeaks) -> bool:
         return self.written.add_peaks(peaks)
 

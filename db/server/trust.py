@@ -84,8 +84,8 @@ def receive(
     """Store the rows of a fact, and who sent it."""
     is_new = insert_missing_rows(connection, rows)
     if not is_new and not _sent(connection, [fact_id]):
-        _keep_recorder(connection, fact_id, OWNER, is_trusted=True)
-    _keep_recorder(connection, fact_id, recorder, is_trusted=is_trusted)
+        _keep_recorder(connection, [fact_id], OWNER, is_trusted=True)
+    _keep_recorder(connection, [fact_id], recorder, is_trusted=is_trusted)
     return Receipt(is_new, bool(find_retractions(connection, [fact_id])))
 
 
@@ -95,8 +95,8 @@ def keep_owner(connection: Connection, fact_ids: Sequence[str]) -> None:
     So the facts are trusted, and stay if what a recorder sent is retracted.
     """
     for first in range(0, len(fact_ids), AT_ONCE):
-        for fact_id in _sent(connection, fact_ids[first : first + AT_ONCE]):
-            _keep_recorder(connection, fact_id, OWNER, is_trusted=True)
+        sent = _sent(connection, fact_ids[first : first + AT_ONCE])
+        _keep_recorder(connection, sent, OWNER, is_trusted=True)
 
 
 def trust_in(connection: Connection, fact_id: str) -> Trust:
@@ -130,20 +130,24 @@ def _sent(connection: Connection, fact_ids: Sequence[str]) -> Sequence[str]:
 
 
 def _keep_recorder(
-    connection: Connection, fact_id: str, recorder: str, *, is_trusted: bool
+    connection: Connection,
+    fact_ids: Sequence[str],
+    recorder: str,
+    *,
+    is_trusted: bool,
 ) -> None:
-    """Note who sent a fact; one that is trusted meanwhile makes it trusted."""
-    insert = INSERTS[connection.dialect.name](RecordingRow.__table__).values(
-        record_id=fact_id,
-        recorder=recorder,
-        received_at=datetime.now(UTC),
-        is_trusted=is_trusted,
-    )
+    """Note who sent facts; one that is trusted meanwhile makes them trusted."""
+    if not fact_ids:
+        return
+    insert = INSERTS[connection.dialect.name](RecordingRow.__table__)
+    names = ["record_id", "recorder"]
+    kept = insert.on_conflict_do_nothing()
     if is_trusted:
-        names = ["record_id", "recorder"]
-        kept = insert.on_conflict_do_update(
-            index_elements=names, set_={"is_trusted": True}
-        )
-    else:
-        kept = insert.on_conflict_do_nothing()
-    connection.execute(kept)
+        changed = {"is_trusted": True}
+        kept = insert.on_conflict_do_update(index_elements=names, set_=changed)
+    sent = {
+        "recorder": recorder,
+        "received_at": datetime.now(UTC),
+        "is_trusted": is_trusted,
+    }
+    connection.execute(kept, [{"record_id": fact_id, **sent} for fact_id in fact_ids])

@@ -44,6 +44,7 @@ from feinsum.records import (
 
 __all__ = [
     "ALL_PLANS",
+    "HAVE_TRUST",
     "IS_TRUSTED",
     "LIKE",
     "MARKED",
@@ -59,6 +60,7 @@ __all__ = [
     "TRIALS",
     "TRIED",
     "WORKLOADS",
+    "copy_recorders",
     "insert_all_missing",
     "insert_missing",
     "insert_missing_rows",
@@ -105,7 +107,9 @@ PEAKS = select(DevicePeaksRow.id, DevicePeaksRow.document).where(
 
 ALL_PLANS = select(PlanRow.id, PlanRow.document)
 
-PLANS = ALL_PLANS.where(~retracted(PlanRow))
+PLANS = ALL_PLANS.add_columns(trusted(PlanRow).label("is_trusted")).where(
+    ~retracted(PlanRow)
+)
 
 RECORDS = select(
     RecordRow.id, RecordRow.workload_key, RecordRow.device_id, RecordRow.document
@@ -149,12 +153,15 @@ TABLES: dict[DocumentKind, Kept] = {
 }
 
 SELECTS: dict[DocumentKind, Select[*tuple[Any, ...]]] = {
-    "record": RECORDS.where(~RETRACTED),
+    "record": MARKED.where(~RETRACTED),
     "peaks": PEAKS,
     "trial": TRIALS,
     "retraction": RETRACTIONS,
     "plan": PLANS,
 }
+"""What look-ups see of each kind; that of :data:`HAVE_TRUST` with ``is_trusted``."""
+
+HAVE_TRUST: frozenset[DocumentKind] = frozenset({"record", "plan"})
 
 
 def insert_missing(connection: Connection, row: Row) -> bool:
@@ -164,6 +171,22 @@ def insert_missing(connection: Connection, row: Row) -> bool:
     insert = INSERTS[connection.dialect.name](table).values(values)
     missing = insert.on_conflict_do_nothing().returning(*table.primary_key)
     return connection.execute(missing).first() is not None
+
+
+def copy_recorders(connection: Connection, old_id: str, new_id: str) -> None:
+    """Note that those who sent a fact sent a new one as well."""
+    row = RecordingRow
+    columns = row.recorder, row.received_at, row.is_trusted
+    sent = select(*columns).where(row.record_id == old_id)
+    table = RecordingRow.__table__
+    for recorder, received_at, is_trusted in connection.execute(sent).all():
+        values = {
+            table.c.record_id: new_id,
+            table.c.recorder: recorder,
+            table.c.received_at: received_at,
+            table.c.is_trusted: is_trusted,
+        }
+        connection.execute(table.insert().values(values))
 
 
 def insert_missing_rows(connection: Connection, rows: Iterable[Row]) -> bool:

@@ -21,6 +21,7 @@ from feinsum.db.sql.retracting import Retracted, find_retractions, hidden, retra
 from feinsum.db.sql.rows import Row, rows_of
 from feinsum.db.sql.schema import NEWEST, prepare
 from feinsum.db.sql.statements import (
+    HAVE_TRUST,
     LIKE,
     OF_DEVICE,
     OF_WORKLOAD,
@@ -33,6 +34,7 @@ from feinsum.db.sql.statements import (
     TRIALS,
     TRIED,
     WORKLOADS,
+    copy_recorders,
     insert_all_missing,
     insert_missing_rows,
     sound,
@@ -166,6 +168,14 @@ class SqlStore(FactStore):
     def add(self, record: TuningRecord) -> bool:
         return self._insert(rows_of(record))
 
+    def add_rekeyed(self, record: TuningRecord, origin: str) -> bool:
+        rows = rows_of(record)
+        with self._writing() as connection:
+            is_new = insert_missing_rows(connection, rows)
+            if is_new:
+                copy_recorders(connection, origin, record.id)
+        return is_new
+
     def add_all(self, documents: Iterable[Document]) -> int:
         """Store documents of any kind, all or none; returns how many were new."""
         rows = [row for document in documents for row in rows_of(document)]
@@ -202,7 +212,7 @@ class SqlStore(FactStore):
     def records(self) -> Iterator[TuningRecord]:
         """Every record, ordered by id; no lock is held while iterating."""
         for rows in self._pages("record"):
-            yield from sound_records(rows)
+            yield from sound_records(rows, has_trust=True)
 
     def like(self, notation: str) -> Iterator[TuningRecord]:
         with self._reading() as connection:
@@ -226,7 +236,7 @@ class SqlStore(FactStore):
     ) -> Iterator[Document]:
         """All documents; as in :meth:`records`, no lock is held."""
         for rows in self._pages(kind, among):
-            yield from sound(kind, rows)
+            yield from sound(kind, rows, has_trust=kind in HAVE_TRUST)
 
     def workloads(self) -> Iterator[WorkloadKey]:
         """The workload keys of all records, sorted."""
@@ -285,8 +295,7 @@ class SqlStore(FactStore):
         return self._insert(rows_of(record))
 
     def plans(self, workload: str) -> tuple[PlanRecord, ...]:
-        marked = PLANS.add_columns(trusted(PlanRow).label("is_trusted"))
-        wanted = marked.where(PlanRow.workload_key == workload).order_by(PlanRow.id)
+        wanted = PLANS.where(PlanRow.workload_key == workload).order_by(PlanRow.id)
         return tuple(sound_plans(self._select(wanted), has_trust=True))
 
     def add_retraction(self, retraction: Retraction) -> bool:

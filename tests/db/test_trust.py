@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from feinsum.db import LayeredStore, SqlStore, open_store
-from feinsum.db.exchange import all_documents, back_up_store
+from feinsum.db.exchange import (
+    all_documents,
+    back_up_store,
+    find_garbage,
+    plan_rekey,
+    rekey,
+    sign_facts,
+)
 from feinsum.db.server import Receipt, ServingStore, open_serving_store
 from feinsum.db.sql.retracting import OWNER
 from feinsum.records import InMemoryStore, RetractionQuery, untrusted
-from tests.db.factories import make_peaks, make_plan_record, make_record
+from tests.db.factories import (
+    make_peaks,
+    make_plan_record,
+    make_record,
+)
+from tests.db.rekeyable import older_facts
 
 FACT, OTHER = make_record(0), make_record(1)
+
+OLD = older_facts()[0]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -119,3 +135,41 @@ def test_a_mark_is_no_part_of_a_fact() -> None:
     marked = untrusted(FACT)
     assert (marked, marked.id) == (FACT, FACT.id)
     assert (marked.is_trusted, FACT.is_trusted) == (False, True)
+
+
+def test_lies_make_no_honest_fact_garbage(store: ServingStore) -> None:
+    """However many are faster; among themselves they are garbage."""
+    store.add(FACT)
+    lies = []
+    for n in range(2, 9):
+        samples = tuple(sample / n for sample in FACT.measurement.samples_s)
+        measured = replace(FACT.measurement, samples_s=samples)
+        lies.append(replace(FACT, measurement=measured))
+        store.receive(lies[-1], "eve")
+    found = find_garbage([store.query(FACT.workload)], n_next=0)
+    surplus = {one.id for one in found.surplus}
+    assert FACT.id not in surplus
+    assert surplus <= {lie.id for lie in lies}
+    assert surplus
+
+
+def test_a_rekeyed_fact_has_the_senders_of_the_old_one(store: ServingStore) -> None:
+    """It is no more trusted than before, and goes with what its recorder sent."""
+    store.receive(OLD, "eve")
+    rekey(store, plan_rekey(store))
+    (new,) = (one for one in store.records() if one.id != OLD.id)
+    assert not store.trust(new.id).is_trusted
+    assert [one.recorder for one in store.trust(new.id).recordings] == ["eve"]
+    found = store.retract(RetractionQuery(recorders=("eve",)))
+    assert {one.id for one in found.suspects} == {OLD.id, new.id}
+
+
+def test_nobody_signs_what_others_sent(store: ServingStore) -> None:
+    """Only trusted facts, of plans too."""
+    store.add(FACT)
+    store.receive(OTHER, "eve")
+    store.receive(make_plan_record(), "eve")
+    key = Ed25519PrivateKey.generate()
+    done = sign_facts(store, key, is_dry_run=False)
+    assert (done.n_records, done.n_signed) == (1, 1)
+    assert OTHER.id in {one.id for one in store.records()}
