@@ -231,8 +231,6 @@ def _lists() -> Iterator[Probe]:
     yield Probe("long", "/v1/facts/{record_id}/trust", f"/v1/facts/{fact.id}/trust")
     yield Probe("one", "/v1/peaks/{device_id}", f"/v1/peaks/{DEVICE.id}")
     yield Probe("long", "/v1/plans/{record_id}", f"/v1/plans/{long_plan().id}")
-    for path in ("/v1/quarantine", "/v1/quarantine/plans"):
-        yield Probe("no key", path, f"{path}?limit=1000")
     for path in ("/v1/capabilities", "/healthz", "/readyz", "/metrics", DESCRIPTION):
         yield Probe("one", path, path)
 
@@ -298,8 +296,6 @@ def _floods() -> Iterator[Probe]:
                  "/v1/facts:retract"):  # fmt: skip
         yield Probe("{} …", path, path, _many("{}"))
         yield Probe("a text", path, path, json.dumps({"provenance": "x" * 900_000}))
-    confirm = "/v1/facts/{record_id}/confirm"
-    yield Probe("[ …", confirm, confirm.format(record_id=RECORD.id), "[" * 900_000)
     long = {"workloads": ["k" * 900_000]}, {"workloads": [], "device": "d" * 900_000}
     for content in long:
         yield Probe("a long value", batch, batch, json.dumps(content))

@@ -67,6 +67,9 @@ class LayeredStore(FactStore):
     def add(self, record: TuningRecord) -> bool:
         return self.written.add(record)
 
+    def add_rekeyed(self, record: TuningRecord, origin: str) -> bool:
+        return self.written.add_rekeyed(record, origin)
+
     def add_peaks(self, peaks: DevicePeaks) -> bool:
         return self.written.add_peaks(peaks)
 
@@ -212,6 +215,12 @@ def _again(error: StoreError) -> StoreError:
 
 
 def _union(answers: Iterable[Iterable[F]]) -> tuple[F, ...]:
-    """All records of some answers, each once, ordered by id."""
-    found = {record.id: record for records in answers for record in records}
+    """All records of some answers, each once, ordered by id.
+
+    One is trusted if a layer trusts it.
+    """
+    found: dict[str, F] = {}
+    for record in (record for records in answers for record in records):
+        if record.is_trusted or record.id not in found:
+            found[record.id] = record
     return tuple(found[record_id] for record_id in sorted(found))

@@ -225,7 +225,7 @@ def opened_documents(
 ) -> Iterator[SqlStore | HttpStore]:
     """A database or a service as a set of documents; closed at the end.
 
-    Adding facts to a database vouches for them; see :mod:`feinsum.db.server`.
+    Facts that are added to a database are trusted; see :mod:`feinsum.db.server`.
 
     Raises:
         StoreUnavailableError, SchemaVersionError: see :func:`open_store`.

@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import Literal, TypeAlias, TypeVar, get_args
 
-from feinsum.db.server import Claim, StoredFact
+from feinsum.db.server import StoredFact, Summary
 from feinsum.errors import InvalidRequestError
 from feinsum.records import Device, Policy, TransformSpec, TuningRecord, rank
 from feinsum.records.plausibility import SHIPPED
@@ -34,7 +34,7 @@ __all__ = [
     "Wanted",
     "answer_of",
     "check_key",
-    "chosen_claims",
+    "chosen_ids",
 ]
 
 Nearness: TypeAlias = Literal["device", "architecture", "other"]
@@ -163,8 +163,9 @@ def answer_of(
 ) -> Answer | None:
     """The facts that may serve, by nearness and rank; None if there is none.
 
-    Facts of transforms that are not of this package stand behind the others. Beside
-    them stand those that say of the same recipes that they were no faster elsewhere:
+    Trusted facts stand before all others (:mod:`feinsum.db.server.trust`). Among
+    either, those of transforms that are not of this package stand last. Beside them
+    stand trusted ones that say of the same recipes that they were no faster elsewhere:
     :func:`feinsum.records.best_match` needs them. What has no room is answered to who
     asks with the cursor ``next``.
     """
@@ -181,75 +182,87 @@ def answer_of(
         for near, ranking in rankings.items()
         for record in _fair([stored[record.id] for record in ranking])
     ]
+    chosen.sort(key=lambda one: not one[1].is_trusted)
     shown = list(_fitting(chosen[wanted.start :], stored, wanted.most_bytes))
     if not shown:
         return None
     end = wanted.start + len(shown)
     slower = _slower(groups, rankings, {_recipe(record) for _, record in shown})
     parts = _in_order(shown, rankings), list(_fitting(slower, stored, MOST_OF_SLOWER))
-    ids = [[(near, record.id) for near, record in part] for part in parts]
     good, bad = (
-        ",".join(
-            f'{{"id":"{one}","nearness":"{near}","document":{stored[one].document}}}'
-            for near, one in part
-        )
-        for part in ids
+        ",".join(_entry(near, stored[record.id]) for near, record in part)
+        for part in parts
     )
     following = json.dumps(to_cursor(end) if end < len(chosen) else None)
     body = (
         f'{{"workload":{json.dumps(workload)},"facts":[{good}],"slower":[{bad}],'
         f'"next":{following}}}'
     )
-    digest = hashlib.sha256(repr((workload, ids, following)).encode()).hexdigest()[:32]
+    states = [[(near, stored[r.id].state) for near, r in part] for part in parts]
+    seen = repr((workload, states, following))
+    digest = hashlib.sha256(seen.encode()).hexdigest()[:32]
     # a weak tag: the compressed body has the same one
     return Answer(f'W/"{digest}"'.encode(), body.encode())
 
 
-def chosen_claims(
-    claims: Iterable[Claim], wanted: Wanted, known: Mapping[str, Device]
+def _entry(near: Nearness, fact: StoredFact) -> str:
+    record = fact.record
+    is_trusted = "true" if record.is_trusted else "false"
+    return (
+        f'{{"id":"{record.id}","nearness":"{near}","is_trusted":{is_trusted},'
+        f'"document":{fact.document}}}'
+    )
+
+
+def chosen_ids(
+    summaries: Iterable[Summary], wanted: Wanted, known: Mapping[str, Device]
 ) -> list[str]:
     """Ids of the facts to consider, for a workload with very many.
 
-    Recorders have equal shares, and within one known transforms go before others, near
-    devices before others, and fast recipes before slow ones.
+    Trusted facts go before others. Recorders have equal shares, and within one known
+    transforms go before others, near devices before others, and fast recipes before
+    slow ones.
     """
-    of_recorder: dict[str, list[Claim]] = {}
+    shares: dict[bool, dict[str, list[Summary]]] = {True: {}, False: {}}
     near = {name: k for k, name in enumerate(wanted.accepted)}
 
-    def place(claim: Claim) -> int | None:
-        device = known.get(claim.device_id)
+    def place(one: Summary) -> int | None:
+        device = known.get(one.device_id)
         return near.get(wanted.nearness(device, known)) if device else None
 
-    for claim in claims:
-        if place(claim) is not None:
-            of_recorder.setdefault(claim.recorder, []).append(claim)
-    for mine in of_recorder.values():
-        mine.sort(key=lambda one: (not _is_known(one), place(one), -one.speedup))
+    for one in summaries:
+        if place(one) is not None:
+            shares[bool(one.is_trusted)].setdefault(one.recorder, []).append(one)
+    for share in (share for either in shares.values() for share in either.values()):
+        share.sort(key=lambda one: (not _is_known(one), place(one), -one.speedup))
     chosen: list[str] = []
     n_bytes = 0
-    for claim in _in_turn(of_recorder.values()):
-        n_bytes += claim.n_bytes
+    for one in chain.from_iterable(_in_turn(s.values()) for s in shares.values()):
+        n_bytes += one.n_bytes
         if chosen and (n_bytes > MOST_READ or len(chosen) >= MOST_LOOKED_AT):
             break
-        chosen.append(claim.id)
+        chosen.append(one.id)
     return chosen
 
 
-def _is_known(claim: Claim) -> bool:
-    return (claim.transform_name, claim.transform_version) in SHIPPED
+def _is_known(one: Summary) -> bool:
+    return (one.transform_name, one.transform_version) in SHIPPED
 
 
 def _fair(ranking: Iterable[StoredFact]) -> list[TuningRecord]:
-    """The facts of a ranking to answer: recorders and kinds of device in turn.
+    """The facts of a ranking to answer: the trusted ones, then the others.
 
-    A client prefers devices like its own, however fast recipes are on others, and
+    Of either, those of known transforms come first, recorders and kinds of device in
+    turn. A client prefers devices like its own, however fast recipes are on others, and
     nobody may fill an answer alone. At most :data:`FEW` are of one recipe, recorder and
     device.
     """
     n_alike: Counter[tuple[str, str, TransformSpec]] = Counter()
-    queues: dict[bool, dict[str, dict[Kind, list[TuningRecord]]]] = {
-        True: {},
-        False: {},
+    queues: dict[tuple[bool, bool], dict[str, dict[Kind, list[TuningRecord]]]] = {
+        (True, True): {},
+        (True, False): {},
+        (False, True): {},
+        (False, False): {},
     }
     for fact in ranking:
         record, device = fact.record, fact.record.environment.device
@@ -257,7 +270,9 @@ def _fair(ranking: Iterable[StoredFact]) -> list[TuningRecord]:
         n_alike[alike] += 1
         if n_alike[alike] <= FEW:
             is_known = (record.spec.name, record.spec.version) in SHIPPED
-            of_recorder = queues[is_known].setdefault(fact.recorder, {})
+            of_recorder = queues[record.is_trusted, is_known].setdefault(
+                fact.recorder, {}
+            )
             kind = device.platform, device.microarchitecture
             of_recorder.setdefault(kind, []).append(record)
     in_turn = (
@@ -294,14 +309,18 @@ def _fitting(
 def _in_order(
     shown: Iterable[Near], rankings: Mapping[Nearness, Sequence[TuningRecord]]
 ) -> list[Near]:
-    """The facts of an answer: near ones, known transforms and fast recipes first."""
+    """The facts of an answer in order.
+
+    Trusted ones first, then near ones, known transforms, and fast recipes.
+    """
     ranks = {r.id: k for ranking in rankings.values() for k, r in enumerate(ranking)}
     nearness = list(rankings)
 
-    def key(one: Near) -> tuple[int, bool, int]:
+    def key(one: Near) -> tuple[bool, int, bool, int]:
         near, record = one
         is_known = (record.spec.name, record.spec.version) in SHIPPED
-        return nearness.index(near), not is_known, ranks[record.id]
+        place = nearness.index(near), not is_known, ranks[record.id]
+        return not record.is_trusted, *place
 
     return sorted(shown, key=key)
 
@@ -311,13 +330,13 @@ def _slower(
     rankings: Mapping[Nearness, Sequence[TuningRecord]],
     recipes: Collection[tuple[TransformSpec, str]],
 ) -> list[Near]:
-    """The facts of some recipes that were not ranked."""
+    """The trusted facts of some recipes that were not ranked."""
     ranked = {record.id for ranking in rankings.values() for record in ranking}
     found = [
         (near, record)
         for near, records in groups.items()
         for record in records
-        if record.id not in ranked and _recipe(record) in recipes
+        if record.is_trusted and record.id not in ranked and _recipe(record) in recipes
     ]
     return sorted(found, key=lambda one: one[1].id)[:MOST_FACTS]
 

@@ -32,6 +32,7 @@ from feinsum.service.routes import (
     best,
     canonicalization,
     facts,
+    gone,
     lists,
     operation,
     plans,
@@ -90,6 +91,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.service = service
     for router in ROUTERS:
         app.include_router(router)
+    app.include_router(gone.router)
     add_problems(app, _routes())
     app.openapi = partial(_description, app)  # type: ignore[method-assign]
     # the last one added is outermost: the gate is passed before anything else

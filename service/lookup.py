@@ -27,7 +27,7 @@ from feinsum.service.answers import (
     Answer,
     Wanted,
     answer_of,
-    chosen_claims,
+    chosen_ids,
 )
 
 __all__ = ["Budget", "Lookup", "Question"]
@@ -61,13 +61,13 @@ class Kept:
     """An answer, or None for a miss.
 
     Attributes:
-        ids: of all facts that it was made of.
+        states: of all facts that it was made of.
         generation: of the database for which it is known to be true.
         n_bytes: how much memory it takes, with its question.
     """
 
     answer: Answer | None
-    ids: frozenset[str]
+    states: frozenset[str]
     generation: object = None
     n_bytes: int = 0
 
@@ -231,14 +231,16 @@ class Lookup:
         for question, kept in found.items():
             n_bytes = _n_bytes(question, kept)
             if n_bytes <= self._kept.maxsize:
-                self._kept[question] = Kept(kept.answer, kept.ids, generation, n_bytes)
+                self._kept[question] = Kept(
+                    kept.answer, kept.states, generation, n_bytes
+                )
 
 
 def _n_bytes(question: Question, kept: Kept) -> int:
     """How much memory a question and its answer take."""
     workload, wanted = question
     names = workload, wanted.device, wanted.architecture
-    n_bytes = QUESTION_BYTES + sum(map(getsizeof, names)) + ID_BYTES * len(kept.ids)
+    n_bytes = QUESTION_BYTES + sum(map(getsizeof, names)) + ID_BYTES * len(kept.states)
     return n_bytes + (kept.answer.n_bytes if kept.answer else 0)
 
 
@@ -256,9 +258,9 @@ def _read(
     Few documents are in memory at a time: those of some workloads, or a choice of those
     of one that has very many.
     """
-    told = {q: kept for q, kept in known.items() if UNTOLD not in kept.ids}
-    ids = reader.ids([workload for workload, _ in told])
-    found = {q: kept for q, kept in told.items() if kept.ids == ids[q[0]]}
+    told = {q: kept for q, kept in known.items() if UNTOLD not in kept.states}
+    states = reader.states([workload for workload, _ in told])
+    found = {q: kept for q, kept in told.items() if kept.states == states[q[0]]}
     changed: dict[str, list[Wanted]] = {}
     for workload, wanted in questions:
         if (workload, wanted) not in found:
@@ -270,12 +272,12 @@ def _read(
         for workload, facts in reader.facts(part).items():
             for wanted in changed[workload]:
                 answer = answer_of(workload, facts, wanted, devices)
-                made_of = frozenset(fact.record.id for fact in facts)
+                made_of = frozenset(fact.state for fact in facts)
                 found[workload, wanted] = Kept(answer, made_of)
     for workload in (w for w, size in sizes.items() if _is_large(size)):
-        claims = reader.claims(workload)
+        summaries = reader.summaries(workload)
         for wanted in changed[workload]:
-            chosen = reader.documents(chosen_claims(claims, wanted, devices))
+            chosen = reader.documents(chosen_ids(summaries, wanted, devices))
             answer = answer_of(workload, chosen, wanted, devices)
             found[workload, wanted] = Kept(answer, frozenset({UNTOLD}))
     return found

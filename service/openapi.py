@@ -32,9 +32,14 @@ ALWAYS = (401, 403, 422, 429, 500, 503)
 
 
 class FactOf(BaseModel):
-    """A fact with its content id."""
+    """A fact with its content id.
+
+    Attributes:
+        is_trusted: whether a trusted key sent it, or nobody did.
+    """
 
     id: str
+    is_trusted: bool
     document: TuningRecord
 
 

@@ -34,7 +34,6 @@ class Settings(BaseSettings):
 
     anonymous_read: bool = True
     anonymous_record: bool = False
-    confirmations: Number = 3
     untrusted_mb_a_day: Number = 64
 
     rate_per_s: Rate = 200

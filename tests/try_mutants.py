@@ -57,12 +57,11 @@ ROOMS = {
         ["feinsum/db/server"],
         [
             *("-k", "not postgresql", "feinsum/db/server"),
-            *(f"tests/db/test_{name}.py" for name in ("agreement", "patience")),
-            *(f"tests/db/test_{name}.py" for name in ("quarantine", "reader")),
+            *(f"tests/db/test_{n}.py" for n in ("trust", "patience", "reader")),
             *("tests/db/test_retraction.py", "tests/service/test_trust.py"),
             *("tests/service/test_demand.py", "tests/service/test_keys.py"),
             *("tests/service/test_overview.py", "tests/service/pages"),
-            *("tests/hostile/test_quarantine.py", "tests/hostile/test_campaigns.py"),
+            *("tests/hostile/test_trust.py", "tests/hostile/test_campaigns.py"),
         ],
     ),
 }

@@ -41,10 +41,7 @@ def audit(
     judge_recipe: JudgeRecipe = shipped_recipe,
     on_step: Callable[[int], None] = lambda _n: None,
 ) -> Iterator[Odd]:
-    """The facts, plans and limits with findings, by kind and id.
-
-    Quarantined facts are omitted, as in all listings of a database.
-    """
+    """The facts, plans and limits with findings, by kind and id."""
     found = partial(judge, judge_recipe=judge_recipe)
     kinds: tuple[DocumentKind, ...] = ("record", "peaks", "plan")
     for kind in kinds:

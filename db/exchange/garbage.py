@@ -3,9 +3,9 @@
 All facts of a recipe that was anywhere no faster than the untransformed kernel are
 kept: they stop a look-up from taking it from a worse-fitting level. Such a recipe may
 be skipped, so the others compete without it, in groups: one workload as written, one
-device and driver, the same sizes, the same version of a transform. In each group, the
-facts tied for first place and some more after them are kept, together with those from
-which any kept fact was rekeyed.
+device and driver, the same sizes, the same version of a transform; trusted facts only
+with trusted ones. In each group, the facts tied for first place and some more after
+them are kept, together with those from which any kept fact was rekeyed.
 
 So every look-up has the same answer as before, for any machine, policy and
 installation.
@@ -162,6 +162,7 @@ def _groups(records: Iterable[TuningRecord]) -> Iterator[list[TuningRecord]]:
 def _group(record: TuningRecord) -> Hashable:
     there, spec = record.environment, record.spec
     return (
+        record.is_trusted,
         record.workload_text,
         there.device,
         there.driver_version,

@@ -196,7 +196,8 @@ def rekey(
             trial = trials_under(move.old)[move.id]
             n_new["trial"] += store.add_trial(replace(trial, workload=move.new))
         else:
-            n_new["record"] += store.add(rekeyed(store.get(move.id), move.new))
+            again = rekeyed(store.get(move.id), move.new)
+            n_new["record"] += store.add_rekeyed(again, move.id)
         on_progress(n_done, len(missing))
     return n_new
 

@@ -24,7 +24,7 @@ class Signed:
     """Facts signed, or to be.
 
     Attributes:
-        n_records: number of facts visible to look-ups, of plans too.
+        n_records: number of trusted facts visible to look-ups, of plans too.
     """
 
     n_records: int
@@ -38,7 +38,7 @@ def sign_facts(
     retracted_by: str = "",
     is_dry_run: bool = True,
 ) -> Signed:
-    """Sign the facts that this key has not signed yet; idempotent.
+    """Sign the trusted facts that this key has not signed yet; idempotent.
 
     A signed fact is added together with the retraction of the unsigned one: both or
     none.
@@ -67,4 +67,5 @@ def _facts(store: SqlStore) -> Iterator[TuningRecord | PlanRecord]:
     """Whatever can be signed."""
     for fact in chain(store.records(), store.documents("plan")):
         assert isinstance(fact, TuningRecord | PlanRecord)
-        yield fact
+        if fact.is_trusted:
+            yield fact

@@ -21,7 +21,7 @@ from feinsum.db.address import Address
 from feinsum.db.remote.best import BestAnswer
 from feinsum.errors import InvalidRecordError
 from feinsum.memory import remembered
-from feinsum.records import LookUp, TuningRecord, from_json, to_json
+from feinsum.records import LookUp, TuningRecord, from_json, to_json, untrusted
 
 __all__ = ["AnswerCache", "CachedAnswer", "forget_answers"]
 
@@ -151,7 +151,13 @@ def _time_of(content: bytes | None) -> float:
 
 
 def _to_bytes(kept: CachedAnswer) -> bytes:
-    head = {"at": kept.at, "max_age_s": kept.max_age_s, "etag": kept.etag}
+    marked = [record.id for record in kept.records if not record.is_trusted]
+    head = {
+        "at": kept.at,
+        "max_age_s": kept.max_age_s,
+        "etag": kept.etag,
+        "untrusted": marked,
+    }
     return "\n".join([json.dumps(head), *map(to_json, kept.records)]).encode()
 
 
@@ -161,7 +167,9 @@ def _from_bytes(content: bytes, workload: WorkloadKey) -> CachedAnswer | None:
         head, *lines = content.decode().split("\n")
         given = json.loads(head)
         at, max_age_s = float(given["at"]), float(given["max_age_s"])
-        records = tuple(from_json(TuningRecord, line) for line in lines)
+        marked = frozenset(given.get("untrusted", ()))
+        read = (from_json(TuningRecord, line) for line in lines)
+        records = tuple(untrusted(r) if marked and r.id in marked else r for r in read)
     except (InvalidRecordError, KeyError, TypeError, ValueError, RecursionError):
         return None
     if any(record.workload != workload for record in records):

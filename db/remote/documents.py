@@ -16,6 +16,7 @@ from feinsum.records import (
     Retraction,
     TuningRecord,
     from_json,
+    untrusted,
 )
 
 __all__ = [
@@ -88,6 +89,8 @@ def valid_records(
 ) -> list[TuningRecord]:
     """The records of a list of facts that match their ids, in order.
 
+    Those of recorders that the service does not trust are marked.
+
     Damaged records, and records of other workloads, are skipped, which is logged once.
     """
     return _valid(entries, record_of, workload)
@@ -121,7 +124,8 @@ def _valid(
         except InvalidRecordError as error:
             doubts.append(str(error))
         else:
-            found.append(record)
+            is_trusted = entry.get("is_trusted") is not False
+            found.append(record if is_trusted else untrusted(record))
     if doubts:
         first = "".join(c if c.isprintable() else "?" for c in doubts[0][:500])
         logger.error(

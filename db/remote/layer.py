@@ -130,8 +130,15 @@ class RemoteLayer(FactSource):
             raise self._failed(error) from None
 
     def plans(self, workload: str) -> tuple[PlanRecord, ...]:
-        """The first page of plans; none from an older service."""
-        asked: dict[str, str | int] = {"workload": workload, "limit": MOST_PLANS}
+        """The first page of trusted plans; none from an older service.
+
+        Those of others would be of no use, and could be any number.
+        """
+        asked: dict[str, str | int] = {
+            "workload": workload,
+            "trusted": "true",
+            "limit": MOST_PLANS,
+        }
         try:
             with self._asking() as client:
                 reply = client.get("/v1/plans", asked)

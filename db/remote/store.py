@@ -53,18 +53,13 @@ logger = logging.getLogger(__name__)
 PAGE = 200
 """How many facts are read at once."""
 
-QUARANTINED = (
-    "the service at %s quarantines these facts: they are served once others confirm "
-    "them, or its operator trusts the key that sent them"
-)
-
 
 class HttpStore(FactStore):
     """The facts of a service.
 
     When ``add`` returns, the fact is on the disk of the service. Facts that do not
     match their ids are skipped and logged, like rows of a database. Trials are not
-    stored there. That facts are quarantined is logged once.
+    stored there.
 
     Every method raises a :class:`StoreUnavailableError` if the service does not answer,
     and the error of its code if it refuses: a :class:`feinsum.errors.ServiceError` for
@@ -76,7 +71,6 @@ class HttpStore(FactStore):
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._warns = True
 
     @classmethod
     def at(cls, url: str) -> Self:
@@ -98,9 +92,6 @@ class HttpStore(FactStore):
         kept = parsed(self._client.address, reply)
         if not isinstance(kept, dict) or kept.get("id") != record.id:
             raise self._odd("stored a different fact than the one sent")
-        if kept.get("is_quarantined") and self._warns:
-            self._warns = False
-            logger.warning(QUARANTINED, self._client.address)
         return reply.status == 201
 
     def get(self, record_id: str) -> TuningRecord:
@@ -129,7 +120,7 @@ class HttpStore(FactStore):
         yield from ()
 
     def records(self) -> Iterator[TuningRecord]:
-        """Every record that is not in quarantine, page by page, ordered by id."""
+        """Every record, page by page, ordered by id."""
         for part in batches(self._facts({}), PAGE):
             yield from valid_records(part)
 
@@ -228,7 +219,7 @@ class HttpStore(FactStore):
         return sum(map(self._add, documents))
 
     def lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
-        """Facts in quarantine are not lacking, nor is what it cannot take."""
+        """What a service cannot take is not lacking."""
         if kind == "plan" and not self._takes_plans():
             return frozenset()
         if kind not in ("record", "plan"):

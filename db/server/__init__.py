@@ -11,30 +11,28 @@ from feinsum.db.server.pages import (
     Order,
     is_cut,
 )
-from feinsum.db.server.reader import Claim, Reader, Size, StoredFact
-from feinsum.db.server.reputation import Judged, Reputation
+from feinsum.db.server.reader import Reader, Size, StoredFact, Summary
 from feinsum.db.server.serving import ServingStore, open_serving_store
-from feinsum.db.server.trust import Trust
+from feinsum.db.server.trust import Receipt, Trust
 
 __all__ = [
     "ApiKey",
     "Asked",
-    "Claim",
     "DemandLimits",
     "DriverOf",
     "Having",
-    "Judged",
     "ListedDevice",
     "ListedFact",
     "ListedWorkload",
     "Order",
     "Overview",
     "Reader",
-    "Reputation",
+    "Receipt",
     "Scope",
     "ServingStore",
     "Size",
     "StoredFact",
+    "Summary",
     "Trust",
     "is_cut",
     "open_serving_store",

@@ -35,8 +35,8 @@ class ApiKey:
             replaced.
         digest: SHA-256 of the whole secret, in hexadecimal digits. The secret is
             256 random bits, so that no slower digest is needed.
-        is_trusted: whether facts sent with it are served at once. Administrators are
-            trusted in any case.
+        is_trusted: whether facts sent with it rank first. Administrators are trusted in
+            any case.
     """
 
     id: str

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, func, select
 from feinsum.db.server.pages import HAS_FACT, IS_MEASURED, LENGTHS, fitting
 from feinsum.db.sql.info import count
 from feinsum.db.sql.retracting import hidden
-from feinsum.db.sql.statements import RECORDS, TRUSTED, sound_records
+from feinsum.db.sql.statements import IS_TRUSTED, MARKED, RETRACTED, sound_records
 from feinsum.db.sql.tables import (
     DeviceRow,
     EnvironmentRow,
@@ -71,7 +71,7 @@ def latest_facts(
     connection: Connection, limit: int, device_id: str | None = None
 ) -> tuple[TuningRecord, ...]:
     """The facts recorded last, newest first."""
-    latest = LENGTHS.where(TRUSTED)
+    latest = LENGTHS.where(~RETRACTED)
     if device_id is not None:
         latest = latest.where(RecordRow.device_id == device_id)
     newest_first = latest.order_by(RecordRow.recorded_at.desc(), RecordRow.id)
@@ -81,16 +81,17 @@ def latest_facts(
 def fastest_facts(
     connection: Connection, workload: str, limit: int
 ) -> tuple[TuningRecord, ...]:
-    """The facts of a workload by speed-up, best first, as many as fit."""
-    found = LENGTHS.where(RecordRow.workload_key == workload, TRUSTED)
-    ordered = found.order_by(RecordRow.speedup.desc(), RecordRow.id)
+    """The facts of a workload, as many as fit: trusted ones first, then by speed-up."""
+    found = LENGTHS.where(RecordRow.workload_key == workload, ~RETRACTED)
+    by = IS_TRUSTED.desc(), RecordRow.speedup.desc(), RecordRow.id
+    ordered = found.order_by(*by)
     return _records(connection, fitting(connection, ordered, limit))
 
 
 def _records(connection: Connection, ids: Sequence[str]) -> tuple[TuningRecord, ...]:
     """The sound records of some ids, in their order."""
-    rows = connection.execute(RECORDS.where(RecordRow.id.in_(ids))).all()
-    found = {record.id: record for record in sound_records(rows)}
+    rows = connection.execute(MARKED.where(RecordRow.id.in_(ids))).all()
+    found = {record.id: record for record in sound_records(rows, has_trust=True)}
     return tuple(found[one] for one in ids if one in found)
 
 
@@ -106,7 +107,7 @@ def drivers_of(connection: Connection, device_id: str) -> tuple[DriverOf, ...]:
             newest,
         )
         .join_from(RecordRow, EnvironmentRow)
-        .where(RecordRow.device_id == device_id, TRUSTED)
+        .where(RecordRow.device_id == device_id, ~RETRACTED)
         .group_by(EnvironmentRow.driver_version)
         .order_by(newest.desc(), EnvironmentRow.driver_version)
         .limit(MOST_DRIVERS)

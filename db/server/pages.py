@@ -11,22 +11,16 @@ from sqlalchemy import ColumnElement, Connection, Select, exists, func, or_, sel
 from feinsum.db.sql.retracting import KEPT
 from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of
 from feinsum.db.sql.statements import (
-    ALL_PLANS,
-    PLANS,
     RETRACTED,
-    TRUSTED,
     retracted,
     trusted,
-    waiting,
 )
 from feinsum.db.sql.tables import (
     DevicePeaksRow,
     DeviceRow,
     PlanRow,
-    QuarantineRow,
     RecordRow,
     TrialRow,
-    VerdictRow,
     WorkloadRow,
 )
 from feinsum.records import Device
@@ -49,8 +43,6 @@ __all__ = [
     "page_of_devices",
     "page_of_facts",
     "page_of_plans",
-    "page_of_quarantine",
-    "page_of_quarantined_plans",
     "page_of_workloads",
     "workloads_in",
 ]
@@ -103,10 +95,15 @@ class ListedDevice:
 
 @dataclass(frozen=True)
 class ListedFact:
-    """A fact as its document, which is JSON text."""
+    """A fact as its document, which is JSON text.
+
+    Attributes:
+        is_trusted: see :mod:`feinsum.db.server.trust`.
+    """
 
     id: str
     document: str
+    is_trusted: bool
 
 
 MOST_CHARACTERS = 1_000_000
@@ -130,20 +127,18 @@ BY: dict[Order, ColumnElement[Any]] = {
     "latest": func.max(RecordRow.recorded_at),
 }
 
-HAS_FACT = exists().where(RecordRow.workload_key == WorkloadRow.key, TRUSTED)
-"""Look-ups see a fact of the workload: who is not trusted names none."""
+HAS_FACT = exists().where(RecordRow.workload_key == WorkloadRow.key, ~RETRACTED)
+"""Look-ups see a fact of the workload."""
 
 IS_MEASURED = or_(
-    exists().where(RecordRow.device_id == DeviceRow.id, TRUSTED),
+    exists().where(RecordRow.device_id == DeviceRow.id, ~RETRACTED),
     exists().where(TrialRow.device_id == DeviceRow.id),
     *(
-        exists().where(
-            row.device_id == DeviceRow.id, ~waiting(row), ~retracted(row), trusted(row)
-        )
+        exists().where(row.device_id == DeviceRow.id, ~retracted(row))
         for row in (PlanRow, DevicePeaksRow)
     ),
 )
-"""The same for a device, with its trials, trusted plans and trusted limits."""
+"""The same for a device, with its trials, plans and limits."""
 
 CHARACTERS = (
     func.length(DeviceRow.name)
@@ -188,7 +183,7 @@ def fitting(connection: Connection, entries: Select[str, int], limit: int) -> li
 
 
 def known_ids(connection: Connection, record_ids: Sequence[str]) -> frozenset[str]:
-    """Those of some ids that are of stored facts, in quarantine or not."""
+    """Those of some ids that are of stored facts, retracted or not."""
     found = (select(row.id).where(row.id.in_(record_ids)) for row in KEPT)
     return frozenset(one for ids in found for one in connection.scalars(ids))
 
@@ -245,7 +240,7 @@ def workloads_in(
 def _facts_of_workload(device_id: str) -> list[ColumnElement[bool]]:
     """What the facts of a workload satisfy, on one device or on all."""
     on_device = [RecordRow.device_id == device_id] if device_id else []
-    return [RecordRow.workload_key == WorkloadRow.key, *on_device, TRUSTED]
+    return [RecordRow.workload_key == WorkloadRow.key, *on_device, ~RETRACTED]
 
 
 def _of_facts(value: ColumnElement[Any], device_id: str) -> ColumnElement[Any]:
@@ -264,7 +259,9 @@ def _conditions(having: Having) -> Iterator[ColumnElement[bool]]:
         )
     if having.transform:
         begins = RecordRow.transform_name.startswith(having.transform, autoescape=True)
-        yield WorkloadRow.key.in_(select(RecordRow.workload_key).where(begins, TRUSTED))
+        yield WorkloadRow.key.in_(
+            select(RecordRow.workload_key).where(begins, ~RETRACTED)
+        )
     if having.dtype:
         code = CODES.get(having.dtype, having.dtype)
         yield WorkloadRow.text.contains(f"]:{code} ", autoescape=True)
@@ -275,7 +272,7 @@ def count_by_device(connection: Connection) -> Counts:
 
     Complexity: reads all facts, though not their documents.
     """
-    counts = select(RecordRow.device_id, func.count()).where(TRUSTED)
+    counts = select(RecordRow.device_id, func.count()).where(~RETRACTED)
     rows = connection.execute(counts.group_by(RecordRow.device_id))
     return {row[0]: row[1] for row in rows}
 
@@ -343,6 +340,9 @@ def _device_of(row: Any, counts: Counts) -> ListedDevice:
     return ListedDevice(device_id, device_of(columns), n_facts, n_characters)
 
 
+LENGTHS = select(RecordRow.id, func.length(RecordRow.document))
+
+
 def page_of_facts(
     connection: Connection,
     after: str,
@@ -351,62 +351,39 @@ def page_of_facts(
     device_id: str | None = None,
 ) -> tuple[ListedFact, ...]:
     """Facts by id, from behind ``after``; those that look-ups see."""
-    page = LENGTHS.where(RecordRow.id > after, TRUSTED)
+    page = LENGTHS.where(RecordRow.id > after, ~RETRACTED)
     if workload is not None:
         page = page.where(RecordRow.workload_key == workload)
     if device_id is not None:
         page = page.where(RecordRow.device_id == device_id)
-    return _facts(connection, fitting(connection, page.order_by(RecordRow.id), limit))
+    return _facts(connection, RecordRow, page, limit)
 
 
 def page_of_plans(
-    connection: Connection, after: str, limit: int, workload: str | None = None
+    connection: Connection,
+    after: str,
+    limit: int,
+    workload: str | None = None,
+    *,
+    only_trusted: bool = False,
 ) -> tuple[ListedFact, ...]:
     """Plans by id, after ``after``; those that look-ups see."""
-    page = PLANS.where(PlanRow.id > after)
+    page = select(PlanRow.id, func.length(PlanRow.document))
+    page = page.where(PlanRow.id > after, ~retracted(PlanRow))
     if workload is not None:
         page = page.where(PlanRow.workload_key == workload)
-    return _plans(connection, page, limit)
+    if only_trusted:
+        page = page.where(trusted(PlanRow))
+    return _facts(connection, PlanRow, page, limit)
 
 
-def page_of_quarantined_plans(
-    connection: Connection, after: str, limit: int
+def _facts(
+    connection: Connection,
+    row: type[RecordRow | PlanRow],
+    page: Select[str, int],
+    limit: int,
 ) -> tuple[ListedFact, ...]:
-    """Plans that wait in quarantine by id, after ``after``; none rejected."""
-    page = (
-        ALL_PLANS.join(QuarantineRow, QuarantineRow.record_id == PlanRow.id)
-        .outerjoin(VerdictRow, VerdictRow.record_id == PlanRow.id)
-        .where(PlanRow.id > after, VerdictRow.record_id.is_(None), ~retracted(PlanRow))
-    )
-    return _plans(connection, page, limit)
-
-
-def _plans(
-    connection: Connection, page: Select[*tuple[Any, ...]], limit: int
-) -> tuple[ListedFact, ...]:
-    lengths = page.with_only_columns(PlanRow.id, func.length(PlanRow.document))
-    ids = fitting(connection, lengths.order_by(PlanRow.id), limit)
-    wanted = ALL_PLANS.where(PlanRow.id.in_(ids)).order_by(PlanRow.id)
-    rows = connection.execute(wanted)
-    return tuple(ListedFact(*row) for row in rows)
-
-
-def page_of_quarantine(
-    connection: Connection, after: str, limit: int
-) -> tuple[ListedFact, ...]:
-    """Facts that wait in quarantine by id, from behind ``after``; none rejected."""
-    page = (
-        LENGTHS.join(QuarantineRow, QuarantineRow.record_id == RecordRow.id)
-        .outerjoin(VerdictRow, VerdictRow.record_id == RecordRow.id)
-        .where(RecordRow.id > after, VerdictRow.record_id.is_(None), ~RETRACTED)
-    )
-    return _facts(connection, fitting(connection, page.order_by(RecordRow.id), limit))
-
-
-LENGTHS = select(RecordRow.id, func.length(RecordRow.document))
-
-
-def _facts(connection: Connection, ids: Collection[str]) -> tuple[ListedFact, ...]:
-    documents = select(RecordRow.id, RecordRow.document).where(RecordRow.id.in_(ids))
-    rows = connection.execute(documents.order_by(RecordRow.id))
-    return tuple(ListedFact(*row) for row in rows)
+    ids = fitting(connection, page.order_by(row.id), limit)
+    documents = select(row.id, row.document, trusted(row)).where(row.id.in_(ids))
+    rows = connection.execute(documents.order_by(row.id))
+    return tuple(ListedFact(*one) for one in rows)

@@ -25,16 +25,15 @@ from feinsum.db.sql.statements import sound_records
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import Device, TuningRecord
 
-__all__ = ["Claim", "Reader", "Size", "StoredFact"]
+__all__ = ["Reader", "Size", "StoredFact", "Summary"]
 
 GENERATION = {
     "sqlite": "PRAGMA data_version",
     "postgresql": "SELECT pg_current_snapshot()::text",
 }
 
-TRUSTED = """
+VALID = """
 FROM records WHERE workload_key {among}
-AND NOT EXISTS (SELECT 1 FROM quarantine WHERE quarantine.record_id = records.id)
 AND NOT EXISTS (SELECT 1 FROM retractions WHERE retractions.document_id = records.id)
 """
 
@@ -44,9 +43,17 @@ RECORDER = """
 """
 """Who sent a record first; NULL if it was recorded into the database itself."""
 
-FACTS = f"SELECT id, workload_key, device_id, document, {RECORDER}" + TRUSTED
+IS_TRUSTED = """
+(SELECT coalesce(max(CASE WHEN is_trusted THEN 1 ELSE 0 END), 1)
+ FROM recordings WHERE recordings.record_id = records.id)
+"""
+"""1 or 0; a record without a recorder is of the database itself."""
 
-SIZES = "SELECT workload_key, count(*), sum({length})" + TRUSTED + "GROUP BY 1"
+FACTS = (
+    f"SELECT id, workload_key, device_id, document, {RECORDER}, {IS_TRUSTED}" + VALID
+)
+
+SIZES = "SELECT workload_key, count(*), sum({length})" + VALID + "GROUP BY 1"
 
 LENGTH = {"sqlite": "length(document)", "postgresql": "octet_length(document)"}
 
@@ -56,21 +63,24 @@ FEW = 8
 MOST_OF_RECORDER = 200
 """How many facts of one recorder are looked at."""
 
-CLAIMS = f"""
-SELECT id, device_id, transform_name, transform_version, speedup, recorder, n_bytes
+SUMMARIES = f"""
+SELECT id, device_id, transform_name, transform_version, speedup, recorder, n_bytes,
+  is_trusted
 FROM (
   SELECT *, row_number() OVER (
-    PARTITION BY recorder ORDER BY speedup <= 1, place, speedup DESC, id
+    PARTITION BY recorder, is_trusted ORDER BY speedup <= 1, place, speedup DESC, id
   ) AS turn
   FROM (
     SELECT *, row_number() OVER (
-      PARTITION BY recorder, device_id, transform_name, transform_version, speedup <= 1
+      PARTITION BY recorder, is_trusted, device_id, transform_name, transform_version,
+        speedup <= 1
       ORDER BY speedup DESC, id
     ) AS place
     FROM (
       SELECT id, device_id, transform_name, transform_version, speedup,
-        {{length}} AS n_bytes, coalesce({RECORDER}, '') AS recorder
-      {TRUSTED}
+        {{length}} AS n_bytes, coalesce({RECORDER}, '') AS recorder,
+        {IS_TRUSTED} AS is_trusted
+      {VALID}
     ) AS every
   ) AS placed
   WHERE place <= {FEW}
@@ -78,13 +88,13 @@ FROM (
 WHERE turn <= {MOST_OF_RECORDER}
 ORDER BY recorder, turn
 """  # noqa: S608
-"""Claims of a workload's facts, without their documents: a part from each recorder, so
-that no number of facts of one hides those of another.
+"""The facts of a workload without their documents: a part from each recorder, so that
+no number of facts of one hides those of another.
 """
 
 DOCUMENTS = FACTS.replace("workload_key {among}", "id {among}")
 
-IDS = "SELECT workload_key, id" + TRUSTED
+STATES = f"SELECT workload_key, id, {IS_TRUSTED}" + VALID
 
 DEVICES = f"SELECT id, {', '.join(DEVICE_COLUMNS)} FROM devices"  # noqa: S608
 
@@ -103,7 +113,7 @@ CHUNK = 500
 
 @dataclass(frozen=True)
 class StoredFact:
-    """A record with its stored JSON text.
+    """A record with its stored JSON text; see :mod:`feinsum.db.server.trust`.
 
     Attributes:
         recorder: who sent it first; empty if nobody did.
@@ -113,9 +123,19 @@ class StoredFact:
     document: str
     recorder: str = ""
 
+    @property
+    def state(self) -> str:
+        """Equal as long as answers with the fact are."""
+        return state_of(self.record.id, is_trusted=self.record.is_trusted)
 
-class Claim(NamedTuple):
-    """The claim of a fact, without its document; see :data:`CLAIMS`."""
+
+def state_of(record_id: str, *, is_trusted: bool) -> str:
+    """What may change of a fact: whether it is trusted."""
+    return record_id if is_trusted else f"{record_id}?"
+
+
+class Summary(NamedTuple):
+    """A fact without its document; see :data:`SUMMARIES`."""
 
     id: str
     device_id: str
@@ -124,6 +144,7 @@ class Claim(NamedTuple):
     speedup: float
     recorder: str
     n_bytes: int
+    is_trusted: int = 1
 
 
 class Size(NamedTuple):
@@ -139,6 +160,7 @@ class Row(NamedTuple):
     device_id: str
     document: str
     recorder: str | None
+    is_trusted: int
 
 
 class Reader:
@@ -193,24 +215,24 @@ class Reader:
             found[workload] = Size(n_facts, int(n_bytes))
         return found
 
-    def claims(self, workload: str) -> list[Claim]:
-        """The claims of a workload that has too many facts to read them all.
+    def summaries(self, workload: str) -> list[Summary]:
+        """The facts of a workload that has too many to read them all.
 
         Those faster than the untransformed kernel come first, by recorder.
         """
-        statement = CLAIMS.replace("{length}", LENGTH[self._dialect])
-        return list(map(Claim._make, self._rows_of(statement, [workload])))
+        statement = SUMMARIES.replace("{length}", LENGTH[self._dialect])
+        return list(map(Summary._make, self._rows_of(statement, [workload])))
 
     def documents(self, record_ids: Sequence[str]) -> list[StoredFact]:
-        """The valid facts with some ids that are not in quarantine."""
+        """The valid facts with some ids."""
         return [fact for _, fact in _sound(self._rows_of(DOCUMENTS, record_ids))]
 
-    def ids(self, workloads: Sequence[str]) -> dict[str, frozenset[str]]:
-        """The ids of the facts of workloads that look-ups see."""
+    def states(self, workloads: Sequence[str]) -> dict[str, frozenset[str]]:
+        """The states of the facts of workloads that look-ups see."""
         found: dict[str, set[str]] = {key: set() for key in workloads}
-        for workload, record_id in self._rows_of(IDS, workloads):
-            found[workload].add(record_id)
-        return {workload: frozenset(ids) for workload, ids in found.items()}
+        for workload, record_id, is_trusted in self._rows_of(STATES, workloads):
+            found[workload].add(state_of(record_id, is_trusted=bool(is_trusted)))
+        return {workload: frozenset(states) for workload, states in found.items()}
 
     def devices(self) -> dict[str, Device]:
         """Every device by its id."""
@@ -308,5 +330,5 @@ class Reader:
 def _sound(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, StoredFact]]:
     """The facts of rows with their workloads; damaged ones are logged and left out."""
     for row in map(Row._make, rows):
-        for record in sound_records([row]):
+        for record in sound_records([row], has_trust=True):
             yield row.workload_key, StoredFact(record, row.document, row.recorder or "")

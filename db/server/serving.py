@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from threading import Lock
+from typing import Any, TypeVar
 
+from cachetools import LRUCache
 from sqlalchemy import Connection, Engine
 
 from feinsum.canonical import WorkloadKey
@@ -21,7 +25,6 @@ from feinsum.db.server.api_keys import (
     revoke_key,
     trust_key,
 )
-from feinsum.db.server.claims import Fact
 from feinsum.db.server.demand import (
     Asked,
     DemandLimits,
@@ -53,29 +56,12 @@ from feinsum.db.server.pages import (
     page_of_devices,
     page_of_facts,
     page_of_plans,
-    page_of_quarantine,
-    page_of_quarantined_plans,
     page_of_workloads,
     workloads_in,
 )
 from feinsum.db.server.patience import Patience, patiently
 from feinsum.db.server.reader import Reader
-from feinsum.db.server.recent import Recent
-from feinsum.db.server.reputation import (
-    Judged,
-    Reputation,
-    judge_recorder,
-    reputations,
-)
-from feinsum.db.server.trust import (
-    Trust,
-    confirm,
-    keep_owner,
-    keep_sent,
-    receive,
-    trust_in,
-    vouch_for,
-)
+from feinsum.db.server.trust import Fact, Receipt, Trust, keep_owner, receive, trust_in
 from feinsum.db.sql.location import Location, locate
 from feinsum.db.sql.retracting import find_retractions, known_retractions
 from feinsum.db.sql.rows import rows_of
@@ -97,7 +83,9 @@ from feinsum.records import (
     TuningRecord,
 )
 
-__all__ = ["ServingStore", "open_serving_store"]
+__all__ = ["Recent", "ServingStore", "open_serving_store"]
+
+T = TypeVar("T")
 
 LEAST_FREE_BYTES = 32 * 2**20
 """Below this a disk counts as full."""
@@ -119,6 +107,51 @@ def open_serving_store(
     return ServingStore(prepared_engine(place), place)
 
 
+COSTLY_S = 0.02
+"""A read that takes less of a processor is done again each time."""
+
+FACTOR = 20
+"""How many times as long as it took to read a result is kept."""
+
+MOST_KEPT = 256
+
+
+class Recent:
+    """Results by name; of many who ask at once, one reads.
+
+    >>> recent = Recent()
+    >>> recent("cheap", lambda: 1), recent("cheap", lambda: 2)
+    (1, 2)
+    """
+
+    def __init__(
+        self,
+        cpu_s: Callable[[], float] = time.thread_time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cpu_s, self._clock = cpu_s, clock
+        self._lock = Lock()
+        self._kept: LRUCache[Hashable, tuple[float, Any]] = LRUCache(MOST_KEPT)
+
+    def __call__(self, name: Hashable, read: Callable[[], T]) -> T:
+        """The result of ``read``, or one of at most :data:`FACTOR` times its cost ago.
+
+        Args:
+            name: equal for equal reads; results are small.
+        """
+        with self._lock:
+            until, kept = self._kept.get(name, (0.0, None))
+            if self._clock() < until:
+                found: T = kept
+                return found
+            before = self._cpu_s()
+            found = read()
+            cost_s = self._cpu_s() - before
+            if cost_s > COSTLY_S:
+                self._kept[name] = self._clock() + FACTOR * cost_s, found
+            return found
+
+
 @patiently(
     "add",
     "add_all",
@@ -126,13 +159,11 @@ def open_serving_store(
     "add_peaks",
     "add_plan",
     "clear_demands",
-    "confirm",
     "demands",
     "devices_named",
     "drivers_of",
     "fastest_facts",
     "get",
-    "judge_recorder",
     "key",
     "keys",
     "latest_facts",
@@ -145,15 +176,11 @@ def open_serving_store(
     "page_of_devices",
     "page_of_facts",
     "page_of_plans",
-    "page_of_quarantine",
-    "page_of_quarantined_plans",
     "page_of_workloads",
     "peaks",
     "plan",
     "plans",
     "receive",
-    "receive_peaks",
-    "reputations",
     "retractions",
     "revoke_key",
     "sound_plans",
@@ -164,7 +191,7 @@ def open_serving_store(
 class ServingStore(SqlStore):
     """An SQL store with what only the service needs.
 
-    Adding a fact here directly, not through the service, vouches for it.
+    A fact that is added here directly, not through the service, is trusted.
     """
 
     def __init__(self, engine: Engine, location: Location) -> None:
@@ -187,11 +214,7 @@ class ServingStore(SqlStore):
         rows = [row for document in given for row in rows_of(document)]
         with self._writing() as connection:
             n_new = insert_all_missing(connection, rows)
-            facts = [d for d in given if isinstance(d, TuningRecord | PlanRecord)]
-            peaks = [d for d in given if isinstance(d, DevicePeaks)]
-            sent = [one.id for one in (*facts, *peaks)]
-            keep_owner(connection, sent, is_sent=True)
-            vouch_for(connection, facts)
+            keep_owner(connection, [d.id for d in given if isinstance(d, Fact)])
         return n_new
 
     def check_room(self) -> None:
@@ -237,52 +260,25 @@ class ServingStore(SqlStore):
 
     def receive(
         self,
-        record: Fact,
+        fact: Fact,
         recorder: str,
-        n_confirmations: int = 0,
         *,
+        text: str | None = None,
         is_trusted: bool = False,
-    ) -> bool:
-        """Store a fact that somebody sent (:func:`feinsum.db.server.trust.receive`)."""
-        with self._writing() as connection:
-            return receive(
-                connection, record, recorder, n_confirmations, is_trusted=is_trusted
-            )
+    ) -> Receipt:
+        """Store a fact that somebody sent (:func:`feinsum.db.server.trust.receive`).
 
-    def receive_peaks(
-        self, peaks: DevicePeaks, recorder: str, *, is_trusted: bool = False
-    ) -> bool:
-        """Store limits that somebody sent; returns whether they are new.
-
-        They count where no limits of a trusted sender are known.
+        Args:
+            text: of a fact that was read from JSON, if it is known.
         """
+        rows = rows_of(fact, text)
         with self._writing() as connection:
-            return keep_sent(connection, peaks, recorder, is_trusted=is_trusted)
+            return receive(connection, fact.id, rows, recorder, is_trusted=is_trusted)
 
     def trust(self, record_id: str) -> Trust:
         """The trust in a fact, or :class:`RecordNotFoundError`."""
         with self._reading() as connection:
             return trust_in(connection, record_id)
-
-    def confirm(self, record_id: str) -> None:
-        """Release a fact from quarantine, or :class:`RecordNotFoundError`."""
-        with self._writing() as connection:
-            confirm(connection, record_id)
-
-    def reputations(self) -> tuple[Reputation, ...]:
-        """All senders of facts to the service, by name."""
-        with self._reading() as connection:
-            return reputations(connection)
-
-    def judge_recorder(
-        self, recorder: str, since: datetime, *, is_accepted: bool, is_dry: bool
-    ) -> Judged:
-        """Accept or reject all that a recorder sent since a time, or list it."""
-        opened = self._reading if is_dry else self._writing
-        with opened() as connection:
-            return judge_recorder(
-                connection, recorder, since, is_accepted=is_accepted, is_dry=is_dry
-            )
 
     def retractions(
         self, before: tuple[datetime, str] | None = None, limit: int = 100
@@ -386,10 +382,17 @@ class ServingStore(SqlStore):
             return page_of_facts(connection, after, limit, workload, device_id)
 
     def page_of_plans(
-        self, after: str, limit: int, workload: str | None = None
+        self,
+        after: str,
+        limit: int,
+        workload: str | None = None,
+        *,
+        only_trusted: bool = False,
     ) -> tuple[ListedFact, ...]:
         with self._reading() as connection:
-            return page_of_plans(connection, after, limit, workload)
+            return page_of_plans(
+                connection, after, limit, workload, only_trusted=only_trusted
+            )
 
     def sound_plans(self, ids: Collection[str]) -> tuple[PlanRecord, ...]:
         """The valid plans with some ids, ordered by id."""
@@ -397,21 +400,11 @@ class ServingStore(SqlStore):
         return tuple(one for one in found if isinstance(one, PlanRecord))
 
     def plan(self, record_id: str) -> PlanRecord:
-        """A plan, in quarantine or not, or :class:`RecordNotFoundError`."""
+        """A plan, or :class:`RecordNotFoundError`."""
         wanted = ALL_PLANS.where(PlanRow.id == record_id, ~retracted(PlanRow))
         for found in sound_plans(self._select(wanted)):
             return found
         raise RecordNotFoundError(f"no plan has the id {record_id!r}")
-
-    def page_of_quarantine(self, after: str, limit: int) -> tuple[ListedFact, ...]:
-        with self._reading() as connection:
-            return page_of_quarantine(connection, after, limit)
-
-    def page_of_quarantined_plans(
-        self, after: str, limit: int
-    ) -> tuple[ListedFact, ...]:
-        with self._reading() as connection:
-            return page_of_quarantined_plans(connection, after, limit)
 
     def add_misses(
         self,

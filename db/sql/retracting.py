@@ -24,7 +24,6 @@ from feinsum.db.sql.statements import (
 from feinsum.db.sql.tables import (
     DevicePeaksRow,
     PlanRow,
-    QuarantineRow,
     RecordingRow,
     RecordRow,
     RetractionRow,
@@ -37,7 +36,6 @@ from feinsum.records.retraction import DIGITS
 __all__ = [
     "KEPT",
     "OWNER",
-    "FactRow",
     "KeptRow",
     "Retracted",
     "Suspect",
@@ -52,9 +50,7 @@ __all__ = [
 OWNER = ""
 """The recorder of a fact that is also in the database by the will of its owner."""
 
-FactRow: TypeAlias = type[RecordRow] | type[PlanRow]
-
-KeptRow: TypeAlias = FactRow | type[DevicePeaksRow]
+KeptRow: TypeAlias = type[RecordRow] | type[PlanRow] | type[DevicePeaksRow]
 
 KEPT: tuple[KeptRow, ...] = (RecordRow, PlanRow, DevicePeaksRow)
 """The tables of facts; limits of devices are facts, too."""
@@ -208,8 +204,8 @@ def known_retractions(
 
 
 def hidden(connection: Connection) -> int:
-    """The number of facts hidden from look-ups: quarantined or retracted."""
-    ids = select(QuarantineRow.record_id).union(select(RetractionRow.document_id))
+    """The number of facts hidden from look-ups: those that are retracted."""
+    ids = select(RetractionRow.document_id)
     there = select(func.count()).select_from(RecordRow).where(RecordRow.id.in_(ids))
     return connection.execute(there).scalar_one()
 
@@ -326,7 +322,7 @@ def _sent_by(query: RetractionQuery, row: KeptRow) -> ColumnElement[bool]:
 
 
 def _sent_by_others(query: RetractionQuery, row: KeptRow) -> ColumnElement[bool]:
-    """Somebody else vouches for the fact, or these did before that time."""
+    """Somebody else sent the fact too, or these did before that time."""
     of_record = RecordingRow.record_id == row.id
     is_other: ColumnElement[bool] = RecordingRow.recorder.not_in(query.recorders)
     if (since := query.since_instant) is not None:

@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from feinsum.db.sql.tables import (
     Base,
@@ -51,8 +51,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-D = TypeVar("D", TuningRecord, DevicePeaks, Trial, Retraction, PlanRecord)
-
 DEVICE_COLUMNS = (
     "platform", "name", "vendor", "kind", "architecture", "compute_units", "processor",
 )  # fmt: skip
@@ -68,15 +66,18 @@ Row: TypeAlias = tuple[type[Base], dict[str, Any]]
 """A table, and the values of its columns."""
 
 
-def rows_of(document: Document) -> tuple[Row, ...]:
+def rows_of(document: Document, text: str | None = None) -> tuple[Row, ...]:
     """The rows that store a document, each after those that it refers to.
+
+    Args:
+        text: of a document that was read from JSON, if it is known.
 
     Raises:
         InvalidRecordError: if it would not round-trip, or has a value that a column
             cannot hold in SQLite or in PostgreSQL. So accepted documents can always be
             served, and merged into any other database.
     """
-    rows = ROWS[kind_of(document)](document)
+    rows = ROWS[kind_of(document)](document, text or _round_trip(document))
     for _, values in rows:
         _check_columns(document, values)
     return rows
@@ -124,11 +125,10 @@ def record_of(record_id: str, text: str) -> TuningRecord:
     return record
 
 
-def _rows_of_record(record: TuningRecord) -> tuple[Row, ...]:
-    text = _text(record)
+def _rows_of_record(record: TuningRecord, text: str) -> tuple[Row, ...]:
     environment, measurement = record.environment, record.measurement
     row = {
-        "id": record.id,
+        "id": _checked_id(record, text),
         "workload_key": record.workload,
         "environment_id": environment.id,
         "device_id": environment.device.id,
@@ -147,31 +147,31 @@ def _rows_of_record(record: TuningRecord) -> tuple[Row, ...]:
     )
 
 
-def _rows_of_peaks(peaks: DevicePeaks) -> tuple[Row, ...]:
+def _rows_of_peaks(peaks: DevicePeaks, text: str) -> tuple[Row, ...]:
     row = {
-        "id": peaks.id,
+        "id": _checked_id(peaks, text),
         "device_id": peaks.device.id,
         "measured_at": instant(peaks.measured_at),
         "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s,
-        "document": _text(peaks),
+        "document": text,
     }
     return (_device_row(peaks.device), (DevicePeaksRow, row))
 
 
-def _rows_of_retraction(retraction: Retraction) -> tuple[Row, ...]:
+def _rows_of_retraction(retraction: Retraction, text: str) -> tuple[Row, ...]:
     row = {
-        "id": retraction.id,
+        "id": _checked_id(retraction, text),
         "document_id": retraction.document,
         "retracted_by": retraction.retracted_by,
         "retracted_at": instant(retraction.retracted_at),
-        "document": _text(retraction),
+        "document": text,
     }
     return ((RetractionRow, row),)
 
 
-def _rows_of_trial(trial: Trial) -> tuple[Row, ...]:
+def _rows_of_trial(trial: Trial, text: str) -> tuple[Row, ...]:
     row = {
-        "id": trial.id,
+        "id": _checked_id(trial, text),
         "workload_key": trial.workload,
         "device_id": trial.environment.device.id,
         "driver_version": trial.environment.driver_version,
@@ -181,15 +181,15 @@ def _rows_of_trial(trial: Trial) -> tuple[Row, ...]:
         "median_s": trial.median_s,
         "ratio": trial.ratio,
         "recorded_at": instant(trial.recorded_at),
-        "document": _text(trial),
+        "document": text,
     }
     return (_device_row(trial.environment.device), (TrialRow, row))
 
 
-def _rows_of_plan(record: PlanRecord) -> tuple[Row, ...]:
+def _rows_of_plan(record: PlanRecord, text: str) -> tuple[Row, ...]:
     device = record.fleet.device
     row = {
-        "id": record.id,
+        "id": _checked_id(record, text),
         "workload_key": record.workload,
         "plan_id": record.plan_id,
         "device_id": device.id,
@@ -197,22 +197,22 @@ def _rows_of_plan(record: PlanRecord) -> tuple[Row, ...]:
         "engine": record.fleet.engine,
         "median_s": record.median_s,
         "recorded_at": instant(record.recorded_at),
-        "document": _text(record),
+        "document": text,
     }
     return (_device_row(device), (PlanRow, row))
 
 
-ROWS: dict[DocumentKind, Callable[[Any], tuple[Row, ...]]] = {
+ROWS: dict[DocumentKind, Callable[[Any, str], tuple[Row, ...]]] = {
     "record": _rows_of_record,
     "peaks": _rows_of_peaks,
     "trial": _rows_of_trial,
     "retraction": _rows_of_retraction,
     "plan": _rows_of_plan,
 }
-"""Functions that make the rows of a document, by kind."""
+"""Functions that make the rows of a document and its text, by kind."""
 
 
-def _text(document: D) -> str:
+def _round_trip(document: Document) -> str:
     """The document as text, from which it reads back as it is."""
     try:
         text = to_json(document)
@@ -227,13 +227,18 @@ def _text(document: D) -> str:
             "expected every field to have its declared type, for example no int in "
             "place of a float"
         )
+    return text
+
+
+def _checked_id(document: Document | Environment, text: str) -> str:
+    """The content id of a document with some text."""
     digest = _digest(text)
     if vars(document).setdefault("id", digest) != digest:
         raise InvalidRecordError(
             f"{type(document).__name__} {document.id}: its content id is {digest}; "
             "expected them to be equal: its text is not in the canonical form"
         )
-    return text
+    return digest
 
 
 def _digest(text: str) -> str:
@@ -268,9 +273,10 @@ def _device_row(device: Device) -> Row:
 
 
 def _environment_row(environment: Environment) -> Row:
+    text = to_json(environment)
     return EnvironmentRow, {
-        "id": environment.id,
+        "id": _checked_id(environment, text),
         "device_id": environment.device.id,
         "driver_version": environment.driver_version,
-        "document": to_json(environment),
+        "document": text,
     }

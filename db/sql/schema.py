@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 
 VERSIONS = (
     "0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010",
+    "0011",
 )  # fmt: skip
 """All versions of the schema, oldest first; the revisions in ``migrations/``."""
 

@@ -24,12 +24,10 @@ from feinsum.db.sql.tables import (
     Base,
     DevicePeaksRow,
     PlanRow,
-    QuarantineRow,
     RecordingRow,
     RecordRow,
     RetractionRow,
     TrialRow,
-    VerdictRow,
     WorkloadRow,
 )
 from feinsum.errors import InvalidRecordError
@@ -41,11 +39,15 @@ from feinsum.records import (
     Retraction,
     Trial,
     TuningRecord,
+    untrusted,
 )
 
 __all__ = [
     "ALL_PLANS",
+    "HAVE_TRUST",
+    "IS_TRUSTED",
     "LIKE",
+    "MARKED",
     "OF_DEVICE",
     "OF_WORKLOAD",
     "PEAKS",
@@ -57,9 +59,8 @@ __all__ = [
     "TABLES",
     "TRIALS",
     "TRIED",
-    "TRUSTED",
-    "WAITING",
     "WORKLOADS",
+    "copy_recorders",
     "insert_all_missing",
     "insert_missing",
     "insert_missing_rows",
@@ -71,7 +72,6 @@ __all__ = [
     "sound_retractions",
     "sound_trials",
     "trusted",
-    "waiting",
 ]
 
 logger = logging.getLogger(__name__)
@@ -90,44 +90,39 @@ Kept = (
 )
 
 
-def waiting(row: Kept) -> ColumnElement[bool]:
-    """The fact is in quarantine (:mod:`feinsum.db.server.trust`)."""
-    return exists().where(QuarantineRow.record_id == row.id)
-
-
 def retracted(row: Kept) -> ColumnElement[bool]:
     """The document is believed no more."""
     return exists().where(RetractionRow.document_id == row.id)
 
 
 def trusted(row: Kept) -> ColumnElement[bool]:
-    """The owner of the database, a trusted key or an operator stands behind it."""
+    """A trusted key sent it, or nobody did: it was recorded in the database itself."""
     sent = exists().where(RecordingRow.record_id == row.id)
-    accepted = exists().where(VerdictRow.record_id == row.id, VerdictRow.is_accepted)
-    return ~sent | sent.where(RecordingRow.is_trusted) | accepted
+    return ~sent | sent.where(RecordingRow.is_trusted)
 
 
 PEAKS = select(DevicePeaksRow.id, DevicePeaksRow.document).where(
-    ~waiting(DevicePeaksRow), ~retracted(DevicePeaksRow)
+    ~retracted(DevicePeaksRow)
 )
 
 ALL_PLANS = select(PlanRow.id, PlanRow.document)
 
-PLANS = ALL_PLANS.where(~waiting(PlanRow), ~retracted(PlanRow))
+PLANS = ALL_PLANS.add_columns(trusted(PlanRow).label("is_trusted")).where(
+    ~retracted(PlanRow)
+)
 
 RECORDS = select(
     RecordRow.id, RecordRow.workload_key, RecordRow.device_id, RecordRow.document
 )
 
-WAITING = waiting(RecordRow)
-
 RETRACTED = retracted(RecordRow)
 
-TRUSTED = ~WAITING & ~RETRACTED
-"""Look-ups may see the record."""
+IS_TRUSTED = trusted(RecordRow)
 
-OF_WORKLOAD = RECORDS.where(
-    RecordRow.workload_key == bindparam("workload"), TRUSTED
+MARKED = RECORDS.add_columns(IS_TRUSTED.label("is_trusted"))
+
+OF_WORKLOAD = MARKED.where(
+    RecordRow.workload_key == bindparam("workload"), ~RETRACTED
 ).order_by(RecordRow.id)
 """The look-up; made once, since making a statement takes as long as running it."""
 
@@ -136,7 +131,7 @@ OF_DEVICE = OF_WORKLOAD.where(RecordRow.device_id == bindparam("device"))
 START = bindparam("start", type_=Text)
 LIKE = (
     RECORDS.join(WorkloadRow, WorkloadRow.key == RecordRow.workload_key)
-    .where(func.substr(WorkloadRow.text, 1, func.length(START)) == START, TRUSTED)
+    .where(func.substr(WorkloadRow.text, 1, func.length(START)) == START, ~RETRACTED)
     .order_by(RecordRow.id)
 )
 """The records whose texts have a start; SQLite's LIKE would not heed the case."""
@@ -158,12 +153,15 @@ TABLES: dict[DocumentKind, Kept] = {
 }
 
 SELECTS: dict[DocumentKind, Select[*tuple[Any, ...]]] = {
-    "record": RECORDS.where(TRUSTED),
+    "record": MARKED.where(~RETRACTED),
     "peaks": PEAKS,
     "trial": TRIALS,
     "retraction": RETRACTIONS,
     "plan": PLANS,
 }
+"""What look-ups see of each kind; that of :data:`HAVE_TRUST` with ``is_trusted``."""
+
+HAVE_TRUST: frozenset[DocumentKind] = frozenset({"record", "plan"})
 
 
 def insert_missing(connection: Connection, row: Row) -> bool:
@@ -173,6 +171,22 @@ def insert_missing(connection: Connection, row: Row) -> bool:
     insert = INSERTS[connection.dialect.name](table).values(values)
     missing = insert.on_conflict_do_nothing().returning(*table.primary_key)
     return connection.execute(missing).first() is not None
+
+
+def copy_recorders(connection: Connection, old_id: str, new_id: str) -> None:
+    """Note that those who sent a fact sent a new one as well."""
+    row = RecordingRow
+    columns = row.recorder, row.received_at, row.is_trusted
+    sent = select(*columns).where(row.record_id == old_id)
+    table = RecordingRow.__table__
+    for recorder, received_at, is_trusted in connection.execute(sent).all():
+        values = {
+            table.c.record_id: new_id,
+            table.c.recorder: recorder,
+            table.c.received_at: received_at,
+            table.c.is_trusted: is_trusted,
+        }
+        connection.execute(table.insert().values(values))
 
 
 def insert_missing_rows(connection: Connection, rows: Iterable[Row]) -> bool:
@@ -205,24 +219,34 @@ def insert_all_missing(connection: Connection, rows: Iterable[Row]) -> int:
     return n_new
 
 
-def sound(kind: DocumentKind, rows: Iterable[Any]) -> Iterator[Document]:
+def sound(
+    kind: DocumentKind, rows: Iterable[Any], *, has_trust: bool = False
+) -> Iterator[Document]:
     """The documents of the rows of :data:`SELECTS` that match their ids.
 
     The others are logged and skipped.
+
+    Args:
+        has_trust: whether rows have a column ``is_trusted``; documents of those where
+            it is false are marked.
     """
     for row in rows:
         document = _read(kind, row)
         if document is None:
             continue
-        if not isinstance(document, TuningRecord) or _has_columns_of(document, row):
-            yield document
-        else:
+        if isinstance(document, TuningRecord) and not _has_columns_of(document, row):
             logger.error("fact %s is skipped: its columns are damaged", row.id)
+            continue
+        is_doubted = has_trust and not row.is_trusted
+        yield untrusted(document) if is_doubted else document
 
 
-def sound_records(rows: Iterable[Any]) -> Iterator[TuningRecord]:
+def sound_records(
+    rows: Iterable[Any], *, has_trust: bool = False
+) -> Iterator[TuningRecord]:
     """The same for records alone."""
-    return cast(Iterator[TuningRecord], sound("record", rows))
+    found = sound("record", rows, has_trust=has_trust)
+    return cast(Iterator[TuningRecord], found)
 
 
 def sound_peaks(rows: Iterable[Any]) -> Iterator[DevicePeaks]:
@@ -230,9 +254,11 @@ def sound_peaks(rows: Iterable[Any]) -> Iterator[DevicePeaks]:
     return cast(Iterator[DevicePeaks], sound("peaks", rows))
 
 
-def sound_plans(rows: Iterable[Any]) -> Iterator[PlanRecord]:
+def sound_plans(
+    rows: Iterable[Any], *, has_trust: bool = False
+) -> Iterator[PlanRecord]:
     """The same for plans."""
-    return cast(Iterator[PlanRecord], sound("plan", rows))
+    return cast(Iterator[PlanRecord], sound("plan", rows, has_trust=has_trust))
 
 
 def sound_trials(rows: Iterable[Any]) -> Iterator[Trial]:

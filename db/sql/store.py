@@ -21,6 +21,7 @@ from feinsum.db.sql.retracting import Retracted, find_retractions, hidden, retra
 from feinsum.db.sql.rows import Row, rows_of
 from feinsum.db.sql.schema import NEWEST, prepare
 from feinsum.db.sql.statements import (
+    HAVE_TRUST,
     LIKE,
     OF_DEVICE,
     OF_WORKLOAD,
@@ -33,6 +34,7 @@ from feinsum.db.sql.statements import (
     TRIALS,
     TRIED,
     WORKLOADS,
+    copy_recorders,
     insert_all_missing,
     insert_missing_rows,
     sound,
@@ -46,11 +48,9 @@ from feinsum.db.sql.statistics import Statistics, summarize
 from feinsum.db.sql.tables import (
     DevicePeaksRow,
     PlanRow,
-    QuarantineRow,
     RecordingRow,
     RecordRow,
     TrialRow,
-    VerdictRow,
 )
 from feinsum.db.sql.workloads import WorkloadCount, list_workloads
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
@@ -154,10 +154,10 @@ class SqlStore(FactStore):
     """A store of records and of trials in SQLite or PostgreSQL.
 
     When ``add`` returns, the fact is on disk. Rows that do not match their ids are
-    skipped and logged, and never served. Quarantined facts
-    (:mod:`feinsum.db.server.trust`) can only be read by id, retracted ones
-    (:mod:`feinsum.db.sql.retracting`) only by :meth:`stored`. Thread-safe; create one
-    with :func:`open_store`.
+    skipped and logged, and never served. Retracted facts
+    (:mod:`feinsum.db.sql.retracting`) can only be read by :meth:`stored`. Look-ups mark
+    the records of untrusted recorders (:mod:`feinsum.db.server.trust`). Thread-safe;
+    create one with :func:`open_store`.
     """
 
     def __init__(self, engine: Engine, location: Location) -> None:
@@ -167,6 +167,14 @@ class SqlStore(FactStore):
 
     def add(self, record: TuningRecord) -> bool:
         return self._insert(rows_of(record))
+
+    def add_rekeyed(self, record: TuningRecord, origin: str) -> bool:
+        rows = rows_of(record)
+        with self._writing() as connection:
+            is_new = insert_missing_rows(connection, rows)
+            if is_new:
+                copy_recorders(connection, origin, record.id)
+        return is_new
 
     def add_all(self, documents: Iterable[Document]) -> int:
         """Store documents of any kind, all or none; returns how many were new."""
@@ -199,12 +207,12 @@ class SqlStore(FactStore):
         values = {"workload": workload, "device": device_id}
         with self._reading() as connection:
             rows = connection.execute(wanted, values).all()
-        return tuple(sound_records(rows))
+        return tuple(sound_records(rows, has_trust=True))
 
     def records(self) -> Iterator[TuningRecord]:
         """Every record, ordered by id; no lock is held while iterating."""
         for rows in self._pages("record"):
-            yield from sound_records(rows)
+            yield from sound_records(rows, has_trust=True)
 
     def like(self, notation: str) -> Iterator[TuningRecord]:
         with self._reading() as connection:
@@ -228,7 +236,7 @@ class SqlStore(FactStore):
     ) -> Iterator[Document]:
         """All documents; as in :meth:`records`, no lock is held."""
         for rows in self._pages(kind, among):
-            yield from sound(kind, rows)
+            yield from sound(kind, rows, has_trust=kind in HAVE_TRUST)
 
     def workloads(self) -> Iterator[WorkloadKey]:
         """The workload keys of all records, sorted."""
@@ -246,8 +254,8 @@ class SqlStore(FactStore):
         with self._writing() as connection:
             for first in range(0, len(ids), PAGE):
                 part = ids[first : first + PAGE]
-                for row in (RecordingRow, QuarantineRow, VerdictRow):
-                    connection.execute(delete(row).where(row.record_id.in_(part)))
+                sent = RecordingRow.record_id.in_(part)
+                connection.execute(delete(RecordingRow).where(sent))
                 chosen = RecordRow.id.in_(part)
                 gone = delete(RecordRow).where(chosen).returning(RecordRow.id)
                 n_removed += len(connection.execute(gone).all())
@@ -288,7 +296,7 @@ class SqlStore(FactStore):
 
     def plans(self, workload: str) -> tuple[PlanRecord, ...]:
         wanted = PLANS.where(PlanRow.workload_key == workload).order_by(PlanRow.id)
-        return tuple(sound_plans(self._select(wanted)))
+        return tuple(sound_plans(self._select(wanted), has_trust=True))
 
     def add_retraction(self, retraction: Retraction) -> bool:
         """Hide a document, now or when it arrives; returns whether that was new."""

@@ -4,8 +4,8 @@ Every fact stores its whole document as JSON text, so that nothing is lost; the 
 columns are derived from it for look-ups. Rows are only ever added; see ``garbage.py``
 for the one exception.
 
-The tables of the service (keys, recordings, quarantine, demands) are separate; their
-rows change and are deleted.
+The tables of the service (keys, recordings, demands) are separate; their rows change
+and are deleted.
 """
 
 from __future__ import annotations
@@ -41,13 +41,11 @@ __all__ = [
     "DeviceRow",
     "EnvironmentRow",
     "PlanRow",
-    "QuarantineRow",
     "RecordRow",
     "RecordingRow",
     "RetractionRow",
     "TrialRow",
     "UtcDateTime",
-    "VerdictRow",
     "WorkloadRow",
 ]
 
@@ -260,9 +258,9 @@ class RetractionRow(Base):
 class RecordingRow(Base):
     """Who recorded a fact through the service; since schema version 0004.
 
-    Facts are records or plans, so since version 0010 this table and the next two refer
-    to no other.
-    ``is_trusted``, of version 0006, is whether the recorder was trusted then.
+    Facts are records, plans or limits of devices, so since version 0010 it refers to no
+    other table. ``is_trusted``, of version 0006, is whether the recorder was trusted
+    then; a fact without a row was recorded in the database itself.
     """
 
     __tablename__ = "recordings"
@@ -271,29 +269,6 @@ class RecordingRow(Base):
     recorder = _column(String, primary_key=True)
     received_at = _instant()
     is_trusted = _flag()
-
-
-class QuarantineRow(Base):
-    """A fact that no look-up sees until it is confirmed; since version 0004."""
-
-    __tablename__ = "quarantine"
-
-    record_id = _content_id()
-    received_at = _instant()
-
-
-class VerdictRow(Base):
-    """An operator's decision about a received fact; since version 0006.
-
-    An accepted fact vouches for others; a rejected one stays in quarantine, whoever
-    agrees with it.
-    """
-
-    __tablename__ = "verdicts"
-
-    record_id = _content_id()
-    is_accepted = _column(Boolean)
-    decided_at = _instant()
 
 
 class DemandRow(Base):
@@ -332,7 +307,7 @@ class DemandCallerRow(Base):
 class ApiKeyRow(Base):
     """A key of the service, stored only as a digest; since version 0004.
 
-    ``is_trusted``, of version 0006, is whether facts sent with it are served at once.
+    ``is_trusted``, of version 0006, is whether facts sent with it rank first.
     """
 
     __tablename__ = "api_keys"

@@ -32,7 +32,7 @@ from feinsum.cli import (
     transforms,
     tune,
 )
-from feinsum.cli.service import demand, keys, recorders, serve
+from feinsum.cli.service import demand, keys, serve
 from feinsum.cli.shared.failure import report_bug, report_failure
 from feinsum.errors import FeinsumError
 
@@ -134,7 +134,6 @@ app.add_typer(db.app, name="db")
 app.add_typer(cache.app, name="cache")
 app.add_typer(demand.app, name="demand")
 app.add_typer(keys.app, name="keys")
-app.add_typer(recorders.app, name="recorders")
 app.add_typer(model.app, name="model")
 app.add_typer(signing.app, name="signing")
 

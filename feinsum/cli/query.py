@@ -44,8 +44,6 @@ Examples:
   feinsum query --program attention.txt
 """
 
-QUARANTINE = "the service may hold facts in quarantine, which it does not list"
-
 OptionalSubscripts: TypeAlias = Annotated[
     str | None,
     typer.Argument(
@@ -93,7 +91,7 @@ def query(
         )
     from feinsum import retrieval
     from feinsum.canonical import canonicalize
-    from feinsum.db import is_service, opened_store
+    from feinsum.db import opened_store
     from feinsum.ir import generalize
 
     profile: dict[str, int] = {}
@@ -136,8 +134,6 @@ def query(
         _print(match, fractions, least)
         if not match.ranking:
             typer.echo(f"key: {key}")
-            if tried is None and is_service(database):
-                typer.echo(QUARANTINE)
             typer.echo(f"{tune_advice(tried)}:\n  {command}")
         if plans:
             typer.echo("plans:")

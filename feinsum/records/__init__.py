@@ -1,7 +1,7 @@
 """Tuning records as plain data, their choice, and the protocol of their stores."""
 
 from feinsum.records.demand import Demand, Miss, is_text_of
-from feinsum.records.document import content_id, from_json, to_json
+from feinsum.records.document import content_id, from_json, to_json, untrusted
 from feinsum.records.environment import Device, DevicePeaks, Environment
 from feinsum.records.fleet import EngineName, Fleet, Host, Links
 from feinsum.records.kinds import KINDS, Document, DocumentKind, Kind, kind_of
@@ -34,9 +34,9 @@ from feinsum.records.plausibility import (
     Finding,
     check_plausible,
     check_unique_names,
-    is_apart,
     judge,
     latest_peaks,
+    plausible_text,
     refusals,
     unchecked,
 )
@@ -104,7 +104,6 @@ __all__ = [
     "content_id",
     "distance",
     "from_json",
-    "is_apart",
     "is_noisy",
     "is_text_of",
     "judge",
@@ -113,6 +112,7 @@ __all__ = [
     "level_of",
     "median_interval",
     "operations_s",
+    "plausible_text",
     "quartiles",
     "rank",
     "refusals",
@@ -122,5 +122,6 @@ __all__ = [
     "tied",
     "to_json",
     "unchecked",
+    "untrusted",
     "utc_now",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from copy import copy
 from functools import cache, cached_property
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -11,9 +12,21 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from feinsum.errors import InvalidRecordError
 
-__all__ = ["STRICT", "Document", "content_id", "from_json", "to_json"]
+__all__ = [
+    "STRICT",
+    "Document",
+    "content_id",
+    "from_json",
+    "to_data",
+    "to_json",
+    "untrusted",
+]
 
 T = TypeVar("T")
+
+D = TypeVar("D", bound="Document")
+
+_UNTRUSTED = "_is_untrusted"
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """How every document is validated: no unknown fields, no silent conversions."""
@@ -29,6 +42,18 @@ class Document:
         """Content id; two documents are one fact exactly if their ids are equal."""
         return content_id(self)
 
+    @property
+    def is_trusted(self) -> bool:
+        """Whether its source trusts who sent it; no part of the document."""
+        return _UNTRUSTED not in vars(self)
+
+
+def untrusted(document: D) -> D:
+    """The same document, marked: its source does not trust who sent it."""
+    marked = copy(document)
+    vars(marked)[_UNTRUSTED] = True
+    return marked
+
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
@@ -41,12 +66,18 @@ def to_json(document: object) -> str:
     Raises:
         InvalidRecordError: for a value that JSON cannot hold, such as NaN.
     """
-    kind: Any = type(document)
     try:
-        data = _adapter(kind).dump_python(document, mode="json")
+        data = to_data(document)
         return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except ValueError as error:
-        raise InvalidRecordError(f"not a valid {kind.__name__}: {error}") from None
+        name = type(document).__name__
+        raise InvalidRecordError(f"not a valid {name}: {error}") from None
+
+
+def to_data(document: object) -> Any:
+    """The document as the dicts, lists and values of its JSON text."""
+    kind: Any = type(document)
+    return _adapter(kind).dump_python(document, mode="json")
 
 
 def from_json(kind: type[T], text: str | bytes, name: str | None = None) -> T:

@@ -230,19 +230,22 @@ def resources_of(spec: TransformSpec) -> int:
 def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
     """Records by speed-up, best first; the same for every input order.
 
-    Records whose speed-up interval reaches the highest lower end of all are tied for
-    first place. Among these, recipes that run on the device precede those that call a
-    library of the host; then the fewest resources, the text of the spec, and the
-    content id decide. Recipes no faster than the untransformed kernel are omitted.
+    Those of trusted recorders precede all others. Of either, records whose speed-up
+    interval reaches the highest lower end of all are tied for first place. Among these,
+    recipes that run on the device precede those that call a library of the host; then
+    the fewest resources, the text of the spec, and the content id decide. Recipes no
+    faster than the untransformed kernel are omitted.
     """
     useful = [record for record in records if record.measurement.is_faster]
-    first = tied(useful)
+    first = tied([record for record in useful if record.is_trusted])
+    first |= tied([record for record in useful if not record.is_trusted])
 
-    def order(record: TuningRecord) -> tuple[bool, float, bool, int, str, str]:
+    def order(record: TuningRecord) -> tuple[bool, bool, float, bool, int, str, str]:
         is_first, spec = record.id in first, record.spec
         slowness = 0.0 if is_first else -record.measurement.speedup
         place = spec.is_on_host, resources_of(spec), str(spec)
-        return not is_first, slowness, *place, record.id
+        is_late = not record.is_trusted, not is_first
+        return *is_late, slowness, *place, record.id
 
     return tuple(sorted(useful, key=order))
 
@@ -269,7 +272,7 @@ def best_match(
 
     Within a level, records of nearer devices come first, and among these those with
     extents nearer to the kernel's. A recipe that was no faster than the untransformed
-    kernel at a better fit is not taken from a worse one.
+    kernel at a better fit is not taken from a worse one, if a trusted recorder says so.
 
     Args:
         is_nearest: the records are of the same einsum at other extents.
@@ -315,7 +318,8 @@ def _groups(
     for fit in sorted(set(fits.values())):
         group = [r for r in records if fits[r.id] == fit and r.recipe not in useless]
         ranking = rank(group)
-        useless |= {r.recipe for r in group} - {r.recipe for r in ranking}
+        said = {r.recipe for r in group if r.is_trusted}
+        useless |= said - {r.recipe for r in ranking}
         yield fit, ranking
 
 

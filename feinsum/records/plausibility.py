@@ -2,7 +2,7 @@
 
 A finding says what was given and what was expected. A document with one is refused
 wherever it arrives. The codes in :data:`APART` do not refuse a document: this
-installation cannot judge it, so it is stored separately and not served.
+installation cannot judge it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from feinsum.records.capability import (
     most_s,
 )
 from feinsum.records.demand import is_text_of
-from feinsum.records.document import to_json
+from feinsum.records.document import to_data, to_json
 from feinsum.records.environment import Device, DevicePeaks
 from feinsum.records.kinds import KINDS, Document, kind_of
 from feinsum.records.measurement import Measurement, Verification
@@ -45,9 +45,9 @@ __all__ = [
     "check_unique_names",
     "finding",
     "instant",
-    "is_apart",
     "judge",
     "latest_peaks",
+    "plausible_text",
     "refusals",
     "shipped_recipe",
     "unchecked",
@@ -132,7 +132,7 @@ CODES: dict[str, str] = {
 """Every code of a finding, with its rule."""
 
 APART = frozenset({"unknown-transform", "unknown-parameters", "unknown-form"})
-"""Codes of documents that this installation cannot judge, stored separately."""
+"""Codes of documents that this installation cannot judge, and does not refuse."""
 
 _FREE = frozenset({"workload_text", "plan"})
 """Fields bounded only by the size of the document."""
@@ -159,7 +159,7 @@ class Finding:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the document is refused, and not only stored separately."""
+        """Whether the document is refused."""
         return self.code not in APART
 
     def __str__(self) -> str:
@@ -182,11 +182,13 @@ def judge(
     *,
     now: datetime | None = None,
     judge_recipe: JudgeRecipe = shipped_recipe,
+    text: str | None = None,
 ) -> tuple[Finding, ...]:
     """All findings in a document; trials are not checked.
 
     Args:
         now: the latest allowed time; by default the clock's.
+        text: of the document, if it is known.
 
     >>> peaks = DevicePeaks(Device("p", "n", "v", "cpu", "x86_64", -1), -5.0, {}, "x")
     >>> [finding.code for finding in judge(peaks)]
@@ -195,11 +197,11 @@ def judge(
     kind = KINDS[kind_of(document)]
     if not kind.is_judged:
         return ()
-    text = to_json(document)
-    if len(text.encode()) > DOCUMENT_BYTES:
-        return (finding("document-size", f"{len(text.encode())} bytes"),)
+    n_bytes = len((text or to_json(document)).encode())
+    if n_bytes > DOCUMENT_BYTES:
+        return (finding("document-size", f"{n_bytes} bytes"),)
     latest = (now or datetime.now(UTC)) + CLOCKS
-    found = [*_of_values(json.loads(text))]
+    found = [*_of_values(to_data(document))]
     match document:
         case DevicePeaks():
             found += _of_peaks(document)
@@ -212,14 +214,11 @@ def judge(
     return (*found, *_of_time(getattr(document, kind.time), latest))
 
 
-def refusals(document: Document, *, now: datetime | None = None) -> tuple[Finding, ...]:
-    """The findings for which a document is refused."""
-    return tuple(f for f in judge(document, now=now) if f.is_refused)
-
-
-def is_apart(document: Document) -> bool:
-    """Whether this installation cannot judge a document."""
-    return any(finding.code in APART for finding in judge(document))
+def refusals(
+    document: Document, *, now: datetime | None = None, text: str | None = None
+) -> tuple[Finding, ...]:
+    """The findings for which a document is refused; see :func:`judge`."""
+    return tuple(f for f in judge(document, now=now, text=text) if f.is_refused)
 
 
 def latest_peaks(known: Iterable[DevicePeaks]) -> DevicePeaks | None:
@@ -234,12 +233,19 @@ def check_plausible(document: Document) -> None:
     Raises:
         ImplausibleError: with all findings.
     """
-    if found := refusals(document):
+    plausible_text(document)
+
+
+def plausible_text(document: Document) -> str:
+    """The text of a plausible document; see :func:`check_plausible`."""
+    text = to_json(document)
+    if found := refusals(document, text=text):
         raise ImplausibleError(
             f"{type(document).__name__} {document.id}: "
             + "; ".join(map(str, found[:5])),
             findings=tuple((f.code, f.given, f.expected) for f in found),
         )
+    return text
 
 
 def unchecked(document: Document) -> None:

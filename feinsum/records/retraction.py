@@ -66,7 +66,7 @@ class RetractionQuery:
         ids: content ids, or prefixes of at least 12 digits.
         workload: a key, of an einsum or a program.
         recorders: names of keys of a service. Only facts sent with these names alone
-            match, not those that somebody else vouches for.
+            match, not those that somebody else sent too.
         transform: a name, or a name and a version such as ``rowwise@1``.
         since: not before this time, ISO 8601, UTC by default: when the service received
             the fact or, if it was recorded directly in the database, when it was

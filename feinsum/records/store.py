@@ -121,6 +121,14 @@ class FactStore(FactSource):
     def add(self, record: TuningRecord) -> bool:
         """Store ``record``; returns whether it was new."""
 
+    def add_rekeyed(self, record: TuningRecord, origin: str) -> bool:
+        """Store a record again under another key; returns whether it was new.
+
+        Args:
+            origin: id of the record under its old key; both have the same senders.
+        """
+        return self.add(record)
+
     @abstractmethod
     def add_peaks(self, peaks: DevicePeaks) -> bool:
         """Store measured device limits; returns whether they were new."""

@@ -18,9 +18,9 @@ from feinsum.errors import (
     RecordNotFoundError,
 )
 from feinsum.records import Device, DevicePeaks, TuningRecord
+from feinsum.records.environment import HOST_PLATFORM
 from feinsum.service.answers import check_key
 from feinsum.service.keys import Caller
-from feinsum.service.pages.code import code_of
 from feinsum.service.pages.graph import drawing_of
 from feinsum.service.pages.notation import Notation, notation_of
 from feinsum.service.pages.plan import COUNTS, title_of, view_of
@@ -56,6 +56,24 @@ MOST_CHOICES = 100
 
 N_LATEST = 8
 N_IN_CHART = 200
+
+PROGRAM = """\
+import feinsum
+import loopy as lp
+from feinsum.ir import from_text
+from feinsum.raising import identify_as_einsum
+from feinsum.transforms import apply_spec
+
+einsum = from_text({text!r})
+recipe = feinsum.TransformSpec.parse({spec!r})
+kernel = feinsum.generate_loopy(einsum{target})
+kernel, nest = identify_as_einsum(kernel, einsum, long_extent={never})
+kernel = apply_spec(recipe, kernel, nest)
+print(lp.generate_code_v2(kernel).device_code())
+"""
+
+NEVER_LONG = 1 << 62
+"""No extent counts as long: the text says already which are parameters."""
 
 Words = Annotated[str, Query(max_length=2 * LONGEST)]
 
@@ -160,7 +178,7 @@ def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
         record=record,
         trust=store.trust(record_id),
         words=notation_of(record.workload_text),
-        code=code_of(record),
+        code=_code_of(record),
         timeline=timeline_of(record, peaks[record.environment.device]),
         histories=[
             history_of(
@@ -333,3 +351,14 @@ def _peaks(
 ) -> Mapping[Device, DevicePeaks | None]:
     """The limits of some devices; in the order of these, each once."""
     return {device: service.store.peaks(device.id) for device in dict.fromkeys(devices)}
+
+
+def _code_of(record: TuningRecord) -> str:
+    """A program that prints the code of a recipe, for a reader to copy."""
+    is_host = record.environment.device.platform == HOST_PLATFORM
+    return PROGRAM.format(
+        text=record.workload_text,
+        spec=str(record.spec),
+        never=NEVER_LONG,
+        target="" if is_host else ", target=lp.PyOpenCLTarget()",
+    )

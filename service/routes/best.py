@@ -44,7 +44,14 @@ GZIP = re.compile(rb"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
 
 EXAMPLE = {
     "workload": FORM.key,
-    "facts": [{"id": RECORD.id, "nearness": "device", "document": document(RECORD)}],
+    "facts": [
+        {
+            "id": RECORD.id,
+            "nearness": "device",
+            "is_trusted": True,
+            "document": document(RECORD),
+        }
+    ],
     "slower": [],
     "next": None,
 }

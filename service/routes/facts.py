@@ -5,30 +5,22 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.concurrency import run_in_threadpool
 
-from feinsum.db.server import ListedFact, Trust
+from feinsum.db.server import ListedFact
 from feinsum.errors import InvalidRequestError
-from feinsum.records import (
-    Retraction,
-    TuningRecord,
-    check_plausible,
-    check_unique_names,
-    from_json,
-    to_json,
-)
-from feinsum.service.answers import check_key
+from feinsum.records import Retraction, TuningRecord, to_json
 from feinsum.service.examples import RECORD, document
 from feinsum.service.openapi import FactOf, answers
 from feinsum.service.paging import Cursor, Limit, key_after, next_cursor
-from feinsum.service.state import Admin, Reading, Recording, TheService
+from feinsum.service.receiving import receive
+from feinsum.service.state import Reading, Recording, TheService
 from feinsum.service.texts import is_storable
 
-__all__ = ["router"]
+__all__ = ["CONTENT_ID", "json_of", "page_of", "router"]
 
 router = APIRouter(prefix="/v1", tags=["facts"])
 
@@ -38,10 +30,13 @@ FactId = Annotated[
     str, Path(pattern=CONTENT_ID, description="Content id.", examples=[RECORD.id])
 ]
 
-PAGE = {"facts": [{"id": RECORD.id, "document": document(RECORD)}], "next": None}
+LISTED = {"id": RECORD.id, "is_trusted": True, "document": document(RECORD)}
+
+PAGE = {"facts": [LISTED], "next": None}
 
 TRUST = {
     "id": RECORD.id,
+    "is_trusted": False,
     "is_quarantined": False,
     "is_rejected": False,
     "recordings": [{"recorder": "ci", "received_at": "2026-01-31T12:00:01Z"}],
@@ -68,19 +63,12 @@ class Facts(BaseModel):
     next: str | None
 
 
-class Kept(BaseModel):
-    """The state of a fact."""
+class Received(BaseModel):
+    """The outcome for a fact that was sent.
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"id": RECORD.id, "is_quarantined": False}}
-    )
-
-    id: str
-    is_quarantined: bool
-
-
-class Received(Kept):
-    """The outcome for a fact that was sent."""
+    Attributes:
+        is_quarantined: false; without it from the next release.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -92,6 +80,8 @@ class Received(Kept):
         }
     )
 
+    id: str
+    is_quarantined: bool = False
     is_retracted: bool
 
 
@@ -115,10 +105,16 @@ class Recorded(BaseModel):
 
 
 class TrustOf(BaseModel):
-    """Who stands behind a fact."""
+    """Who stands behind a fact.
+
+    Attributes:
+        is_trusted: whether a trusted key sent it, or nobody did.
+        is_quarantined, is_rejected: false; without them from the next release.
+    """
 
     id: str
-    is_quarantined: bool
+    is_trusted: bool
+    is_quarantined: bool = False
     is_rejected: bool = False
     recordings: list[Recorded]
     retractions: list[Retraction] = []
@@ -133,12 +129,12 @@ class TrustOf(BaseModel):
 def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
     age = f"max-age={service.settings.max_age_s}"
     headers = {"Cache-Control": f"{service.visibility}, {age}"}
-    return _json(to_json(service.store.get(record_id)), headers=headers)
+    return json_of(to_json(service.store.get(record_id)), headers=headers)
 
 
 @router.get(
     "/facts/{record_id}/trust",
-    summary="Who recorded a fact, whether it is in quarantine, and who retracted it",
+    summary="Who recorded a fact, whether it is trusted, and who retracted it",
     responses=answers(404, status_200=TRUST),
 )
 def trust(record_id: FactId, service: TheService, _: Reading) -> TrustOf:
@@ -161,9 +157,9 @@ async def facts(
 ) -> Response:
     after = key_after(cursor)
     if workload is not None and not is_storable(workload):
-        return _page((), limit)  # no fact can have it
+        return page_of("facts", (), limit)  # no fact can have it
     read = partial(service.store.page_of_facts, after, limit, workload, device)
-    return await service.listed(lambda: _page(read(), limit))
+    return await service.listed(lambda: page_of("facts", read(), limit))
 
 
 @router.post(
@@ -178,28 +174,10 @@ async def facts(
 async def add_fact(
     request: Request, service: TheService, caller: Recording
 ) -> Response:
-    body = await request.body()
-    record = from_json(TuningRecord, body)
-    check_key(record.workload)
-    check_unique_names(body)
-    check_plausible(record)
-    n_others = service.settings.confirmations
-
-    def keep() -> tuple[bool, Trust]:
-        is_new = service.store.receive(
-            record, caller.name, n_others, is_trusted=caller.is_trusted
-        )
-        return is_new, service.store.trust(record.id)
-
-    is_new, known = await run_in_threadpool(keep)
-    service.lookup.expire()
-    kept = Received(
-        id=record.id,
-        is_quarantined=known.is_quarantined,
-        is_retracted=bool(known.retractions),
-    )
+    record, receipt = await receive(TuningRecord, request, service, caller)
+    kept = Received(id=record.id, is_retracted=receipt.is_retracted)
     place = {"Location": f"/v1/facts/{record.id}"}
-    return _json(kept.model_dump_json(), 201 if is_new else 200, place)
+    return json_of(kept.model_dump_json(), 201 if receipt.is_new else 200, place)
 
 
 @router.post(
@@ -216,39 +194,23 @@ def missing(asked: Ids, service: TheService, _: Reading) -> Ids:
     return Ids(ids=service.store.missing(asked.ids))
 
 
-@router.post(
-    "/facts/{record_id}/confirm",
-    summary="Release a fact from quarantine; for administrators",
-    responses=answers(404, 415, status_200={"id": RECORD.id, "is_quarantined": False}),
-)
-def confirm(record_id: FactId, service: TheService, _: Admin) -> Kept:
-    service.store.confirm(record_id)
-    service.lookup.expire()
-    return Kept(id=record_id, is_quarantined=False)
-
-
-@router.get(
-    "/quarantine",
-    summary="Facts that await confirmation; for administrators",
-    response_model=Facts,
-    responses=answers(status_200=PAGE),
-)
-async def quarantine(
-    service: TheService, _: Admin, cursor: Cursor = None, limit: Limit = 100
+def page_of(
+    name: Literal["facts", "plans"], found: tuple[ListedFact, ...], limit: int
 ) -> Response:
-    read = partial(service.store.page_of_quarantine, key_after(cursor), limit)
-    return await service.listed(lambda: _page(read(), limit))
-
-
-def _page(found: tuple[ListedFact, ...], limit: int) -> Response:
+    """A page of facts, or of plan facts."""
     following = next_cursor(
         found, limit, lambda one: (one.id,), lambda one: len(one.document)
     )
-    parts = ",".join(f'{{"id":"{f.id}","document":{f.document}}}' for f in found)
-    return _json(f'{{"facts":[{parts}],"next":{json.dumps(following)}}}')
+    parts = ",".join(
+        f'{{"id":"{one.id}","is_trusted":{json.dumps(one.is_trusted)},'
+        f'"document":{one.document}}}'
+        for one in found
+    )
+    return json_of(f'{{"{name}":[{parts}],"next":{json.dumps(following)}}}')
 
 
-def _json(
+def json_of(
     text: str, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
+    """An answer that is JSON text already."""
     return Response(text, status, headers, "application/json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path, Request, Response
@@ -14,9 +13,6 @@ from feinsum.errors import RecordNotFoundError
 from feinsum.records import (
     DevicePeaks,
     Processor,
-    check_plausible,
-    check_unique_names,
-    from_json,
     to_json,
 )
 from feinsum.service.examples import DEVICE, FORM, PEAKS, document
@@ -28,6 +24,7 @@ from feinsum.service.paging import (
     key_after,
     next_cursor,
 )
+from feinsum.service.receiving import receive
 from feinsum.service.state import Reading, Recording, TheService
 
 __all__ = ["router"]
@@ -201,14 +198,9 @@ def peaks(device_id: DeviceId, service: TheService, _: Reading) -> Response:
 async def add_peaks(
     request: Request, service: TheService, caller: Recording
 ) -> Response:
-    """They count at once if nobody trusted sent others, or the key is trusted."""
-    body = await request.body()
-    given = from_json(DevicePeaks, body)
-    check_unique_names(body)
-    check_plausible(given)
-    receive = partial(service.store.receive_peaks, is_trusted=caller.is_trusted)
-    is_new = await run_in_threadpool(receive, given, caller.name)
-    return Response(status_code=201 if is_new else 200)
+    """They count if no trusted key sent others, or if the key is trusted."""
+    _, receipt = await receive(DevicePeaks, request, service, caller)
+    return Response(status_code=201 if receipt.is_new else 200)
 
 
 def _listed(kind: type[Page], **content: Any) -> Page:

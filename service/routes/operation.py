@@ -28,7 +28,7 @@ CAPABILITIES: dict[str, Any] = {
     "policies": list(get_args(Policy)),
     "anonymous_read": True,
     "anonymous_record": False,
-    "confirmations": 3,
+    "confirmations": 0,
     "max_body_bytes": 1_000_000,
     "max_batch": 1000,
     "max_page": MOST,
@@ -38,7 +38,11 @@ CAPABILITIES: dict[str, Any] = {
 
 
 class Capabilities(BaseModel):
-    """Capabilities of this service."""
+    """Capabilities of this service.
+
+    Attributes:
+        confirmations: 0, for no fact waits; without it from the next release.
+    """
 
     version: str
     form_version: str

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel
-from starlette.concurrency import run_in_threadpool
 
-from feinsum.db.server import ListedFact
-from feinsum.records import (
-    PlanRecord,
-    check_plausible,
-    check_unique_names,
-    from_json,
-    to_json,
-)
-from feinsum.service.answers import check_key
+from feinsum.records import PlanRecord, to_json
 from feinsum.service.examples import PLAN, document
 from feinsum.service.openapi import answers
-from feinsum.service.paging import Cursor, Limit, key_after, next_cursor
-from feinsum.service.routes.facts import CONTENT_ID
-from feinsum.service.state import Admin, Reading, Recording, TheService
+from feinsum.service.paging import Cursor, Limit, key_after
+from feinsum.service.receiving import receive
+from feinsum.service.routes.facts import CONTENT_ID, json_of, page_of
+from feinsum.service.state import Reading, Recording, TheService
 from feinsum.service.texts import is_storable
 
 __all__ = ["PlanId", "router"]
@@ -34,7 +25,7 @@ PlanId = Annotated[
     str, Path(pattern=CONTENT_ID, description="Content id.", examples=[PLAN.id])
 ]
 
-LISTED = {"id": PLAN.id, "document": document(PLAN)}
+LISTED = {"id": PLAN.id, "is_trusted": True, "document": document(PLAN)}
 
 BODY: dict[str, Any] = {
     "requestBody": {
@@ -50,9 +41,15 @@ BODY: dict[str, Any] = {
 
 
 class PlanOf(BaseModel):
-    """A plan, and what it moved and took, with its content id."""
+    """A plan, and what it moved and took, with its content id.
+
+    Attributes:
+        is_trusted: whether a trusted key sent it, or nobody did; clients ignore the
+            seconds of others.
+    """
 
     id: str
+    is_trusted: bool
     document: PlanRecord
 
 
@@ -73,13 +70,20 @@ async def plans(
     service: TheService,
     _: Reading,
     workload: Annotated[str | None, Query(max_length=200)] = None,
+    trusted: Annotated[bool, Query(description="Only trusted ones.")] = False,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:
     if workload is not None and not is_storable(workload):
-        return _json('{"plans":[],"next":null}')  # no plan can be of it
-    read = partial(service.store.page_of_plans, key_after(cursor), limit, workload)
-    return await service.listed(lambda: _page(read(), limit))
+        return page_of("plans", (), limit)  # no plan can be of it
+    read = partial(
+        service.store.page_of_plans,
+        key_after(cursor),
+        limit,
+        workload,
+        only_trusted=trusted,
+    )
+    return await service.listed(lambda: page_of("plans", read(), limit))
 
 
 @router.get(
@@ -89,7 +93,7 @@ async def plans(
     responses=answers(404, status_200=document(PLAN)),
 )
 def recorded_plan(record_id: PlanId, service: TheService, _: Reading) -> Response:
-    return _json(to_json(service.store.plan(record_id)))
+    return json_of(to_json(service.store.plan(record_id)))
 
 
 @router.post(
@@ -103,47 +107,6 @@ def recorded_plan(record_id: PlanId, service: TheService, _: Reading) -> Respons
 async def add_plan(
     request: Request, service: TheService, caller: Recording
 ) -> Response:
-    """The steps of the plan are counted again; a fact with other counts is refused.
-
-    One with seconds may wait in quarantine, as other facts do; its trust says so.
-    """
-    body = await request.body()
-    given = from_json(PlanRecord, body)
-    check_key(given.workload)
-    check_unique_names(body)
-
-    n_others = service.settings.confirmations
-
-    def keep() -> bool:
-        check_plausible(given)
-        return service.store.receive(
-            given, caller.name, n_others, is_trusted=caller.is_trusted
-        )
-
-    is_new = await run_in_threadpool(keep)
-    return Response(status_code=201 if is_new else 200)
-
-
-@router.get(
-    "/quarantine/plans",
-    summary="Plans that await confirmation; for administrators",
-    response_model=Plans,
-    responses=answers(status_200={"plans": [LISTED], "next": None}),
-)
-async def quarantined_plans(
-    service: TheService, _: Admin, cursor: Cursor = None, limit: Limit = 100
-) -> Response:
-    read = partial(service.store.page_of_quarantined_plans, key_after(cursor), limit)
-    return await service.listed(lambda: _page(read(), limit))
-
-
-def _page(found: tuple[ListedFact, ...], limit: int) -> Response:
-    following = next_cursor(
-        found, limit, lambda one: (one.id,), lambda one: len(one.document)
-    )
-    parts = ",".join(f'{{"id":"{p.id}","document":{p.document}}}' for p in found)
-    return _json(f'{{"plans":[{parts}],"next":{json.dumps(following)}}}')
-
-
-def _json(text: str) -> Response:
-    return Response(text, media_type="application/json")
+    """The steps of the plan are counted again; a fact with other counts is refused."""
+    _, receipt = await receive(PlanRecord, request, service, caller)
+    return Response(status_code=201 if receipt.is_new else 200)

@@ -43,7 +43,6 @@ def test_a_password_is_never_printed(run, monkeypatch):
 READERS = [
     "db audit",
     "db backup copy.sqlite",
-    "db confirm",
     "db export -",
     "db gc",
     "db info",
@@ -59,8 +58,6 @@ READERS = [
     "keys revoke 0f",
     "model fit",
     "query ij,j->i --sizes i=n,j=4",
-    "recorders accept ci --since 2026-01-31 --write",
-    "recorders list",
     "roofline ij,j->i --sizes i=n,j=4",
     "tune --from-misses",
 ]

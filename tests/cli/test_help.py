@@ -40,7 +40,6 @@ def test_the_commands_are_those_documented():
         "db",
         "db audit",
         "db backup",
-        "db confirm",
         "db diff",
         "db export",
         "db gc",
@@ -73,10 +72,6 @@ def test_the_commands_are_those_documented():
         "model show",
         "plan",
         "query",
-        "recorders",
-        "recorders accept",
-        "recorders list",
-        "recorders reject",
         "roofline",
         "serve",
         "show",
@@ -114,10 +109,10 @@ def test_an_option_of_several_commands_is_one_option():
 
     Only ``--measure`` has two, since what is measured is what the command shows,
     ``--effort``: a tuning measures, ``--output``: a model is one file, C is two,
-    ``--since``: of a recorder it is required, ``--limit``: of demands it is few,
-    ``--workload``: a demand may be of any key, ``--memory``: of a bound one that is
-    fast, ``--size``: a plan has none by default, ``--database``: a plan is chosen by
-    counts alone where none is named, and ``--suite``: several are tuned, or a file.
+    ``--limit``: of demands it is few, ``--workload``: a demand may be of any key,
+    ``--memory``: of a bound one that is fast, ``--size``: a plan has none by default,
+    ``--database``: a plan is chosen by counts alone where none is named, and
+    ``--suite``: several are tuned, or a file.
     """
     said = {}
     for _, command in ALL:
@@ -135,7 +130,6 @@ def test_an_option_of_several_commands_is_one_option():
         "--size",
         "--effort",
         "--output",
-        "--since",
         "--workload",
     }
 

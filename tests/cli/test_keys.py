@@ -57,3 +57,21 @@ def test_a_revoked_key_stays_revoked(run):
     assert first[0]["state"] == "revoked"
     result = run("keys", "revoke", "00000000")
     assert (result.exit_code, "record-not-found" in result.stderr) == (1, True)
+
+
+def test_a_key_is_marked_trusted_and_no_more(run):
+    """The list says so; administrators always are."""
+    made = json.loads(run("keys", "create", "ci", "--trusted", "--json").stdout)
+    run("keys", "create", "root", "--scope", "admin")
+    assert made["is_trusted"]
+
+    def trusted():
+        found = json.loads(run("keys", "list", "--json").stdout)
+        return {key["name"]: key["is_trusted"] for key in found}
+
+    assert trusted() == {"ci": True, "root": True}
+    assert "not trusted" in run("keys", "distrust", made["id"]).stdout
+    assert trusted() == {"ci": False, "root": True}
+    run("keys", "trust", made["id"])
+    assert trusted()["ci"]
+    assert run("keys", "trust", "00000000").exit_code == 1

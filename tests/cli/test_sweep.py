@@ -36,15 +36,13 @@ ARGUMENTS = {
     "keys revoke": ["0123456789ab"],
     "keys trust": ["0123456789ab"],
     "keys distrust": ["0123456789ab"],
-    "recorders accept": ["me", "--since", "2025-01-01"],
-    "recorders reject": ["me", "--since", "2025-01-01"],
 }
 """Required ones of the commands that only work with a database."""
 
 OF_DATABASE = [
     path
     for path in COMMANDS
-    if path[0] in {"db", "demand", "keys", "recorders"} and path != ("db", "path")
+    if path[0] in {"db", "demand", "keys"} and path != ("db", "path")
 ]
 
 

@@ -100,9 +100,9 @@ def test_the_generation_changes_with_every_commit(
     seen = [reader.generation()]
     assert reader.generation() == seen[0]
     for n in range(3):
-        store.receive(make_record(n), "ann", 1)
+        store.receive(make_record(n), "ann")
         seen.append(reader.generation())
-    store.confirm(make_record(0).id)
+    store.receive(make_record(0), "bob", is_trusted=True)
     seen.append(reader.generation())
     assert len(set(seen)) == len(seen)
 

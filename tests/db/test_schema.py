@@ -40,8 +40,6 @@ OLD_SCHEMAS = {v: Path(__file__).with_name(f"schema_{v}.sql") for v in VERSIONS[
 NEW_SINCE_0002 = (
     "trials",
     "recordings",
-    "quarantine",
-    "verdicts",
     "demands",
     "demand_callers",
     "api_keys",
@@ -154,22 +152,101 @@ def test_every_older_database_is_migrated(database: Path, old: str) -> None:
     assert version(database) == VERSIONS[-1]
 
 
-def test_what_waits_in_quarantine_waits_after_a_migration(database: Path) -> None:
-    """Since version 0010 plans wait there, too: the rows of facts stay as they were."""
-    with closing(sqlite3.connect(database)) as connection:
-        connection.executescript(OLD_SCHEMAS["0009"].read_text())
-        (fact,) = connection.execute("SELECT id FROM records").fetchone()
-        values = f"('{fact}', '2025-01-31 12:00:00.000000')"
-        connection.execute(f"INSERT INTO quarantine VALUES {values}")
-        connection.commit()
-    with open_serving_store(database) as store:
-        assert store.trust(fact).is_quarantined
-        assert list(store.records()) == []
-        assert store.receive(make_plan_record(), "ann", 1)
-        assert store.trust(make_plan_record().id).is_quarantined
-        assert store.remove([fact]) == 1
+FACT = make_record(workload=OLD).id
+PLAN = make_plan_record()
+
+
+@pytest.fixture
+def decided(database: Path) -> Callable[[bool | None], SqlStore]:
+    """A database of version 0010 whose fact waits, or was decided about."""
+
+    def make(is_accepted: bool | None) -> SqlStore:
+        at = "2025-01-31 12:00:00.000000"
+        with closing(sqlite3.connect(database)) as connection:
+            connection.executescript(OLD_SCHEMAS["0010"].read_text())
+            for name in ("eve", "ci"):
+                connection.execute(
+                    "INSERT INTO recordings VALUES (?, ?, ?, ?)",
+                    [FACT, name, at, name == "ci"],
+                )
+            waits = [FACT, PLAN.id]
+            if is_accepted is not None:
+                verdict = [FACT, is_accepted, at]
+                connection.execute("INSERT INTO verdicts VALUES (?, ?, ?)", verdict)
+            if is_accepted:
+                waits.remove(FACT)
+            for one in waits:
+                connection.execute("INSERT INTO quarantine VALUES (?, ?)", [one, at])
+            connection.commit()
+        return open_serving_store(database)
+
+    return make
+
+
+def test_what_waited_is_untrusted_after_a_migration(decided) -> None:
+    """It stays, and ranks behind; so does a plan whose recorder nobody knows."""
+    with decided(None) as store:
+        assert not store.trust(FACT).is_trusted
+        assert [one.is_trusted for one in store.query(OLD)] == [False]
+        assert store.add_plan(PLAN)
+        assert store.remove([FACT]) == 1
         with pytest.raises(RecordNotFoundError):
-            store.trust(fact)
+            store.trust(FACT)
+
+
+def test_what_waited_without_a_recorder_is_untrusted(database: Path, decided) -> None:
+    """A fact without a recorder would be taken for one of the database itself."""
+    decided(None).close()
+    with closing(sqlite3.connect(database)) as connection:
+        sent = "SELECT recorder, is_trusted FROM recordings WHERE record_id = ?"
+        assert connection.execute(sent, [PLAN.id]).fetchall() == [("anonymous", 0)]
+
+
+def test_what_was_accepted_is_trusted_after_a_migration(decided) -> None:
+    """An operator stood behind it."""
+    with decided(True) as store:
+        assert store.trust(FACT).is_trusted
+        assert [one.is_trusted for one in store.query(OLD)] == [True]
+
+
+def test_what_was_rejected_is_retracted_after_a_migration(decided) -> None:
+    """It stays stored, is in no answer, and the retraction is a document."""
+    with decided(False) as store:
+        assert store.query(OLD) == ()
+        (one,) = store.trust(FACT).retractions
+        assert (one.document, one.retracted_by) == (FACT, "operator")
+        assert "rejected" in one.reason
+        assert store.stored(FACT).id == FACT
+        assert store.retractions() == (one,)
+
+
+def test_decisions_on_a_server_are_migrated(
+    make_postgresql_store: Callable[[], SqlStore],
+) -> None:
+    """The same on PostgreSQL."""
+    facts = [make_record(n) for n in range(3)]
+    with make_postgresql_store() as store:
+        store.add_all(facts)
+        url = store._location.url.render_as_string(hide_password=False)
+        waiting, accepted, rejected = (fact.id for fact in facts)
+        with store._engine.begin() as connection:
+            decision = "record_id TEXT, is_accepted BOOLEAN, decided_at TIMESTAMPTZ"
+            for statement in (
+                "CREATE TABLE quarantine (record_id TEXT, received_at TIMESTAMPTZ)",
+                f"CREATE TABLE verdicts ({decision})",
+                f"INSERT INTO recordings VALUES ('{accepted}', 'ann', now(), FALSE)",
+                f"INSERT INTO quarantine VALUES ('{waiting}', now())",
+                f"INSERT INTO quarantine VALUES ('{rejected}', now())",
+                f"INSERT INTO verdicts VALUES ('{accepted}', TRUE, now())",
+                f"INSERT INTO verdicts VALUES ('{rejected}', FALSE, now())",
+                f"UPDATE {VERSION_TABLE} SET version_num='0010'",
+            ):
+                connection.exec_driver_sql(statement)
+    with open_store(url) as migrated:
+        found = {one.id: one.is_trusted for one in migrated.query(facts[0].workload)}
+        assert found == {waiting: False, accepted: True}
+        (one,) = migrated.retractions_of([rejected])
+        assert one.retracted_by == "operator"
 
 
 def test_an_older_database_on_a_server_is_migrated(

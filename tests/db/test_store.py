@@ -133,7 +133,7 @@ def test_info_counts(filled_database: Path) -> None:
         info = store.info()
     assert info == StoreInfo(
         location=str(filled_database),
-        schema_version="0010",
+        schema_version="0011",
         n_records=4,
         n_workloads=2,
         n_devices=1,

@@ -1,4 +1,4 @@
-"""Live servers with trust on, honest facts, and keys of an attacker."""
+"""Live servers with honest facts, and keys of an attacker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from feinsum.db import SqlStore
 from feinsum.db.server import open_serving_store
 from tests.db.conftest import make_postgresql_store
-from tests.hostile.world import HONEST, Attacker, World, new_keys
+from tests.hostile.world import HONEST, NAMES, Attacker, World, new_keys
 from tests.service.running import running
 
 __all__ = ["make_postgresql_store"]
@@ -22,16 +22,14 @@ MakeWorld: TypeAlias = Callable[[], World]
 
 @contextmanager
 def world_of(database: str, folder: Path) -> Iterator[World]:
-    """A server of its default trust, over a database with honest facts."""
-    secrets, keys = new_keys(("eve", "mallory", "oscar"))
+    """A server over a database with honest facts."""
+    secrets, keys = new_keys(NAMES)
     with open_serving_store(database) as store:
         store.add_all(HONEST)
         for key in keys:
             store.add_key(key)
     with (
-        running(
-            database, folder, confirmations=3, rate_per_s=0, freshness_s=0
-        ) as server,
+        running(database, folder, rate_per_s=0, freshness_s=0) as server,
         closing(Attacker(server.port, tuple(secrets))) as attacker,
     ):
         yield World(attacker, database)

@@ -24,11 +24,18 @@ class PoisonedService:
 
     Args:
         facts: what it says of every workload that they are of.
+        doubted: the same, of keys that its operator does not trust.
         filler: bytes that stand before each fact of an answer.
     """
 
-    def __init__(self, facts: Iterable[TuningRecord], filler: int = 0) -> None:
+    def __init__(
+        self,
+        facts: Iterable[TuningRecord],
+        filler: int = 0,
+        doubted: Iterable[TuningRecord] = (),
+    ) -> None:
         self.facts, self.filler = tuple(facts), filler
+        self.doubted = tuple(doubted)
 
     def __call__(self, server: ChaosServer, stream: socket.socket) -> None:
         asked = server.requests[-1]
@@ -45,6 +52,11 @@ class PoisonedService:
 
     def _about(self, key: str) -> str:
         told = [entry(fact) for fact in self.facts if fact.workload == key]
+        told += [
+            entry(fact, is_trusted=False)
+            for fact in self.doubted
+            if fact.workload == key
+        ]
         if not told:
             return "null"
         if self.filler:

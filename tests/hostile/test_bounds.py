@@ -30,7 +30,7 @@ from tests.db.factories import (
     make_workload,
 )
 from tests.remote.chaos import ChaosServer, answering, chaos
-from tests.service.conftest import key_for, send, store_of
+from tests.service.conftest import key_for, send
 from tests.service.running import running
 
 HONEST, ODD = make_workload(1), make_workload(2)
@@ -43,7 +43,7 @@ def location(tmp_path: Path) -> str:
 
 @pytest.fixture
 def careful(location: str):
-    """A service that serves no fact of the untrusted at once."""
+    """A service where recording needs a key."""
     settings = Settings(database=location, rate_per_s=0, freshness_s=0)
     with TestClient(create_app(settings)) as found:
         yield found
@@ -71,36 +71,33 @@ def named(service: TestClient, name: str) -> list[str]:
     ]
 
 
-def test_names_of_the_untrusted_are_nowhere(careful: TestClient) -> None:
-    """Neither of devices nor of workloads, until a fact of them is trusted."""
+def test_names_of_the_untrusted_go_at_once(careful: TestClient) -> None:
+    """Those of devices and of workloads, from every list, search and page."""
     name = "buy at example"
     odd = make_record(
         workload=ODD,
         environment=make_environment(replace(make_device(), name=name)),
     )
     eve = key_for(careful, "record", "eve")
-    assert send(careful, to_json(odd), **eve).json()["is_quarantined"]
+    assert send(careful, to_json(odd), **eve).status_code == 201
     peaks = to_json(make_peaks(replace(make_device(), name=f"{name} too")))
     headers = {"Content-Type": "application/json", **eve}
     assert careful.post("/v1/peaks", content=peaks, headers=headers).status_code == 201
     device = odd.environment.device.id
+    assert named(careful, name)
+    assert named(careful, ODD)
+    asked = {"recorders": ["eve"], "reason": "x", "is_dry_run": False}
+    admin = key_for(careful, "admin")
+    gone = careful.post("/v1/facts:retract", json=asked, headers=admin)
+    assert gone.json()["n_facts"] == 2
     assert named(careful, name) == named(careful, ODD) == []
     assert careful.get(f"/devices/{device}").status_code == 404
     assert careful.get(f"/workloads/{ODD}").status_code == 404
-    store_of(careful).confirm(odd.id)
-    assert named(careful, name)
-    assert named(careful, ODD)
-    admin = key_for(careful, "admin")
-    gone = careful.delete(f"/v1/facts/{odd.id}?reason=x", headers=admin)
-    assert gone.status_code == 200
-    assert named(careful, name) == named(careful, ODD) == []
 
 
 def test_an_untrusted_name_has_a_quota_over_all_workloads(location: str) -> None:
     """Beyond it comes 429 and when to come back; others and the trusted go on."""
-    settings = Settings(
-        database=location, rate_per_s=0, untrusted_mb_a_day=1, confirmations=1
-    )
+    settings = Settings(database=location, rate_per_s=0, untrusted_mb_a_day=1)
     with TestClient(create_app(settings)) as service:
         eve, ann = key_for(service, "record", "eve"), key_for(service, "record", "ann")
         filler = {"software": {f"p{k}": "x" * 1000 for k in range(50)}}

@@ -98,6 +98,18 @@ def test_an_honest_recipe_is_found_behind_the_poison(tmp_path, monkeypatch):
     assert len(oracle.asked) == len(POISON) + 1
 
 
+def test_a_trusted_recipe_is_tried_before_the_poison(tmp_path, monkeypatch):
+    """However fast the poison says to be: no trial is spent on it."""
+    honest = fact(odd_einsum(), odd_spec("odd_right"), speedup=2.0)
+    oracle = Oracle(tmp_path, monkeypatch)
+    oracle.says(odd_right=(1e-3, 2e-3), odd="wrong-result")
+    with chaos(PoisonedService([honest], doubted=poison())) as server:
+        monkeypatch.setenv("FEINSUM_REMOTE", server.url)
+        found = look_up(generate_loopy(odd_einsum()))
+    assert found.applied == (honest.spec,)
+    assert len(oracle.asked) == 1
+
+
 def test_sixty_recipes_that_nobody_has_are_one_line_of_the_log(
     tmp_path, monkeypatch, caplog
 ):

@@ -6,10 +6,21 @@ import http.client
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from feinsum.db.server import ApiKey
-from feinsum.records import Device, Measurement, TransformSpec, TuningRecord, to_json
+from feinsum.canonical import WorkloadKey
+from feinsum.db.remote.documents import valid_records
+from feinsum.db.server import ApiKey, open_serving_store
+from feinsum.records import (
+    Device,
+    Measurement,
+    Policy,
+    RetractionQuery,
+    TransformSpec,
+    TuningRecord,
+    best_match,
+    to_json,
+)
 from feinsum.service import new_key
 from tests.db.factories import (
     make_device,
@@ -21,7 +32,7 @@ from tests.db.factories import (
 )
 from tests.service.running import PATIENCE_S
 
-__all__ = ["HONEST", "Attacker", "World", "faster", "new_keys"]
+__all__ = ["HONEST", "NAMES", "Attacker", "Served", "World", "faster", "new_keys"]
 
 DEVICES = (
     make_device(0, make_processor()),
@@ -35,6 +46,15 @@ SPECS = (
     TransformSpec("packed_contraction", 2, {"depth": 4, "vector": "b"}),
     TransformSpec("generic", 2, {"block": 64}),
 )
+
+
+POLICIES: tuple[Policy, ...] = ("strict", "default", "loose")
+
+NAMES = ("eve", "mallory", "oscar")
+"""Names of the keys of the attacker."""
+
+Served: TypeAlias = dict[tuple[str, str, str], list[str]]
+"""Recipes by workload, device and policy."""
 
 
 def faster(measured: Measurement, factor: float) -> Measurement:
@@ -131,19 +151,43 @@ class World:
     attacker: Attacker
     database: str
 
-    def served(self) -> dict[tuple[str, str, str], list[str]]:
+    def served(self) -> Served:
         """The recipes that honest clients get, best first, by workload and device."""
         return {
             (workload, device.id, policy): self._recipes(workload, device, policy)
             for workload in WORKLOADS
             for device in DEVICES
-            for policy in ("strict", "default", "loose")
+            for policy in POLICIES
         }
 
-    def _recipes(self, workload: str, device: Device, policy: str) -> list[str]:
+    def check(self, before: Served) -> None:
+        """What honest clients got they still get, before anything of an attacker."""
+        for place, recipes in self.served().items():
+            assert recipes[: len(before[place])] == before[place], place
+
+    def answered(self, fact: TuningRecord) -> list[str]:
+        """The ids in the answer to the strictest question that leads to a fact."""
+        answer = self._answer(fact.workload, fact.environment.device, "strict")
+        return [one["id"] for one in answer["facts"]]
+
+    def retract_attackers(self) -> None:
+        """The one command of an operator."""
+        query = RetractionQuery(recorders=NAMES)
+        with open_serving_store(self.database) as store:
+            store.retract(query, reason="lies", retracted_by="op", is_dry_run=False)
+
+    def _recipes(self, workload: str, device: Device, policy: Policy) -> list[str]:
+        """Those of the answer; a client tries the one first that it says is first."""
+        answer = self._answer(workload, device, policy)
+        assert answer["slower"] == []
+        records = valid_records(answer["facts"], WorkloadKey(workload))
+        match = best_match(records, make_environment(device), policy)
+        recipes = list(dict.fromkeys(str(record.spec) for record in records))
+        assert str(match.ranking[0].spec) == recipes[0]
+        return recipes
+
+    def _answer(self, workload: str, device: Device, policy: Policy) -> Any:
         path = f"/v1/best/{workload}?device={device.id}&policy={policy}"
         status, answer = self.attacker.get(path)
         assert status == 200
-        specs = [json.dumps(one["document"]["spec"]) for one in answer["facts"]]
-        assert answer["slower"] == []
-        return list(dict.fromkeys(specs))
+        return answer

@@ -22,7 +22,7 @@ from feinsum.plans.measured import (
     prefer_measured,
 )
 from feinsum.programs import plan_program
-from feinsum.records import Host, InMemoryStore
+from feinsum.records import Host, InMemoryStore, untrusted
 from feinsum.records.signature import public_key_of, sign
 from tests.db.factories import make_fleet, make_plan_record
 from tests.plans.cases import KERNELS, einsum_of
@@ -60,6 +60,14 @@ def test_the_fastest_of_those_that_were_timed_is_taken():
     assert chosen(slow, fast) == OTHERS[1]
     assert chosen(timed(FIRST, 5e-3), fast) == FIRST
     assert chosen(slow, fast, most_bytes=1) == FIRST
+
+
+def test_the_seconds_of_untrusted_senders_count_for_nothing():
+    """Nobody can time a fleet to check them."""
+    slow, fast = timed(FIRST, 2e-2), timed(OTHERS[1], 1e-2)
+    assert chosen(slow, fast) == OTHERS[1]
+    assert chosen(slow, untrusted(fast)) == FIRST
+    assert chosen(untrusted(slow), fast) == FIRST
 
 
 def test_several_facts_of_one_plan_have_their_median():

@@ -24,6 +24,7 @@ from feinsum.records import (
     rank,
     remoteness,
     resources_of,
+    untrusted,
 )
 from feinsum.records.environment import HOST_PLATFORM
 from feinsum.targets.host.code import VERSION
@@ -104,6 +105,17 @@ def test_faster_is_first() -> None:
     slow = make_record((0.5,), spec="a@1()")
     fast = make_record((0.25,), spec="b@1()")
     assert rank([slow, fast]) == (fast, slow)
+
+
+@given(record_lists, record_lists, st.randoms(use_true_random=False))
+def test_the_untrusted_rank_behind(trusted, others, random) -> None:
+    """However fast they say to be; among them the order is the same."""
+    mixed = [*trusted, *map(untrusted, others)]
+    random.shuffle(mixed)
+    assert rank(mixed) == (*rank(trusted), *rank(others))
+    assert [r.is_trusted for r in rank(mixed)] == [True] * len(rank(trusted)) + [
+        False
+    ] * len(rank(others))
 
 
 def test_overlap_is_a_tie() -> None:
@@ -329,6 +341,7 @@ def test_what_is_slow_here_is_not_taken_from_elsewhere() -> None:
     here = make_record((2.0,), environment=HERE)
     there = make_record((0.1,), environment=OTHER_CPU)
     assert best_match([here, there], HERE).level == Level.MISS
+    assert best_match([untrusted(here), there], HERE).record == there
     near = at_size(64, make_record((2.0,)))
     far = at_size(1_000_000, make_record((0.1,)))
     assert best_match([near, far], HERE, extents={"a text": {"N": 60}}).record is None

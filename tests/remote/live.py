@@ -71,7 +71,6 @@ class LiveService:
         chosen = {
             "database": str(self._folder / f"{name}.sqlite"),
             "anonymous_record": True,
-            "confirmations": 0,
             "freshness_s": 0,
             "rate_per_s": 0,
             "demand_every_s": 3600,

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db import HttpStore, opened_store, states_of
+from feinsum.db import HttpStore, open_store, opened_store, states_of
 from feinsum.db.remote import answer_cache, breaker, layer, open_remote
+from feinsum.db.server import open_serving_store
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import Level, LookUp, best_match, to_json
 from feinsum.service.routes import best
@@ -18,6 +19,7 @@ from tests.db.factories import (
     WORKLOAD,
     make_device,
     make_environment,
+    make_plan_record,
     make_processor,
     make_record,
     make_workload,
@@ -106,6 +108,27 @@ def test_an_old_answer_is_confirmed_and_not_sent_again(service, clock):
     assert {r.id for r in ask()[WORKLOAD]} == {GOOD.id, make_record(1).id}
 
 
+def test_a_cached_answer_says_what_is_trusted(service):
+    """In this process, and in the next one, which reads it from disk."""
+    with open_store(service.path(layer.remote_url())) as owned:
+        owned.add(make_record(1))
+    for _ in range(3):
+        marks = {record.id: record.is_trusted for record in ask()[WORKLOAD]}
+        assert marks == {GOOD.id: False, make_record(1).id: True}
+        forget()
+    assert service.requests == [f"GET /v1/best/{WORKLOAD}"]
+
+
+def test_plans_of_the_untrusted_are_not_asked_for(service):
+    """They would be of no use, and could be any number."""
+    record = make_plan_record()
+    assert HttpStore.at(layer.remote_url()).add_plan(record)
+    assert open_remote().plans(record.workload) == ()
+    with open_serving_store(service.path(layer.remote_url())) as owned:
+        owned.add_plan(record)
+    assert open_remote().plans(record.workload) == (record,)
+
+
 def test_an_old_miss_is_asked_for_again(service, clock):
     """When a minute has gone, facts that came meanwhile are found."""
     assert ask(BOTH) == {WORKLOAD: (GOOD,), OTHER: ()}
@@ -135,7 +158,7 @@ def test_what_had_no_room_is_asked_for_again(service, is_store, monkeypatch):
     for fact in facts:
         store.add(fact)
     n_bytes = len(to_json(facts[0]))
-    monkeypatch.setattr(best, "ANONYMOUS_BYTES", 5 * n_bytes // 2)
+    monkeypatch.setattr(best, "ANONYMOUS_BYTES", 11 * n_bytes // 4)
     wanted = LookUp({fact.workload: "" for fact in facts}, make_device(), "default")
     service.requests.clear()
     found = (store if is_store else open_remote()).candidates(wanted)

@@ -88,14 +88,26 @@ def test_scopes_open_what_they_say(service, key, monkeypatch):
         HttpStore.at(service).get(make_record().id)
 
 
-def test_a_sender_is_told_once_that_facts_are_quarantined(tmp_path, caplog):
-    """They are stored, but not served."""
-    with live_service(tmp_path, confirmations=1) as strict:
-        store = HttpStore.at(strict.lease())
-        assert all(store.add(make_record(k)) for k in range(2))
-        assert store.query(WORKLOAD) == ()
-    (told,) = [one for one in caplog.messages if "quarantines these facts" in one]
-    assert strict.url in told
+def test_what_the_untrusted_sent_is_marked(service, key):
+    """In look-ups and lists, until a trusted key sends it too; facts stay equal."""
+    key("record")
+    store = HttpStore.at(service)
+    assert store.add(make_record())
+    look_up = LookUp({WORKLOAD: ""})
+    ways = [
+        lambda: store.query(WORKLOAD),
+        lambda: store.candidates(look_up)[WORKLOAD],
+        lambda: tuple(store.records()),
+    ]
+    for way in ways:
+        assert way() == (make_record(),)
+        assert not way()[0].is_trusted
+    assert store.add_plan(make_plan_record())
+    assert not store.plans(make_plan_record().workload)[0].is_trusted
+    key("admin")
+    store = HttpStore.at(service)
+    assert not store.add(make_record())
+    assert all(way()[0].is_trusted for way in ways)
 
 
 def test_candidates_are_those_of_the_service(service, key):

@@ -45,7 +45,6 @@ def serve(location: str) -> Iterator[Serve]:
             chosen = {
                 "database": location,
                 "anonymous_record": True,
-                "confirmations": 0,
                 "freshness_s": 0,
                 "rate_per_s": 0,
                 "demand_every_s": 3600,

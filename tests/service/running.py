@@ -71,12 +71,8 @@ def running(
     program: Sequence[str] = PROGRAM,
     **settings,
 ) -> Iterator[Server]:
-    """``feinsum serve``, ready to answer; settings by their names without prefix.
-
-    What anybody records is served at once, if the settings do not say otherwise.
-    """
+    """``feinsum serve``, ready to answer; settings by their names without prefix."""
     port = port or free_port()
-    settings = {"confirmations": 0, **settings}
     chosen = {f"FEINSUM_SERVE_{k.upper()}": str(v) for k, v in settings.items()}
     command = [*program, "serve", "--port", str(port)]
     command += ["--workers", str(workers), "--database", database]

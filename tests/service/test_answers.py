@@ -130,7 +130,7 @@ SEVERAL = [make_workload(n) for n in range(5)]
 def brief(serve, monkeypatch):
     """A service of five workloads with a fact each, two of which a batch may read."""
     n_bytes = len(to_json(make_record(workload=SEVERAL[0])))
-    monkeypatch.setattr(best, "ANONYMOUS_BYTES", 5 * n_bytes // 2)
+    monkeypatch.setattr(best, "ANONYMOUS_BYTES", 11 * n_bytes // 4)
     client = serve()
     for workload in SEVERAL:
         send(client, to_json(make_record(workload=workload)))
@@ -227,7 +227,7 @@ def test_a_recipe_that_was_slower_is_told_and_not_served(client):
     useless = replace(slow, spec=make_record(2).spec)
     every = (good, other, slow, useless)
     for record in every:
-        send(client, to_json(record))
+        send(client, to_json(record), **key_for(client, "admin"))
     answer = client.get(f"{BEST}?device={make_device(0).id}").json()
     assert [f["id"] for f in answer["facts"]] == [other.id, good.id]
     assert [f["id"] for f in answer["slower"]] == [slow.id]

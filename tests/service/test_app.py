@@ -168,8 +168,8 @@ def test_any_spelling_has_one_canonical_form(client, body):
 
 def test_capabilities_are_the_settings(serve):
     """A client learns limits and policies before it asks."""
-    found = serve(max_batch=7, confirmations=2).get("/v1/capabilities").json()
-    assert (found["max_batch"], found["confirmations"]) == (7, 2)
+    found = serve(max_batch=7).get("/v1/capabilities").json()
+    assert (found["max_batch"], found["confirmations"]) == (7, 0)
     assert found["form_version"] == "fe2"
 
 

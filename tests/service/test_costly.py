@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from feinsum.db.server.recent import Recent
+from feinsum.db.server.serving import Recent
 from feinsum.records import to_json
 from feinsum.service.state import LISTINGS_AT_ONCE
 from tests.db.factories import make_record
@@ -62,14 +62,14 @@ def test_few_long_lists_are_read_at_once(client, monkeypatch, path, method):
     store = store_of(client)
     read = getattr(store, method)
 
-    def counted(*args):
+    def counted(*args, **options):
         nonlocal reading, most
         with lock:
             reading += 1
             most = max(most, reading)
         try:
             threading.Event().wait(0.02)
-            return read(*args)
+            return read(*args, **options)
         finally:
             with lock:
                 reading -= 1

@@ -27,7 +27,7 @@ def closed(serve):
 
 
 @pytest.mark.parametrize(
-    ("scope", "reads", "records", "confirms"),
+    ("scope", "reads", "records", "retracts"),
     [
         (None, 401, 401, 401),
         ("read", 404, 403, 403),
@@ -35,17 +35,14 @@ def closed(serve):
         ("admin", 404, 201, 200),
     ],
 )
-def test_a_scope_opens_what_it_says(closed, scope, reads, records, confirms):
+def test_a_scope_opens_what_it_says(closed, scope, reads, records, retracts):
     """Reading, recording and administration need a scope each, or a wider one."""
     headers = key_for(closed, scope) if scope else {}
     assert closed.get(BEST, headers=headers).status_code == reads
     assert send(closed, FACT, **headers).status_code == records
     store_of(closed).add(make_record())
-    answer = closed.post(f"/v1/facts/{ID}/confirm", headers=headers)
-    assert answer.status_code == confirms
-    for path in ("/v1/quarantine",):
-        expected = 200 if confirms == 200 else confirms
-        assert closed.get(path, headers=headers).status_code == expected
+    answer = closed.delete(f"/v1/facts/{ID}?reason=x", headers=headers)
+    assert answer.status_code == retracts
     for path in ("/v1/workloads", "/v1/devices", "/v1/demand", "/v1/facts"):
         expected = 200 if reads == 404 else reads
         assert closed.get(path, headers=headers).status_code == expected

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from feinsum.db import opened_documents
 from feinsum.records import to_json
 from feinsum.service import new_key
 from tests.db.factories import make_device, make_peaks
@@ -25,7 +24,7 @@ def location(any_location):
 
 @pytest.fixture
 def careful(serve):
-    return serve(confirmations=3, anonymous_record=False)
+    return serve(anonymous_record=False)
 
 
 def header(client, name, *, is_trusted=False, scope="record"):
@@ -118,18 +117,3 @@ def test_limits_are_retracted_as_facts_are(careful, by):
     assert latest(careful) == document(honest)
     sent(careful, odd, ann)
     assert latest(careful) == document(honest)
-
-
-def test_limits_can_be_accepted_and_rejected_by_sender(careful, location):
-    """What an operator accepts is trusted, and what is rejected is not shown."""
-    store = store_of(careful)
-    start = datetime(2020, 1, 1, tzinfo=UTC)
-    honest = sent(careful, make_peaks(), header(careful, "ann"))
-    sent(careful, poison(), header(careful, "eve"))
-    store.judge_recorder("ann", start, is_accepted=True, is_dry=False)
-    assert latest(careful) == document(honest)
-    store.judge_recorder("ann", start, is_accepted=False, is_dry=False)
-    store.judge_recorder("eve", start, is_accepted=False, is_dry=False)
-    assert latest(careful) is None
-    with opened_documents(location) as opened:
-        assert list(opened.documents("peaks")) == []

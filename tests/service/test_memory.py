@@ -73,7 +73,7 @@ class ReaderOf:
     def devices(self) -> dict[str, object]:
         return {}
 
-    def ids(self, workloads: list[str]) -> dict[str, frozenset[str]]:
+    def states(self, workloads: list[str]) -> dict[str, frozenset[str]]:
         return {workload: frozenset() for workload in workloads}
 
     def sizes(self, workloads: list[str]) -> dict[str, Size]:

@@ -8,6 +8,7 @@ import pytest
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.server import Having, ListedWorkload, Overview, open_serving_store
+from feinsum.records import RetractionQuery
 from tests.db.factories import (
     make_device,
     make_environment,
@@ -39,31 +40,40 @@ def store(any_location):
         yield opened
 
 
+def retract(store, name):
+    query = RetractionQuery(recorders=(name,))
+    store.retract(query, reason="wrong", is_dry_run=False)
+
+
 def test_the_overview_counts_what_is_served(store):
-    """Facts in quarantine are not counted."""
+    """Facts of everybody, unless they are retracted."""
     store.add_all([fact(0), fact(1, OTHER), fact(2, key="key-1")])
-    store.receive(fact(3), "ann", n_confirmations=1)
-    assert store.overview() == Overview(n_facts=3, n_workloads=2, n_devices=2)
+    store.receive(fact(3), "ann")
+    store.receive(fact(4), "eve")
+    assert store.overview() == Overview(n_facts=5, n_workloads=2, n_devices=2)
+    retract(store, "eve")
+    assert store.overview() == Overview(n_facts=4, n_workloads=2, n_devices=2)
 
 
 def test_the_latest_facts_come_first(store):
-    """By the time of recording; of one device if that is asked; trusted ones."""
+    """By the time of recording; of one device if that is asked."""
     facts = [fact(0, day=2), fact(1, OTHER, day=3), fact(2, day=1)]
     store.add_all(facts)
-    store.receive(fact(3, day=9), "ann", n_confirmations=1)
+    store.receive(fact(3, day=9), "eve")
+    retract(store, "eve")
     assert store.latest_facts(9) == (facts[1], facts[0], facts[2])
     assert store.latest_facts(1, make_device(0).id) == (facts[0],)
 
 
 def test_the_fastest_facts_come_first(store):
-    """By speed-up; of one workload, trusted ones."""
+    """By speed-up; of one workload, the trusted ones first."""
     fast = replace(fact(5), measurement=fact(0).measurement)
     slow = replace(
         fact(6), measurement=replace(fact(0).measurement, baseline_s=(1e-4,))
     )
     store.add_all([slow, fast, fact(1, key="key-1")])
-    store.receive(fact(3), "ann", n_confirmations=1)
-    assert store.fastest_facts("key-0", 9) == (fast, slow)
+    store.receive(fact(3), "ann")
+    assert store.fastest_facts("key-0", 9) == (fast, slow, fact(3))
     assert store.fastest_facts("key-0", 1) == (fast,)
 
 
@@ -146,13 +156,12 @@ def test_workloads_have_an_order_of_their_facts(store):
     assert [(w.key, w.n_facts) for w in here] == [("key-0", 1), ("key-1", 3)]
 
 
-@pytest.mark.parametrize("kind", ["workloads", "devices", "facts", "quarantine"])
+@pytest.mark.parametrize("kind", ["workloads", "devices", "facts"])
 def test_pages_follow_one_another(store, kind, monkeypatch):
     """Each entry is on one page; that ends at the limit, or where it is long enough."""
     for n, key in enumerate(TEXTS):
         environment = make_environment(make_device(n))
         store.add(fact(n, environment, key))
-        store.receive(fact(9 + n, environment, key), "ann", n_confirmations=1)
 
     page_of = getattr(store, f"page_of_{kind}")
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
-from feinsum.db.server import open_serving_store
 from feinsum.records import PlanRecord, from_json, to_json
-from tests.db.factories import make_fleet, make_plan, make_plan_record
+from tests.db.factories import make_plan, make_plan_record
 from tests.service.conftest import key_for
 from tests.service.test_problems import is_problem
 
@@ -55,86 +53,35 @@ def test_what_was_made_up_is_refused(client):
     assert client.get("/v1/plans").json()["plans"] == []
 
 
-@pytest.fixture
-def careful(serve):
-    """A service that wants one other recorder to agree."""
-    return serve(confirmations=1, anonymous_record=False)
+def listed(client):
+    """Which plans are listed, and whether they are trusted."""
+    plans = client.get("/v1/plans").json()["plans"]
+    return {one["id"]: one["is_trusted"] for one in plans}
 
 
-def sent_by(client, record, name, scope="record"):
-    """Whether a plan waits in quarantine after somebody sent it."""
-    answer = send_plan(client, record, **key_for(client, scope, name))
-    assert answer.status_code in (200, 201)
-    return client.get(f"/v1/facts/{record.id}/trust").json()["is_quarantined"]
-
-
-def listed(client, path="/v1/plans", **options):
-    return {one["id"] for one in client.get(path, **options).json()["plans"]}
-
-
-def noted(record, by, **changes):
-    return replace(record, provenance={"by": by}, **changes)
-
-
-def test_seconds_wait_for_another_recorder(careful):
-    """Those of a plan that others did not confirm are in no list, and kept by their id.
-
-    Another plan, a fleet of another kind, and much faster runs confirm nothing.
-    """
-    first, fast = (noted(RECORDS[0], by) for by in ("ann", "eve"))
-    fast = replace(fast, samples_s=tuple(s / 9 for s in fast.samples_s))
-    other_fleet = noted(make_plan_record(fleet=make_fleet(2, "dask")), "bob")
-    for record, by in [
-        (first, "ann"),
-        (fast, "eve"),
-        (other_fleet, "bob"),
-        (RECORDS[2], "carl"),
-    ]:
-        assert sent_by(careful, record, by)
-    assert listed(careful) == set()
-    assert careful.get(f"/v1/plans/{first.id}").status_code == 200
-    assert not sent_by(careful, noted(RECORDS[0], "dan"), "dan")
-    assert listed(careful) == {first.id, noted(RECORDS[0], "dan").id}
-
-
-def test_counts_alone_do_not_wait(careful):
-    """They are counted again when they arrive, so nobody need confirm them."""
-    in_turns = make_plan_record(fleet=make_fleet(2, "local"))
-    assert in_turns.median_s is None
-    assert not sent_by(careful, in_turns, "eve")
-    assert listed(careful) == {in_turns.id}
-
-
-def test_administrators_decide_about_plans(careful, location):
-    """They list those that wait and release one by its id; what they send is served.
-
-    All that a recorder sent is rejected or retracted at once.
-    """
-    first, again = noted(RECORDS[0], "ann"), noted(RECORDS[0], "ann again")
-    admin = {"headers": key_for(careful, "admin", "root")}
-    assert sent_by(careful, first, "ann")
-    assert sent_by(careful, RECORDS[2], "eve")
-    waiting = {first.id, RECORDS[2].id}
-    assert listed(careful, "/v1/quarantine/plans", **admin) == waiting
-    assert careful.get("/v1/quarantine", **admin).json()["facts"] == []
-    assert careful.post(f"/v1/facts/{first.id}/confirm", **admin).status_code == 200
-    assert listed(careful) == {first.id}
-    trust = careful.get(f"/v1/facts/{first.id}/trust").json()
-    assert [one["recorder"] for one in trust["recordings"]] == ["ann"]
-    assert not sent_by(careful, RECORDS[2], "root", "admin")
-    assert not sent_by(careful, again, "ann")
-    assert listed(careful) == {first.id, again.id, RECORDS[2].id}
-    with open_serving_store(location) as store:
-        found = {one.recorder: one for one in store.reputations()}
-        assert (found["ann"].n_sent, found["ann"].n_served) == (2, 2)
-        since = datetime(2000, 1, 1, tzinfo=UTC)
-        store.judge_recorder("ann", since, is_accepted=False, is_dry=False)
-    assert listed(careful) == {RECORDS[2].id}
+def test_plans_of_untrusted_keys_are_marked(serve):
+    """Until somebody trusted sends them too; all that a recorder sent goes at once."""
+    client = serve(anonymous_record=False)
+    first, again, other = (
+        replace(RECORDS[0], provenance={"by": by}) for by in ("ann", "again", "eve")
+    )
+    for record, name in [(first, "ann"), (again, "ann"), (other, "eve")]:
+        answer = send_plan(client, record, **key_for(client, "record", name))
+        assert answer.status_code == 201
+    assert listed(client) == dict.fromkeys([first.id, again.id, other.id], False)
+    admin = key_for(client, "admin", "root")
+    assert client.get("/v1/plans?trusted=true").json()["plans"] == []
+    assert send_plan(client, other, **admin).status_code == 200
+    assert listed(client)[other.id]
+    (only,) = client.get("/v1/plans?trusted=true").json()["plans"]
+    assert only["id"] == other.id
+    trust = client.get(f"/v1/facts/{other.id}/trust").json()
+    assert [one["recorder"] for one in trust["recordings"]] == ["eve", "root"]
     asked = {"recorders": ["ann"], "reason": "a wrong clock", "is_dry_run": False}
-    done = careful.post("/v1/facts:retract", json=asked, **admin).json()
+    done = client.post("/v1/facts:retract", json=asked, headers=admin).json()
     assert {one["id"] for one in done["plans"]} == {first.id, again.id}
     assert done["n_facts"] == 2
-    assert listed(careful, "/v1/quarantine/plans", **admin) == set()
+    assert listed(client) == {other.id: True}
 
 
 def test_recording_takes_a_key(serve):

@@ -34,9 +34,7 @@ checks.positive_data_acceptance.enabled = false
 
 # A retracted fact stays away if it is sent again; what became of it is told.
 [[operations]]
-include-name = [
-    "GET /v1/facts/{{record_id}}", "POST /v1/facts/{{record_id}}/confirm",
-]
+include-name = "GET /v1/facts/{{record_id}}"
 checks.ensure_resource_availability.enabled = false
 
 [[operations]]
@@ -46,8 +44,7 @@ checks.use_after_free.enabled = false
 # Cursors are what the service gave; tests/hostile has others.
 [[operations]]
 include-name = [
-    "GET /v1/workloads", "GET /v1/devices", "GET /v1/facts", "GET /v1/quarantine",
-    "GET /v1/plans", "GET /v1/quarantine/plans",
+    "GET /v1/workloads", "GET /v1/devices", "GET /v1/facts", "GET /v1/plans",
 ]
 parameters = {{ "query.cursor" = "{to_cursor("k")}" }}
 

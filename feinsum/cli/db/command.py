@@ -10,7 +10,6 @@ import typer
 from feinsum.cli.db import (
     audit,
     backup,
-    confirm,
     exchange,
     garbage,
     lists,
@@ -70,7 +69,6 @@ app.command(epilog=union.DIFF_EXAMPLES)(union.diff)
 app.command(epilog=union.MERGE_EXAMPLES)(union.merge)
 app.command(epilog=audit.EXAMPLES)(audit.audit)
 app.command(epilog=backup.EXAMPLES)(backup.backup)
-app.command(epilog=confirm.EXAMPLES)(confirm.confirm)
 app.command(epilog=retract.EXAMPLES)(retract.retract)
 app.command(epilog=sign.EXAMPLES)(sign.sign)
 app.command(epilog=garbage.EXAMPLES)(garbage.gc)

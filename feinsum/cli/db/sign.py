@@ -36,10 +36,11 @@ def sign(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Sign all facts of a database that this key has not signed.
+    """Sign the facts of a database that this key has not signed.
 
     A signed fact is a new fact; the one without this signature is retracted. Sign what
-    you measured: a signature vouches for it.
+    you measured: a signature vouches for it. Facts that an untrusted key sent to a
+    service are left alone.
     """
     from feinsum.db import open_store
     from feinsum.db.exchange import sign_facts

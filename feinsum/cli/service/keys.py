@@ -71,7 +71,7 @@ def create(
         bool,
         typer.Option(
             "--trusted",
-            help="Facts sent with it are served at once and vouch for others.",
+            help="Answers have facts sent with it before those of others.",
         ),
     ] = False,
     database: Database = None,
@@ -149,7 +149,7 @@ def trust(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Mark a key as trusted: facts recorded with it from now on are served at once."""
+    """Mark a key as trusted: answers have facts sent with it from now on first."""
     _trust(key_id, database, as_json, is_trusted=True)
 
 

@@ -16,7 +16,7 @@ EXAMPLES = """\b
 Examples:
   feinsum serve
   feinsum serve --port 8000 --workers 2 --database team.sqlite
-  FEINSUM_SERVE_CONFIRMATIONS=1 feinsum serve
+  FEINSUM_SERVE_ANONYMOUS_READ=false feinsum serve
 """
 
 

@@ -272,16 +272,16 @@ def test_the_program_of_a_recipe_prints_its_code(reader):
     assert "64 * gid(0)" in done.stdout
 
 
-def test_facts_in_quarantine_are_on_no_list(serve):
-    """Only the page of the fact itself shows it, and says so."""
-    client = serve(confirmations=1)
+def test_the_page_of_an_untrusted_fact_says_so(serve):
+    """It is listed, until it is retracted."""
+    client = serve()
     fact = make_fact()
-    assert send(client, to_json(fact)).json()["is_quarantined"]
-    for path in ("/", "/workloads", "/devices"):
-        assert links(get(client, path), "/facts/") == []
-    for path in (f"/workloads/{fact.workload}", f"/devices/{DEVICE.id}"):
-        assert client.get(path).status_code == 404
-    assert "in quarantine" in text_of(get(client, f"/facts/{fact.id}"))
+    send(client, to_json(fact))
+    path = f"/facts/{fact.id}"
+    assert path in links(get(client, f"/workloads/{fact.workload}"), "/facts/")
+    assert "No trusted key sent this fact" in text_of(get(client, path))
+    store_of(client).receive(fact, "ci", is_trusted=True)
+    assert "No trusted key" not in text_of(get(client, path))
 
 
 def test_demand_is_shown_in_order(reader):
@@ -446,9 +446,9 @@ def test_reading_takes_what_reading_of_v1_takes(serve):
 
 
 def test_a_password_opens_nothing_but_reading(serve):
-    """A browser sends passwords unasked, so that they record and confirm nothing."""
+    """A browser sends passwords unasked, so that they record and retract nothing."""
     client = serve(anonymous_record=False)
     secret = key_for(client, "admin")["Authorization"].removeprefix("Bearer ")
     fact = make_fact()
-    sent = client.post(f"/v1/facts/{fact.id}/confirm", auth=("ann", secret))
+    sent = client.delete(f"/v1/facts/{fact.id}?reason=x", auth=("ann", secret))
     assert (sent.status_code, sent.json()["code"]) == (401, "not-authenticated")

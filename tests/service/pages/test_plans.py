@@ -52,19 +52,18 @@ def test_a_plan_has_a_picture_for_every_tensor_of_every_step(shelf):
     assert PAPER.to_json() in shown
 
 
-def test_plans_in_quarantine_are_on_no_list(serve):
-    """Only the page of the plan itself shows it, and says so until it is released."""
-    client = serve(confirmations=1)
+def test_the_page_of_an_untrusted_plan_says_so(serve):
+    """It is listed, and its page says that no trusted key sent it."""
+    client = serve()
     sent = {"Content-Type": "application/json"}
     client.post("/v1/plans", content=to_json(RECORD), headers=sent)
     path = f"/plans/{RECORD.id}"
-    assert links(get(client, "/plans"), "/plans/") == []
+    assert links(get(client, "/plans"), "/plans/") == [path]
     page = get(client, path)
     assert is_sound_page(page)
-    assert "in quarantine" in text_of(page)
-    store_of(client).confirm(RECORD.id)
-    assert links(get(client, "/plans"), "/plans/") == [path]
-    assert "in quarantine" not in text_of(get(client, path))
+    assert "No trusted key sent this fact" in text_of(page)
+    store_of(client).add_plan(RECORD)
+    assert "No trusted key" not in text_of(get(client, path))
 
 
 def test_a_plan_of_a_program_has_its_graph(shelf):

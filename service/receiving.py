@@ -1,0 +1,53 @@
+"""Facts that are sent: read, checked and stored, each in one pass."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from fastapi import Request
+from starlette.concurrency import run_in_threadpool
+
+from feinsum.db.server import Receipt
+from feinsum.records import (
+    DevicePeaks,
+    PlanRecord,
+    TuningRecord,
+    check_unique_names,
+    from_json,
+    plausible_text,
+)
+from feinsum.service.answers import check_key
+from feinsum.service.keys import Caller
+from feinsum.service.state import Service
+
+__all__ = ["receive"]
+
+F = TypeVar("F", bound=TuningRecord | PlanRecord | DevicePeaks)
+
+
+async def receive(
+    kind: type[F], request: Request, service: Service, caller: Caller
+) -> tuple[F, Receipt]:
+    """Store the fact in a body, under the name of who sent it.
+
+    The text by which it is judged is the one that is stored.
+
+    Raises:
+        InvalidRequestError: if its key cannot be one.
+        InvalidRecordError: if it does not fit its schema, or is not plausible.
+    """
+    body = await request.body()
+
+    def keep() -> tuple[F, Receipt]:
+        fact = from_json(kind, body)
+        if not isinstance(fact, DevicePeaks):
+            check_key(fact.workload)
+        check_unique_names(body)
+        text = plausible_text(fact)
+        return fact, service.store.receive(
+            fact, caller.name, text=text, is_trusted=caller.is_trusted
+        )
+
+    found = await run_in_threadpool(keep)
+    service.lookup.expire()
+    return found

@@ -1,0 +1,175 @@
+"""Who sent a fact is beside it: it ranks behind, and is treated as any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from feinsum.db import LayeredStore, SqlStore, open_store
+from feinsum.db.exchange import (
+    all_documents,
+    back_up_store,
+    find_garbage,
+    plan_rekey,
+    rekey,
+    sign_facts,
+)
+from feinsum.db.server import Receipt, ServingStore, open_serving_store
+from feinsum.db.sql.retracting import OWNER
+from feinsum.records import InMemoryStore, RetractionQuery, untrusted
+from tests.db.factories import (
+    make_peaks,
+    make_plan_record,
+    make_record,
+)
+from tests.db.rekeyable import older_facts
+
+FACT, OTHER = make_record(0), make_record(1)
+
+OLD = older_facts()[0]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServingStore]:
+    location = str(tmp_path / "facts.sqlite")
+    if request.param == "postgresql":
+        make: Callable[[], SqlStore] = request.getfixturevalue("make_postgresql_store")
+        location = make()._location.url.render_as_string(hide_password=False)
+    with open_serving_store(location) as opened:
+        yield opened
+
+
+def trusted(store: ServingStore, fact_id: str = FACT.id) -> bool:
+    """What a look-up marks is what is said of the fact."""
+    said = store.trust(fact_id).is_trusted
+    marks = {one.id: one.is_trusted for one in store.query(FACT.workload)}
+    assert marks[fact_id] == said
+    return said
+
+
+def test_a_fact_that_somebody_sent_is_untrusted(store: ServingStore) -> None:
+    """It is new once, and equal to the one that was sent."""
+    assert store.receive(FACT, "eve") == Receipt(is_new=True, is_retracted=False)
+    assert store.receive(FACT, "eve") == Receipt(is_new=False, is_retracted=False)
+    assert store.query(FACT.workload) == (FACT,)
+    assert not trusted(store)
+    assert [one.recorder for one in store.trust(FACT.id).recordings] == ["eve"]
+
+
+@pytest.mark.parametrize(
+    "trust",
+    [
+        lambda store: store.receive(FACT, "ci", is_trusted=True),
+        lambda store: store.receive(FACT, "eve", is_trusted=True),
+        lambda store: store.add(FACT),
+        lambda store: store.add_all([OTHER, FACT]),
+    ],
+    ids=["another name", "the same name", "the owner", "an import"],
+)
+def test_who_is_trusted_makes_a_fact_trusted(
+    store: ServingStore, trust: Callable[[ServingStore], object]
+) -> None:
+    """Whoever sent it first, who stays known."""
+    store.receive(FACT, "eve")
+    assert not trusted(store)
+    trust(store)
+    assert trusted(store)
+    assert store.trust(FACT.id).recordings[0].recorder == "eve"
+    assert OWNER not in [one.recorder for one in store.trust(FACT.id).recordings]
+
+
+def test_a_fact_of_the_owner_stays_trusted(store: ServingStore) -> None:
+    """Whoever sends it afterwards."""
+    store.add(FACT)
+    assert trusted(store)
+    store.receive(FACT, "eve")
+    assert trusted(store)
+
+
+@pytest.mark.parametrize(
+    "fact", [make_plan_record(), make_peaks()], ids=["plan", "limits"]
+)
+def test_plans_and_limits_are_facts(store: ServingStore, fact) -> None:
+    """They have recorders, and are retracted by them."""
+    assert store.receive(fact, "eve").is_new
+    assert not store.trust(fact.id).is_trusted
+    done = store.retract(
+        RetractionQuery(recorders=("eve",)), reason="wrong", is_dry_run=False
+    )
+    assert done.n_facts == 1
+    assert store.receive(fact, "eve") == Receipt(is_new=False, is_retracted=True)
+
+
+def test_tools_treat_untrusted_facts_as_others(tmp_path: Path) -> None:
+    """Exports and copies have them; a copy of the database knows who sent them."""
+    with open_serving_store(str(tmp_path / "facts.sqlite")) as store:
+        store.receive(FACT, "eve")
+        assert list(all_documents(store, has_trials=True)) == [FACT]
+        copy = back_up_store(store, tmp_path / "copy.sqlite")
+    with open_serving_store(str(copy)) as store:
+        assert not trusted(store)
+        assert store.remove([FACT.id]) == 1
+        store.add(FACT)
+        assert trusted(store)
+
+
+def test_a_layer_that_trusts_a_fact_decides(tmp_path: Path) -> None:
+    """In whatever order layers are asked."""
+    with open_serving_store(tmp_path / "facts.sqlite") as store:
+        store.receive(FACT, "eve")
+    own = InMemoryStore()
+    own.add(FACT)
+    with open_store(tmp_path / "facts.sqlite") as store:
+        assert not store.query(FACT.workload)[0].is_trusted
+        for layers in ([own, store], [store, own]):
+            (found,) = LayeredStore(layers).query(FACT.workload)
+            assert found.is_trusted
+
+
+def test_a_mark_is_no_part_of_a_fact() -> None:
+    """The fact is equal, with the same id, and the given one stays as it is."""
+    marked = untrusted(FACT)
+    assert (marked, marked.id) == (FACT, FACT.id)
+    assert (marked.is_trusted, FACT.is_trusted) == (False, True)
+
+
+def test_lies_make_no_honest_fact_garbage(store: ServingStore) -> None:
+    """However many are faster; among themselves they are garbage."""
+    store.add(FACT)
+    lies = []
+    for n in range(2, 9):
+        samples = tuple(sample / n for sample in FACT.measurement.samples_s)
+        measured = replace(FACT.measurement, samples_s=samples)
+        lies.append(replace(FACT, measurement=measured))
+        store.receive(lies[-1], "eve")
+    found = find_garbage([store.query(FACT.workload)], n_next=0)
+    surplus = {one.id for one in found.surplus}
+    assert FACT.id not in surplus
+    assert surplus <= {lie.id for lie in lies}
+    assert surplus
+
+
+def test_a_rekeyed_fact_has_the_senders_of_the_old_one(store: ServingStore) -> None:
+    """It is no more trusted than before, and goes with what its recorder sent."""
+    store.receive(OLD, "eve")
+    rekey(store, plan_rekey(store))
+    (new,) = (one for one in store.records() if one.id != OLD.id)
+    assert not store.trust(new.id).is_trusted
+    assert [one.recorder for one in store.trust(new.id).recordings] == ["eve"]
+    found = store.retract(RetractionQuery(recorders=("eve",)))
+    assert {one.id for one in found.suspects} == {OLD.id, new.id}
+
+
+def test_nobody_signs_what_others_sent(store: ServingStore) -> None:
+    """Only trusted facts, of plans too."""
+    store.add(FACT)
+    store.receive(OTHER, "eve")
+    store.receive(make_plan_record(), "eve")
+    key = Ed25519PrivateKey.generate()
+    done = sign_facts(store, key, is_dry_run=False)
+    assert (done.n_records, done.n_signed) == (1, 1)
+    assert OTHER.id in {one.id for one in store.records()}
