@@ -9,10 +9,14 @@ setup(
             "feinsum.contraction._pairwise",
             sources=[
                 "feinsum/contraction/einsum.c",
+                "feinsum/contraction/einsum_large.c",
+                "feinsum/contraction/large_network.c",
                 "feinsum/contraction/network.c",
                 "feinsum/contraction/pairwise.c",
             ],
             depends=[
+                "feinsum/contraction/calls.h",
+                "feinsum/contraction/large_network.h",
                 "feinsum/contraction/network.h",
                 "feinsum/contraction/pairwise.h",
                 "feinsum/contraction/pairwise_kernel.h",

@@ -7,10 +7,8 @@
    says what is wrong.
 */
 
-#define PY_SSIZE_T_CLEAN
-#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
-#include <Python.h>
-#include <numpy/arrayobject.h>
+#include "calls.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,10 +26,6 @@
 /* Calls of any size are computed here until they have taken that long together: what
    Python loads to choose among kernels takes a tenth of it. */
 #define BUDGET_NS 250000000
-/* Larger results are in memory that is used again, see feinsum/result_memory.py. */
-#define LARGE_BYTES (1 << 17)
-/* Before results of this size, Python checks that there is memory for them. */
-#define CHECKED_BYTES (1 << 28)
 /* Shorter runs of products without a sum are as fast by numpy. */
 #define RUN 64
 
@@ -39,11 +33,10 @@
 #define MAX_POINTS 1e10
 
 #define N_LETTERS 128
-#define MAX_RANK 32
 
 static long long spent_ns;
 
-static int is_known(int type)
+int is_known(int type)
 {
     return type == NPY_FLOAT || type == NPY_DOUBLE || type == NPY_CFLOAT ||
            type == NPY_CDOUBLE;
@@ -55,11 +48,11 @@ static int is_number(int type)
     return PyTypeNum_ISNUMBER(type) && type != NPY_HALF;
 }
 
-static int is_single(int type) { return type == NPY_FLOAT || type == NPY_CFLOAT; }
+int is_single(int type) { return type == NPY_FLOAT || type == NPY_CFLOAT; }
 
-static int is_complex(int type) { return type == NPY_CFLOAT || type == NPY_CDOUBLE; }
+int is_complex(int type) { return type == NPY_CFLOAT || type == NPY_CDOUBLE; }
 
-static int is_readable(PyArrayObject *array, int type)
+int is_readable(PyArrayObject *array, int type)
 {
     const long size = PyArray_ITEMSIZE(array);
     if (PyArray_TYPE(array) != type || !PyArray_ISALIGNED(array) ||
@@ -192,8 +185,6 @@ static int count_other_axes(const char *term, int rank)
    Returns 0 if they are written in another way, or do not fit the ranks. */
 static int parse(PyObject *subscripts, Call *call)
 {
-    if (!PyUnicode_Check(subscripts) || !PyUnicode_IS_COMPACT_ASCII(subscripts))
-        return 0;
     const char *text = (const char *)PyUnicode_1BYTE_DATA(subscripts), *start = text;
     const int n_operands = call->network.n_operands;
     signed char n_uses[N_LETTERS] = {0};
@@ -364,8 +355,7 @@ static PyObject *make_result(const Call *call, double n_bytes)
     return result;
 }
 
-/* The threads of a call that may keep two of them busy; -1 with an exception. */
-static int find_n_threads(double n_points)
+int find_n_threads(double n_points)
 {
     if (n_points < SHORT)
         return 1;
@@ -410,7 +400,7 @@ static Way choose_way(const Call *call, int is_kernels, int are_integers,
     const Network *network = &call->network;
     const Tensor *operands = network->operands;
     const int n_operands = network->n_operands;
-    const int is_over = spent_ns >= BUDGET_NS && !call->is_chosen;
+    const int is_over = is_budget_spent() && !call->is_chosen;
     if (is_over && network->n_points + n_entries > SHORT)
         return PYTHON;
     if (n_operands > 2 && network->n_points > MAX_POINTS)
@@ -436,12 +426,16 @@ static Way choose_way(const Call *call, int is_kernels, int are_integers,
     return count_run(call) < RUN ? NUMPY : KERNEL;
 }
 
-static double read_clock_ns(void)
+double read_clock_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * 1e9 + now.tv_nsec;
 }
+
+void spend_ns(double start_ns) { spent_ns += read_clock_ns() - start_ns; }
+
+int is_budget_spent(void) { return spent_ns >= BUDGET_NS; }
 
 /* numpy.einsum(subscripts, *operands, out=result) in C order; result is NULL, or an array
    of which this takes the reference. */
@@ -467,7 +461,7 @@ static PyObject *call_numpy(PyObject *subscripts, PyArrayObject *const *operands
     Py_XDECREF(names);
     Py_XDECREF(function);
     Py_XDECREF(module);
-    spent_ns += read_clock_ns() - start_ns;
+    spend_ns(start_ns);
     return value;
 }
 
@@ -523,7 +517,7 @@ static int fill(Network *network, PyArrayObject *result, double n_entries, int n
     Py_BEGIN_ALLOW_THREADS
     failed = contract_network(network, n_threads);
     Py_END_ALLOW_THREADS
-    spent_ns += read_clock_ns() - start_ns;
+    spend_ns(start_ns);
     return failed;
 }
 
@@ -604,11 +598,16 @@ static PyObject *einsum(PyObject *module, PyObject *const *arguments, Py_ssize_t
         return NULL;
     }
     const Py_ssize_t n_operands = PyTuple_GET_SIZE(arguments[1]);
-    if (n_operands < 1 || n_operands > MAX_OPERANDS)
+    const int is_chosen = n == 3 && arguments[2] == Py_True;
+    if (n_operands < 1 || !PyUnicode_Check(arguments[0]) || has_value("FEINSUM_DEVICE") ||
+        has_value("FEINSUM_EFFORT") ||
+        (n_operands > 2 && has_value("FEINSUM_INTERMEDIATE_BYTES")))
         Py_RETURN_NOTIMPLEMENTED;
+    if (n_operands > MAX_OPERANDS || !PyUnicode_IS_COMPACT_ASCII(arguments[0]))
+        return compute_large(arguments[0], arguments[1], is_chosen);
     Call call;
     call.network.n_operands = n_operands;
-    call.is_chosen = n == 3 && arguments[2] == Py_True;
+    call.is_chosen = is_chosen;
     int is_kernels = 1, is_numpys = 1;
     for (int x = 0; x < n_operands; ++x) {
         PyObject *operand = PyTuple_GET_ITEM(arguments[1], x);
@@ -619,9 +618,7 @@ static PyObject *einsum(PyObject *module, PyObject *const *arguments, Py_ssize_t
         is_kernels = is_kernels && is_known(type) && is_readable(call.operands[x], type);
         is_numpys = is_numpys && is_number(PyArray_TYPE(call.operands[x]));
     }
-    if (!parse(arguments[0], &call) || has_value("FEINSUM_DEVICE") ||
-        has_value("FEINSUM_EFFORT") ||
-        (n_operands > 2 && has_value("FEINSUM_INTERMEDIATE_BYTES")) || !match(&call))
+    if (!parse(arguments[0], &call) || !match(&call))
         Py_RETURN_NOTIMPLEMENTED;
     if (n_operands == 1 && call.ranks[RESULT] == call.network.n_indices)
         return make_view(&call); /* nothing is summed */

@@ -190,6 +190,9 @@ before = {*sys.modules}
 A, B = np.ones((30, 40)), np.ones((40, 50))
 assert feinsum.einsum("ij,jk->ik", A, B)[0, 0] == 40.0
 assert feinsum.einsum("ij->j", A, optimize=True)[0] == 30.0
+letters = [chr(200 + k) for k in range(101)]
+terms = ",".join(a + b for a, b in zip(letters, letters[1:]))
+assert feinsum.einsum(terms + "->", *[np.ones((1, 1))] * 100) == 1.0
 print(*sorted({*sys.modules} - before))
 """
 
