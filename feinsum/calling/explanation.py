@@ -73,7 +73,7 @@ def explain(target: Any, *operands: Any, **options: Any) -> str:
         NotAKernelError: if the target is neither of these.
         InvalidOptionError: for an unknown ``policy`` or ``effort``.
     """
-    if isinstance(target, str):
+    if isinstance(target, str) and operands:
         return "\n".join(_explanation(target, operands))
     from feinsum.retrieval import explain as explain_kernel  # loads Loopy
 

@@ -18,11 +18,11 @@ from feinsum.errors import MeasurementError
 from feinsum.ir import Workload, array, einsum
 from feinsum.measure import open_device
 from feinsum.measure.intermediates import (
-    INTERMEDIATE_VARIABLE,
     has_room,
     intermediate_limit_bytes,
     temporary_bytes,
 )
+from feinsum.options import INTERMEDIATE_VARIABLE
 from feinsum.paths import entries_between
 from feinsum.predict import predictions
 from feinsum.records import Device, InMemoryStore

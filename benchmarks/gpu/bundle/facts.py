@@ -25,7 +25,7 @@ from feinsum.records import (
 )
 from feinsum.records.environment import CUDA_PLATFORM
 from feinsum.transforms import check_spec
-from feinsum.tuning.recording import N_RECORDED
+from feinsum.tuning.trials import N_RECORDED
 
 
 @dataclass(frozen=True)
