@@ -21,6 +21,9 @@ from typing import NamedTuple
 import loopy as lp
 
 from feinsum.errors import TransformError
+from feinsum.ir import from_text
+from feinsum.measure.judging import quick_sizes
+from feinsum.measure.reference import einsum_operations, footprint_bytes
 from feinsum.raising import RaisedKernel
 from feinsum.records import Device, Environment
 from feinsum.retrieval.cell_batches import WIDTHS
@@ -95,10 +98,11 @@ def choose_recipes(
         has_batches: whether a loop over cells may compute several together.
     """
     nests = tuple(_own_first(one, environment) if one.chosen else one for one in nests)
-    forms = Forms(request, raised, nests)
+    is_timed = request.verify and can_time(request)
+    forms = Forms(request, raised, nests, is_timed)
     if not request.verify:
         return _build_selected(forms, nests, partial(_first_that_fits, environment))
-    if can_time(request):
+    if is_timed:
         kernel = KernelTrials(forms, environment)
         may_batch = has_batches and forms.is_in_loop and request.may_try_forms
         batches = {width: batch_form(width) for width in WIDTHS} if may_batch else {}
@@ -344,7 +348,9 @@ def _try(some: Sequence[Candidate], trials: Trials, outcome: _Outcome) -> None:
                 outcome.failures.append((candidate, error))
                 continue
         outcome.good.append(_Tried(candidate, verification))
-        if _confirms_claim(candidate, verification, here):
+        if _confirms_claim(candidate, verification, here) or (
+            0 < verification.seconds <= _least_claimed_s(some, here) / BORNE_OUT
+        ):
             outcome.is_over = True
             left = known[k + 1 :]
             outcome.good += [_Tried(c, v) for c, v in left if v is not None]
@@ -365,12 +371,41 @@ def _known(
 
 
 def _confirms_claim(candidate: Candidate, seen: Verification, here: Device) -> bool:
-    """Whether it is about as fast here as its records claim.
+    """Whether its speed-up is about what its records claim.
 
     A prediction claims to be faster than what it was timed against.
     """
     claim = BORNE_OUT * _claim(candidate, here)
     return seen.is_own or seen.speedup >= max(1.0, claim)
+
+
+def _least_claimed_s(candidates: Iterable[Candidate], here: Device) -> float:
+    """The shortest time that the records of any candidate let expect for this kernel.
+
+    Speed-ups are over a generated kernel, which the given one may be ahead of. A time
+    near this one ends the search, too: no record claims to be much faster. That of the
+    candidate itself would not do, since it may be slow, as it says.
+    """
+    times = (_claimed_s(one, here) for one in candidates if one.records)
+    return min(times, default=0.0)
+
+
+def _claimed_s(candidate: Candidate, here: Device) -> float:
+    """The time that the records of a candidate let expect for this kernel."""
+    einsum, sizes = from_text(candidate.recipe.frame), dict(candidate.sizes)
+    sizes = {**quick_sizes(einsum, sizes), **sizes}
+    n_operations = sum(einsum_operations(einsum, sizes).values())
+    n_bytes = footprint_bytes(einsum, sizes)
+    return min(
+        record.measurement.median_s
+        * (
+            n_operations / total
+            if (total := sum(record.measurement.operations.values()))
+            else n_bytes / max(1, record.measurement.footprint_bytes)
+        )
+        / _share(here, record.environment.device)
+        for record in candidate.records
+    )
 
 
 def _claim(candidate: Candidate, here: Device) -> float:

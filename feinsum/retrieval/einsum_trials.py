@@ -57,11 +57,13 @@ class Verification(NamedTuple):
         speedup: over the kernel that it was timed against.
         is_own: whether this installation recorded it.
         reason: why it may be used, in words.
+        seconds: of the recipe alone; zero if it ran with others.
     """
 
     speedup: float
     is_own: bool
     reason: str
+    seconds: float = 0.0
 
 
 class Trials(Protocol):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -37,7 +37,7 @@ from feinsum.select import Ratio, time_ratio
 from feinsum.targets.host import HOST, HostDevice
 from feinsum.targets.host.code import HostCTarget
 from feinsum.targets.host.compiler import compiled_once, find_compiler
-from feinsum.targets.host.kernel import pool
+from feinsum.targets.host.kernel import HostCode, pool
 from feinsum.targets.layout import array_layout, entry_kernel, typed
 from feinsum.targets.quiet import quiet
 from feinsum.targets.units import LibraryUnit
@@ -105,9 +105,9 @@ class KernelTimes:
 
 @dataclass(frozen=True)
 class _Source:
-    """A program that is still to be compiled."""
+    """A program that is being compiled."""
 
-    compile: Callable[[], bytes]
+    content: Future[bytes]
     arguments: tuple[tuple[str, str], ...]
     function: str = ""
 
@@ -134,22 +134,20 @@ class TimedKernels:
     checked: tuple[Mapping[str, Argument], ...] = ()
 
     def request(self, ask: Callable[[KernelComparison], Verdict]) -> Verdict:
-        """Compile all, and have them run in another process.
+        """Have all run in another process, once they are compiled.
 
         Raises:
             BuildError: if one does not compile.
         """
-        with (
-            tempfile.TemporaryDirectory(prefix="feinsum-kernels-") as folder,
-            ThreadPoolExecutor(2, "feinsum-compiler") as compiling,
-        ):
+        with tempfile.TemporaryDirectory(prefix="feinsum-kernels-") as folder:
             written = partial(_written, Path(folder))
-            contents = compiling.map(lambda one: one.compile(), self.sources)
             programs = tuple(
-                Program(written(f"{k}.so", content), one.arguments, one.function)
-                for k, (one, content) in enumerate(
-                    zip(self.sources, contents, strict=True)
+                Program(
+                    written(f"{k}.so", one.content.result()),
+                    one.arguments,
+                    one.function,
                 )
+                for k, one in enumerate(self.sources)
             )
             is_threaded = not all(one.function for one in self.sources)
             threads = written("pool.so", pool().content) if is_threaded else ""
@@ -226,46 +224,58 @@ def timed_kernels(
         arguments = arguments_of(given, sizes, n_unknown=n_unknown)
         checked = tuple(arguments_of(given, other) for other in checked_sizes)
         tolerance = max(_tolerance(arguments), exactness)
-        found = _programs(given, others, opened)
+        compiling = ThreadPoolExecutor(2, "feinsum-compiler")
+        try:
+            found = _programs(given, others, opened, compiling)
+        finally:
+            compiling.shutdown(wait=False)  # what was submitted goes on
     return TimedKernels(*found, arguments, tolerance, checked)
 
 
 def _programs(
-    given: lp.TranslationUnit, others: Sequence[lp.TranslationUnit], opened: HostDevice
+    given: lp.TranslationUnit,
+    others: Sequence[lp.TranslationUnit],
+    opened: HostDevice,
+    compiling: ThreadPoolExecutor,
 ) -> _Programs:
     """The programs to compare, by how the target of a kernel is compiled."""
     target = given.target
     if HOST.serves(target) and not isinstance(target, ExecutableCTarget | HostCTarget):
-        return _plain(given, others)
+        return _plain(given, others, compiling)
     has_loopy = isinstance(target, ExecutableCTarget)
-    return _threaded(given, others, opened, has_loopy=has_loopy)
+    return _threaded(given, others, opened, compiling, has_loopy=has_loopy)
 
 
 def _threaded(
     given: lp.TranslationUnit,
     others: Sequence[lp.TranslationUnit],
     opened: HostDevice,
+    compiling: ThreadPoolExecutor,
     *,
     has_loopy: bool,
 ) -> _Programs:
     """Kernels for the threads of the host."""
-    first, *rest = (generate_for_host(unit, opened) for unit in (given, *others))
-    ways: list[tuple[str, ...]] = [EXECUTABLE_FLAGS, ()] if has_loopy else [()]
-    codes = [*((first, way) for way in ways), *((code, ()) for code in rest)]
-    sources = tuple(
-        _Source(
-            partial(code.compiled_once, way),
+
+    def source(code: HostCode, flags: tuple[str, ...] = ()) -> _Source:
+        return _Source(
+            compiling.submit(code.compiled_once, flags),
             tuple((n, "" if d is None else d.str) for n, d in code.arguments),
         )
-        for code, way in codes
-    )
+
+    # These take the longest: they are compiled while the given one is generated.
+    rest = [source(generate_for_host(unit, opened)) for unit in others]
+    first = generate_for_host(given, opened)
+    ways: list[tuple[str, ...]] = [EXECUTABLE_FLAGS, ()] if has_loopy else [()]
+    sources = (*(source(first, way) for way in ways), *rest)
     n = len(ways)
     pairs = tuple(tuple((g, n + k) for g in range(n)) for k, _ in enumerate(others))
     return sources, pairs
 
 
 def _plain(
-    given: lp.TranslationUnit, others: Sequence[lp.TranslationUnit]
+    given: lp.TranslationUnit,
+    others: Sequence[lp.TranslationUnit],
+    compiling: ThreadPoolExecutor,
 ) -> _Programs:
     """Plain functions, which their user compiles."""
     compiler = find_compiler()
@@ -278,7 +288,7 @@ def _plain(
             names = get_kernel_arg_info(kernel).passed_arg_names
             sources.append(
                 _Source(
-                    partial(compiled_once, compiler, code, flags),
+                    compiling.submit(compiled_once, compiler, code, flags),
                     tuple((name, "") for name in names),
                     kernel.name,
                 )

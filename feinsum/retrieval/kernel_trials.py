@@ -89,11 +89,17 @@ Built = tuple[lp.TranslationUnit, Mapping[int, Exception]]
 
 @dataclass(frozen=True)
 class Forms:
-    """The forms of a given kernel, each built once."""
+    """The forms of a given kernel, each built once.
+
+    Attributes:
+        are_timed: whether each is compiled by its trial, beside the given kernel; else
+            it is compiled when it is built.
+    """
 
     request: Request
     raised: RaisedKernel
     nests: tuple[NestSelection, ...]
+    are_timed: bool = False
     _built: dict[object, Built] = field(default_factory=dict)
 
     @property
@@ -104,8 +110,8 @@ class Forms:
     def build(self, form: Form) -> Built:
         """Build a form.
 
-        Its code is generated and compiled, and in the cache, where the first run finds
-        it.
+        Its code is generated, and in the cache once it is compiled, where the first run
+        finds it.
         """
         key = tuple(sorted((k, c.recipe) for k, c in form.items()))
         if key not in self._built:
@@ -135,7 +141,7 @@ class Forms:
         if not failures:
             try:
                 unit = in_caller(given, unit)
-                error = _build_failure(self.request, unit)
+                error = None if self.are_timed else build_failure(self.request, unit)
             except TransformError as misfit:
                 error = misfit
         if error is not None:
@@ -143,7 +149,7 @@ class Forms:
         return unit, failures
 
 
-def _build_failure(request: Request, unit: lp.TranslationUnit) -> BuildError | None:
+def build_failure(request: Request, unit: lp.TranslationUnit) -> BuildError | None:
     """Why a unit that is run here does not compile."""
     is_coded = isinstance(unit, CodedUnit) and unit.shelf.code()
     if not is_coded or default_cache() is None:
@@ -281,7 +287,10 @@ class KernelTrials:
         check_verdict(verdict)
         if own := own_verification(candidate, self.environment):
             return own._replace(speedup=verdict.speedup)
-        return verified(verdict, verdict.message, candidate)
+        is_alone = len(self.forms.nests) == 1 and not self.forms.is_in_loop
+        seconds = verdict.least_s if is_alone else 0.0
+        found = verified(verdict, verdict.message, candidate)
+        return found._replace(seconds=seconds)
 
     def _without_times(
         self, verdict: Verdict, candidates: Iterable[Candidate]
@@ -311,6 +320,10 @@ class KernelTrials:
             return Verdict(code, reason_of(error))
         try:
             (times,) = self._times([unit], form)
+        except BuildError as error:
+            if failure := build_failure(self.forms.request, unit):
+                return Verdict(BuildError.code, reason_of(failure))
+            why = str(error)
         except FeinsumError as error:
             why = str(error)
         except Exception as error:  # of Loopy, of many kinds; no timing breaks a build

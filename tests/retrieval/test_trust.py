@@ -291,7 +291,7 @@ def test_a_promise_that_is_not_kept_ends_no_search(oracle):
     """The others are tried as well, and the best that was seen here is taken."""
     liar = fact(odd_einsum(), odd_spec("odd_slow"), speedup=1e9)
     good = fact(odd_einsum(), odd_spec("odd_right"), speedup=5.0)
-    oracle.says(odd_slow=(1e-3, 1.1e-3), odd_right=(1e-3, 5e-3))
+    oracle.says(odd_slow=(4.5e6, 5e6), odd_right=(1e6, 5e6))
     kernel = generate_loopy(odd_einsum())
     found = look_up(kernel, database=given(liar, good))
     (nest,) = found.nests
@@ -383,13 +383,31 @@ def test_one_retrieval_tries_few_and_the_next_one_goes_on(oracle, monkeypatch):
 
 
 @pytest.mark.usefixtures("odd")
+@pytest.mark.parametrize("is_near", [True, False])
+def test_a_time_near_the_least_that_is_claimed_ends_the_search(oracle, is_near):
+    """The given kernel may be ahead of the one that speed-ups are over. What is no
+    faster than what others claim ends no search, be it as fast as itself claims.
+    """
+    first = fact(odd_einsum(), odd_spec("odd_slow"), speedup=100.0)
+    quick = replace(first.measurement, samples_s=(1e-30,), baseline_s=(5e-30,))
+    other = fact(odd_einsum(), odd_spec("odd_right"), speedup=5.0)
+    if not is_near:
+        other = replace(other, measurement=quick)
+    oracle.says(odd_slow=(1e-9, 2e-9), odd_right=(1e-9, 3e-9))
+    kernel = generate_loopy(odd_einsum())
+    found = look_up(kernel, database=given(first, other))
+    assert len(oracle.compared) == (1 if is_near else 2)
+    assert found.is_settled
+
+
+@pytest.mark.usefixtures("odd")
 def test_after_a_while_one_that_is_faster_is_enough(oracle, monkeypatch):
     """What claims more is tried by the next retrieval; a slow one is no result."""
     monkeypatch.setattr(einsum_trials, "SEARCH_S", 0.0)
     slow = fact(odd_einsum(), odd_spec("odd_slow"), speedup=90.0)
     good = fact(odd_einsum(), odd_spec("odd_right"), speedup=30.0)
     last = fact(odd_einsum(), odd_spec("odd_right", 8), speedup=7.0)
-    oracle.says(odd_slow=(2e-3, 1e-3), odd_right=(1e-3, 2e-3))
+    oracle.says(odd_slow=(2e6, 1e6), odd_right=(1e6, 2e6))
     found = look_up(generate_loopy(odd_einsum()), database=given(slow, good, last))
     assert found.applied == (good.spec,)
     assert not found.is_settled
@@ -474,7 +492,8 @@ def test_a_recipe_that_hangs_is_stopped(monkeypatch):
 
 def test_a_recipe_that_wants_too_much_memory_is_skipped(monkeypatch):
     """The process may take so much and no more."""
-    monkeypatch.setattr(einsum_trials, "MEMORY_BYTES", 2**24)
+    for module in (einsum_trials, kernel_trials):
+        monkeypatch.setattr(module, "MEMORY_BYTES", 2**24)
     store = given(fact_of(reduction(), environment=elsewhere()))
     assert found(store).applied is None
 
