@@ -11,18 +11,6 @@ from urllib.parse import urlsplit
 
 from feinsum.errors import StoreUnavailableError
 
-__all__ = [
-    "KEY_FILE_VARIABLE",
-    "KEY_OVER_HTTP_VARIABLE",
-    "KEY_VARIABLE",
-    "REMOTE_VARIABLE",
-    "Address",
-    "address_of",
-    "is_service",
-    "key_for",
-    "remote_url",
-]
-
 REMOTE_VARIABLE = "FEINSUM_REMOTE"
 """Environment variable with the URL of the service that look-ups ask."""
 

@@ -22,8 +22,6 @@ from feinsum.records import (
     latest_peaks,
 )
 
-__all__ = ["LayeredStore", "ReportedError"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

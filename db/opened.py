@@ -37,23 +37,6 @@ from feinsum.errors import StoreError, StoreUnavailableError
 from feinsum.memory import remembered
 from feinsum.records import FactSource, FactStore, InMemoryStore
 
-__all__ = [
-    "LAYERS_VARIABLE",
-    "OPENERS",
-    "REMOTE",
-    "SITE_VARIABLE",
-    "USER",
-    "Database",
-    "LayerState",
-    "layer_names",
-    "looked_up_store",
-    "opened_documents",
-    "opened_layers",
-    "opened_store",
-    "process_facts",
-    "states_of",
-]
-
 Database: TypeAlias = str | PathLike[str] | FactSource | None
 """A path, the URL of a database or of a service, an open source of facts, or None for
 the user's own database."""

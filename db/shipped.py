@@ -13,8 +13,6 @@ from feinsum.errors import RecordNotFoundError
 from feinsum.records import FactSource, TuningRecord
 from feinsum.records.document import from_json, to_json
 
-__all__ = ["ShippedStore", "shipped_facts", "write_facts"]
-
 
 @cache
 def shipped_facts() -> ShippedStore:

@@ -26,17 +26,6 @@ from feinsum.records.plausibility import SHIPPED
 from feinsum.service.paging import to_cursor
 from feinsum.service.texts import has_secret, is_storable, without_secrets
 
-__all__ = [
-    "MOST_FACTS",
-    "MOST_READ",
-    "Answer",
-    "Nearness",
-    "Wanted",
-    "answer_of",
-    "check_key",
-    "chosen_ids",
-]
-
 Nearness: TypeAlias = Literal["device", "architecture", "other"]
 """Measured on the device that was named; on another of its architecture; elsewhere."""
 

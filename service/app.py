@@ -41,8 +41,6 @@ from feinsum.service.routes import (
 from feinsum.service.settings import Settings, read_settings
 from feinsum.service.state import Service
 
-__all__ = ["create_app"]
-
 ROUTERS = (
     *(
         module.router

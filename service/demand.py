@@ -16,8 +16,6 @@ from feinsum.errors import StoreError
 from feinsum.records import Miss, is_text_of
 from feinsum.service.texts import has_secret, is_storable
 
-__all__ = ["LONGEST_TEXT", "MissCounter"]
-
 logger = logging.getLogger(__name__)
 
 MOST_BYTES = 32 * 2**20

@@ -25,8 +25,6 @@ from feinsum.records import (
     to_json,
 )
 
-__all__ = ["DEVICE", "FORM", "PEAKS", "PLAN", "RECORD", "RETRACTION", "document"]
-
 FORM = canonicalize(from_text("i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x"))
 
 DEVICE = Device(

@@ -43,8 +43,6 @@ from feinsum.service.pages.problem import as_asked
 from feinsum.service.problems import problem_of
 from feinsum.service.texts import without_secrets
 
-__all__ = ["Gate", "asker_of", "caller_of"]
-
 logger = logging.getLogger(__name__)
 
 CALLER = "feinsum.caller"

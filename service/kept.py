@@ -14,8 +14,6 @@ from typing import Protocol, TypeVar, cast
 
 from cachetools import LRUCache
 
-__all__ = ["ENTRY_BYTES", "KeptFunction", "keep", "n_bytes_of"]
-
 T = TypeVar("T")
 
 R = TypeVar("R", covariant=True)

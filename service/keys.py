@@ -20,15 +20,6 @@ from feinsum.db.server import ApiKey, Scope
 from feinsum.errors import NotAuthenticatedError, NotPermittedError
 from feinsum.service.texts import SECRET
 
-__all__ = [
-    "ANONYMOUS",
-    "Caller",
-    "KeyRing",
-    "key_id_of",
-    "new_key",
-    "require",
-]
-
 TRUSTED_S = 2.0
 """How long a key counts as it was read; a revoked one opens nothing afterwards."""
 

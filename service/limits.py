@@ -14,16 +14,6 @@ from starlette.types import Message, Receive
 
 from feinsum.errors import InvalidRequestError, TooLargeError, WrongContentTypeError
 
-__all__ = [
-    "RateLimit",
-    "check_length",
-    "check_media_type",
-    "check_values",
-    "network_of",
-    "read_body",
-    "replayed",
-]
-
 MOST_CALLERS = 10_000
 """How many callers are remembered; the one seen longest ago is forgotten first."""
 

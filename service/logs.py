@@ -7,8 +7,6 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-__all__ = ["JsonLines", "configure"]
-
 FIELD = "fields"
 """Where a record carries what is more than its message."""
 

@@ -30,8 +30,6 @@ from feinsum.service.answers import (
     chosen_ids,
 )
 
-__all__ = ["Budget", "Lookup", "Question"]
-
 Question: TypeAlias = tuple[str, Wanted]
 """A workload, and for which device."""
 

@@ -15,8 +15,6 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector
 
-__all__ = ["CONTENT_TYPE", "FOLDER_VARIABLE", "count_answer", "observe", "page"]
-
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"

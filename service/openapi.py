@@ -10,8 +10,6 @@ from pydantic import BaseModel
 from feinsum.records import TuningRecord
 from feinsum.service.problems import MEDIA_TYPE
 
-__all__ = ["SECURITY", "FactOf", "Problem", "answers", "parameter"]
-
 SECURITY: dict[str, Any] = {"key": {"type": "http", "scheme": "bearer"}}
 """How a key is sent; every route but those of operation may need one."""
 

@@ -14,8 +14,6 @@ from feinsum.db.server import is_cut
 from feinsum.errors import InvalidRequestError
 from feinsum.service.texts import is_storable
 
-__all__ = ["Cursor", "Limit", "from_cursor", "key_after", "next_cursor", "to_cursor"]
-
 T = TypeVar("T")
 
 MOST = 1000

@@ -32,8 +32,6 @@ from feinsum.errors import (
 )
 from feinsum.service.pages.problem import as_asked
 
-__all__ = ["INTERNAL", "MEDIA_TYPE", "STATUS", "add_problems", "problem", "problem_of"]
-
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"

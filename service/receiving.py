@@ -20,8 +20,6 @@ from feinsum.service.answers import check_key
 from feinsum.service.keys import Caller
 from feinsum.service.state import Service
 
-__all__ = ["receive"]
-
 F = TypeVar("F", bound=TuningRecord | PlanRecord | DevicePeaks)
 
 

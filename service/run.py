@@ -21,8 +21,6 @@ from feinsum.service.logs import configure
 from feinsum.service.metrics import FOLDER_VARIABLE
 from feinsum.service.settings import PREFIX, Settings, read_settings
 
-__all__ = ["run", "worker"]
-
 PROTOCOL = "feinsum.service.wire:LimitedProtocol"
 """By its name, so that a worker imports it when it can tell already that it lives."""
 

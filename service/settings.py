@@ -9,8 +9,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from feinsum.errors import InvalidRequestError
 
-__all__ = ["PREFIX", "Settings", "read_settings"]
-
 PREFIX = "FEINSUM_SERVE_"
 
 Count = Annotated[int, Field(ge=1)]

@@ -18,8 +18,6 @@ from feinsum.service.lookup import Lookup
 from feinsum.service.pages.notations import Notations
 from feinsum.service.settings import Settings
 
-__all__ = ["Admin", "Reading", "Recording", "Service", "TheService", "service_of"]
-
 T = TypeVar("T")
 
 LISTINGS_AT_ONCE = 2

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["SECRET", "has_secret", "is_storable", "without_secrets"]
-
 SECRET = re.compile(r"feinsum_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
 """A key of the service; its first group is the id."""
 

@@ -30,8 +30,6 @@ from feinsum.service.limits import network_of
 from feinsum.service.problems import problem
 from feinsum.service.settings import read_settings
 
-__all__ = ["LimitedProtocol"]
-
 WRITE_S = 60.0
 """How long nothing of an answer may be read before its connection is ended."""
 

@@ -14,8 +14,6 @@ from feinsum.records import (
 )
 from feinsum.records.plausibility import JudgeRecipe, shipped_recipe
 
-__all__ = ["Odd", "audit"]
-
 
 @dataclass(frozen=True)
 class Odd:

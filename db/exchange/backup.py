@@ -18,8 +18,6 @@ from feinsum.db.sql.sqlite_file import copy_database
 from feinsum.db.sql.store import SqlStore
 from feinsum.errors import StoreUnavailableError
 
-__all__ = ["back_up_store"]
-
 
 def back_up_store(store: SqlStore, path: Path) -> Path:
     """Write a copy of a database to a new file, which gets its name when complete.

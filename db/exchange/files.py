@@ -12,8 +12,6 @@ from feinsum.db.exchange.parquet import read_parquet, write_parquet
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import Document
 
-__all__ = ["read_file", "write_file"]
-
 PARQUET = ".parquet"
 
 

@@ -28,15 +28,6 @@ from feinsum.db.exchange.rekeying import REKEYED_FROM
 from feinsum.db.sql.store import SqlStore
 from feinsum.records import Document, TuningRecord, tied
 
-__all__ = [
-    "NEXT",
-    "Collected",
-    "GarbagePlan",
-    "Surplus",
-    "collect_garbage",
-    "find_garbage",
-]
-
 NEXT = 3
 """How many facts are kept after those that are tied for the best place."""
 

@@ -26,8 +26,6 @@ from feinsum.records import (
     to_json,
 )
 
-__all__ = ["T4_VERSION", "t4_document", "write_t4"]
-
 T4_VERSION = "1.0.0"
 
 TRANSFORM = "@transform"

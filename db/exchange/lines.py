@@ -29,16 +29,6 @@ from feinsum.records import (
 )
 from feinsum.records.document import STRICT
 
-__all__ = [
-    "FORMAT_VERSION",
-    "LINE_BYTES",
-    "Bad",
-    "Entry",
-    "line_schema",
-    "read_lines",
-    "write_lines",
-]
-
 FORMAT_VERSION = 1
 
 LINE_BYTES = 16 * 2**20

@@ -24,16 +24,6 @@ from feinsum.records import (
     kind_of,
 )
 
-__all__ = [
-    "Difference",
-    "Imported",
-    "all_documents",
-    "batches",
-    "compare",
-    "import_entries",
-    "merge",
-]
-
 BATCH = 500
 """How many documents are kept in one transaction."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from feinsum.db.exchange.lines import Bad, Entry
 from feinsum.db.exchange.merging import batches
-from feinsum.db.sql.rows import document_of, instant
+from feinsum.db.sql.rows import document_of
 from feinsum.errors import InvalidRecordError
 from feinsum.extras import requiring
 from feinsum.records import (
@@ -23,11 +23,10 @@ from feinsum.records import (
     kind_of,
     to_json,
 )
+from feinsum.records.plausibility import instant
 
 if TYPE_CHECKING:
     import pyarrow
-
-__all__ = ["read_parquet", "write_parquet"]
 
 ROWS = 5000
 """How many rows are in memory at once, and in a row group."""

@@ -22,19 +22,6 @@ from feinsum.errors import FeinsumError
 from feinsum.ir import from_text
 from feinsum.records import FactStore, Trial, TuningRecord, kind_of
 
-__all__ = [
-    "REKEYED_FROM",
-    "Kind",
-    "Move",
-    "OnProgress",
-    "PrefixCount",
-    "RekeyPlan",
-    "Unreadable",
-    "plan_rekey",
-    "rekey",
-    "rekeyed",
-]
-
 REKEYED_FROM = "rekeyed_from"
 """The topic of the provenance that has the id of the record as it was measured."""
 

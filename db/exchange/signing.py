@@ -16,8 +16,6 @@ from feinsum.records.signature import (
     why_untrusted,
 )
 
-__all__ = ["Signed", "sign_facts"]
-
 
 @dataclass(frozen=True)
 class Signed:

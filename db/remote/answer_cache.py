@@ -23,8 +23,6 @@ from feinsum.errors import InvalidRecordError
 from feinsum.memory import remembered
 from feinsum.records import LookUp, TuningRecord, from_json, to_json, untrusted
 
-__all__ = ["AnswerCache", "CachedAnswer", "forget_answers"]
-
 MOST_IN_MEMORY = 2000
 """How many answers a process remembers; the one used longest ago goes first."""
 

@@ -21,8 +21,6 @@ from feinsum.db.remote.wire import CutOffError
 from feinsum.errors import RecordNotFoundError, ServiceError
 from feinsum.records import LookUp, TuningRecord
 
-__all__ = ["LONGEST_TEXT", "BestAnswer", "ask_in_parts", "best_of"]
-
 MAX_AGE_S = 60.0
 """For how long an answer is believed that does not say so: a miss, or one of many."""
 

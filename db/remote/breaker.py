@@ -10,8 +10,6 @@ from feinsum.cache import default_cache
 from feinsum.db.address import Address
 from feinsum.memory import remembered
 
-__all__ = ["PAUSE_S", "Breaker"]
-
 PAUSE_S = 60.0
 """For how long a service is left alone after it failed."""
 

@@ -23,8 +23,6 @@ from feinsum.errors import (
     error_from_code,
 )
 
-__all__ = ["PATIENT", "Client", "pages", "parsed"]
-
 PATIENT = Limits(total_s=30.0, connect_s=10.0, most_bytes=64 * 2**20)
 """For who must have an answer, or must know why there is none."""
 

@@ -19,15 +19,6 @@ from feinsum.records import (
     untrusted,
 )
 
-__all__ = [
-    "is_content_id",
-    "peaks_of",
-    "record_of",
-    "retraction_of",
-    "valid_plans",
-    "valid_records",
-]
-
 logger = logging.getLogger(__name__)
 
 F = TypeVar("F", TuningRecord, PlanRecord)

@@ -11,8 +11,6 @@ from feinsum.db.remote.client import Client, parsed
 from feinsum.db.remote.wire import Limits
 from feinsum.errors import FeinsumError
 
-__all__ = ["ServiceHealth", "examine_service"]
-
 MOST_BYTES = 2**20
 
 

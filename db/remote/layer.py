@@ -35,8 +35,6 @@ from feinsum.records import (
     TuningRecord,
 )
 
-__all__ = ["BUDGET_VARIABLE", "RemoteLayer", "open_remote", "quick_layer"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

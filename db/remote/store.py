@@ -46,8 +46,6 @@ from feinsum.records import (
     to_json,
 )
 
-__all__ = ["HttpStore"]
-
 logger = logging.getLogger(__name__)
 
 PAGE = 200

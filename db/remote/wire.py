@@ -23,8 +23,6 @@ from feinsum.memory import remembered
 if TYPE_CHECKING:
     from urllib3.connection import HTTPConnection
 
-__all__ = ["CutOffError", "Limits", "Reply", "Request", "exchange"]
-
 _PART = 65536
 MUCH_BYTES = 1 << 18
 """Whoever has sent so much when time is up is neither silent nor slow."""

@@ -11,16 +11,6 @@ from sqlalchemy import Connection, insert, select, update
 from feinsum.db.sql.tables import ApiKeyRow
 from feinsum.errors import RecordNotFoundError
 
-__all__ = [
-    "ApiKey",
-    "Scope",
-    "add_key",
-    "all_keys",
-    "find_key",
-    "revoke_key",
-    "trust_key",
-]
-
 Scope: TypeAlias = Literal["read", "record", "admin"]
 """Permissions of a key; each includes the ones before it."""
 

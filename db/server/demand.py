@@ -29,15 +29,6 @@ from feinsum.db.sql.statements import INSERTS, RETRACTED
 from feinsum.db.sql.tables import DemandCallerRow, DemandRow, DeviceRow, RecordRow
 from feinsum.records import Demand, Miss
 
-__all__ = [
-    "MOST_CHARACTERS",
-    "Asked",
-    "DemandLimits",
-    "add_misses",
-    "clear_demands",
-    "open_demands",
-]
-
 UNTOLD_DAYS = 1.0
 """After how many days a demand expires of which nobody sent the text."""
 

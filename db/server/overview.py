@@ -20,16 +20,6 @@ from feinsum.db.sql.tables import (
 )
 from feinsum.records import TuningRecord
 
-__all__ = [
-    "DriverOf",
-    "Overview",
-    "drivers_of",
-    "fastest_facts",
-    "latest_facts",
-    "overview",
-]
-
-
 MOST_DRIVERS = 100
 
 

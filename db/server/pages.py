@@ -25,28 +25,6 @@ from feinsum.db.sql.tables import (
 )
 from feinsum.records import Device
 
-__all__ = [
-    "Having",
-    "ListedDevice",
-    "ListedFact",
-    "ListedWorkload",
-    "Order",
-    "count_by_device",
-    "devices_named",
-    "find_device",
-    "find_workload",
-    "fitting",
-    "is_cut",
-    "known_ids",
-    "notations_in",
-    "ordered_workloads",
-    "page_of_devices",
-    "page_of_facts",
-    "page_of_plans",
-    "page_of_workloads",
-    "workloads_in",
-]
-
 
 @dataclass(frozen=True)
 class Having:

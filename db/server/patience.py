@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from feinsum.db.sql.failures import LostConnectionError
 
-__all__ = ["PATIENCE_S", "Patience", "patiently"]
-
 T = TypeVar("T")
 
 PATIENCE_S = 10.0

@@ -25,8 +25,6 @@ from feinsum.db.sql.statements import sound_records
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import Device, TuningRecord
 
-__all__ = ["Reader", "Size", "StoredFact", "Summary"]
-
 GENERATION = {
     "sqlite": "PRAGMA data_version",
     "postgresql": "SELECT pg_current_snapshot()::text",

@@ -83,8 +83,6 @@ from feinsum.records import (
     TuningRecord,
 )
 
-__all__ = ["Recent", "ServingStore", "open_serving_store"]
-
 T = TypeVar("T")
 
 LEAST_FREE_BYTES = 32 * 2**20

@@ -29,8 +29,6 @@ from feinsum.db.sql.tables import RecordingRow
 from feinsum.errors import RecordNotFoundError
 from feinsum.records import DevicePeaks, PlanRecord, Retraction, TuningRecord
 
-__all__ = ["Fact", "Receipt", "Recording", "Trust", "keep_owner", "receive", "trust_in"]
-
 Fact: TypeAlias = TuningRecord | PlanRecord | DevicePeaks
 
 AT_ONCE = 500

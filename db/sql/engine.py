@@ -26,8 +26,6 @@ from feinsum.db.sql.sqlite_file import has_log, result_code
 from feinsum.errors import StoreUnavailableError
 from feinsum.extras import requiring
 
-__all__ = ["engine_of", "use_write_ahead_log", "writer"]
-
 logger = logging.getLogger(__name__)
 
 IS_WRITER = "feinsum_is_writer"

@@ -13,8 +13,6 @@ from feinsum.db.sql.location import Location
 from feinsum.db.sql.sqlite_file import result_code
 from feinsum.errors import StoreUnavailableError
 
-__all__ = ["LostConnectionError", "read_only", "translated"]
-
 logger = logging.getLogger(__name__)
 
 RESTORE = "restore a backup, or move the file away to start a new one"

@@ -12,8 +12,6 @@ from feinsum.db.sql.location import Location, locate, may_write
 from feinsum.db.sql.store import open_store
 from feinsum.errors import StoreError
 
-__all__ = ["DatabaseHealth", "examine"]
-
 
 @dataclass(frozen=True)
 class DatabaseHealth:

@@ -18,8 +18,6 @@ from feinsum.db.sql.tables import (
     WorkloadRow,
 )
 
-__all__ = ["StoreInfo", "count", "describe"]
-
 SIZES = {
     "postgresql": "SELECT pg_database_size(current_database())",
     "sqlite": "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size",

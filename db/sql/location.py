@@ -16,18 +16,6 @@ from feinsum.errors import StoreUnavailableError
 from feinsum.options import DATABASE_VARIABLE
 from feinsum.words import type_in_words
 
-__all__ = [
-    "BUSY_TIMEOUT_S",
-    "Location",
-    "default_location",
-    "is_not_made_yet",
-    "is_there",
-    "locate",
-    "make_room",
-    "may_write",
-    "missing",
-]
-
 BUSY_TIMEOUT_S = 30.0
 """How long a reader or writer waits for the locks of others, in seconds."""
 

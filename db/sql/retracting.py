@@ -33,20 +33,6 @@ from feinsum.errors import InvalidRequestError, RecordNotFoundError
 from feinsum.records import Retraction, RetractionQuery, utc_now
 from feinsum.records.retraction import DIGITS
 
-__all__ = [
-    "KEPT",
-    "OWNER",
-    "KeptRow",
-    "Retracted",
-    "Suspect",
-    "SuspectPeaks",
-    "SuspectPlan",
-    "find_retractions",
-    "hidden",
-    "known_retractions",
-    "retract",
-]
-
 OWNER = ""
 """The recorder of a fact that is also in the database by the will of its owner."""
 

@@ -38,17 +38,6 @@ from feinsum.records import (
 )
 from feinsum.records.plausibility import instant
 
-__all__ = [
-    "DEVICE_COLUMNS",
-    "ROWS",
-    "Row",
-    "device_of",
-    "document_of",
-    "instant",
-    "record_of",
-    "rows_of",
-]
-
 logger = logging.getLogger(__name__)
 
 DEVICE_COLUMNS = (

@@ -40,8 +40,6 @@ from feinsum.db.sql.tables import Base
 from feinsum.errors import SchemaVersionError
 from feinsum.extras import requiring
 
-__all__ = ["NEWEST", "VERSIONS", "prepare"]
-
 logger = logging.getLogger(__name__)
 
 VERSIONS = (

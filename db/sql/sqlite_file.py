@@ -14,17 +14,6 @@ from pathlib import Path
 
 from feinsum.errors import StoreUnavailableError
 
-__all__ = [
-    "APPLICATION_ID",
-    "VERSION_TABLE",
-    "back_up",
-    "check_file",
-    "copy_database",
-    "foreign",
-    "has_log",
-    "result_code",
-]
-
 APPLICATION_ID = 0x6665696E
 """Marks a database as ours in its header: the letters ``fein``."""
 

@@ -42,38 +42,6 @@ from feinsum.records import (
     untrusted,
 )
 
-__all__ = [
-    "ALL_PLANS",
-    "HAVE_TRUST",
-    "IS_TRUSTED",
-    "LIKE",
-    "MARKED",
-    "OF_DEVICE",
-    "OF_WORKLOAD",
-    "PEAKS",
-    "PLANS",
-    "RECORDS",
-    "RETRACTED",
-    "RETRACTIONS",
-    "SELECTS",
-    "TABLES",
-    "TRIALS",
-    "TRIED",
-    "WORKLOADS",
-    "copy_recorders",
-    "insert_all_missing",
-    "insert_missing",
-    "insert_missing_rows",
-    "retracted",
-    "sound",
-    "sound_peaks",
-    "sound_plans",
-    "sound_records",
-    "sound_retractions",
-    "sound_trials",
-    "trusted",
-]
-
 logger = logging.getLogger(__name__)
 
 INSERTS: dict[str, Callable[[Table], Any]] = {

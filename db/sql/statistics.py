@@ -10,8 +10,6 @@ from sqlalchemy import Connection, func, select
 from feinsum.db.sql.statements import RETRACTED
 from feinsum.db.sql.tables import DeviceRow, EnvironmentRow, RecordRow
 
-__all__ = ["DriverCount", "Statistics", "TransformCount", "summarize"]
-
 
 @dataclass(frozen=True)
 class DriverCount:

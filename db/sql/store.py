@@ -67,8 +67,6 @@ from feinsum.records import (
     latest_peaks,
 )
 
-__all__ = ["Migration", "SqlStore", "migrate", "open_store", "prepared_engine"]
-
 PAGE = 500
 """How many documents are read at once."""
 

@@ -32,23 +32,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-__all__ = [
-    "ApiKeyRow",
-    "Base",
-    "DemandCallerRow",
-    "DemandRow",
-    "DevicePeaksRow",
-    "DeviceRow",
-    "EnvironmentRow",
-    "PlanRow",
-    "RecordRow",
-    "RecordingRow",
-    "RetractionRow",
-    "TrialRow",
-    "UtcDateTime",
-    "WorkloadRow",
-]
-
 
 class UtcDateTime(TypeDecorator[datetime]):
     """An instant: converted to UTC when written, timezone-aware when read."""

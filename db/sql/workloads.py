@@ -11,8 +11,6 @@ from sqlalchemy import Connection, func, select
 from feinsum.db.sql.statements import RETRACTED
 from feinsum.db.sql.tables import RecordRow, TrialRow, WorkloadRow
 
-__all__ = ["WorkloadCount", "list_workloads"]
-
 
 @dataclass(frozen=True)
 class WorkloadCount:

@@ -15,8 +15,6 @@ import numpy as np
 
 from feinsum.ir import BatchedEinsum, SizeParam
 
-__all__ = ["with_wide_sums"]
-
 LEAST_TERMS = 1 << 15
 """Of a sum that is added up in double precision. Shorter ones lose no more than a dot
 product of numpy, and their operands may be in a cache, where conversions take time.

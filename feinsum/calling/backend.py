@@ -13,8 +13,6 @@ from feinsum.calling.dispatch import einsum
 from feinsum.calling.reading.libraries import is_tensor, rank_of
 from feinsum.errors import InvalidEinsumError
 
-__all__ = ["tensordot", "transpose"]
-
 
 @outside_of_compilers
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:

@@ -37,16 +37,6 @@ if TYPE_CHECKING:
     from feinsum.calling.reading import Reading
     from feinsum.paths import Path
 
-__all__ = [
-    "StepsCall",
-    "einsum_in_steps",
-    "evaluate_by_numpy",
-    "extents_of",
-    "find_numpy_path",
-    "numpy_call",
-    "steps_call",
-]
-
 Arrays = Sequence[Any]
 
 

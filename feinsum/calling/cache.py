@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 
 from cachetools import LRUCache
 
-__all__ = ["BoundedCache"]
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 

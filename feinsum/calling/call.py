@@ -62,8 +62,6 @@ if TYPE_CHECKING:
     from feinsum.records import Policy
     from feinsum.retrieval import OnMiss
 
-__all__ = ["call_einsum", "known_result", "prepare_call"]
-
 
 class _Options(TypedDict, total=False):
     device: str | None

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
-__all__ = ["is_compiling", "outside_of_compilers"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -28,16 +28,6 @@ from feinsum.paths import (
 )
 from feinsum.words import counted
 
-__all__ = [
-    "ContractExpression",
-    "contract",
-    "contract_expression",
-    "contract_path",
-    "follow_path",
-    "is_search",
-    "requested_path",
-]
-
 BACKENDS = ("auto", "feinsum", "numpy", None)
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from feinsum.records import Policy
     from feinsum.retrieval import OnMiss
 
-__all__ = ["einsum"]
-
 FEW_OPERANDS = 6
 """So many are contracted in the best order, whatever search is named."""
 

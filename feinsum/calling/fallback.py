@@ -31,18 +31,6 @@ if TYPE_CHECKING:
 
     from feinsum.calling.reading import Reading
 
-__all__ = [
-    "FallbackCall",
-    "answer_by_numpy",
-    "build_completely",
-    "build_in_background",
-    "evaluate_instead",
-    "is_for_caller",
-    "level_of_caller",
-    "report_fallback",
-    "start_build",
-]
-
 T = TypeVar("T")
 Arrays = Sequence[Any]
 

@@ -13,8 +13,6 @@ from feinsum.measure import OpenDevice
 from feinsum.records import TransformSpec
 from feinsum.retrieval.installation import fingerprint, is_ours
 
-__all__ = ["is_faulty", "note_fault"]
-
 
 def note_fault(einsum: BatchedEinsum, spec: TransformSpec, opened: OpenDevice) -> None:
     """Remember a recipe for an einsum.

@@ -28,16 +28,6 @@ from feinsum.records import TransformSpec
 from feinsum.retrieval import retrieve
 from feinsum.tuning import measure_if_possible
 
-__all__ = [
-    "OUTPUT",
-    "CallKernel",
-    "fits_memory",
-    "recorded_kernel",
-    "sizes_that_matter",
-    "untransformed_kernel",
-    "untransformed_path",
-]
-
 logger = logging.getLogger(__name__)
 
 OUTPUT = "out"

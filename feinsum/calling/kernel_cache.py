@@ -20,16 +20,6 @@ if TYPE_CHECKING:
     from feinsum.calling.kernel import CallKernel
     from feinsum.sparse import COO, CSF
 
-__all__ = [
-    "CACHE_BOUND",
-    "GENERAL_BOUND",
-    "Call",
-    "Calls",
-    "SharedKernels",
-    "cached_kernel",
-    "clear_call_cache",
-]
-
 CACHE_BOUND = 256
 """Calls, told apart by notation, shapes and dtypes, whose kernels are kept."""
 GENERAL_BOUND = 1 << 14

@@ -25,8 +25,6 @@ from feinsum.words import type_in_words
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-__all__ = ["check_call_options", "einsum_with_options"]
-
 CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
 ORDERS = ("C", "F", "A", "K")
 CHECKED = ("order", "casting")

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from feinsum.records import Policy
     from feinsum.retrieval import OnMiss
 
-__all__ = ["CallOptions"]
-
 
 @dataclass(frozen=True)
 class CallOptions:

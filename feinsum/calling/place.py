@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from feinsum.records import Policy
     from feinsum.retrieval import OnMiss
 
-__all__ = ["Place", "Where", "name_of", "place_of"]
-
 
 class Place(NamedTuple):
     """Where a call is computed; a context does not survive a fork."""

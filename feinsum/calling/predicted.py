@@ -33,15 +33,6 @@ from feinsum.targets.protocol import Array
 from feinsum.transforms import apply_spec
 from feinsum.transforms.ranking import Costed
 
-__all__ = [
-    "N_TRIED",
-    "Problem",
-    "checked_kernel",
-    "predicted_families",
-    "predicted_kernel",
-    "view_as",
-]
-
 logger = logging.getLogger(__name__)
 
 N_TRIED = 3

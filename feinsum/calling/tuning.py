@@ -28,8 +28,6 @@ if TYPE_CHECKING:
         TuningStart,
     )
 
-__all__ = ["autotune", "tune"]
-
 logger = logging.getLogger(__name__)
 
 

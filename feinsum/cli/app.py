@@ -36,8 +36,6 @@ from feinsum.cli.service import demand, keys, serve
 from feinsum.cli.shared.failure import report_bug, report_failure
 from feinsum.errors import FeinsumError
 
-__all__ = ["COMMANDS", "app", "main"]
-
 Command = Callable[..., None]
 
 COMMANDS: dict[str, tuple[Command, str]] = {

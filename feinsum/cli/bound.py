@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from feinsum.ir import BatchedEinsum
 
-__all__ = ["EXAMPLES", "bound"]
-
 EXAMPLES = """\b
 Examples:
   feinsum bound "ij,jk->ik" --sizes i=2000,j=2000,k=2000

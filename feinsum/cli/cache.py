@@ -10,8 +10,6 @@ from feinsum.cli.shared.options import AsJson
 from feinsum.cli.shared.output import print_json
 from feinsum.words import counted
 
-__all__ = ["app"]
-
 app = typer.Typer(
     rich_markup_mode=None,
     help="Inspect or clear the cache of retrieved kernels.",

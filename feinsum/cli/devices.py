@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from feinsum.records import Device, DevicePeaks, FactStore
     from feinsum.targets.devices import DeviceState
 
-__all__ = ["EXAMPLES", "devices"]
-
 EXAMPLES = """\b
 Examples:
   feinsum devices

@@ -16,8 +16,6 @@ from feinsum.words import counted
 if TYPE_CHECKING:
     from feinsum.doctor.machine import State
 
-__all__ = ["EXAMPLES", "doctor"]
-
 EXAMPLES = """\b
 Examples:
   feinsum doctor

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from feinsum.records import FactSource
     from feinsum.retrieval import NestSelection, Retrieval
 
-__all__ = ["EXAMPLES", "explain"]
-
 EXAMPLES = """\b
 Examples:
   feinsum explain "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20

@@ -27,8 +27,6 @@ from feinsum.cli.shared.recommended import unchanged_advice
 if TYPE_CHECKING:
     from feinsum.integrations import CSource
 
-__all__ = ["EXAMPLES", "export_c"]
-
 EXAMPLES = """\b
 Examples:
   feinsum export-c "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=10,j=10

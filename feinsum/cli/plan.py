@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from feinsum.programs import ProgramPlan
     from feinsum.records import PlanRecord
 
-__all__ = ["EXAMPLES", "plan"]
-
 EXAMPLES = """\b
 Examples:
   feinsum plan "ij,jk->ik" --sizes i=4096,j=4096,k=4096 --processes 64

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from feinsum.bounds import Bound
     from feinsum.records import Match
 
-__all__ = ["EXAMPLES", "query"]
-
 EXAMPLES = """\b
 Examples:
   feinsum query "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from feinsum.measure import OpenDevice
     from feinsum.records import TransformSpec
 
-__all__ = ["EXAMPLES", "show"]
-
 EXAMPLES = """\b
 Examples:
   feinsum show "ij,jk->ik" --sizes i=n,j=64,k=64

@@ -10,8 +10,6 @@ import typer
 from feinsum.cli.shared.options import AsJson
 from feinsum.cli.shared.output import print_json
 
-__all__ = ["app"]
-
 app = typer.Typer(
     rich_markup_mode=None,
     help="Create and show the keys that sign facts.",

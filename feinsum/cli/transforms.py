@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
     from feinsum.transforms import Transform
 
-__all__ = ["EXAMPLES", "transforms"]
-
 EXAMPLES = """\b
 Examples:
   feinsum transforms

@@ -10,8 +10,6 @@ import numpy as np
 if TYPE_CHECKING:
     from feinsum.subscripts import IndexList
 
-__all__ = ["MAX_LETTERS", "einsum_by_numpy"]
-
 MAX_LETTERS = 52
 """Letters that numpy has."""
 

@@ -6,18 +6,21 @@ from typing import Any
 
 import feinsum.threads  # noqa: F401  (the extension asks it; so no later call loads it)
 
-__all__ = ["compute"]
+
+def _leave_to_python(
+    subscripts: Any, operands: tuple[Any, ...], is_chosen: bool = False, /
+) -> Any:
+    """The result of an einsum; NotImplemented where Python has to find it.
+
+    Args:
+        is_chosen: whether it is not asked again if a kernel may be faster.
+    """
+    return NotImplemented
+
 
 try:
-    from feinsum.contraction._pairwise import einsum as compute
+    from feinsum.contraction import _pairwise
 except ImportError:  # installed without a C compiler
-
-    def compute(
-        subscripts: Any, operands: tuple[Any, ...], is_chosen: bool = False, /
-    ) -> Any:
-        """The result of an einsum; NotImplemented where Python has to find it.
-
-        Args:
-            is_chosen: whether it is not asked again if a kernel may be faster.
-        """
-        return NotImplemented
+    compute = _leave_to_python
+else:
+    compute = _pairwise.einsum

@@ -29,15 +29,6 @@ try:
 except ImportError:  # installed without a C compiler
     _pairwise = None  # type: ignore[assignment]
 
-__all__ = [
-    "DTYPES",
-    "IS_BUILT",
-    "VECTOR_BYTES",
-    "contract",
-    "contract_pair",
-    "encode_indices",
-]
-
 contract: Any = getattr(_pairwise, "contract", None)
 """The kernel: of indices, two arrays, the result, and a number of threads."""
 IS_BUILT = _pairwise is not None

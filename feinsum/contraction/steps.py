@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from feinsum.paths import Path
     from feinsum.subscripts import IndexList
 
-__all__ = ["PlannedStep", "Step", "find_steps", "plan_steps", "run_plan", "run_steps"]
-
 FEW = 32
 """Products for each entry of the batch, without a sum, that numpy computes as fast."""
 SHORT = 20_000

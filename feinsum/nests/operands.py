@@ -12,8 +12,6 @@ from feinsum.nests.network import Network, Sizes
 from feinsum.sparse import CSF
 from feinsum.words import counted, type_in_words
 
-__all__ = ["sizes_of"]
-
 
 def sizes_of(network: Network, operands: Sequence[npt.NDArray[Any] | CSF]) -> Sizes:
     """The extents of operands, and the profile of the tree among them.

@@ -12,8 +12,6 @@ from feinsum.plans.levels import Levels
 from feinsum.plans.plan import Plan
 from feinsum.plans.search import best_of_machines
 
-__all__ = ["alternatives", "priced", "ties"]
-
 MOST_PRICED = 24
 """Plans of a search by cost whose elements are counted by level."""
 

@@ -15,8 +15,6 @@ from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule
 from feinsum.plans.statements import Statements
 
-__all__ = ["assemble", "assemble_statements", "starts_of", "with_schedules"]
-
 Starts = Mapping[str, Distribution]
 
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from feinsum.plans.ranges import Ints, Ranges, end_of, lengths, shared, shared_along
 
-__all__ = ["Box", "Boxes", "Overlap", "box_shape", "box_size", "overlaps"]
-
 Box: TypeAlias = tuple[range, ...]
 """The entries along each axis; of a scalar, the empty tuple."""
 

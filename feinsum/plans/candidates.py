@@ -29,8 +29,6 @@ from feinsum.plans.placing import needed_by, without_copies
 from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule
 
-__all__ = ["GRIDS", "grid_plans", "on_grid"]
-
 Grid: TypeAlias = tuple[int, ...]
 """The number of parts of each index of a group, in order of first use."""
 Choose: TypeAlias = Callable[

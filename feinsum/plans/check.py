@@ -18,8 +18,6 @@ from feinsum.words import counted
 if TYPE_CHECKING:
     from feinsum.plans.plan import Plan
 
-__all__ = ["FORMAT", "RULES", "plan_violations"]
-
 FORMAT = 1
 """Format of plan documents."""
 

@@ -17,8 +17,6 @@ from typing import Literal, TypeAlias
 from feinsum.plans.boxes import Box
 from feinsum.plans.steps import Reduce, Send, Steps
 
-__all__ = ["Collective", "Pieces", "collectives_of"]
-
 Pieces: TypeAlias = tuple[tuple[str, Box], ...]
 """Boxes of buffers, in the order in which they are sent."""
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from feinsum.plans.boxes import Boxes, Overlap
 from feinsum.plans.lowering import Input
 
-__all__ = ["Counts", "Tally"]
-
 MOST_NUMBERS = 2**62
 """Numbers that a 64-bit integer can tell apart, with room."""
 

@@ -28,8 +28,6 @@ from feinsum.records.document import STRICT, content_id, from_json, to_json
 from feinsum.sparse import COO, SparseArray, to_coo
 from feinsum.words import counted
 
-__all__ = ["CyclicCounts", "CyclicPlan", "plan_cyclic", "sparse_leaf"]
-
 SparseLeaf: TypeAlias = Callable[..., Any]
 """From subscripts, a sparse array and dense ones to their einsum."""
 

@@ -17,8 +17,6 @@ from feinsum.plans.phases import Origin, Parcel, Phase
 from feinsum.plans.steps import Receive, Reduce, Step
 from feinsum.plans.traffic import Traffic
 
-__all__ = ["TaskSender"]
-
 
 class TaskSender:
     """Creates the tasks of one run.

@@ -12,8 +12,6 @@ from feinsum.plans.groups import Access, Group
 from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule
 
-__all__ = ["with_cyclic"]
-
 
 def with_cyclic(plan: Plan, indices: Collection[str]) -> Plan:
     """The same plan, with the values of some indices dealt out one by one, in turn.

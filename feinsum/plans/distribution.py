@@ -20,8 +20,6 @@ from feinsum.plans.ranges import cut, deal
 from feinsum.records.document import STRICT
 from feinsum.words import counted
 
-__all__ = ["Cyclic", "Distribution", "distribution_violations"]
-
 
 def _is_empty(axes: object) -> bool:
     return axes == ()

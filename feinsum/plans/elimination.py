@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Table", "least_sum"]
-
 MOST_FINITE = 0.25
 """Share of the values of a table that is worth listing the finite ones."""
 

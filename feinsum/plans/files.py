@@ -22,8 +22,6 @@ from feinsum.extras import requiring
 from feinsum.plans.boxes import Box
 from feinsum.plans.local import slices
 
-__all__ = ["create_arrays", "is_shared", "read_block", "write_block"]
-
 Mode: TypeAlias = Literal["r", "r+", "w"]
 
 KINDS = {".h5": "h5py", ".hdf5": "h5py", ".zarr": "zarr"}

@@ -16,8 +16,6 @@ import numpy as np
 from feinsum.errors import PlanError
 from feinsum.records import Device, EngineName, Fleet, Host, Links
 
-__all__ = ["Place", "fleet_here", "fleet_of", "fleet_on_ranks", "links_of", "place"]
-
 ROUNDS = 21
 """Round trips of a message; their median counts."""
 

@@ -20,15 +20,6 @@ from feinsum.plans.elimination import Table, least_sum
 from feinsum.plans.grids import by_first_use, most_within
 from feinsum.plans.groups import Access, Group
 
-__all__ = [
-    "aggregation",
-    "cost_tables",
-    "eindecomp_grids",
-    "join",
-    "repartition",
-    "statement_costs",
-]
-
 Floats = NDArray[np.float64]
 
 

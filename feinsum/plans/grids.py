@@ -15,14 +15,6 @@ from numpy.typing import NDArray
 from feinsum.bounds import intensity_of, statement
 from feinsum.plans.groups import Group
 
-__all__ = [
-    "by_first_use",
-    "deinsum_grid",
-    "footprint_grid",
-    "grids_within",
-    "most_within",
-]
-
 
 def by_first_use(group: Group) -> tuple[str, ...]:
     """The indices of a group, in order of first use in its terms."""

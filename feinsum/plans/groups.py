@@ -20,8 +20,6 @@ from feinsum.paths import Path, find_path
 from feinsum.records.document import STRICT
 from feinsum.words import counted
 
-__all__ = ["RESULT", "Access", "Group", "default_path", "groups_of"]
-
 RESULT = "out"
 """Name of the result of an einsum, unless an operand has it."""
 

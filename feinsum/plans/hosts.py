@@ -20,8 +20,6 @@ from feinsum.plans.machine import Machine
 from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule
 
-__all__ = ["arranged"]
-
 Order = Sequence[int]
 """The old numbers of machine axes, in their new order."""
 

@@ -9,8 +9,6 @@ from feinsum.plans.maps import MOST_EXCESS
 from feinsum.plans.plan import Plan
 from feinsum.plans.search import best_schedules
 
-__all__ = ["fewer_processes", "with_idle"]
-
 MOST_UNEVEN = 1.5
 """Limit on the maximum work of a process over the average, with idle processes."""
 

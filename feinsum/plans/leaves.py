@@ -20,8 +20,6 @@ from feinsum.records.document import STRICT
 if TYPE_CHECKING:
     from feinsum.plans.plan import Plan
 
-__all__ = ["LeafWork", "extents_of", "leaf_work", "leaves_of"]
-
 
 @dataclass(frozen=True)
 class LeafWork:

@@ -26,16 +26,6 @@ from feinsum.words import counted
 if TYPE_CHECKING:
     from feinsum.plans.plan import Plan
 
-__all__ = [
-    "CopyCosts",
-    "Levels",
-    "between_hosts",
-    "copy_costs",
-    "levels_of",
-    "moved_by_level",
-    "seconds_on",
-]
-
 
 @dataclass(frozen=True)
 class Levels:

@@ -18,21 +18,6 @@ from feinsum.plans.plan import Plan
 from feinsum.plans.steps import Free, Leaf, Make, Receive, Reduce, Send, Step, Take
 from feinsum.plans.traffic import Traffic
 
-__all__ = [
-    "Buffers",
-    "LeafFunction",
-    "Meaning",
-    "Products",
-    "after_leaves",
-    "checked_operands",
-    "in_letters",
-    "numpy_leaf",
-    "run_here",
-    "slices",
-    "tensor_of",
-    "within",
-]
-
 LeafFunction: TypeAlias = Callable[..., Any]
 """From subscripts and arrays to their einsum, as :func:`feinsum.call_einsum`."""
 

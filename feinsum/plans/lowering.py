@@ -30,8 +30,6 @@ from feinsum.plans.steps import (
     Take,
 )
 
-__all__ = ["Input", "Sink", "StepLists", "lower"]
-
 
 @dataclass(frozen=True, eq=False)
 class Input:

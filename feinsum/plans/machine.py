@@ -19,16 +19,6 @@ from feinsum.ir.operand import Violation
 from feinsum.records.document import STRICT
 from feinsum.words import counted
 
-__all__ = [
-    "MOST_AXES",
-    "MOST_PROCESSES",
-    "Machine",
-    "axis_name",
-    "barred",
-    "factorizations",
-    "machine_violations",
-]
-
 MOST_AXES = 4
 """Most axes of a machine that the planner considers."""
 

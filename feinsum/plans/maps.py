@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from feinsum.plans.groups import Access, Group
 from feinsum.plans.machine import Machine
 
-__all__ = ["MOST_EXCESS", "GroupMaps", "Tier", "group_maps"]
-
 MOST_EXCESS = 1.25
 """Work of the process that has the most, over the average, that counts as even."""
 

@@ -14,8 +14,6 @@ from feinsum.plans.distribution import Distribution
 from feinsum.plans.machine import Machine
 from feinsum.plans.ranges import cut
 
-__all__ = ["Overlaps"]
-
 MOST_PAIRS = 2**17
 """Pairs of distributions and ranks whose overlap is computed at a time: a megabyte."""
 

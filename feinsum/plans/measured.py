@@ -20,8 +20,6 @@ from feinsum.plans.plan import Plan
 from feinsum.records import FactSource, Fleet, PlanRecord, refusals
 from feinsum.records.signature import trusted_signers, why_untrusted
 
-__all__ = ["fastest_measured", "identity", "measured_s", "prefer_measured"]
-
 
 def prefer_measured(
     made: Plan,

@@ -35,8 +35,6 @@ from feinsum.plans.steps import Free, Leaf, Receive, Reduce, Send, Step, Take
 from feinsum.plans.traffic import Traffic
 from feinsum.words import counted
 
-__all__ = ["Traffic", "abort_on_error", "agree", "run_on_ranks", "world"]
-
 MOST_TAGS = 32_000
 """The least upper limit of tags that MPI guarantees is 32767."""
 

@@ -41,8 +41,6 @@ from feinsum.words import counted
 if TYPE_CHECKING:
     from feinsum.plans.prepared import Outcome, Progress
 
-__all__ = ["DaskEngine"]
-
 RETURN_LIMIT_S = 60.0
 """Time limit for a lost worker to come back."""
 

@@ -13,8 +13,6 @@ from feinsum.plans.boxes import box_shape
 from feinsum.plans.local import Meaning, checked_operands, slices
 from feinsum.plans.plan import Plan
 
-__all__ = ["gather", "scatter"]
-
 TAG = 0
 """Messages of one rank to another arrive in their order."""
 

@@ -9,8 +9,6 @@ from feinsum.ir import BatchedEinsum
 from feinsum.paths import Path, path_of, postorders
 from feinsum.plans.groups import Group, default_path, groups_of
 
-__all__ = ["MOST_OPERANDS", "paths_of"]
-
 MOST_OPERANDS = 5
 """Maximum operands for enumerating all paths; five operands have 150."""
 

@@ -25,8 +25,6 @@ from feinsum.plans.steps import (
     Take,
 )
 
-__all__ = ["Origin", "Parcel", "Phase", "phases_of"]
-
 
 @dataclass(frozen=True)
 class Parcel:

@@ -13,8 +13,6 @@ from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule
 from feinsum.plans.text import schedule_text
 
-__all__ = ["MOST_DRAWN", "ranks_text", "rows_of"]
-
 MOST_DRAWN = 64
 """Processes of a plan whose blocks can be told apart in a picture."""
 

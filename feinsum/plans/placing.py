@@ -10,14 +10,6 @@ from feinsum.plans.distribution import Distribution
 from feinsum.plans.groups import Access, Group
 from feinsum.plans.machine import Machine
 
-__all__ = [
-    "needed_by",
-    "result_choices",
-    "spread",
-    "start_of",
-    "without_copies",
-]
-
 
 def needed_by(
     axes: Sequence[str | None], access: Access, machine: Machine

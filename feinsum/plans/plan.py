@@ -31,8 +31,6 @@ from feinsum.words import brief, counted
 if TYPE_CHECKING:
     from feinsum.plans.prepared import Prepared
 
-__all__ = ["Plan"]
-
 RECORDED = "feinsum.programs.recorded:run_recorded"
 """The function that records a run: by its name, since programs are above plans."""
 

@@ -30,8 +30,6 @@ from feinsum.plans.statements import Statements
 from feinsum.records import FactSource, Fleet
 from feinsum.words import counted
 
-__all__ = ["plan", "plan_statements", "read_bytes"]
-
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
          "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
 

@@ -21,8 +21,6 @@ from feinsum.plans.traffic import Traffic
 from feinsum.records import Fleet
 from feinsum.words import counted
 
-__all__ = ["ENGINES", "Outcome", "Prepared", "Progress", "prepare"]
-
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of finished leaves, and the total."""
 

@@ -16,8 +16,6 @@ from feinsum.plans.plan import Plan
 from feinsum.plans.planner import plan
 from feinsum.records import Links
 
-__all__ = ["Links", "best_plans", "cheapest", "price"]
-
 
 def best_plans(
     einsum: BatchedEinsum,

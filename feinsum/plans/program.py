@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from feinsum.plans.plan import Plan
     from feinsum.plans.schedule import GroupSchedule
 
-__all__ = ["program_of"]
-
 HEAD = '''"""{einsum} on {processes} processes.
 
 mpiexec -n {processes} python PROGRAM.py FOLDER

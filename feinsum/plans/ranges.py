@@ -12,17 +12,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Ints",
-    "Ranges",
-    "cut",
-    "deal",
-    "end_of",
-    "lengths",
-    "shared",
-    "shared_along",
-]
-
 Ints: TypeAlias = NDArray[np.int64]
 
 Ranges: TypeAlias = tuple[Ints, Ints, tuple[int, ...]]

@@ -16,8 +16,6 @@ from feinsum.plans.plan import Plan
 from feinsum.plans.traffic import Traffic
 from feinsum.words import counted
 
-__all__ = ["Edge", "RunReport", "predicted_by_edge", "report_of"]
-
 
 @dataclass(frozen=True)
 class Edge:

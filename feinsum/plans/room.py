@@ -5,8 +5,6 @@ from __future__ import annotations
 from feinsum.errors import PlanError
 from feinsum.plans.plan import Plan
 
-__all__ = ["check_room", "free_bytes"]
-
 
 def free_bytes() -> int:
     """Memory available to this process: of the machine, or of its container."""

@@ -21,9 +21,6 @@ from feinsum.plans.ranges import cut, deal
 from feinsum.records.document import STRICT
 from feinsum.words import counted
 
-__all__ = ["MOST_PARTS", "GroupSchedule", "Loop", "needed", "schedule_violations"]
-
-
 MOST_PARTS = 2**14
 """Maximum parts of a sequential loop; each is a step in the lists of all ranks."""
 

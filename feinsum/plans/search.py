@@ -29,8 +29,6 @@ from feinsum.plans.matching import Overlaps
 from feinsum.plans.placing import needed_by, result_choices, spread
 from feinsum.plans.schedule import GroupSchedule
 
-__all__ = ["Found", "best_of_machines", "best_schedules"]
-
 BEAMS = (24, 150)
 """States of a group in the first searches, which only bound the last one."""
 

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Tensor", "Where", "block", "compute", "load", "move", "save"]
-
 
 class Where(NamedTuple):
     """A grid of ranks, which of its axes cut each axis of a tensor, fixed places, and

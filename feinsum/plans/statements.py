@@ -18,8 +18,6 @@ from feinsum.ir.operand import Violation
 from feinsum.plans.groups import Access, Group
 from feinsum.records.document import STRICT
 
-__all__ = ["Statements", "statement_violations", "statements"]
-
 
 @dataclass(frozen=True)
 class Statements:

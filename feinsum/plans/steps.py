@@ -11,18 +11,6 @@ from typing import TypeAlias
 
 from feinsum.plans.boxes import Box
 
-__all__ = [
-    "Free",
-    "Leaf",
-    "Make",
-    "Receive",
-    "Reduce",
-    "Send",
-    "Step",
-    "Steps",
-    "Take",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Make:

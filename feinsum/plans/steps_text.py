@@ -10,8 +10,6 @@ from feinsum.plans.picture import ranks_text
 from feinsum.plans.plan import Plan
 from feinsum.plans.steps import Free, Leaf, Make, Receive, Reduce, Send, Step, Take
 
-__all__ = ["blocks_text", "steps_text"]
-
 
 def blocks_text(plan: Plan) -> str:
     """For every group, which ranks need and hold which blocks.

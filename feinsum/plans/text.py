@@ -12,8 +12,6 @@ from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule
 from feinsum.words import counted
 
-__all__ = ["passing_text", "plan_text", "schedule_text"]
-
 
 def plan_text(plan: Plan, statements: Sequence[object] = ()) -> str:
     """Groups, their machines and partitions, and what moves.

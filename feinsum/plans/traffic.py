@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-__all__ = ["Traffic"]
-
 
 class Traffic:
     """Elements that one rank received, computed and held.

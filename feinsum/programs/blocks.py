@@ -29,8 +29,6 @@ from feinsum.programs.stages import (
 )
 from feinsum.programs.statement import Statement
 
-__all__ = ["Block", "Box", "blocks_of", "inner_bytes"]
-
 Box = Mapping[str, slice]
 """Values of some indices of a statement."""
 

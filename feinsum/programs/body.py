@@ -12,17 +12,6 @@ from collections.abc import Collection, Mapping
 from feinsum.errors import ProgramError
 from feinsum.words import reason_of
 
-__all__ = [
-    "factor_of_product",
-    "is_cheap",
-    "linear_in",
-    "names_in",
-    "normal_body",
-    "operand_name",
-    "product_of",
-    "substituted",
-]
-
 
 def operand_name(position: int) -> str:
     return f"x{position}"

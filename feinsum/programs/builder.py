@@ -21,8 +21,6 @@ from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
 from feinsum.words import counted
 
-__all__ = ["ProgramBuilder", "Tensor", "program"]
-
 
 @dataclass(frozen=True, eq=False)
 class Tensor:

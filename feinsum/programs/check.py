@@ -21,8 +21,6 @@ from feinsum.words import counted
 if TYPE_CHECKING:
     from feinsum.programs.program import Program
 
-__all__ = ["RULES", "raise_if_ill_formed"]
-
 Rule = Callable[["Program"], Iterator[str]]
 
 

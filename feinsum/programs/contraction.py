@@ -13,8 +13,6 @@ from feinsum.errors import DeviceUnavailableError
 from feinsum.programs.evaluate import evaluate_statement
 from feinsum.programs.statement import Statement
 
-__all__ = ["contracted"]
-
 logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, np.dtype[Any]]

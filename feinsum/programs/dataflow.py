@@ -9,8 +9,6 @@ from feinsum.ir import SizeParam
 from feinsum.plans import Access, Group, Statements
 from feinsum.programs.program import Program
 
-__all__ = ["name_of_index", "statements_of"]
-
 
 def name_of_index(result: str, index: str) -> str:
     """A name for an index of a statement that is unique across all statements."""

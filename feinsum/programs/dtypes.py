@@ -13,8 +13,6 @@ from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir import IndexList, body_value
 from feinsum.programs.body import operand_name
 
-__all__ = ["CONSTANTS", "body_dtype"]
-
 CONSTANTS: Mapping[str, float] = {"inf": inf, "pi": pi}
 """Names that every body may use."""
 

@@ -25,14 +25,6 @@ from feinsum.programs.program import Program
 from feinsum.programs.reductions import reduced
 from feinsum.programs.statement import Statement
 
-__all__ = [
-    "checked_arrays",
-    "einsum_of",
-    "evaluate_program",
-    "evaluate_statement",
-    "map_into",
-]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

@@ -21,8 +21,6 @@ from feinsum.records import BlockCheck, Finding, Fleet, PlanRecord
 from feinsum.records.capability import capability_of, least_work
 from feinsum.records.plausibility import finding
 
-__all__ = ["AnyPlan", "fact_of", "findings", "key_of", "plan_in", "read_plan"]
-
 AnyPlan: TypeAlias = Plan | ProgramPlan
 
 MOST_EXTENT = 2**40

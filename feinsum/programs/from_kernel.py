@@ -6,8 +6,6 @@ from typing import Any
 
 from feinsum.programs.program import Program
 
-__all__ = ["program_from_kernel"]
-
 
 def program_from_kernel(t_unit: Any, *, kernel_name: str | None = None) -> Program:
     """The program of a Loopy kernel with any number of nests.

@@ -15,8 +15,6 @@ from feinsum.programs.fusion import Fusion, array_name
 from feinsum.programs.program import Program
 from feinsum.programs.race import Race, Results, kept_race
 
-__all__ = ["race_of"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Kernel = Callable[[Mapping[str, Array]], Results]
 

@@ -19,8 +19,6 @@ from feinsum.programs.body import is_cheap, linear_in, operand_name, substituted
 from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
 
-__all__ = ["FusedRow", "Fusion", "array_name", "fusions_of"]
-
 LEAST_SHARE = 0.1
 """The fraction of an einsum's time bound that a fusion must save."""
 LEAST_BYTES = 1 << 18

@@ -38,8 +38,6 @@ from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
 from feinsum.words import counted
 
-__all__ = ["PROGRAM_FORM_VERSION", "ProgramKey", "canonical_program", "program_key"]
-
 PROGRAM_FORM_VERSION = "fp1"
 """Version of the canonical form of programs; part of every key."""
 

@@ -22,8 +22,6 @@ from feinsum.programs.stages import Stage
 from feinsum.programs.statement import Statement
 from feinsum.programs.workers import run_each
 
-__all__ = ["run_program", "sizes_of"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MOST_WHOLE_BYTES = 1 << 25

@@ -14,16 +14,6 @@ from feinsum.errors import ProgramError
 from feinsum.ir import Extent
 from feinsum.programs.builder import ProgramBuilder, Tensor
 
-__all__ = [
-    "attention",
-    "ccsd_doubles",
-    "chain",
-    "feed_forward",
-    "feed_forward_step",
-    "layer_norm",
-    "multi_head_attention",
-]
-
 Size = Extent | str
 
 

@@ -28,16 +28,6 @@ from feinsum.ir import Extent, SizeParam
 from feinsum.programs.body import operand_name
 from feinsum.words import counted
 
-__all__ = [
-    "FUNCTIONS",
-    "NUMPY",
-    "constant_body",
-    "is_view",
-    "numpy_dtype",
-    "numpy_shape",
-    "numpy_value",
-]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[Extent, ...]
 Shapes = Sequence[Shape]

@@ -21,8 +21,6 @@ from feinsum.programs.race import Race, Results
 from feinsum.programs.stages import Stage
 from feinsum.programs.statement import Statement
 
-__all__ = ["Part", "compute", "taken"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 PIECE_BYTES = 1 << 19

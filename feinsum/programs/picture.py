@@ -12,8 +12,6 @@ from feinsum.plans.schedule import GroupSchedule
 from feinsum.programs.planned import ProgramPlan
 from feinsum.words import counted
 
-__all__ = ["draw_program", "flow_of"]
-
 
 def draw_program(plan: ProgramPlan, path: str | Path) -> None:
     """Draw the graph of statements, how each is partitioned, and what moves.

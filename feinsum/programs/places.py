@@ -7,8 +7,6 @@ from typing import TypeAlias
 
 from feinsum.programs.statement import Statement
 
-__all__ = ["Place", "same_places"]
-
 Place: TypeAlias = tuple[str, str]
 """An index of a statement, which is named by its result."""
 

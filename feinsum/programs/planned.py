@@ -32,8 +32,6 @@ from feinsum.programs.statement import Statement
 from feinsum.programs.text import program_from_text
 from feinsum.records.document import STRICT, content_id, from_json, to_json
 
-__all__ = ["PreparedProgram", "ProgramPlan", "plan_program"]
-
 Array = NDArray[Any]
 
 

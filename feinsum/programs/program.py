@@ -21,8 +21,6 @@ from feinsum.programs.reductions import is_truth
 from feinsum.programs.statement import Statement
 from feinsum.words import brief
 
-__all__ = ["Program"]
-
 
 @dataclass(frozen=True)
 class Program:

@@ -22,8 +22,6 @@ from feinsum.errors import FeinsumError
 from feinsum.memory import remembered
 from feinsum.select import Trial
 
-__all__ = ["TOLERANCE", "Race", "Results", "kept_race"]
-
 logger = logging.getLogger(__name__)
 
 N_WARMUPS = 3

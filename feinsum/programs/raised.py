@@ -22,8 +22,6 @@ from feinsum.raising.functions import function_text, unresolved
 from feinsum.raising.hazards import ancestors
 from feinsum.raising.operands import OperandTable
 
-__all__ = ["raised_program"]
-
 Expression = Any
 
 REDUCTIONS: Mapping[type, str] = {

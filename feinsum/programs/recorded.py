@@ -32,16 +32,6 @@ from feinsum.programs.sampled import (
 from feinsum.records import FactStore, Fleet, PlanRecord, check_plausible
 from feinsum.records.signature import signed_if_wanted
 
-__all__ = [
-    "RUNS",
-    "Database",
-    "opened_on_rank_0",
-    "random_arrays",
-    "record_on_ranks",
-    "record_run",
-    "run_recorded",
-]
-
 Array = NDArray[Any]
 
 Database: TypeAlias = FactStore | str | os.PathLike[str]

@@ -20,26 +20,6 @@ from feinsum.programs.builder import ProgramBuilder, Tensor
 from feinsum.programs.numpy_calls import constant_body
 from feinsum.words import counted, type_in_words
 
-__all__ = [
-    "Memory",
-    "Recording",
-    "View",
-    "as_result",
-    "as_view",
-    "axis_of",
-    "called",
-    "constant",
-    "einsum",
-    "is_array",
-    "letters_of",
-    "mapped",
-    "numpy_statement",
-    "reduced",
-    "refuse",
-    "statement",
-    "whole",
-]
-
 MOST_CONSTANT_BYTES = 1 << 19
 """Of an array that the function makes itself: it becomes a part of the program."""
 

@@ -15,15 +15,6 @@ import numpy as np
 from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir import body_value
 
-__all__ = [
-    "REDUCTIONS",
-    "check_reduction",
-    "combined",
-    "is_truth",
-    "neutral_of",
-    "reduced",
-]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 REDUCTIONS: Mapping[str, np.ufunc] = {

@@ -9,8 +9,6 @@ from feinsum.programs.program import Program
 from feinsum.programs.stages import Stage
 from feinsum.programs.statement import Statement
 
-__all__ = ["overwritten"]
-
 
 def overwritten(
     program: Program, stage: Stage, spent: AbstractSet[str]

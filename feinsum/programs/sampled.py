@@ -23,16 +23,6 @@ from feinsum.programs.facts import AnyPlan, plan_in
 from feinsum.programs.planned import ProgramPlan
 from feinsum.records import BlockCheck
 
-__all__ = [
-    "Read",
-    "Sample",
-    "check_of",
-    "compared",
-    "operand_boxes",
-    "sample_boxes",
-    "tolerance_of",
-]
-
 Array = NDArray[Any]
 
 Read: TypeAlias = Callable[[str, Box], Array]

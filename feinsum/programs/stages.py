@@ -17,8 +17,6 @@ from feinsum.programs.places import same_places
 from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
 
-__all__ = ["Stage", "common_cuts", "kept_of", "stage_of", "stages_of"]
-
 
 @dataclass(frozen=True)
 class Stage:

@@ -14,8 +14,6 @@ from feinsum.ir import IndexList
 from feinsum.programs.body import factor_of_product, names_in, product_of
 from feinsum.programs.numpy_calls import NUMPY
 
-__all__ = ["Statement"]
-
 
 @dataclass(frozen=True)
 class Statement:

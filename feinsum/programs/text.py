@@ -11,8 +11,6 @@ from feinsum.ir import IndexList, Operand, SizeParam, stored
 from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
 
-__all__ = ["program_from_text"]
-
 ARRAY = re.compile(r"(?P<name>\w+)\[(?P<shape>[\w, ]*)\]:(?P<dtype>\S+)")
 STATEMENT = re.compile(
     r"(?P<result>\w+)\[(?P<output>[\w, ]*)\] *= *"

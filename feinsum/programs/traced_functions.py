@@ -29,8 +29,6 @@ from feinsum.programs.recording import (
 )
 from feinsum.words import counted
 
-__all__ = ["FUNCTIONS", "METHODS", "REDUCING", "matmul", "subscripted"]
-
 
 def _first(values: Sequence[Any]) -> View:
     return next(value for value in values if isinstance(value, View))

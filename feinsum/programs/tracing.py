@@ -44,8 +44,6 @@ from feinsum.programs.traced_functions import (
     vecdot,
 )
 
-__all__ = ["TracedFunction", "trace"]
-
 OPERATORS: Mapping[Any, str] = {
     np.add: "({} + {})",
     np.subtract: "({} - {})",

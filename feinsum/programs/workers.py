@@ -10,8 +10,6 @@ from typing import TypeVar
 
 from feinsum.memory import remembered
 
-__all__ = ["run_each"]
-
 T = TypeVar("T")
 
 

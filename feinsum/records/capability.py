@@ -16,16 +16,6 @@ from feinsum.ir import BatchedEinsum, nodes_of
 from feinsum.paths import contraction_steps
 from feinsum.records.environment import Device, DeviceKind
 
-__all__ = [
-    "MOST_UNITS",
-    "Capability",
-    "Work",
-    "capability_of",
-    "least_work",
-    "most_s",
-    "n_products",
-]
-
 MOST_UNITS = 2**20
 """More compute units than any device has."""
 

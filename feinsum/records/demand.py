@@ -7,8 +7,6 @@ from datetime import datetime
 
 from feinsum.canonical import WorkloadKey, text_digest
 
-__all__ = ["Demand", "Miss", "is_text_of"]
-
 
 @dataclass(frozen=True)
 class Miss:

@@ -12,16 +12,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from feinsum.errors import InvalidRecordError
 
-__all__ = [
-    "STRICT",
-    "Document",
-    "content_id",
-    "from_json",
-    "to_data",
-    "to_json",
-    "untrusted",
-]
-
 T = TypeVar("T")
 
 D = TypeVar("D", bound="Document")

@@ -14,8 +14,6 @@ from functools import lru_cache
 
 from feinsum.records.environment import HOST_PLATFORM, Environment
 
-__all__ = ["driver_difference"]
-
 _NO_TIME = re.compile(
     r"-w|-fPIC|-shared|-fvisibility=.*|-std=.*|-mprefer-vector-width=256"
 )

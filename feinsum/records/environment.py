@@ -14,15 +14,6 @@ from feinsum.records.document import STRICT, Document, content_id
 from feinsum.records.processor import Processor
 from feinsum.words import brief
 
-__all__ = [
-    "CUDA_PLATFORM",
-    "HOST_PLATFORM",
-    "Device",
-    "DeviceKind",
-    "DevicePeaks",
-    "Environment",
-]
-
 CUDA_PLATFORM = "NVIDIA CUDA C++"
 """The platform of facts of the target ``cuda``; that of OpenCL is ``NVIDIA CUDA``."""
 HOST_PLATFORM = "Host C compiler"

@@ -14,8 +14,6 @@ from feinsum.records.document import STRICT, Document
 from feinsum.records.environment import Device
 from feinsum.words import counted
 
-__all__ = ["EngineName", "Fleet", "Host", "Links"]
-
 EngineName = Literal["local", "mpi", "dask"]
 
 Count = Annotated[int, Field(ge=1)]

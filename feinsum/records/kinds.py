@@ -12,8 +12,6 @@ from feinsum.records.record import TuningRecord
 from feinsum.records.retraction import Retraction
 from feinsum.records.trial import Trial
 
-__all__ = ["KINDS", "Document", "DocumentKind", "Kind", "kind_of"]
-
 Document: TypeAlias = TuningRecord | DevicePeaks | Trial | Retraction | PlanRecord
 
 DocumentKind: TypeAlias = Literal["record", "peaks", "trial", "retraction", "plan"]

@@ -17,22 +17,6 @@ from feinsum.records.spec import FramedSpec, TransformSpec
 from feinsum.records.trial import Trial
 from feinsum.words import brief, counted, html_table
 
-__all__ = [
-    "WORST_ACCEPTED",
-    "Extents",
-    "Level",
-    "Match",
-    "Policy",
-    "Remoteness",
-    "best_match",
-    "distance",
-    "level_of",
-    "rank",
-    "remoteness",
-    "resources_of",
-    "tied",
-]
-
 Policy = Literal["strict", "default", "loose"]
 """The worst level accepted: exact; other extents, or predicted; any."""
 

@@ -15,14 +15,6 @@ from constantdict import constantdict
 from feinsum.records.document import STRICT
 from feinsum.words import brief, counted
 
-__all__ = [
-    "Measurement",
-    "Verification",
-    "is_noisy",
-    "median_interval",
-    "quartiles",
-]
-
 NOISE = 0.2
 """Interquartile range, over the median, above which times say little."""
 

@@ -15,8 +15,6 @@ from feinsum.records.fleet import Fleet
 from feinsum.records.record import utc_now
 from feinsum.words import brief, counted
 
-__all__ = ["BlockCheck", "PlanRecord"]
-
 
 @dataclass(frozen=True)
 class BlockCheck:

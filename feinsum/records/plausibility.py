@@ -37,22 +37,6 @@ from feinsum.records.measurement import Measurement, Verification
 from feinsum.records.plan_record import BlockCheck, PlanRecord
 from feinsum.records.record import TuningRecord
 
-__all__ = [
-    "APART",
-    "CODES",
-    "Finding",
-    "check_plausible",
-    "check_unique_names",
-    "finding",
-    "instant",
-    "judge",
-    "latest_peaks",
-    "plausible_text",
-    "refusals",
-    "shipped_recipe",
-    "unchecked",
-]
-
 DOCUMENT_BYTES = 64 * 1024
 """Maximum bytes of a document; those of tunings have some thousands."""
 

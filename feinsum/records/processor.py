@@ -10,8 +10,6 @@ from constantdict import constantdict
 from feinsum.records.document import STRICT
 from feinsum.words import counted
 
-__all__ = ["Processor"]
-
 SHOWN = (
     "avx", "avx2", "fma", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile",
     "asimd", "sve", "sve2",

@@ -15,8 +15,6 @@ from feinsum.records.measurement import Measurement
 from feinsum.records.spec import FramedSpec, TransformSpec
 from feinsum.words import brief
 
-__all__ = ["TuningRecord", "utc_now"]
-
 
 def utc_now() -> str:
     """The time now, UTC, ISO 8601 with seconds."""

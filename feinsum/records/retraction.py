@@ -13,8 +13,6 @@ from feinsum.errors import InvalidRequestError
 from feinsum.records.document import Document
 from feinsum.records.record import utc_now
 
-__all__ = ["DIGITS", "LONGEST_REASON", "Retraction", "RetractionQuery"]
-
 MOST_IDS, MOST_CUT_OFF = 10_000, 100
 """Maximum ids of a query, and of abbreviated ones among them."""
 

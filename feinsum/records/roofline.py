@@ -9,8 +9,6 @@ import numpy as np
 from feinsum.errors import MeasurementError
 from feinsum.records.environment import DevicePeaks
 
-__all__ = ["operations_s", "roofline_s"]
-
 _REAL_PER_COMPLEX = 4
 """A complex multiply-add, two operations, is eight real operations."""
 

@@ -38,22 +38,6 @@ else:
 
 Fact = TypeVar("Fact", bound=TuningRecord | PlanRecord)
 
-__all__ = [
-    "SIGNATURE",
-    "SIGNED_BY",
-    "SIGNING_KEY_VARIABLE",
-    "TRUSTED_SIGNERS_VARIABLE",
-    "SigningKey",
-    "check_signing_key",
-    "new_signing_key",
-    "public_key_of",
-    "read_signing_key",
-    "sign",
-    "signed_if_wanted",
-    "trusted_signers",
-    "why_untrusted",
-]
-
 SIGNED_BY, SIGNATURE = "signed_by", "signature"
 """Topics of the provenance of a signed fact."""
 

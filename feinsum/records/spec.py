@@ -16,8 +16,6 @@ from constantdict import constantdict
 from feinsum.errors import InvalidRecordError
 from feinsum.records.document import STRICT
 
-__all__ = ["FramedSpec", "ParameterValue", "TransformSpec"]
-
 ParameterValue: TypeAlias = bool | int | str | tuple[int | str, ...]
 
 HOST_PREFIX = "library_"

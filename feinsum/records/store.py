@@ -18,15 +18,6 @@ from feinsum.records.record import TuningRecord
 from feinsum.records.retraction import Retraction
 from feinsum.records.trial import Trial
 
-__all__ = [
-    "Candidates",
-    "DocumentStore",
-    "FactSource",
-    "FactStore",
-    "InMemoryStore",
-    "LookUp",
-]
-
 Candidates = Mapping[WorkloadKey, tuple[TuningRecord, ...]]
 """The records of each workload, ordered by id."""
 

@@ -17,8 +17,6 @@ from feinsum.records.environment import Environment
 from feinsum.records.spec import TransformSpec
 from feinsum.words import brief
 
-__all__ = ["MESSAGE_LENGTH", "OK", "Trial"]
-
 OK = "ok"
 
 MESSAGE_LENGTH = 2000

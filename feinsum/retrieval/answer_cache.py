@@ -32,8 +32,6 @@ from feinsum.retrieval.result import Retrieval
 from feinsum.targets.units import CodedUnit, LibraryUnit
 from feinsum.transforms.primitives.schedule import tell_sets_apart
 
-__all__ = ["Answer", "Place", "place_of"]
-
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")

@@ -21,8 +21,6 @@ from feinsum.targets.units import HostProgram, LibraryUnit
 from feinsum.transforms import apply_spec
 from feinsum.transforms.primitives.compiler_hints import sums_in_order
 
-__all__ = ["Applied", "applied"]
-
 
 class Part(NamedTuple):
     """A nest with a recipe applied.

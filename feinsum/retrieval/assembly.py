@@ -18,8 +18,6 @@ from feinsum.errors import TransformError
 from feinsum.raising import RaisedNest
 from feinsum.retrieval.phases import Phase, loops_of
 
-__all__ = ["extract_nest", "insert_nest", "with_barriers"]
-
 
 def extract_nest(
     kernel: lp.LoopKernel, nest: RaisedNest, used: Collection[str]

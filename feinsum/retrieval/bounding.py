@@ -17,8 +17,6 @@ from feinsum.measure import einsum_operations
 from feinsum.records import DevicePeaks, operations_s
 from feinsum.targets.devices import open_device
 
-__all__ = ["bound", "bound_on"]
-
 
 def bound(
     einsum: BatchedEinsum | FunctionalBatchedEinsum,

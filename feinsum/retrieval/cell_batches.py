@@ -41,8 +41,6 @@ from feinsum.raising.normal.normalize import without_no_ops
 from feinsum.retrieval.cell_loop import CellLoop, loop_around
 from feinsum.targets.host import EmbeddedCTarget
 
-__all__ = ["WIDTHS", "batched"]
-
 WIDTHS = (4, 8)
 """How many cells are computed together: a vector or two of double precision."""
 Expression: TypeAlias = Any

@@ -21,8 +21,6 @@ from pymbolic import primitives as p
 from feinsum.errors import TransformError
 from feinsum.raising.affine import are_distinct_places, strides_of
 
-__all__ = ["CellLoop", "loop_around"]
-
 MOST_BYTES = 1 << 18
 """Maximum bytes of the values of a batch, which are on the stack."""
 

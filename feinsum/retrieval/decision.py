@@ -13,8 +13,6 @@ from feinsum.retrieval.matching import lookup_variants
 from feinsum.retrieval.selection import Candidate, NestSelection
 from feinsum.words import counted
 
-__all__ = ["DecidedNest", "Decision", "decision_of", "selections_of"]
-
 
 @dataclass(frozen=True)
 class DecidedNest:

@@ -16,8 +16,6 @@ from feinsum.records import (
 )
 from feinsum.records.signature import trusted_signers, why_untrusted
 
-__all__ = ["Facts"]
-
 
 @dataclass
 class Facts:

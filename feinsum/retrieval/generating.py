@@ -25,15 +25,6 @@ from feinsum.targets.quiet import quicker, quiet, uncached
 from feinsum.targets.units import CodedUnit, HeldCode, LibraryUnit
 from feinsum.words import first_lines
 
-__all__ = [
-    "delivered",
-    "generated",
-    "generation_failures",
-    "in_caller",
-    "refusal",
-    "with_shelf",
-]
-
 
 def generation_failures(
     raised: RaisedKernel,

@@ -14,8 +14,6 @@ from feinsum.predict.correction import correction_in_use
 from feinsum.records import Environment, TransformSpec
 from feinsum.transforms import REGISTRY
 
-__all__ = ["fingerprint", "is_ours"]
-
 _PACKAGES = ("cgen", "constantdict", "genpy", "pymbolic", "pytools")
 """Whose versions matter beside those that an environment names."""
 

@@ -21,8 +21,6 @@ from pytools.tag import Tag
 
 from feinsum.words import with_article
 
-__all__ = ["NoTextError", "text_of"]
-
 _LIBRARIES = {"loopy", "numpy", "pymbolic", "pytools"}
 """Whose classes are data that :func:`vars` tells in full, at one version of each."""
 

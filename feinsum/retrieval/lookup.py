@@ -46,8 +46,6 @@ from feinsum.settings import quick_collections
 from feinsum.targets.devices import open_device
 from feinsum.words import counted
 
-__all__ = ["OnMiss", "explain", "look_up", "query", "retrieve"]
-
 logger = logging.getLogger(__name__)
 
 OnMiss = Literal["warn", "raise", "return"]

@@ -37,16 +37,6 @@ from feinsum.retrieval.selection import Candidate, NestSelection
 from feinsum.transforms import REGISTRY, configurations, suits_device
 from feinsum.transforms.library import GENERIC
 
-__all__ = [
-    "Form",
-    "Nearest",
-    "form_of",
-    "forms_of",
-    "lookup_variants",
-    "nearest",
-    "select_candidates",
-]
-
 logger = logging.getLogger(__name__)
 
 N_PREDICTED = 3

@@ -18,8 +18,6 @@ from feinsum.raising.hazards import (
 )
 from feinsum.retrieval.phases import Phase
 
-__all__ = ["ordered"]
-
 
 def ordered(
     kernel: lp.LoopKernel, nests: Iterable[Phase]

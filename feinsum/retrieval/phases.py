@@ -21,8 +21,6 @@ from loopy.symbolic import SubstitutionRuleExpander
 from feinsum.raising import RaisedKernel
 from feinsum.retrieval.selection import NestSelection
 
-__all__ = ["Phase", "loops_of", "mark_separable", "phases_of"]
-
 Phase = frozenset[str]
 """Ids of the instructions that run together."""
 

@@ -14,8 +14,6 @@ from feinsum.retrieval.phases import mark_separable
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Retrieval
 
-__all__ = ["follow_decision", "perform_retrieval"]
-
 
 def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieval:
     """Raise, look up, select, verify, apply; of a kernel that calls one, that one.

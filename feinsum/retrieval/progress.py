@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from threading import Timer
 
-__all__ = ["shown_progress"]
-
 PATIENCE_S = 1.0
 """Longer work is shown, if there is a terminal."""
 

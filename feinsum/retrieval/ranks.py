@@ -18,8 +18,6 @@ from feinsum.records import from_json, to_json
 from feinsum.retrieval.decision import Decision, decision_of
 from feinsum.retrieval.result import Retrieval
 
-__all__ = ["Ranks", "agreed"]
-
 logger = logging.getLogger(__name__)
 
 

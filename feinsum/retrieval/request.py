@@ -20,8 +20,6 @@ from feinsum.targets.devices import open_device, target_of
 from feinsum.targets.host import HOST
 from feinsum.targets.protocol import OpenDevice
 
-__all__ = ["POLICY_VARIABLE", "Request", "policy_of"]
-
 POLICY_VARIABLE = "FEINSUM_POLICY"
 """Environment variable with the policy, where none is given."""
 

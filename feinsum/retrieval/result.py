@@ -13,8 +13,6 @@ from feinsum.records import Level, Policy, TransformSpec, TuningRecord
 from feinsum.retrieval.selection import NestSelection
 from feinsum.words import brief, counted
 
-__all__ = ["Retrieval"]
-
 
 @dataclass(frozen=True)
 class Retrieval:

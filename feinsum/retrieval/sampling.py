@@ -19,8 +19,6 @@ from feinsum.retrieval.phases import Phase, loops_of
 from feinsum.retrieval.selection import NestSelection
 from feinsum.targets.units import LibraryUnit
 
-__all__ = ["duplicates", "sample"]
-
 _NAME_OR_NUMBER = re.compile(r"[A-Za-z_]\w*|\d+")
 
 

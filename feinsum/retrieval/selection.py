@@ -24,14 +24,6 @@ from feinsum.records import (
 )
 from feinsum.transforms import check_spec
 
-__all__ = [
-    "NOTHING_FASTER",
-    "NO_FASTER",
-    "NO_FASTER_THAN_GENERATED",
-    "Candidate",
-    "NestSelection",
-]
-
 MOST_REASONS = 10
 """Reasons that are given for an einsum without a recipe."""
 REASON_LENGTH = 1000

@@ -27,8 +27,6 @@ from feinsum.records import from_json, to_json
 from feinsum.threads import n_threads
 from feinsum.transforms import export_transforms, local_transforms
 
-__all__ = ["COMMAND", "request_together", "request_verdict", "start_early"]
-
 COMMAND = (sys.executable, "-W", "ignore", "-m", "feinsum.measure.verifier")
 
 START_S = 60.0

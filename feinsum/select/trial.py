@@ -8,8 +8,6 @@ from functools import cached_property
 from feinsum.select.ratio import time_ratio
 from feinsum.select.turns import FEW_SAMPLES
 
-__all__ = ["MAX_ROUNDS", "Trial"]
-
 MAX_ROUNDS = 18
 """Runs of each: with so many, two disturbed ones leave the interval as it is."""
 

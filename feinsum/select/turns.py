@@ -12,16 +12,6 @@ from time import perf_counter
 
 from feinsum.select.ratio import time_ratio
 
-__all__ = [
-    "BUDGET_S",
-    "ENOUGH_SAMPLES",
-    "FEW_SAMPLES",
-    "MAX_SAMPLES",
-    "MIN_SAMPLES",
-    "find_fastest",
-    "sample_in_turns",
-]
-
 MIN_SAMPLES = 3
 """No kernel has fewer samples, however slow it is."""
 FEW_SAMPLES = 5

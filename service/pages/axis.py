@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
-__all__ = ["WIDTH", "Axis", "Tick", "axis_of"]
-
 WIDTH = 320.0
 """Length of an axis, in pixels."""
 

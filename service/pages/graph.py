@@ -18,8 +18,6 @@ from feinsum.drawing.graph.picture import KINDS, Vertex, picture_of
 from feinsum.service.kept import keep
 from feinsum.service.pages.notation import read
 
-__all__ = ["MOST_VERTICES", "Drawing", "Node", "drawing_of"]
-
 MOST_VERTICES = 200
 """Larger graphs are not drawn: nobody could read them."""
 

@@ -9,8 +9,6 @@ from math import isfinite
 from feinsum.bounds import bound_of_record, shares
 from feinsum.records import DevicePeaks, TuningRecord
 
-__all__ = ["Mark", "marks_of", "marks_of_each"]
-
 MOST_BOUNDED = 3
 """Different sizes among the facts of a page for which bounds are looked for."""
 

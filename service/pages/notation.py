@@ -8,8 +8,6 @@ from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum, IndexList, from_text, write_subscripts
 from feinsum.service.kept import keep
 
-__all__ = ["Array", "Notation", "notation_of", "read"]
-
 LONGEST = 20_000
 """Most characters of a text that is read; a longer one is shown as it is."""
 

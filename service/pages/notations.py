@@ -6,8 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["KEPT_S", "Notations"]
-
 KEPT_S = 2.0
 """How long the notations of all workloads are taken not to have changed."""
 

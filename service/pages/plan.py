@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from feinsum.drawing import Arrow, Node, Panel, Row
     from feinsum.programs.facts import AnyPlan
 
-__all__ = ["COUNTS", "Flow", "Step", "View", "title_of", "view_of"]
-
 SIDE = 132.0
 """Side of a tensor's square, in pixels."""
 

@@ -9,8 +9,6 @@ from starlette.types import Scope
 
 from feinsum.service.pages.rendering import HEADERS, html
 
-__all__ = ["as_asked", "prefers_html"]
-
 KEPT = ("allow", "cache-control", "connection", "retry-after")
 """Headers of a problem document that its page has too."""
 

@@ -31,19 +31,6 @@ from feinsum.service.pages.words import (
     seconds,
 )
 
-__all__ = [
-    "MOST_ROWS",
-    "History",
-    "Ranking",
-    "Row",
-    "Strip",
-    "Timeline",
-    "history_of",
-    "rankings_of",
-    "roofline_of",
-    "timeline_of",
-]
-
 MOST_ROWS = 20
 """How many recipes of a device, or facts of a recipe, are shown."""
 

@@ -15,8 +15,6 @@ from starlette.responses import Response
 
 from feinsum.service.pages.words import FILTERS
 
-__all__ = ["HEADERS", "Asset", "asset", "html", "render"]
-
 PACKAGE = "feinsum.service.pages"
 
 HEADERS = {

@@ -12,8 +12,6 @@ from feinsum.service.pages.notation import notation_of
 from feinsum.service.pages.ranking import roofline_of
 from feinsum.service.pages.words import dtype, is_doubtful, rate
 
-__all__ = ["Chart", "Dot", "Line", "roofline_chart"]
-
 WIDTH, HEIGHT = 860.0, 380.0
 
 

@@ -37,8 +37,6 @@ from feinsum.service.routes.plans import PlanId
 from feinsum.service.routes.retractions import before
 from feinsum.service.state import Reading, Service, TheService
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False)
 
 page = partial(router.api_route, methods=["GET", "HEAD"], response_class=Response)

@@ -24,8 +24,6 @@ from feinsum.service.kept import keep
 from feinsum.service.pages.notations import Notations
 from feinsum.service.routes.canonicalization import Einsum, einsum_of, index_lists
 
-__all__ = ["LONGEST", "Asked", "Found", "search"]
-
 LONGEST = 2_000
 """Most characters of what is searched for."""
 

@@ -7,21 +7,6 @@ from datetime import datetime
 from feinsum.drawing.tuning import time_text
 from feinsum.records import Device
 
-__all__ = [
-    "FILTERS",
-    "clipped",
-    "count",
-    "dtype",
-    "hardware",
-    "is_doubtful",
-    "is_implausible",
-    "label",
-    "rate",
-    "ratio",
-    "seconds",
-    "share",
-]
-
 THIN = "\u202f"
 """A narrow space that no line is broken at."""
 

@@ -34,8 +34,6 @@ from feinsum.service.openapi import FactOf, answers, parameter
 from feinsum.service.paging import from_cursor, to_cursor
 from feinsum.service.state import Reading, Service, TheService
 
-__all__ = ["Shortcut", "router"]
-
 router = APIRouter(prefix="/v1", tags=["look-ups"])
 
 PREFIX = "/v1/best/"

@@ -26,8 +26,6 @@ from feinsum.service.openapi import answers
 from feinsum.service.settings import Settings
 from feinsum.service.state import Reading, TheService
 
-__all__ = ["Einsum", "check_work", "einsum_of", "index_lists", "limit_for", "router"]
-
 router = APIRouter(prefix="/v1", tags=["canonical form"])
 
 LONGEST = 100_000

@@ -20,8 +20,6 @@ from feinsum.service.receiving import receive
 from feinsum.service.state import Reading, Recording, TheService
 from feinsum.service.texts import is_storable
 
-__all__ = ["CONTENT_ID", "json_of", "page_of", "router"]
-
 router = APIRouter(prefix="/v1", tags=["facts"])
 
 CONTENT_ID = r"^[0-9a-f]{64}$"

@@ -7,8 +7,6 @@ from fastapi import APIRouter, Response
 from feinsum.errors import NoSuchRouteError
 from feinsum.service.problems import problem
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/v1", include_in_schema=False)
 
 REASON = (

@@ -27,8 +27,6 @@ from feinsum.service.paging import (
 from feinsum.service.receiving import receive
 from feinsum.service.state import Reading, Recording, TheService
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/v1", tags=["lists"])
 
 WORKLOAD = {"key": FORM.key, "text": FORM.text, "n_facts": 12}

@@ -17,8 +17,6 @@ from feinsum.service.openapi import answers
 from feinsum.service.paging import MOST
 from feinsum.service.state import TheService
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["operation"])
 
 CAPABILITIES: dict[str, Any] = {

@@ -17,8 +17,6 @@ from feinsum.service.routes.facts import CONTENT_ID, json_of, page_of
 from feinsum.service.state import Reading, Recording, TheService
 from feinsum.service.texts import is_storable
 
-__all__ = ["PlanId", "router"]
-
 router = APIRouter(prefix="/v1", tags=["plans"])
 
 PlanId = Annotated[

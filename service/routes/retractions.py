@@ -10,17 +10,15 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from feinsum.db.sql.rows import instant
 from feinsum.errors import InvalidRecordError, InvalidRequestError
 from feinsum.records import Retraction, RetractionQuery, from_json
+from feinsum.records.plausibility import instant
 from feinsum.records.retraction import LONGEST_REASON
 from feinsum.service.examples import FORM, PEAKS, PLAN, RECORD, RETRACTION, document
 from feinsum.service.openapi import answers
 from feinsum.service.paging import Cursor, Limit, from_cursor, next_cursor
 from feinsum.service.routes.facts import FactId
 from feinsum.service.state import Admin, Reading, Service, TheService
-
-__all__ = ["router"]
 
 router = APIRouter(prefix="/v1", tags=["retractions"])
 

@@ -40,9 +40,6 @@ from feinsum.errors import BuildError
 from feinsum.ir import IndexList, write_subscripts
 from feinsum.targets.cuda import CudaDevice
 
-__all__ = ["build", "library_call", "view_call"]
-
-
 PLAUSIBLE = 2.5
 """Predicted slow-down at which a contender may prove the fastest."""
 N_PLANS = 2

@@ -15,8 +15,6 @@ from feinsum.calling.options import CallOptions
 from feinsum.calling.reading import Reading, first_uses
 from feinsum.memory import remembered
 
-__all__ = ["CachedCalls", "cached_calls"]
-
 MOST_BYTES = 1 << 30
 """Of operands and result, for which a library may need several times as much."""
 

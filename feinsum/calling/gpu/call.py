@@ -45,8 +45,6 @@ from feinsum.targets.cuda.cupy_errors import CudaErrors
 from feinsum.targets.cuda.session import Session
 from feinsum.words import type_in_words
 
-__all__ = ["call_on_gpu"]
-
 LIBRARIES = {"torch": "torch", "jaxlib": "jax.dlpack"}
 """The module that imports results, by the first word of the module of an array's type.
 """

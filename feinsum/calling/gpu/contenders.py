@@ -13,8 +13,6 @@ from feinsum.calling.gpu.prepared import GpuCall, KernelCall, ProductCall, Steps
 from feinsum.calling.gpu.site import Site
 from feinsum.errors import DeviceLostError, FeinsumError
 
-__all__ = ["Contender", "fastest"]
-
 logger = logging.getLogger(__name__)
 
 N_TIMED = 5

@@ -25,8 +25,6 @@ from feinsum.calling.reading import Reading
 from feinsum.targets.cuda import CudaDevice
 from feinsum.targets.cuda.session import Session
 
-__all__ = ["FlatCall", "flattened", "least_bytes"]
-
 ALIGNMENT = 256
 """Of intermediate results, in bytes."""
 MOST_BYTES = 1 << 30

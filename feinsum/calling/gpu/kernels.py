@@ -26,8 +26,6 @@ from feinsum.calling.reading.strided import StridedTerm, c_steps, simplified
 from feinsum.ir import with_extents
 from feinsum.transforms.ranking import Costed
 
-__all__ = ["kernel_contenders"]
-
 N_FAMILIES = 3
 """Families whose best recipes are timed."""
 

@@ -18,21 +18,6 @@ from feinsum.targets.cuda import CudaBuilt, CudaDevice, PreparedLaunches
 from feinsum.targets.cuda.cupy_errors import CudaErrors
 from feinsum.targets.cuda.session import Session
 
-__all__ = [
-    "LETTERS",
-    "CopyCall",
-    "GpuCall",
-    "KernelCall",
-    "LibraryCall",
-    "ProductCall",
-    "StepsCall",
-    "ViewCall",
-    "ZerosCall",
-    "blas_dtype",
-    "result_bytes",
-    "shaped",
-]
-
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 

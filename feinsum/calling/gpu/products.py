@@ -11,8 +11,6 @@ from feinsum.calling.reading.strided import c_steps
 from feinsum.ir import IndexList
 from feinsum.targets.cuda.gemm import ANY, Gemm
 
-__all__ = ["Product", "products_of"]
-
 TILE = 64
 """A side of the part of a matrix that a multiprocessor computes."""
 ENOUGH = 256

@@ -19,16 +19,6 @@ if TYPE_CHECKING:
     from feinsum.calling.gpu.flat import FlatCall
     from feinsum.calling.gpu.prepared import GpuCall
 
-__all__ = [
-    "Ready",
-    "ReadyForTensors",
-    "form_of_tensor",
-    "keep_ready",
-    "know_form",
-    "quick_key",
-    "ready_result",
-]
-
 
 @dataclass(frozen=True)
 class Ready:

@@ -16,8 +16,6 @@ from feinsum.predict import machine_of
 from feinsum.targets.cuda import CudaDevice
 from feinsum.transforms.cost import Gpu
 
-__all__ = ["Site", "read"]
-
 
 class Site(NamedTuple):
     """The arguments for which a call is built; the arrays are not kept.

@@ -18,8 +18,6 @@ from feinsum.ir import IndexList
 from feinsum.transforms.cost import Gpu
 from feinsum.transforms.gpu.matrices import copied_s, product_s, streamed_s
 
-__all__ = ["Contraction", "Plan", "Step", "as_operands", "plans", "step_of"]
-
 MOST_OPERANDS = 4
 """Of which all paths are tried."""
 MOST_PLANS = 4

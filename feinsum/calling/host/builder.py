@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from feinsum.calling.host.prepared import PreparedCall
     from feinsum.calling.reading import Reading
 
-__all__ = ["BuildRequest", "build_elsewhere", "built_before"]
-
 N_RIVALS = 2
 """Recipes, next to the one that is predicted to be the fastest, that are timed."""
 LIMIT_S = 300.0

@@ -41,8 +41,6 @@ from feinsum.predict import MEASURING
 from feinsum.result_memory import check_room
 from feinsum.targets.opencl.device import device_of
 
-__all__ = ["build_call"]
-
 
 def build_call(
     reading: Reading,

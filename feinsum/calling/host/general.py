@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from feinsum.calling.reading import Reading
     from feinsum.select import Trial
 
-__all__ = ["GeneralCall"]
-
 GAIN = 0.3
 """Share of the time of calls that a kernel of their own is expected to save."""
 SHORT_S = 30e-6

@@ -19,8 +19,6 @@ if TYPE_CHECKING:  # what others have built is run without a code generator
     from feinsum.calling.reading import Feed, Reading
     from feinsum.targets.protocol import Array, Caller
 
-__all__ = ["PreparedCall", "Take", "from_device", "from_host", "view_of"]
-
 Take = Callable[[Any], Any]
 """From an operand as it was given to the array that a kernel gets."""
 

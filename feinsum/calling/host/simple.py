@@ -46,8 +46,6 @@ from feinsum.records import TransformSpec
 from feinsum.select import find_fastest
 from feinsum.targets.protocol import Array
 
-__all__ = ["read_call", "simple_call"]
-
 logger = logging.getLogger(__name__)
 
 Arrays = Sequence[Any]

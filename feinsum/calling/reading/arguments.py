@@ -27,18 +27,6 @@ if TYPE_CHECKING:  # what others have built is run without a code generator
     from feinsum.codegen import Strides
     from feinsum.targets.protocol import Array
 
-__all__ = [
-    "COPIED",
-    "IN_ORDER",
-    "ArgumentLayout",
-    "operand_layout",
-    "output_layout",
-    "packed",
-    "strided_layout",
-    "strides_of",
-    "values_of",
-]
-
 MAX_SPAN = 2**31
 """Entries between the first and the last one of an array that is read in place."""
 

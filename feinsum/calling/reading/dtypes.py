@@ -11,16 +11,6 @@ import numpy as np
 from feinsum.calling.reading.terms import Shape
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
 
-__all__ = [
-    "MAX_ENTRIES",
-    "DType",
-    "check_sizes",
-    "first_uses",
-    "fits_kernels",
-    "result_dtype",
-    "work_dtype",
-]
-
 DType = np.dtype[Any]
 
 _TRUTH = np.dtype(bool)

@@ -25,14 +25,6 @@ from feinsum.ir import (
     with_extents,
 )
 
-__all__ = [
-    "Feed",
-    "Reading",
-    "read_shapes",
-    "reading_of",
-    "terms_of",
-]
-
 
 @dataclass(frozen=True)
 class Feed:

@@ -20,8 +20,6 @@ from feinsum.device_arrays import is_device_array
 from feinsum.errors import InvalidEinsumError
 from feinsum.words import type_in_words
 
-__all__ = ["Form", "as_array", "form_of", "has_sparse"]
-
 ON_HOST = frozenset({1, 3, 13})
 """DLPack's device types of host-readable memory: its own, pinned, or managed."""
 

@@ -11,8 +11,6 @@ import numpy as np
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.subscripts import write_subscripts
 
-__all__ = ["as_subscripts"]
-
 LETTERS = ascii_uppercase + ascii_lowercase
 """In the order in which implicit outputs are sorted."""
 

@@ -18,20 +18,6 @@ from feinsum.device_arrays import resolved
 from feinsum.errors import InvalidEinsumError
 from feinsum.words import type_in_words, with_article
 
-__all__ = [
-    "as_given",
-    "by_override",
-    "check_tensor",
-    "has_override",
-    "is_differentiating",
-    "is_jax_array",
-    "is_tensor",
-    "jax_numbers",
-    "memory_of",
-    "rank_of",
-    "tensor_numbers",
-]
-
 
 def is_tensor(value: object) -> bool:
     """Whether this is a tensor of torch."""

@@ -15,8 +15,6 @@ from itertools import pairwise
 
 from feinsum.ir import IndexList
 
-__all__ = ["StridedTerm", "c_steps", "simplified"]
-
 
 @dataclass(frozen=True)
 class StridedTerm:

@@ -10,8 +10,6 @@ from feinsum.errors import InvalidEinsumError
 from feinsum.subscripts import IndexList, parse_subscripts
 from feinsum.words import counted
 
-__all__ = ["Terms", "in_letters", "read_terms"]
-
 Shape = tuple[int, ...]
 
 

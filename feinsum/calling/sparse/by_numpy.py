@@ -22,8 +22,6 @@ from feinsum.nests import Network, Sizes
 from feinsum.paths import find_path
 from feinsum.sparse import COO, CSF, to_coo, to_csf
 
-__all__ = ["evaluate_entries", "tree_of_any"]
-
 ENTRY = "entry of the sparse operand"
 """Name of the index of entries; no index of a call has spaces."""
 MOST_BYTES = 1 << 26

@@ -54,8 +54,6 @@ from feinsum.sparse import COO, CSF, from_object, is_sparse
 if TYPE_CHECKING:
     from feinsum.measure import CompiledKernel
 
-__all__ = ["call_sparse"]
-
 _DTYPES = frozenset(map(np.dtype, ("f4", "f8", "c8", "c16")))
 
 

@@ -22,8 +22,6 @@ from feinsum.memory import remembered
 from feinsum.nests import EstimatedTime, Network, Sizes, best_nest, level_orders
 from feinsum.sparse import COO, CSF, node_counts
 
-__all__ = ["Trees", "are_trees", "in_levels"]
-
 MOST_AXES = 4
 """Most axes of tensors whose orders (24) are all estimated."""
 GAIN = 1.25

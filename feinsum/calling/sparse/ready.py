@@ -23,8 +23,6 @@ from feinsum.sparse import CSF
 if TYPE_CHECKING:
     from feinsum.measure import CompiledKernel
 
-__all__ = ["MadeNest", "ReadyCall", "RepeatedCall", "as_sparse", "ready_call"]
-
 MOST_REPEATED = 16
 """Calls with one tree that are kept ready."""
 

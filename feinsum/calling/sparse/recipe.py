@@ -32,8 +32,6 @@ from feinsum.sparse import CSF
 from feinsum.transforms import check_spec
 from feinsum.transforms.nests import NestRecipe, recipe_of
 
-__all__ = ["einsum_of_call", "recorded_recipe"]
-
 logger = logging.getLogger(__name__)
 
 DEVICE = "host"

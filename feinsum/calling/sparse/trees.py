@@ -18,8 +18,6 @@ from feinsum.memory import remembered
 from feinsum.result_memory import idle_limit_bytes
 from feinsum.sparse import COO, CSC, CSF, CSR, compressed_from_object, to_csf
 
-__all__ = ["forget_tree", "tree_of_coordinates", "tree_of_matrix"]
-
 ARRAYS = ("pointers", "indices", "values"), ("indptr", "indices", "data")
 """Names of the arrays of a compressed matrix: ours, and scipy's."""
 

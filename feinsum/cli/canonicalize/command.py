@@ -16,8 +16,6 @@ from feinsum.cli.shared.output import print_json
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
 
-__all__ = ["EXAMPLES", "canonicalize"]
-
 EXAMPLES = """\b
 Examples:
   feinsum canonicalize "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20

@@ -18,8 +18,6 @@ from feinsum.cli.shared.output import print_json
 if TYPE_CHECKING:
     from feinsum.canonical import Difference, Relabeling
 
-__all__ = ["compare"]
-
 ONLY_THE_FORMS = "only the canonical forms differ; all simple invariants agree"
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from feinsum.canonical import CanonicalForm, Relabeling
     from feinsum.ir import BatchedEinsum
 
-__all__ = ["Workload", "print_names", "print_pairs", "relabeling_document"]
-
 
 @dataclass(frozen=True)
 class Workload:

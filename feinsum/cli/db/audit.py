@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from feinsum.db.exchange import Odd
     from feinsum.records import Finding, TuningRecord
 
-__all__ = ["EXAMPLES", "audit"]
-
 EXAMPLES = """\b
 Examples:
   feinsum db audit

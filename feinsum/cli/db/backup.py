@@ -11,8 +11,6 @@ from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_json
 from feinsum.words import counted
 
-__all__ = ["EXAMPLES", "backup"]
-
 EXAMPLES = """\b
 Examples:
   feinsum db backup facts-of-monday.sqlite

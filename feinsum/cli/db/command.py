@@ -23,8 +23,6 @@ from feinsum.cli.db import (
 from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_json
 
-__all__ = ["app"]
-
 app = typer.Typer(
     rich_markup_mode=None,
     help="Inspect, copy and merge databases.",

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from feinsum.db.exchange import Bad, Entry, Imported
     from feinsum.records import Document
 
-__all__ = ["EXPORT_EXAMPLES", "IMPORT_EXAMPLES", "export", "import_"]
-
 EXPORT_EXAMPLES = """\b
 Examples:
   feinsum db export facts.jsonl --with-trials

@@ -16,8 +16,6 @@ from feinsum.cli.shared.progress import counted, counting
 if TYPE_CHECKING:
     from feinsum.db.exchange import Collected, GarbagePlan
 
-__all__ = ["EXAMPLES", "gc"]
-
 EXAMPLES = """\b
 Examples:
   feinsum db gc

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from feinsum.db import SqlStore
     from feinsum.records import Trial
 
-__all__ = ["TRIALS_EXAMPLES", "WORKLOADS_EXAMPLES", "trials", "workloads"]
-
 WORKLOADS_EXAMPLES = """\b
 Examples:
   feinsum db workloads

@@ -7,8 +7,6 @@ import typer
 from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_json
 
-__all__ = ["EXAMPLES", "migrate"]
-
 EXAMPLES = """\b
 Examples:
   feinsum db migrate

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from feinsum.db.exchange import Kind, OnProgress, RekeyPlan, Unreadable
 
-__all__ = ["EXAMPLES", "rekey"]
-
 EXAMPLES = """\b
 Examples:
   feinsum db rekey

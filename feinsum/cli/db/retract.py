@@ -14,8 +14,6 @@ from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table, to_dig
 if TYPE_CHECKING:
     from feinsum.db.sql import Retracted, Suspect, SuspectPeaks, SuspectPlan
 
-__all__ = ["EXAMPLES", "retract"]
-
 EXAMPLES = """\b
 Examples:
   feinsum db retract 0f7c2ab41d03 --reason "wrong clock" --yes

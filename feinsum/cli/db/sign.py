@@ -12,8 +12,6 @@ from feinsum.cli.shared.options import AsJson, Database, Write
 from feinsum.cli.shared.output import print_json
 from feinsum.words import counted
 
-__all__ = ["EXAMPLES", "sign"]
-
 EXAMPLES = """\b
 Examples:
   feinsum db sign --key signing.pem

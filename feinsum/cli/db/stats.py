@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from feinsum.db.sql import DriverCount, Statistics, StoreInfo
 
-__all__ = ["EXAMPLES", "stats"]
-
 EXAMPLES = """\b
 Examples:
   feinsum db stats

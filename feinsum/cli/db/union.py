@@ -23,8 +23,6 @@ from feinsum.cli.shared.progress import counting
 if TYPE_CHECKING:
     from feinsum.db.exchange import Difference
 
-__all__ = ["DIFF_EXAMPLES", "MERGE_EXAMPLES", "diff", "merge"]
-
 DIFF_EXAMPLES = """\b
 Examples:
   feinsum db diff mine.sqlite team.sqlite

@@ -14,8 +14,6 @@ from feinsum.cli.shared.output import print_json
 if TYPE_CHECKING:
     from feinsum.records import FactSource, Trial
 
-__all__ = ["app"]
-
 app = typer.Typer(
     rich_markup_mode=None,
     help="Fit or show the model that corrects predictions.",

@@ -14,8 +14,6 @@ from feinsum.words import counted
 if TYPE_CHECKING:
     from feinsum.predict.correction import Correction, Feature, Ranking, Samples
 
-__all__ = ["Fit", "Shown"]
-
 FOOTNOTE = """\
 Times relative to the best known recipe, on held-out workloads.
 """

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from feinsum.measure import OpenDevice, Rung
     from feinsum.records import DevicePeaks
 
-__all__ = ["EXAMPLES", "roofline"]
-
 EXAMPLES = """\b
 Examples:
   feinsum roofline

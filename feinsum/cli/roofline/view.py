@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from feinsum.measure import Rung
     from feinsum.records import DevicePeaks
 
-__all__ = ["View"]
-
 ELSEWHERE = "*"
 
 FOOTNOTE = f"""\

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from feinsum.records import Device, DevicePeaks, FactSource, TuningRecord
     from feinsum.suites import SuiteEntry
 
-__all__ = ["Placed", "Workload", "bound_under", "of_suite", "of_targets", "placed"]
-
 
 @dataclass(frozen=True)
 class Workload:

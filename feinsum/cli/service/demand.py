@@ -14,8 +14,6 @@ from feinsum.cli.shared.output import print_json, print_table
 if TYPE_CHECKING:
     from feinsum.records import Demand
 
-__all__ = ["app"]
-
 app = typer.Typer(
     rich_markup_mode=None,
     help="List or clear requested workloads without facts.",

@@ -6,8 +6,6 @@ from types import ModuleType
 
 from feinsum.extras import requiring
 
-__all__ = ["service"]
-
 
 def service() -> ModuleType:
     """The service, if what it needs is installed.

@@ -15,8 +15,6 @@ from feinsum.cli.shared.output import print_json, print_table
 if TYPE_CHECKING:
     from feinsum.db.server import ApiKey
 
-__all__ = ["app"]
-
 app = typer.Typer(
     rich_markup_mode=None,
     help="Create, list, trust and revoke keys of the service.",

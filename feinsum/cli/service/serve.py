@@ -10,8 +10,6 @@ from feinsum.cli.service.extras import service
 from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_json
 
-__all__ = ["EXAMPLES", "serve"]
-
 EXAMPLES = """\b
 Examples:
   feinsum serve

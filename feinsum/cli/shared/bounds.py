@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from feinsum.bounds import Bound
     from feinsum.records import FactSource, Match
 
-__all__ = ["bound_of_first", "least_text"]
-
 WIDTH = 80
 
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from feinsum.records import Demand
 
-__all__ = ["PAGE", "demands_in"]
-
 PAGE = 1000
 
 

@@ -25,20 +25,6 @@ from feinsum.errors import (
 if TYPE_CHECKING:
     from feinsum.db.exchange import Bad
 
-__all__ = [
-    "DIFFERENT",
-    "FAILED",
-    "INTERRUPTED",
-    "NO_FACT",
-    "USAGE",
-    "interrupted_by_sigterm",
-    "is_bad_usage",
-    "report_bad",
-    "report_bug",
-    "report_failure",
-    "say",
-]
-
 FAILED, USAGE, NO_FACT, INTERRUPTED = 1, 2, 3, 130
 
 DIFFERENT = 1

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from feinsum.records import DevicePeaks, FactSource, TuningRecord
 
-__all__ = ["Fractions", "fractions_of"]
-
 Fractions: TypeAlias = Mapping[str, float]
 """Fractions of the roofline by record id."""
 

@@ -15,8 +15,6 @@ from feinsum.words import counted
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand
 
-__all__ = ["read_einsum", "read_einsums", "read_values"]
-
 DEFAULT_DTYPE = "float64"
 
 _FILE = re.compile(r"(\w*[./\\])*[\w-]+[./\\]\w+")

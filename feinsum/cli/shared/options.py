@@ -7,27 +7,6 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
-__all__ = [
-    "AsJson",
-    "Database",
-    "Device",
-    "Dtype",
-    "Effort",
-    "Operands",
-    "Policy",
-    "Rows",
-    "SizeValues",
-    "Sizes",
-    "Sparse",
-    "Subscripts",
-    "Target",
-    "Targets",
-    "Trials",
-    "WithImplausible",
-    "WithoutRetractions",
-    "Write",
-]
-
 
 def _unless_blank(text: str | None) -> str | None:
     """None for a text without a character, as in ``--database ""``."""

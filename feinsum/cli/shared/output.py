@@ -14,17 +14,6 @@ if TYPE_CHECKING:
     from feinsum.cli.shared.fractions import Fractions
     from feinsum.records import TuningRecord
 
-__all__ = [
-    "ID_LENGTH",
-    "print_json",
-    "print_records",
-    "print_table",
-    "record_document",
-    "speedup_text",
-    "time_text",
-    "to_digits",
-]
-
 ID_LENGTH = 12
 """How much of a content id is shown; enough to tell ids apart."""
 

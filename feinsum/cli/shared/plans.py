@@ -10,8 +10,6 @@ from feinsum.cli.shared.output import ID_LENGTH, print_table, to_digits
 if TYPE_CHECKING:
     from feinsum.records import PlanRecord
 
-__all__ = ["plan_documents", "print_plans"]
-
 
 def _sorted(records: Sequence[PlanRecord]) -> list[PlanRecord]:
     """Those of few ranks first, and of these the fastest."""

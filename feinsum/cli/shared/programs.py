@@ -10,8 +10,6 @@ import typer
 if TYPE_CHECKING:
     from feinsum.programs import Program
 
-__all__ = ["ProgramFile", "read_program"]
-
 ProgramFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(

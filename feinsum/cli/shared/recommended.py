@@ -13,15 +13,6 @@ if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
     from feinsum.records import FactStore
 
-__all__ = [
-    "Tried",
-    "more_trials",
-    "tried_here",
-    "tune_advice",
-    "tune_command",
-    "unchanged_advice",
-]
-
 
 def more_trials(n_tried: int) -> int:
     """How many trials to ask for after some that found nothing; they count, too."""

@@ -15,8 +15,6 @@ from feinsum.words import counted
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
 
-__all__ = ["read_sparse_einsum"]
-
 USUAL_RANK = 32
 """The extent of a dense index for which no size is given."""
 

@@ -19,8 +19,6 @@ from feinsum.words import reason_of, type_in_words
 if TYPE_CHECKING:
     import loopy as lp
 
-__all__ = ["is_file", "read_translation_unit"]
-
 DEFAULT_FUNCTION = "build"
 _TARGET = re.compile(r"(?P<path>.+\.py)(:(?P<function>\w+))?")
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

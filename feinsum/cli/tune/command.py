@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
     from feinsum.tuning import TuningReport
 
-__all__ = ["EXAMPLES", "tune"]
-
 EXAMPLES = """\b
 Examples:
   feinsum tune "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
     from feinsum.records import Device
 
-__all__ = ["wanted_einsums"]
-
 
 def wanted_einsums(source: str, device: Device) -> Iterator[tuple[int, BatchedEinsum]]:
     """Einsums in demand on a device, the most wanted first, and how often each was.

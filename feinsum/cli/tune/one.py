@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from feinsum.tuning import TuningReport
     from feinsum.tuning.report import LivePage
 
-__all__ = ["interrupts_told", "nothing_recorded", "tune_one"]
-
 
 def tune_one(
     target: BatchedEinsum | lp.TranslationUnit,

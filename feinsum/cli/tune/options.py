@@ -7,24 +7,6 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
-__all__ = [
-    "Budget",
-    "Effort",
-    "Efforts",
-    "Fresh",
-    "FromMisses",
-    "Live",
-    "OptionalTarget",
-    "PlanFile",
-    "Report",
-    "Scheduler",
-    "Strategy",
-    "Suites",
-    "TrialLimit",
-    "Trials",
-    "Workloads",
-]
-
 Trials: TypeAlias = Annotated[
     int | None,
     typer.Option(

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
     from feinsum.tuning import TuningReport
 
-__all__ = ["tune_leaves", "tune_misses", "tune_suites"]
-
 
 class _Wanted(NamedTuple):
     """A workload that is to be tuned, and what is said before.

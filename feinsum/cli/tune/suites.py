@@ -18,8 +18,6 @@ from feinsum.errors import InvalidEinsumError
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
 
-__all__ = ["Entry", "read_suites"]
-
 FIELDS = ("einsum", "sizes", "size", "dtype")
 """Fields of a workload in CSV or JSON; only the first is required."""
 

@@ -24,9 +24,6 @@ from feinsum.tuning import Finalist, TuningProgress, TuningReport, TuningStart
 from feinsum.tuning.bar import TuningBar
 from feinsum.words import counted
 
-__all__ = ["JsonLines", "ProgressBar", "why_failed"]
-
-
 NOISY = (
     "timings are noisy: the interquartile range of the best exceeds a fifth of its "
     "median; repeat with --fresh on an idle machine (see 'feinsum doctor'), or at "

@@ -10,8 +10,6 @@ from typing import Literal, NamedTuple
 from feinsum.errors import ProgramError
 from feinsum.ir.functional import expression_of
 
-__all__ = ["FUNCTIONS", "PAIRS", "Term", "c_expression"]
-
 FUNCTIONS = frozenset(
     {
         *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil"),

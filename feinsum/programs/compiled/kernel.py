@@ -17,8 +17,6 @@ from feinsum.programs.compiled.loops import Access, Loops, loops_of
 from feinsum.programs.compiled.source import ENTRY, Source
 from feinsum.programs.stages import Stage
 
-__all__ = ["StageKernel", "kernel_for"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 DTYPES = {"f", "d"}
 MOST_SCRATCH_BYTES = 1 << 23

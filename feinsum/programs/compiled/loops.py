@@ -11,8 +11,6 @@ from feinsum.programs.places import same_places
 from feinsum.programs.stages import Stage
 from feinsum.programs.statement import Statement
 
-__all__ = ["Access", "Loops", "loops_of"]
-
 
 @dataclass(frozen=True)
 class Access:

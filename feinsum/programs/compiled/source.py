@@ -29,8 +29,6 @@ from feinsum.programs.compiled.loops import Loops
 from feinsum.programs.reductions import neutral_of
 from feinsum.programs.statement import Statement
 
-__all__ = ["ENTRY", "LANES", "Source"]
-
 ENTRY = "feinsum_stage"
 LANES = {4: 64, 8: 32}
 """Entries processed together, by their bytes: four vectors of AVX-512. Fewer would let
