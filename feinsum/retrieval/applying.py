@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import islpy as isl
 import loopy as lp
+import numpy as np
 from constantdict import constantdict
+from loopy.symbolic import SubstitutionMapper, SubstitutionRuleExpander
+from pymbolic import var
+from pymbolic.mapper.substitutor import make_subst_func
+from pytools.tag import Tag
 
 from feinsum.errors import TransformError
 from feinsum.raising import RaisedKernel, RaisedNest
 from feinsum.records import FramedSpec, TransformSpec
-from feinsum.retrieval.assembly import extract_nest, insert_nest, with_barriers
 from feinsum.retrieval.phases import Phase, loops_of, phases_of
 from feinsum.retrieval.selection import NestSelection
 from feinsum.targets.devices import target_of
@@ -195,3 +200,261 @@ def _check_loops(spec: TransformSpec, kernel: lp.LoopKernel) -> None:
                     f"{spec} makes a loop {iname!r} in kernel {kernel.name!r} that has "
                     f"no bounds under {kernel.assumptions}: {error}"
                 ) from None
+
+
+def extract_nest(
+    kernel: lp.LoopKernel, nest: RaisedNest, used: Collection[str]
+) -> tuple[lp.LoopKernel, RaisedNest]:
+    """A kernel with the nest alone, with loops that no other instruction has.
+
+    Loop priorities are dropped: the recipe chooses the order.
+
+    Args:
+        used: the loops of all other instructions.
+
+    Raises:
+        TransformError: if a rule of the nest has a name that the kernel uses.
+    """
+    ids = frozenset(nest.instructions)
+    known, names = kernel.substitutions, kernel.all_variable_names()
+    for name, rule in nest.new_rules.items():
+        if name in names and known.get(name) != rule:
+            raise TransformError(f"the kernel has a variable {name} already")
+    own = loops_of(kernel, [kernel.id_to_insn[i] for i in nest.instructions])
+    kernel = _without_computed(kernel, ids)
+    kernel = kernel.copy(
+        loop_priority=frozenset(),
+        substitutions=constantdict({**kernel.substitutions, **nest.new_rules}),
+        instructions=[
+            insn.copy(
+                depends_on=insn.depends_on & ids,
+                no_sync_with=frozenset(x for x in insn.no_sync_with if x[0] in ids),
+            )
+            for insn in kernel.instructions
+            if insn.id in ids
+        ],
+    )
+    fresh = kernel.get_var_name_generator()
+    news = {i: str(fresh(i)) for i in sorted(own & frozenset(used))}
+    if news:
+        kernel = lp.duplicate_inames(kernel, list(news), None, list(news.values()))
+    return _with_hidden_arrays(kernel), _with_inames(nest, news)
+
+
+def _computed(kernel: lp.LoopKernel, ids: Collection[str]) -> list[isl.BasicSet]:
+    """The domains whose bounds are computed by other instructions than these."""
+    others = [insn for insn in kernel.instructions if insn.id not in ids]
+    written = {name for insn in others for name in insn.assignee_var_names()}
+    scalars = written & kernel.temporary_variables.keys()
+    return [
+        domain
+        for domain in kernel.domains
+        if not scalars.isdisjoint(domain.get_var_names(isl.dim_type.param))
+    ]
+
+
+def _names_of(domains: Iterable[isl.BasicSet]) -> frozenset[str]:
+    return frozenset(x for d in domains for x in d.get_var_names(isl.dim_type.set))
+
+
+def _without_computed(kernel: lp.LoopKernel, ids: Collection[str]) -> lp.LoopKernel:
+    """A kernel without these: Loopy looks for who computes their bounds."""
+    gone = _computed(kernel, ids)
+    names = _names_of(gone)
+    return kernel.copy(
+        domains=[domain for domain in kernel.domains if domain not in gone],
+        inames={name: i for name, i in kernel.inames.items() if name not in names},
+    )
+
+
+class _Hidden(Tag):  # type: ignore[misc]
+    """Tag of a scalar that represents an array of the whole kernel, with its name."""
+
+
+def _with_hidden_arrays(kernel: lp.LoopKernel) -> lp.LoopKernel:
+    """A kernel in which arrays are scalars that its instructions do not name.
+
+    With every step, Loopy visits the shapes of all arrays.
+    """
+    expand = SubstitutionRuleExpander(kernel.substitutions)
+    named = frozenset[str]().union(
+        *(
+            insn.with_transformed_expressions(expand).dependency_names()
+            for insn in kernel.instructions
+        ),
+        *(domain.get_var_names(isl.dim_type.param) for domain in kernel.domains),
+    )
+    arrays = [a for a in kernel.args if isinstance(a, lp.ArrayArg)]
+    arrays += [t for t in kernel.temporary_variables.values() if not t.base_storage]
+    hidden = {array.name for array in arrays} - named
+    scalars = {
+        name: lp.TemporaryVariable(
+            name, np.int32, shape=(), tags=frozenset({_Hidden()})
+        )
+        for name in hidden
+    }
+    return kernel.copy(
+        args=[arg for arg in kernel.args if arg.name not in hidden],
+        temporary_variables={**kernel.temporary_variables, **scalars},
+    )
+
+
+def _with_inames(nest: RaisedNest, news: Mapping[str, str]) -> RaisedNest:
+    renamed = SubstitutionMapper(make_subst_func({i: var(n) for i, n in news.items()}))
+    old = nest.nest
+    new = replace(
+        old,
+        points=constantdict({i: renamed(x) for i, x in old.points.items()}),
+        assignees=tuple(map(renamed, old.assignees)),
+        scales=tuple(map(renamed, old.scales)),
+        shifts=tuple(map(renamed, old.shifts)),
+    )
+    return replace(nest, nest=new)
+
+
+def insert_nest(
+    kernel: lp.LoopKernel,
+    ids: Collection[str],
+    transformed: lp.LoopKernel,
+    gone: Collection[str],
+) -> tuple[lp.LoopKernel, Phase]:
+    """The kernel with some instructions replaced by those of a transformed one.
+
+    Args:
+        gone: the loops that only these instructions had.
+
+    Returns:
+        the kernel, in which the others depend on none of these, and their ids.
+    """
+    others = [
+        insn.copy(
+            depends_on=insn.depends_on - frozenset(ids),
+            no_sync_with=frozenset(x for x in insn.no_sync_with if x[0] not in ids),
+        )
+        for insn in kernel.instructions
+        if insn.id not in ids
+    ]
+    rest = kernel.copy(instructions=others)
+    fresh = rest.get_instruction_id_generator()
+    news = {insn.id: str(fresh(insn.id)) for insn in transformed.instructions}
+    parts = [
+        insn.copy(
+            id=news[insn.id],
+            depends_on=frozenset(news[before] for before in insn.depends_on),
+            no_sync_with=frozenset((news[i], scope) for i, scope in insn.no_sync_with),
+        )
+        for insn in transformed.instructions
+    ]
+    computed = _computed(kernel, ids)
+    inames = {name: kernel.inames[name] for name in _names_of(computed)}
+    joined_kernel = _with_all_arrays(kernel, transformed).copy(
+        domains=[*transformed.domains, *computed],
+        inames={**transformed.inames, **inames},
+        instructions=[*others, *parts],
+        loop_priority=transformed.loop_priority | _priorities(kernel, gone),
+    )
+    return joined_kernel, frozenset(news.values())
+
+
+def _with_all_arrays(
+    kernel: lp.LoopKernel, transformed: lp.LoopKernel
+) -> lp.LoopKernel:
+    """The transformed kernel with the arrays that were hidden from it."""
+    temporaries = transformed.temporary_variables
+    hidden = {name for name, t in temporaries.items() if _Hidden() in t.tags}
+    order = {arg.name: k for k, arg in enumerate(kernel.args)}
+    args = [*transformed.args, *(arg for arg in kernel.args if arg.name in hidden)]
+    known = kernel.temporary_variables
+    return transformed.copy(
+        args=sorted(args, key=lambda arg: order.get(arg.name, len(order))),
+        temporary_variables={
+            name: known[name] if name in hidden else temporary
+            for name, temporary in temporaries.items()
+            if name not in hidden or name in known
+        },
+        substitutions=constantdict(
+            {**transformed.substitutions, **kernel.substitutions}
+        ),
+    )
+
+
+def _priorities(
+    kernel: lp.LoopKernel, gone: Collection[str]
+) -> frozenset[tuple[str, ...]]:
+    """Those that still order loops."""
+    left = (tuple(i for i in order if i not in gone) for order in kernel.loop_priority)
+    return frozenset(order for order in left if len(order) > 1)
+
+
+def with_barriers(kernel: lp.LoopKernel, phases: Sequence[Phase]) -> lp.LoopKernel:
+    """The kernel in which each phase waits for all of the one before it."""
+    if len(phases) < 2:
+        return kernel
+    kernel = _with_global_exchange(kernel, phases)
+    kernel, phases = _with_conditions_inside(kernel, phases)
+    fresh = kernel.get_instruction_id_generator()
+    barriers = [str(fresh("phase")) for _ in phases[1:]]
+    phase_of = {insn_id: k for k, phase in enumerate(phases) for insn_id in phase}
+    instructions = []
+    for insn in kernel.instructions:
+        k = phase_of[insn.id]
+        waits_for = (insn.depends_on & phases[k]) | {*barriers[k - 1 : k]}
+        instructions.append(
+            insn.copy(depends_on=frozenset(waits_for), depends_on_is_final=True)
+        )
+    for k, barrier in enumerate(barriers):
+        waits_for = phases[k] | {*barriers[k - 1 : k]}
+        instructions.append(_barrier(barrier, frozenset(waits_for)))
+    # Loopy would look for races of the parallel loops in the other phases as well
+    options = kernel.options.copy(disable_global_barriers=True)
+    return kernel.copy(instructions=instructions, options=options)
+
+
+def _with_conditions_inside(
+    kernel: lp.LoopKernel, phases: Sequence[Phase]
+) -> tuple[lp.LoopKernel, list[Phase]]:
+    """No phase has a predicate in all of its instructions.
+
+    Loopy would let the host decide, which cannot read what is on the device.
+    """
+    fresh = kernel.get_instruction_id_generator()
+    instructions, complete = list(kernel.instructions), []
+    for phase in phases:
+        if frozenset.intersection(*(kernel.id_to_insn[i].predicates for i in phase)):
+            always = lp.NoOpInstruction(
+                id=str(fresh("always")),
+                within_inames=frozenset(),
+                within_inames_is_final=True,
+            )
+            instructions.append(always)
+            phase |= {always.id}
+        complete.append(phase)
+    return kernel.copy(instructions=instructions), complete
+
+
+def _barrier(insn_id: str, waits_for: Phase) -> lp.BarrierInstruction:
+    return lp.BarrierInstruction(
+        id=insn_id,
+        depends_on=waits_for,
+        depends_on_is_final=True,
+        within_inames=frozenset(),
+        within_inames_is_final=True,
+        synchronization_kind="global",
+        mem_kind="global",
+    )
+
+
+def _with_global_exchange(
+    kernel: lp.LoopKernel, phases: Sequence[Phase]
+) -> lp.LoopKernel:
+    """Temporaries that outlive a phase are in global memory."""
+    expand = SubstitutionRuleExpander(kernel.substitutions)
+    seen: dict[str, set[int]] = {}
+    for k, phase in enumerate(phases):
+        for insn_id in phase:
+            insn = kernel.id_to_insn[insn_id].with_transformed_expressions(expand)
+            for name in insn.dependency_names() & set(kernel.temporary_variables):
+                seen.setdefault(name, set()).add(k)
+    written = kernel.get_written_variables()
+    lasting = [n for n, at in seen.items() if len(at) > 1 and n in written]
+    return lp.set_temporary_address_space(kernel, lasting, "global")

@@ -18,7 +18,7 @@ from feinsum.memory import fresh_memory
 from feinsum.raising import raise_kernel
 from feinsum.records import OK, InMemoryStore
 from feinsum.retrieval import einsum_trials, look_up, progress, verifiers
-from feinsum.retrieval.sampling import duplicates
+from feinsum.retrieval.generating import duplicates
 from tests.docs.pages import ROOT
 from tests.raising.right_hand_sides import arguments, wave
 from tests.raising.test_programs import on_device

@@ -15,7 +15,7 @@ from feinsum.errors import RecordNotFoundError, TransformError
 from feinsum.measure import largest_error
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import generating, look_up
-from feinsum.retrieval.assembly import extract_nest
+from feinsum.retrieval.applying import extract_nest
 from feinsum.retrieval.phases import phases_of
 from feinsum.targets.host import HostCTarget
 from feinsum.transforms import (
