@@ -29,8 +29,8 @@ from feinsum.plans.grid_costs import (
 )
 from feinsum.plans.grids import by_first_use, most_within
 from feinsum.plans.groups import Group
-from feinsum.programs.dataflow import name_of_index, statements_of
 from feinsum.programs.places import same_places
+from feinsum.programs.planned import name_of_index, statements_of
 from feinsum.programs.program import Program
 
 Grids = NDArray[np.int64]

@@ -13,8 +13,12 @@ from benchmarks.papers.decompose import Decomposition, Model, decompose, split_a
 from feinsum.plans import assemble_statements
 from feinsum.plans.candidates import on_grid
 from feinsum.plans.grids import by_first_use
-from feinsum.programs.dataflow import name_of_index, statements_of
-from feinsum.programs.planned import ProgramPlan, plan_program
+from feinsum.programs.planned import (
+    ProgramPlan,
+    name_of_index,
+    plan_program,
+    statements_of,
+)
 from feinsum.programs.program import Program
 
 Axes = Sequence[tuple[str, int]]

@@ -20,21 +20,21 @@ from numpy.typing import NDArray
 
 from feinsum.errors import PlanError
 from feinsum.plans.boxes import Box
-from feinsum.plans.dask_tasks import TaskSender
-from feinsum.plans.dask_watch import n_lost, watch
 from feinsum.plans.fleets import fleet_of, place
 from feinsum.plans.local import (
+    Buffers,
     LeafFunction,
     Meaning,
     Products,
     checked_operands,
     slices,
 )
-from feinsum.plans.phases import Phase, phases_of
+from feinsum.plans.phases import Origin, Parcel, Phase, phases_of
 from feinsum.plans.plan import Plan
 from feinsum.plans.report import report_of
 from feinsum.plans.room import check_room
-from feinsum.plans.steps import Leaf
+from feinsum.plans.steps import Leaf, Receive, Reduce, Step
+from feinsum.plans.traffic import Traffic
 from feinsum.records import Fleet
 from feinsum.words import counted
 
@@ -282,3 +282,155 @@ def _in_order(phases: Sequence[Sequence[Phase]]) -> Iterator[tuple[int, int]]:
         for rank, row in enumerate(phases):
             if number < len(row):
                 yield rank, number
+
+
+class TaskSender:
+    """Creates the tasks of one run.
+
+    It owns the futures, so buffers are freed once no task needs them.
+    """
+
+    def __init__(
+        self, client: Any, token: str, topic: str, places: Sequence[str]
+    ) -> None:
+        self.client, self.token, self.topic, self.places = client, token, topic, places
+        self.states: dict[tuple[int, int], Any] = {}
+        self.parcels: dict[Parcel, Any] = {}
+        self.last: dict[int, int] = {}
+
+    def begin(self, rank: int, meaning: Meaning, blocks: Any) -> None:
+        """The initial buffers of a rank."""
+        key = f"{self.token}-begin-{rank}"
+        self.states[rank, -1] = self._submit(key, rank, _begin, meaning, blocks)
+
+    def advance(self, rank: int, number: int, phase: Phase) -> None:
+        """A phase of a rank, and the parcels that it receives."""
+        parcels = [self._parcel(parcel) for parcel in phase.arriving]
+        key = f"{self.token}-phase-{rank}-{number}"
+        told = (self.topic, rank, number)
+        before = self.states[rank, number - 1]
+        self.states[rank, number] = self._submit(
+            key, rank, _advance, before, phase.steps, told, *parcels
+        )
+        self.last[rank] = number
+
+    def results(self, outputs: Sequence[str]) -> list[Any]:
+        """Each rank's part of the outputs."""
+        return [
+            self._submit(
+                f"{self.token}-result-{rank}",
+                rank,
+                _finish,
+                self.states[rank, number],
+                tuple(outputs),
+            )
+            for rank, number in sorted(self.last.items())
+        ]
+
+    def _parcel(self, parcel: Parcel) -> Any:
+        if parcel not in self.parcels:
+            state = self.states[parcel.rank, parcel.phase]
+            key = f"{self.token}-parcel-{len(self.parcels)}"
+            pieces = parcel.pieces
+            self.parcels[parcel] = self._submit(key, parcel.rank, _cut, state, pieces)
+        return self.parcels[parcel]
+
+    def _submit(self, key: str, rank: int, function: Any, *arguments: Any) -> Any:
+        return self.client.submit(
+            function,
+            *arguments,
+            key=key,
+            workers=[self.places[rank]],
+            allow_other_workers=False,
+            pure=False,
+        )
+
+
+def _begin(meaning: Meaning, blocks: Mapping[str, tuple[NDArray[Any], Box]]) -> Buffers:
+    buffers = Buffers(meaning, Traffic())
+    for name, (array, box) in blocks.items():
+        buffers.put(name, box, array)
+    return buffers
+
+
+def _advance(
+    before: Buffers,
+    steps: Sequence[tuple[Step, Origin | None]],
+    told: tuple[str, int, int],
+    *parcels: Sequence[NDArray[Any]],
+) -> Buffers:
+    """The steps of a phase; the buffers of the phase before stay as they are."""
+    buffers = before.fork()
+    for step, origin in steps:
+        if isinstance(step, Receive | Reduce):
+            assert origin is not None
+            value = parcels[origin[0]][origin[1]]
+            buffers.receive(step.target, step.box, value, type(step) is Reduce)
+        else:
+            buffers.do(step)
+    topic, *place = told
+    if topic:
+        from distributed import get_worker
+
+        get_worker().log_event(topic, tuple(place))
+    return buffers
+
+
+def _cut(
+    buffers: Buffers, pieces: Sequence[tuple[str, Box]]
+) -> tuple[NDArray[Any], ...]:
+    # a view would keep the whole buffer in memory until the parcel is there
+    return tuple(buffers.view(name, box).copy() for name, box in pieces)
+
+
+def _finish(
+    buffers: Buffers, outputs: Sequence[str]
+) -> tuple[dict[str, NDArray[Any]], Traffic]:
+    parts = {
+        name: buffers.arrays[name][0] for name in outputs if name in buffers.arrays
+    }
+    return parts, buffers.traffic
+
+
+WATCH = "feinsum-watch"
+
+
+def n_lost(dask_scheduler: Any) -> int:
+    """The number of workers that a watched scheduler has lost so far."""
+    found: int = dask_scheduler.plugins[WATCH].n_lost
+    return found
+
+
+def watch() -> Any:
+    """Install a scheduler plugin that counts lost workers.
+
+    Tasks of a lost worker wait for the one restarted under its name, which may have
+    another address.
+    """
+    from distributed import SchedulerPlugin
+
+    class Watch(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
+        name, idempotent = WATCH, True
+
+        def __init__(self) -> None:
+            self.n_lost = 0
+            self.names: dict[str, Any] = {}
+            self.gone: dict[Any, str] = {}
+
+        async def start(self, scheduler: Any) -> None:
+            self.names = {at: ws.name for at, ws in scheduler.workers.items()}
+
+        def remove_worker(self, scheduler: Any, worker: str, **_: Any) -> None:
+            self.n_lost += 1
+            if worker in self.names:
+                self.gone[self.names.pop(worker)] = worker
+
+        def add_worker(self, scheduler: Any, worker: str) -> None:
+            name = scheduler.workers[worker].name
+            self.names[worker] = name
+            before = self.gone.pop(name, worker)
+            for task in scheduler.tasks.values():
+                if task.worker_restrictions == {before}:
+                    task.worker_restrictions = {worker}
+
+    return Watch()

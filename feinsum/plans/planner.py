@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from os import PathLike
 
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, require_einsum, to_text
-from feinsum.paths import Path
+from feinsum.paths import Path, path_of, postorders
 from feinsum.plans.alternatives import priced, ties
 from feinsum.plans.assembly import with_schedules
 from feinsum.plans.candidates import grid_plans
 from feinsum.plans.counts import Counts
-from feinsum.plans.groups import Group, groups_of
+from feinsum.plans.groups import Group, default_path, groups_of
 from feinsum.plans.hosts import arranged
-from feinsum.plans.idle import with_idle
 from feinsum.plans.leaves import extents_of
 from feinsum.plans.levels import Levels, levels_of
 from feinsum.plans.machine import MOST_PROCESSES
 from feinsum.plans.maps import MOST_EXCESS
-from feinsum.plans.paths import paths_of
 from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import MOST_PARTS, GroupSchedule, Loop
 from feinsum.plans.search import best_schedules
@@ -330,3 +329,107 @@ def _with_loop(
     index = max(group.summed, key=saved)
     n_parts = min(parts, length(index))
     return replace(schedule, loop=Loop(index, n_parts) if n_parts > 1 else None)
+
+
+MOST_UNEVEN = 1.5
+"""Limit on the maximum work of a process over the average, with idle processes."""
+
+FEW_PROCESSES = 16
+"""Up to this number every smaller one is tried; beyond, those that divide an extent."""
+
+
+def with_idle(made: Plan, most_work: float) -> Plan:
+    """The plan of several statements, or one on fewer processes that moves less.
+
+    Six processes can partition four heads only together with another index; four can do
+    so alone. If all processes partition an index evenly, all of them are used: leaving
+    some idle would nearly always move less, but take longer.
+
+    Args:
+        most_work: limit on the maximum work of a process over the average.
+    """
+    if made.statements is None:
+        return made
+    counts = made.outline()
+    average = counts.points / made.processes
+    is_even = counts.most_points <= MOST_EXCESS * average
+    limit = max(counts.most_points, min(most_work, MOST_UNEVEN) * average)
+    best, least = made, counts.moved
+    for processes in fewer_processes(made, is_even=is_even):
+        found = best_schedules(made.groups, made.extents, processes, limit=float(least))
+        if found is None:
+            continue
+        other = with_schedules(made, found.schedules)
+        theirs = other.outline()
+        if theirs.moved < least and theirs.most_points <= limit:
+            best, least = other, theirs.moved
+    return best
+
+
+def fewer_processes(made: Plan, *, is_even: bool) -> Iterator[int]:
+    """Smaller numbers of processes that may do better, largest first.
+
+    Args:
+        is_even: whether all processes have about equal work; if not, the largest power
+            of two may be more even.
+    """
+    n, extents = made.processes, set(made.extents.values())
+
+    def divides(number: int) -> bool:
+        return any(extent and extent % number == 0 for extent in extents)
+
+    if is_even and divides(n):
+        return
+    power = 1 << max((n - 1).bit_length() - 1, 0)
+    for few in range(n - 1, 1, -1):
+        is_likely = n <= FEW_PROCESSES or divides(few)
+        if (is_likely and few * MOST_UNEVEN >= n) or few == power:
+            yield few
+
+
+MOST_OPERANDS = 5
+"""Maximum operands for enumerating all paths; five operands have 150."""
+
+MOST_PATHS = 4
+"""Maximum number of planned paths."""
+
+MOST_OPERATIONS = 1.1
+"""Maximum operations of another path over the fewest."""
+
+
+def paths_of(einsum: BatchedEinsum, extents: Mapping[str, int]) -> tuple[Path, ...]:
+    """The default path, and others with about as few operations but other groups.
+
+    >>> import feinsum
+    >>> arrays = [feinsum.array(name, (8, 8)) for name in "ABC"]
+    >>> chain = feinsum.einsum("ij,jk,kl->il", *arrays)
+    >>> paths_of(chain, dict(chain.extents))
+    (((1, 2), (0, 1)), ((0, 1), (0, 1)))
+    """
+    usual = default_path(einsum, extents)
+    if not 3 <= len(einsum.inputs) <= MOST_OPERANDS:
+        return (usual,)
+    limit = MOST_OPERATIONS * _operations(groups_of(einsum, usual, extents), extents)
+    found: dict[object, tuple[int, Path]] = {}
+    n = len(einsum.inputs)
+    for path in (usual, *(path_of(order, n) for order in postorders(n))):
+        groups = groups_of(einsum, path, extents)
+        n_operations = _operations(groups, extents)
+        if n_operations <= limit:
+            found.setdefault(_signature(groups), (n_operations, path))
+    (_, first), *rest = found.values()
+    return (first, *(path for _, path in sorted(rest)[: MOST_PATHS - 1]))
+
+
+def _operations(groups: Sequence[Group], extents: Mapping[str, int]) -> int:
+    """Operations of leaves, each along its own best path."""
+    return sum(group.n_points(extents) * len(group.inputs) for group in groups)
+
+
+def _signature(groups: Sequence[Group]) -> object:
+    """The operands that each group combines, independent of names of products."""
+    of: dict[str, object] = {}
+    for group in groups:
+        terms = Counter(of.get(str(a), str(a)) for a in group.inputs)
+        of[str(group.output)] = frozenset(terms.items())
+    return frozenset(of.values())

@@ -15,7 +15,18 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from feinsum.errors import InvalidRecordError, PlanError, ProgramError
-from feinsum.plans import Counts, Outcome, Plan, Prepared, plan_statements, prepare
+from feinsum.ir import SizeParam
+from feinsum.plans import (
+    Access,
+    Counts,
+    Group,
+    Outcome,
+    Plan,
+    Prepared,
+    Statements,
+    plan_statements,
+    prepare,
+)
 from feinsum.plans.levels import Levels
 from feinsum.plans.local import Meaning, run_here
 from feinsum.plans.mpi import run_on_ranks
@@ -24,7 +35,6 @@ from feinsum.plans.steps import Leaf
 from feinsum.plans.text import plan_text
 from feinsum.plans.traffic import Traffic
 from feinsum.programs.contraction import contracted
-from feinsum.programs.dataflow import statements_of
 from feinsum.programs.evaluate import checked_arrays, evaluate_statement
 from feinsum.programs.program import Program
 from feinsum.programs.reductions import combined, neutral_of
@@ -286,3 +296,48 @@ class _Bodies:
 
     def _statement(self, tensor: str) -> Statement:
         return self._program.producers[tensor]
+
+
+def name_of_index(result: str, index: str) -> str:
+    """A name for an index of a statement that is unique across all statements."""
+    return f"{result}_{index}"
+
+
+def statements_of(program: Program, sizes: Mapping[str, int]) -> Statements:
+    """Who reads what along which indices, with unique index names.
+
+    Raises:
+        ProgramError: if the value of a size parameter is missing, or if the program has
+            a numpy statement.
+    """
+    for one in program.statements:
+        if one.is_numpy:
+            raise ProgramError(
+                f"{one.result} is computed by numpy as a whole ({one.body:.80}): such "
+                "a program runs on one machine, and cannot be planned for several "
+                "processes",
+                rules=("plan",),
+            )
+    extents: dict[str, int] = {}
+    groups = []
+    for one in program.statements:
+        names = {index: name_of_index(one.result, index) for index in one.indices}
+        for index, extent in program.extents(one).items():
+            extents[names[index]] = _value(extent, sizes)
+        inputs = tuple(
+            Access(name, tuple(names[i] for i in term))
+            for name, term in zip(one.operands, one.inputs, strict=True)
+        )
+        output = Access(one.result, tuple(names[i] for i in one.output))
+        groups.append(Group(inputs, output))
+    read = {name for one in program.statements for name in one.operands}
+    dtypes = {x.name: x.dtype.str for x in program.inputs if x.name in read}
+    return Statements(tuple(groups), extents, dtypes, program.outputs).check()
+
+
+def _value(extent: int | SizeParam, sizes: Mapping[str, int]) -> int:
+    if isinstance(extent, int):
+        return extent
+    if extent.name not in sizes:
+        raise ProgramError(f"size {extent} has no value; pass sizes={{...}}")
+    return sizes[extent.name]

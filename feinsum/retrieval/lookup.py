@@ -20,7 +20,7 @@ import loopy as lp
 from feinsum.canonical import canonicalize
 from feinsum.causes import is_known_cause
 from feinsum.codegen import generate_loopy
-from feinsum.db import Database, opened_store
+from feinsum.db import Database, looked_up_store, opened_store, states_of
 from feinsum.errors import (
     FeinsumError,
     FeinsumWarning,
@@ -30,14 +30,17 @@ from feinsum.errors import (
 from feinsum.ir import BatchedEinsum, generalize
 from feinsum.memory import remembered
 from feinsum.options import check_option
-from feinsum.predict import Effort, effort_of
+from feinsum.predict import MEASURING, Effort, effort_of
 from feinsum.raising import RaisedKernel, check_unit
 from feinsum.records import Match, Policy, best_match
 from feinsum.retrieval.answer_cache import Answer, place_of
-from feinsum.retrieval.decision import decision_of
+from feinsum.retrieval.applying import applied
+from feinsum.retrieval.choice import choose_recipes
+from feinsum.retrieval.decision import Decision, decision_of, selections_of
 from feinsum.retrieval.facts import Facts
-from feinsum.retrieval.matching import forms_of, nearest
-from feinsum.retrieval.pipeline import follow_decision, perform_retrieval
+from feinsum.retrieval.generating import delivered, in_caller
+from feinsum.retrieval.matching import forms_of, nearest, select_candidates
+from feinsum.retrieval.phases import mark_separable
 from feinsum.retrieval.ranks import Ranks, agreed
 from feinsum.retrieval.request import Request, policy_of
 from feinsum.retrieval.result import Retrieval
@@ -358,3 +361,57 @@ def _refusal(raised: RaisedKernel) -> NotAnEinsumError:
 
 def _joined(reasons: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(reasons))
+
+
+def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieval:
+    """Raise, look up, select, verify, apply; of a kernel that calls one, that one.
+
+    Args:
+        has_batches: whether cells may be computed together, if that is faster.
+    """
+    raised = request.raised()
+    if not raised.raised:
+        return Retrieval(request.t_unit, raised, ())
+    if request.effort in MEASURING:
+        request.measure_missing(raised)
+    environment = request.opened.environment({})
+    with looked_up_store(request.database) as store:
+        wanted = [nest.form for nest in raised.raised]
+        facts = Facts(store, environment.device, request.policy, wanted)
+        nests = tuple(
+            select_candidates(nest, facts, environment, request.policy, request.effort)
+            for nest in raised.raised
+        )
+        layers = states_of(store)
+    made = choose_recipes(
+        request,
+        raised,
+        mark_separable(raised, nests),
+        environment,
+        has_batches=has_batches,
+    )
+    return Retrieval(
+        made.unit,
+        raised,
+        made.nests,
+        facts.ids,
+        request.policy,
+        layers,
+        made.gain,
+        made.batch,
+    )
+
+
+def follow_decision(request: Request, decision: Decision) -> Retrieval:
+    """Raise, and apply what another rank has selected and verified.
+
+    Raises:
+        FeinsumError: if a recipe cannot be applied.
+    """
+    raised = request.raised()
+    nests = selections_of(decision, raised.raised)
+    made = applied(raised, nests)
+    for error in made.failures.values():
+        raise error
+    unit = delivered(made.unit, raised.t_unit.target)
+    return Retrieval(in_caller(request.t_unit, unit), raised, nests)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from feinsum.calling.cache import BoundedCache
+from feinsum.calling.kernel_cache import BoundedCache
 from tests.calling.comparing import assert_as_numpy
 from tests.calling.random_calls import calls
 from tests.strategies import counts

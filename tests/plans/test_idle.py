@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from feinsum.plans import plan_statements
-from feinsum.plans.idle import fewer_processes
+from feinsum.plans.planner import fewer_processes
 from feinsum.programs import evaluate_program, multi_head_attention, program
-from feinsum.programs.dataflow import statements_of
+from feinsum.programs.planned import statements_of
 from tests.programs.random_programs import numbers
 
 

@@ -9,7 +9,7 @@ import pytest
 from feinsum.errors import InvalidRecordError, PlanError
 from feinsum.plans import best_plans, cheapest, groups_of, plan, price
 from feinsum.plans.groups import default_path
-from feinsum.plans.paths import paths_of
+from feinsum.plans.planner import paths_of
 from feinsum.records import Links
 from tests.plans.cases import KERNELS, einsum_of
 

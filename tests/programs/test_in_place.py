@@ -10,8 +10,8 @@ import pytest
 from feinsum.ir import array, body_into, body_value
 from feinsum.programs import feed_forward_step, parts, program, run_program
 from feinsum.programs import local as local_engine
+from feinsum.programs.local import overwritten
 from feinsum.programs.race import Race
-from feinsum.programs.reuse import overwritten
 from feinsum.programs.stages import stages_of
 from tests.programs.random_programs import assert_right, numbers, random_program
 

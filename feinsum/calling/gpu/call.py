@@ -13,13 +13,15 @@ import importlib
 import operator
 import sys
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from feinsum.calling.gpu.cache import cached_calls
+from feinsum.calling.gpu.building import build, library_call, view_call
 from feinsum.calling.gpu.flat import FlatCall, least_bytes
-from feinsum.calling.gpu.prepared import GpuCall, LibraryCall
+from feinsum.calling.gpu.prepared import GpuCall, LibraryCall, result_bytes
 from feinsum.calling.gpu.quick import (
     Ready,
     ReadyForTensors,
@@ -27,8 +29,10 @@ from feinsum.calling.gpu.quick import (
     keep_ready,
     know_form,
 )
-from feinsum.calling.gpu.site import Site
+from feinsum.calling.gpu.site import Site, read
+from feinsum.calling.kernel_cache import Calls
 from feinsum.calling.options import CallOptions
+from feinsum.calling.reading import Reading, first_uses
 from feinsum.calling.reading.libraries import (
     check_tensor,
     is_differentiating,
@@ -40,6 +44,7 @@ from feinsum.errors import (
     InvalidEinsumError,
     MeasurementError,
 )
+from feinsum.memory import remembered
 from feinsum.targets.cuda import CUDA, CudaDevice
 from feinsum.targets.cuda.cupy_errors import CudaErrors
 from feinsum.targets.cuda.session import Session
@@ -223,3 +228,60 @@ def _as_given(result: Any, operand: Any) -> Any:
         return result
     with CudaErrors("{} cannot import a result of {}", name, result.dtype):
         return importlib.import_module(name).from_dlpack(result)
+
+
+MOST_BYTES = 1 << 30
+"""Of operands and result, for which a library may need several times as much."""
+
+
+@dataclass(eq=False)
+class CachedCalls:
+    """The state kept for calls of one kind.
+
+    Attributes:
+        first: answers the first one, sooner than a kernel is built.
+        made: answers the others.
+    """
+
+    reading: Reading
+    first: GpuCall | None
+    made: GpuCall | None = None
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def next(self, site: Site) -> GpuCall:
+        """What answers the next call; threads wait while one of them builds it."""
+        if self.made is not None:
+            return self.made
+        with self._lock:
+            first, self.first = self.first, None
+            if first is not None:
+                return first
+            if self.made is None:
+                self.made = build(self.reading, site)
+            return self.made
+
+
+def cached_calls(subscripts: str, operands: Sequence[Any], site: Site) -> CachedCalls:
+    """What is kept for such arrays.
+
+    Args:
+        operands: as they were given: one object given twice is one operand.
+
+    Raises:
+        InvalidEinsumError: if notation, shapes or dtypes do not fit.
+    """
+    first = first_uses(operands)
+    session = site.opened.session
+
+    def make() -> CachedCalls:
+        reading = read(subscripts, site.arrays, first)
+        is_usual = site.options == CallOptions(site.options.database)
+        n_bytes = result_bytes(reading) + sum(array.nbytes for array in site.arrays)
+        has_view = view_call(reading, site.opened) is not None
+        is_first = is_usual and not has_view and n_bytes <= MOST_BYTES
+        library = library_call(reading, site.opened) if is_first else None
+        return CachedCalls(reading, library)
+
+    key = str(subscripts), first, site.where, *map(session.form, site.arrays)
+    found: CachedCalls = remembered(Calls).gpu.get(key, make)
+    return found

@@ -17,8 +17,9 @@ import pytest
 import feinsum
 from feinsum.calling import predicted
 from feinsum.calling.faults import is_faulty
-from feinsum.calling.gpu import building, cache, contenders, kernels
-from feinsum.calling.gpu.cache import cached_calls
+from feinsum.calling.gpu import building, contenders
+from feinsum.calling.gpu import call as gpu_call
+from feinsum.calling.gpu.call import cached_calls
 from feinsum.calling.gpu.flat import flattened
 from feinsum.calling.gpu.prepared import LibraryCall
 from feinsum.calling.gpu.quick import ReadyForTensors
@@ -103,13 +104,13 @@ def test_the_family_is_the_one_that_is_predicted(
 ):
     """The first that is right, and spills little."""
     made = []
-    predicted = kernels.predicted_kernel
+    predicted = building.predicted_kernel
 
     def seen(*given):
         made.append(predicted(*given))
         return made[-1]
 
-    monkeypatch.setattr(kernels, "predicted_kernel", seen)
+    monkeypatch.setattr(building, "predicted_kernel", seen)
     monkeypatch.setattr(building, "step_of", lambda *_, **__: (1.0, None))
     call(subscripts, *(RNG.random(shape).astype("float32") for shape in shapes))
     assert [found[0].spec.name for found in made] == [family]
@@ -121,10 +122,10 @@ def test_neighbours_write_neighbours(stand_in):
     """
     given = [((3, 20, 30), np.dtype(float)), ((3,), np.dtype(float))]
     reading = read_shapes("ijk,i->ijk", given, (0, 1))
-    merged = kernels._merged(reading)
+    merged = building._merged(reading)
     assert [str(n) for n in merged.einsum.output_shape] == ["3", "n0"]
     assert merged.sizes == {"n0": 600}
-    fixed = kernels._with_fixed_end(merged)
+    fixed = building._with_fixed_end(merged)
     assert fixed.einsum.output_shape == (3, 600)
     assert fixed.sizes == {}
 
@@ -222,7 +223,7 @@ def test_a_recorded_recipe_is_timed_against_the_library(
         (family,) = [some for some in every if some[0].spec.name == "gpu_product"]
         return predicted_kernel(problem, opened, found=family)[0]
 
-    monkeypatch.setattr(kernels, "recorded_kernel", recorded)
+    monkeypatch.setattr(building, "recorded_kernel", recorded)
 
     def timed(_self, run, _stream):
         session.launches.clear()
@@ -248,7 +249,7 @@ def test_a_call_is_kept(stand_in, monkeypatch):
     session = open_device("cuda").session
     given = OnGpu(RNG.random((5, 33)))
     options = {"database": InMemoryStore(), "effort": "amortized"}
-    made = cache.build
+    made = gpu_call.build
     session.launches.clear()
     for k in range(4):
         result = feinsum.call_einsum("ij->i", given, **options)
@@ -257,7 +258,7 @@ def test_a_call_is_kept(stand_in, monkeypatch):
         session.launches.clear()
         gc.collect()
         forbidden = made if k == 0 else lambda *_: pytest.fail("made again")
-        monkeypatch.setattr(cache, "build", forbidden)
+        monkeypatch.setattr(gpu_call, "build", forbidden)
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (0, 5)])
@@ -283,7 +284,7 @@ def test_nothing_is_predicted_for_the_effort_that_takes_records_alone(
     stand_in, monkeypatch
 ):
     """Libraries compute what has none."""
-    monkeypatch.setattr(kernels, "predicted_families", None)
+    monkeypatch.setattr(building, "predicted_families", None)
     arrays = [RNG.random((3, 4)), RNG.random((4, 5)), RNG.random((5, 2))]
     result = call("ij,jk,kl->li", *arrays, effort="recorded")
     assert np.allclose(result, np.einsum("ij,jk,kl->li", *arrays))
@@ -297,8 +298,8 @@ def test_parts_of_a_call_need_no_record(stand_in, monkeypatch):
     def recorded(einsum, _sizes, _strides, _opened, options):
         asked.add((einsum.n_operands, options.on_miss))
 
-    monkeypatch.setattr(kernels, "recorded_kernel", recorded)
-    monkeypatch.setattr(kernels, "predicted_families", lambda *_: [])
+    monkeypatch.setattr(building, "recorded_kernel", recorded)
+    monkeypatch.setattr(building, "predicted_families", lambda *_: [])
     arrays = [RNG.random((3, 4)), RNG.random((4, 5)), RNG.random((5, 2))]
     call("ij,jk,kl->li", *arrays, on_miss="raise")
     assert (3, "raise") in asked
@@ -317,13 +318,13 @@ def test_recorded_kernels_are_shared_where_the_memory_does_not_decide(
         problem = Problem(einsum, sizes, strides, given={}, steps={})
         return predicted_kernel(problem, opened)[0]
 
-    monkeypatch.setattr(kernels, "recorded_kernel", recorded)
+    monkeypatch.setattr(building, "recorded_kernel", recorded)
     monkeypatch.setattr("feinsum.calling.kernel.all_have_room", lambda *_: has_room)
     opened, options, kept = open_device("cuda"), CallOptions(InMemoryStore()), []
     for n in (600, 700):
         reading = read_shapes("ij->i", [((n, 5), np.dtype(float))], (0,))
         site = Site([np.ones((n, 5))], None, opened, options)
-        kept += kernels.kernel_contenders(reading, site)
+        kept += building.kernel_contenders(reading, site)
     assert len(asked) == (1 if has_room else 2)
 
 
@@ -332,7 +333,7 @@ def test_a_way_with_an_intermediate_result_that_is_too_large_is_skipped(
 ):
     """One kernel computes what has no other way."""
     monkeypatch.setattr(building, "PLAUSIBLE", np.inf)
-    monkeypatch.setattr(kernels, "N_FAMILIES", 1)
+    monkeypatch.setattr(building, "N_FAMILIES", 1)
     monkeypatch.setattr("feinsum.calling.reading.dtypes.MAX_ENTRIES", 30)
     arrays = [RNG.random((2, 9)) for _ in range(3)]
     result = call("ax,bx,cx->abc", *arrays)
@@ -349,8 +350,8 @@ def test_threads_wait_for_the_one_that_builds(stand_in, monkeypatch):
             both.wait(0.1)  # for a second one that builds
         return built[-1]
 
-    monkeypatch.setattr(cache, "build", build)
-    kept = cache.CachedCalls(reading=None, first=None)
+    monkeypatch.setattr(gpu_call, "build", build)
+    kept = gpu_call.CachedCalls(reading=None, first=None)
     with ThreadPoolExecutor(2) as threads:
         found = [*threads.map(kept.next, [None, None])]
     assert found == ["a call"] * 2
@@ -449,7 +450,7 @@ def test_every_contender_computes_the_einsum(
     stand_in, monkeypatch, subscripts, shapes, dtype
 ):
     """Step by step, and with all launches prepared, where that is possible."""
-    monkeypatch.setattr(kernels, "N_FAMILIES", 1)
+    monkeypatch.setattr(building, "N_FAMILIES", 1)
     arrays = [RNG.random(shape).astype(dtype) for shape in shapes]
     given = [(shape, np.dtype(dtype)) for shape in shapes]
     reading = read_shapes(subscripts, given, tuple(range(len(shapes))))
@@ -567,7 +568,7 @@ def test_a_contender_that_costs_the_gpu_is_left_out_later(
     arrays, opened = [RNG.random((40, 300))], open_device("cuda")
     reading = read_shapes("ij->i", [(arrays[0].shape, arrays[0].dtype)], (0,))
     site = Site(arrays, None, opened, CallOptions(InMemoryStore(), effort="estimate"))
-    kernel = next(kernels.kernel_contenders(reading, site)).make()
+    kernel = next(building.kernel_contenders(reading, site)).make()
     monkeypatch.setattr(type(opened.session), "timed", lose_gpu)
     with pytest.raises(DeviceLostError):
         contenders._seconds(flattened(kernel, opened, arrays), site)

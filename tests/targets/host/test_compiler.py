@@ -13,9 +13,9 @@ import pytest
 from feinsum.errors import BuildError, DeviceUnavailableError, WrongResultError
 from feinsum.measure import compile_kernel, open_device, verify
 from feinsum.memory import fresh_memory
+from feinsum.targets.devices import why_not
 from feinsum.targets.host import HOST, compiler
 from feinsum.targets.host.compiler import Compiler, find_compiler
-from feinsum.targets.probing import why_not
 from tests.cpus import HOST as SELECTOR
 from tests.targets.host.kernels import doubling, results
 

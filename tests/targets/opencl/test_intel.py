@@ -166,7 +166,7 @@ def test_a_home_that_cannot_be_written_costs_the_cache_alone(cpu, tmp_path):
         "-W",
         "error",
         "-m",
-        "feinsum.targets.probing",
+        "feinsum.targets.devices",
         device.id,
     )
     homes = {"HOME": str(nowhere), "XDG_CACHE_HOME": str(nowhere)}
