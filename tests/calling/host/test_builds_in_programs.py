@@ -93,7 +93,6 @@ def test_ranks_of_one_program_share_a_build(tmp_path):
 
 def test_without_room_on_disk_calls_go_on(tmp_path):
     """Files cannot grow: nothing is built or kept, and every call has its result."""
-
     limit = 'trap "" XFSZ; ulimit -f 0; exec "$@"'
     ((n, used, _, _),) = run(tmp_path, "sh", "-c", limit, "sh")
     assert n > 50
