@@ -165,7 +165,7 @@ def test_a_worker_that_is_killed_is_replaced(client, tmp_path):
     assert not flag.exists()
     assert outcome.report.lost_workers == 1
     assert outcome.report.counted is None
-    assert "1 workers were lost" in str(outcome.report)
+    assert "1 worker was lost and replaced" in str(outcome.report)
 
 
 @pytest.fixture
