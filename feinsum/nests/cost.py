@@ -109,21 +109,6 @@ def crossing_buffers(part: Part, split: int) -> Iterator[tuple[Term, Term]]:
                 yield made[tensor.inputs], consumer
 
 
-class _LargestBuffer:
-    """Costs that are the maximum over all buffers of a nest."""
-
-    nothing = 0.0
-
-    def loop(self, part: Part, index: str, body: float) -> float:
-        return body
-
-    def beside(self, first: float, second: float) -> float:
-        return max(first, second)
-
-    def least(self, path: Path) -> float:
-        return 0.0
-
-
 @dataclass(frozen=True)
 class IndependentLoops:
     """The number of dense loops at the end of single terms, with small buffers.

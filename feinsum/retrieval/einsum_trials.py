@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
@@ -110,10 +111,12 @@ class Budget:
         """How long the next trial may take."""
         return max(0.0, min(LIMIT_S, BUDGET_S - self.spent_s))
 
-    def spend(self, trial: Callable[[], Verdict]) -> Verdict:
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Count the time of the body."""
         began_s = monotonic()
         try:
-            return trial()
+            yield
         finally:
             self.spent_s += monotonic() - began_s
 
@@ -151,7 +154,8 @@ class EinsumTrials:
         place = self._cached(candidate)
         with place.locked():  # another process may be verifying it
             if (verdict := place.recall()) is None:
-                verdict = self.budget.spend(partial(self._request, candidate))
+                with self.budget.spending():
+                    verdict = self._request(candidate)
                 place.store(verdict)
         return self._verification(verdict, candidate)
 
@@ -166,8 +170,8 @@ class EinsumTrials:
         if len(new) < 2 or not self.budget.has_time:
             return
         places = [*new]
-        began_s = monotonic()
         with (
+            self.budget.spending(),
             places[0].locked(),
             tempfile.NamedTemporaryFile(prefix="feinsum-timing-") as timing_lock,
             shown_progress(len(new), "verifying recipes") as advance,
@@ -177,7 +181,6 @@ class EinsumTrials:
             ]
             for k, verdict in request_together(requests, advance):
                 places[k].store(verdict)
-        self.budget.spent_s += monotonic() - began_s
 
     def _request(self, candidate: Candidate, timing_lock: str = "") -> Verdict:
         question = self._question(candidate)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import loopy as lp
 
@@ -115,7 +115,11 @@ class Forms:
         """
         key = tuple(sorted((k, c.recipe) for k, c in form.items()))
         if key not in self._built:
-            self._built[key] = self._build(form)
+            try:
+                built = self._build(form)
+            except Exception as error:  # noqa: BLE001  (no recipe may break a build)
+                built = self.request.t_unit, dict.fromkeys(form, error)
+            self._built[key] = built
         return self._built[key]
 
     def _build(self, form: Form) -> Built:
@@ -211,12 +215,13 @@ class KernelTrials:
         self._check_foreign(form)
         place = self._cached(form)
         if (verdict := place.recall()) is None:
-            start_early()
-            self.forms.build(form)
-            with place.locked():  # another process may be timing it
-                if (verdict := place.recall()) is None:
-                    verdict = self.budget.spend(partial(self._time, form))
-                    place.store(verdict)
+            with self.budget.spending():
+                start_early()
+                self.forms.build(form)
+                with place.locked():  # another process may be timing it
+                    if (verdict := place.recall()) is None:
+                        verdict = self._time(form)
+                        place.store(verdict)
         return self._verification(verdict, form)
 
     def reason(self, form: Form, k: int, found: Verification) -> str:
@@ -238,8 +243,14 @@ class KernelTrials:
     def verify_together(self, forms: Sequence[Form]) -> None:
         """Time several forms in one run of the given kernel; results are cached.
 
-        If the process ends early, nothing is known about any of them.
+        If that fails, nothing is known about any of them.
         """
+        if not self.budget.has_time:
+            return
+        with self.budget.spending():
+            self._time_together(forms)
+
+    def _time_together(self, forms: Sequence[Form]) -> None:
         new: list[tuple[Form, CachedVerdict, lp.TranslationUnit]] = []
         for form in forms:
             place = self._cached(form)
@@ -249,14 +260,16 @@ class KernelTrials:
                 unit, failures = self.forms.build(form)
                 if not failures:
                     new.append((form, place, unit))
-        if len(new) < 2 or not self.budget.has_time:
+        if len(new) < 2:
             return
         start_early()
         all_nests = {k: c for form, _, _ in new for k, c in form.items()}
         try:
-            times = self._times([unit for _, _, unit in new], all_nests)
-        except FeinsumError as error:
-            logger.info("%d forms are timed one by one: %s", len(new), error)
+            with new[0][1].locked():
+                times = self._times([unit for _, _, unit in new], all_nests)
+        except Exception as error:  # of Loopy, of many kinds; each is tried alone
+            is_odd = not isinstance(error, FeinsumError)
+            logger.info("forms are timed one by one: %s", error, exc_info=is_odd)
             return
         for (_, place, _), one in zip(new, times, strict=True):
             place.store(_verdict_of(one))

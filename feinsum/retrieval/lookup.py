@@ -149,7 +149,7 @@ def _or_unchanged(
 ) -> lp.TranslationUnit:
     """The transformed kernel; the given one if there is none, or on any error.
 
-    Of several ranks the first one says what is known of none of them.
+    Of several ranks, rank 0 reports the misses.
     """
     try:
         found = find()

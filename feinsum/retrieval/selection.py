@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from constantdict import constantdict
 
-from feinsum.errors import FeinsumError, MeasurementError
+from feinsum.errors import FeinsumError
 from feinsum.ir import from_text
 from feinsum.raising import RaisedNest
 from feinsum.records import (
@@ -126,15 +126,6 @@ class NestSelection:
         return replace(
             left, candidates=tuple(others), judgement="", speedup=0.0, seen=()
         )
-
-    def without_slower(self, error: Exception) -> NestSelection:
-        """Skip the first candidate, and all that were slower than it here."""
-        slower = {spec for spec, _ in self.seen}
-        left = self.without_first(error)
-        kept = tuple(c for c in left.candidates if c.recipe.spec not in slower)
-        why = MeasurementError(f"{NO_FASTER}: it takes longer than {self.applied}")
-        seen = ((spec, why) for spec in sorted(slower, key=str))
-        return replace(left.with_failures(seen), candidates=kept)
 
     def without_all(self, error: Exception) -> NestSelection:
         """The nest without a recipe, if it had one."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
-from operator import mul
 from typing import Any
 
 import loopy as lp
@@ -48,12 +46,6 @@ class Layout:
             return 1
         steps = zip(self.shape, self.strides, strict=True)
         return 1 + sum((extent - 1) * stride for extent, stride in steps)
-
-    @property
-    def is_in_c_order(self) -> bool:
-        """Whether the entries are one after the other, those of the last axis first."""
-        steps = accumulate(reversed(self.shape[1:]), mul, initial=1)
-        return self.strides == tuple(steps)[::-1][: len(self.shape)]
 
     @property
     def strides_bytes(self) -> tuple[int, ...]:
