@@ -42,15 +42,14 @@ static int is_index(Py_UCS4 c)
 }
 
 /* Add an axis to a node: a second one along the same index makes a diagonal. */
-static int add_axis(Node *node, int index, long stride)
+static void add_axis(Node *node, int index, long stride)
 {
     for (int x = 0; x < node->rank; ++x)
         if (node->axes[x].index == index) {
             node->axes[x].stride += stride;
-            return 0;
+            return;
         }
     node->axes[node->rank++] = (Axis){index, stride};
-    return 0;
 }
 
 /* Read a term of an operand, from `at` on. Returns where it ends, or -1 if it does not fit
@@ -99,7 +98,8 @@ static Py_ssize_t read_term(PyObject *text, Py_ssize_t at, PyArrayObject *array,
     return axis == rank ? at : -1;
 }
 
-/* Read all terms and the result "->ab". Returns 0, or -1 for what is written otherwise. */
+/* Read all terms and the result "->ab". Returns the rank of the result, or -1 for what is
+   written otherwise. */
 static int read_call(PyObject *text, PyArrayObject **arrays, Names *names, Axis *axes,
                      LargeNetwork *network, int *result)
 {
