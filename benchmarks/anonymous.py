@@ -45,8 +45,8 @@ from feinsum.db.server import (  # noqa: E402
     ServingStore,
     open_serving_store,
 )
+from feinsum.distributed import plan  # noqa: E402
 from feinsum.ir import array, einsum  # noqa: E402
-from feinsum.plans import plan  # noqa: E402
 from feinsum.records import (  # noqa: E402
     Miss,
     PlanRecord,

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 import feinsum
+from feinsum.distributed import Plan
 from feinsum.ir import BatchedEinsum
-from feinsum.plans import Plan
 
 KERNELS = {
     "product": ("ij,jk->ik", dict.fromkeys("ijk", 1536)),

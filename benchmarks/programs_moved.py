@@ -20,9 +20,9 @@ from typing import Any
 
 import feinsum
 from benchmarks.experiments.collectives import moved_in
+from feinsum.distributed import ProgramPlan
 from feinsum.programs import (
     ProgramBuilder,
-    ProgramPlan,
     chain,
     feed_forward_step,
     multi_head_attention,

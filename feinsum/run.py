@@ -16,13 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from feinsum.distributed import Box, Plan, ProgramPlan
+from feinsum.distributed.facts import AnyPlan, plan_in, read_plan
+from feinsum.distributed.files import create_arrays, is_shared, read_block, write_block
+from feinsum.distributed.mpi import run_on_ranks, world
+from feinsum.distributed.recorded import RUNS, opened_on_rank_0, record_on_ranks
 from feinsum.errors import FeinsumError, PlanError
-from feinsum.plans import Box, Plan
-from feinsum.plans.files import create_arrays, is_shared, read_block, write_block
-from feinsum.plans.mpi import run_on_ranks, world
-from feinsum.programs import ProgramPlan
-from feinsum.programs.facts import AnyPlan, plan_in, read_plan
-from feinsum.programs.recorded import RUNS, opened_on_rank_0, record_on_ranks
 from feinsum.threads import THREADS_VARIABLE
 
 T = TypeVar("T")

@@ -11,11 +11,11 @@ import pytest
 
 from feinsum.db import open_store
 from feinsum.db.exchange.parquet import write_parquet
+from feinsum.distributed.files import create_arrays
+from feinsum.distributed.mpi import world
 from feinsum.drawing.plots import check_plots
 from feinsum.errors import FeinsumError
 from feinsum.extras import requiring
-from feinsum.plans.files import create_arrays
-from feinsum.plans.mpi import world
 from feinsum.predict.correction.fitting import _scikit_learn
 from feinsum.records.signature import new_signing_key
 from feinsum.tuning.connection import Connection

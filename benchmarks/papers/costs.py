@@ -12,9 +12,9 @@ from math import prod
 
 import numpy as np
 
-from feinsum.plans import Plan
-from feinsum.plans.grid_costs import repartition, statement_costs
-from feinsum.plans.grids import by_first_use
+from feinsum.distributed import Plan
+from feinsum.distributed.grid_costs import repartition, statement_costs
+from feinsum.distributed.grids import by_first_use
 
 
 def footprint(plan: Plan) -> float:

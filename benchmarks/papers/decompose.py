@@ -19,18 +19,18 @@ from constantdict import constantdict
 from numpy.typing import NDArray
 
 from benchmarks.papers.partition import Partition, n_calls
-from feinsum.errors import ProgramError
-from feinsum.plans.elimination import Table, least_sum
-from feinsum.plans.grid_costs import (
+from feinsum.distributed.elimination import Table, least_sum
+from feinsum.distributed.grid_costs import (
     aggregation,
     cost_tables,
     repartition,
     statement_costs,
 )
-from feinsum.plans.grids import by_first_use, most_within
-from feinsum.plans.groups import Group
+from feinsum.distributed.grids import by_first_use, most_within
+from feinsum.distributed.groups import Group
+from feinsum.distributed.program_plan import name_of_index, statements_of
+from feinsum.errors import ProgramError
 from feinsum.programs.places import same_places
-from feinsum.programs.planned import name_of_index, statements_of
 from feinsum.programs.program import Program
 
 Grids = NDArray[np.int64]
@@ -78,7 +78,7 @@ class Model:
         choices: Choices,
         makers: Mapping[str, Collection[str]] | None = None,
     ) -> list[Table]:
-        """The costs of some statements; see :func:`feinsum.plans.grid_costs`."""
+        """The costs of some statements; see :func:`feinsum.distributed.grid_costs`."""
         groups = [self._groups[name] for name in choices]
         return cost_tables(groups, self.extents, choices, makers)
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from feinsum.distributed.assembly import assemble, assemble_statements
+from feinsum.distributed.distribution import Distribution
+from feinsum.distributed.groups import Access, Group, groups_of
+from feinsum.distributed.leaves import extents_of
+from feinsum.distributed.machine import Machine
+from feinsum.distributed.placing import needed_by, without_copies
+from feinsum.distributed.plan import Plan
+from feinsum.distributed.schedule import GroupSchedule, Loop
+from feinsum.distributed.statements import Statements
 from feinsum.ir import BatchedEinsum
-from feinsum.plans.assembly import assemble, assemble_statements
-from feinsum.plans.distribution import Distribution
-from feinsum.plans.groups import Access, Group, groups_of
-from feinsum.plans.leaves import extents_of
-from feinsum.plans.machine import Machine
-from feinsum.plans.placing import needed_by, without_copies
-from feinsum.plans.plan import Plan
-from feinsum.plans.schedule import GroupSchedule, Loop
-from feinsum.plans.statements import Statements
 from feinsum.words import counted
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from math import ceil, prod
 
 from feinsum.bounds import intensity_of, statement
-from feinsum.plans.groups import Group
+from feinsum.distributed.groups import Group
 
 ROUNDING = 1e-9
 """Relative error of the bound in floating-point numbers, by which it is lowered."""
@@ -26,7 +26,7 @@ def least_passed(group: Group, extents: Mapping[str, int], processes: int) -> in
     with the most work needs more entries than these. Plans that leave processes without
     data can pass less.
 
-    >>> from feinsum.plans.groups import Access
+    >>> from feinsum.distributed.groups import Access
     >>> product = Group((Access("A", "ij"), Access("B", "jk")), Access("C", "ik"))
     >>> least_passed(product, dict.fromkeys("ijk", 600), 8)
     135000

@@ -10,10 +10,10 @@ from constantdict import constantdict
 
 from benchmarks.papers.costs import paper_cost
 from benchmarks.papers.decompose import Decomposition, Model, decompose, split_along
-from feinsum.plans import assemble_statements
-from feinsum.plans.candidates import on_grid
-from feinsum.plans.grids import by_first_use
-from feinsum.programs.planned import (
+from feinsum.distributed import assemble_statements
+from feinsum.distributed.candidates import on_grid
+from feinsum.distributed.grids import by_first_use
+from feinsum.distributed.program_plan import (
     ProgramPlan,
     name_of_index,
     plan_program,

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, isqrt, prod
 
+from feinsum.distributed.assembly import with_schedules
+from feinsum.distributed.candidates import GRIDS, grid_plans
+from feinsum.distributed.distribution import Distribution
+from feinsum.distributed.grids import grids_within
+from feinsum.distributed.groups import Group, default_path, groups_of
+from feinsum.distributed.leaves import extents_of
+from feinsum.distributed.machine import Machine
+from feinsum.distributed.placing import spread, start_of, without_copies
+from feinsum.distributed.plan import Plan
+from feinsum.distributed.schedule import GroupSchedule, Loop
 from feinsum.ir import BatchedEinsum, to_text
 from feinsum.paths import Path
-from feinsum.plans.assembly import with_schedules
-from feinsum.plans.candidates import GRIDS, grid_plans
-from feinsum.plans.distribution import Distribution
-from feinsum.plans.grids import grids_within
-from feinsum.plans.groups import Group, default_path, groups_of
-from feinsum.plans.leaves import extents_of
-from feinsum.plans.machine import Machine
-from feinsum.plans.placing import spread, start_of, without_copies
-from feinsum.plans.plan import Plan
-from feinsum.plans.schedule import GroupSchedule, Loop
 
 
 def named_plans(

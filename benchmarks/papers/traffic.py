@@ -18,8 +18,8 @@ from math import exp, log
 import feinsum
 from benchmarks.papers.schedules import named_plans
 from feinsum.cli.shared.notation import read_einsum
+from feinsum.distributed import Counts, Plan
 from feinsum.ir import BatchedEinsum
-from feinsum.plans import Counts, Plan
 
 PROCESSES = (8, 16, 64, 512)
 PAPERS = ("deinsum", "footprint", "eindecomp")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import feinsum
+from feinsum.distributed import Plan, rows_of
 from feinsum.drawing import draw_blocks
-from feinsum.plans import Plan, rows_of
 
 
 def example() -> Plan:

@@ -16,8 +16,7 @@ from feinsum.cli.shared.programs import ProgramFile, read_program
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from feinsum.plans import Levels, Plan
-    from feinsum.programs import ProgramPlan
+    from feinsum.distributed import Levels, Plan, ProgramPlan
     from feinsum.records import PlanRecord
 
 EXAMPLES = """\b
@@ -157,7 +156,7 @@ def plan(
         return
     if subscripts is None:
         raise typer.BadParameter("give an einsum, or --program")
-    from feinsum.plans import plan as plan_of
+    from feinsum.distributed import plan as plan_of
 
     levels = _levels(ranks_per_host)
     einsum = read_einsum(subscripts, sizes, operands, None, dtype)
@@ -196,7 +195,7 @@ def _plan_program(
     record: str | None,
     as_json: bool,
 ) -> None:
-    from feinsum.programs import plan_program
+    from feinsum.distributed import plan_program
 
     levels = _levels(ranks_per_host)
     made = plan_program(
@@ -227,7 +226,7 @@ def _told(recorded: PlanRecord | None) -> dict[str, str]:
 
 def _levels(text: str | None) -> Levels | None:
     """Ranks on each host, and in each smaller unit."""
-    from feinsum.plans import Levels
+    from feinsum.distributed import Levels
 
     if text is None:
         return None
@@ -242,7 +241,7 @@ def _levels(text: str | None) -> Levels | None:
 
 def _passing(made: Plan, levels: Levels | None) -> dict[str, int | tuple[int, ...]]:
     """Elements that pass at every level, and between hosts and within them."""
-    from feinsum.plans import moved_by_level
+    from feinsum.distributed import moved_by_level
 
     if levels is None:
         return {}
@@ -253,7 +252,7 @@ def _passing(made: Plan, levels: Levels | None) -> dict[str, int | tuple[int, ..
 
 
 def _show_passing(made: Plan, levels: Levels | None) -> None:
-    from feinsum.plans.text import passing_text
+    from feinsum.distributed.text import passing_text
 
     if levels is not None and not made.units:
         typer.echo(passing_text(made, levels.units))
@@ -262,7 +261,7 @@ def _show_passing(made: Plan, levels: Levels | None) -> None:
 def _record(made: Plan | ProgramPlan, location: str) -> PlanRecord:
     """Record a run of the plan on random operands."""
     from feinsum.db import opened_documents
-    from feinsum.programs.recorded import random_arrays, record_run
+    from feinsum.distributed.recorded import random_arrays, record_run
 
     with opened_documents(location, may_create=True) as store:
         store.check_writable()
@@ -284,7 +283,7 @@ def _document_of_program(made: ProgramPlan) -> dict[str, Any]:
 
 
 def _draw_graph(path: Path, made: ProgramPlan) -> None:
-    from feinsum.programs import draw_program
+    from feinsum.distributed import draw_program
 
     _check_picture(path)
     try:
@@ -313,9 +312,9 @@ def _write(path: Path, made: Plan | ProgramPlan) -> None:
 
 
 def _draw(path: Path, made: Plan) -> None:
+    from feinsum.distributed import rows_of
+    from feinsum.distributed.picture import MOST_DRAWN
     from feinsum.drawing import draw_blocks
-    from feinsum.plans import rows_of
-    from feinsum.plans.picture import MOST_DRAWN
 
     _check_picture(path)
     if made.processes > MOST_DRAWN:

@@ -20,8 +20,6 @@ from feinsum.programs.macros import (
     layer_norm,
     multi_head_attention,
 )
-from feinsum.programs.picture import draw_program
-from feinsum.programs.planned import PreparedProgram, ProgramPlan, plan_program
 from feinsum.programs.program import Program
 from feinsum.programs.reductions import REDUCTIONS
 from feinsum.programs.statement import Statement
@@ -31,11 +29,9 @@ from feinsum.programs.tracing import TracedFunction, trace
 __all__ = [
     "PROGRAM_FORM_VERSION",
     "REDUCTIONS",
-    "PreparedProgram",
     "Program",
     "ProgramBuilder",
     "ProgramKey",
-    "ProgramPlan",
     "Statement",
     "Tensor",
     "TracedFunction",
@@ -43,13 +39,11 @@ __all__ = [
     "canonical_program",
     "ccsd_doubles",
     "chain",
-    "draw_program",
     "evaluate_program",
     "feed_forward",
     "feed_forward_step",
     "layer_norm",
     "multi_head_attention",
-    "plan_program",
     "program",
     "program_from_kernel",
     "program_from_text",

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from feinsum.entry_points import PLANNERS, required
 from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir import Extent, IndexList, Operand, array, parse_subscripts
-from feinsum.plans.levels import Levels
 from feinsum.programs.local import run_program, sizes_of
 from feinsum.programs.numpy_calls import NUMPY, numpy_shape
-from feinsum.programs.planned import ProgramPlan, plan_program
 from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
 from feinsum.words import counted
@@ -235,7 +234,7 @@ class ProgramBuilder:
     def run(
         self,
         *,
-        plan: ProgramPlan | int | None = None,
+        plan: Any = None,
         engine: str = "local",
         on: Any = None,
         **arrays: Any,
@@ -245,7 +244,8 @@ class ProgramBuilder:
         Args:
             plan: a plan, or a number of processes to plan for; by default everything is
                 computed here, stage by stage.
-            engine: the engine that runs the plan; see :meth:`ProgramPlan.prepare`.
+            engine: the engine that runs the plan; see
+                :meth:`feinsum.distributed.ProgramPlan.prepare`.
             on: what the engine runs on, such as a communicator.
 
         Raises:
@@ -261,7 +261,7 @@ class ProgramBuilder:
         built = self.build()
         if plan is None and engine == "local" and on is None:
             return run_program(built, arrays)
-        if not isinstance(plan, ProgramPlan):
+        if not hasattr(plan, "prepare"):
             if isinstance(plan, bool) or not isinstance(plan, int):
                 raise ProgramError(
                     f"plan is {plan!r:.80}; expected the result of plan(), or a number "
@@ -281,13 +281,15 @@ class ProgramBuilder:
         *,
         sizes: Mapping[str, int] | None = None,
         memory: int | str | None = None,
-        ranks_per_host: int | Levels | None = None,
-    ) -> ProgramPlan:
+        ranks_per_host: Any = None,
+    ) -> Any:
         """Plan which process computes which part, so that the fewest elements move.
 
-        See :func:`feinsum.programs.plan_program`.
+        Returns:
+            A :class:`feinsum.distributed.ProgramPlan`; see
+            :func:`feinsum.distributed.plan_program`.
         """
-        return plan_program(
+        return required(PLANNERS, "program")(
             self.build(),
             processes,
             sizes=sizes,

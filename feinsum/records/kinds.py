@@ -30,9 +30,6 @@ class Kind:
         has_recipe: whether it has the outcome of a recipe for a workload in an
             environment.
         is_judged: whether it may be implausible.
-        judge: the function ``module:name`` for further checks of a document with
-            plausible values. It is named and not imported, because it may need packages
-            above this one.
     """
 
     cls: type[Document]
@@ -42,7 +39,6 @@ class Kind:
     device: Callable[[Any], Device | None]
     has_recipe: bool = False
     is_judged: bool = True
-    judge: str = ""
 
 
 KINDS: dict[DocumentKind, Kind] = {
@@ -83,7 +79,6 @@ KINDS: dict[DocumentKind, Kind] = {
         "add_plan",
         "recorded_at",
         lambda record: record.fleet.device,
-        judge="feinsum.programs.facts:findings",
     ),
 }
 """All kinds. A new one is an entry here, and a table in :mod:`feinsum.db.sql`."""

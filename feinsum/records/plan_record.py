@@ -44,7 +44,7 @@ class PlanRecord(Document):
         plan: its document, as text.
         fleet: the fleet that ran it.
         predicted: the counts of the plan's steps, by name; see
-            :class:`feinsum.plans.Counts`.
+            :class:`feinsum.distributed.Counts`.
         counted: elements received by all ranks.
         verification: of blocks of the results.
         samples_s: seconds of runs, each of the slowest rank; none if ranks shared cores

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from math import isfinite
-from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 
 from feinsum.canonical import FORM_VERSION
+from feinsum.entry_points import DOCUMENTS, registered
 from feinsum.errors import ImplausibleError, InvalidEinsumError, InvalidRecordError
 from feinsum.ir import BatchedEinsum, check_profile, from_text, size_names
 from feinsum.records.capability import (
@@ -178,7 +178,8 @@ def judge(
     >>> [finding.code for finding in judge(peaks)]
     ['compute-units', 'rate', 'time']
     """
-    kind = KINDS[kind_of(document)]
+    name = kind_of(document)
+    kind = KINDS[name]
     if not kind.is_judged:
         return ()
     n_bytes = len((text or to_json(document)).encode())
@@ -193,8 +194,9 @@ def judge(
             found += _of_record(document, judge_recipe)
         case PlanRecord():
             found += _of_plan(document)
-    if kind.judge and not found:  # it may take longer
-        found += resolve_name(kind.judge)(document)
+    if not found:  # further checks may take longer
+        for findings_of in registered(DOCUMENTS, name):
+            found += findings_of(document)
     return (*found, *_of_time(getattr(document, kind.time), latest))
 
 

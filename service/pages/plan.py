@@ -16,8 +16,8 @@ from feinsum.records import PlanRecord
 from feinsum.service.pages.notation import notation_of
 
 if TYPE_CHECKING:
+    from feinsum.distributed.facts import AnyPlan
     from feinsum.drawing import Arrow, Node, Panel, Row
-    from feinsum.programs.facts import AnyPlan
 
 SIDE = 132.0
 """Side of a tensor's square, in pixels."""
@@ -160,8 +160,8 @@ def title_of(record: PlanRecord) -> str:
 
 def view_of(record: PlanRecord) -> View | None:
     """The pictures of a plan; None of one that this release cannot read."""
-    from feinsum.plans.picture import MOST_DRAWN, rows_of
-    from feinsum.programs.facts import plan_in, read_plan
+    from feinsum.distributed.facts import plan_in, read_plan
+    from feinsum.distributed.picture import MOST_DRAWN, rows_of
 
     try:
         made = read_plan(record.plan)
@@ -196,9 +196,9 @@ def _square(panel: Panel) -> Square:
 
 
 def _flow(made: AnyPlan) -> Flow | None:
+    from feinsum.distributed.program_picture import flow_of
+    from feinsum.distributed.program_plan import ProgramPlan
     from feinsum.drawing.flow import places_of
-    from feinsum.programs.picture import flow_of
-    from feinsum.programs.planned import ProgramPlan
 
     if not isinstance(made, ProgramPlan):
         return None

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from feinsum.canonical import canonicalize
-from feinsum.plans import Plan
-from feinsum.programs import ProgramPlan, program_key
+from feinsum.distributed import Plan, ProgramPlan
+from feinsum.programs import program_key
 
 PRODUCT = ("ij,jk->ik", "--sizes", "i=n,j=n,k=n", "--size", "n=600")
 

@@ -14,7 +14,7 @@ from feinsum.canonical import (
     WorkloadKey,
     text_digest,
 )
-from feinsum.programs.facts import AnyPlan, fact_of
+from feinsum.distributed.facts import AnyPlan, fact_of
 from feinsum.records import (
     BlockCheck,
     Device,
@@ -152,7 +152,7 @@ def make_trial(
 
 
 @cache
-def make_plan(n_columns: int = 4, processes: int = 2) -> feinsum.plans.Plan:
+def make_plan(n_columns: int = 4, processes: int = 2) -> feinsum.distributed.Plan:
     """A plan of a product of a matrix with a vector."""
     A, x = feinsum.array("A", (64, n_columns)), feinsum.array("x", n_columns)
     return feinsum.plan(feinsum.einsum("ij,j->i", A, x), processes=processes)

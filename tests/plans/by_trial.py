@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from feinsum.plans.elimination import Table, _expanded, _variables
+from feinsum.distributed.elimination import Table, _expanded, _variables
 
 
 def least_by_trial(tables: Sequence[Table]) -> tuple[float, dict[str, int]]:

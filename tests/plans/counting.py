@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from feinsum.plans.boxes import box_size
-from feinsum.plans.counts import Counts
-from feinsum.plans.steps import Free, Leaf, Make, Receive, Reduce, Send, Steps
+from feinsum.distributed.boxes import box_size
+from feinsum.distributed.counts import Counts
+from feinsum.distributed.steps import Free, Leaf, Make, Receive, Reduce, Send, Steps
 
 
 def count_steps(steps: Steps, at_rest: Sequence[int]) -> Counts:

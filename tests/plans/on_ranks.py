@@ -15,11 +15,11 @@ from mpi4py import MPI
 
 import feinsum
 from benchmarks.papers.schedules import named_plan, named_plans
+from feinsum.distributed import Plan, gather, mpi, plan, plan_statements, with_cyclic
+from feinsum.distributed.cyclic import sparse_leaf
+from feinsum.distributed.local import numpy_leaf, slices
+from feinsum.distributed.mpi import Traffic, run_on_ranks
 from feinsum.errors import PlanError
-from feinsum.plans import Plan, gather, mpi, plan, plan_statements, with_cyclic
-from feinsum.plans.cyclic import sparse_leaf
-from feinsum.plans.local import numpy_leaf, slices
-from feinsum.plans.mpi import Traffic, run_on_ranks
 from feinsum.programs import program
 from feinsum.records import InMemoryStore
 from tests.plans import test_cyclic, test_statements

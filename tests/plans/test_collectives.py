@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from benchmarks.papers.schedules import named_plan
-from feinsum.plans import Plan, plan
+from feinsum.distributed import Plan, plan
 from tests.docs.pages import ROOT
 from tests.plans.cases import einsum_of
 

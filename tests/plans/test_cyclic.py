@@ -7,10 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 
+from feinsum.distributed import CyclicPlan, plan_cyclic
+from feinsum.distributed.cyclic import sparse_leaf
+from feinsum.distributed.grids import grids_within
 from feinsum.errors import PlanError
-from feinsum.plans import CyclicPlan, plan_cyclic
-from feinsum.plans.cyclic import sparse_leaf
-from feinsum.plans.grids import grids_within
 from feinsum.sparse import random_uniform, to_dense
 
 KERNELS = {

@@ -16,12 +16,12 @@ import pytest
 from distributed import Client, LocalCluster, get_worker
 
 from benchmarks.papers.schedules import named_plan
+from feinsum.distributed import on_dask, plan, plan_program, with_cyclic
+from feinsum.distributed.local import numpy_leaf
+from feinsum.distributed.recorded import random_arrays, record_run
 from feinsum.errors import PlanError
 from feinsum.ir import array
-from feinsum.plans import on_dask, plan, with_cyclic
-from feinsum.plans.local import numpy_leaf
-from feinsum.programs import plan_program, program
-from feinsum.programs.recorded import random_arrays, record_run
+from feinsum.programs import program
 from feinsum.records import InMemoryStore
 from tests.plans.cases import KERNELS, by_numpy, einsum_of, operands_of
 from tests.programs import test_planned

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.papers.schedules import named_plan
+from feinsum.distributed import Distribution, Machine, Plan, plan, with_cyclic
 from feinsum.errors import PlanError
-from feinsum.plans import Distribution, Machine, Plan, plan, with_cyclic
 from tests.plans.cases import KERNELS, einsum_of
 from tests.plans.counting import count_steps
 from tests.plans.test_plans import is_numpys

@@ -9,10 +9,10 @@ from math import prod
 import numpy as np
 import pytest
 
+from feinsum.distributed import Distribution, Machine, factorizations, standalone
+from feinsum.distributed.boxes import overlaps
+from feinsum.distributed.distribution import distribution_violations
 from feinsum.errors import PlanError
-from feinsum.plans import Distribution, Machine, factorizations, standalone
-from feinsum.plans.boxes import overlaps
-from feinsum.plans.distribution import distribution_violations
 
 N_CASES = 10_000
 """Boxes that are moved, each between two distributions."""

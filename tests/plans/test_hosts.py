@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from benchmarks.papers.schedules import named_plan
 from feinsum.cli import app
-from feinsum.errors import PlanError
-from feinsum.plans import (
+from feinsum.distributed import (
     Distribution,
     Machine,
     Plan,
@@ -20,10 +19,11 @@ from feinsum.plans import (
     plan,
     plan_statements,
 )
-from feinsum.plans.boxes import box_size
-from feinsum.plans.hosts import arranged
-from feinsum.plans.levels import Levels
-from feinsum.plans.steps import Receive, Reduce
+from feinsum.distributed.boxes import box_size
+from feinsum.distributed.hosts import arranged
+from feinsum.distributed.levels import Levels
+from feinsum.distributed.steps import Receive, Reduce
+from feinsum.errors import PlanError
 from tests.plans.cases import KERNELS, einsum_of
 from tests.plans.test_plans import is_numpys
 from tests.plans.test_statements import PROGRAMS

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from feinsum.plans import plan_statements
-from feinsum.plans.planner import fewer_processes
+from feinsum.distributed import plan_statements
+from feinsum.distributed.planner import fewer_processes
+from feinsum.distributed.program_plan import statements_of
 from feinsum.programs import evaluate_program, multi_head_attention, program
-from feinsum.programs.planned import statements_of
 from tests.programs.random_programs import numbers
 
 

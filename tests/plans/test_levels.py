@@ -7,8 +7,7 @@ from itertools import permutations, product
 
 import pytest
 
-from feinsum.errors import PlanError
-from feinsum.plans import (
+from feinsum.distributed import (
     GroupSchedule,
     Levels,
     Machine,
@@ -18,9 +17,10 @@ from feinsum.plans import (
     plan,
     price,
 )
-from feinsum.plans.assembly import starts_of
-from feinsum.plans.levels import copy_costs
-from feinsum.plans.placing import result_choices, spread
+from feinsum.distributed.assembly import starts_of
+from feinsum.distributed.levels import copy_costs
+from feinsum.distributed.placing import result_choices, spread
+from feinsum.errors import PlanError
 from feinsum.records import Links
 from tests.plans.cases import KERNELS, einsum_of
 from tests.plans.test_plans import is_numpys

@@ -13,15 +13,14 @@ import feinsum
 from benchmarks.papers.schedules import named_plan
 from feinsum.cli import app
 from feinsum.db import open_store
-from feinsum.plans import assemble, best_plans
-from feinsum.plans.fleets import fleet_here
-from feinsum.plans.measured import (
+from feinsum.distributed import assemble, best_plans, plan_program
+from feinsum.distributed.fleets import fleet_here
+from feinsum.distributed.measured import (
     fastest_measured,
     identity,
     measured_s,
     prefer_measured,
 )
-from feinsum.programs import plan_program
 from feinsum.records import Host, InMemoryStore, untrusted
 from feinsum.records.signature import public_key_of, sign
 from tests.db.factories import make_fleet, make_plan_record

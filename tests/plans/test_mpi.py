@@ -14,11 +14,11 @@ import pytest
 
 import feinsum
 from benchmarks.papers.schedules import named_plan, named_plans
+from feinsum.distributed import plan, plan_statements, with_cyclic
+from feinsum.distributed.files import create_arrays, read_block, write_block
+from feinsum.distributed.local import numpy_leaf
+from feinsum.distributed.mpi import world
 from feinsum.errors import PlanError
-from feinsum.plans import plan, plan_statements, with_cyclic
-from feinsum.plans.files import create_arrays, read_block, write_block
-from feinsum.plans.local import numpy_leaf
-from feinsum.plans.mpi import world
 from feinsum.programs import evaluate_program
 from feinsum.run import use_one_thread
 from feinsum.threads import n_threads

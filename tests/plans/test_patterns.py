@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from benchmarks.papers.schedules import named_plan
-from feinsum.plans import plan
-from feinsum.plans.collectives import collectives_of
-from feinsum.plans.steps import Receive, Reduce, Send
+from feinsum.distributed import plan
+from feinsum.distributed.collectives import collectives_of
+from feinsum.distributed.steps import Receive, Reduce, Send
 from tests.plans.cases import KERNELS
 
 

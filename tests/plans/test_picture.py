@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.papers.schedules import named_plan
-from feinsum.plans import plan, rows_of
+from feinsum.distributed import plan, rows_of
 from tests.plans.cases import KERNELS
 
 

@@ -10,14 +10,21 @@ import numpy as np
 import pytest
 
 from benchmarks.papers.schedules import named_plans
+from feinsum.distributed import (
+    GroupSchedule,
+    Machine,
+    Table,
+    groups_of,
+    least_sum,
+    plan,
+)
+from feinsum.distributed.assembly import assemble, starts_of
+from feinsum.distributed.counts import Tally
+from feinsum.distributed.groups import default_path
+from feinsum.distributed.lowering import lower
+from feinsum.distributed.placing import result_choices
+from feinsum.distributed.search import best_schedules
 from feinsum.errors import PlanError
-from feinsum.plans import GroupSchedule, Machine, Table, groups_of, least_sum, plan
-from feinsum.plans.assembly import assemble, starts_of
-from feinsum.plans.counts import Tally
-from feinsum.plans.groups import default_path
-from feinsum.plans.lowering import lower
-from feinsum.plans.placing import result_choices
-from feinsum.plans.search import best_schedules
 from tests.plans.by_trial import least_by_trial
 from tests.plans.cases import KERNELS, by_numpy, einsum_of, operands_of
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.papers.schedules import named_plan, named_plans
-from feinsum.errors import PlanError
-from feinsum.plans import (
+from feinsum.distributed import (
     Distribution,
     GroupSchedule,
     Loop,
@@ -23,9 +22,10 @@ from feinsum.plans import (
     groups_of,
     plan,
 )
-from feinsum.plans.groups import default_path
-from feinsum.plans.placing import result_choices
-from feinsum.plans.steps import Receive, Reduce, Send
+from feinsum.distributed.groups import default_path
+from feinsum.distributed.placing import result_choices
+from feinsum.distributed.steps import Receive, Reduce, Send
+from feinsum.errors import PlanError
 from tests.plans.cases import KERNELS, by_numpy, einsum_of, operands_of
 from tests.plans.counting import count_steps
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from feinsum.distributed import best_plans, cheapest, groups_of, plan, price
+from feinsum.distributed.groups import default_path
+from feinsum.distributed.planner import paths_of
 from feinsum.errors import InvalidRecordError, PlanError
-from feinsum.plans import best_plans, cheapest, groups_of, plan, price
-from feinsum.plans.groups import default_path
-from feinsum.plans.planner import paths_of
 from feinsum.records import Links
 from tests.plans.cases import KERNELS, einsum_of
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.papers.schedules import named_like
-from feinsum.errors import PlanError
-from feinsum.plans import (
+from feinsum.distributed import (
     Distribution,
     GroupSchedule,
     Loop,
@@ -23,13 +22,14 @@ from feinsum.plans import (
     plan_statements,
     statements,
 )
-from feinsum.plans.assembly import starts_of
-from feinsum.plans.boxes import Boxes, overlaps
-from feinsum.plans.counts import Tally
-from feinsum.plans.local import slices
-from feinsum.plans.lowering import lower
-from feinsum.plans.placing import result_choices
-from feinsum.plans.search import best_schedules
+from feinsum.distributed.assembly import starts_of
+from feinsum.distributed.boxes import Boxes, overlaps
+from feinsum.distributed.counts import Tally
+from feinsum.distributed.local import slices
+from feinsum.distributed.lowering import lower
+from feinsum.distributed.placing import result_choices
+from feinsum.distributed.search import best_schedules
+from feinsum.errors import PlanError
 from tests.plans.cases import einsum_of
 from tests.plans.counting import count_steps
 

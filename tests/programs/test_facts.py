@@ -11,11 +11,11 @@ import pytest
 
 import feinsum
 from feinsum.canonical import canonicalize
+from feinsum.distributed import Plan, plan_program, plan_statements, statements
+from feinsum.distributed.facts import fact_of, findings, key_of, plan_in, read_plan
 from feinsum.errors import PlanError
 from feinsum.ir import generalize
-from feinsum.plans import Plan, plan_statements, statements
-from feinsum.programs import plan_program, program
-from feinsum.programs.facts import fact_of, findings, key_of, plan_in, read_plan
+from feinsum.programs import program
 from feinsum.records import Host, judge, to_json
 from tests.db.factories import make_fleet, make_plan, make_plan_record
 from tests.plans.cases import KERNELS, einsum_of

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from benchmarks.papers.decompose import decompose
+from feinsum.distributed import plan_program
 from feinsum.errors import ProgramError
 from feinsum.ir import array
 from feinsum.programs import (
     Program,
     Statement,
     evaluate_program,
-    plan_program,
     program,
     program_from_text,
     program_key,

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from feinsum.programs import draw_program, plan_program
-from feinsum.programs.picture import flow_of
+from feinsum.distributed import draw_program, plan_program
+from feinsum.distributed.program_picture import flow_of
 from tests.portions import spread
 from tests.programs import test_planned
 from tests.programs.random_programs import random_program

@@ -7,12 +7,12 @@ import random
 import numpy as np
 import pytest
 
+from feinsum.distributed import plan_program
 from feinsum.errors import ProgramError
 from feinsum.ir import array
 from feinsum.programs import (
     evaluate_program,
     multi_head_attention,
-    plan_program,
     program,
 )
 from feinsum.programs.reductions import REDUCTIONS, combined, neutral_of

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import feinsum
+from feinsum.distributed import ENGINES, ProgramPlan, local, plan, prepared
 from feinsum.errors import FeinsumWarning, PlanError, ProgramError
 from feinsum.ir import array
 from feinsum.memory import fresh_memory
-from feinsum.plans import ENGINES, local, plan, prepared
-from feinsum.programs import ProgramPlan, evaluate_program, program
+from feinsum.programs import evaluate_program, program
 from tests.plans.cases import KERNELS, by_numpy, operands_of
 from tests.programs import test_planned
 

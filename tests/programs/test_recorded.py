@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 import feinsum
 from feinsum.cli import app
 from feinsum.db import open_store
+from feinsum.distributed import plan_program, with_cyclic
+from feinsum.distributed.facts import plan_in
+from feinsum.distributed.fleets import Place, fleet_here, fleet_of
+from feinsum.distributed.local import slices
+from feinsum.distributed.recorded import random_arrays, record_run
+from feinsum.distributed.sampled import check_of, compared, sample_boxes, tolerance_of
 from feinsum.errors import PlanError, WrongResultError
-from feinsum.plans import with_cyclic
-from feinsum.plans.fleets import Place, fleet_here, fleet_of
-from feinsum.plans.local import slices
-from feinsum.programs import multi_head_attention, plan_program, program
-from feinsum.programs.facts import plan_in
-from feinsum.programs.recorded import random_arrays, record_run
-from feinsum.programs.sampled import check_of, compared, sample_boxes, tolerance_of
+from feinsum.programs import multi_head_attention, program
 from feinsum.records import InMemoryStore, PlanRecord, judge
 from tests.db.factories import make_device, make_plan_record
 from tests.plans.cases import KERNELS
@@ -118,7 +118,7 @@ def test_too_few_runs_are_refused_before_the_first():
 
 def test_a_block_that_needs_too_much_memory_is_not_verified(monkeypatch):
     """It is said, and not tried."""
-    monkeypatch.setattr("feinsum.programs.sampled.free_bytes", lambda: 100)
+    monkeypatch.setattr("feinsum.distributed.sampled.free_bytes", lambda: 100)
     made = MADE["softmax"]
     with pytest.raises(PlanError, match="cannot be verified") as caught:
         record_run(made, random_arrays(made), InMemoryStore())

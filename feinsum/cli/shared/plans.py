@@ -70,8 +70,8 @@ def print_plans(records: Sequence[PlanRecord]) -> None:
 
 def _extents(record: PlanRecord) -> dict[str, int]:
     """Extents of the indices, named as in the plan; none if it cannot be read here."""
+    from feinsum.distributed.facts import plan_in, read_plan
     from feinsum.errors import FeinsumError
-    from feinsum.programs.facts import plan_in, read_plan
 
     try:
         return dict(plan_in(read_plan(record.plan)).extents)

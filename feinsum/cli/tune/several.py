@@ -37,8 +37,8 @@ def tune_leaves(
     path: Path, n_most: int | None, database: str | None, options: dict[str, Any]
 ) -> None:
     """Tune the different leaves of a plan."""
+    from feinsum.distributed import Plan
     from feinsum.ir import from_text
-    from feinsum.plans import Plan
 
     try:
         made = Plan.from_json(path.read_bytes())

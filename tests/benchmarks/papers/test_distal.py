@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.papers.distal import commands
 from benchmarks.papers.schedules import named_plan
+from feinsum.distributed import plan
 from feinsum.errors import PlanError
-from feinsum.plans import plan
 from tests.plans.cases import by_numpy, einsum_of, operands_of
 
 PRODUCT = einsum_of("ij,jk->ik", i=24, j=24, k=24)

@@ -7,9 +7,9 @@ from math import ceil, prod
 import pytest
 
 from benchmarks.papers.least import least_passed
-from feinsum.plans import groups_of, plan
-from feinsum.plans.boxes import box_size
-from feinsum.plans.steps import Receive, Send
+from feinsum.distributed import groups_of, plan
+from feinsum.distributed.boxes import box_size
+from feinsum.distributed.steps import Receive, Send
 from tests.plans.cases import KERNELS, einsum_of
 from tests.plans.test_levels import all_plans
 

@@ -11,11 +11,16 @@ import pytest
 
 from benchmarks.papers.costs import paper_cost
 from benchmarks.papers.schedules import cosma_grid, named_plan, named_plans
+from feinsum.distributed import groups_of, plan
+from feinsum.distributed.grid_costs import (
+    aggregation,
+    eindecomp_grids,
+    join,
+    repartition,
+)
+from feinsum.distributed.grids import by_first_use, grids_within
+from feinsum.distributed.groups import default_path
 from feinsum.errors import PlanError
-from feinsum.plans import groups_of, plan
-from feinsum.plans.grid_costs import aggregation, eindecomp_grids, join, repartition
-from feinsum.plans.grids import by_first_use, grids_within
-from feinsum.plans.groups import default_path
 from tests.plans.cases import KERNELS, einsum_of
 
 

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from feinsum.db.server import ServingStore, open_serving_store
-from feinsum.programs import plan_program
+from feinsum.distributed import plan_program
 from tests.db.factories import (
     make_device,
     make_environment,

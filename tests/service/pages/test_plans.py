@@ -8,8 +8,8 @@ import sys
 import pytest
 
 import feinsum
-from feinsum.plans import rows_of
-from feinsum.programs.picture import flow_of
+from feinsum.distributed import rows_of
+from feinsum.distributed.program_picture import flow_of
 from feinsum.records import to_json
 from feinsum.service.pages.plan import SIDE, title_of, view_of
 from tests.db.factories import make_fleet, make_plan_record

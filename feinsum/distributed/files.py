@@ -1,0 +1,151 @@
+"""Arrays in files, whose blocks ranks read and write.
+
+A folder has ``NAME.npy`` for every array; an HDF5 file (``.h5``, ``.hdf5``) has a
+dataset, and a Zarr store (``.zarr``) an array, of that name. Nothing here needs MPI:
+only one rank at a time may write to HDF5 or Zarr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feinsum.distributed.boxes import Box
+from feinsum.distributed.local import slices
+from feinsum.errors import PlanError
+from feinsum.extras import requiring
+
+Mode: TypeAlias = Literal["r", "r+", "w"]
+
+KINDS = {".h5": "h5py", ".hdf5": "h5py", ".zarr": "zarr"}
+"""By the end of a name the package that reads and writes it; numpy all others."""
+
+
+def is_shared(path: Path) -> bool:
+    """Whether ranks may write to it concurrently."""
+    return path.suffix not in KINDS
+
+
+def read_block(
+    path: Path, name: str, shape: tuple[int, ...], dtype: Any, box: Box | None
+) -> NDArray[Any] | None:
+    """A box of an array; None for no box.
+
+    Raises:
+        PlanError: with the rule ``files`` if there is no such array, or it has the
+            wrong shape or dtype.
+    """
+    with _opened(path, "r") as arrays:
+        whole = _found(arrays, path, name)
+        given = (tuple(whole.shape), np.dtype(whole.dtype))
+        if given != (shape, np.dtype(dtype)):
+            raise PlanError(
+                f"{name} in {path} has shape {given[0]} and dtype {given[1]}; expected "
+                f"{shape} and {np.dtype(dtype)}",
+                rules=("files",),
+            )
+        return None if box is None else np.array(whole[slices(box)], order="C")
+
+
+def create_arrays(
+    path: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    dtype: np.dtype[Any] | Mapping[str, np.dtype[Any]],
+) -> None:
+    """Create arrays of zeros, replacing existing ones; one rank does this.
+
+    Args:
+        dtype: dtype of all arrays, or of each by name.
+
+    A path that ends in ``.npy`` is the file of a single array.
+    """
+    if path.suffix != ".npy":
+        path.mkdir(parents=True, exist_ok=True) if path.suffix not in KINDS else None
+    elif len(shapes) != 1:
+        raise PlanError(
+            f"{path} is a file for one array, but there are {', '.join(shapes)}: give "
+            "a folder, an HDF5 file or a Zarr store",
+            rules=("files",),
+        )
+    with _opened(path, "w") as arrays:
+        for name, shape in shapes.items():
+            one = dtype[name] if isinstance(dtype, Mapping) else dtype
+            arrays.create(name, shape, one)
+
+
+def write_block(path: Path, name: str, box: Box | None, part: Any) -> None:
+    """Write a box of a created array."""
+    if box is None:
+        return
+    with _opened(path, "r+") as arrays:
+        _found(arrays, path, name)[slices(box)] = part
+
+
+def _found(arrays: Any, path: Path, name: str) -> Any:
+    try:
+        return arrays[name]
+    except KeyError:
+        raise PlanError(f"{path} has no array {name}", rules=("files",)) from None
+
+
+@contextmanager
+def _opened(path: Path, mode: Mode) -> Iterator[Any]:
+    kind = KINDS.get(path.suffix)
+    if kind is None:
+        yield _Folder(path, mode)
+    elif kind == "h5py":
+        with _package(kind).File(path, mode) as file:
+            yield _Hdf5(file)
+    else:
+        yield _Zarr(_package(kind).open_group(str(path), mode=mode))
+
+
+def _package(name: str) -> Any:
+    with requiring(name, "files", "this file", partial(PlanError, rules=("files",))):
+        return import_module(name)
+
+
+class _Folder:
+    """Files of numpy, mapped into memory."""
+
+    def __init__(self, path: Path, mode: Mode) -> None:
+        self.path, self.mode = path, mode
+
+    def _file(self, name: str) -> Path:
+        return self.path if self.path.suffix == ".npy" else self.path / f"{name}.npy"
+
+    def __getitem__(self, name: str) -> Any:
+        mode: Literal["r", "r+"] = "r" if self.mode == "r" else "r+"
+        return np.load(self._file(name), mmap_mode=mode, allow_pickle=False)
+
+    def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+        np.lib.format.open_memmap(self._file(name), "w+", dtype, shape).flush()
+
+
+class _Hdf5:
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def __getitem__(self, name: str) -> Any:
+        return self.file[name]
+
+    def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+        self.file.create_dataset(name, shape, dtype)
+
+
+class _Zarr:
+    def __init__(self, group: Any) -> None:
+        self.group = group
+
+    def __getitem__(self, name: str) -> Any:
+        return self.group[name]
+
+    def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+        self.group.create_array(name, shape=shape, dtype=dtype)

@@ -1,0 +1,239 @@
+"""Levels of a machine, such as hosts, sockets and cores: what passes at each of them.
+
+Ranks of a unit, such as a host, are consecutive. An element counts at the outermost
+level at which its source and its target are in different units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feinsum.distributed.boxes import Boxes, Overlap
+from feinsum.distributed.lowering import Input
+from feinsum.distributed.machine import Machine
+from feinsum.distributed.ranges import Ints
+from feinsum.errors import PlanError
+from feinsum.records import Links
+from feinsum.words import counted
+
+if TYPE_CHECKING:
+    from feinsum.distributed.plan import Plan
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The units of a machine at every level, and the links between them.
+
+    Args:
+        units: number of consecutive ranks in a unit of each level but the innermost,
+            outermost first, such as the ranks of a host and then of a socket.
+        links: the links between two units of each level, and those within the smallest
+            unit. If there are none, fewer elements are better, and of equally many
+            those that pass within smaller units.
+
+    Raises:
+        PlanError: with the rule ``processes``, for units that are not positive integers
+            or do not divide the one before, or for another number of links.
+
+    >>> sockets = Levels((8, 2), (Links(0, 9e-9), Links(0, 2e-9), Links(0, 1e-9)))
+    >>> sockets.cost((10, 100, 1000)) < sockets.cost((1000, 10, 100))
+    True
+    """
+
+    units: tuple[int, ...]
+    links: tuple[Links, ...] = ()
+
+    def __post_init__(self) -> None:
+        for unit in self.units:
+            if isinstance(unit, bool) or not isinstance(unit, int) or unit < 1:
+                raise _wrong(
+                    f"ranks_per_host={unit!r}; expected an integer of at least 1"
+                )
+        if any(outer % inner for outer, inner in pairwise(self.units)):
+            raise _wrong(
+                f"units of {self.units} ranks; expected each to divide the last"
+            )
+        if self.links and len(self.links) != len(self.units) + 1:
+            raise _wrong(
+                f"{counted(len(self.links), 'link')} of "
+                f"{counted(len(self.units) + 1, 'level')}; expected "
+                "one for each, the outermost first"
+            )
+
+    def cost(self, moved: Sequence[int]) -> tuple[float, ...]:
+        """What should be as little as possible.
+
+        Args:
+            moved: elements by level, as :func:`moved_by_level` counts them.
+        """
+        if not self.links:
+            return sum(moved), *moved
+        pairs = zip(self.links, moved, strict=True)
+        return sum(link.element_s * n for link, n in pairs), sum(moved)
+
+
+def levels_of(given: int | Levels | None) -> Levels | None:
+    """Levels, given as such or as a number of ranks on each host."""
+    if given is None or isinstance(given, Levels):
+        return given
+    return Levels((given,))
+
+
+def between_hosts(plan: Plan, ranks_per_host: int) -> int:
+    """The moved elements that pass between hosts.
+
+    Args:
+        ranks_per_host: number of consecutive ranks on each host; the last one may have
+            fewer.
+
+    Raises:
+        PlanError: with the rule ``processes``, if it is not a positive integer.
+
+    >>> import feinsum
+    >>> A, B = feinsum.array("A", (8, 8)), feinsum.array("B", (8, 8))
+    >>> plan = feinsum.plan(feinsum.einsum("ij,jk->ik", A, B), processes=8)
+    >>> plan.counts.moved, between_hosts(plan, 4), between_hosts(plan, 8)
+    (192, 64, 0)
+    """
+    return moved_by_level(plan, (ranks_per_host,))[0]
+
+
+def moved_by_level(plan: Plan, units: Sequence[int]) -> tuple[int, ...]:
+    """The moved elements, by the outermost level that they pass between.
+
+    Args:
+        units: as of :class:`Levels`.
+
+    Returns:
+        For each of the units the elements that pass between two of them and stay in a
+        larger one, and then those that stay within the smallest; their sum is
+        ``plan.counts.moved``.
+
+    Raises:
+        PlanError: see :class:`Levels`.
+
+    >>> import feinsum
+    >>> A, B = feinsum.array("A", (8, 8)), feinsum.array("B", (8, 8))
+    >>> plan = feinsum.plan(feinsum.einsum("ij,jk->ik", A, B), processes=8)
+    >>> moved_by_level(plan, (4, 2))
+    (64, 64, 64)
+    """
+    elements = _passing(plan, Levels(tuple(units))).elements
+    return tuple(elements.sum(axis=1).tolist())
+
+
+def seconds_on(plan: Plan, levels: Levels) -> float:
+    """The seconds that messages and elements take to reach the slowest rank.
+
+    Raises:
+        PlanError: with the rule ``price``, if the levels have no links.
+    """
+    if not levels.links:
+        raise PlanError(
+            "levels without links have no seconds; pass links= to Levels",
+            rules=("price",),
+        )
+    passing = _passing(plan, levels)
+    message_s = np.array([link.message_s for link in levels.links])
+    element_s = np.array([link.element_s for link in levels.links])
+    seconds = message_s @ passing.messages + element_s @ passing.elements
+    return float(seconds.max())
+
+
+class CopyCosts(NamedTuple):
+    """The cost of fetching, by where the copies of a tensor are.
+
+    Attributes:
+        of_axes: for each set of machine axes, as the bits of a number: the cost of an
+            element that is needed all along them. Those who need it hold equal shares.
+        of_another: the average cost of an element from another rank.
+        cheapest: the lowest.
+    """
+
+    of_axes: NDArray[np.float64]
+    of_another: float
+    cheapest: float
+
+
+@lru_cache(1024)
+def copy_costs(machine: Machine, levels: Levels | None = None) -> CopyCosts:
+    """Costs in elements, or relative to those that pass on the slowest link.
+
+    >>> copy_costs(Machine((2, 4))).of_axes.tolist()
+    [0.0, 1.0, 3.0, 7.0]
+    """
+    n_ranks, n_axes = machine.n_processes, machine.n_axes
+    units = (n_ranks, *(levels.units if levels else ()), 1)
+    element_s = np.ones(len(units) - 1)
+    if levels and levels.links:
+        element_s = np.array([link.element_s for link in levels.links])
+        element_s = element_s / (element_s.max() or 1.0)
+    ranks, places = np.arange(n_ranks), machine.coordinates(n_ranks)
+    costs = []
+    for chosen in range(2**n_axes):
+        others = [k for k in range(n_axes) if not chosen >> k & 1]
+        group = places[:, others] @ _strides([machine.sizes[k] for k in others])
+        together = [_pairs(group * n_ranks + ranks // unit) for unit in units]
+        costs.append(float(-np.diff(together) @ element_s) / n_ranks)
+    average = costs[-1] / max(1, n_ranks - 1)
+    return CopyCosts(np.array(costs), average, float(element_s.min()))
+
+
+def _strides(sizes: Sequence[int]) -> Ints:
+    return np.cumprod([1, *sizes[:0:-1]])[::-1][: len(sizes)].astype(np.int64)
+
+
+def _pairs(labels: Ints) -> int:
+    """Ordered pairs of ranks with the same label."""
+    _, counts = np.unique(labels, return_counts=True)
+    return int((counts**2).sum())
+
+
+def _passing(plan: Plan, levels: Levels) -> _Passing:
+    passing = _Passing(levels.units, plan.processes)
+    plan.lower(passing)
+    return passing
+
+
+class _Passing:
+    """The sink that counts what comes to every rank from other units of each level.
+
+    Attributes:
+        elements, messages: shape (n_levels, n_ranks).
+    """
+
+    def __init__(self, units: Sequence[int], n_ranks: int) -> None:
+        self.units = units
+        self.elements, self.messages = np.zeros((2, len(units) + 1, n_ranks), np.int64)
+
+    def make(self, name: str, boxes: Boxes, *, is_zero: bool) -> None:
+        """Nothing passes."""
+
+    def move(
+        self, source: str, target: str, found: Overlap, tag: int, *, is_added: bool
+    ) -> None:
+        sizes, left = found.sizes(), found.source != found.target
+        for level, unit in enumerate((*self.units, 1)):
+            passes = left & (found.source // unit != found.target // unit)
+            np.add.at(self.elements[level], found.target[passes], sizes[passes])
+            np.add.at(self.messages[level], found.target[passes], 1)
+            left &= ~passes
+
+    def compute(
+        self, group: int, inputs: Sequence[Input], name: str, boxes: Boxes
+    ) -> None:
+        """Nothing passes."""
+
+    def free(self, name: str, ranks: NDArray[np.bool_]) -> None:
+        """Nothing passes."""
+
+
+def _wrong(message: str) -> PlanError:
+    return PlanError(message, rules=("processes",))

@@ -1,0 +1,343 @@
+"""Programs on many processes: the plan that moves the fewest elements.
+
+Counts do not depend on the bodies of statements. So the planner for einsums also plans
+programs: it only needs to know which statement reads which array along which indices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from feinsum.distributed import (
+    Access,
+    Counts,
+    Group,
+    Outcome,
+    Plan,
+    Prepared,
+    Statements,
+    plan_statements,
+    prepare,
+)
+from feinsum.distributed.levels import Levels
+from feinsum.distributed.local import Meaning, run_here
+from feinsum.distributed.mpi import run_on_ranks
+from feinsum.distributed.prepared import Progress
+from feinsum.distributed.steps import Leaf
+from feinsum.distributed.text import plan_text
+from feinsum.distributed.traffic import Traffic
+from feinsum.errors import InvalidRecordError, PlanError, ProgramError
+from feinsum.ir import SizeParam
+from feinsum.programs.contraction import contracted
+from feinsum.programs.evaluate import checked_arrays, evaluate_statement
+from feinsum.programs.program import Program
+from feinsum.programs.reductions import combined, neutral_of
+from feinsum.programs.statement import Statement
+from feinsum.programs.text import program_from_text
+from feinsum.records.document import STRICT, content_id, from_json, to_json
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ProgramPlan:
+    """A program with a plan for many processes: data without code.
+
+    Attributes:
+        sizes: values of the size parameters.
+        plan: a plan of the same statements, with the same names.
+    """
+
+    program: Program
+    sizes: Mapping[str, int]
+    plan: Plan
+
+    @cached_property
+    def id(self) -> str:
+        """SHA-256 of the document: equal exactly if the plans are."""
+        return content_id(self._document)
+
+    @property
+    def _document(self) -> _Document:
+        return _Document(str(self.program), dict(self.sizes), self.plan)
+
+    def to_json(self) -> str:
+        """The plan as a document, which contains the program as text."""
+        return to_json(self._document)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> ProgramPlan:
+        """Inverse of :meth:`to_json`, and checked.
+
+        Raises:
+            PlanError: naming every broken rule.
+            ProgramError: if the program is ill-formed.
+        """
+        try:
+            found = from_json(_Document, text, "plan of a program")
+        except InvalidRecordError as error:
+            raise PlanError(str(error), rules=("format",)) from None
+        program = program_from_text(found.program)
+        return cls(program, found.sizes, found.plan).check()
+
+    def check(self) -> ProgramPlan:
+        """The plan itself.
+
+        Raises:
+            PlanError: naming every rule that is broken.
+            ProgramError: if a size is missing.
+        """
+        if self.plan.statements != statements_of(self.program, self.sizes):
+            raise PlanError(
+                "the plan does not match the statements of its program; create it "
+                "again",
+                rules=("statements",),
+            )
+        self.plan.check()
+        return self
+
+    def prepare(self, engine: str = "local", on: Any = None) -> PreparedProgram:
+        """Prepare for any number of inputs, on an engine.
+
+        Args:
+            engine: one of :data:`feinsum.distributed.ENGINES`.
+            on: an mpi4py communicator for ``mpi``, a Dask client for ``dask``.
+
+        Raises:
+            PlanError: if there is no such engine, or if it cannot run this plan.
+        """
+        return PreparedProgram(
+            self, prepare(self.plan, engine, on, meaning=self.meaning)
+        )
+
+    @property
+    def counts(self) -> Counts:
+        """The exact traffic."""
+        return self.plan.counts
+
+    def simulate(self, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
+        """Compute the outputs by name, with all ranks in this process."""
+        read = self.read_of(arrays)
+        found: Mapping[str, Array] = run_here(self.plan, read, meaning=self.meaning)
+        return found
+
+    def read_of(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
+        """The inputs that statements read.
+
+        Raises:
+            ProgramError: if an array is missing or has the wrong shape or dtype.
+        """
+        known = checked_arrays(self.program, arrays)
+        return {name: known[name] for name in self.plan.operands}
+
+    def run(
+        self,
+        blocks: Mapping[str, Any],
+        comm: Any = None,
+        traffic: Traffic | None = None,
+        *,
+        record: Any = None,
+    ) -> Mapping[str, Array | None]:
+        """This rank's parts; see :func:`feinsum.distributed.run_on_ranks`.
+
+        Args:
+            record: a database, as in :meth:`feinsum.distributed.Plan.run`.
+        """
+        if record is not None:
+            return self._run_recorded(blocks, comm, record)
+        found: Mapping[str, Array | None] = run_on_ranks(
+            self.plan, blocks, comm, meaning=self.meaning, traffic=traffic
+        )
+        return found
+
+    def _run_recorded(
+        self, blocks: Mapping[str, Any], comm: Any, record: Any
+    ) -> Mapping[str, Array | None]:
+        from feinsum.distributed.recorded import run_recorded
+
+        found: Mapping[str, Array | None] = run_recorded(
+            self, blocks, comm, record=record
+        )
+        return found
+
+    @cached_property
+    def meaning(self) -> Meaning:
+        """The meaning of the statements, for the engines of plans."""
+        return _Bodies(self.program)
+
+    def __str__(self) -> str:
+        return plan_text(self.plan, self.program.statements)
+
+
+@dataclass(frozen=True)
+class _Document:
+    """How the plan of a program is written."""
+
+    __pydantic_config__ = STRICT
+
+    program: str
+    sizes: dict[str, int]
+    plan: Plan
+    format: Literal[1] = 1
+
+
+class PreparedProgram:
+    """A plan of a program on an engine, with all one-time work done.
+
+    >>> import numpy as np
+    >>> from feinsum.ir import array
+    >>> from feinsum.programs.builder import program
+    >>> p = program()
+    >>> _ = p.softmax(array("X", (4, 4)), name="Y")
+    >>> ready = p.plan(processes=2).prepare()
+    >>> [one.results["Y"].sum() for one in ready.stream([{"X": np.eye(4)}] * 2)]
+    [np.float64(4.0), np.float64(4.0)]
+    """
+
+    def __init__(self, plan: ProgramPlan, prepared: Prepared) -> None:
+        self.plan, self._prepared = plan, prepared
+
+    def run(
+        self, arrays: Mapping[str, Any], progress: Progress | None = None
+    ) -> Outcome:
+        """The outputs and the report; see :meth:`feinsum.distributed.Prepared.run`.
+
+        Raises:
+            ProgramError: if an array is missing or has the wrong shape or dtype.
+            PlanError: if the engine cannot run the plan.
+        """
+        return self._prepared.run(self.plan.read_of(arrays), progress)
+
+    def stream(self, inputs: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
+        """Outcomes for many inputs; see :meth:`feinsum.distributed.Prepared.stream`."""
+        return self._prepared.stream(map(self.plan.read_of, inputs))
+
+
+def plan_program(
+    program: Program,
+    processes: int,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    memory: int | str | None = None,
+    ranks_per_host: int | Levels | None = None,
+) -> ProgramPlan:
+    """Plan a program for a number of processes, so that the fewest elements move.
+
+    Args:
+        sizes: values of the size parameters.
+        memory: memory limit per process; see :func:`feinsum.plan`.
+        ranks_per_host: number of ranks on each host; see :func:`feinsum.plan`.
+
+    Raises:
+        ProgramError: if a size is missing.
+        PlanError: if there is no plan, for example because memory is too small.
+
+    >>> import numpy as np
+    >>> from feinsum.programs.builder import program
+    >>> from feinsum.programs.macros import multi_head_attention
+    >>> p = program()
+    >>> X = p.input("X", (8, 16))
+    >>> _ = p.output(multi_head_attention(p, X, heads=4, entries=4))
+    >>> plan = plan_program(p.build(), processes=4)
+    >>> arrays = {x.name: np.ones(x.shape) for x in p.inputs}
+    >>> plan.simulate(arrays)["r9"].shape
+    (8, 16)
+    """
+    known = dict(sizes or {})
+    statements = statements_of(program, known)
+    made = plan_statements(
+        statements, processes=processes, memory=memory, ranks_per_host=ranks_per_host
+    )
+    return ProgramPlan(program, known, made)
+
+
+class _Bodies:
+    """The meaning of the statements of a program, for the engines of plans."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.id = hashlib.sha256(str(program).encode()).hexdigest()
+
+    def dtype(self, tensor: str) -> Any:
+        return self._program.arrays[tensor].dtype
+
+    def leaf(self, step: Leaf, blocks: Sequence[Array]) -> Array:
+        one = self._program.statements[step.group]
+        if one.is_contraction:
+            return contracted(one, blocks)
+        sides = {
+            index: side
+            for term, (_, box) in zip(one.inputs, step.sources, strict=True)
+            for index, side in zip(term, box, strict=True)
+        }
+        first = {index: side.start for index, side in sides.items()}
+        steps = {index: side.step for index, side in sides.items()}
+        return evaluate_statement(one, blocks, first, steps)
+
+    def combined(self, tensor: str, one: Array, other: Array) -> Any:
+        return combined(self._statement(tensor).reduction, one, other)
+
+    def neutral(self, tensor: str) -> Any:
+        reduction = self._statement(tensor).reduction
+        found = neutral_of(reduction, self.dtype(tensor))
+        if found is None:
+            raise ProgramError(
+                f"{tensor}: the reduction {reduction!r} has no neutral element among "
+                "0, 1 and the infinities, so partial results cannot be reduced",
+                rules=("reduction",),
+            )
+        return found
+
+    def _statement(self, tensor: str) -> Statement:
+        return self._program.producers[tensor]
+
+
+def name_of_index(result: str, index: str) -> str:
+    """A name for an index of a statement that is unique across all statements."""
+    return f"{result}_{index}"
+
+
+def statements_of(program: Program, sizes: Mapping[str, int]) -> Statements:
+    """Who reads what along which indices, with unique index names.
+
+    Raises:
+        ProgramError: if the value of a size parameter is missing, or if the program has
+            a numpy statement.
+    """
+    for one in program.statements:
+        if one.is_numpy:
+            raise ProgramError(
+                f"{one.result} is computed by numpy as a whole ({one.body:.80}): such "
+                "a program runs on one machine, and cannot be planned for several "
+                "processes",
+                rules=("plan",),
+            )
+    extents: dict[str, int] = {}
+    groups = []
+    for one in program.statements:
+        names = {index: name_of_index(one.result, index) for index in one.indices}
+        for index, extent in program.extents(one).items():
+            extents[names[index]] = _value(extent, sizes)
+        inputs = tuple(
+            Access(name, tuple(names[i] for i in term))
+            for name, term in zip(one.operands, one.inputs, strict=True)
+        )
+        output = Access(one.result, tuple(names[i] for i in one.output))
+        groups.append(Group(inputs, output))
+    read = {name for one in program.statements for name in one.operands}
+    dtypes = {x.name: x.dtype.str for x in program.inputs if x.name in read}
+    return Statements(tuple(groups), extents, dtypes, program.outputs).check()
+
+
+def _value(extent: int | SizeParam, sizes: Mapping[str, int]) -> int:
+    if isinstance(extent, int):
+        return extent
+    if extent.name not in sizes:
+        raise ProgramError(f"size {extent} has no value; pass sizes={{...}}")
+    return sizes[extent.name]
