@@ -30,8 +30,8 @@ from feinsum.distributed.grids import by_first_use, most_within
 from feinsum.distributed.groups import Group
 from feinsum.distributed.program_plan import name_of_index, statements_of
 from feinsum.errors import ProgramError
+from feinsum.ir.program import Program
 from feinsum.programs.places import same_places
-from feinsum.programs.program import Program
 
 Grids = NDArray[np.int64]
 """Parts of each index of a statement, a row for each way to cut it."""

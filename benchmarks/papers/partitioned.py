@@ -18,9 +18,9 @@ import numpy as np
 
 from benchmarks.papers.decompose import Decomposition
 from benchmarks.papers.partition import Partition
-from feinsum.programs.evaluate import checked_arrays, evaluate_statement
-from feinsum.programs.reductions import reduced
-from feinsum.programs.statement import Statement
+from feinsum.ir.evaluate import checked_arrays, evaluate_statement
+from feinsum.ir.reductions import reduced
+from feinsum.ir.statement import Statement
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Place = tuple[int, ...]

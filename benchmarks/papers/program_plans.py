@@ -19,7 +19,7 @@ from feinsum.distributed.program_plan import (
     plan_program,
     statements_of,
 )
-from feinsum.programs.program import Program
+from feinsum.ir.program import Program
 
 Axes = Sequence[tuple[str, int]]
 

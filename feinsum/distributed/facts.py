@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
-from feinsum.distributed import Plan
+from feinsum.distributed.plan import Plan
 from feinsum.distributed.program_plan import ProgramPlan
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.ir import from_text

@@ -14,32 +14,26 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from feinsum.distributed import (
-    Access,
-    Counts,
-    Group,
-    Outcome,
-    Plan,
-    Prepared,
-    Statements,
-    plan_statements,
-    prepare,
-)
+from feinsum.distributed.counts import Counts
+from feinsum.distributed.groups import Access, Group
 from feinsum.distributed.levels import Levels
 from feinsum.distributed.local import Meaning, run_here
 from feinsum.distributed.mpi import run_on_ranks
-from feinsum.distributed.prepared import Progress
+from feinsum.distributed.plan import Plan
+from feinsum.distributed.planner import plan_statements
+from feinsum.distributed.prepared import Outcome, Prepared, Progress, prepare
+from feinsum.distributed.statements import Statements
 from feinsum.distributed.steps import Leaf
 from feinsum.distributed.text import plan_text
 from feinsum.distributed.traffic import Traffic
 from feinsum.errors import InvalidRecordError, PlanError, ProgramError
 from feinsum.ir import SizeParam
+from feinsum.ir.evaluate import checked_arrays, evaluate_statement
+from feinsum.ir.program import Program
+from feinsum.ir.program_text import program_from_text
+from feinsum.ir.reductions import combined, neutral_of
+from feinsum.ir.statement import Statement
 from feinsum.programs.contraction import contracted
-from feinsum.programs.evaluate import checked_arrays, evaluate_statement
-from feinsum.programs.program import Program
-from feinsum.programs.reductions import combined, neutral_of
-from feinsum.programs.statement import Statement
-from feinsum.programs.text import program_from_text
 from feinsum.records.document import STRICT, content_id, from_json, to_json
 
 Array = NDArray[Any]

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.db import opened_documents
-from feinsum.distributed import Box, Plan, prepare
-from feinsum.distributed.boxes import box_shape
+from feinsum.distributed.boxes import Box, box_shape
 from feinsum.distributed.facts import AnyPlan, fact_of, plan_in
 from feinsum.distributed.fleets import fleet_on_ranks
 from feinsum.distributed.local import slices, within
 from feinsum.distributed.mpi import checked_blocks, run_on_ranks, world
+from feinsum.distributed.plan import Plan
+from feinsum.distributed.prepared import prepare
 from feinsum.distributed.program_plan import ProgramPlan
 from feinsum.distributed.sampled import (
     Read,

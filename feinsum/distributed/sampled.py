@@ -14,13 +14,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.distributed import Access, Box, Group, Plan
+from feinsum.distributed.boxes import Box
 from feinsum.distributed.facts import AnyPlan, plan_in
+from feinsum.distributed.groups import Access, Group
 from feinsum.distributed.local import numpy_leaf, slices, within
+from feinsum.distributed.plan import Plan
 from feinsum.distributed.program_plan import ProgramPlan
 from feinsum.distributed.room import free_bytes
 from feinsum.errors import PlanError, WrongResultError
-from feinsum.programs.evaluate import evaluate_statement
+from feinsum.ir.evaluate import evaluate_statement
 from feinsum.records import BlockCheck
 
 Array = NDArray[Any]

@@ -1,4 +1,4 @@
-"""Batched einsums as data: constructors, checker, text form, reference evaluator."""
+"""Einsums and programs as data: constructors, checkers, text forms, their meaning."""
 
 from feinsum.ir.build import (
     array,
@@ -16,14 +16,8 @@ from feinsum.ir.einsum import (
     violations,
 )
 from feinsum.ir.evaluate import bind_sizes, evaluate
-from feinsum.ir.functional import (
-    FUNCTIONS,
-    UFUNCS,
-    FunctionalBatchedEinsum,
-    OperandFunction,
-    body_into,
-    body_value,
-)
+from feinsum.ir.expression_values import FUNCTIONS, UFUNCS, body_into, body_value
+from feinsum.ir.functional import FunctionalBatchedEinsum, OperandFunction
 from feinsum.ir.operand import (
     Extent,
     Operand,

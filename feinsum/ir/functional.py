@@ -6,10 +6,8 @@ Source: paper, section 7 (functional and idealized functional batched einsum).
 from __future__ import annotations
 
 import ast
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +16,11 @@ from constantdict import constantdict
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir.einsum import BatchedEinsum
 from feinsum.ir.evaluate import evaluate
+from feinsum.ir.expression_values import body_value
+from feinsum.ir.expressions import parse_expression
 from feinsum.ir.operand import shape_at
 from feinsum.subscripts import IndexList
-from feinsum.words import brief, counted, reason_of
+from feinsum.words import brief, counted
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -56,7 +56,7 @@ class OperandFunction:
 
     def is_plain_read(self) -> bool:
         """Whether the body is one array subscripted by the parameters in order."""
-        node = expression_of(self.body)
+        node = parse_expression(self.body)
         if isinstance(node, ast.Name):
             return not self.parameters
         if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)):
@@ -129,329 +129,7 @@ class FunctionalBatchedEinsum:
         return evaluate(self.einsum, tables, optimize=optimize)
 
 
-def body_value(body: str, names: Mapping[str, Any]) -> Any:
-    """The value of an expression of :class:`OperandFunction`'s grammar.
-
-    Args:
-        names: what the expression may use: arrays that broadcast, and scalars.
-
-    Raises:
-        InvalidEinsumError: if the body uses what is not in the grammar.
-
-    >>> body_value("max(x, 0.0) - 1", {"x": np.array([-2.0, 3.0])}).tolist()
-    [-1.0, 2.0]
-    """
-    with np.errstate(all="ignore"):  # a condition may guard a division
-        return evaluate_node(expression_of(body), names)
-
-
 def _plain_read(name: str, rank: int) -> OperandFunction:
     parameters = tuple(f"{name}_{axis}" for axis in range(rank))
     body = f"{name}[{', '.join(parameters)}]" if rank else name
     return OperandFunction(parameters, body)
-
-
-@lru_cache(maxsize=1024)
-def expression_of(body: str) -> ast.expr:
-    """The expression of a body; parts of an array are evaluated one after the other."""
-    try:
-        return ast.parse(body.strip(), mode="eval").body
-    except (SyntaxError, ValueError) as error:
-        raise InvalidEinsumError(
-            f"operand function {body!r} is not an expression: {reason_of(error)}",
-            rules=("function",),
-        ) from None
-
-
-_BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.And: np.logical_and,
-    ast.Or: np.logical_or,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
-    ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
-}
-
-_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-    ast.Not: np.logical_not,
-    ast.Invert: operator.invert,
-}
-
-
-def evaluate_node(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> Any:
-    """Evaluate one node; anything outside the grammar is refused.
-
-    Args:
-        live: where the value is used; what conditions guard need not exist elsewhere.
-    """
-    match node:
-        case ast.Constant(value=bool() | int() | float() | complex() as value):
-            return value
-        case ast.Name(id=name) if name in names:
-            return names[name]
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            sides = (evaluate_node(side, names, live) for side in (left, right))
-            return _BINARY[type(op)](*sides)
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if (
-            type(op) in _BINARY
-        ):
-            sides = (evaluate_node(side, names, live) for side in (left, right))
-            return _BINARY[type(op)](*sides)
-        case ast.BoolOp(op=op, values=[first, *rest]):
-            value = evaluate_node(first, names, live)
-            for other in rest:
-                decided = value if isinstance(op, ast.Or) else np.logical_not(value)
-                here = np.logical_and(live, np.logical_not(decided))
-                value = _BINARY[type(op)](value, evaluate_node(other, names, here))
-            return value
-        case ast.UnaryOp(op=op, operand=inner) if type(op) in _UNARY:
-            return _UNARY[type(op)](evaluate_node(inner, names, live))
-        case ast.IfExp(test=test, body=then, orelse=other):
-            condition = np.asarray(evaluate_node(test, names, live), np.bool_)
-            return np.where(
-                condition,
-                evaluate_node(then, names, np.logical_and(live, condition)),
-                evaluate_node(other, names, np.logical_and(live, ~condition)),
-            )
-        case ast.Subscript(value=ast.Name(id=name), slice=index) if name in names:
-            parts = index.elts if isinstance(index, ast.Tuple) else [index]
-            place = tuple(evaluate_node(p, names, live) for p in parts)
-            return _read(name, np.asarray(names[name]), place, live)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            function = function_of(name, len(args))
-            if function is not None:
-                return function(*(evaluate_node(arg, names, live) for arg in args))
-    raise InvalidEinsumError(
-        f"operand function: cannot evaluate {ast.unparse(node)!r}; known names are "
-        f"{sorted(names)}",
-        rules=("function",),
-    )
-
-
-def _read(name: str, array: Array, place: tuple[Any, ...], live: Any) -> Any:
-    """The entries of an array; outside of it there are none, also before it."""
-    if len(place) != array.ndim:
-        raise _unreadable(name, array, f"{len(place)} subscripts")
-    inside = []
-    for index, extent in zip(place, array.shape, strict=True):
-        if np.asarray(index).dtype.kind not in "iu":
-            raise _unreadable(name, array, f"the subscript {index}")
-        is_inside = np.logical_and(index >= 0, index < extent)
-        if np.any(np.logical_and(live, ~is_inside)):
-            raise _unreadable(name, array, f"the subscript {index}")
-        inside.append(np.where(is_inside, index, 0))
-    if 0 in array.shape:
-        return np.zeros(np.broadcast_shapes(*map(np.shape, place)), array.dtype)
-    return array[tuple(inside)]
-
-
-def _unreadable(name: str, array: Array, what: str) -> InvalidEinsumError:
-    return InvalidEinsumError(
-        f"operand function: array {name!r} of shape {array.shape} is read with {what}",
-        rules=("function",),
-    )
-
-
-UFUNCS: Mapping[str, np.ufunc] = {
-    "abs": np.absolute,
-    "acos": np.arccos,
-    "asin": np.arcsin,
-    "atan": np.arctan,
-    "atan2": np.arctan2,
-    "ceil": np.ceil,
-    "copysign": np.copysign,
-    "cos": np.cos,
-    "cosh": np.cosh,
-    "exp": np.exp,
-    "fabs": np.absolute,
-    "floor": np.floor,
-    "fmax": np.fmax,
-    "fmin": np.fmin,
-    "log": np.log,
-    "log10": np.log10,
-    "max": np.fmax,
-    "min": np.fmin,
-    "pow": np.power,
-    "sin": np.sin,
-    "sinh": np.sinh,
-    "sqrt": np.sqrt,
-    "tan": np.tan,
-    "tanh": np.tanh,
-}
-"""Functions of real numbers, by their names in C. ``max`` and ``min`` are those of C,
-too: a number goes before no number."""
-
-_OTHERS: Mapping[str, Callable[..., Any]] = {
-    "conj": np.conj,
-    "imag": np.imag,
-    "real": np.real,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-}
-
-_CASTS: Mapping[str, Callable[..., Any]] = {
-    dtype.__name__: lambda x, dtype=dtype: np.asarray(x).astype(dtype)
-    for dtype in (
-        *(np.bool_, np.int8, np.int16, np.int32, np.int64),
-        *(np.uint8, np.uint16, np.uint32, np.uint64),
-        *(np.float16, np.float32, np.float64, np.complex64, np.complex128),
-    )
-}
-"""Of arrays, and of numbers, which are of no dtype otherwise."""
-
-FUNCTIONS = frozenset({*UFUNCS, *_OTHERS})
-"""Functions of floating point numbers that raised operand functions may call."""
-
-
-def function_of(name: str, n_args: int) -> Callable[..., Any] | None:
-    """The function of that name and number of arguments; None if there is none.
-
-    >>> function_of("sqrt", 1)(4.0), function_of("open", 1)
-    (np.float64(2.0), None)
-    """
-    if (known := {**_OTHERS, **_CASTS}.get(name)) and n_args == 1:
-        return known
-    # A ufunc takes one argument more, into which it writes: that is no number.
-    function = UFUNCS.get(name) or getattr(np, name, None)
-    if not isinstance(function, np.ufunc) or function.signature is not None:
-        return None
-    return function if (function.nin, function.nout) == (n_args, 1) else None
-
-
-_BINARY_UFUNCS: Mapping[type[ast.AST], np.ufunc] = {
-    ast.Add: np.add,
-    ast.Sub: np.subtract,
-    ast.Mult: np.multiply,
-    ast.Div: np.divide,
-}
-
-
-def body_into(body: str, names: Mapping[str, Any], out: Array, spent: str = "") -> None:
-    """Evaluate an expression like :func:`body_value`, into an array.
-
-    Intermediate values are computed in ``out`` where that is possible.
-
-    Args:
-        out: of the shape to which the arrays broadcast.
-        spent: the name of an array that is ``out``, or shows the same memory in the
-            same order: it is overwritten.
-
-    Raises:
-        InvalidEinsumError: if the body uses what is not in the grammar.
-
-    >>> x = np.array([-2.0, 3.0])
-    >>> body_into("max(x, 0.0) - 1", {"x": x}, x, spent="x")
-    >>> x.tolist()
-    [-1.0, 2.0]
-    """
-    known = {**names, spent: out} if spent else names
-    with np.errstate(all="ignore"):  # a condition may guard a division
-        value = _InPlace(known, out, spent).value(expression_of(body), out)
-        if value is not out:
-            out[...] = value
-
-
-@dataclass(frozen=True)
-class _InPlace:
-    names: Mapping[str, Any]
-    out: Array
-    spent: str
-
-    def value(self, node: ast.expr, into: Array | None) -> Any:
-        """The value of a node, in ``into`` if it is as large and of the same dtype."""
-        if not self._is_whole(node):
-            return evaluate_node(node, self.names)
-        match node:
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY_UFUNCS:
-                return self._applied(_BINARY_UFUNCS[type(op)], [left, right], into)
-            case ast.UnaryOp(op=ast.USub(), operand=inner):
-                return self._applied(np.negative, [inner], into)
-            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if (
-                name in UFUNCS and UFUNCS[name].nin == len(args)
-            ):
-                return self._applied(UFUNCS[name], args, into)
-            case ast.IfExp(test=test, body=then, orelse=other):
-                is_then = np.asarray(evaluate_node(test, self.names), np.bool_)
-
-                return self._applied(partial(_chosen, is_then), [then, other], into)
-        return evaluate_node(node, self.names)
-
-    def _applied(
-        self, function: Callable[..., Any], sides: Sequence[ast.expr], into: Any
-    ) -> Any:
-        """The function of the values of some nodes.
-
-        One of them may be computed in ``into``: the one that reads what is spent if no
-        other does, and then before the others.
-        """
-        reads = [self._reads_spent(side) for side in sides]
-        is_free = sum(reads) < 2
-        order = sorted(range(len(sides)), key=lambda k: not reads[k])
-        values: dict[int, Any] = {}
-        for k in order:
-            values[k] = self.value(sides[k], into if is_free else None)
-            is_free = is_free and not any(reads) and values[k] is not into
-        if into is None:
-            into = np.empty_like(self.out)
-        found: Array = function(*(values[k] for k in range(len(sides))), out=into)
-        return found
-
-    def _reads_spent(self, node: ast.expr) -> bool:
-        return self.spent != "" and self.spent in _names_in(node)
-
-    def _is_whole(self, node: ast.expr) -> bool:
-        """Whether a value is an array of floating point numbers like ``out``."""
-        if self.out.dtype.kind not in "fc" or isinstance(node, ast.Name):
-            return False
-        read = (self.names.get(name) for name in _names_read(node))
-        arrays = [value for value in read if isinstance(value, np.ndarray)]
-        return (
-            bool(arrays)
-            and all(array.dtype == self.out.dtype for array in arrays)
-            and bool(np.broadcast_shapes(*(a.shape for a in arrays)) == self.out.shape)
-        )
-
-
-def _chosen(is_then: Array, then: Any, other: Any, out: Array) -> Any:
-    if then is out:
-        np.copyto(out, other, where=~is_then)
-        return out
-    if other is not out:
-        np.copyto(out, other)
-    np.copyto(out, then, where=is_then)
-    return out
-
-
-@lru_cache(maxsize=4096)
-def _names_in(node: ast.AST) -> frozenset[str]:
-    return frozenset(one.id for one in ast.walk(node) if isinstance(one, ast.Name))
-
-
-@lru_cache(maxsize=4096)
-def _names_read(node: ast.AST) -> frozenset[str]:
-    """Names in a node, without those of functions and those in conditions."""
-    match node:
-        case ast.Name(id=name):
-            return frozenset({name})
-        case ast.Call(args=args):
-            inner: Sequence[ast.AST] = args
-        case ast.IfExp(body=then, orelse=other):
-            inner = [then, other]
-        case _:
-            inner = [*ast.iter_child_nodes(node)]
-    return frozenset().union(*map(_names_read, inner))

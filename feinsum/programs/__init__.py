@@ -1,8 +1,12 @@
 """Programs of einsums: graphs of statements with arbitrary bodies and reductions."""
 
 import feinsum.loopy_cache  # noqa: F401  (before Loopy)
+from feinsum.ir.evaluate import evaluate_program
+from feinsum.ir.program import Program
+from feinsum.ir.program_text import program_from_text
+from feinsum.ir.reductions import REDUCTIONS
+from feinsum.ir.statement import Statement
 from feinsum.programs.builder import ProgramBuilder, Tensor, program
-from feinsum.programs.evaluate import evaluate_program
 from feinsum.programs.from_kernel import program_from_kernel
 from feinsum.programs.key import (
     PROGRAM_FORM_VERSION,
@@ -20,10 +24,6 @@ from feinsum.programs.macros import (
     layer_norm,
     multi_head_attention,
 )
-from feinsum.programs.program import Program
-from feinsum.programs.reductions import REDUCTIONS
-from feinsum.programs.statement import Statement
-from feinsum.programs.text import program_from_text
 from feinsum.programs.tracing import TracedFunction, trace
 
 __all__ = [

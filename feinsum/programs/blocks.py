@@ -18,8 +18,9 @@ from math import prod
 from constantdict import constantdict
 
 from feinsum.ir import SizeParam
+from feinsum.ir.program import Program
+from feinsum.ir.statement import Statement
 from feinsum.programs.fusion import Fusion, fusions_of
-from feinsum.programs.program import Program
 from feinsum.programs.stages import (
     Stage,
     common_cuts,
@@ -27,7 +28,6 @@ from feinsum.programs.stages import (
     stage_of,
     stages_of,
 )
-from feinsum.programs.statement import Statement
 
 Box = Mapping[str, slice]
 """Values of some indices of a statement."""

@@ -14,10 +14,10 @@ from numpy.typing import DTypeLike
 from feinsum.entry_points import PLANNERS, required
 from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir import Extent, IndexList, Operand, array, parse_subscripts
+from feinsum.ir.numpy_calls import NUMPY, numpy_shape
+from feinsum.ir.program import Program
+from feinsum.ir.statement import Statement
 from feinsum.programs.local import run_program, sizes_of
-from feinsum.programs.numpy_calls import NUMPY, numpy_shape
-from feinsum.programs.program import Program
-from feinsum.programs.statement import Statement
 from feinsum.words import counted
 
 
@@ -151,7 +151,7 @@ class ProgramBuilder:
         """Let numpy compute a result as a whole.
 
         Args:
-            body: a call of :mod:`feinsum.programs.numpy_calls`, or a subscript.
+            body: a call of :mod:`feinsum.ir.numpy_calls`, or a subscript.
 
         >>> p = program()
         >>> p.numpy("reshape(x0, (2, -1))", p.numpy("x0[:, 1:]", array("X", (4, 4))))
@@ -273,7 +273,8 @@ class ProgramBuilder:
             raise ProgramError(
                 "the plan is of another program; plan this one", rules=("plan",)
             )
-        return plan.prepare(engine, on).run(arrays).results
+        results: Mapping[str, Any] = plan.prepare(engine, on).run(arrays).results
+        return results
 
     def plan(
         self,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from feinsum.errors import DeviceUnavailableError
-from feinsum.programs.evaluate import evaluate_statement
-from feinsum.programs.statement import Statement
+from feinsum.ir.evaluate import evaluate_statement
+from feinsum.ir.statement import Statement
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from feinsum.programs.program import Program
+from feinsum.ir.program import Program
 
 
 def program_from_kernel(t_unit: Any, *, kernel_name: str | None = None) -> Program:

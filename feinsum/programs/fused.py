@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from feinsum.ir import Extent, Operand, SizeParam
+from feinsum.ir.program import Program
 from feinsum.programs.fusion import Fusion, array_name
-from feinsum.programs.program import Program
 from feinsum.programs.race import Race, Results, kept_race
 
 Array = np.ndarray[Any, np.dtype[Any]]

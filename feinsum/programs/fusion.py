@@ -15,9 +15,9 @@ from functools import cached_property
 from math import prod
 
 from feinsum.ir import Extent, Operand, SizeParam
-from feinsum.programs.body import is_cheap, linear_in, operand_name, substituted
-from feinsum.programs.program import Program
-from feinsum.programs.statement import Statement
+from feinsum.ir.expressions import is_cheap, linear_in, operand_name, substituted
+from feinsum.ir.program import Program
+from feinsum.ir.statement import Statement
 
 LEAST_SHARE = 0.1
 """The fraction of an einsum's time bound that a fusion must save."""

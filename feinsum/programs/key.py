@@ -32,10 +32,10 @@ from typing import NewType
 from feinsum.canonical import CANONICALIZER, canonical_places, canonicalize
 from feinsum.errors import CanonicalizationError
 from feinsum.ir import BatchedEinsum, Extent, SizeParam
-from feinsum.programs.body import names_in, normal_body, product_of
-from feinsum.programs.evaluate import einsum_of
-from feinsum.programs.program import Program
-from feinsum.programs.statement import Statement
+from feinsum.ir.evaluate import einsum_of
+from feinsum.ir.expressions import names_in, normal_body, product_of
+from feinsum.ir.program import Program
+from feinsum.ir.statement import Statement
 from feinsum.words import counted
 
 PROGRAM_FORM_VERSION = "fp1"

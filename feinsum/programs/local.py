@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from feinsum.ir import SizeParam
+from feinsum.ir.evaluate import checked_arrays, evaluate_statement
+from feinsum.ir.program import Program
+from feinsum.ir.statement import Statement
 from feinsum.programs.blocks import Block, Box, blocks_of, inner_bytes
 from feinsum.programs.contraction import contracted
-from feinsum.programs.evaluate import checked_arrays, evaluate_statement
 from feinsum.programs.fused import race_of
 from feinsum.programs.parts import Part, compute, taken
-from feinsum.programs.program import Program
 from feinsum.programs.race import TOLERANCE, Race, kept_race
 from feinsum.programs.stages import Stage
-from feinsum.programs.statement import Statement
 from feinsum.programs.workers import run_each
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from feinsum.ir.evaluate import evaluate_statement, map_into
+from feinsum.ir.statement import Statement
 from feinsum.memory import remembered
 from feinsum.programs.blocks import Box
 from feinsum.programs.compiled import StageKernel, kernel_for
-from feinsum.programs.evaluate import evaluate_statement, map_into
 from feinsum.programs.race import Race, Results
 from feinsum.programs.stages import Stage
-from feinsum.programs.statement import Statement
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

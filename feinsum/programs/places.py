@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from feinsum.programs.statement import Statement
+from feinsum.ir.statement import Statement
 
 Place: TypeAlias = tuple[str, str]
 """An index of a statement, which is named by its result."""

@@ -14,9 +14,9 @@ from pymbolic import var
 
 from feinsum.errors import ProgramError
 from feinsum.ir import Extent, IndexList, Operand, SizeParam
-from feinsum.programs.body import operand_name
-from feinsum.programs.program import Program
-from feinsum.programs.statement import Statement
+from feinsum.ir.expressions import operand_name
+from feinsum.ir.program import Program
+from feinsum.ir.statement import Statement
 from feinsum.raising.affine import box_extents
 from feinsum.raising.functions import function_text, unresolved
 from feinsum.raising.hazards import ancestors

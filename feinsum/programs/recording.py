@@ -15,9 +15,9 @@ import numpy as np
 
 from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir import Extent, IndexList, parse_subscripts, write_subscripts
-from feinsum.programs.body import operand_name
+from feinsum.ir.expressions import operand_name
+from feinsum.ir.numpy_calls import constant_body
 from feinsum.programs.builder import ProgramBuilder, Tensor
-from feinsum.programs.numpy_calls import constant_body
 from feinsum.words import counted, type_in_words
 
 MOST_CONSTANT_BYTES = 1 << 19

@@ -13,9 +13,9 @@ from functools import cached_property
 
 from constantdict import constantdict
 
+from feinsum.ir.program import Program
+from feinsum.ir.statement import Statement
 from feinsum.programs.places import same_places
-from feinsum.programs.program import Program
-from feinsum.programs.statement import Statement
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from feinsum.errors import ProgramError
 from feinsum.ir import Operand, SizeParam, array
+from feinsum.ir.program import Program
 from feinsum.programs.builder import program
 from feinsum.programs.local import run_program
-from feinsum.programs.program import Program
 from feinsum.programs.recording import (
     Memory,
     Recording,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from feinsum.ir.evaluate import evaluate_statement
 from feinsum.programs import planned
-from feinsum.programs.evaluate import evaluate_statement
 
 
 @pytest.fixture

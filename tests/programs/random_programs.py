@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from feinsum.ir import Operand, array
+from feinsum.ir.expressions import names_in, normal_body
 from feinsum.programs import Program, Statement, evaluate_program
-from feinsum.programs.body import names_in, normal_body
 
 BODIES = {
     1: ("", "exp(x0)", "x0*x0"),

@@ -11,6 +11,13 @@ from benchmarks.papers.decompose import decompose
 from feinsum.distributed import plan_program
 from feinsum.errors import ProgramError
 from feinsum.ir import array
+from feinsum.ir.numpy_calls import (
+    FUNCTIONS,
+    constant_body,
+    numpy_dtype,
+    numpy_shape,
+    numpy_value,
+)
 from feinsum.programs import (
     Program,
     Statement,
@@ -19,13 +26,6 @@ from feinsum.programs import (
     program_from_text,
     program_key,
     run_program,
-)
-from feinsum.programs.numpy_calls import (
-    FUNCTIONS,
-    constant_body,
-    numpy_dtype,
-    numpy_shape,
-    numpy_value,
 )
 from tests.programs.random_programs import disguised, numbers
 

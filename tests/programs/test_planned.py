@@ -10,12 +10,12 @@ import pytest
 from feinsum.distributed import plan_program
 from feinsum.errors import ProgramError
 from feinsum.ir import array
+from feinsum.ir.reductions import REDUCTIONS, combined, neutral_of
 from feinsum.programs import (
     evaluate_program,
     multi_head_attention,
     program,
 )
-from feinsum.programs.reductions import REDUCTIONS, combined, neutral_of
 from tests.programs.random_programs import assert_right as assert_as_reference
 from tests.programs.random_programs import numbers, random_program
 

@@ -9,6 +9,7 @@ import pytest
 
 from feinsum.errors import ProgramError
 from feinsum.ir import array, sparse_array
+from feinsum.ir.program import RULES
 from feinsum.programs import (
     Program,
     Statement,
@@ -16,7 +17,6 @@ from feinsum.programs import (
     program,
     program_from_text,
 )
-from feinsum.programs.check import RULES
 from tests.programs.random_programs import random_program
 
 X, Y = array("X", (3, 4)), array("Y", (4, 5))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from feinsum.errors import FeinsumError, ProgramError
+from feinsum.ir.evaluate import evaluate_statement
 from feinsum.programs import local, program_from_text, trace
-from feinsum.programs.evaluate import evaluate_statement
 
 BUILT = ("cache", "conv1d")
 """Programs whose contractions are built, which takes seconds."""

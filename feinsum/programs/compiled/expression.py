@@ -8,7 +8,7 @@ from math import isfinite, pi
 from typing import Literal, NamedTuple
 
 from feinsum.errors import ProgramError
-from feinsum.ir.functional import expression_of
+from feinsum.ir.expressions import parse_expression
 
 FUNCTIONS = frozenset(
     {
@@ -70,7 +70,7 @@ def c_expression(body: str, names: Mapping[str, Term], itemsize: int) -> str:
     '((i >= 3LL) ? exp(a[i]) : 0.5)'
     """
     writer = _Writer(names, itemsize)
-    node = expression_of(body)
+    node = parse_expression(body)
     term = writer.term(node)
     if term.kind == "truth":
         raise _without_equivalent(node)

@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from feinsum.ir.statement import Statement
 from feinsum.programs.places import same_places
 from feinsum.programs.stages import Stage
-from feinsum.programs.statement import Statement
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from math import prod
 import numpy as np
 
 from feinsum.errors import ProgramError
-from feinsum.programs.body import operand_name
+from feinsum.ir.expressions import operand_name
+from feinsum.ir.reductions import neutral_of
+from feinsum.ir.statement import Statement
 from feinsum.programs.compiled.expression import FUNCTIONS, PAIRS, Term, c_expression
 from feinsum.programs.compiled.loops import Loops
-from feinsum.programs.reductions import neutral_of
-from feinsum.programs.statement import Statement
 
 ENTRY = "feinsum_stage"
 LANES = {4: 64, 8: 32}

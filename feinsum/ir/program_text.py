@@ -7,9 +7,10 @@ import re
 import numpy as np
 
 from feinsum.errors import FeinsumError, ProgramError
-from feinsum.ir import IndexList, Operand, SizeParam, stored
-from feinsum.programs.program import Program
-from feinsum.programs.statement import Statement
+from feinsum.ir.operand import Operand, SizeParam, stored
+from feinsum.ir.program import Program
+from feinsum.ir.statement import Statement
+from feinsum.subscripts import IndexList
 
 ARRAY = re.compile(r"(?P<name>\w+)\[(?P<shape>[\w, ]*)\]:(?P<dtype>\S+)")
 STATEMENT = re.compile(

@@ -1,27 +1,173 @@
-"""The named well-formedness rules of programs.
+"""Programs of einsums: a graph of statements over arrays.
 
-Rules are checked in order, and checking stops at the first broken one, because later
-rules assume earlier ones: shapes, for example, assume that there is no cycle.
+Source: EinDecomp, section 3 (EinGraph).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import inf, pi
+from typing import Any
 
-from feinsum.errors import ProgramError
-from feinsum.ir import Extent
-from feinsum.programs.body import names_in, operand_name
-from feinsum.programs.dtypes import CONSTANTS
-from feinsum.programs.numpy_calls import numpy_shape
-from feinsum.programs.reductions import check_reduction
-from feinsum.words import counted
+import numpy as np
+from constantdict import constantdict
 
-if TYPE_CHECKING:
-    from feinsum.programs.program import Program
+from feinsum.errors import InvalidEinsumError, ProgramError
+from feinsum.ir.expression_values import body_value
+from feinsum.ir.expressions import names_in, operand_name
+from feinsum.ir.numpy_calls import is_view, numpy_dtype, numpy_shape
+from feinsum.ir.operand import Extent, Operand, SizeParam
+from feinsum.ir.reductions import check_reduction, is_truth
+from feinsum.ir.statement import Statement
+from feinsum.subscripts import IndexList
+from feinsum.words import brief, counted
 
-Rule = Callable[["Program"], Iterator[str]]
+
+@dataclass(frozen=True)
+class Program:
+    """Statements in dataflow order, over input arrays.
+
+    Args:
+        inputs: the input arrays.
+        statements: each reads inputs and results of earlier statements.
+        outputs: names of the results to return.
+
+    Raises:
+        ProgramError: naming every broken rule of :data:`RULES`.
+
+    >>> f8 = np.dtype("float64")
+    >>> program = Program(
+    ...     (Operand("X", (3, 4), f8),),
+    ...     (Statement("M", ("i",), (("i", "j"),), ("X",), reduction="max"),),
+    ...     ("M",),
+    ... )
+    >>> print(program)
+    X[3,4]:<f8
+    M[i] = max x0 : X[i,j]
+    -> M
+    """
+
+    inputs: tuple[Operand, ...]
+    statements: tuple[Statement, ...]
+    outputs: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "statements", "outputs"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        raise_if_ill_formed(self)
+
+    @cached_property
+    def arrays(self) -> Mapping[str, Operand]:
+        """Every array by name: inputs, then results."""
+        found = {operand.name: operand for operand in self.inputs}
+        for statement in self.statements:
+            found[statement.result] = _result(statement, found)
+        return constantdict(found)
+
+    @cached_property
+    def producers(self) -> Mapping[str, Statement]:
+        """The statement of each result."""
+        return constantdict({one.result: one for one in self.statements})
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """The arrays that may have their memory in common with others."""
+        return frozenset(
+            name
+            for one in self.statements
+            if one.is_numpy and is_view(one.body, len(one.operands))
+            for name in (one.result, *one.operands)
+        )
+
+    @cached_property
+    def size_params(self) -> tuple[SizeParam, ...]:
+        extents = (x for operand in self.inputs for x in operand.shape)
+        return tuple(dict.fromkeys(x for x in extents if isinstance(x, SizeParam)))
+
+    def extents(self, statement: Statement) -> Mapping[str, Extent]:
+        """The extent of every index of a statement."""
+        return constantdict(_extents(statement, self.arrays))
+
+    def readers(self, name: str) -> tuple[Statement, ...]:
+        """The statements that read an array."""
+        return tuple(one for one in self.statements if name in one.operands)
+
+    def __repr__(self) -> str:
+        return brief(self, str(self).replace("\n", "; "))
+
+    def __str__(self) -> str:
+        lines = [*map(str, self.inputs), *map(str, self.statements)]
+        return "\n".join([*lines, f"-> {', '.join(self.outputs)}"])
+
+
+def _extents(statement: Statement, arrays: Mapping[str, Operand]) -> dict[str, Extent]:
+    found: dict[str, Extent] = {}
+    if statement.is_numpy:
+        shapes = [arrays[name].shape for name in statement.operands]
+        shape = numpy_shape(statement.body, shapes)
+        found |= dict(zip(statement.output, shape, strict=True))
+    for term, name in zip(statement.inputs, statement.operands, strict=True):
+        found |= dict(zip(term, arrays[name].shape, strict=True))
+    return {index: found[index] for index in statement.indices}
+
+
+def _result(statement: Statement, arrays: Mapping[str, Operand]) -> Operand:
+    extents = _extents(statement, arrays)
+    shape = tuple(extents[index] for index in statement.output)
+    return Operand(statement.result, shape, _dtype(statement, arrays))
+
+
+def _dtype(statement: Statement, arrays: Mapping[str, Operand]) -> np.dtype[Any]:
+    if is_truth(statement.reduction) and statement.reduced_indices:
+        return np.dtype(np.bool_)
+    dtypes = [arrays[name].dtype for name in statement.operands]
+    if statement.is_numpy:
+        return numpy_dtype(statement.body, dtypes)
+    return body_dtype(statement.body, dtypes, statement.indices)
+
+
+CONSTANTS: Mapping[str, float] = {"inf": inf, "pi": pi}
+"""Names that every body may use."""
+
+
+def body_dtype(
+    body: str, dtypes: Sequence[np.dtype[Any]], indices: IndexList
+) -> np.dtype[Any]:
+    """The dtype of a body for operands of these dtypes.
+
+    Raises:
+        ProgramError: if the body uses anything that is not allowed.
+
+    >>> body_dtype("sqrt(x0) + x1", [np.dtype("float32"), np.dtype("float32")], ())
+    dtype('float32')
+    """
+    return _body_dtype(body, tuple(dtypes), tuple(indices))
+
+
+@lru_cache(maxsize=256)
+def _body_dtype(
+    body: str, dtypes: tuple[np.dtype[Any], ...], indices: IndexList
+) -> np.dtype[Any]:
+    ones = {operand_name(p): np.ones(1, dtype) for p, dtype in enumerate(dtypes)}
+    zeros = {index: np.zeros(1, np.int64) for index in indices}
+    try:
+        value = body_value(body, {**CONSTANTS, **zeros, **ones})
+    except InvalidEinsumError as error:
+        raise ProgramError(f"body {body!r:.200}: {error}", rules=("body",)) from None
+    except (TypeError, ValueError, OverflowError) as error:  # numpy, on bits of floats
+        raise ProgramError(
+            f"body {body!r:.200} is not defined for {', '.join(map(str, dtypes))}: "
+            f"{error}",
+            rules=("body",),
+        ) from None
+    return np.asarray(value).dtype
+
+
+Rule = Callable[[Program], Iterator[str]]
+"""Yields each place where a rule is broken."""
 
 
 def has_statements(program: Program) -> Iterator[str]:
@@ -158,7 +304,7 @@ def bodies(program: Program) -> Iterator[str]:
             continue  # its shape was found
         try:
             used = names_in(one.body)
-        except ProgramError as error:
+        except InvalidEinsumError as error:
             yield f"{one.result}: {error}"
             continue
         operands = [operand_name(p) for p in range(len(one.operands))]
@@ -208,7 +354,11 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "body": (bodies, dtypes),
     "reduction": (reductions,),
 }
-"""Code of each rule, and what checks it."""
+"""Code of each rule, and what checks it.
+
+Checking stops at the first broken rule, because later rules assume earlier ones:
+shapes, for example, assume that there is no cycle.
+"""
 
 
 def raise_if_ill_formed(program: Program) -> None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from feinsum.ir import IndexList
-from feinsum.programs.body import factor_of_product, names_in, product_of
-from feinsum.programs.numpy_calls import NUMPY
+from feinsum.ir.expressions import factor_of_product, names_in, product_of
+from feinsum.ir.numpy_calls import NUMPY
+from feinsum.subscripts import IndexList
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Statement:
         output: one index per axis of the result.
         inputs: for each operand, one index per axis.
         operands: names of inputs of the program, or of results of other statements.
-        body: see :mod:`feinsum.programs.body`; empty for the product of all operands.
-        reduction: see :mod:`feinsum.programs.reductions`; ``sum`` if no index is
+        body: see :mod:`feinsum.ir.expressions`; empty for the product of all operands.
+        reduction: see :mod:`feinsum.ir.reductions`; ``sum`` if no index is
             reduced; ``numpy`` if the body is a call that numpy computes, see
-            :mod:`feinsum.programs.numpy_calls`.
+            :mod:`feinsum.ir.numpy_calls`.
 
     >>> print(Statement("S", ("h", "s"), (("h", "s", "t"),), ("E",)))
     S[h,s] = sum x0 : E[h,s,t]

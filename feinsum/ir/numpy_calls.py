@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from feinsum.errors import ProgramError
-from feinsum.ir import Extent, SizeParam
-from feinsum.programs.body import operand_name
+from feinsum.ir.expressions import operand_name
+from feinsum.ir.operand import Extent, SizeParam
 from feinsum.words import counted
 
 Array = np.ndarray[Any, np.dtype[Any]]

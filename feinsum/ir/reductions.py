@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from feinsum.errors import InvalidEinsumError, ProgramError
-from feinsum.ir import body_value
+from feinsum.ir.expression_values import body_value
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -51,8 +51,6 @@ def reduced(reduction: str, values: Array, axes: Sequence[int]) -> Array:
             f"the {reduction} of no values is undefined: a reduced index has extent 0"
         )
     if reduction == "sum":
-        return _summed(values, tuple(axes))
-    if reduction == "sum" and values.dtype.kind in "fc":
         return _summed(values, tuple(axes))
     if (function := REDUCTIONS.get(reduction)) is not None:
         return np.asarray(function.reduce(values, axis=tuple(axes)))

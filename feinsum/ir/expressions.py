@@ -1,20 +1,47 @@
-"""Bodies: the scalar function of a statement, as an expression over its operands.
+"""Scalar expressions: the body of a statement, or of a function that is an operand.
 
-Operands are ``x0``, ``x1`` and so on, in order; indices of the statement have their own
-names. The default body is the product of all operands.
+An expression is text in Python's syntax; its tree is that of :mod:`ast`. The grammar is
+what :func:`feinsum.ir.body_value` evaluates: arithmetic, comparisons, conditions,
+subscripts of arrays, and functions by their names in C.
+
+In a statement ``y[i] = sum exp(x0) - s*x1 : A[i,k], b[k]`` the operands are ``x0`` and
+``x1``, in order, and indices have their own names. The default body is the product of
+all operands.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Mapping
+from copy import deepcopy
+from functools import lru_cache
 
-from feinsum.errors import ProgramError
+from feinsum.errors import InvalidEinsumError
 from feinsum.words import reason_of
 
 
 def operand_name(position: int) -> str:
+    """The name of an operand in the body of a statement."""
     return f"x{position}"
+
+
+@lru_cache(maxsize=1024)
+def parse_expression(text: str) -> ast.expr:
+    """The tree of an expression, shared by all callers: they do not change it.
+
+    Raises:
+        InvalidEinsumError: if it is not one.
+
+    >>> ast.dump(parse_expression("-x0"))
+    "UnaryOp(op=USub(), operand=Name(id='x0', ctx=Load()))"
+    """
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InvalidEinsumError(
+            f"{text!r:.200} is not an expression: {reason_of(error)}",
+            rules=("function",),
+        ) from None
 
 
 def product_of(n_operands: int) -> str:
@@ -37,7 +64,7 @@ def factor_of_product(body: str, n_operands: int) -> float | None:
     (None, None)
     """
     names: list[str] = []
-    factor = _multiplied(_parsed(body), names)
+    factor = _multiplied(parse_expression(body), names)
     is_product = sorted(names) == sorted(map(operand_name, range(n_operands)))
     return factor if is_product else None
 
@@ -46,13 +73,13 @@ def names_in(body: str) -> tuple[str, ...]:
     """The names used in a body, in order of first use, without called functions.
 
     Raises:
-        ProgramError: if it is not an expression.
+        InvalidEinsumError: if it is not an expression.
 
     >>> names_in("exp(x0 - x1) if s >= t else 0.0")
     ('s', 't', 'x0', 'x1')
     """
     found: dict[str, None] = {}
-    _collect(_parsed(body), found)
+    _collect(parse_expression(body), found)
     return tuple(found)
 
 
@@ -62,16 +89,12 @@ def normal_body(body: str, renamed: Mapping[str, str]) -> str:
     >>> normal_body("( x0-x1 )* s", {"s": "_0"})
     '(x0 - x1) * _0'
     """
-    return ast.unparse(_Renamed(renamed).visit(_parsed(body)))
+    return _rewritten(body, _Renamed(renamed))
 
 
-def _parsed(body: str) -> ast.expr:
-    try:
-        return ast.parse(body.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ProgramError(
-            f"body {body!r:.200} is not an expression: {reason_of(error)}"
-        ) from None
+def _rewritten(body: str, rewriter: ast.NodeTransformer) -> str:
+    # Rewriters change their tree, and parsed ones are shared.
+    return ast.unparse(rewriter.visit(deepcopy(parse_expression(body))))
 
 
 def _multiplied(node: ast.expr, names: list[str]) -> float | None:
@@ -128,7 +151,7 @@ def substituted(body: str, texts: Mapping[str, str]) -> str:
     >>> substituted("0.5*(x0 + x1)", {"x0": "u[i]", "x1": "-v"})
     '0.5 * (u[i] + -v)'
     """
-    return ast.unparse(_Substituted(texts).visit(_parsed(body)))
+    return _rewritten(body, _Substituted(texts))
 
 
 def linear_in(body: str, name: str) -> tuple[str, str] | None:
@@ -137,7 +160,7 @@ def linear_in(body: str, name: str) -> tuple[str, str] | None:
     >>> linear_in("x1 - 0.5*x0", "x0"), linear_in("x0*x0", "x0")
     (('(-1.0) * (0.5)', 'x1'), None)
     """
-    found = _linear(_parsed(body), name)
+    found = _linear(parse_expression(body), name)
     return found if found is not None and found[0] != "0" else None
 
 
@@ -147,7 +170,7 @@ def is_cheap(body: str, indices: Collection[str]) -> bool:
     >>> is_cheap("max(x0, 0.0) if t <= s else x1 / 2", "st"), is_cheap("exp(x0)", ())
     (True, False)
     """
-    return _is_cheap(_parsed(body), frozenset(indices))
+    return _is_cheap(parse_expression(body), frozenset(indices))
 
 
 _CHEAP_CALLS = frozenset({"max", "min", "fmax", "fmin", "sqrt", "fabs"})
@@ -234,7 +257,7 @@ class _Substituted(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         text = self._texts.get(node.id)
-        return node if text is None else _parsed(text)
+        return node if text is None else parse_expression(text)
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         """Integers as numbers with a point: C would divide them otherwise."""
