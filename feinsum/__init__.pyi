@@ -24,7 +24,7 @@ from .ir import evaluate as evaluate
 from .ir import sparse_array as sparse_array
 from .measure import measure_giga_op_rate as measure_giga_op_rate
 from .measure import timeit as timeit
-from .plans import plan as plan
+from .distributed import plan as plan
 from .programs import program as program
 from .raising import identify_as_einsum as identify_as_einsum
 from .raising import raise_kernel as raise_kernel

@@ -20,8 +20,7 @@ __all__ = [
     "sparse_rules",
 ]
 
-PROGRAMS = ROOT / "feinsum" / "programs"
-PLANS, RUN = ROOT / "feinsum" / "plans", ROOT / "feinsum" / "run.py"
+DISTRIBUTED, RUN = ROOT / "feinsum" / "distributed", ROOT / "feinsum" / "run.py"
 
 _CODE = re.compile(r"[a-z]+(-[a-z]+)*")
 _REFUSING = re.compile(r"_?refuse\w*|NotAnEinsumError|RefusedNest")
@@ -40,18 +39,21 @@ def refusal_rules() -> set[str]:
 
 def invalid_einsum_rules() -> set[str]:
     """Every code in ``InvalidEinsumError.rules`` but those of the checker's table."""
-    return _rules(_calls(ROOT / "feinsum", without=(PLANS, PROGRAMS, RUN)))
+    calls = _calls(ROOT / "feinsum", without=(DISTRIBUTED, RUN))
+    return _rules(call for call in calls if _name(call) != "ProgramError")
 
 
 def plan_rules() -> set[str]:
     """Every code in ``PlanError.rules``."""
-    return _rules([*_calls(PLANS), *_calls(RUN)])
+    calls = [*_calls(DISTRIBUTED), *_calls(RUN), *_calls(ROOT / "feinsum" / "programs")]
+    planning = (call for call in calls if _name(call) != "ProgramError")
+    return _rules(planning)
 
 
 def program_rules() -> set[str]:
     """Every code in ``ProgramError.rules``."""
-    calls = (call for call in _calls(PROGRAMS) if _name(call) != "PlanError")
-    return _rules(calls)
+    calls = _calls(ROOT / "feinsum")
+    return _rules(call for call in calls if _name(call) == "ProgramError")
 
 
 def _rules(calls: Iterable[ast.Call]) -> set[str]:
