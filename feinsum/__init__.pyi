@@ -12,6 +12,7 @@ from .canonical import canonicalize as canonicalize
 from .canonical import canonicalize_einsum as canonicalize_einsum
 from .codegen import generate_loopy as generate_loopy
 from .db import open_store as open_store
+from .distributed import plan as plan
 from .errors import FeinsumError as FeinsumError
 from .errors import FeinsumWarning as FeinsumWarning
 from .errors import NotAnEinsumError as NotAnEinsumError
@@ -24,7 +25,6 @@ from .ir import evaluate as evaluate
 from .ir import sparse_array as sparse_array
 from .measure import measure_giga_op_rate as measure_giga_op_rate
 from .measure import timeit as timeit
-from .distributed import plan as plan
 from .programs import program as program
 from .raising import identify_as_einsum as identify_as_einsum
 from .raising import raise_kernel as raise_kernel

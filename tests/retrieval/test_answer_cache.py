@@ -281,8 +281,8 @@ def two_nests():
 
 
 DECIDE_NOTHING = {
-    "cache", "calling", "cli", "contraction", "doctor", "drawing", "integrations",
-    "plans", "programs",
+    "cache", "calling", "cli", "contraction", "distributed", "doctor", "drawing",
+    "integrations", "programs",
     "service", "suites", "tuning",
 }  # fmt: skip
 """Rooms that call a retrieval, or keep what it found."""
