@@ -1,7 +1,7 @@
-"""The figure of README.md: the table of operators in docs/explanation/performance.md.
+"""The figure of README.md: speed-ups of the DG operators over their best rivals.
 
-``make figures`` draws it. What was measured, where and by which command stands beside
-the table.
+``make figures`` draws it from the table that ``make bench-dgfem`` printed; see
+docs/explanation/performance.md.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import matplotlib as mpl
 mpl.use("agg")
 from matplotlib import pyplot as plt
 
-PAGE = Path(__file__).parents[1] / "explanation" / "performance.md"
+RESULTS = Path(__file__).parents[2] / "benchmarks/results/dgfem-sapphire-rapids.txt"
 COLORS = {"face mass": "#e69f00", "divergence": "#0072b2", "gradient": "#009e73"}
 ROW = re.compile(r"^(\w+?)(?:_b\d+)\S* .* (\d+\.\d+)≈? +\d+\.\d+≈? +\d+\.\d+$", re.M)
 
 
 def ratios() -> list[tuple[str, float]]:
     """Kind of operator and speed-up over its fastest rival, as the table has them."""
-    text = PAGE.read_text().partition("### Operators of DG")[2].partition("###")[0]
-    return [(kind.replace("_", " "), float(ratio)) for kind, ratio in ROW.findall(text)]
+    rows = ROW.findall(RESULTS.read_text())
+    return [(kind.replace("_", " "), float(ratio)) for kind, ratio in rows]
 
 
 def draw(path: Path) -> None:
