@@ -144,9 +144,9 @@ def _balanced(cover: Cover, weights: Sequence[Fraction]) -> tuple[Fraction, ...]
     if not cover.terms:
         return ()
     _, shares = _solved(cover.terms, weights, -FAR)
-    found = tuple(Fraction(s).limit_denominator(SIMPLE) for s in shares)
-    candidate = Cover(cover.terms, found, cover.packing)
-    return found if candidate.is_certified() else cover.exponents
+    exponents = tuple(Fraction(s).limit_denominator(SIMPLE) for s in shares)
+    candidate = Cover(cover.terms, exponents, cover.packing)
+    return exponents if candidate.is_certified() else cover.exponents
 
 
 def _solved(
@@ -234,11 +234,12 @@ def _packing(
     Returns:
         The weights, and the multipliers of the rows.
     """
-    m, one, zero = len(rows), Fraction(1), Fraction(0)
+    m, unit, zero = len(rows), Fraction(1), Fraction(0)
     table = [
-        [*row, *(Fraction(k == i) for k in range(m)), one] for i, row in enumerate(rows)
+        [*row, *(Fraction(k == i) for k in range(m)), unit]
+        for i, row in enumerate(rows)
     ]
-    costs = [*([-one] * n), *([zero] * (m + 1))]
+    costs = [*([-unit] * n), *([zero] * (m + 1))]
     basis = [n + i for i in range(m)]
     while entering := [j for j in range(n + m) if costs[j] < 0]:
         column = entering[0]
@@ -324,5 +325,5 @@ def _start(member: Array, log_shares: Array, limits: Array) -> Array:
     sizes = np.maximum(member.sum(axis=2), 1)
     room = -log_shares / sizes[:, None, :]
     each = np.where(member[:, None, :, :], room[..., None], np.inf).min(axis=2)
-    found: Array = np.minimum(np.maximum(each, 0.0), limits)
-    return found
+    clipped: Array = np.minimum(np.maximum(each, 0.0), limits)
+    return clipped

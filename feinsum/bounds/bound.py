@@ -105,7 +105,7 @@ class Bound:
 
     @cached_property
     def _seconds(self) -> dict[str, float]:
-        timed = {one.level.name: one.seconds for one in self.levels}
+        timed = {level.level.name: level.seconds for level in self.levels}
         timed[ARITHMETIC] = self.operations_s
         return {name: time for name, time in timed.items() if time is not None}
 
@@ -125,10 +125,10 @@ class Bound:
         Raises:
             BoundError: if there is no such level.
         """
-        for one in self.levels:
-            if one.level.name == name:
-                return one
-        names = ", ".join(one.level.name for one in self.levels)
+        for level_bound in self.levels:
+            if level_bound.level.name == name:
+                return level_bound
+        names = ", ".join(level_bound.level.name for level_bound in self.levels)
         raise BoundError(f"there is no memory level {name!r}; expected one of {names}")
 
     def with_operations(self, operations_s: float) -> Bound:
@@ -146,12 +146,13 @@ class Bound:
             "limit": self.limit,
             "scope": self.scope,
             "nearest": None if self.nearest is None else _size_document(self.nearest),
-            "levels": [_document(one) for one in self.levels],
+            "levels": [_document(level_bound) for level_bound in self.levels],
         }
 
     def __repr__(self) -> str:
         moved = ", ".join(
-            f"{one.level.name} {_megabytes(one.n_bytes)} MB" for one in self.levels
+            f"{level_bound.level.name} {_megabytes(level_bound.n_bytes)} MB"
+            for level_bound in self.levels
         )
         time = f"; {self.seconds * 1e6:.4g} us" if self.seconds is not None else ""
         return brief(self, f"{self.einsum}: at least {moved}{time}")
@@ -167,15 +168,15 @@ class Bound:
                 f"{self.nearest.name:<10}{_size(self.nearest):>10}{'-':>8}{'-':>13}"
                 f"{'-' if time is None else f'{time * 1e6:.4g}':>11}  (arithmetic)"
             )
-        for one in self.levels:
-            rate = one.level.bandwidth_bytes_per_s
-            time = one.seconds
+        for level_bound in self.levels:
+            rate = level_bound.level.bandwidth_bytes_per_s
+            time = level_bound.seconds
             yield (
-                f"{one.level.name:<10}{_size(one.level):>10}"
+                f"{level_bound.level.name:<10}{_size(level_bound.level):>10}"
                 f"{'-' if rate is None else f'{rate * 1e-9:.4g}':>8}"
-                f"{_megabytes(one.n_bytes):>13}"
+                f"{_megabytes(level_bound.n_bytes):>13}"
                 f"{'-' if time is None else f'{time * 1e6:.4g}':>11}"
-                f"  {_tile_text(one.tile)}"
+                f"  {_tile_text(level_bound.tile)}"
             ).rstrip()
         yield f"every array once: {_megabytes(self.compulsory_bytes)} MB"
         if self.seconds is not None:
@@ -207,19 +208,19 @@ def bound_at(
             "dense operands only"
         )
     factors = factors_of(einsum, sizes)
-    ahead = [memory_ahead(levels, place) for place in range(len(levels))]
+    ahead = [memory_ahead(levels, number) for number in range(len(levels))]
     memories = [memory for memory in ahead if memory is not None]
     paths = iter(_paths(factors, memories))
-    found = tuple(
+    level_bounds = tuple(
         _level_bound(factors, level, memory, None if memory is None else next(paths))
-        for place, (level, memory) in enumerate(zip(levels, ahead, strict=True))
-        if place or len(levels) == 1
+        for number, (level, memory) in enumerate(zip(levels, ahead, strict=True))
+        if number or len(levels) == 1
     )
     return Bound(
         str(factors.einsum.subscripts),
         sizes,
         factors.compulsory_bytes,
-        found,
+        level_bounds,
         None,
         _scope(factors.einsum.n_operands),
         levels[0] if len(levels) > 1 else None,
@@ -289,20 +290,20 @@ def _scope(n_operands: int) -> str:
     )
 
 
-def _document(one: LevelBound) -> dict[str, Any]:
-    level, memory = one.level, one.memory
+def _document(level_bound: LevelBound) -> dict[str, Any]:
+    level, memory = level_bound.level, level_bound.memory
     return {
         **_size_document(level),
         "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s,
         "memory_ahead_bytes": None if memory is None else memory.n_bytes,
         "n_memories_ahead": None if memory is None else memory.n_memories,
-        "bytes": one.n_bytes,
-        "stored_bytes": one.stored_bytes,
-        "asymptotic_bytes": None if one.asymptotic_bytes == inf
-        else ceil(one.asymptotic_bytes),
-        "seconds": one.seconds,
-        "tile": dict(one.tile),
-        "steps": list(one.steps),
+        "bytes": level_bound.n_bytes,
+        "stored_bytes": level_bound.stored_bytes,
+        "asymptotic_bytes": None if level_bound.asymptotic_bytes == inf
+        else ceil(level_bound.asymptotic_bytes),
+        "seconds": level_bound.seconds,
+        "tile": dict(level_bound.tile),
+        "steps": list(level_bound.steps),
     }  # fmt: skip
 
 
@@ -353,13 +354,13 @@ def bound_of_record(record: TuningRecord, peaks: DevicePeaks | None) -> Bound | 
         peaks: limits of the fact's device; without them there are no times.
     """
     measured, device = record.measurement, record.environment.device
-    found = _bound_of(record.workload_text, measured.sizes, device, peaks)
+    bound = _bound_of(record.workload_text, measured.sizes, device, peaks)
     try:
-        if found is not None and peaks is not None:
-            return found.with_operations(operations_s(measured.operations, peaks))
+        if bound is not None and peaks is not None:
+            return bound.with_operations(operations_s(measured.operations, peaks))
     except (FeinsumError, TypeError, ValueError, ZeroDivisionError, OverflowError):
         pass  # a dtype whose rate was not measured, or that is none
-    return found
+    return bound
 
 
 @lru_cache(maxsize=512)
@@ -394,9 +395,9 @@ def shares(bound: Bound, measured_s: float) -> dict[str, float]:
     {'memory': 0.5}
     """
     return {
-        one.level.name: one.seconds / measured_s
-        for one in bound.levels
-        if one.seconds is not None
+        level_bound.level.name: level_bound.seconds / measured_s
+        for level_bound in bound.levels
+        if level_bound.seconds is not None
     }
 
 
@@ -424,13 +425,15 @@ def least_possible_s(
     0.002
     """
     levels = levels_of(device, peaks)
-    found = bound_at(einsum, sizes, levels)
+    bound = bound_at(einsum, sizes, levels)
     times = [_arithmetic_s(factors_of(einsum, sizes), peaks)]
-    for one in found.levels:
-        rate = one.level.bandwidth_bytes_per_s
-        if rate and one.memory is not None:
-            kept = 2 * one.memory.n_bytes * one.memory.n_memories
-            times.append(max(one.n_bytes - kept, 0) / rate)
+    for level_bound in bound.levels:
+        rate = level_bound.level.bandwidth_bytes_per_s
+        if rate and level_bound.memory is not None:
+            cached_bytes = (
+                2 * level_bound.memory.n_bytes * level_bound.memory.n_memories
+            )
+            times.append(max(level_bound.n_bytes - cached_bytes, 0) / rate)
     return max(times)
 
 

@@ -99,14 +99,14 @@ class Factors:
             return self._product(block, rows)
         (position,) = block
         counts = Counter(row[position].name for row in rows)
-        places = {name: self._n_places(name) for name in counts}
+        n_positions = {name: self._n_positions(name) for name in counts}
         return Access(
             " ".join(counts),
             self._ordered(block, self.einsum.inputs[position]),
-            min(self.entry_bytes[name] / n for name, n in places.items()),
+            min(self.entry_bytes[name] / n for name, n in n_positions.items()),
             sum(
                 (Fraction(self._operand_bytes(name, position), n)
-                 for name, n in places.items()),
+                 for name, n in n_positions.items()),
                 Fraction(0),
             ),
             max(counts.values()),
@@ -128,9 +128,13 @@ class Factors:
     def _result(self, whole: Positions, rows: tuple[Row, ...]) -> Access:
         is_last = len(whole) == self.einsum.n_operands
         if not is_last:
-            made = self._product(whole, rows)
+            statement = self._product(whole, rows)
             return Access(
-                made.name, made.indices, made.entry_bytes, made.total_bytes, 1
+                statement.name,
+                statement.indices,
+                statement.entry_bytes,
+                statement.total_bytes,
+                1,
             )
         itemsizes = [dtype.itemsize for dtype in self.einsum.output_dtypes]
         indices = self.einsum.output
@@ -150,20 +154,22 @@ class Factors:
         counts = Counter(row[p].name for p in positions)
         return prod(factorial(n) for n in counts.values())
 
-    def _n_places(self, name: str) -> int:
+    def _n_positions(self, name: str) -> int:
         """At how many positions arrays behind an operand are accessed, at most."""
-        found = set(self._places[name])
-        return len(found.union(*(self._places[array] for array in self.reads[name])))
+        positions = set(self._positions_of[name])
+        return len(
+            positions.union(*(self._positions_of[array] for array in self.reads[name]))
+        )
 
     @cached_property
-    def _places(self) -> dict[str, set[int]]:
+    def _positions_of(self) -> dict[str, set[int]]:
         """The positions of every operand, and of every array behind one."""
-        found: dict[str, set[int]] = {}
+        positions: dict[str, set[int]] = {}
         for position in range(self.einsum.n_operands):
             for name in {row[position].name for row in self.einsum.rows}:
                 for array in (name, *self.reads[name]):
-                    found.setdefault(array, set()).add(position)
-        return found
+                    positions.setdefault(array, set()).add(position)
+        return positions
 
     def _operand_bytes(self, name: str, position: int) -> int:
         """All entries of an operand, or of the arrays behind it if that is more."""
@@ -220,12 +226,12 @@ def _counted(
         function: None for a plain operand, which is its own array.
     """
     axes = range(operand.rank)
-    found: Mapping[str, Collection[int]] = {operand.name: axes}
+    reads: Mapping[str, Collection[int]] = {operand.name: axes}
     if function is not None:
-        found = _certain_reads(function)
+        reads = _certain_reads(function)
     counts: dict[str, int] = {}
     is_whole = False
-    for array, read in found.items():
+    for array, read in reads.items():
         for term in terms:
             chosen = {index for axis, index in enumerate(term) if axis in read}
             n_entries = prod(extents[index] for index in chosen)
@@ -241,15 +247,15 @@ def _certain_reads(function: OperandFunction) -> dict[str, set[int]]:
     be the same; these do not count.
     """
     axes = {name: axis for axis, name in enumerate(function.parameters)}
-    found: dict[str, set[int]] = {}
+    reads: dict[str, set[int]] = {}
     for node in _always_evaluated(ast.parse(function.body.strip(), mode="eval").body):
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
             inside = node.slice
             parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
             names = {part.id for part in parts if isinstance(part, ast.Name)}
             its = {axes[name] for name in names.intersection(axes)}
-            found.setdefault(node.value.id, set()).update(its)
-    return found
+            reads.setdefault(node.value.id, set()).update(its)
+    return reads
 
 
 def _always_evaluated(node: ast.AST) -> Iterator[ast.AST]:

@@ -134,7 +134,7 @@ def _tried(
     problems: Sequence[_Problem], prices: Sequence[Array]
 ) -> list[tuple[Array, Array]]:
     """Tiles and exponents of each problem; those of one shape at once."""
-    found: dict[int, tuple[Array, Array]] = {}
+    solutions: dict[int, tuple[Array, Array]] = {}
     shapes: dict[tuple[int, ...], list[int]] = {}
     for k, problem in enumerate(problems):
         shapes.setdefault(problem.member.shape, []).append(k)
@@ -146,8 +146,8 @@ def _tried(
             np.array([prices[k] for k in chosen]),
         )
         for k, its_tiles, its_shares in zip(chosen, tiles, shares, strict=True):
-            found[k] = its_tiles, its_shares
-    return [found[k] for k in range(len(problems))]
+            solutions[k] = its_tiles, its_shares
+    return [solutions[k] for k in range(len(problems))]
 
 
 @dataclass(frozen=True)
@@ -250,12 +250,12 @@ def _chosen(
         segments = np.repeat((middles + NEARBY)[:, None, :], len(shares), axis=1)
     values = _log_values(constant, total, segments, small, copies)
     best = values.reshape(len(memories), -1).argmax(axis=1)
-    found = []
-    for m, place in enumerate(best):
-        k, x = divmod(int(place), segments.shape[2])
+    estimates = []
+    for m, position in enumerate(best):
+        k, x = divmod(int(position), segments.shape[2])
         at = float(segments[m, k, x]) + _vertex(segments[m, k], values[m, k], x)
-        found.append(_Choice(float(values[m, k, x]), at, shares[k]))
-    return tuple(found)
+        estimates.append(_Choice(float(values[m, k, x]), at, shares[k]))
+    return tuple(estimates)
 
 
 def _log_values(
@@ -277,8 +277,8 @@ def _vertex(at: Array, values: Array, x: int) -> float:
     """How far from a point the top of the parabola through it and its neighbours is."""
     if not 0 < x < len(at) - 1 or at[x] - at[x - 1] > CLOSE:
         return 0.0
-    before, here, after = (float(values[x + d]) for d in (-1, 0, 1))
-    bend = before - 2 * here + after
+    before, center, after = (float(values[x + d]) for d in (-1, 0, 1))
+    bend = before - 2 * center + after
     if not (np.isfinite(bend) and bend < 0):
         return 0.0
     return float(at[x] - at[x - 1]) * 0.5 * (before - after) / bend
@@ -287,16 +287,16 @@ def _vertex(at: Array, values: Array, x: int) -> float:
 def _log_factors(problem: _Problem, shares: Array) -> Array:
     """:func:`feinsum.bounds.finite.log_factor` for many exponents."""
     n_instances = problem.statement.n_instances
-    found = np.zeros(len(shares))
+    log_factors = np.zeros(len(shares))
     if n_instances == 1:
-        return found
+        return log_factors
     left = np.ones(len(shares))
     most = [access.most_shared for access in problem.statement.accesses]
     for a in sorted(range(len(most)), key=most.__getitem__):
         part = np.minimum(shares[:, a], left)
         left = left - part
-        found += part * log(most[a])
-    return found + left * log(n_instances)
+        log_factors += part * log(most[a])
+    return log_factors + left * log(n_instances)
 
 
 def _certificate(
@@ -424,14 +424,14 @@ def log_largest(
 ) -> Decimal:
     """The logarithm of H(X), in the precision of the context."""
     total = _decimal(sum(exponents, Fraction(0)))
-    found = _decimal(Fraction(1)) * log_factor(statement, exponents)
+    log_bytes = _decimal(Fraction(1)) * log_factor(statement, exponents)
     for access, s in zip(statement.accesses, exponents, strict=True):
         if s:
             share = _decimal(s) * segment_bytes / (total * _decimal(access.entry_bytes))
-            found += _decimal(s) * share.ln()
+            log_bytes += _decimal(s) * share.ln()
     for index, t in extent_exponents.items():
-        found += _decimal(t) * Decimal(statement.extents[index]).ln()
-    return found
+        log_bytes += _decimal(t) * Decimal(statement.extents[index]).ln()
+    return log_bytes
 
 
 def log_factor(statement: Statement, exponents: tuple[Fraction, ...]) -> Decimal:
@@ -444,7 +444,7 @@ def log_factor(statement: Statement, exponents: tuple[Fraction, ...]) -> Decimal
     of their arrays and have exponents of at least 1 elsewhere, F is 1: a batch has the
     intensity of one row.
     """
-    left, found = Fraction(1), Decimal(0)
+    left, log_sum = Fraction(1), Decimal(0)
     shared = sorted(
         (access.most_shared, s)
         for access, s in zip(statement.accesses, exponents, strict=True)
@@ -452,21 +452,21 @@ def log_factor(statement: Statement, exponents: tuple[Fraction, ...]) -> Decimal
     for most, s in shared:
         part = min(s, left)
         left -= part
-        found += _decimal(part) * Decimal(most).ln()
-    return found + _decimal(left) * Decimal(statement.n_instances).ln()
+        log_sum += _decimal(part) * Decimal(most).ln()
+    return log_sum + _decimal(left) * Decimal(statement.n_instances).ln()
 
 
 def covered(
     statement: Statement, exponents: tuple[Fraction, ...]
 ) -> dict[str, Fraction]:
     """The least exponents of extents with which every index is covered."""
-    found = {}
+    exponent_of = {}
     for v in statement.extents:
         pairs = zip(statement.accesses, exponents, strict=True)
         missing = 1 - sum((s for a, s in pairs if v in a.indices), Fraction(0))
         if missing > 0:
-            found[v] = missing
-    return found
+            exponent_of[v] = missing
+    return exponent_of
 
 
 def _decimal(value: Fraction) -> Decimal:

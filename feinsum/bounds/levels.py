@@ -72,42 +72,42 @@ def levels_of(
     measured = {} if peaks is None else dict(peaks.cache_bytes_per_s)
     measured = {name: rate for name, rate in measured.items() if rate > 0}
     n_cores = max(device.compute_units, 1)
-    found = []
+    levels = []
     if device.processor is not None:
         features = device.processor.features
         sizes = [n for feature, n in VECTOR_REGISTERS if feature in features]
         if sizes:
-            found.append(MemoryLevel(REGISTERS, sizes[0], n_cores))
+            levels.append(MemoryLevel(REGISTERS, sizes[0], n_cores))
     for name, (n_bytes, n_copies) in _caches(device, peaks).items():
-        found.append(MemoryLevel(name, n_bytes, n_copies, measured.get(name)))
+        levels.append(MemoryLevel(name, n_bytes, n_copies, measured.get(name)))
     bandwidth = None if peaks is None else peaks.bandwidth_bytes_per_s
     if bandwidth is not None and bandwidth <= 0:
         bandwidth = None
-    return (*found, MemoryLevel(DRAM, None, 1, bandwidth))
+    return (*levels, MemoryLevel(DRAM, None, 1, bandwidth))
 
 
 def _caches(device: Device, peaks: DevicePeaks | None) -> dict[str, tuple[int, int]]:
     """Size and number of each cache, as far as known."""
     n_cores = max(device.compute_units, 1)
-    told = {} if device.processor is None else device.processor.cache_bytes
+    reported = {} if device.processor is None else device.processor.cache_bytes
     measured = {} if peaks is None else peaks.cache_bytes
-    found = {}
-    for name, known in CACHES.items():
-        if told.get(known):
+    sizes = {}
+    for name, default in CACHES.items():
+        if reported.get(default):
             shared = -(-n_cores // CORES_PER_L3)
-            found[name] = told[known], shared if name == SHARED else n_cores
-        elif not any(told.values()) and measured.get(name, 0) > 0:
-            found[name] = measured[name], n_cores
-    return found
+            sizes[name] = reported[default], shared if name == SHARED else n_cores
+        elif not any(reported.values()) and measured.get(name, 0) > 0:
+            sizes[name] = measured[name], n_cores
+    return sizes
 
 
-def memory_ahead(levels: Sequence[MemoryLevel], place: int) -> Memory | None:
+def memory_ahead(levels: Sequence[MemoryLevel], number: int) -> Memory | None:
     """The memory ahead of a level: all nearer levels together.
 
     If every nearer level belongs to a core, these memories work in parallel; otherwise
     they count as one. None if there are none, or one has an unknown size.
     """
-    ahead = levels[:place]
+    ahead = levels[:number]
     sizes = [level.n_bytes for level in ahead]
     if not ahead or any(n is None for n in sizes):
         return None

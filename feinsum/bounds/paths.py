@@ -103,7 +103,9 @@ def bound_paths(factors: Factors, memories: Sequence[Memory]) -> list[PathBound]
     partitions: dict[Positions, list[Blocks]] = {whole: [(whole,)]}
     if len(whole) > 1:
         partitions = _considered(factors)
-    groups = list(dict.fromkeys(b for found in partitions.values() for b in found))
+    groups = list(
+        dict.fromkeys(b for partition in partitions.values() for b in partition)
+    )
     statements = [factors.statement(blocks) for blocks in groups]
     surveys = dict(zip(groups, surveyed(statements, memories), strict=True))
     chosen = [
@@ -148,54 +150,54 @@ def _considered(factors: Factors) -> dict[Positions, list[Blocks]]:
 
 def _costs(surveys: Mapping[Blocks, Survey], memory: int) -> dict[Blocks, Costs]:
     """Estimated traffic of every step, without and with its arrays."""
-    found = {}
+    costs = {}
     for blocks, survey in surveys.items():
         compulsory = exp(min(survey.problem.log_bytes, HUGE))
         moved = max(survey.estimated_bytes(memory), compulsory)
-        found[blocks] = moved - compulsory, moved
-    return found
+        costs[blocks] = moved - compulsory, moved
+    return costs
 
 
 def _cheapest(
     positions: Positions,
     partitions: Mapping[Positions, Sequence[Blocks]],
     costs: Mapping[Blocks, Costs],
-    known: dict[Positions, tuple[Costs, tuple[Blocks, ...]]],
+    memo: dict[Positions, tuple[Costs, tuple[Blocks, ...]]],
 ) -> tuple[Costs, tuple[Blocks, ...]]:
     """The least excess of making a product, and its steps; of equals, few factors."""
-    if positions not in known:
+    if positions not in memo:
         choices: list[tuple[Costs, int, tuple[Blocks, ...]]] = []
         for blocks in partitions[positions]:
             excess, moved = costs[blocks]
             steps: tuple[Blocks, ...] = ()
             for block in blocks:
                 if len(block) > 1:
-                    more, its = _cheapest(block, partitions, costs, known)
+                    more, its = _cheapest(block, partitions, costs, memo)
                     excess, moved = excess + more[0], moved + more[1]
                     steps += its
             choices.append(((excess, moved), len(choices), (*steps, blocks)))
         cost, _, chosen = min(choices)
-        known[positions] = cost, chosen
-    return known[positions]
+        memo[positions] = cost, chosen
+    return memo[positions]
 
 
 def _all_partitions(factors: Factors) -> dict[Positions, list[Blocks]]:
     """For every product, all ways to split it into two or more factors."""
     whole = tuple(range(factors.einsum.n_operands))
-    made = [
+    products = [
         chosen
         for n in range(2, len(whole) + 1)
         for chosen in combinations(whole, n)
         if chosen == whole or _has_sum(chosen, factors)
     ]
-    factor = {(p,) for p in whole}.union(made)
+    factor = {(p,) for p in whole}.union(products)
     return {
         chosen: [
             blocks
             for blocks in _partitions(chosen)
             if len(blocks) > 1 and factor.issuperset(blocks)
         ]
-        for chosen in made
+        for chosen in products
     }
 
 
@@ -253,14 +255,14 @@ def _fused(
 
     Products without a sum are always replaced by their factors.
     """
-    found: dict[Blocks, None] = {}
+    fusions: dict[Blocks, None] = {}
     seen = set(children[node])
     todo = list(children[node])
     while todo:
         blocks = todo.pop()
         unmade = [b for b in blocks if len(b) > 1 and b not in products]
         if not unmade:
-            found[blocks] = None
+            fusions[blocks] = None
             if len(blocks) >= MOST_FACTORS:
                 continue
         for block in unmade[:1] or blocks:
@@ -270,4 +272,4 @@ def _fused(
                 if fused not in seen:
                     seen.add(fused)
                     todo.append(fused)
-    return [b for b in found if len(b) <= MOST_FACTORS] or list(found)
+    return [b for b in fusions if len(b) <= MOST_FACTORS] or list(fusions)

@@ -47,27 +47,27 @@ class CanonicalForm:
     """The normal form of a class of isomorphic batched einsums.
 
     Attributes:
-        given: the einsum that was canonicalized.
+        source: the einsum that was canonicalized.
         order: the canonical order of its parts.
     """
 
-    given: BatchedEinsum
+    source: BatchedEinsum
     order: CanonicalOrder
 
     @cached_property
     def relabeling(self) -> Relabeling:
-        """The isomorphism from :attr:`given` to :attr:`einsum`."""
+        """The isomorphism from :attr:`source` to :attr:`einsum`."""
         return canonical_relabeling(self.order)
 
     @cached_property
     def einsum(self) -> BatchedEinsum:
         """The canonical einsum; equal for isomorphic einsums."""
-        return self.relabeling.apply(self.given)
+        return self.relabeling.apply(self.source)
 
     @cached_property
     def text(self) -> str:
         """The canonical einsum as text: what the key digests."""
-        return canonical_text(self.given, self.order)
+        return canonical_text(self.source, self.order)
 
     @cached_property
     def key(self) -> WorkloadKey:
@@ -118,12 +118,12 @@ def computed_form(
     """The result of :func:`canonicalize`, without its cache."""
     graph = induced_graph(einsum)
     try:
-        places = canonical_places(graph.colors, graph.edges, time_limit_s)
+        ranks = canonical_places(graph.colors, graph.edges, time_limit_s)
     except CanonicalizationError as error:
         raise CanonicalizationError(
             f"einsum {shorten(str(einsum), 200)} cannot be canonicalized: {error}"
         ) from None
-    return CanonicalForm(einsum, canonical_order(einsum, graph, places))
+    return CanonicalForm(einsum, canonical_order(einsum, graph, ranks))
 
 
 _kept_form = lru_cache(CACHE_SIZE)(computed_form)
@@ -155,16 +155,16 @@ def isomorphism(a: BatchedEinsum, b: BatchedEinsum) -> Relabeling | None:
     """
     if first_difference(a, b) is not None:
         return None
-    there, back = canonicalize(a), canonicalize(b)
-    if there.einsum != back.einsum:
+    form_of_a, back = canonicalize(a), canonicalize(b)
+    if form_of_a.einsum != back.einsum:
         return None
-    found = there.relabeling.then(back.relabeling.inverse())
-    if found.apply(a) != b:
+    relabeling = form_of_a.relabeling.then(back.relabeling.inverse())
+    if relabeling.apply(a) != b:
         raise CanonicalizationError(
             f"the bijection from {a} does not lead to {b}; this is a defect of the "
             "canonical form, please report it"
         )
-    return found
+    return relabeling
 
 
 class CanonicalOrder(NamedTuple):
@@ -184,13 +184,13 @@ class CanonicalOrder(NamedTuple):
 
 
 def canonical_order(
-    einsum: BatchedEinsum, graph: InducedGraph, places: Sequence[int]
+    einsum: BatchedEinsum, graph: InducedGraph, ranks: Sequence[int]
 ) -> CanonicalOrder:
     """Order rows by their vertices, and the operands of a row by terms and uses."""
     rows = list(range(einsum.batch_size))
     if graph.row_vertices:
-        rows.sort(key=lambda row: places[graph.row_vertices[row]])
-    positions = _positions(einsum, graph, places, rows)
+        rows.sort(key=lambda row: ranks[graph.row_vertices[row]])
+    positions = _positions(einsum, graph, ranks, rows)
     terms = [einsum.inputs[p] for p in positions[0]]
     indices = tuple(dict.fromkeys(chain(einsum.output, *terms)))
     operands: dict[str, Operand] = {}
@@ -218,7 +218,7 @@ def _size_params(
 def _positions(
     einsum: BatchedEinsum,
     graph: InducedGraph,
-    places: Sequence[int],
+    ranks: Sequence[int],
     rows: Sequence[int],
 ) -> tuple[tuple[int, ...], ...]:
     """The positions of each row: by the place of the term, then of the use.
@@ -227,8 +227,8 @@ def _positions(
     one position in all rows.
     """
     inputs = einsum.inputs
-    place = [places[graph.term_vertices[term]] for term in inputs]
-    by_term = tuple(sorted(range(len(inputs)), key=place.__getitem__))
+    term_rank = [ranks[graph.term_vertices[term]] for term in inputs]
+    by_term = tuple(sorted(range(len(inputs)), key=term_rank.__getitem__))
     if len(graph.term_vertices) == len(inputs):
         return (by_term,) * len(rows)
 
@@ -238,7 +238,7 @@ def _positions(
         uses = [graph.use_vertices[use] for use in zip(names, inputs, strict=True)]
         is_late = [len(rows) > 1 and not operand.storage for operand in operands]
         return tuple(
-            sorted(by_term, key=lambda p: (place[p], is_late[p], places[uses[p]]))
+            sorted(by_term, key=lambda p: (term_rank[p], is_late[p], ranks[uses[p]]))
         )
 
     return tuple([by_term_and_use(row) for row in rows])
@@ -308,13 +308,13 @@ class Relabeling:
     positions: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        for what, names in (
+        for kind, names in (
             ("indices", self.indices),
             ("operands", self.operands),
             ("size_params", self.size_params),
         ):
             if len(set(names.values())) != len(names):
-                raise _no_bijection(what, dict(names))
+                raise _no_bijection(kind, dict(names))
         for order in (self.rows, *dict.fromkeys(self.positions)):
             if sorted(order) != list(range(len(order))):
                 raise _no_bijection("rows or positions", order)
@@ -415,22 +415,22 @@ def _renamed(term: IndexList, names: Mapping[str, str]) -> IndexList:
 
 
 def _composed(
-    what: str, first: constantdict[str, str], second: constantdict[str, str]
+    kind: str, first: constantdict[str, str], second: constantdict[str, str]
 ) -> constantdict[str, str]:
     if set(first.values()) != set(second):
-        raise _misfit(what, sorted(first.values()), sorted(second))
+        raise _misfit(kind, sorted(first.values()), sorted(second))
     return constantdict({old: second[new] for old, new in first.items()})
 
 
-def _no_bijection(what: str, given: object) -> InvalidEinsumError:
+def _no_bijection(kind: str, mapping: object) -> InvalidEinsumError:
     return InvalidEinsumError(
-        f"relabeling of {what} is not a bijection: {given}", rules=("relabeling",)
+        f"relabeling of {kind} is not a bijection: {mapping}", rules=("relabeling",)
     )
 
 
-def _misfit(what: str, given: object, wanted: object) -> InvalidEinsumError:
+def _misfit(kind: str, actual: object, wanted: object) -> InvalidEinsumError:
     return InvalidEinsumError(
-        f"the {what} {given} of a relabeling do not fit {wanted}",
+        f"the {kind} {actual} of a relabeling do not fit {wanted}",
         rules=("relabeling",),
     )
 

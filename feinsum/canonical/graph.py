@@ -89,15 +89,15 @@ def _add_indices(graph: InducedGraph, einsum: BatchedEinsum) -> None:
     extents: dict[str, Extent] = {}
     for term, operand in zip(einsum.inputs, einsum.rows[0], strict=True):
         extents.update(zip(term, operand.shape, strict=True))
-    place_of = {index: place for place, index in enumerate(einsum.output)}
+    place_of = {index: axis for axis, index in enumerate(einsum.output)}
     params = graph.param_vertices
     for index, extent in extents.items():
         vertex = graph.index_vertices[index] = len(graph.colors)
-        place = place_of.get(index, -1)
+        axis = place_of.get(index, -1)
         if not isinstance(extent, SizeParam):
-            graph.colors.append(("index", place, extent, ""))
+            graph.colors.append(("index", axis, extent, ""))
             continue
-        graph.colors.append(("index", place, -1, ""))
+        graph.colors.append(("index", axis, -1, ""))
         if extent not in params:
             params[extent] = len(graph.colors)
             graph.colors.append(("size-param", 0, 0, ""))

@@ -56,16 +56,16 @@ def first_difference(a: BatchedEinsum, b: BatchedEinsum) -> Difference | None:
     require_einsum(a)
     require_einsum(b)
     for invariant in INVARIANTS:
-        here, there = invariant.value(a), invariant.value(b)
-        if here != there:
-            return Difference(invariant.name, *_texts(here, there))
+        value_of_a, value_of_b = invariant.value(a), invariant.value(b)
+        if value_of_a != value_of_b:
+            return Difference(invariant.name, *_texts(value_of_a, value_of_b))
     return None
 
 
-def _texts(here: Value, there: Value) -> tuple[str, str]:
-    if isinstance(here, Counter) and isinstance(there, Counter):
-        return _listed(here - there), _listed(there - here)
-    return str(here), str(there)
+def _texts(value_of_a: Value, value_of_b: Value) -> tuple[str, str]:
+    if isinstance(value_of_a, Counter) and isinstance(value_of_b, Counter):
+        return _listed(value_of_a - value_of_b), _listed(value_of_b - value_of_a)
+    return str(value_of_a), str(value_of_b)
 
 
 def _listed(values: Counter[str]) -> str:
@@ -83,7 +83,7 @@ def _number(extent: Extent) -> str:
     return str(extent) if isinstance(extent, int) else "N"
 
 
-def _place(einsum: BatchedEinsum, index: str) -> str:
+def _index_role(einsum: BatchedEinsum, index: str) -> str:
     is_free = index in einsum.output
     return f"output {einsum.output.index(index)}" if is_free else "sum"
 
@@ -116,11 +116,11 @@ def _dtypes(einsum: BatchedEinsum) -> Counter[str]:
 
 
 def _places_of_size_params(einsum: BatchedEinsum) -> Counter[str]:
-    places: dict[Extent, list[str]] = {param: [] for param in einsum.size_params}
+    axes: dict[Extent, list[str]] = {param: [] for param in einsum.size_params}
     for index, extent in einsum.extents.items():
-        if extent in places:
-            places[extent].append(_place(einsum, index))
-    return Counter(" = ".join(sorted(shared)) for shared in places.values())
+        if extent in axes:
+            axes[extent].append(_index_role(einsum, index))
+    return Counter(" = ".join(sorted(shared)) for shared in axes.values())
 
 
 def _ranks(einsum: BatchedEinsum) -> Counter[str]:
@@ -149,7 +149,7 @@ def _index_profiles(einsum: BatchedEinsum) -> Counter[str]:
         for axis, index in enumerate(term):
             axes[index].append(f"axis {axis} of {len(term)}")
     return Counter(
-        f"{_place(einsum, index)}, extent {_number(einsum.extents[index])}, "
+        f"{_index_role(einsum, index)}, extent {_number(einsum.extents[index])}, "
         f"{_listed(Counter(carriers))}"
         for index, carriers in axes.items()
     )
@@ -159,8 +159,8 @@ def _operand_profiles(einsum: BatchedEinsum) -> Counter[str]:
     """For each array its dtype and shape, and what its axes are in each use."""
     uses: dict[Operand, Counter[str]] = {op: Counter() for op in einsum.operands}
     for _, operand, term in _factors(einsum):
-        places = ", ".join(_place(einsum, index) for index in term)
-        uses[operand][f"({places})"] += 1
+        positions = ", ".join(_index_role(einsum, index) for index in term)
+        uses[operand][f"({positions})"] += 1
     return Counter(
         f"[{','.join(map(_number, operand.shape))}]:"
         f"{operand.storage}{operand.dtype.str} as {_listed(read_as)}"
@@ -176,9 +176,9 @@ def _refined_colors(einsum: BatchedEinsum) -> str:
     cell_of = cell_numbers(cells)
     profile = []
     for cell in cells:
-        one = min(cell)
-        near = Counter(cell_of[vertex] for vertex in neighbours[one])
-        profile.append((graph.colors[one], len(cell), sorted(near.items())))
+        representative = min(cell)
+        near = Counter(cell_of[vertex] for vertex in neighbours[representative])
+        profile.append((graph.colors[representative], len(cell), sorted(near.items())))
     return hashlib.sha256(repr(profile).encode()).hexdigest()[:12]
 
 

@@ -66,10 +66,10 @@ def canonical_places(
         order = searched_order(len(colors), cells, edges)
     else:
         order = _order_by_components(cells, edges, Deadline(time_limit_s))
-    places = [0] * len(order)
-    for place, vertex in enumerate(order):
-        places[vertex] = place
-    return places
+    ranks = [0] * len(order)
+    for rank, vertex in enumerate(order):
+        ranks[vertex] = rank
+    return ranks
 
 
 def _order_by_components(
@@ -146,8 +146,8 @@ def _labelled(
         once = [(u, v) for u, v in edges if u < v]
         order = bounded_order(len(colors), color_cells(colors), once, deadline)
         component = [component[k] for k in order]
-    place = {vertex: k for k, vertex in enumerate(component)}
-    edges = [(place[v], place[w]) for v in component for w in neighbours[v]]
+    local_rank = {vertex: k for k, vertex in enumerate(component)}
+    edges = [(local_rank[v], local_rank[w]) for v in component for w in neighbours[v]]
     return (colors, sorted(edges)), component
 
 
@@ -234,12 +234,12 @@ def bounded_order(
         raise _failed(n_vertices, "needs a Python interpreter, but none was found")
     limit_s = deadline.left_s
     # the process ends itself a second later, if nobody is left here to stop it
-    given = [limit_s + 1, n_vertices, [sorted(cell) for cell in cells], edges]
+    request = [limit_s + 1, n_vertices, [sorted(cell) for cell in cells], edges]
     # -P: modules beside the script must not hide others of their names
     command = [sys.executable, "-P", search_process.__file__]
     env = os.environ | {"PYTHONPATH": str(Path(pynauty.__file__).parents[1])}
     try:
-        ended = run_to_end(command, json.dumps(given), limit_s=limit_s, env=env)
+        ended = run_to_end(command, json.dumps(request), limit_s=limit_s, env=env)
     except OSError as error:
         raise _failed(n_vertices, f"could not be started ({error})") from None
     if ended.code is None:
@@ -257,8 +257,8 @@ def bounded_order(
     return order
 
 
-def _failed(n_vertices: int, what: str) -> CanonicalizationError:
-    return CanonicalizationError(f"nauty's search on {n_vertices} vertices {what}")
+def _failed(n_vertices: int, failure: str) -> CanonicalizationError:
+    return CanonicalizationError(f"nauty's search on {n_vertices} vertices {failure}")
 
 
 Neighbours: TypeAlias = Sequence[Sequence[int]]

@@ -60,12 +60,12 @@ def _without_ones(
     inputs: Sequence[IndexList], output: IndexList, arrays: Arrays
 ) -> Any:
     """The einsum of arrays without their axes of extent 1, which numpy has to name."""
-    terms, kept = [], []
+    terms, squeezed = [], []
     for term, array in zip(inputs, arrays, strict=True):
         terms.append(tuple(i for i, n in zip(term, array.shape, strict=True) if n != 1))
-        kept.append(array.reshape([n for n in array.shape if n != 1]))
+        squeezed.append(array.reshape([n for n in array.shape if n != 1]))
     long = {index for term in terms for index in term}
-    result = einsum_by_numpy(terms, tuple(i for i in output if i in long), kept)
+    result = einsum_by_numpy(terms, tuple(i for i in output if i in long), squeezed)
     extents = iter(result.shape)
     return result.reshape([next(extents) if i in long else 1 for i in output])
 

@@ -82,10 +82,10 @@ def find_steps(
         for term in terms:
             uses.subtract({*term})
         indices = dict.fromkeys(i for term in terms for i in term)
-        kept = _in_order([i for i in indices if uses[i] > 0], terms)
-        uses.update(kept)
-        steps.append(Step(tuple(number for number, _ in arrays), terms, kept))
-        return len(inputs) + len(steps) - 1, kept
+        result = _in_order([i for i in indices if uses[i] > 0], terms)
+        uses.update(result)
+        steps.append(Step(tuple(number for number, _ in arrays), terms, result))
+        return len(inputs) + len(steps) - 1, result
 
     def without_lone_sums(array: tuple[int, IndexList]) -> tuple[int, IndexList]:
         _, term = array
@@ -96,10 +96,10 @@ def find_steps(
     for chosen in path or [(0, 1)] * (len(inputs) - 1):
         arrays = [left[at] for at in chosen]
         left = [x for at, x in enumerate(left) if at not in chosen]
-        made = arrays[0]
+        product = arrays[0]
         for other in arrays[1:]:
-            made = add([made, other])
-        left.append(made)
+            product = add([product, other])
+        left.append(product)
     (last,) = left
     if not steps or last[1] != tuple(output):
         if steps and len(steps[-1].inputs) == 2:
@@ -109,9 +109,9 @@ def find_steps(
     return tuple(steps)
 
 
-def _in_order(kept: Sequence[str], terms: Sequence[IndexList]) -> IndexList:
+def _in_order(indices: Sequence[str], terms: Sequence[IndexList]) -> IndexList:
     """The batch first, then the rows, then the columns: as a product of matrices."""
-    return tuple(sorted(kept, key=lambda i: _group(i, terms)))
+    return tuple(sorted(indices, key=lambda i: _group(i, terms)))
 
 
 def _group(index: str, terms: Sequence[IndexList]) -> int:
@@ -140,10 +140,10 @@ class PlannedStep(NamedTuple):
 
 def plan_steps(steps: Sequence[Step], arrays: Arrays) -> tuple[PlannedStep, ...]:
     """What computes each step for arrays with these shapes, dtypes and strides."""
-    known = [(a.shape, a.dtype, _is_readable(a)) for a in arrays]
+    values = [(a.shape, a.dtype, _is_readable(a)) for a in arrays]
     plan = []
     for step in steps:
-        operands = [known[number] for number in step.operands]
+        operands = [values[number] for number in step.operands]
         shape = _shape(step, [shape for shape, _, _ in operands])
         dtype = np.result_type(*(dtype for _, dtype, _ in operands))
         indices, threads = None, 0
@@ -152,7 +152,9 @@ def plan_steps(steps: Sequence[Step], arrays: Arrays) -> tuple[PlannedStep, ...]
             n_entries = sum(prod(shape) for shape in (shape, *(x[0] for x in operands)))
             threads = int(n_entries * dtype.itemsize < SHORT_BYTES)
         plan.append(PlannedStep(step.operands, indices, shape, dtype, threads, step))
-        known.append((shape, dtype, all(is_readable for _, _, is_readable in operands)))
+        values.append(
+            (shape, dtype, all(is_readable for _, _, is_readable in operands))
+        )
     return tuple(plan)
 
 
@@ -170,8 +172,8 @@ def run_plan(plan: Sequence[PlannedStep], arrays: Arrays) -> Any:
     values: list[Any] = [*arrays]
     for operands, indices, shape, dtype, threads, step in plan:
         if indices is None:
-            given = [values[number] for number in operands]
-            value = _by_numpy(step, given, shape, dtype)
+            step_operands = [values[number] for number in operands]
+            value = _by_numpy(step, step_operands, shape, dtype)
         else:
             first, second = operands
             value = aligned_empty(shape, dtype)

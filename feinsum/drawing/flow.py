@@ -46,16 +46,16 @@ def draw_flow(
         FeinsumError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    places = places_of(nodes)
-    n_columns = max(x for x, _ in places.values()) + 1
+    positions = places_of(nodes)
+    n_columns = max(x for x, _ in positions.values()) + 1
     n_layers = max(node.layer for node in nodes) + 1
     size = (WIDTH_INCH * n_columns, HEIGHT_INCH * n_layers + 0.4)
     figure = new_figure(*size)
     axes = figure.subplots()
     for arrow in arrows:
-        _draw_arrow(axes, arrow, places)
+        _draw_arrow(axes, arrow, positions)
     for node in nodes:
-        _draw_node(axes, node, places[node.name])
+        _draw_node(axes, node, positions[node.name])
     axes.set(xlim=(-0.6, n_columns - 0.4), ylim=(n_layers - 0.5, -0.5))
     axes.set_axis_off()
     axes.set_title(title, fontsize=9)
@@ -76,8 +76,10 @@ def places_of(nodes: Sequence[Node]) -> dict[str, tuple[float, int]]:
     }
 
 
-def _draw_arrow(axes: Any, arrow: Arrow, places: dict[str, tuple[float, int]]) -> None:
-    (x, y), (to_x, to_y) = places[arrow.source], places[arrow.target]
+def _draw_arrow(
+    axes: Any, arrow: Arrow, positions: dict[str, tuple[float, int]]
+) -> None:
+    (x, y), (to_x, to_y) = positions[arrow.source], positions[arrow.target]
     style = (
         {"lw": 2.0, "color": "black"} if arrow.text else {"lw": 0.8, "color": "gray"}
     )
@@ -92,12 +94,12 @@ def _draw_arrow(axes: Any, arrow: Arrow, places: dict[str, tuple[float, int]]) -
         axes.text(*middle, arrow.text, fontsize=6, ha="center", backgroundcolor="white")
 
 
-def _draw_node(axes: Any, node: Node, place: tuple[float, int]) -> None:
+def _draw_node(axes: Any, node: Node, position: tuple[float, int]) -> None:
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
     colors = colormaps["Set2"].colors  # type: ignore[attr-defined]  # a list of them
-    x, y = place
+    x, y = position
     axes.add_patch(
         Rectangle((x - 0.45, y - 0.26), 0.9, 0.52, fc="white", ec="black", lw=0.8)
     )
@@ -166,10 +168,10 @@ def draw_blocks(rows: Sequence[Row], path: str | Path) -> None:
     for part, row in zip(parts[:, 0], rows, strict=True):
         part.suptitle(row.title, fontsize=9)
         axes = part.subplots(1, n_columns, squeeze=False)[0]
-        for one in axes[len(row.panels) :]:
-            one.set_axis_off()
-        for one, panel in zip(axes, row.panels, strict=False):
-            _draw(one, panel)
+        for panel_axes in axes[len(row.panels) :]:
+            panel_axes.set_axis_off()
+        for panel_axes, panel in zip(axes, row.panels, strict=False):
+            _draw(panel_axes, panel)
     metadata: dict[str, Any] = {"Date": None} if str(path).endswith(".svg") else {}
     figure.savefig(path, dpi=130, metadata=metadata)
 
@@ -180,10 +182,10 @@ def _draw(axes: Any, panel: Panel) -> None:
 
     colors = colormaps["tab20"].colors  # type: ignore[attr-defined]  # a list of them
     for block in panel.blocks:
-        place = (block.left, block.top)
+        corner = (block.left, block.top)
         color = colors[(2 * block.number + 1 + block.number // 10) % len(colors)]
         axes.add_patch(
-            Rectangle(place, block.width, block.height, fc=color, ec="white", lw=1.2)
+            Rectangle(corner, block.width, block.height, fc=color, ec="white", lw=1.2)
         )
         axes.text(
             block.left + block.width / 2,

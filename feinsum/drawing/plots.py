@@ -24,13 +24,13 @@ def can_plot() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def check_plots(what: str) -> None:
+def check_plots(purpose: str) -> None:
     """Refuse what needs matplotlib if that is not installed.
 
     Raises:
         FeinsumError: naming ``what``, and how to install it.
     """
-    with requiring("matplotlib", "plots", what):
+    with requiring("matplotlib", "plots", purpose):
         import matplotlib  # noqa: F401  (only whether it is there)
 
 

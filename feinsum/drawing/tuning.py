@@ -74,13 +74,13 @@ class Coordinates:
         ((0.75,), (0.25,))
         """
         ranked = sorted(range(len(self.lines)), key=lambda k: self.lines[k][1])
-        rank = {k: (place + 0.5) / len(ranked) for place, k in enumerate(ranked)}
+        rank = {k: (position + 0.5) / len(ranked) for position, k in enumerate(ranked)}
         return tuple(
             tuple(
                 (value + rank[k]) / len(values)
-                for value, (_, values) in zip(places, self.axes, strict=True)
+                for value, (_, values) in zip(positions, self.axes, strict=True)
             )
-            for k, (places, _) in enumerate(self.lines)
+            for k, (positions, _) in enumerate(self.lines)
         )
 
 

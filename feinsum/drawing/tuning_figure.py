@@ -114,7 +114,7 @@ def _draw_trace(points: Sequence[Point], axes: Axes) -> None:
     passed = [(k, p.seconds, p.is_known) for k, p in numbered if p.seconds is not None]
     failed = [k for k, p in numbered if p.seconds is None]
     for is_known, label in ((False, "passed"), (True, "passed, earlier run")):
-        chosen = [(k, s) for k, s, known in passed if known is is_known]
+        chosen = [(k, s) for k, s, is_recorded in passed if is_recorded is is_known]
         face = "none" if is_known else PASSED
         if chosen:
             x, y = zip(*chosen, strict=True)

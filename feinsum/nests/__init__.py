@@ -47,7 +47,7 @@ from feinsum.nests.network import (
 )
 from feinsum.nests.operands import sizes_of
 from feinsum.nests.search import (
-    Found,
+    BestNest,
     best_levels,
     best_nest,
     best_orders,
@@ -56,11 +56,11 @@ from feinsum.nests.search import (
 )
 
 __all__ = [
+    "BestNest",
     "Buffer",
     "Cost",
     "EstimatedTime",
     "Forest",
-    "Found",
     "IndependentLoops",
     "Lexicographic",
     "Loop",

@@ -47,7 +47,7 @@ class Cost(Protocol[V]):
     def loop(self, part: Part, index: str, body: V) -> V:
         """The cost of a loop over an index around all terms of a part."""
 
-    def beside(self, first: V, second: V) -> V:
+    def combine(self, first: V, second: V) -> V:
         """The cost of consecutive loops; associative."""
 
     def crossing(self, part: Part, split: int) -> V:
@@ -81,7 +81,7 @@ def _of_forest(
     part = Part(tuple(path[t] for t in ahead + after), ancestors)
     crossing = cost.crossing(part, len(ahead))
     others = _of_forest(cost, path, rest, ancestors)
-    return cost.beside(cost.beside(value, crossing), others)
+    return cost.combine(cost.combine(value, crossing), others)
 
 
 def _of_node(cost: Cost[Any], path: Path, node: Node, ancestors: frozenset[str]) -> Any:
@@ -102,11 +102,11 @@ def _terms(node: Node) -> Iterator[int]:
 
 def crossing_buffers(part: Part, split: int) -> Iterator[tuple[Term, Term]]:
     """Producer and consumer of each buffer from the first terms to the others."""
-    made = {term.result.inputs: term for term in part.terms[:split]}
+    producers = {term.result.inputs: term for term in part.terms[:split]}
     for consumer in part.terms[split:]:
         for tensor in (consumer.left, consumer.right):
-            if tensor.inputs in made:
-                yield made[tensor.inputs], consumer
+            if tensor.inputs in producers:
+                yield producers[tensor.inputs], consumer
 
 
 @dataclass(frozen=True)
@@ -127,12 +127,12 @@ class IndependentLoops:
         left = part.terms[0].indices - part.ancestors
         return body - left.isdisjoint(self.network.level_of)
 
-    def beside(self, first: float, second: float) -> float:
+    def combine(self, first: float, second: float) -> float:
         return first + second
 
     def crossing(self, part: Part, split: int) -> float:
-        kept = (p.result.indices for p, _ in crossing_buffers(part, split))
-        is_small = all(len(i - part.ancestors) <= self.max_dimension for i in kept)
+        buffers = (p.result.indices for p, _ in crossing_buffers(part, split))
+        is_small = all(len(i - part.ancestors) <= self.max_dimension for i in buffers)
         return 0.0 if is_small else inf
 
     def least(self, path: Path) -> float:
@@ -150,10 +150,12 @@ class Operations:
     def loop(self, part: Part, index: str, body: float) -> float:
         within = part.ancestors | {index}
         leaves = sum(term.indices <= within for term in part.terms)
-        own = 2 * self.network.n_rows * leaves
-        return repetitions(self.network, self.sizes, part, index) * (own + body)
+        leaf_operations = 2 * self.network.n_rows * leaves
+        return repetitions(self.network, self.sizes, part, index) * (
+            leaf_operations + body
+        )
 
-    def beside(self, first: float, second: float) -> float:
+    def combine(self, first: float, second: float) -> float:
         return first + second
 
     def crossing(self, part: Part, split: int) -> float:
@@ -202,11 +204,11 @@ class Lexicographic:
         first = self.first.loop(part, index, body[0])
         return (first, self.second.loop(part, index, body[1]))
 
-    def beside(
+    def combine(
         self, first: tuple[float, float], second: tuple[float, float]
     ) -> tuple[float, float]:
-        one = self.first.beside(first[0], second[0])
-        return (one, self.second.beside(first[1], second[1]))
+        first_cost = self.first.combine(first[0], second[0])
+        return (first_cost, self.second.combine(first[1], second[1]))
 
     def crossing(self, part: Part, split: int) -> tuple[float, float]:
         first = self.first.crossing(part, split)

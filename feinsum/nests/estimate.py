@@ -93,12 +93,12 @@ class EstimatedTime:
     nothing: float = 0.0
 
     def loop(self, part: Part, index: str, body: float) -> float:
-        one = self._loop_ns(part, index, body)
+        serial_ns = self._loop_ns(part, index, body)
         is_root = not part.ancestors and index in self.network.levels[:1]
         is_whole = len(part.terms) == len(self.network.inputs) - 1
         if not (is_root and is_whole):
-            return one
-        return min(one, one / self.n_threads + self._copies_ns)
+            return serial_ns
+        return min(serial_ns, serial_ns / self.n_threads + self._copies_ns)
 
     @cached_property
     def _copies_ns(self) -> float:
@@ -124,12 +124,12 @@ class EstimatedTime:
         if is_innermost and not over_nodes:
             return times * fetched + n_rows * self._vectors_ns(leaves, index, times)
         chains = n_rows * len(leaves) * self.machine.chain_ns
-        own = self.machine.loop_ns + chains + fetched
+        iteration_ns = self.machine.loop_ns + chains + fetched
         entered = self.machine.enter_ns if over_nodes else 0.0
         stream = self._tree_ns(index) if over_nodes else 0.0
-        return entered + times * (own + stream + body)
+        return entered + times * (iteration_ns + stream + body)
 
-    def beside(self, first: float, second: float) -> float:
+    def combine(self, first: float, second: float) -> float:
         return first + second
 
     def crossing(self, part: Part, split: int) -> float:
@@ -140,15 +140,15 @@ class EstimatedTime:
         """
         total = 0.0
         for producer, consumer in crossing_buffers(part, split):
-            kept = producer.result.indices - part.ancestors
-            held = self.network.n_rows * self._bytes(kept)
-            has_nodes = not kept.isdisjoint(self.network.levels)
-            if has_nodes or held > self.machine.register_bytes:
+            buffer_indices = producer.result.indices - part.ancestors
+            buffer_bytes = self.network.n_rows * self._bytes(buffer_indices)
+            has_nodes = not buffer_indices.isdisjoint(self.network.levels)
+            if has_nodes or buffer_bytes > self.machine.register_bytes:
                 times = 4 if has_nodes else 2
                 accesses = times * self._products(producer, part.ancestors)
                 accesses += self._products(consumer, part.ancestors)
-                moved = held + accesses * self.network.n_rows * self.item_bytes
-                total += moved * self.machine.byte_ns(held)
+                moved = buffer_bytes + accesses * self.network.n_rows * self.item_bytes
+                total += moved * self.machine.byte_ns(buffer_bytes)
         return total
 
     def least(self, path: Path) -> float:
@@ -219,8 +219,8 @@ class EstimatedTime:
         nodes = self.sizes.nodes
         is_entry = self.network.level_of[index] == len(nodes) - 1
         each = self.index_bytes + (self.item_bytes if is_entry else self.index_bytes)
-        held = nodes[-1] * (self.index_bytes + self.item_bytes)
-        return each * self.machine.byte_ns(held)
+        leaf_bytes = nodes[-1] * (self.index_bytes + self.item_bytes)
+        return each * self.machine.byte_ns(leaf_bytes)
 
     def _products(self, term: Term, ancestors: frozenset[str]) -> float:
         """The approximate number of products of a term within these loops."""

@@ -323,23 +323,23 @@ def lower(nest: Nest) -> tuple[Step, ...]:
     >>> lower(nest)[0].body[0].body
     (Multiply(term=0, is_assigned=True), Multiply(term=1, is_assigned=False))
     """
-    taken = {k: c for k, c in enumerate(consumers(nest.path)) if c is not None}
-    return tuple(_lowered(nest, taken, nest.forest, frozenset()))
+    consumer_of = {k: c for k, c in enumerate(consumers(nest.path)) if c is not None}
+    return tuple(_lowered(nest, consumer_of, nest.forest, frozenset()))
 
 
 def _lowered(
-    nest: Nest, taken: Mapping[int, int], forest: Forest, around: frozenset[str]
+    nest: Nest, consumer_of: Mapping[int, int], forest: Forest, around: frozenset[str]
 ) -> Iterator[Step]:
     for node in forest:
         terms = _terms(node)
-        leaving = [t for t in terms if t in taken and taken[t] not in terms]
-        here = [t for t in leaving if any(taken[t] in _terms(n) for n in forest)]
+        leaving = [t for t in terms if t in consumer_of and consumer_of[t] not in terms]
+        begun = [t for t in leaving if any(consumer_of[t] in _terms(n) for n in forest)]
         if isinstance(node, int):
-            yield Multiply(node, is_assigned=bool(here))
+            yield Multiply(node, is_assigned=bool(begun))
             continue
-        yield from map(Reset, here)
+        yield from map(Reset, begun)
         level = nest.network.level_within(around, node.index)
-        body = _lowered(nest, taken, node.body, around | {node.index})
+        body = _lowered(nest, consumer_of, node.body, around | {node.index})
         yield Repeat(node.index, level, tuple(body))
 
 

@@ -93,15 +93,17 @@ class Nest:
     @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
         """Those of all terms but the last, in the order of the terms."""
-        found = []
+        buffers = []
         for producer, consumer in enumerate(consumers(self.path)):
             if consumer is not None:
-                kept = self.path[producer].result.indices
+                result_indices = self.path[producer].result.indices
                 around = _common(self.forest, producer, consumer)
                 order = self.orders[producer]
-                indices = tuple(i for i in order if i in kept and i not in around)
-                found.append(Buffer(producer, consumer, indices))
-        return tuple(found)
+                indices = tuple(
+                    i for i in order if i in result_indices and i not in around
+                )
+                buffers.append(Buffer(producer, consumer, indices))
+        return tuple(buffers)
 
     def __str__(self) -> str:
         return "\n".join(_lines(self, self.forest, ""))
@@ -162,20 +164,20 @@ def _lines(nest: Nest, forest: Forest, indent: str) -> list[str]:
 
 
 def _statement(nest: Nest, number: int) -> str:
-    kept = {buffer.producer: buffer for buffer in nest.buffers}
-    places = {nest.path[p].result.inputs: p for p in kept}
+    buffers = {buffer.producer: buffer for buffer in nest.buffers}
+    producers = {nest.path[p].result.inputs: p for p in buffers}
 
     def text(inputs: frozenset[int]) -> str:
-        if inputs in places:
-            producer = places[inputs]
-            return f"X{producer}[{','.join(kept[producer].indices)}]"
+        if inputs in producers:
+            producer = producers[inputs]
+            return f"X{producer}[{','.join(buffers[producer].indices)}]"
         (position,) = inputs
         return f"T{position}[{','.join(nest.network.inputs[position])}]"
 
     term: Term = nest.path[number]
     target = (
         text(term.result.inputs)
-        if number in kept
+        if number in buffers
         else f"out[{','.join(nest.network.output)}]"
     )
     return f"{target} += {text(term.left.inputs)} * {text(term.right.inputs)}"
@@ -282,12 +284,12 @@ def nest_from_text(network: Network, text: str) -> Nest:
     pairs, separator, orders = text.partition("|")
     if not separator:
         raise _invalid_text(text, "expected 'pairs | orders', such as '0 1 | i j'")
-    found = [_pair(text, words) for words in pairs.split(",")]
-    _require_path(text, found, len(network.inputs))
+    parsed = [_pair(text, words) for words in pairs.split(",")]
+    _require_path(text, parsed, len(network.inputs))
     named = tuple(tuple(order.split()) for order in orders.split(","))
-    path = path_from_pairs(network, found)
+    path = path_from_pairs(network, parsed)
     if [sorted(order) for order in named] != [sorted(t.indices) for t in path]:
-        path = path_from_pairs(network, found, late=True)
+        path = path_from_pairs(network, parsed, late=True)
     return Nest(network, path, named)
 
 
@@ -327,11 +329,11 @@ def _require_path(text: str, pairs: list[tuple[int, int]], n: int) -> None:
             text, f"{len(pairs)} pairs; {counted(n, 'operand')} need {n - 1}"
         )
     left = set(range(n))
-    for made, (first, second) in enumerate(pairs, n):
+    for result, (first, second) in enumerate(pairs, n):
         if first == second or not {first, second} <= left:
             raise _invalid_text(text, f"{first} {second} is out of range")
-        left = left - {first, second} | {made}
+        left = left - {first, second} | {result}
 
 
-def _invalid_text(text: str, what: str) -> InvalidEinsumError:
-    return InvalidEinsumError(f"nest text {text!r}: {what}", rules=("nest",))
+def _invalid_text(text: str, reason: str) -> InvalidEinsumError:
+    return InvalidEinsumError(f"nest text {text!r}: {reason}", rules=("nest",))

@@ -61,9 +61,9 @@ class Network:
                 _refuse(
                     f"an index is repeated in {' '.join(term)}; take the diagonal first"
                 )
-        known = {index for term in self.inputs for index in term}
-        if not known >= {*self.output}:
-            _refuse(f"the output has {sorted({*self.output} - known)} and no term has")
+        bound = {index for term in self.inputs for index in term}
+        if not bound >= {*self.output}:
+            _refuse(f"the output has {sorted({*self.output} - bound)} and no term has")
         if self.sparse is not None and not 0 <= self.sparse < n:
             _refuse(f"the sparse operand has position {self.sparse}; there are {n}")
         stored = () if self.sparse is None else self.inputs[self.sparse]
@@ -230,8 +230,8 @@ def consumers(path: Path) -> tuple[int | None, ...]:
     >>> consumers(path_from_pairs(network("ij,jk,kl->il"), [(0, 1), (3, 2)]))
     (1, None)
     """
-    taken = {t.inputs: k for k, term in enumerate(path) for t in term.tensors[:2]}
-    return tuple(taken.get(term.result.inputs) for term in path)
+    consumer_of = {t.inputs: k for k, term in enumerate(path) for t in term.tensors[:2]}
+    return tuple(consumer_of.get(term.result.inputs) for term in path)
 
 
 def postorders(network: Network) -> Iterator[Path]:
@@ -241,9 +241,9 @@ def postorders(network: Network) -> Iterator[Path]:
     >>> len(list(postorders(network("ijk,ja,ka->ia"))))
     3
     """
-    made = _Maker(network)
+    terms = _Maker(network)
     for order in all_postorders(len(network.inputs)):
-        yield tuple(made.term(left, right) for left, right in order)
+        yield tuple(terms.term(left, right) for left, right in order)
 
 
 def path_from_pairs(
@@ -262,11 +262,11 @@ def path_from_pairs(
     >>> sorted(path[0].result.indices)
     ['a', 'i', 'j']
     """
-    made = _Maker(network, late=late)
-    tensors = [made.tensor(frozenset({k})) for k in range(len(network.inputs))]
+    terms = _Maker(network, late=late)
+    tensors = [terms.tensor(frozenset({k})) for k in range(len(network.inputs))]
     path = []
     for left, right in pairs:
-        path.append(made.term(tensors[left].inputs, tensors[right].inputs))
+        path.append(terms.term(tensors[left].inputs, tensors[right].inputs))
         tensors.append(path[-1].result)
     return tuple(path)
 

@@ -44,9 +44,9 @@ def sizes_of(network: Network, operands: Sequence[npt.NDArray[Any] | CSF]) -> Si
                     f"extent {extents[index]} before"
                 )
         if isinstance(operand, CSF):
-            held = tuple(term[axis] for axis in operand.axes)
-            if held != network.levels:
-                _refuse(f"the levels of the tree hold {held}, not {network.levels}")
+            levels = tuple(term[axis] for axis in operand.axes)
+            if levels != network.levels:
+                _refuse(f"the levels of the tree hold {levels}, not {network.levels}")
             nodes = operand.profile
     return Sizes(extents, nodes)
 

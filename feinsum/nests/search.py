@@ -17,7 +17,7 @@ from feinsum.nests.nest import Nest, Orders, Rule, needed_around
 from feinsum.nests.network import Network, Path, Term, postorders
 
 
-class Found(NamedTuple):
+class BestNest(NamedTuple):
     """The cheapest nest, and its cost."""
 
     cost: Any
@@ -61,15 +61,15 @@ class Search:
         self._numbers: dict[Term, int] = {}
         self._terms: list[Term] = []
         self._needed: list[dict[str, frozenset[str]]] = []
-        self._found: dict[Any, tuple[_Candidate, ...]] = {}
+        self._solutions: dict[Any, tuple[_Candidate, ...]] = {}
 
     def best(self, path: Path) -> tuple[Any, Orders] | None:
         """Cost and orders of the cheapest nest of a path; None if none is allowed."""
         numbers = tuple(map(self._number, path))
-        found = self._order(numbers, frozenset())
-        if not found or _is_infinite(found[0].cost):
+        candidates = self._order(numbers, frozenset())
+        if not candidates or _is_infinite(candidates[0].cost):
             return None
-        return found[0].cost, found[0].orders()
+        return candidates[0].cost, candidates[0].orders()
 
     def _number(self, term: Term) -> int:
         if term not in self._numbers:
@@ -86,18 +86,20 @@ class Search:
     ) -> tuple[_Candidate, ...]:
         """The cheapest, and the cheapest with another root, if any."""
         key = (numbers, ancestors)
-        found = self._found.get(key)
-        if found is None:
+        candidates = self._solutions.get(key)
+        if candidates is None:
             terms = tuple(self._terms[number] for number in numbers)
-            found = self._found[key] = self._solved(numbers, Part(terms, ancestors))
-        return found
+            candidates = self._solutions[key] = self._solved(
+                numbers, Part(terms, ancestors)
+            )
+        return candidates
 
     def _solved(self, numbers: tuple[int, ...], part: Part) -> tuple[_Candidate, ...]:
         left = part.terms[0].indices - part.ancestors
         if not left:
             nothing = _Candidate(self.cost.nothing, None, None, None)
-            found = self._joined(numbers, part, 1, nothing)
-            return () if found is None else (found,)
+            joined = self._joined(numbers, part, 1, nothing)
+            return () if joined is None else (joined,)
         best = [
             candidate
             for index in sorted(left)
@@ -123,9 +125,9 @@ class Search:
                 inner = Part(part.terms[:split], part.ancestors)
                 cost = self.cost.loop(inner, index, bodies[0].cost)
                 first = _Candidate(cost, index, bodies[0], None)
-                found = self._joined(numbers, part, split, first)
-                if found is not None and (best is None or found.cost < best.cost):
-                    best = found
+                joined = self._joined(numbers, part, split, first)
+                if joined is not None and (best is None or joined.cost < best.cost):
+                    best = joined
         return best
 
     def _joined(
@@ -138,8 +140,8 @@ class Search:
         for rest in self._order(numbers[split:], part.ancestors):
             if first.root is None or rest.root != first.root:
                 crossing = self.cost.crossing(part, split)
-                cost = self.cost.beside(first.cost, crossing)
-                cost = self.cost.beside(cost, rest.cost)
+                cost = self.cost.combine(first.cost, crossing)
+                cost = self.cost.combine(cost, rest.cost)
                 return _Candidate(cost, first.root, first.body, rest)
         return None
 
@@ -149,7 +151,7 @@ _cost_of = attrgetter("cost")
 
 def best_orders(
     network: Network, path: Path, cost: Cost[Any], rule: Rule = "relative"
-) -> Found | None:
+) -> BestNest | None:
     """The cheapest nest of one path; None if none is allowed.
 
     >>> from feinsum.nests import IndependentLoops, network, path_from_pairs
@@ -159,8 +161,8 @@ def best_orders(
     >>> found.cost, [len(buffer.indices) for buffer in found.nest.buffers]
     (-6.0, [1, 2])
     """
-    found = Search(network, cost, rule).best(path)
-    return None if found is None else Found(found[0], Nest(network, path, found[1]))
+    best = Search(network, cost, rule).best(path)
+    return None if best is None else BestNest(best[0], Nest(network, path, best[1]))
 
 
 def by_depth(network: Network) -> Iterator[list[Path]]:
@@ -178,7 +180,7 @@ def best_nest(
     cost: Cost[Any],
     rule: Rule = "relative",
     paths: Iterable[Path] | None = None,
-) -> Found | None:
+) -> BestNest | None:
     """The cheapest nest of a network; None if none is allowed.
 
     Args:
@@ -196,23 +198,23 @@ def best_nest(
     # the fewest loops first, since each further one multiplies the work
     groups = by_depth(network) if paths is None else iter([list(paths)])
     search = Search(network, cost, rule)
-    found = (_best_of(search, group) for group in groups)
-    return next((best for best in found if best is not None), None)
+    nests = (_best_of(search, group) for group in groups)
+    return next((best for best in nests if best is not None), None)
 
 
-def _best_of(search: Search, paths: list[Path]) -> Found | None:
+def _best_of(search: Search, paths: list[Path]) -> BestNest | None:
     """The cheapest nest of several paths, the most promising first."""
     best: tuple[Any, Orders, Path] | None = None
     bounds = [search.cost.least(path) for path in paths]
     for at in sorted(range(len(paths)), key=bounds.__getitem__):
         if best is not None and not bounds[at] < best[0]:
             break
-        found = search.best(paths[at])
-        if found is not None and (best is None or found[0] < best[0]):
-            best = (*found, paths[at])
+        candidate = search.best(paths[at])
+        if candidate is not None and (best is None or candidate[0] < best[0]):
+            best = (*candidate, paths[at])
     if best is None:
         return None
-    return Found(best[0], Nest(search.network, best[2], best[1]))
+    return BestNest(best[0], Nest(search.network, best[2], best[1]))
 
 
 def level_orders(network: Network) -> Iterator[Network]:
@@ -225,7 +227,7 @@ def best_levels(
     network: Network,
     cost_of: Callable[[Network], Cost[Any]],
     rule: Rule = "relative",
-) -> Found | None:
+) -> BestNest | None:
     """The cheapest nest over all level orders; its network has the best one.
 
     Args:
@@ -244,8 +246,8 @@ def best_levels(
     ('k', 'i', 'j')
     """
     each = (best_nest(n, cost_of(n), rule) for n in level_orders(network))
-    found = [best for best in each if best is not None]
-    return min(found, key=_cost_of, default=None)
+    nests = [best for best in each if best is not None]
+    return min(nests, key=_cost_of, default=None)
 
 
 def _is_infinite(cost: Any) -> bool:

@@ -23,14 +23,14 @@ def postorders(n_operands: int) -> Iterator[Order]:
     >>> [path_of(order, 3) for order in postorders(3)]
     [((1, 2), (0, 1)), ((0, 1), (0, 1)), ((0, 2), (0, 1))]
     """
-    known: dict[Operands, list[Order]] = {}
+    memo: dict[Operands, list[Order]] = {}
 
     def orders(operands: Operands) -> list[Order]:
-        if operands not in known:
-            known[operands] = [*made(operands)] if len(operands) > 1 else [()]
-        return known[operands]
+        if operands not in memo:
+            memo[operands] = [*splits(operands)] if len(operands) > 1 else [()]
+        return memo[operands]
 
-    def made(operands: Operands) -> Iterator[Order]:
+    def splits(operands: Operands) -> Iterator[Order]:
         first, *others = sorted(operands)
         for size in range(len(others)):
             for chosen in combinations(others, size):
@@ -43,7 +43,7 @@ def postorders(n_operands: int) -> Iterator[Order]:
                             yield after + before + last
 
     if n_operands:
-        yield from made(frozenset(range(n_operands))) if n_operands > 1 else [()]
+        yield from splits(frozenset(range(n_operands))) if n_operands > 1 else [()]
 
 
 def path_of(

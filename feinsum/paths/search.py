@@ -104,22 +104,22 @@ def path_outputs(
     >>> [*map(sorted, path_outputs(["ij", "jk", "kl"], "il", ((1, 2), (0, 1))))]
     [['j', 'l'], ['i', 'l']]
     """
-    left, made = list(map(frozenset, inputs)), []
+    left, products = list(map(frozenset, inputs)), []
     for step in path:
         chosen = [left[at] for at in step]
         left = [term for at, term in enumerate(left) if at not in step]
         needed = frozenset(output).union(*left)
         left.append(frozenset().union(*chosen) & needed)
-        made.append(left[-1])
-    return made
+        products.append(left[-1])
+    return products
 
 
 def _search(method: PathMethod, n_operands: int) -> Search:
     if method == "auto" and n_operands <= OPTIMAL_UP_TO:
         return _typed(opt_einsum.paths.optimal)
     if method in MINIMIZED and n_operands <= EXACT_UP_TO:
-        made = opt_einsum.DynamicProgramming(minimize=method, search_outer=True)
-        return _typed(made)
+        search = opt_einsum.DynamicProgramming(minimize=method, search_outer=True)
+        return _typed(search)
     return _typed(opt_einsum.paths.greedy)
 
 
@@ -128,8 +128,8 @@ def _typed(search: Search) -> Search:
     return search
 
 
-def _as_path(found: Iterable[Iterable[int]]) -> Path:
-    return tuple(tuple(step) for step in found)
+def _as_path(steps: Iterable[Iterable[int]]) -> Path:
+    return tuple(tuple(step) for step in steps)
 
 
 def contract_greedily(*args: Any) -> Any:
@@ -238,5 +238,5 @@ def search_path(*arguments: Any, **options: Any) -> tuple[Any, Any]:
     >>> search_path("ij,jk,kl->il", (9, 2), (2, 9), (9, 2), shapes=True)[0]
     [(1, 2), (0, 1)]
     """
-    found: tuple[Any, Any] = opt_einsum.contract_path(*arguments, **options)
-    return found
+    result: tuple[Any, Any] = opt_einsum.contract_path(*arguments, **options)
+    return result

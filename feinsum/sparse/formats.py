@@ -167,11 +167,11 @@ class CSF:
         root = np.array([0, len(indices[0])])
         pointers = [root]
         for level, below in enumerate(indices[1:]):
-            what = f"the pointer array of level {level}"
+            name = f"the pointer array of level {level}"
             n_nodes = len(indices[level])
-            given = self.pointers[level]
-            pointers.append(check_pointers(given, n_nodes, len(below), what))
-            _require_children(pointers[-1], what)
+            level_pointers = self.pointers[level]
+            pointers.append(check_pointers(level_pointers, n_nodes, len(below), name))
+            _require_children(pointers[-1], name)
         for level, (array, above) in enumerate(zip(indices, pointers, strict=True)):
             check_fibers(array, above, f"level {level}")
         values = check_values(self.values, len(indices[-1]))
@@ -197,21 +197,21 @@ class CSF:
 SparseArray: TypeAlias = COO | CSR | CSC | CSF
 
 
-def _require_children(pointers: Array, what: str) -> None:
+def _require_children(pointers: Array, name: str) -> None:
     empty = np.flatnonzero(pointers[1:] == pointers[:-1])
     if len(empty):
         reject(
             "empty-node",
-            f"{what} gives node {empty[0]} no children; omit such nodes",
+            f"{name} gives node {empty[0]} no children; omit such nodes",
         )
 
 
-def _one_each(given: object, expected: int, what: str, places: str) -> None:
-    n_given = len(given) if isinstance(given, tuple | list) else None
+def _one_each(n_actual: object, expected: int, name: str, unit: str) -> None:
+    n_given = len(n_actual) if isinstance(n_actual, tuple | list) else None
     if n_given != expected:
-        text = f"{n_given} {what}" if n_given is not None else type(given).__name__
+        text = f"{n_given} {name}" if n_given is not None else type(n_actual).__name__
         reject("rank", f"given {text}; expected a tuple of {expected}, for as many "
-               f"{places}")  # fmt: skip
+               f"{unit}")  # fmt: skip
 
 
 def _set(value: object, **fields: object) -> None:
@@ -261,48 +261,48 @@ def check_values(values: object, n_entries: int | None = None) -> Array:
     return array
 
 
-def check_indices(indices: object, extent: int, what: str) -> Array:
+def check_indices(indices: object, extent: int, name: str) -> Array:
     """Indices as an array of one axis, in range."""
-    array = _integers(indices, what)
+    array = _integers(indices, name)
     if len(array) and (array.min() < 0 or array.max() >= extent):
         at = int(np.flatnonzero((array < 0) | (array >= extent))[0])
         reject(
             "index-range",
-            f"{what} has {array[at]} at place {at}; expected 0 to {extent - 1}",
+            f"{name} has {array[at]} at place {at}; expected 0 to {extent - 1}",
         )
     return array
 
 
-def check_pointers(pointers: object, n_nodes: int, n_children: int, what: str) -> Array:
+def check_pointers(pointers: object, n_nodes: int, n_children: int, name: str) -> Array:
     """Check pointers: where the children of each node begin, and the last ones end."""
-    array = _integers(pointers, what)
+    array = _integers(pointers, name)
     if len(array) != n_nodes + 1:
         reject(
             "pointer-length",
-            f"{what} has {counted(len(array), 'entry')}; expected "
+            f"{name} has {counted(len(array), 'entry')}; expected "
             f"{n_nodes + 1}, one more than "
             "there are nodes",
         )
     if array[0] != 0:
-        reject("pointer-start", f"{what} begins with {array[0]}; expected 0")
+        reject("pointer-start", f"{name} begins with {array[0]}; expected 0")
     falls = np.flatnonzero(array[1:] < array[:-1])
     if len(falls):
         at = int(falls[0])
         reject(
             "pointer-order",
-            f"{what} falls from {array[at]} to {array[at + 1]} at place {at + 1}; "
+            f"{name} falls from {array[at]} to {array[at + 1]} at place {at + 1}; "
             "expected pointers that do not decrease",
         )
     if array[-1] != n_children:
         reject(
             "pointer-end",
-            f"{what} ends with {array[-1]}; expected {n_children}, the number of "
+            f"{name} ends with {array[-1]}; expected {n_children}, the number of "
             "entries that it points to",
         )
     return array
 
 
-def check_fibers(indices: Array, pointers: Array, what: str) -> None:
+def check_fibers(indices: Array, pointers: Array, name: str) -> None:
     """Check that the indices below one node increase, without repetition."""
     rises = indices[1:] > indices[:-1]
     inner = pointers[1:-1]
@@ -313,12 +313,12 @@ def check_fibers(indices: Array, pointers: Array, what: str) -> None:
     if indices[at] == indices[at + 1]:
         reject(
             "duplicate",
-            f"{what} has {indices[at]} twice below one node, at places {at} and "
+            f"{name} has {indices[at]} twice below one node, at places {at} and "
             f"{at + 1}; convert coordinates, which sums duplicates",
         )
     reject(
         "unsorted",
-        f"{what} has {indices[at]} ahead of {indices[at + 1]} below one node, at "
+        f"{name} has {indices[at]} ahead of {indices[at + 1]} below one node, at "
         f"place {at}; sort the indices below each node",
     )
 
@@ -344,15 +344,15 @@ def require_finite(values: Array) -> None:
         )
 
 
-def _integers(indices: object, what: str) -> Array:
+def _integers(indices: object, name: str) -> Array:
     array = np.asarray(indices)
     if array.dtype not in _INDEX_DTYPES:
         reject(
             "index-dtype",
-            f"{what} has dtype {array.dtype}; expected int32 or int64",
+            f"{name} has dtype {array.dtype}; expected int32 or int64",
         )
     if array.ndim != 1:
-        reject("length", f"{what} has {counted(array.ndim, 'axis')}; expected one")
+        reject("length", f"{name} has {counted(array.ndim, 'axis')}; expected one")
     return array
 
 
@@ -410,11 +410,11 @@ def _keys(
 def begins(columns: Sequence[Array]) -> Array:
     """Where sorted coordinates differ from those ahead of them; a boolean each."""
     n = len(columns[0])
-    found = np.zeros(n, dtype=bool)
-    found[:1] = True
+    is_present = np.zeros(n, dtype=bool)
+    is_present[:1] = True
     for column in columns:
-        found[1:] |= column[1:] != column[:-1]
-    return found
+        is_present[1:] |= column[1:] != column[:-1]
+    return is_present
 
 
 def sorted_and_summed(

@@ -53,8 +53,8 @@ def random_uniform(
             f"given {counted(nnz, 'entry')}; expected 0 to {n_places}",
         )
     rng = np.random.default_rng(seed)
-    places = _distinct(rng, n_places, nnz)
-    columns = np.unravel_index(places, extents)
+    positions = _distinct(rng, n_places, nnz)
+    columns = np.unravel_index(positions, extents)
     return to_csf(COO(extents, columns, _values(rng, nnz, np.dtype(dtype))))
 
 
@@ -62,12 +62,12 @@ def _distinct(rng: np.random.Generator, n_places: int, n: int) -> Array:
     """``n`` different numbers below ``n_places``, in increasing order."""
     if 2 * n >= n_places:
         return np.sort(rng.permutation(n_places)[:n])
-    found = np.unique(rng.integers(0, n_places, n))
-    while len(found) < n:
-        more = rng.integers(0, n_places, 2 * (n - len(found)))
-        found = np.union1d(found, more)
+    positions = np.unique(rng.integers(0, n_places, n))
+    while len(positions) < n:
+        more = rng.integers(0, n_places, 2 * (n - len(positions)))
+        positions = np.union1d(positions, more)
     # they are sorted, and the first of them would all be small
-    return np.sort(rng.permutation(found)[:n])
+    return np.sort(rng.permutation(positions)[:n])
 
 
 def random_profile(
@@ -151,8 +151,8 @@ def _dealt(
         more = np.floor(exact).astype(np.int64)
         drawn = rng.random(left - int(more.sum())) * shares[-1]
         # the last place has no end: rounding may put a number beyond it
-        places = np.searchsorted(shares, drawn, side="right")
-        more += np.bincount(np.minimum(places, n_parents - 1), minlength=n_parents)
+        bins = np.searchsorted(shares, drawn, side="right")
+        more += np.bincount(np.minimum(bins, n_parents - 1), minlength=n_parents)
         more = np.minimum(more, extent - lengths)
         lengths += more
         left -= int(more.sum())
@@ -167,8 +167,8 @@ def _spread(rng: np.random.Generator, lengths: Array, extent: int) -> Array:
     numbers = np.arange(n) - np.repeat(firsts, lengths)
     width, wider = np.divmod(extent, parts)
     low = numbers * width + np.minimum(numbers, wider)
-    found: Array = low + rng.integers(0, width + (numbers < wider))
-    return found.astype(index_dtype(extent))
+    sizes: Array = low + rng.integers(0, width + (numbers < wider))
+    return sizes.astype(index_dtype(extent))
 
 
 def _values(rng: np.random.Generator, n: int, dtype: np.dtype[Any]) -> Array:
@@ -234,12 +234,12 @@ def pattern_digest(array: SparseArray) -> str:
     True
     """
     axes = array.axes if isinstance(array, CSF) else ()
-    found = sha256(repr((type(array).__name__, array.shape, axes)).encode())
+    digest = sha256(repr((type(array).__name__, array.shape, axes)).encode())
     for part in _parts(array):
-        found.update(f"{len(part)};".encode())
+        digest.update(f"{len(part)};".encode())
         for start in range(0, len(part), _CHUNK):
-            found.update(part[start : start + _CHUNK].astype("<i8").tobytes())
-    return found.hexdigest()
+            digest.update(part[start : start + _CHUNK].astype("<i8").tobytes())
+    return digest.hexdigest()
 
 
 def _parts(array: SparseArray) -> tuple[Array, ...]:
@@ -258,10 +258,10 @@ def require_pattern(array: SparseArray, digest: str) -> None:
     Raises:
         InvalidSparseArrayError: with the rule ``pattern-changed``.
     """
-    found = pattern_digest(array)
-    if found != digest:
+    pattern = pattern_digest(array)
+    if pattern != digest:
         reject(
             "pattern-changed",
-            f"the pattern has the digest {found[:12]}..., and had {digest[:12]}... "
+            f"the pattern has the digest {pattern[:12]}..., and had {digest[:12]}... "
             "when the array was prepared; prepare it again, and change only values",
         )

@@ -67,17 +67,17 @@ def read_tns(
     if np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
         reject("value-dtype", f"given {np.dtype(dtype)}; expected float32 or float64")
     limit = _free_bytes() if max_bytes is None else max_bytes
-    kept = _Columns(np.dtype(dtype), limit)
+    columns = _Columns(np.dtype(dtype), limit)
     for indices, values in iterate_tns(path):
-        kept.add(indices, values)
-    if not kept.columns:
+        columns.add(indices, values)
+    if not columns.columns:
         reject("empty-file", f"{fspath(path)} has no entries; expected one a line")
-    found = tuple(largest + 1 for largest in kept.largest)
-    wanted = found if shape is None else check_shape(tuple(shape))
-    if len(wanted) != len(found):
-        reject("rank", f"the entries have {counted(len(found), 'index')}; the shape "
+    extents = tuple(largest + 1 for largest in columns.largest)
+    wanted = extents if shape is None else check_shape(tuple(shape))
+    if len(wanted) != len(extents):
+        reject("rank", f"the entries have {counted(len(extents), 'index')}; the shape "
                f"has {counted(len(wanted), 'extent')}")  # fmt: skip
-    return COO(wanted, kept.taken_columns(), kept.taken_values())
+    return COO(wanted, columns.taken_columns(), columns.taken_values())
 
 
 @dataclass

@@ -88,8 +88,8 @@ def read_suite(name: str) -> tuple[SuiteEntry, ...]:
 def documents(name: str) -> list[dict[str, Any]]:
     """The entries of a suite as they are written."""
     text = (files("feinsum.suites") / f"{name}.json").read_text("utf-8")
-    found: list[dict[str, Any]] = json.loads(text)
-    return found
+    entries: list[dict[str, Any]] = json.loads(text)
+    return entries
 
 
 def scaled_sizes(

@@ -235,7 +235,7 @@ def test_relabeling_of_another_einsum_is_refused(relabeling: Relabeling) -> None
 def test_a_form_cannot_be_changed() -> None:
     """What is kept for the next caller is immutable, and can be a key itself."""
     form = canonicalize(einsum("ij,j->i", array("A", (3, 4)), array("x", 4)))
-    assert hash(form) == hash(canonicalize(form.given))
+    assert hash(form) == hash(canonicalize(form.source))
     assert all(isinstance(part, tuple) for part in form.order)
     assert all(isinstance(row, tuple) for row in form.order.positions)
 

@@ -88,7 +88,7 @@ class _LargestBuffer:
     def loop(self, part: Part, index: str, body: float) -> float:
         return body
 
-    def beside(self, first: float, second: float) -> float:
+    def combine(self, first: float, second: float) -> float:
         return max(first, second)
 
     def least(self, path: Path) -> float:
@@ -137,7 +137,7 @@ class CacheMisses:
         }
         return self.extents[index] * (len(loaded) + body)
 
-    def beside(self, first: float, second: float) -> float:
+    def combine(self, first: float, second: float) -> float:
         return first + second
 
     def crossing(self, part: Part, split: int) -> float:

@@ -169,7 +169,7 @@ def test_the_search_of_the_largest_kernel_is_small():
     search = Search(net, Operations(net, sizes))
     path = path_of(net, (1, 2), (6, 3), (7, 4), (8, 5), (9, 0))
     search.best(path)
-    assert len(search._found) < 600
+    assert len(search._solutions) < 600
     found = best_nest(net, Operations(net, sizes), paths=postorders(net))
     assert found.cost == best_nest(net, Operations(net, sizes)).cost
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import BatchedEinsum
 from feinsum.nests import (
+    BestNest,
     EstimatedTime,
-    Found,
     Loop,
     Network,
     Sizes,
@@ -51,7 +51,7 @@ def cheapest_path(
         return None
     itemsize = einsum.output_dtypes[0].itemsize
     cost = EstimatedTime(network, Sizes(extents), item_bytes=itemsize)
-    found: list[tuple[float, int, Found]] = []
+    found: list[tuple[float, int, BestNest]] = []
     for k, pairs in enumerate(paths):
         if len(pairs) == len(network.inputs) - 1 <= MAX_OPERANDS - 1:
             path = path_from_pairs(network, _numbered(pairs, len(network.inputs)))

@@ -125,20 +125,20 @@ def _drawable(text: str) -> str:
 
 def _figure(picture: Picture) -> Figure:
     layout = layout_of(picture)
-    places = boxes(picture, layout, size_of)
+    node_boxes = boxes(picture, layout, size_of)
     kinds = [name for name in KINDS if picture.of_kind(name)]
-    graph_width = max(box.x + box.width / 2 for box in places.values())
+    graph_width = max(box.x + box.width / 2 for box in node_boxes.values())
     width = max(graph_width, _legend_width(kinds))
-    graph_height = max(box.y for box in places.values()) + PITCH
+    graph_height = max(box.y for box in node_boxes.values()) + PITCH
     height = graph_height + LEGEND_PITCH * (len(kinds) + 0.5)
     figure, axes = _sheet(width, height)
     shift = (width - graph_width) / 2
-    places = {v: replace(box, x=box.x + shift) for v, box in places.items()}
+    node_boxes = {v: replace(box, x=box.x + shift) for v, box in node_boxes.items()}
     for route in layout.routes:
-        path = _path(edge([places[v] for v in route]))
+        path = _path(edge([node_boxes[v] for v in route]))
         axes.add_patch(PathPatch(path, fill=False, edgecolor=EDGE, zorder=1))
     for v, vertex in enumerate(picture.vertices):
-        _draw_vertex(axes, vertex, places[v])
+        _draw_vertex(axes, vertex, node_boxes[v])
     _draw_legend(axes, kinds, graph_height)
     return figure
 
@@ -160,8 +160,8 @@ def _sheet(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def _path(curve: Curve) -> Path:
-    points = [point for _, given in curve for point in given or [(0.0, 0.0)]]
-    codes = [CODES[command] for command, given in curve for _ in given or [()]]
+    points = [point for _, vertices in curve for point in vertices or [(0.0, 0.0)]]
+    codes = [CODES[command] for command, vertices in curve for _ in vertices or [()]]
     return Path(points, codes)
 
 

@@ -74,10 +74,10 @@ Stack = list[Block]
 
 def layers_of(picture: Picture) -> list[list[int]]:
     """The vertices of each layer that has any, from the left."""
-    found: dict[int, list[int]] = {}
+    layers: dict[int, list[int]] = {}
     for v, vertex in enumerate(picture.vertices):
-        found.setdefault(KINDS[vertex.kind].layer, []).append(v)
-    return [found[layer] for layer in sorted(found)]
+        layers.setdefault(KINDS[vertex.kind].layer, []).append(v)
+    return [layers[layer] for layer in sorted(layers)]
 
 
 def layout_of(picture: Picture) -> Layout:
@@ -110,7 +110,7 @@ def boxes(
         size_of: width and height of the outline of a vertex.
     """
     gap = min(40 + 4 * max(layout.heights.values()), 160)
-    found, left = {}, 0.0
+    offsets, left = {}, 0.0
     for layer in layout.layers:
         sizes = {
             v: size_of(picture.vertices[v]) for v in layer if v < len(picture.vertices)
@@ -118,9 +118,9 @@ def boxes(
         width = max(w for w, _ in sizes.values())
         for v in layer:
             w, h = sizes.get(v, (width, 0.0))
-            found[v] = Box(left + width / 2, layout.heights[v] * PITCH, w, h)
+            offsets[v] = Box(left + width / 2, layout.heights[v] * PITCH, w, h)
         left += width + gap
-    return found
+    return offsets
 
 
 def _routes(picture: Picture, layers: list[list[int]]) -> list[tuple[int, ...]]:
@@ -153,7 +153,7 @@ def _stack(picture: Picture, layer: list[int]) -> Stack:
 def _best_heights(stacks: Sequence[Stack], ways: nx.Graph) -> dict[int, float]:
     heights: dict[int, float] = {}
     for stack in stacks:
-        _place(stack, [0.0] * len(stack), heights)
+        _stack_positions(stack, [0.0] * len(stack), heights)
     trials = [_on_grid(heights)]
     for sweep in range(N_SWEEPS):
         for stack in stacks[:: -1 if sweep % 2 else 1]:
@@ -168,8 +168,8 @@ def _move(stack: Stack, ways: nx.Graph, heights: dict[int, float]) -> None:
     def wish(block: Block) -> float:
         """Where its room would best begin."""
         wishes = [
-            heights[u] - place
-            for place, v in enumerate(block.vertices)
+            heights[u] - number
+            for number, v in enumerate(block.vertices)
             for u in ways.neighbors(v)
             if u not in block.vertices
         ]
@@ -179,10 +179,12 @@ def _move(stack: Stack, ways: nx.Graph, heights: dict[int, float]) -> None:
 
     wishes = {block: wish(block) for block in stack}
     stack.sort(key=lambda b: (round(wishes[b] + b.room / 2, 6), b.vertices))
-    _place(stack, [wishes[block] for block in stack], heights)
+    _stack_positions(stack, [wishes[block] for block in stack], heights)
 
 
-def _place(stack: Stack, wishes: Sequence[float], heights: dict[int, float]) -> None:
+def _stack_positions(
+    stack: Stack, wishes: Sequence[float], heights: dict[int, float]
+) -> None:
     """Blocks in this order, as near to the wishes as their rooms allow."""
     starts = [0.0]
     for block in stack[:-1]:
@@ -293,8 +295,10 @@ def _round_box(box: Box, rx: float, ry: float) -> Curve:
     return [*curve, ("Z", ())]
 
 
-def _between(one: Point, other: Point, share: float) -> Point:
-    return one[0] + share * (other[0] - one[0]), one[1] + share * (other[1] - one[1])
+def _between(start: Point, other: Point, share: float) -> Point:
+    return start[0] + share * (other[0] - start[0]), start[1] + share * (
+        other[1] - start[1]
+    )
 
 
 def edge(route: Sequence[Box]) -> Curve:

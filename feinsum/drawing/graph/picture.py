@@ -103,7 +103,7 @@ def _words(einsum: BatchedEinsum, graph: InducedGraph) -> Iterator[tuple[int, Ve
     ties = _ties(graph)
     for index, v in graph.index_vertices.items():
         extent = einsum.extents[index]
-        yield v, Vertex("index", index, f"{_place(einsum, index)}, {extent}")
+        yield v, Vertex("index", index, f"{_index_role(einsum, index)}, {extent}")
         for param in ties.get((v, "size-param"), ()):
             yield param, Vertex("size-param", str(extent))
     for (name, _), v in graph.use_vertices.items():
@@ -115,15 +115,15 @@ def _words(einsum: BatchedEinsum, graph: InducedGraph) -> Iterator[tuple[int, Ve
         yield v, Vertex("row", f"row {k}")
 
 
-def _place(einsum: BatchedEinsum, index: str) -> str:
+def _index_role(einsum: BatchedEinsum, index: str) -> str:
     is_free = index in einsum.output
     return f"output {einsum.output.index(index)}" if is_free else "sum"
 
 
 def _ties(graph: InducedGraph) -> dict[tuple[int, str], list[int]]:
     """The neighbours of each vertex that are of a kind."""
-    found: dict[tuple[int, str], list[int]] = {}
+    groups: dict[tuple[int, str], list[int]] = {}
     for u, v in graph.edges:
-        found.setdefault((u, graph.colors[v][0]), []).append(v)
-        found.setdefault((v, graph.colors[u][0]), []).append(u)
-    return found
+        groups.setdefault((u, graph.colors[v][0]), []).append(v)
+        groups.setdefault((v, graph.colors[u][0]), []).append(u)
+    return groups
