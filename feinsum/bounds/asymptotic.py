@@ -1,4 +1,13 @@
-"""The paper's figure: steps per byte of a statement with unlimited extents.
+"""Steps per byte of a statement with unlimited extents: the figure that papers print.
+
+The matrix product ``ij,jk->ik`` touches three arrays. A set of its steps that touches
+at most X entries has at most ``(X/3)**(3/2)`` steps (Loomis-Whitney, exponents 1/2), so
+with a memory of S entries the best piece has X = 3 S, and no execution does more than
+``sqrt(S)/2`` steps per entry moved. This module finds the exponents (a linear program,
+in fractions), the piece and its tile for any statement.
+
+Intensity
+---------
 
 A set of X entries allows ``H(X) = max(prod(x_v))`` steps under ``sum(w_a * P_a) <= X``.
 The intensity is the least ``H(X) / (X - S)``, which is::
@@ -13,7 +22,8 @@ bound. It only holds for many steps and large extents; the finite form of
 Source: Ziogas et al., *Deinsum*, section IV. The text omits the access ``IL`` of the
 result in the constraint of MTTKRP; without it there is no maximum.
 
-Fractional covers: how fast work can grow with the entries that it touches.
+Covers
+------
 
 A set of index tuples whose projections have ``P_a`` entries has at most
 ``prod(P_a ** s_a)`` if the exponents cover every index: ``sum(s_a for a with v) >= 1``.
@@ -23,7 +33,8 @@ dual solution proves that no sum is smaller.
 Source: Hoelder and Loomis-Whitney; Christ, Demmel, Knight, Scanlon and Yelick 2013;
 Ziogas et al., *Deinsum*, section IV (lemma 1, whose fraction is printed upside down).
 
-The largest sets of index tuples that some bytes can serve, for many at once.
+Tiles
+-----
 
 With ``x_v`` values of every index, an array has ``P_a = prod(x_v)`` entries. At a price
 for each byte, the best tile maximizes::
@@ -57,8 +68,10 @@ FAR = 200.0
 """Logarithm of a size in bytes for which only the leading exponent matters."""
 
 LIMIT = 600.0
+"""Logarithm of an unlimited extent: below the largest double, exp(709)."""
 
 SIMPLE = 64
+"""Largest denominator of an exponent; covers of few arrays have small ones."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +156,8 @@ def _balanced(cover: Cover, weights: Sequence[Fraction]) -> tuple[Fraction, ...]
     """
     if not cover.terms:
         return ()
+    # In the limit of large memories the solution of the dual tends to the exponents of
+    # the best tile; rounded, they are accepted only if they pass the exact test.
     _, shares = _solved(cover.terms, weights, -FAR)
     exponents = tuple(Fraction(s).limit_denominator(SIMPLE) for s in shares)
     candidate = Cover(cover.terms, exponents, cover.packing)
@@ -235,6 +250,7 @@ def _packing(
         The weights, and the multipliers of the rows.
     """
     m, unit, zero = len(rows), Fraction(1), Fraction(0)
+    # one slack variable for each row, and the right-hand side
     table = [
         [*row, *(Fraction(k == i) for k in range(m)), unit]
         for i, row in enumerate(rows)
@@ -242,6 +258,7 @@ def _packing(
     costs = [*([-unit] * n), *([zero] * (m + 1))]
     basis = [n + i for i in range(m)]
     while entering := [j for j in range(n + m) if costs[j] < 0]:
+        # Bland's rule: the first column and, of equal ratios, the first basis variable
         column = entering[0]
         _, _, pivot = min(
             (table[i][-1] / table[i][column], basis[i], i)
@@ -251,6 +268,7 @@ def _packing(
         _eliminate(table, costs, pivot, column)
         basis[pivot] = column
     values = {basis[i]: table[i][-1] for i in range(m)}
+    # The reduced costs of the slack variables are the dual solution: the exponents.
     return [values.get(j, zero) for j in range(n)], tuple(costs[n : n + m])
 
 
@@ -296,6 +314,8 @@ def best_tiles(
     Returns:
         The logarithms of the tiles, ``(G, P, V)``, and the exponents, ``(G, P, A)``.
     """
+    # Shares, price * w_a * P_a, are updated by factors instead of recomputed: a sweep
+    # costs one exponential for each index and array.
     log_shares = log_weights[:, None, :] + log_prices[:, :, None]
     limits = np.broadcast_to(
         log_extents[:, None, :], (*log_prices.shape, log_extents.shape[1])
@@ -309,6 +329,7 @@ def best_tiles(
             largest = 0.0
             for v, its in enumerate(has_index):
                 old = tiles[:, :, v]
+                # The optimum of one coordinate: the shares of its arrays add up to 1.
                 wanted = old - np.log((shares * its).sum(axis=2))
                 new = np.minimum(np.maximum(wanted, 0.0), limits[:, :, v])
                 step = new - old

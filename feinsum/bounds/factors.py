@@ -1,4 +1,9 @@
-"""Factors that an einsum accesses: operands, products of some of them, results."""
+"""Factors that an einsum accesses: operands, products of some of them, results.
+
+Of ``ij,jk,kl->il`` (A, B, C), the step ``(A*B) * C`` has the factors ``A*B`` with the
+indices ``i k`` and ``C`` with ``k l``. A functional operand counts by the arrays that
+its function is certain to read; what a condition guards may never be read.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +61,7 @@ class Factors:
             itemsize = self._operand(name).dtype.itemsize
             for array, n_entries in its.items():
                 n_bytes = 0 if self.is_empty else n_entries * itemsize
+                # two operands may read parts of one array, which may be the same parts
                 arrays[array] = max(arrays.get(array, 0), n_bytes)
         n_results = self._n(self.einsum.output)
         results = sum(n_results * dtype.itemsize for dtype in self.einsum.output_dtypes)
@@ -82,6 +88,7 @@ class Factors:
     def statement(self, blocks: tuple[Positions, ...]) -> Statement:
         """The statement that multiplies factors: operands or earlier products."""
         whole = tuple(sorted(p for block in blocks for p in block))
+        # rows that multiply the same arrays may be computed once
         instances = {self._key(row, whole): row for row in self.einsum.rows}
         rows = tuple(instances.values())
         accesses = [self._factor(block, rows) for block in blocks]
@@ -99,6 +106,8 @@ class Factors:
             return self._product(block, rows)
         (position,) = block
         counts = Counter(row[position].name for row in rows)
+        # An array at several positions is loaded once for all of them: each position
+        # counts for its part of the bytes.
         n_positions = {name: self._n_positions(name) for name in counts}
         return Access(
             " ".join(counts),

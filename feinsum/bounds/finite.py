@@ -1,6 +1,12 @@
-"""Finding good certificates: numerically, for many statements and memories at once.
+"""Certificates: exponents that prove how many bytes a statement must move.
 
-Certificates: exponents that prove how many bytes a statement must move.
+For the product of two double matrices of 1000 with a memory of 1 MiB, a certificate has
+the exponents 1/2, 1/2, 1/2 and a segment X of 2.9 MB, and proves 42 MB. Its proof is
+exact arithmetic (:attr:`Certificate.n_bytes`), however it was found. The search is
+numerical, and runs for many statements and memories at once::
+
+    prices of a byte  ->  best tiles and exponents  ->  best segment X  ->  fractions
+    (first pass: a coarse range; second pass: around the best)             exact bound
 
 Cut an execution where each piece moves ``X - S`` bytes, for a memory of S bytes. A
 piece accesses at most X bytes: those already in the memory and those it moves. With
@@ -96,6 +102,8 @@ def surveyed(
 ) -> list[Survey]:
     """Estimates for all statements, over the whole range of prices."""
     problems = [_Problem.of(statement) for statement in statements]
+    # A price is the reciprocal of the bytes of a piece: from the smallest memory, below
+    # which nothing is asked, to all bytes of the statement, one more for safety.
     smallest = log(max(min(m.n_bytes for m in memories), 1))
     ends = [max(p.log_bytes, smallest) + 1.0 for p in problems]
     prices = [-np.linspace(smallest, end, N_PRICES) for end in ends]
@@ -136,6 +144,8 @@ def _tried(
     """Tiles and exponents of each problem; those of one shape at once."""
     solutions: dict[int, tuple[Array, Array]] = {}
     shapes: dict[tuple[int, ...], list[int]] = {}
+    # Arrays of one shape are solved together: hundreds of small problems, one at a
+    # time, would be bound by the overhead of numpy.
     for k, problem in enumerate(problems):
         shapes.setdefault(problem.member.shape, []).append(k)
     for chosen in shapes.values():
@@ -174,6 +184,7 @@ class _Problem:
                 for access in accesses
             ]
         )
+        # an array that may not be read, such as under a condition, proves nothing
         member &= np.array([[a.entry_bytes > 0] for a in accesses])
         weights = [
             log(a.entry_bytes) if a.entry_bytes > 0 else -np.inf for a in accesses
@@ -232,6 +243,7 @@ def _chosen(
         near: choices near whose segments all is; None for the whole range.
     """
     total = shares.sum(axis=1)
+    # what the exponents of arrays leave uncovered, those of extents cover
     missing = np.maximum(1 - shares @ problem.member.astype(float), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(shares / total[:, None]) - problem.log_weights
@@ -242,6 +254,7 @@ def _chosen(
     small = np.log([[max(m.n_bytes, 1)] for m in memories])
     copies = np.array([[m.n_memories] for m in memories])
     if near is None:
+        # beyond this X, one piece does all steps, and nothing is proved
         last = (constant - np.log(copies)) / np.maximum(total, 1e-9)
         last = np.clip(last, small + 1e-6, small + 60.0)
         segments = small[..., None] + (last - small)[..., None] * SQUARES
@@ -253,6 +266,7 @@ def _chosen(
     estimates = []
     for m, position in enumerate(best):
         k, x = divmod(int(position), segments.shape[2])
+        # between the points of the grid by a parabola: the value is flat at its maximum
         at = float(segments[m, k, x]) + _vertex(segments[m, k], values[m, k], x)
         estimates.append(_Choice(float(values[m, k, x]), at, shares[k]))
     return tuple(estimates)
@@ -292,6 +306,7 @@ def _log_factors(problem: _Problem, shares: Array) -> Array:
         return log_factors
     left = np.ones(len(shares))
     most = [access.most_shared for access in problem.statement.accesses]
+    # exponents of arrays that few instances share are spent first: they cost least
     for a in sorted(range(len(most)), key=most.__getitem__):
         part = np.minimum(shares[:, a], left)
         left = left - part
@@ -326,6 +341,7 @@ def _fractions(values: Sequence[float]) -> tuple[Fraction, ...]:
 
 def _rounded(log_value: float) -> int:
     """An exponential of any size as an integer."""
+    # a double holds up to exp(709): larger values are scaled by a power of two
     shift = max(0, floor(log_value / log(2)) - 60)
     return int(exp(log_value - shift * log(2))) << shift
 
@@ -403,6 +419,8 @@ class Certificate:
         """The proved minimum of bytes moved, rounded down."""
         if not (self.statement.n_points and any(self.exponents)):
             return 0
+        # Logarithms lose as many digits as the number of steps has; a third of its bits
+        # is more than that.
         n_digits = DIGITS + self.statement.n_points.bit_length() // 3
         with localcontext(Context(prec=n_digits)):
             log_steps = Decimal(self.statement.n_points).ln() - SLACK
@@ -412,6 +430,7 @@ class Certificate:
                 self.extent_exponents,
                 Decimal(self.segment_bytes),
             )
+            # the first piece of each memory may use what the memory held before
             n_pieces = (log_steps - log_most - SLACK).exp() - self.n_memories
             return max(int((self.segment_bytes - self.memory_bytes) * n_pieces), 0)
 

@@ -154,7 +154,7 @@ def isomorphism(a: BatchedEinsum, b: BatchedEinsum) -> Relabeling | None:
     True
     """
     if first_difference(a, b) is not None:
-        return None
+        return None  # invariants take microseconds, a canonical form up to milliseconds
     form_of_a, back = canonicalize(a), canonicalize(b)
     if form_of_a.einsum != back.einsum:
         return None
@@ -281,6 +281,7 @@ def _canonical_names(
     order: CanonicalOrder,
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """The new names of indices, operands and size parameters: they tell the order."""
+    # Letters as long as they last: the text of common einsums is short.
     n, letters = len(order.indices), string.ascii_lowercase
     indices = letters[:n] if n <= len(letters) else [f"i{k}" for k in range(n)]
     return (

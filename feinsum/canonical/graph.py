@@ -12,6 +12,13 @@ row          --                       the uses that the row multiplies
 times        multiplicity             a row and a use that it multiplies m times
 ===========  =======================  ==========================================
 
+The graph of ``ij,j->i`` with A[3,4] and x[4]::
+
+    i (output 0, 3) --- axis 0 --- use of A (<f8, once)
+                          |
+    j (sum, 4) -------- axis 1
+         +------------- axis 0 --- use of x (<f8, once)
+
 A *term* is one of the distinct index lists; a *use* is an array together with a
 term. A batch of one row has no row vertices: its multiplicities are colors of
 its uses. Extents, dtypes, axis places and multiplicities are colors, so that
@@ -89,14 +96,15 @@ def _add_indices(graph: InducedGraph, einsum: BatchedEinsum) -> None:
     extents: dict[str, Extent] = {}
     for term, operand in zip(einsum.inputs, einsum.rows[0], strict=True):
         extents.update(zip(term, operand.shape, strict=True))
-    place_of = {index: axis for axis, index in enumerate(einsum.output)}
+    output_axis = {index: axis for axis, index in enumerate(einsum.output)}
     params = graph.param_vertices
     for index, extent in extents.items():
         vertex = graph.index_vertices[index] = len(graph.colors)
-        axis = place_of.get(index, -1)
+        axis = output_axis.get(index, -1)
         if not isinstance(extent, SizeParam):
             graph.colors.append(("index", axis, extent, ""))
             continue
+        # Size parameters have no names in the key: a vertex tells which extents are equal.
         graph.colors.append(("index", axis, -1, ""))
         if extent not in params:
             params[extent] = len(graph.colors)
@@ -111,6 +119,7 @@ def _add_term(graph: InducedGraph, term: IndexList) -> None:
         graph.colors.append(("axis", axis - first, 0, ""))
         graph.edges.append((graph.index_vertices[index], axis))
         axis += 1
+    # The order of the axes is in their colors; the path holds those of one term together.
     graph.edges += pairwise(range(first, axis))
     if not term:
         # the uses of a scalar need the vertex of a term, too
@@ -146,6 +155,7 @@ def _add_uses(
             colors.append(("use", 0 if is_batch else times, 0, dtypes[name]))
             edges.append((graph.term_vertices[term], vertex))
             uses_of.setdefault(name, []).append(vertex)
+    # Only an array with several uses needs a vertex, which says that they are one array.
     for uses in uses_of.values():
         if len(uses) > 1:
             edges += [(len(colors), use) for use in uses]

@@ -76,6 +76,7 @@ def _order_by_components(
     cells: Sequence[set[int]], edges: Edges, deadline: Deadline
 ) -> list[int]:
     neighbours = adjacency(sum(map(len, cells)), edges)
+    # After refinement most vertices are alone in their cell: nauty gets the others only.
     cells = refined(cells, neighbours)
     cell_of = cell_numbers(cells)
     undecided = _undecided(cells, cell_of, neighbours)
@@ -83,6 +84,7 @@ def _order_by_components(
         _labelled(component, cell_of, undecided, deadline)
         for component in _components(undecided)
     ]
+    # Isomorphic components have equal certificates, so their order does not matter.
     labelled.sort(key=itemgetter(0))
     ordered: list[list[int]] = [list(cell) if len(cell) == 1 else [] for cell in cells]
     for _, component in labelled:
@@ -233,7 +235,7 @@ def bounded_order(
     if sys.executable is None or getattr(sys, "frozen", False):
         raise _failed(n_vertices, "needs a Python interpreter, but none was found")
     limit_s = deadline.left_s
-    # the process ends itself a second later, if nobody is left here to stop it
+    # The process ends itself a second later, if nobody is left here to stop it
     request = [limit_s + 1, n_vertices, [sorted(cell) for cell in cells], edges]
     # -P: modules beside the script must not hide others of their names
     command = [sys.executable, "-P", search_process.__file__]

@@ -1,5 +1,13 @@
 """Separable costs of loop nests: the interface, and several of them.
 
+The nest of ``ijk,ja,ka->ia`` (MTTKRP) and how its cost is composed::
+
+    for i                                loop(i, .
+      for j                                loop(j, combine(
+        for k                                loop(k, loop(a, nothing)),
+          for a  X[a] += T[i,j,k]*C[k,a]     crossing(X),
+        for a    M[i,a] += X[a]*B[j,a]       loop(a, nothing))))
+
 A cost is separable if the cost of a loop is a function of the costs of its body, and
 the cost of several loops is their sum or maximum. Then the search need not try every
 nest. Both functions must be monotone in every argument.
@@ -76,6 +84,8 @@ def _of_forest(
     value = _of_node(cost, path, first, ancestors)
     if not rest:
         return value
+    # A buffer crosses here if its producer is in the first node and its consumer in the
+    # others: this is the innermost place around both.
     ahead = tuple(_terms(first))
     after = tuple(t for node in rest for t in _terms(node))
     part = Part(tuple(path[t] for t in ahead + after), ancestors)
@@ -123,7 +133,7 @@ class IndependentLoops:
 
     def loop(self, part: Part, index: str, body: float) -> float:
         if len(part.terms) > 1:
-            return body
+            return body  # a loop around several terms is no call of BLAS
         left = part.terms[0].indices - part.ancestors
         return body - left.isdisjoint(self.network.level_of)
 

@@ -141,6 +141,7 @@ def lane_indices(nest: Nest) -> frozenset[str]:
     ['s']
     """
     network = nest.network
+    # the values of the tree are read one by one, whatever the lanes
     arrays = [term for p, term in enumerate(network.inputs) if p != network.sparse]
     if not network.has_sparse_output:
         arrays.append(network.output)
@@ -201,6 +202,7 @@ def choose_form(
     copies = 0
     if not is_apart(nest.network):
         copies = _result_entries(nest.network, sizes.extents)
+    # a product and its addition count as two operations
     products = Operations(nest.network, sizes).least(nest.path) / 2
     has_room = n_threads * (buffers + copies) * item_bytes <= copies_bytes
     if has_room and products >= PRODUCTS_PER_ENTRY * n_threads * copies:
@@ -214,6 +216,7 @@ def _with_lanes(nest: Nest, sizes: Sizes, most: int) -> NestForm:
         sorted(lane_indices(nest)), key=lambda i: sizes.extents[i], default=""
     )
     lanes = min(most, 16)
+    # half a vector of padding at most: more would be computed in vain
     while longest and lanes > 1 and lanes >= 2 * sizes.extents[longest]:
         lanes //= 2
     return NestForm(longest, lanes) if longest and lanes > 1 else NestForm()

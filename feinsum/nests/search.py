@@ -1,5 +1,15 @@
 """The cheapest loop nest, by dynamic programming.
 
+A path of terms ``t0 t1 t2`` is a list of loops: the first loop, over some index, is around
+the first ``split`` terms, whose body is the same problem with one more loop around it, and
+the rest is the same problem again::
+
+    cheapest(t0 t1 t2 | around)  =  min over index, split of
+        loop(index, cheapest(t0..split | around + index))  then  cheapest(split.. | around)
+
+Two neighbouring loops over one index would be fused, so for each part the cheapest nest
+with another first loop is kept, too.
+
 Source: Kanakagiri and Solomonik 2024 (SpTTN), section 4.2, algorithm 1.
 """
 
