@@ -104,7 +104,7 @@ def _add_indices(graph: InducedGraph, einsum: BatchedEinsum) -> None:
         if not isinstance(extent, SizeParam):
             graph.colors.append(("index", axis, extent, ""))
             continue
-        # Size parameters have no names in the key: a vertex tells which extents are equal.
+        # The key has no names of sizes: a vertex tells which extents are equal.
         graph.colors.append(("index", axis, -1, ""))
         if extent not in params:
             params[extent] = len(graph.colors)
@@ -119,7 +119,7 @@ def _add_term(graph: InducedGraph, term: IndexList) -> None:
         graph.colors.append(("axis", axis - first, 0, ""))
         graph.edges.append((graph.index_vertices[index], axis))
         axis += 1
-    # The order of the axes is in their colors; the path holds those of one term together.
+    # Colors order the axes of a term; the path says which of them are of one term.
     graph.edges += pairwise(range(first, axis))
     if not term:
         # the uses of a scalar need the vertex of a term, too
@@ -155,7 +155,7 @@ def _add_uses(
             colors.append(("use", 0 if is_batch else times, 0, dtypes[name]))
             edges.append((graph.term_vertices[term], vertex))
             uses_of.setdefault(name, []).append(vertex)
-    # Only an array with several uses needs a vertex, which says that they are one array.
+    # An array with several uses needs a vertex, which says that they are one array.
     for uses in uses_of.values():
         if len(uses) > 1:
             edges += [(len(colors), use) for use in uses]

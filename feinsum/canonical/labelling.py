@@ -76,7 +76,7 @@ def _order_by_components(
     cells: Sequence[set[int]], edges: Edges, deadline: Deadline
 ) -> list[int]:
     neighbours = adjacency(sum(map(len, cells)), edges)
-    # After refinement most vertices are alone in their cell: nauty gets the others only.
+    # After refinement most vertices are alone in their cell: nauty gets the others.
     cells = refined(cells, neighbours)
     cell_of = cell_numbers(cells)
     undecided = _undecided(cells, cell_of, neighbours)
