@@ -1,14 +1,14 @@
 """The cheapest loop nest, by dynamic programming.
 
-A path of terms ``t0 t1 t2`` is a list of loops: the first loop, over some index, is around
-the first ``split`` terms, whose body is the same problem with one more loop around it, and
-the rest is the same problem again::
+The terms ``t0 t1 t2`` of a path become a list of loops. The first loop, over some
+index, is around the first ``split`` terms; its body is the same problem within one more
+loop, and the rest is the same problem again::
 
-    cheapest(t0 t1 t2 | around)  =  min over index, split of
-        loop(index, cheapest(t0..split | around + index))  then  cheapest(split.. | around)
+    cheapest(t0 t1 t2 | around) = min over index, split of
+        loop(index, cheapest(t0..split | around + index)) then cheapest(split.. | around)
 
-Two neighbouring loops over one index would be fused, so for each part the cheapest nest
-with another first loop is kept, too.
+Two neighbouring loops over one index would be fused, so the search keeps for each part
+the cheapest nest and the cheapest one with another first loop.
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN), section 4.2, algorithm 1.
 """
