@@ -5,7 +5,7 @@ index, is around the first ``split`` terms; its body is the same problem within 
 loop, and the rest is the same problem again::
 
     cheapest(t0 t1 t2 | around) = min over index, split of
-        loop(index, cheapest(t0..split | around + index)) then cheapest(split.. | around)
+        loop(index, cheapest(t0.. | around + index)) then cheapest(split.. | around)
 
 Two neighbouring loops over one index would be fused, so the search keeps for each part
 the cheapest nest and the cheapest one with another first loop.
