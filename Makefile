@@ -27,7 +27,7 @@ PORTABLE := $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v2)
 .PHONY: help install install-intel install-nginx demo bench-canonical bench-retrieve \
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
 	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-programs bench-programs-moved bench-service bench-soak bench-sparse \
-	bench-anonymous bench-verification bench-storage bench-cache-hits bench-contraction bench-totals \
+	bench-revisions bench-anonymous bench-verification bench-storage bench-cache-hits bench-contraction bench-totals \
 	gpu-wheels trials facts sign-facts test test-long test-browser test-peers mutants golden-keys golden-schema check format \
 	docs docs-links figures screenshots wheel oldest newest clean
 
@@ -105,6 +105,9 @@ bench-storage: $(INSTALLED) ## bytes of a fact in each kind of database; ARGS=..
 
 bench-cache-hits: $(INSTALLED) ## simulate who answers a million builds a day; ARGS=...
 	@$(RUN) benchmarks/cache_hits.py $(ARGS)
+
+bench-revisions: $(INSTALLED) ## whole programs with an older version and this one; ARGS=OLD ...
+	@$(RUN) -m benchmarks.revisions $(ARGS)
 
 gpu-wheels:      ## wheels for benchmarks/gpu.sh on a machine without network; WHEELS=... PYTHON=...
 	@CFLAGS="$(PORTABLE)" $(PYTHON) -m pip wheel --quiet --no-cache-dir \

@@ -1,0 +1,43 @@
+"""Versions are compared in whole processes, and a slower one is reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import revisions
+from benchmarks.revisions import ROOT, Comparison, main
+
+
+def test_a_version_is_as_fast_as_itself(capsys) -> None:
+    """Each program has a first and a second process, with a ratio."""
+    assert main([str(ROOT), "--only", "import", "--rounds", "1", "--limit", "9"]) == 0
+    out = capsys.readouterr().out
+    assert "import, first" in out
+    assert "import, second" in out
+
+
+@pytest.mark.parametrize(("factor", "status"), [(1.0, 0), (2.0, 1)])
+def test_a_slower_version_fails(factor, status, monkeypatch) -> None:
+    """A ratio that certainly exceeds the limit is exit status 1."""
+    comparison = Comparison("p", [1.0] * 9, [factor] * 9)
+    monkeypatch.setattr(revisions, "compare", lambda *_: [comparison])
+    assert main([str(ROOT), "--only", "import"]) == status
+
+
+@pytest.mark.parametrize("name", revisions.PROGRAMS)
+def test_every_program_runs(name, tmp_path) -> None:
+    """It ends without an error, with the present version."""
+    from benchmarks.caches import empty_caches
+
+    variables = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    variables |= empty_caches(str(tmp_path))
+    assert revisions.seconds_of(name, variables) > 0
+
+
+def test_a_failing_program_is_named(monkeypatch) -> None:
+    """With what it wrote to stderr."""
+    monkeypatch.setitem(
+        revisions.PROGRAMS, "import", "raise SystemExit('no such luck')"
+    )
+    with pytest.raises(revisions.ProgramFailedError, match="no such luck"):
+        main([str(ROOT), "--only", "import", "--rounds", "1"])
