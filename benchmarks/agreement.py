@@ -174,17 +174,17 @@ def _compared(
         outcomes = {o.spec: o for o in bench.compare([*dict.fromkeys(specs)])}
     samples_s: list[Sequence[float]] = []
     for spec in specs:
-        found = outcomes[spec].measurement
-        if found is None:
+        measurement = outcomes[spec].measurement
+        if measurement is None:
             raise outcomes[spec].to_error()
-        samples_s.append(found.samples_s)
+        samples_s.append(measurement.samples_s)
     return samples_s
 
 
 def measured_all(
     entries: Sequence[Entry],
     options: argparse.Namespace,
-    found: list[Agreement],
+    results: list[Agreement],
     failed: dict[str, str],
 ) -> None:
     """Fill both collections entry by entry, so that an interrupt loses none."""
@@ -193,16 +193,16 @@ def measured_all(
         task = bar.add_task("", total=len(entries))
         for n_done, entry in enumerate(entries):
 
-            def on_step(part: float, what: str, entry: Entry = entry) -> None:
+            def on_step(part: float, stage: str, entry: Entry = entry) -> None:
                 bar.update(
                     task,
                     completed=n_done + part,  # noqa: B023  (called in this turn only)
-                    description=f"{entry.name}: {what}",
+                    description=f"{entry.name}: {stage}",
                 )
 
             try:
-                found.append(measured(entry, options, on_step))
-                bar.console.print(*found[-1].cells, markup=False, highlight=False)
+                results.append(measured(entry, options, on_step))
+                bar.console.print(*results[-1].cells, markup=False, highlight=False)
             except FeinsumError as error:
                 failed[entry.name] = str(error)
                 bar.console.print(f"{entry.name}: {error}", markup=False)
@@ -210,7 +210,7 @@ def measured_all(
 
 
 def document(
-    found: Sequence[Agreement],
+    results: Sequence[Agreement],
     failed: dict[str, str],
     options: argparse.Namespace,
 ) -> dict[str, Any]:
@@ -220,8 +220,8 @@ def document(
         "n_trials": options.trials,
         "rounds": options.rounds,
         "tolerance": _tolerance(options),
-        "n_within": sum(a.is_within for a in found),
-        "workloads": [a.document for a in found],
+        "n_within": sum(a.is_within for a in results),
+        "workloads": [a.document for a in results],
         "failed": failed,
     }
 
@@ -231,15 +231,15 @@ def _tolerance(options: argparse.Namespace) -> float:
 
 
 def print_table(
-    found: Sequence[Agreement], failed: dict[str, str], options: argparse.Namespace
+    results: Sequence[Agreement], failed: dict[str, str], options: argparse.Namespace
 ) -> None:
     table = Table(*HEADINGS, box=box.MARKDOWN)
-    for agreement in found:
+    for agreement in results:
         table.add_row(*agreement.cells)
     Console(width=120).print(table)
-    n_within = sum(a.is_within for a in found)
-    n_same = sum(a.kinship == "same recipe" for a in found)
-    numbers = f"{n_within} of {len(found)}, {n_same} of them by the same recipe"
+    n_within = sum(a.is_within for a in results)
+    n_same = sum(a.kinship == "same recipe" for a in results)
+    numbers = f"{n_within} of {len(results)}, {n_same} of them by the same recipe"
     print(f"within {_tolerance(options):.0%}: {numbers}; failed: {len(failed)}")
 
 
@@ -336,17 +336,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 1 if a workload failed, 130 if interrupted."""
     options = parsed(arguments)
     warnings.simplefilter("ignore")
-    found: list[Agreement] = []
+    results: list[Agreement] = []
     failed: dict[str, str] = {}
     is_interrupted = False
     try:
-        measured_all(options.entries, options, found, failed)
+        measured_all(options.entries, options, results, failed)
     except KeyboardInterrupt:
         is_interrupted = True
     if options.json:
-        print(json.dumps(document(found, failed, options), indent=2))
+        print(json.dumps(document(results, failed, options), indent=2))
     else:
-        print_table(found, failed, options)
+        print_table(results, failed, options)
     return INTERRUPTED if is_interrupted else bool(failed)
 
 

@@ -57,18 +57,18 @@ def seconds_by_offset(name: str, max_gflop: float, rounds: int) -> dict[int, flo
     from feinsum import retrieve
     from feinsum.measure import open_device
 
-    found = both_suites(f"^{re.escape(name)}$", max_gflop=max_gflop)
-    if len(found) != 1 or len(found[0].outputs) != 1:
+    entries = both_suites(f"^{re.escape(name)}$", max_gflop=max_gflop)
+    if len(entries) != 1 or len(entries[0].outputs) != 1:
         raise SystemExit(f"{name!r} is no entry of the suites with one result")
-    entry, device = found[0], open_device("host")
+    entry, device = entries[0], open_device("host")
     kernel = retrieve(user_kernel(entry), device="host")
     built = device.build(device.prepare(kernel))
-    given = {**entry.values(), **entry.scalars, **entry.parameters}
+    arguments = {**entry.values(), **entry.scalars, **entry.parameters}
     results = places(entry.shape(entry.output))
     times: dict[int, list[float]] = {offset: [] for offset in OFFSETS}
     for _ in range(rounds + 1):
         for offset, result in results.items():
-            run = {**given, entry.outputs[0]: result}
+            run = {**arguments, entry.outputs[0]: result}
             times[offset].append(built.run(run, "wall"))
     return {offset: median(samples[1:]) for offset, samples in times.items()}
 

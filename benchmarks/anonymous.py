@@ -158,8 +158,8 @@ def long_plan() -> PlanRecord:
     """A plan of as many steps and ranks as are drawn."""
     subscripts = ",".join(map("".join, pairwise(ascii_letters[: N_OPERANDS + 1])))
     operands = [array(f"A{k}", (64, 64)) for k in range(N_OPERANDS)]
-    made = plan(einsum(subscripts, *operands), processes=N_RANKS)
-    return replace(PLAN, workload=WorkloadKey("long-plan"), plan=made.to_json())
+    ranks_plan = plan(einsum(subscripts, *operands), processes=N_RANKS)
+    return replace(PLAN, workload=WorkloadKey("long-plan"), plan=ranks_plan.to_json())
 
 
 def fill(store: ServingStore, n_busy: int = N_BUSY) -> None:
@@ -172,7 +172,7 @@ def fill(store: ServingStore, n_busy: int = N_BUSY) -> None:
     store.add_plan(long_plan())
     gone = [replace(RECORD, provenance={"n": f"{n}"}) for n in range(N_RETRACTED)]
     store.add_all(gone)
-    store.add_all([Retraction(one.id, "r" * 500, "ann") for one in gone])
+    store.add_all([Retraction(fact.id, "r" * 500, "ann") for fact in gone])
     wanted = [WorkloadKey(f"wanted-{n}") for n in range(N_DEMANDS)]
     counts = {
         Asked(Miss(key, "d" * 300), f"address {n}"): 1 for n, key in enumerate(wanted)
@@ -211,10 +211,10 @@ def _lookups() -> Iterator[Probe]:
     yield Probe("long text", best, "/v1/best/miss-1?text=" + "t" * 20_000)
     names = f"device={'n' * 300}&architecture={'a' * 300}&x={'x' * 60_000}"
     yield Probe("long names", best, f"/v1/best/{CROWDED}?{names}")
-    for name, asked in BATCHES.items():
-        yield Probe(name, batch, batch, json.dumps({"workloads": asked}))
-    told = [{"key": f"told-{n}", "text": "t" * 900} for n in range(1000)]
-    yield Probe("texts", batch, batch, json.dumps({"workloads": told}))
+    for name, body in BATCHES.items():
+        yield Probe(name, batch, batch, json.dumps({"workloads": body}))
+    demands = [{"key": f"told-{n}", "text": "t" * 900} for n in range(1000)]
+    yield Probe("texts", batch, batch, json.dumps({"workloads": demands}))
     ids = json.dumps({"ids": [f"{n:064x}" for n in range(1000)]})
     yield Probe("many", "/v1/facts:missing", "/v1/facts:missing", ids)
 
@@ -243,8 +243,8 @@ def _pages() -> Iterator[Probe]:
     yield Probe("long text", "/workloads/{key}", "/workloads/wide-1")
     yield Probe("long", "/facts/{record_id}", f"/facts/{fact.id}")
     yield Probe("long text", "/facts/{record_id}", f"/facts/{wide_fact(1).id}")
-    for one in (DEVICE, fact.environment.device):
-        yield Probe(one.name[:9], "/devices/{device_id}", f"/devices/{one.id}")
+    for device in (DEVICE, fact.environment.device):
+        yield Probe(device.name[:9], "/devices/{device_id}", f"/devices/{device.id}")
     yield Probe("many facts", "/workloads/{key}", "/workloads/busy-1")
     for of in (PLAN, long_plan()):
         yield Probe(of.workload[:9], "/plans/{record_id}", f"/plans/{of.id}")
@@ -276,8 +276,8 @@ def _einsums() -> Iterator[Probe]:
     for name, terms in (("equal terms", ["ij"] * 190), ("hard", hard_terms()),
                         ("vertices", ["i"] * 190)):  # fmt: skip
         extents = dict.fromkeys(sorted(set("".join(terms))), 4)
-        given = {"subscripts": ",".join(terms) + "->", "extents": extents}
-        yield Probe(name, path, path, json.dumps(given))
+        question = {"subscripts": ",".join(terms) + "->", "extents": extents}
+        yield Probe(name, path, path, json.dumps(question))
     text = "i -> i | " + "A" * 19_000 + "[3]:<f8 | A"
     yield Probe("long text", path, path, json.dumps({"text": text}))
 
@@ -377,7 +377,7 @@ def reset_peak(pid: int) -> None:
 def processor_s(pid: int) -> float:
     """Seconds that the threads of a process ran until now."""
     threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(one.read_text().split()[0]) for one in threads) / 1e9
+    return sum(int(stat_file.read_text().split()[0]) for stat_file in threads) / 1e9
 
 
 def measured(location: str, rounds: int) -> list[Cost]:
@@ -400,15 +400,15 @@ def report(console: Console, costs: Iterable[Cost]) -> None:
         table.add_column(heading, overflow="fold")
     for heading in ("status", "answer kB", "memory MB", "worker ms"):
         table.add_column(heading, justify="right")
-    for one in costs:
+    for cost in costs:
         table.add_row(
-            f"{one.method} {one.route}",
-            one.name,
-            str(one.status),
-            f"{one.answer_bytes / 1e3:.0f}",
-            f"{one.memory_bytes / 1e6:.1f}",
-            f"{one.seconds * 1e3:.1f}",
-            style="bold" if one.is_above else "",
+            f"{cost.method} {cost.route}",
+            cost.name,
+            str(cost.status),
+            f"{cost.answer_bytes / 1e3:.0f}",
+            f"{cost.memory_bytes / 1e6:.1f}",
+            f"{cost.seconds * 1e3:.1f}",
+            style="bold" if cost.is_above else "",
         )
     console.print(table)
 
@@ -421,17 +421,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--url", help="of a PostgreSQL server to use")
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     options = parser.parse_args(arguments)
-    with databases(options) as places:
-        found = {name: measured(at, options.rounds) for name, at in places.items()}
+    with databases(options) as urls:
+        measured_costs = {
+            name: measured(at, options.rounds) for name, at in urls.items()
+        }
     if options.json:
-        costs = {name: [asdict(one) for one in some] for name, some in found.items()}
+        costs = {
+            name: [asdict(cost) for cost in costs_of_route]
+            for name, costs_of_route in measured_costs.items()
+        }
         print(json.dumps({"processor": processor(), "costs": costs}, indent=2))
     else:
         console = Console()
-        for name, costs_there in found.items():
+        for name, costs_there in measured_costs.items():
             console.print(f"{name}, one worker, {processor()}")
-            report(console, sorted(costs_there, key=lambda one: -one.seconds))
-    if any(one.is_above for some in found.values() for one in some):
+            report(console, sorted(costs_there, key=lambda cost: -cost.seconds))
+    if any(
+        cost.is_above
+        for costs_of_route in measured_costs.values()
+        for cost in costs_of_route
+    ):
         raise SystemExit(1)
 
 

@@ -114,13 +114,13 @@ def evaluated_by_numpy(**arrays: Any) -> Any:
 def compiled(context: Any, arrays: Arrays) -> Callable[[], Any]:
     """The right-hand side as a call without arguments."""
     names = list(arrays)
-    given = [context.from_numpy(arrays[name]) for name in names]
+    inputs = [context.from_numpy(arrays[name]) for name in names]
 
     def evaluate(*values: Any) -> Any:
         return right_hand_side(context, dict(zip(names, values, strict=True)))
 
     call = context.compile(evaluate)
-    return lambda: call(*given)
+    return lambda: call(*inputs)
 
 
 def seconds(call: Callable[[], Any], context: Any) -> float:
@@ -131,9 +131,9 @@ def seconds(call: Callable[[], Any], context: Any) -> float:
     return perf_counter() - start
 
 
-def check(found: Any, expected: Any, name: str) -> None:
+def check(result: Any, expected: Any, name: str) -> None:
     scale = np.abs(expected).max()
-    if not np.allclose(found / scale, expected / scale, rtol=0, atol=1e-13):
+    if not np.allclose(result / scale, expected / scale, rtol=0, atol=1e-13):
         sys.exit(f"the result {name} feinsum is wrong")
 
 

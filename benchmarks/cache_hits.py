@@ -98,18 +98,21 @@ def sent_on(group: Integers, time: Integers, max_age: int) -> Truths:
     """
     if not max_age:
         return np.ones(len(group), bool)
-    place, order = sorted_places(group, time, max_age)
+    position, order = sorted_places(group, time, max_age)
     ordered = group[order]
     is_first = np.ones(len(order), bool)
     is_first[1:] = np.diff(ordered) != 0
     sent = np.zeros(len(order), bool)
-    here = np.flatnonzero(is_first)
-    while len(here):
-        sent[here] = True
-        later = np.maximum(np.searchsorted(place, place[here] + max_age), here + 1)
-        is_there = later < len(place)
-        here, later = here[is_there], later[is_there]
-        here = later[ordered[later] == ordered[here]]
+    first_requests = np.flatnonzero(is_first)
+    while len(first_requests):
+        sent[first_requests] = True
+        later = np.maximum(
+            np.searchsorted(position, position[first_requests] + max_age),
+            first_requests + 1,
+        )
+        is_there = later < len(position)
+        first_requests, later = first_requests[is_there], later[is_there]
+        first_requests = later[ordered[later] == ordered[first_requests]]
     return unsorted(sent, order)
 
 
@@ -119,14 +122,14 @@ def sorted_places(
     """Requests on one line, group after group with gaps between; and their order."""
     span = int(time.max(initial=0)) + gap + 1
     assert int(group.max(initial=0)) < 2**63 // span - 1
-    place = group * span + time
-    order = np.argsort(place, kind="stable")
-    return place[order], order
+    position = group * span + time
+    order = np.argsort(position, kind="stable")
+    return position[order], order
 
 
-def unsorted(found: Truths, order: Integers) -> Truths:
-    result = np.empty_like(found)
-    result[order] = found
+def unsorted(truths: Truths, order: Integers) -> Truths:
+    result = np.empty_like(truths)
+    result[order] = truths
     return result
 
 
@@ -141,9 +144,9 @@ def is_same_as_before(group: Integers, time: Integers, version: Integers) -> Tru
 def versions(changes: Requests, workload: Integers, time: Integers) -> Integers:
     """How often the answer of a workload changed until a time."""
     span = DAY_S * 1000 + 1
-    place = np.sort(changes.workload * span + changes.time)
-    until = np.searchsorted(place, workload * span + time, side="right")
-    return until - np.searchsorted(place, workload * span)
+    position = np.sort(changes.workload * span + changes.time)
+    until = np.searchsorted(position, workload * span + time, side="right")
+    return until - np.searchsorted(position, workload * span)
 
 
 def random_requests(scenario: Scenario, noise: np.random.Generator) -> Requests:
@@ -169,7 +172,7 @@ def random_workloads(
 def simulate(scenario: Scenario) -> Shares:
     """Who answers the look-ups of the second half of a day."""
     noise = np.random.default_rng(scenario.seed)
-    asked = random_requests(scenario, noise)
+    requests = random_requests(scenario, noise)
     n_new = scenario.new_facts
     changes = Requests(
         noise.integers(DAY_S * 1000, size=n_new),
@@ -177,10 +180,10 @@ def simulate(scenario: Scenario) -> Shares:
         random_workloads(scenario, noise, n_new),
     )
     max_age = scenario.max_age_s * 1000
-    counted = asked.time >= DAY_S * 500
+    counted = requests.time >= DAY_S * 500
     n = int(counted.sum())
-    of_disk = asked.machine * scenario.workloads + asked.workload
-    left = asked[sent_on(of_disk, asked.time, max_age)]
+    of_disk = requests.machine * scenario.workloads + requests.workload
+    left = requests[sent_on(of_disk, requests.time, max_age)]
     n_left = int((left.time >= DAY_S * 500).sum())
     cache = left.machine % scenario.proxies if scenario.proxies else left.machine
     of_proxy = cache * scenario.workloads + left.workload
@@ -199,32 +202,34 @@ def simulate(scenario: Scenario) -> Shares:
     )
 
 
-def report(console: Console, found: dict[Scenario, Shares]) -> None:
+def report(console: Console, shares_of: dict[Scenario, Shares]) -> None:
     table = Table(box=box.SIMPLE, pad_edge=False)
     for heading in ("disks", "proxies", "max-age s"):
         table.add_column(heading, justify="right")
     for heading in ("disk", "proxy", "304", "200", "service, a second"):
         table.add_column(heading, justify="right")
-    for one, shares in found.items():
+    for scenario, shares in shares_of.items():
         answered = (shares.disk, shares.proxy, shares.unchanged, shares.made)
         table.add_row(
-            str(one.machines or "empty"),
-            str(one.proxies or "none"),
-            str(one.max_age_s),
+            str(scenario.machines or "empty"),
+            str(scenario.proxies or "none"),
+            str(scenario.max_age_s),
             *(f"{100 * share:.1f} %" for share in answered),
             f"{shares.per_s:.1f}",
         )
     console.print(table)
 
 
-def draw(found: dict[Scenario, Shares], path: Path) -> None:
+def draw(shares_of: dict[Scenario, Shares], path: Path) -> None:
     """Stacked bars over the max-age, a panel for each kind of machines and proxies."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    panels = list(dict.fromkeys((one.machines, one.proxies) for one in found))
+    panels = list(
+        dict.fromkeys((scenario.machines, scenario.proxies) for scenario in shares_of)
+    )
     figure, axes = plt.subplots(
         1, len(panels), figsize=(4 * len(panels), 4), sharey=True, squeeze=False
     )
@@ -233,18 +238,18 @@ def draw(found: dict[Scenario, Shares], path: Path) -> None:
     colors = ("#4477aa", "#66ccee", "#ccbb44", "#ee6677")
     for axis, (machines, proxies) in zip(axes[0], panels, strict=True):
         shown = {
-            one.max_age_s: shares
-            for one, shares in found.items()
-            if (one.machines, one.proxies) == (machines, proxies)
+            scenario.max_age_s: shares
+            for scenario, shares in shares_of.items()
+            if (scenario.machines, scenario.proxies) == (machines, proxies)
         }
-        places, bottom = np.arange(len(shown)), np.zeros(len(shown))
+        positions, bottom = np.arange(len(shown)), np.zeros(len(shown))
         for (name, label), color in zip(names.items(), colors, strict=True):
             height = np.array([100 * getattr(s, name) for s in shown.values()])
-            axis.bar(places, height, 0.7, bottom, label=label, color=color)
+            axis.bar(positions, height, 0.7, bottom, label=label, color=color)
             bottom += height
-        for place, shares in zip(places, shown.values(), strict=True):
-            axis.text(place, 101, f"{shares.per_s:.0f}/s", ha="center", fontsize=8)
-        axis.set_xticks(places, [str(age) for age in shown])
+        for position, shares in zip(positions, shown.values(), strict=True):
+            axis.text(position, 101, f"{shares.per_s:.0f}/s", ha="center", fontsize=8)
+        axis.set_xticks(positions, [str(age) for age in shown])
         axis.set_xlabel("max-age in seconds")
         disks = f"{machines} machines" if machines else "empty disks"
         axis.set_title(f"{disks}, {proxies or 'no'} proxies", fontsize=10, pad=16)
@@ -269,33 +274,37 @@ def scenarios(base: Scenario, max_ages_s: Sequence[int]) -> list[Scenario]:
 
 
 def main() -> None:
-    known = Scenario()
+    default = Scenario()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--builds", type=int, default=known.builds, help="a day")
-    parser.add_argument("--kernels", type=int, default=known.kernels, help="a build")
-    parser.add_argument("--workloads", type=int, default=known.workloads)
-    parser.add_argument("--skew", type=float, default=known.skew, help="of Zipf's law")
-    parser.add_argument("--machines", type=int, default=known.machines)
-    parser.add_argument("--proxies", type=int, default=known.proxies)
-    parser.add_argument("--new-facts", type=int, default=known.new_facts, help="a day")
-    parser.add_argument("--seed", type=int, default=known.seed)
+    parser.add_argument("--builds", type=int, default=default.builds, help="a day")
+    parser.add_argument("--kernels", type=int, default=default.kernels, help="a build")
+    parser.add_argument("--workloads", type=int, default=default.workloads)
+    parser.add_argument(
+        "--skew", type=float, default=default.skew, help="of Zipf's law"
+    )
+    parser.add_argument("--machines", type=int, default=default.machines)
+    parser.add_argument("--proxies", type=int, default=default.proxies)
+    parser.add_argument(
+        "--new-facts", type=int, default=default.new_facts, help="a day"
+    )
+    parser.add_argument("--seed", type=int, default=default.seed)
     parser.add_argument("--max-age", type=int, nargs="+", default=MAX_AGES_S,
                         help="in seconds")  # fmt: skip
     parser.add_argument("--figure", type=Path, default=FIGURE)
     options = vars(parser.parse_args())
     ages, figure = options.pop("max_age"), options.pop("figure")
     todo = scenarios(Scenario(**options), ages)
-    found = {
-        one: simulate(one)
-        for one in track(todo, "scenarios", console=STDERR, transient=True)
+    shares_of = {
+        scenario: simulate(scenario)
+        for scenario in track(todo, "scenarios", console=STDERR, transient=True)
     }
     console = Console()
     console.print(
         f"{options['builds']} builds a day of {options['kernels']} kernels, "
         f"{options['workloads']} workloads, {options['new_facts']} new facts a day"
     )
-    report(console, found)
-    draw(found, figure)
+    report(console, shares_of)
+    draw(shares_of, figure)
     STDERR.print(f"{figure} is drawn")
 
 

@@ -9,11 +9,11 @@ __all__ = ["empty_caches"]
 
 def empty_caches(folder: str) -> dict[str, str]:
     """Variables that name new, empty caches in a folder."""
-    places = {
+    folders = {
         "FEINSUM_CACHE_DIR": f"{folder}/feinsum",
         "POCL_CACHE_DIR": f"{folder}/pocl",
         "XDG_CACHE_HOME": f"{folder}/others",
     }
-    for place in places.values():
-        Path(place).mkdir(mode=0o700)
-    return places
+    for folder_name in folders.values():
+        Path(folder_name).mkdir(mode=0o700)
+    return folders

@@ -51,11 +51,13 @@ def main() -> None:
     print(HEAD)
     for subscripts, shapes in KINDS:
         arrays = [np.random.default_rng(0).random(shape) for shape in shapes]
-        places = {"host": arrays}
+        locations = {"host": arrays}
         if queue is not None:
-            places["device"] = [on_device(queue, array) for array in arrays]
-        for place, operands in places.items():
-            print(row(subscripts, place, measure(subscripts, operands, arrays, rounds)))
+            locations["device"] = [on_device(queue, array) for array in arrays]
+        for location, operands in locations.items():
+            print(
+                row(subscripts, location, measure(subscripts, operands, arrays, rounds))
+            )
 
 
 HEAD = (
@@ -98,7 +100,7 @@ def measure(
         for position, take in prepared.takes
     ]
     out = np.empty(prepared.reading.shape, prepared.reading.dtype)
-    given = (inputs,) if hasattr(operands[0], "queue") else (inputs, out)
+    arguments = (inputs,) if hasattr(operands[0], "queue") else (inputs, out)
     return Times(
         first_s,
         second_s,
@@ -107,7 +109,8 @@ def measure(
             seconds(lambda: finished(prepared.run(operands))) for _ in range(rounds)
         ),
         median(
-            seconds(lambda: finished(prepared.caller(*given))) for _ in range(rounds)
+            seconds(lambda: finished(prepared.caller(*arguments)))
+            for _ in range(rounds)
         ),
         median(seconds(lambda: np.einsum(subscripts, *arrays)) for _ in range(rounds)),
     )
@@ -119,14 +122,14 @@ def seconds(call: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
-def row(subscripts: str, place: str, times: Times) -> str:
+def row(subscripts: str, location: str, times: Times) -> str:
     numbers = (times.call_s, times.prepared_s, times.kernel_s,
                times.prepared_s - times.kernel_s, times.numpy_s)  # fmt: skip
-    call, prepared, kernel, beside, by_numpy = (f"{x * 1e6:.1f}" for x in numbers)
+    call, prepared, kernel, overhead, by_numpy = (f"{x * 1e6:.1f}" for x in numbers)
     return (
-        f"{subscripts:<17} {place:<8} {times.first_s * 1e3:8.1f} "
-        f"{times.second_s * 1e3:6.0f} {call:>8} {prepared:>9} {kernel:>7} {beside:>7} "
-        f"{by_numpy:>6}"
+        f"{subscripts:<17} {location:<8} {times.first_s * 1e3:8.1f} "
+        f"{times.second_s * 1e3:6.0f} {call:>8} {prepared:>9} {kernel:>7} "
+        f"{overhead:>7} {by_numpy:>6}"
     )
 
 

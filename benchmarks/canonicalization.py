@@ -183,7 +183,7 @@ FAMILIES = {
 def hard_instances() -> list[Workload]:
     """Symmetric einsums, and such over graphs that are hard to tell apart."""
     petersen, dodecahedron = nx.petersen_graph(), nx.dodecahedral_graph()
-    made = {
+    figures = {
         "trace of 64 matrices": instances.ring(64),
         "complete network K12": instances.cyclic_network(12),
         "Shrikhande graph": instances.adjacency(graphs.shrikhande()),
@@ -195,7 +195,7 @@ def hard_instances() -> list[Workload]:
         ),
         "CFI over dodecahedron": instances.adjacency(graphs.cfi(dodecahedron)),
     }
-    return [Workload(name, lambda e=e: e, 1) for name, e in made.items()]
+    return [Workload(name, lambda e=e: e, 1) for name, e in figures.items()]
 
 
 def slope(sizes: Sequence[float], values: Sequence[float]) -> float:

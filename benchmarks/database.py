@@ -43,8 +43,8 @@ def workload(number: int) -> WorkloadKey:
 
 
 def device(number: int) -> Device:
-    known = SHIPPED[0].environment.device
-    return replace(known, name=f"{known.name} {number}")
+    shipped = SHIPPED[0].environment.device
+    return replace(shipped, name=f"{shipped.name} {number}")
 
 
 DEVICES = tuple(device(number) for number in range(N_DEVICES))
@@ -54,14 +54,14 @@ def facts(n_records: int, seed: int = 0) -> Iterator[TuningRecord]:
     """As many facts, workload by workload; the last one may have fewer."""
     noise = random.Random(seed)
     for number in range(n_records):
-        known = SHIPPED[number % len(SHIPPED)]
-        measured = known.measurement
+        shipped = SHIPPED[number % len(SHIPPED)]
+        measured = shipped.measurement
         samples = tuple(t * noise.uniform(0.8, 1.2) for t in measured.samples_s)
-        where = DEVICES[number // N_RECIPES % N_DEVICES]
+        device = DEVICES[number // N_RECIPES % N_DEVICES]
         yield replace(
-            known,
+            shipped,
             workload=workload(number // (N_RECIPES * N_DEVICES)),
-            environment=replace(known.environment, device=where),
+            environment=replace(shipped.environment, device=device),
             measurement=replace(measured, samples_s=samples),
         )
 
@@ -90,9 +90,9 @@ def middle(step: Callable[[int], object], inputs: Sequence[int]) -> Cost:
 
 
 def fill(store: SqlStore, n_records: int) -> None:
-    made = facts(n_records)
+    records = facts(n_records)
     for _ in track(range(0, n_records, CHUNK), "facts", console=STDERR):
-        store.add_all(islice(made, CHUNK))
+        store.add_all(islice(records, CHUNK))
 
 
 def cells(cost: Cost, n_of: int = 1) -> tuple[str, str]:
@@ -117,15 +117,18 @@ def measure(path: Path, n_records: int, rounds: int) -> Iterator[tuple[str, ...]
     yield "opening, and closing", *cells(middle(lambda _: _open(path), range(20)))
     n_workloads = max(1, n_records // (N_RECIPES * N_DEVICES))
     keys = random.Random(1).choices(range(n_workloads), k=rounds)
-    there = replace(SHIPPED[0].environment, device=DEVICES[0])
+    environment = replace(SHIPPED[0].environment, device=DEVICES[0])
     with open_store(path) as store:
 
         def exact(number: int) -> None:
-            found = store.query(workload(number), device_id=DEVICES[0].id)
-            assert best_match(found, there).record is not None
+            matches = store.query(workload(number), device_id=DEVICES[0].id)
+            assert best_match(matches, environment).record is not None
 
         def every_device(number: int) -> None:
-            assert best_match(store.query(workload(number)), there).record is not None
+            assert (
+                best_match(store.query(workload(number)), environment).record
+                is not None
+            )
 
         def batch(first: int) -> None:
             for number in keys[first : first + 100]:

@@ -225,8 +225,8 @@ def contraction_example(name: str, rng: np.random.Generator) -> Example:
 
 def show_prediction(example: Example) -> None:
     """Retrieve from an empty database: the recipe that is predicted."""
-    found = look_up(example.kernel, device=DEVICE, database=DATABASE)
-    for nest in found.nests:
+    retrieval = look_up(example.kernel, device=DEVICE, database=DATABASE)
+    for nest in retrieval.nests:
         recipe = nest.applied or "no recipe"
         text = f"[bold]{example.name}[/]: {nest.match.level}: {recipe}"
         console.print(text, highlight=False, soft_wrap=True)
@@ -260,11 +260,11 @@ def tune(example: Example) -> None:
 
 def measure(example: Example) -> Result:
     """Retrieve, run, compare with numpy, and time all three in one run."""
-    found = look_up(example.kernel, device=DEVICE, database=DATABASE)
+    retrieval = look_up(example.kernel, device=DEVICE, database=DATABASE)
     opened = open_device(DEVICE)
     kernels = [
         compile_kernel(t_unit, opened).bind(example.arguments)
-        for t_unit in (example.on_threads, found.t_unit)
+        for t_unit in (example.on_threads, retrieval.t_unit)
     ]
     expected = example.in_numpy(example.arguments)
     errors = []
@@ -280,7 +280,7 @@ def measure(example: Example) -> Result:
         numpy_s.append(time.perf_counter() - start)
     return Result(
         example,
-        found,
+        retrieval,
         median(untransformed),
         median(retrieved),
         median(numpy_s),

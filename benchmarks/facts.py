@@ -91,9 +91,9 @@ def summary(facts: Iterable[TuningRecord]) -> Table:
 
 def _others(path: Path, best: list[TuningRecord]) -> list[TuningRecord]:
     """The facts of a file that are of other workloads; they stay."""
-    known = ShippedStore((path.read_text("utf-8"),) if path.exists() else ())
+    shipped = ShippedStore((path.read_text("utf-8"),) if path.exists() else ())
     workloads = {fact.workload for fact in best}
-    return [fact for fact in known.records() if fact.workload not in workloads]
+    return [fact for fact in shipped.records() if fact.workload not in workloads]
 
 
 def _options() -> argparse.Namespace:
@@ -141,14 +141,14 @@ def _best(
     operands that are functions cost the library a pass over memory.
     """
     einsum = entry.einsum(options.dtype)
-    found = query(einsum, database=store, device=options.device, policy="strict")
-    if found.level != Level.EXACT or not found.ranking:
+    facts = query(einsum, database=store, device=options.device, policy="strict")
+    if facts.level != Level.EXACT or not facts.ranking:
         return None
-    first = found.ranking[0]
+    first = facts.ranking[0]
     limit_s = 1.1 * first.measurement.median_s
     code = (
         fact
-        for fact in found.ranking
+        for fact in facts.ranking
         if not fact.spec.is_on_host and fact.measurement.median_s <= limit_s
     )
     return next(code, first)

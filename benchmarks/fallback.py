@@ -44,10 +44,10 @@ def measured(einsum: BatchedEinsum, device: str | None) -> Measurement:
 def table_of(results: Mapping[str, Measurement]) -> Table:
     """A row for each einsum, the slowest first."""
     table = Table("einsum", "ms", "times as fast", "interval", box=box.MARKDOWN)
-    for name, found in sorted(results.items(), key=lambda item: item[1].speedup):
-        low, high = found.speedup_interval
+    for name, result in sorted(results.items(), key=lambda item: item[1].speedup):
+        low, high = result.speedup_interval
         interval = f"{low:.2f} to {high:.2f}"
-        cells = f"{found.median_s * 1e3:.2f}", f"{found.speedup:.2f}", interval
+        cells = f"{result.median_s * 1e3:.2f}", f"{result.speedup:.2f}", interval
         table.add_row(name, *cells)
     return table
 

@@ -109,44 +109,44 @@ def main() -> None:
 def compared(case: Case, n_cells: int, rounds: int) -> float:
     """Print the row of a case; how many times as fast the retrieved kernel is."""
     unit, whole = case.unit(), wrapped(case.form, case.cell, case.order)
-    found = look_up(whole, device="host")
-    given = mesh(case, n_cells)
+    retrieval = look_up(whole, device="host")
+    operands = mesh(case, n_cells)
     names = [arg.name for arg in unit.default_entrypoint.args]
     before = f"{generated(unit)}\n{wrapper(case, names)}"
     with tempfile.TemporaryDirectory() as folder:
-        calls = {"before": compiled(before, list(given), Path(folder, "before"))}
-        if found.is_changed:
-            order = get_kernel_arg_info(found.t_unit.default_entrypoint)
-            after = generated(found.t_unit)
+        calls = {"before": compiled(before, list(operands), Path(folder, "before"))}
+        if retrieval.is_changed:
+            order = get_kernel_arg_info(retrieval.t_unit.default_entrypoint)
+            after = generated(retrieval.t_unit)
             passed = [n for n in order.passed_arg_names if n not in ("start", "end")]
             calls["after"] = compiled(
                 after, passed, Path(folder, "after"), has_bounds_first=False
             )
         else:
             calls["after"] = calls["before"]
-        results = {name: call(given)[1] for name, call in calls.items()}
+        results = {name: call(operands)[1] for name, call in calls.items()}
         check(case, results["before"], results["after"])
         seconds: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(rounds):
             for name, call in calls.items():
-                seconds[name].append(call(given)[0])
+                seconds[name].append(call(operands)[0])
     before_us, after_us = (median(seconds[n]) / n_cells * 1e6 for n in calls)
-    ratio = before_us / after_us if found.is_changed else 1.0
+    ratio = before_us / after_us if retrieval.is_changed else 1.0
     print(
         f"| {case.form} | {case.cell} | {case.order} | {case.n_basis} | "
-        f"{before_us:.3g} | {after_us:.3g} | {ratio:.2f} | {changed(found)} |",
+        f"{before_us:.3g} | {after_us:.3g} | {ratio:.2f} | {changed(retrieval)} |",
         flush=True,
     )
     return ratio
 
 
-def changed(found: Retrieval) -> str:
+def changed(retrieval: Retrieval) -> str:
     """Batches of cells, or how many nests have a recipe."""
-    if found.batch > 1:
-        return f"batches of {found.batch}"
-    if not found.applied:
+    if retrieval.batch > 1:
+        return f"batches of {retrieval.batch}"
+    if not retrieval.applied:
         return "unchanged"
-    return f"recipes, {len(found.applied)} of {len(found.nests)} nests"
+    return f"recipes, {len(retrieval.applied)} of {len(retrieval.nests)} nests"
 
 
 def mesh(case: Case, n_cells: int) -> Arrays:
@@ -224,9 +224,9 @@ void wrap_cell_integral(int const start, int const end, double *restrict out,
 """
 
 
-def check(case: Case, expected: Any, found: Any) -> None:
+def check(case: Case, expected: Any, actual: Any) -> None:
     scale = np.abs(expected).max()
-    if not np.allclose(found / scale, expected / scale, rtol=0, atol=TOLERANCE):
+    if not np.allclose(actual / scale, expected / scale, rtol=0, atol=TOLERANCE):
         sys.exit(f"{case}: the retrieved kernel computes something else")
 
 

@@ -55,17 +55,17 @@ def main() -> None:
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        given = *options.child, options.max_gflop, options.target
-        print(json.dumps(child(*given)))
+        task = *options.child, options.max_gflop, options.target
+        print(json.dumps(child(*task)))
         return
-    found = {
+    results = {
         name: medians(
             measured(name, options.max_gflop, options.target)
             for _ in range(options.rounds)
         )
         for name in track(names(options.only), "entries", console=STDERR)
     }
-    report(Console(), found)
+    report(Console(), results)
 
 
 def names(pattern: str) -> list[str]:
@@ -77,20 +77,20 @@ def names(pattern: str) -> list[str]:
 def medians(rounds: Iterable[list[Seconds]]) -> list[Seconds]:
     """Stage by stage, of the first processes and of the second ones."""
     return [
-        {stage: median(one[stage] for one in some) for stage in STAGES}
-        for some in zip(*rounds, strict=True)
+        {stage: median(seconds[stage] for seconds in stages) for stage in STAGES}
+        for stages in zip(*rounds, strict=True)
     ]
 
 
 def measured(name: str, max_gflop: float, target: str) -> list[Seconds]:
     """The first process and the second one, which finds what the first one kept."""
     with tempfile.TemporaryDirectory() as folder:
-        own = empty_caches(folder)
-        own["FEINSUM_DATABASE"] = empty_database(f"{folder}/user.sqlite")
+        variables = empty_caches(folder)
+        variables["FEINSUM_DATABASE"] = empty_database(f"{folder}/user.sqlite")
         command = [sys.executable, __file__, "--max-gflop", str(max_gflop)]
         command += ["--target", target, "--child", name]
         command.append(facts(name, max_gflop, f"{folder}/facts.sqlite"))
-        return [started(command, os.environ | own) for _ in range(2)]
+        return [started(command, os.environ | variables) for _ in range(2)]
 
 
 def empty_database(path: str) -> str:
@@ -104,8 +104,8 @@ def empty_database(path: str) -> str:
 def started(command: list[str], environment: dict[str, str]) -> Seconds:
     """What a process says, and the seconds of the processor that it took."""
     before = sum(os.times()[2:4])
-    said = json.loads(subprocess.check_output(command, cwd=ROOT, env=environment))
-    return {**said, "processor": sum(os.times()[2:4]) - before}
+    answer = json.loads(subprocess.check_output(command, cwd=ROOT, env=environment))
+    return {**answer, "processor": sum(os.times()[2:4]) - before}
 
 
 def child(name: str, database: str, max_gflop: float, target: str) -> Seconds:
@@ -181,9 +181,9 @@ class Clock:
         self.start()
 
 
-def report(console: Console, found: dict[str, list[Seconds]]) -> None:
+def report(console: Console, results: dict[str, list[Seconds]]) -> None:
     for which, title in enumerate(("an empty cache", "what the first process kept")):
-        rows = {name: runs[which] for name, runs in found.items()}
+        rows = {name: runs[which] for name, runs in results.items()}
         if len(rows) > 1:
             (rows["median"],) = medians([one] for one in list(rows.values()))
         table = Table(

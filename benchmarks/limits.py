@@ -227,7 +227,7 @@ def limits_of(
         for samples, instance in zip(times, instances, strict=True)
     ]
     whole_s = min(times[0])
-    shares = [one / per_operation[0] for one in per_operation[1:]]
+    shares = [time / per_operation[0] for time in per_operation[1:]]
     triad_s = whole.footprint_bytes / peaks.bandwidth_bytes_per_s
     peak_s = whole.operations / peaks.operations_per_s["<f8"]
     return Limits(
@@ -247,11 +247,11 @@ def table_of(found: Iterable[Limits]) -> Table:
     heads = ("entry", "ms", *parts, "of triad", "of peak", "most")
     table = Table(*heads, box=box.MARKDOWN)
     table.columns[0].no_wrap = True
-    for one in found:
-        shares = [_percent(one.shares.get(part)) for part in parts]
-        limits = _percent(one.triad), _percent(one.peak)
-        time = f"{one.whole_s * 1e3:.2f}"
-        table.add_row(one.name, time, *shares, *limits, one.largest)
+    for limit in found:
+        shares = [_percent(limit.shares.get(part)) for part in parts]
+        limits = _percent(limit.triad), _percent(limit.peak)
+        time = f"{limit.whole_s * 1e3:.2f}"
+        table.add_row(limit.name, time, *shares, *limits, limit.largest)
     return table
 
 
@@ -291,7 +291,7 @@ def main() -> None:
     opened = open_device(options.device)
     peaks = measure_peaks(opened, ["<f8"])
     cached = measure_peaks(opened, ["<f8"], array_bytes=NEAR_BYTES // 3)
-    found, without = [], []
+    limits, without = [], []
     entries = both_suites(
         options.only,
         max_gflop=options.max_gflop,
@@ -303,7 +303,7 @@ def main() -> None:
             without.append(entry.name)
             continue
         problem = make_problem(entry.einsum(), entry.parameters, options.device)
-        found.append(
+        limits.append(
             limits_of(entry.name, problem, spec, opened, peaks, options.rounds)
         )
     print(
@@ -312,11 +312,11 @@ def main() -> None:
         f"{cached.bandwidth_bytes_per_s / 1e9:.1f}, and multiply-adds "
         f"{peaks.operations_per_s['<f8'] / 1e9:.1f} GFLOP/s"
     )
-    Console(width=100).print(table_of(found))
+    Console(width=100).print(table_of(limits))
     others = ", ".join(without) or "none"
     print(f"without a recipe of this device that is a kernel: {others}")
     if options.json:
-        document = [{**asdict(one), "most": one.largest} for one in found]
+        document = [{**asdict(limit), "most": limit.largest} for limit in limits]
         Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
 
 

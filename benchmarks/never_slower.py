@@ -113,7 +113,7 @@ def made(statement: str, shapes: dict[str, str], n: int):
     )
 
 
-def report(name: str, size: int, given: object) -> bool:
+def report(name: str, size: int, kernel: object) -> bool:
     """Print how many times as fast the retrieved kernel is; whether it is slower."""
     from feinsum import retrieve
     from feinsum.memory import fresh_memory
@@ -122,13 +122,13 @@ def report(name: str, size: int, given: object) -> bool:
     with tempfile.TemporaryDirectory() as folder, fresh_memory():
         os.environ["FEINSUM_CACHE_DIR"] = folder
         start = time.perf_counter()
-        found = retrieve(given, on_miss="return")
+        retrieved = retrieve(kernel, on_miss="return")
         retrieval_s = time.perf_counter() - start
-        if found is given:
+        if retrieved is kernel:
             print(f"{name:24} n={size:<8} as given  ({retrieval_s:.1f} s)", flush=True)
             return False
         is_slower, words = False, []
-        for runs in (by_executors(given, found), by_timeit(given, found)):
+        for runs in (by_executors(kernel, retrieved), by_timeit(kernel, retrieved)):
             first_s = [run() for run in runs]
             samples = sample_in_turns(runs, first_s, [(0, 1)], budget_s=1.0)
             ratio = time_ratio(*samples)

@@ -43,14 +43,14 @@ def einsum_of(name: str) -> BatchedEinsum:
 
 def seconds(work: Callable[[], Any], wait: Callable[[], Any]) -> list[float]:
     """Of rounds after a warm-up; all ranks begin each of them together."""
-    found = []
+    seconds = []
     for _ in range(WARM_UP + ROUNDS):
         wait()
         begun = time.perf_counter()
         work()
         wait()
-        found.append(time.perf_counter() - begun)
-    return found[WARM_UP:]
+        seconds.append(time.perf_counter() - begun)
+    return seconds[WARM_UP:]
 
 
 def by_call(name: str) -> list[float]:
@@ -81,16 +81,16 @@ def started(n_ranks: int, n_threads: int, *arguments: str) -> float:
     """The median of a run of this program in processes of its own."""
     mpiexec = Path(sys.executable).with_name("mpiexec")
     ahead = [str(mpiexec), "-n", str(n_ranks)] if n_ranks else []
-    done = subprocess.run(
+    completed = subprocess.run(
         [*ahead, sys.executable, "-m", "benchmarks.plans_seconds", *arguments],
         env=os.environ | {"FEINSUM_NUM_THREADS": str(n_threads)},
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    return median(json.loads(done.stdout.splitlines()[-1]))
+    if completed.returncode:
+        raise SystemExit(completed.stderr)
+    return median(json.loads(completed.stdout.splitlines()[-1]))
 
 
 def compare(name: str, n_ranks: int) -> None:
@@ -119,11 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--as-call", help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.as_rank is not None:
-        found = by_plan(*chosen.as_rank)
+        seconds = by_plan(*chosen.as_rank)
         from mpi4py import MPI
 
         if MPI.COMM_WORLD.Get_rank() == 0:
-            print(json.dumps(found))
+            print(json.dumps(seconds))
         return
     if chosen.as_call is not None:
         print(json.dumps(by_call(chosen.as_call)))

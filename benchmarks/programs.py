@@ -84,8 +84,8 @@ def attention_task(scale: float, dtype: str) -> Task:
         import torch
 
         Q, K, V = (a[name].transpose(0, 1) for name in "QKV")
-        found = torch.nn.functional.scaled_dot_product_attention(Q, K, V)
-        return found.transpose(0, 1)
+        result = torch.nn.functional.scaled_dot_product_attention(Q, K, V)
+        return result.transpose(0, 1)
 
     return Task(p.build(), by_arrays, by_torch)
 
@@ -201,8 +201,8 @@ def contender(name: str, task: Task, arrays: Arrays) -> Ready:
         jax.config.update("jax_enable_x64", True)
         numpy = jax.numpy
         by_jax = jax.jit(lambda a: task.by_arrays(numpy, numpy.einsum, a))
-        given = {name: numpy.asarray(array) for name, array in arrays.items()}
-        return Ready(lambda a: jax.block_until_ready(by_jax(a)), given)
+        arguments = {name: numpy.asarray(array) for name, array in arrays.items()}
+        return Ready(lambda a: jax.block_until_ready(by_jax(a)), arguments)
     import torch
 
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -231,12 +231,12 @@ def main() -> None:
         (name,), (dtype,) = options.only, options.dtype
         print(own_peak(options.peak, TASKS[name](options.scale, dtype)))
         return
-    known = [n for n in NEEDS if find_spec(NEEDS[n]) and n not in options.without]
+    installed = [n for n in NEEDS if find_spec(NEEDS[n]) and n not in options.without]
     jobs = [(name, dtype) for name in options.only for dtype in options.dtype]
     rows = [
         {"program": name, "dtype": dtype}
-        | measured(TASKS[name](options.scale, dtype), known, options.rounds)
-        | {f"{n}_bytes": peak(n, name, dtype, options.scale) for n in known}
+        | measured(TASKS[name](options.scale, dtype), installed, options.rounds)
+        | {f"{n}_bytes": peak(n, name, dtype, options.scale) for n in installed}
         for name, dtype in track(jobs, "programs", console=STDERR)
     ]
     if options.json:
@@ -244,7 +244,7 @@ def main() -> None:
         return
     console = Console(width=150)
     console.print(processor(), highlight=False)
-    console.print(table_of(rows, known))
+    console.print(table_of(rows, installed))
     ratios = [row["ratio"] for row in rows]
     print(f"geometric mean {exp(sum(map(log, ratios)) / len(ratios)):.2f}")
 
@@ -260,18 +260,18 @@ def inputs(task: Task) -> Arrays:
 def measured(task: Task, names: list[str], rounds: int) -> dict[str, Any]:
     """Least seconds of all contenders, and the ratio to the best rival."""
     arrays = inputs(task)
-    known = {name: contender(name, task, arrays) for name in names}
+    contenders = {name: contender(name, task, arrays) for name in names}
     expected = [*evaluate_program(task.program, arrays).values()]
-    for name, one in known.items():
+    for name, contestant in contenders.items():
         for _ in range(WARMUP if name == "feinsum" else 3):
-            check(name, one(), expected)
+            check(name, contestant(), expected)
     seconds: dict[str, float] = {}
     for _ in range(rounds):
-        for name, one in known.items():
+        for name, contestant in contenders.items():
             settle(PAUSE_S)
-            one()
+            contestant()
             begun_s = perf_counter()
-            one()
+            contestant()
             took_s = perf_counter() - begun_s
             seconds[name] = min(seconds.get(name, took_s), took_s)
     best = min((s for name, s in seconds.items() if name != "feinsum"), default=0.0)
@@ -286,29 +286,29 @@ def peak(name: str, task: str, dtype: str, scale: float) -> int:
     keep_nothing = {"FEINSUM_IDLE_BYTES": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}
     words = [sys.executable, __file__, "--peak", name, "--only", task]
     words += ["--dtype", dtype, "--scale", str(scale)]
-    found = subprocess.run(
+    completed = subprocess.run(
         words, env={**os.environ, **keep_nothing}, check=True, capture_output=True
     )
-    return int(found.stdout.split()[-1])
+    return int(completed.stdout.split()[-1])
 
 
 def own_peak(name: str, task: Task) -> int:
-    one = contender(name, task, inputs(task))
+    contestant = contender(name, task, inputs(task))
     for _ in range(WARMUP):
-        one()
+        contestant()
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark is now
     before = memory("VmRSS")
-    one()
+    contestant()
     return memory("VmHWM") - before
 
 
-def memory(what: str) -> int:
+def memory(kind: str) -> int:
     """Bytes of this process, as Linux sees them."""
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{what}:"):
+        if line.startswith(f"{kind}:"):
             return 1024 * int(line.split()[1])
-    raise SystemExit(f"Linux does not say {what}")
+    raise SystemExit(f"Linux does not say {kind}")
 
 
 def check(name: str, found: Any, expected: list[Any]) -> None:

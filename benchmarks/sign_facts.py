@@ -37,12 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("key", nargs="?", type=Path, help="file of the private key")
     parser.add_argument("--verify", action="store_true", help="write nothing")
     parser.add_argument("--folder", type=Path, default=PACKAGED, help="of the facts")
-    given = parser.parse_args(arguments)
-    if given.key is None and not given.verify:
+    chosen = parser.parse_args(arguments)
+    if chosen.key is None and not chosen.verify:
         parser.error("give the file of a private key, or --verify")
-    if not given.verify:
-        sign_folder(given.folder, given.key)
-    return verify_folder(given.folder)
+    if not chosen.verify:
+        sign_folder(chosen.folder, chosen.key)
+    return verify_folder(chosen.folder)
 
 
 def sign_folder(folder: Path, path: Path) -> None:

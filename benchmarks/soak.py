@@ -115,7 +115,7 @@ def growth(at_s: Sequence[float], resident_bytes: Sequence[int]) -> Growth:
 def kinds(n_records: int) -> dict[str, Kind]:
     """What is asked, by name; an If-None-Match of * fits every answer."""
     n_workloads = max(1, n_records // PER_WORKLOAD)
-    known = [fact.id for fact in islice(facts(n_records), N_KNOWN)]
+    fact_ids = [fact.id for fact in islice(facts(n_records), N_KNOWN)]
 
     def any_key() -> str:
         return key_of(random.randrange(n_workloads))
@@ -131,7 +131,7 @@ def kinds(n_records: int) -> dict[str, Kind]:
         "304": Kind(15, 304, lambda: get(any_key(), "If-None-Match: *\r\n")),
         "miss": Kind(10, 404, lambda: get(missing())),
         "batch": Kind(10, 200, lambda: post(some())),
-        "fact": Kind(5, 200, lambda: plain(f"/v1/facts/{random.choice(known)}")),
+        "fact": Kind(5, 200, lambda: plain(f"/v1/facts/{random.choice(fact_ids)}")),
         "new fact": Kind(4, 201, lambda: sent("/v1/facts", new_fact(n_workloads))),
         "bad fact": Kind(2, 422, lambda: sent("/v1/facts", '{"workload": 1}')),
         "no route": Kind(2, 404, lambda: plain(f"/v2/{random.random()}")),
@@ -212,17 +212,17 @@ def take(process: psutil.Process, soak: Soak, at_s: float) -> None:
     """One sample."""
     soak.at_s.append(at_s)
     soak.n_requests.append(soak.n_answers)
-    for name, one in processes(process):
-        soak.resident_bytes.setdefault(name, []).append(one.memory_info().rss)
+    for name, member in processes(process):
+        soak.resident_bytes.setdefault(name, []).append(member.memory_info().rss)
 
 
 def processes(process: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
     """The processes of a service by name: the one that watches, and the workers."""
     parent, *children = family(process)
-    workers = [one for one in children if "spawn_main" in " ".join(one.cmdline())]
+    workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
     yield ("service" if not workers else "parent"), parent
-    for number, one in enumerate(sorted(workers, key=lambda one: one.pid), 1):
-        yield f"worker {number}", one
+    for number, child in enumerate(sorted(workers, key=lambda child: child.pid), 1):
+        yield f"worker {number}", child
 
 
 async def soaked(
@@ -241,25 +241,25 @@ async def soaked(
     return soak
 
 
-def report(console: Console, found: Mapping[str, Soak]) -> None:
+def report(console: Console, soaks: Mapping[str, Soak]) -> None:
     table = Table(box=box.SIMPLE, pad_edge=False)
     for heading in ("database", "process"):
         table.add_column(heading)
     for heading in ("first third", "last third", "growth", "an hour"):
         table.add_column(heading, justify="right")
-    for database, soak in found.items():
+    for database, soak in soaks.items():
         for name, resident_bytes in soak.resident_bytes.items():
-            one = growth(soak.at_s, resident_bytes)
+            trend = growth(soak.at_s, resident_bytes)
             table.add_row(
                 database,
                 name,
-                f"{one.first_bytes / 2**20:.1f} MiB",
-                f"{one.last_bytes / 2**20:.1f} MiB",
-                f"{100 * one.share:+.1f} %",
-                f"{one.bytes_per_hour / 2**20:+.1f} MiB",
+                f"{trend.first_bytes / 2**20:.1f} MiB",
+                f"{trend.last_bytes / 2**20:.1f} MiB",
+                f"{100 * trend.share:+.1f} %",
+                f"{trend.bytes_per_hour / 2**20:+.1f} MiB",
             )
     console.print(table)
-    for database, soak in found.items():
+    for database, soak in soaks.items():
         n = soak.n_requests
         third = len(n) // 3
         console.print(
@@ -270,7 +270,7 @@ def report(console: Console, found: Mapping[str, Soak]) -> None:
         )
 
 
-def draw(found: Mapping[str, Soak], path: Path) -> None:
+def draw(soaks: Mapping[str, Soak], path: Path) -> None:
     """Resident memory over time, a panel for each database."""
     import matplotlib as mpl
 
@@ -278,12 +278,12 @@ def draw(found: Mapping[str, Soak], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(
-        1, len(found), figsize=(4.5 * len(found), 3.5), sharey=True, squeeze=False
+        1, len(soaks), figsize=(4.5 * len(soaks), 3.5), sharey=True, squeeze=False
     )
-    every = [n for soak in found.values() for one in soak.resident_bytes.values()
-             for n in one]  # fmt: skip
+    every = [n for soak in soaks.values() for series in soak.resident_bytes.values()
+             for n in series]  # fmt: skip
     axes[0][0].set_ylim(0, 1.1 * max(every) / 2**20)
-    for axis, (database, soak) in zip(axes[0], found.items(), strict=True):
+    for axis, (database, soak) in zip(axes[0], soaks.items(), strict=True):
         minutes = [at_s / 60 for at_s in soak.at_s]
         for name, resident_bytes in soak.resident_bytes.items():
             axis.plot(minutes, [n / 2**20 for n in resident_bytes], label=name)
@@ -300,7 +300,7 @@ def draw(found: Mapping[str, Soak], path: Path) -> None:
 
 def is_steady(soak: Soak, tolerance: float) -> bool:
     """Whether all answers were right and no process grew by more than that share."""
-    grown = [growth(soak.at_s, one).share for one in soak.resident_bytes.values()]
+    grown = [growth(soak.at_s, series).share for series in soak.resident_bytes.values()]
     return not soak.wrong and max(grown, default=0.0) <= tolerance
 
 
@@ -318,17 +318,17 @@ def main() -> None:
     parser.add_argument("--url", help="of a PostgreSQL server to use")
     parser.add_argument("--figure", type=Path, default=FIGURE)
     options = parser.parse_args()
-    found = {}
+    soaks = {}
     settings = {"CACHE_MB": CACHE_MB, "ANONYMOUS_RECORD": "true"}
-    with databases(options) as places:
-        for name, place in places.items():
-            fill(place, options.records)
-            with serving(place, options.workers, **settings) as (port, process):
-                found[name] = uvloop.run(soaked(port, process, options))
-    report(Console(), found)
-    draw(found, options.figure)
+    with databases(options) as urls:
+        for name, url in urls.items():
+            fill(url, options.records)
+            with serving(url, options.workers, **settings) as (port, process):
+                soaks[name] = uvloop.run(soaked(port, process, options))
+    report(Console(), soaks)
+    draw(soaks, options.figure)
     STDERR.print(f"{options.figure} is drawn")
-    is_good = all(is_steady(soak, options.tolerance / 100) for soak in found.values())
+    is_good = all(is_steady(soak, options.tolerance / 100) for soak in soaks.values())
     sys.exit(0 if is_good else 1)
 
 

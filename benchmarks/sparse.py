@@ -83,10 +83,10 @@ def contest(problem: Problem, options: argparse.Namespace) -> dict[str, float]:
     times = interleave(
         watched, rounds=options.rounds, warmup=1, min_total_s=0.0, max_total_s=30.0
     )
-    found = {w.name: median(t) for w, t in zip(watched, times, strict=True)}
+    medians = {w.name: median(t) for w, t in zip(watched, times, strict=True)}
     if options.tensora and options.dtype == "float64" and problem.name != "spmv":
-        found[TENSORA] = tensora_s(problem, options.tensora, min(options.rounds, 3))
-    return found
+        medians[TENSORA] = tensora_s(problem, options.tensora, min(options.rounds, 3))
+    return medians
 
 
 def triad_rate() -> float:
@@ -146,10 +146,12 @@ def main() -> None:
         for rank in chosen:
             if fits(kernel, shape, tree, rank):
                 problem = make_problem(kernel, tree, rank, options.dtype)
-                found = contest(problem, options)
-                part = problem.n_bytes / found[OURS] / rate
-                results[names[rank]] = Timed(kernel, found, problem.operations(), part)
-                Console(stderr=True).print(names[rank], found)
+                seconds = contest(problem, options)
+                part = problem.n_bytes / seconds[OURS] / rate
+                results[names[rank]] = Timed(
+                    kernel, seconds, problem.operations(), part
+                )
+                Console(stderr=True).print(names[rank], seconds)
     console = Console(width=200)
     console.print(
         f"{processor()}, {open_device('host').device.compute_units} threads, "

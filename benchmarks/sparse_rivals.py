@@ -149,14 +149,14 @@ def tensora_s(problem: Problem, interpreter: str, rounds: int) -> float:
             **factors,
         )
         script = Path(__file__).with_name("sparse_tensora.py")
-        done = subprocess.run(
+        completed = subprocess.run(
             [interpreter, script, source, target],
             check=True,
             capture_output=True,
             text=True,
         )
         problem.check(TENSORA, np.load(target))
-    return float(json.loads(done.stdout))
+    return float(json.loads(completed.stdout))
 
 
 UNFACTORIZED = "unfactorized"
@@ -212,8 +212,8 @@ def c_source(order: int, rank: int, item: str, lanes: int) -> str:
         value = f"values[n{level}]" if level == order - 1 else f"sum{level}[a]"
         target, more = f"sum{level - 1}[a] +=", f" * row{level}[a]"
         if level == 0:
-            place = f"out + (int64_t) idx0[n0] * {rank}"
-            lines.append(f"{kind} *to = ({kind} *) ({place});")
+            address = f"out + (int64_t) idx0[n0] * {rank}"
+            lines.append(f"{kind} *to = ({kind} *) ({address});")
             target, more = "to[a] =", ""
         lines.append(f"{unroll}for (int a = 0; a < {n}; ++a) {target} {value}{more};")
         lines.append("}")
@@ -228,15 +228,15 @@ def _in_c(problem: Problem, lanes: int) -> Callable[[], Array]:
     n_threads = open_device("host").device.compute_units
     chunks = root_chunks(tree, n_threads).tolist()
     indices = [np.asarray(x, np.int32) for x in (*tree.indices, *tree.pointers)]
-    held = [*indices, *factors]
-    table = (ctypes.c_void_p * len(held))(*(array.ctypes.data for array in held))
+    arrays = [*indices, *factors]
+    table = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
     pool = ThreadPoolExecutor(n_threads)
 
     def call() -> Array:
         out = np.zeros((tree.shape[0], rank), factors[0].dtype)
-        given = out.ctypes.data, tree.values.ctypes.data, table
+        pointers = out.ctypes.data, tree.values.ctypes.data, table
         parts = [
-            pool.submit(function, first, past, *given)
+            pool.submit(function, first, past, *pointers)
             for first, past in pairwise(chunks)
         ]
         for part in parts:

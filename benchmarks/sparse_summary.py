@@ -47,8 +47,8 @@ class Timed:
 
     def over(self, *rivals: str) -> float | None:
         """How many times as fast we are as the best of some; None if none is there."""
-        found = [self.seconds[name] for name in rivals if name in self.seconds]
-        return min(found) / self.seconds[OURS] if found else None
+        times = [self.seconds[name] for name in rivals if name in self.seconds]
+        return min(times) / self.seconds[OURS] if times else None
 
 
 def mean(values: Iterable[float | None]) -> str:
@@ -57,8 +57,8 @@ def mean(values: Iterable[float | None]) -> str:
     >>> mean([2.0, 8.0, None]), mean([])
     ('4.00', '-')
     """
-    known = [log(value) for value in values if value is not None]
-    return f"{exp(sum(known) / len(known)):.2f}" if known else "-"
+    logs = [log(value) for value in values if value is not None]
+    return f"{exp(sum(logs) / len(logs)):.2f}" if logs else "-"
 
 
 def claims(entries: Iterable[Timed]) -> Iterator[str]:
@@ -66,10 +66,10 @@ def claims(entries: Iterable[Timed]) -> Iterator[str]:
     by_kernel: dict[str, list[Timed]] = {}
     for entry in entries:
         by_kernel.setdefault(entry.kernel, []).append(entry)
-    for kernel, some in by_kernel.items():
-        yield f"{kernel}, geometric means of {len(some)} entries, times as fast as"
+    for kernel, ratios in by_kernel.items():
+        yield f"{kernel}, geometric means of {len(ratios)} entries, times as fast as"
         kind = _of_networks if kernel in ("ttmc", "tttc") else _of_matrices
-        yield from kind(some)
+        yield from kind(ratios)
 
 
 def _of_networks(entries: list[Timed]) -> Iterator[str]:
@@ -90,16 +90,16 @@ def _of_matrices(entries: list[Timed]) -> Iterator[str]:
 
 def cold_seconds(rounds: int = 3) -> tuple[float, float]:
     """Medians of the import, and of the first call: search, code, compilation, run."""
-    found = []
+    seconds = []
     command, nothing_kept = [sys.executable, "-c", COLD], {CACHE_VARIABLE: "off"}
     for _ in range(rounds):
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             env=os.environ | nothing_kept,
             capture_output=True,
             text=True,
             check=True,
         )
-        imports, call = map(float, done.stdout.split())
-        found.append((imports, call))
-    return median(x for x, _ in found), median(x for _, x in found)
+        imports, call = map(float, completed.stdout.split())
+        seconds.append((imports, call))
+    return median(x for x, _ in seconds), median(x for _, x in seconds)

@@ -19,8 +19,8 @@ def main(source: str, target: str) -> None:
     """Compute the einsum in a file; the result goes to another one."""
     from tensora import Tensor, tensor_method
 
-    given = np.load(source)
-    terms, output = str(given["subscripts"]).split("->")
+    arrays = np.load(source)
+    terms, output = str(arrays["subscripts"]).split("->")
     inputs = terms.split(",")
     names = ["T", *(f"F{k}" for k in range(1, len(inputs)))]
     factors = [f"{n}({','.join(t)})" for n, t in zip(names, inputs, strict=True)]
@@ -28,19 +28,19 @@ def main(source: str, target: str) -> None:
     formats = {name: "d" * len(t) for name, t in zip(names, inputs, strict=True)}
     formats |= {"out": "d" * len(output), "T": "s" * order}
     product = tensor_method(f"out({','.join(output)}) = {' * '.join(factors)}", formats)
-    columns = tuple(given[f"level{k}"].tolist() for k in range(order))
+    columns = tuple(arrays[f"level{k}"].tolist() for k in range(order))
     tensors = {
         "T": Tensor.from_soa(
             columns,
-            given["values"].tolist(),
-            dimensions=tuple(map(int, given["shape"])),
+            arrays["values"].tolist(),
+            dimensions=tuple(map(int, arrays["shape"])),
             format="s" * order,
         )
     }
     for k, name in enumerate(names[1:]):
-        tensors[name] = Tensor.from_numpy(given[f"factor{k}"])
+        tensors[name] = Tensor.from_numpy(arrays[f"factor{k}"])
     seconds = []
-    for _ in range(int(given["rounds"]) + 1):
+    for _ in range(int(arrays["rounds"]) + 1):
         start = perf_counter()
         result = product(**tensors)
         seconds.append(perf_counter() - start)

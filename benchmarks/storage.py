@@ -31,9 +31,9 @@ STDERR = Console(stderr=True)
 
 def of_databases(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
     """What each database grows by."""
-    with databases(options) as places:
-        for name, place in places.items():
-            with open_store(place) as store:
+    with databases(options) as urls:
+        for name, url in urls.items():
+            with open_store(url) as store:
                 before = store.info().size_bytes
                 fill(store, options.records)
                 yield name, store.info().size_bytes - before
@@ -54,8 +54,10 @@ def of_answers() -> Iterator[tuple[str, int]]:
     """The bodies of an answer of ``best``, for one device of several."""
     of_one = list(islice(facts(N_RECIPES * N_DEVICES), N_RECIPES * N_DEVICES))
     stored = [StoredFact(record, to_json(record)) for record in of_one]
-    known = {device.id: device for device in DEVICES}
-    answer = answer_of(workload(0), stored, Wanted(DEVICES[0].id, "", "strict"), known)
+    devices = {device.id: device for device in DEVICES}
+    answer = answer_of(
+        workload(0), stored, Wanted(DEVICES[0].id, "", "strict"), devices
+    )
     assert answer is not None
     n_facts = len(json.loads(answer.body)["facts"])
     yield f"an answer of {n_facts} facts", len(answer.body)

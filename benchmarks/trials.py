@@ -68,7 +68,7 @@ def _try(
 ) -> None:
     einsum = entry.einsum()
     problem = make_problem(einsum, entry.parameters)
-    found = predictions(problem.einsum, problem.sizes, device, correction=ANALYTIC)
+    predicted = predictions(problem.einsum, problem.sizes, device, correction=ANALYTIC)
     n_proposed = options.trials * 2 // 3
     try:
         report = autotune(
@@ -79,7 +79,7 @@ def _try(
             n_trials=options.trials,
             strategy="random",
             seed=options.seed,
-            first=chosen([one.spec for one in found], n_proposed),
+            first=chosen([candidate.spec for candidate in predicted], n_proposed),
             trial_limit_s=options.limit,
         )
     except FeinsumError as error:

@@ -57,11 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.child:
         print(json.dumps(retrieved(options)))
         return
-    found = {mode: medians(options, mode) for mode in MODES}
-    costs = {name: found["on"][name] - found["off"][name] for name in found["on"]}
+    results = {mode: medians(options, mode) for mode in MODES}
+    costs = {name: results["on"][name] - results["off"][name] for name in results["on"]}
     if not costs:
         raise SystemExit(f"no entry matches {options.only!r}")
-    report(options.json, found, costs)
+    report(options.json, results, costs)
 
 
 def medians(options: argparse.Namespace, verify: str) -> Seconds:
@@ -70,7 +70,7 @@ def medians(options: argparse.Namespace, verify: str) -> Seconds:
         in_a_process(options, verify)
         for _ in track(range(options.rounds), f"verify={verify}", console=STDERR)
     ]
-    return {name: median(one[name] for one in rounds) for name in rounds[0]}
+    return {name: median(seconds[name] for seconds in rounds) for name in rounds[0]}
 
 
 def in_a_process(options: argparse.Namespace, verify: str) -> Seconds:
@@ -78,11 +78,11 @@ def in_a_process(options: argparse.Namespace, verify: str) -> Seconds:
     command = [sys.executable, __file__, "--child", "--only", options.only]
     command += ["--max-gflop", str(options.max_gflop), "--target", options.target]
     with tempfile.TemporaryDirectory() as folder:
-        own = empty_caches(folder)
+        variables = empty_caches(folder)
         settings = {"FEINSUM_VERIFY": verify, "FEINSUM_LAYERS": "packaged"}
-        environment = os.environ | own | settings
-        said = subprocess.check_output(command, cwd=ROOT, env=environment)
-    seconds: Seconds = json.loads(said)
+        environment = os.environ | variables | settings
+        answer = subprocess.check_output(command, cwd=ROOT, env=environment)
+    seconds: Seconds = json.loads(answer)
     return seconds
 
 
@@ -117,12 +117,15 @@ def seconds_of(entry, target: str) -> float:
     return time.perf_counter() - before_s
 
 
-def report(as_json: bool, found: Mapping[str, Seconds], costs: Seconds) -> None:
+def report(as_json: bool, results: Mapping[str, Seconds], costs: Seconds) -> None:
     from benchmarks.experiments.machine import processor
 
     if as_json:
         entries = {
-            name: {"verified_s": found["on"][name], "unverified_s": found["off"][name]}
+            name: {
+                "verified_s": results["on"][name],
+                "unverified_s": results["off"][name],
+            }
             for name in costs
         }
         about = {"processor": processor(), "median_s": median(costs.values())}
@@ -132,7 +135,7 @@ def report(as_json: bool, found: Mapping[str, Seconds], costs: Seconds) -> None:
     for heading in ("verified s", "unverified s", "cost s"):
         table.add_column(heading, justify="right")
     for name, cost in sorted(costs.items(), key=lambda item: -item[1]):
-        cells = found["on"][name], found["off"][name], cost
+        cells = results["on"][name], results["off"][name], cost
         table.add_row(name, *(f"{cell:.2f}" for cell in cells))
     console = Console()
     console.print(table)

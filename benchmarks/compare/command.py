@@ -55,14 +55,14 @@ Plot: TypeAlias = Annotated[
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     program = typer.Typer(add_completion=False, rich_markup_mode=None)
     program.command(epilog=EXAMPLES)(compare)
     command = typer.main.get_command(program)
     try:
-        command.main(given, "python -m benchmarks.compare", standalone_mode=False)
+        command.main(words, "python -m benchmarks.compare", standalone_mode=False)
     except (FeinsumError, typer.TyperException) as error:
-        sys.exit(report_failure(error, is_json="--json" in given))
+        sys.exit(report_failure(error, is_json="--json" in words))
 
 
 def compare(
@@ -115,15 +115,15 @@ def _refuse(message: str) -> typer.BadParameter:
     return typer.BadParameter(message, param_hint="--plot")
 
 
-def _values(einsum: BatchedEinsum, given: dict[str, int]) -> dict[str, int]:
+def _values(einsum: BatchedEinsum, sizes: dict[str, int]) -> dict[str, int]:
     """A value for every size parameter."""
-    known = sorted(size_names(einsum))
-    if unknown := sorted(set(given) - set(known)):
+    names = sorted(size_names(einsum))
+    if unknown := sorted(set(sizes) - set(names)):
         raise typer.BadParameter(
-            f"there is no size parameter {unknown[0]!r}; expected some of {known}",
+            f"there is no size parameter {unknown[0]!r}; expected some of {names}",
             param_hint="--size",
         )
-    return default_sizes(einsum, given)
+    return default_sizes(einsum, sizes)
 
 
 def _subject(einsum: BatchedEinsum, values: dict[str, int]) -> Subject:
@@ -161,14 +161,14 @@ def _document(
         "sizes": values,
         "contenders": [
             {
-                "name": one.name,
-                "version": one.version or None,
-                "median_s": one.median_s if one.samples_s else None,
-                "spread_s": one.spread_s if one.samples_s else None,
-                "why_not": one.why_not or None,
-                "note": one.note or None,
+                "name": outcome.name,
+                "version": outcome.version or None,
+                "median_s": outcome.median_s if outcome.samples_s else None,
+                "spread_s": outcome.spread_s if outcome.samples_s else None,
+                "why_not": outcome.why_not or None,
+                "note": outcome.note or None,
             }
-            for one in outcomes
+            for outcome in outcomes
         ],
     }
 
@@ -179,38 +179,40 @@ def _print(
     typer.echo(f"einsum: {einsum}")
     if values:
         typer.echo(f"sizes: {', '.join(f'{k}={n}' for k, n in values.items())}")
-    timed = [one for one in outcomes if one.samples_s]
-    ours = next((one for one in timed if one.name == OURS), None)
+    timed = [outcome for outcome in outcomes if outcome.samples_s]
+    ours = next((outcome for outcome in timed if outcome.name == OURS), None)
     print_table(
         ("contender",),
         ("version", "ms", "IQR", *["times ours"] * (ours is not None)),
         [
             (
-                one.name,
-                one.version,
-                to_digits(one.median_s * 1e3),
-                to_digits(one.spread_s * 1e3, 2),
-                *[to_digits(one.median_s / ours.median_s, 3) for _ in [0] if ours],
+                outcome.name,
+                outcome.version,
+                to_digits(outcome.median_s * 1e3),
+                to_digits(outcome.spread_s * 1e3, 2),
+                *[to_digits(outcome.median_s / ours.median_s, 3) for _ in [0] if ours],
             )
-            for one in timed
+            for outcome in timed
         ],
     )
-    for one in outcomes:
-        if one.note:
-            typer.echo(f"{one.name}: {one.note}")
-        if one.why_not:
-            typer.echo(f"{one.name}: {one.why_not}")
-    if noisy := [one.name for one in timed if one.is_noisy]:
+    for outcome in outcomes:
+        if outcome.note:
+            typer.echo(f"{outcome.name}: {outcome.note}")
+        if outcome.why_not:
+            typer.echo(f"{outcome.name}: {outcome.why_not}")
+    if noisy := [outcome.name for outcome in timed if outcome.is_noisy]:
         say(f"noisy timings: {', '.join(noisy)}; {CURE}")
 
 
 def _draw(title: str, outcomes: Sequence[Outcome], path: Path) -> None:
     lengths = []
-    for one in outcomes:
-        if one.samples_s:
-            ends_s = (one.median_s, *one.quartiles_s)
+    for outcome in outcomes:
+        if outcome.samples_s:
+            ends_s = (outcome.median_s, *outcome.quartiles_s)
             middle, low, high = (1e3 * end_s for end_s in ends_s)
-            lengths.append(Length(one.name, middle, low, high, one.name == OURS))
+            lengths.append(
+                Length(outcome.name, middle, low, high, outcome.name == OURS)
+            )
     try:
         draw_lengths(title, "ms", lengths, path)
     except OSError as error:

@@ -144,11 +144,11 @@ def hold(
         max_total_s=LONGEST_S,
     )
     timed = [
-        Outcome(one.name, one.version, samples, note=one.note)
-        for (one, _), samples in zip(ready, times, strict=True)
+        Outcome(contender.name, contender.version, samples, note=contender.note)
+        for (contender, _), samples in zip(ready, times, strict=True)
     ]
     return [
-        *sorted(timed, key=lambda one: one.median_s),
+        *sorted(timed, key=lambda contender: contender.median_s),
         *(outcome for outcome, run in prepared if run is None),
     ]
 

@@ -48,9 +48,9 @@ def _torch(torch: Any, subscripts: str, operands: Sequence[Any]) -> Evaluate:
 def _jax(jax: Any, subscripts: str, operands: Sequence[Any]) -> Evaluate:
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
-    given = [jax.numpy.asarray(x) for x in operands]
+    arrays = [jax.numpy.asarray(x) for x in operands]
     whole = jax.jit(lambda *xs: jax.numpy.einsum(subscripts, *xs))
-    return lambda: jax.block_until_ready(whole(*given))
+    return lambda: jax.block_until_ready(whole(*arrays))
 
 
 def _tblis(pytblis: Any, subscripts: str, operands: Sequence[Any]) -> Evaluate:

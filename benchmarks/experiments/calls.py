@@ -122,15 +122,17 @@ def _number(value: float | None) -> str:
 def _lost(results: Sequence[Result], ours: str) -> Table:
     table = _table("entry", "ratio", "ours ms", "rival ms")
     table.add_column("rival, our recipe", no_wrap=True)
-    compared = sorted(_compared(results, ours), key=lambda one: one[1].ratio)
-    for result, one in compared:
-        if one.ratio < LOST:
+    compared = sorted(
+        _compared(results, ours), key=lambda comparison: comparison[1].ratio
+    )
+    for result, comparison in compared:
+        if comparison.ratio < LOST:
             table.add_row(
                 result.name,
-                f"{one.ratio:.2f}",
-                milliseconds(one.ours.median_s),
-                milliseconds(one.rival.median_s),
-                f"{one.name}, {one.ours.note.partition('@')[0]}",
+                f"{comparison.ratio:.2f}",
+                milliseconds(comparison.ours.median_s),
+                milliseconds(comparison.rival.median_s),
+                f"{comparison.name}, {comparison.ours.note.partition('@')[0]}",
             )
     return table
 

@@ -56,26 +56,26 @@ def _seconds(call: Callable[[], Any]) -> float:
 def main() -> None:
     warnings.simplefilter("ignore")
     task, events = Path(sys.argv[1]), Path(sys.argv[2])
-    asked = json.loads(task.read_text())
+    request = json.loads(task.read_text())
     with events.open("a") as file:
-        done = _do(asked["kind"], asked["given"], file)
-        _write(file, {"done": done})
+        answer = _do(request["kind"], request["given"], file)
+        _write(file, {"done": answer})
 
 
-def _do(kind: str, given: dict[str, Any], file: TextIO) -> Any:
+def _do(kind: str, arguments: dict[str, Any], file: TextIO) -> Any:
     if kind == "limits":
-        return asdict(limits(**given))
+        return asdict(limits(**arguments))
     if kind == "tune":
-        task = Task(**given["task"])
+        task = Task(**arguments["task"])
         return [
             recipe
             for device in task.devices
-            for recipe in tune(task.entry, given["n_trials"], device, task.database)
+            for recipe in tune(task.entry, arguments["n_trials"], device, task.database)
         ]
     with tempfile.TemporaryDirectory(prefix="feinsum-cold-") as folder:
-        if given["suite"] == EVERYDAY:  # a first call finds nothing in the cache
+        if arguments["suite"] == EVERYDAY:  # a first call finds nothing in the cache
             os.environ["FEINSUM_CACHE_DIR"] = folder
-        outcomes = hold(Task(**given), lambda name: _write(file, {"now": name}))
+        outcomes = hold(Task(**arguments), lambda name: _write(file, {"now": name}))
     return {name: asdict(outcome) for name, outcome in outcomes.items()}
 
 

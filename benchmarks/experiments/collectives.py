@@ -27,11 +27,11 @@ def moved_in(text: str, n_devices: int) -> int:
     >>> moved_in("%a = f64[6]{0} all-reduce(%p), replica_groups={{0,1},{2,3}}", 4)
     24
     """
-    return sum(_moved(*found.groups(), n_devices) for found in _found(text))
+    return sum(_moved(*match.groups(), n_devices) for match in _found(text))
 
 
 def _found(text: str) -> list[re.Match[str]]:
-    return [found for line in text.splitlines() if (found := COLLECTIVE.search(line))]
+    return [match for line in text.splitlines() if (match := COLLECTIVE.search(line))]
 
 
 def _moved(shapes: str, name: str, rest: str, n_devices: int) -> int:

@@ -62,20 +62,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def chosen(options: argparse.Namespace) -> list[Entry]:
     """The entries that match, at the sizes that were asked for."""
     every = SUITES[options.suite]() if options.drawn is None else drawn(options.drawn)
-    found = [e for e in every if re.search(options.only, e.name)]
+    entries = [e for e in every if re.search(options.only, e.name)]
     if options.suite == "tccg":
-        return [scaled_to(entry, options.max_gflop) for entry in found]
+        return [scaled_to(entry, options.max_gflop) for entry in entries]
     if options.suite == EVERYDAY:
-        return found
-    return [with_elements(entry, options.elements_scale) for entry in found]
+        return entries
+    return [with_elements(entry, options.elements_scale) for entry in entries]
 
 
 def _report(
     arguments: Sequence[str], options: argparse.Namespace, path: Path
 ) -> Report:
     """A new one, or that of the file; an old file is kept beside the new one."""
-    given = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
-    now = about(arguments, given)
+    settings = {
+        k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()
+    }
+    now = about(arguments, settings)
     if options.resume and path.is_file():
         report = Report.load(path)
         report.about.append(now)
@@ -87,10 +89,10 @@ def _report(
 
 def _is_done(report: Report, entry: Entry, terms: Sequence[str]) -> bool:
     """Whether the file has the entry, at these sizes and under these terms."""
-    known = report.results.get(entry.name)
-    if known is None or dict(known.sizes) != dict(entry.sizes):
+    result = report.results.get(entry.name)
+    if result is None or dict(result.sizes) != dict(entry.sizes):
         return False
-    return set(terms) <= set(known.runs)
+    return set(terms) <= set(result.runs)
 
 
 def run(entry: Entry, options: argparse.Namespace) -> Result:
@@ -99,7 +101,7 @@ def run(entry: Entry, options: argparse.Namespace) -> Result:
     The untransformed kernel takes part under the first of them only.
     """
     task = _task(entry, options)
-    found = tuned(task, options.tune, options.limit) if options.tune else []
+    facts = tuned(task, options.tune, options.limit) if options.tune else []
     names = [n for n in contenders(task) if n not in options.without]
     runs: dict[str, dict[str, Outcome]] = {}
     for terms in options.terms:
@@ -107,7 +109,7 @@ def run(entry: Entry, options: argparse.Namespace) -> Result:
         runs[terms] = held(
             Task(**{**vars(task), "contenders": now}), terms, options.limit
         )
-    return Result.of(entry, runs, found)
+    return Result.of(entry, runs, facts)
 
 
 def _task(entry: Entry, options: argparse.Namespace) -> Task:

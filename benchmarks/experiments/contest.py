@@ -131,12 +131,12 @@ def hold(task: Task, note: Note = lambda name: None) -> dict[str, Outcome]:
     entry = task.entry
     values = entry.values()
     expected = entry.reference(values)
-    known = contenders(task)
+    entrants = contenders(task)
     outcomes: dict[str, Outcome] = {}
     watched: list[Watched] = []
     for name in task.contenders:
         note(name)
-        outcomes[name], ready = _tried(known[name], entry, values, expected)
+        outcomes[name], ready = _tried(entrants[name], entry, values, expected)
         if ready is not None:
             watched.append(Watched(name, ready, note, task.pause_s))
     del values, expected

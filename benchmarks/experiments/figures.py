@@ -68,11 +68,11 @@ def _bars(
     color: str,
 ) -> None:
     """Rates with their quartiles; no bar where there is no time."""
-    known = [(x, r, o) for x, r, o in zip(at, results, outcomes, strict=True) if o]
-    middle = np.array([r.flops / o.median_s for _, r, o in known]) / 1e9
-    ends = [[r.flops / s for s in o.quartiles_s] for _, r, o in known]
+    points = [(x, r, o) for x, r, o in zip(at, results, outcomes, strict=True) if o]
+    middle = np.array([r.flops / o.median_s for _, r, o in points]) / 1e9
+    ends = [[r.flops / s for s in o.quartiles_s] for _, r, o in points]
     high, low = np.array(ends).reshape(-1, 2).T / 1e9
-    axes.bar([x for x, _, _ in known], middle, 0.28, label=label, color=color,
+    axes.bar([x for x, _, _ in points], middle, 0.28, label=label, color=color,
              yerr=(middle - low, high - middle), ecolor=GREY,
              error_kw={"lw": 0.8})  # fmt: skip
 
@@ -102,12 +102,12 @@ def _speed_up_panel(
 ) -> None:
     batches = sorted({r.batch_size for r in results})
     width = 0.8 / max(len(colors), 1)
-    found = {(r.batch_size, r.sizes["i"]): r.against("jax") for r in results}
+    ratios = {(r.batch_size, r.sizes["i"]): r.against("jax") for r in results}
     for k, (degree, color) in enumerate(colors.items()):
         bars = [
             (x, c)
             for x, b in enumerate(batches)
-            if (c := found.get((b, degree))) is not None
+            if (c := ratios.get((b, degree))) is not None
         ]
         if not bars:
             continue
@@ -117,7 +117,7 @@ def _speed_up_panel(
         for x, (_, c) in zip(left, bars, strict=True):
             axes.annotate(f"{c.ratio:.1f}", (x, c.ratio), ha="center", va="bottom",
                           size=7)  # fmt: skip
-    mean = geometric_mean(c.ratio for c in found.values() if c is not None)
+    mean = geometric_mean(c.ratio for c in ratios.values() if c is not None)
     words = f" (geometric mean {mean:.2f})" if mean else ""
     axes.set_title(group.replace("_", " ") + words, size=10)
     axes.axhline(1, color=GREY, lw=1, ls="--")
@@ -132,8 +132,8 @@ def _degrees(results: Sequence[Result]) -> list[int]:
 
 
 def _fastest(result: Result, name: str) -> Outcome | None:
-    found = [o for _, rival, o in result.rivals() if rival == name]
-    return min(found, key=lambda o: o.median_s, default=None)
+    outcomes = [o for _, rival, o in result.rivals() if rival == name]
+    return min(outcomes, key=lambda o: o.median_s, default=None)
 
 
 def _entries_below(axes: Any, at: np.ndarray, names: Sequence[str]) -> None:
@@ -151,13 +151,13 @@ def everyday_ratios(report: Report) -> Figure:
     for size, color in zip(("small", "medium", "large"), SHADES[1:], strict=True):
         of_size = [r for r in report.results.values() if r.group == size]
         for name, style in (("feinsum untuned", "--"), ("feinsum tuned", "-")):
-            found = [c.ratio for r in of_size if (c := r.against(ours=name))]
-            if not found:
+            ratios = [c.ratio for r in of_size if (c := r.against(ours=name))]
+            if not ratios:
                 continue
-            share = np.linspace(0, 100, len(found))
-            mean = geometric_mean(found)
+            share = np.linspace(0, 100, len(ratios))
+            mean = geometric_mean(ratios)
             label = f"{size}, {name.split()[-1]}: {mean:.2f} in the geometric mean"
-            axes.plot(share, sorted(found), style, color=color, label=label)
+            axes.plot(share, sorted(ratios), style, color=color, label=label)
     axes.axhline(1, color=GREY, lw=1)
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -34,7 +34,7 @@ class ChildError(Exception):
 
 
 def in_child(
-    kind: str, given: Mapping[str, Any], terms: str, limit_s: float = 3600.0
+    kind: str, arguments: Mapping[str, Any], terms: str, limit_s: float = 3600.0
 ) -> Any:
     """What a child process made of a task.
 
@@ -42,16 +42,18 @@ def in_child(
         ChildError: if it ended with an error or a signal, or ran past the limit.
     """
     with tempfile.TemporaryDirectory(prefix="feinsum-") as folder:
-        task, events, said = (Path(folder) / n for n in ("task", "events", "said"))
-        task.write_text(json.dumps({"kind": kind, "given": given}))
+        task, events, answer_file = (
+            Path(folder) / n for n in ("task", "events", "said")
+        )
+        task.write_text(json.dumps({"kind": kind, "given": arguments}))
         events.touch()
         command = [sys.executable, "-m", "benchmarks.experiments.child"]
-        with said.open("w") as output:
+        with answer_file.open("w") as output:
             why = _ended([*command, str(task), str(events)], terms, output, limit_s)
         seen = [json.loads(line) for line in events.read_text().splitlines()]
         if seen and "done" in seen[-1]:
             return seen[-1]["done"]
-        last_words = "".join(said.read_text(errors="replace").splitlines()[-1:])
+        last_words = "".join(answer_file.read_text(errors="replace").splitlines()[-1:])
         at = seen[-1]["now"] if seen else None
         raise ChildError(f"{why}; {last_words[:300]}".rstrip("; "), at)
 
@@ -87,21 +89,21 @@ def held(task: Task, terms: str, limit_s: float = 3600.0) -> dict[str, Outcome]:
     crashed: dict[str, Outcome] = {}
     while left := [name for name in task.contenders if name not in crashed]:
         try:
-            given = asdict(replace(task, contenders=left))
-            done = in_child("contest", given, terms, limit_s)
+            arguments = asdict(replace(task, contenders=left))
+            answer = in_child("contest", arguments, terms, limit_s)
         except ChildError as error:
             culprits = left if error.at is None else [error.at]
             crashed |= dict.fromkeys(culprits, Outcome("crashed", str(error)))
             continue
-        return {name: outcome_of(value) for name, value in done.items()} | crashed
+        return {name: outcome_of(value) for name, value in answer.items()} | crashed
     return crashed
 
 
 def tuned(task: Task, n_trials: int, limit_s: float = 3600.0) -> list[str]:
     """Recipes that a tuning recorded; if it failed, why."""
     try:
-        given = {"task": asdict(task), "n_trials": n_trials}
-        return list(in_child("tune", given, "fresh", limit_s))
+        arguments = {"task": asdict(task), "n_trials": n_trials}
+        return list(in_child("tune", arguments, "fresh", limit_s))
     except ChildError as error:
         return [f"tuning failed: {error}"]
 

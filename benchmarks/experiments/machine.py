@@ -34,7 +34,7 @@ def about(arguments: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
         },
         "versions": {
             "python": platform.python_version(),
-            **{name: found for name in PACKAGES if (found := _version(name))},
+            **{name: installed for name in PACKAGES if (installed := _version(name))},
         },
         "terms": {name: dict(tunables) for name, tunables in TERMS.items()},
         "openblas": openblas(),

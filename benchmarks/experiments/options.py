@@ -23,9 +23,9 @@ def _terms(text: str) -> tuple[str, ...]:
 
 
 def _contender(text: str) -> str:
-    known = [*(rival.name for rival in RIVALS), "untransformed"]
-    if text not in known:
-        raise argparse.ArgumentTypeError(f"{text!r}; known are {', '.join(known)}")
+    names = [*(rival.name for rival in RIVALS), "untransformed"]
+    if text not in names:
+        raise argparse.ArgumentTypeError(f"{text!r}; known are {', '.join(names)}")
     return text
 
 

@@ -53,11 +53,11 @@ class Retrieved:
 
     def prepare(self, entry: Entry, values: Values) -> Ready:
         kernel = user_kernel(entry)
-        found = look_up(kernel, device=self.device, database=self.database)
-        if not found.applied:
-            raise NotApplicableError(_why(found))
-        recipes = ", ".join(map(str, found.applied))
-        return _bound(found.t_unit, entry, values, self.device, recipes)
+        retrieval = look_up(kernel, device=self.device, database=self.database)
+        if not retrieval.applied:
+            raise NotApplicableError(_why(retrieval))
+        recipes = ", ".join(map(str, retrieval.applied))
+        return _bound(retrieval.t_unit, entry, values, self.device, recipes)
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _bound(
     return Bound(bound, entry.outputs, note)
 
 
-def _why(found: Any) -> str:
-    for nest in found.unchanged:
+def _why(retrieval: Any) -> str:
+    for nest in retrieval.unchanged:
         return f"no recipe: {nest.match.level}: {nest.why_unchanged}"
-    return f"no recipe: not raised: {[r.reason for r in found.raised.refused]}"
+    return f"no recipe: not raised: {[r.reason for r in retrieval.raised.refused]}"

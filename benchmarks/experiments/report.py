@@ -123,15 +123,15 @@ def _why_not(report: Report, name: str) -> str:
     """The status of ours where it has no time."""
     from benchmarks.experiments.ours import OURS
 
-    found = [
+    ratios = [
         outcome
         for outcomes in report.results[name].runs.values()
         for contender, outcome in outcomes.items()
         if contender.startswith(OURS)
     ]
-    if not found:
+    if not ratios:
         return "did not run"
-    return "no recipe" if found[0].status == "left out" else found[0].status
+    return "no recipe" if ratios[0].status == "left out" else ratios[0].status
 
 
 def _means(report: Report) -> Iterator[str]:
@@ -143,16 +143,16 @@ def _mean(
     report: Report, words: str, *, rival: str | None = None, ours: str | None = None
 ) -> str:
     """Of the ratios to a rival, or to the best of each; of ours, or of the fastest."""
-    found = [c for r in report.results.values() if (c := r.against(rival, ours=ours))]
-    mean = geometric_mean(c.ratio for c in found)
+    ratios = [c for r in report.results.values() if (c := r.against(rival, ours=ours))]
+    mean = geometric_mean(c.ratio for c in ratios)
     if mean is None:
         return f"geometric mean against {words}: no entry has both times"
-    n_tied = sum(c.is_tied for c in found)
-    n_won = sum(c.ratio > 1 and not c.is_tied for c in found)
+    n_tied = sum(c.is_tied for c in ratios)
+    n_won = sum(c.ratio > 1 and not c.is_tied for c in ratios)
     return (
-        f"geometric mean against {words}: {mean:.2f} over {len(found)} of "
+        f"geometric mean against {words}: {mean:.2f} over {len(ratios)} of "
         f"{len(report.results)} entries; faster {n_won}, tied {n_tied}, "
-        f"slower {len(found) - n_won - n_tied}"
+        f"slower {len(ratios) - n_won - n_tied}"
     )
 
 
@@ -178,8 +178,8 @@ def _absences(report: Report) -> Iterator[str]:
         for text in reasons:
             entries.setdefault(text, {})[result.name] = None
     for text, names in entries.items():
-        where = ", ".join(names) if len(names) <= 3 else f"{len(names)} entries"
-        yield f"{text} [{where}]"
+        entries_text = ", ".join(names) if len(names) <= 3 else f"{len(names)} entries"
+        yield f"{text} [{entries_text}]"
 
 
 def _named(name: str, seconds: float) -> str:

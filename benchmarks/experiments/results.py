@@ -104,8 +104,8 @@ class Result:
 
     def ours(self, terms: str) -> Outcome | None:
         """The retrieved kernel; of several devices, on that where it is fastest."""
-        found = self.ours_by_device(terms).values()
-        return min(found, key=lambda outcome: outcome.median_s, default=None)
+        outcomes_found = self.ours_by_device(terms).values()
+        return min(outcomes_found, key=lambda outcome: outcome.median_s, default=None)
 
     def ours_by_device(self, terms: str) -> dict[str, Outcome]:
         """The retrieved kernel on each device where it did well, by contender."""
@@ -132,29 +132,31 @@ class Result:
             rival: its name; by default the fastest of all.
             ours: the contender of a device; by default the fastest of ours.
         """
-        known = [r for r in self.rivals() if rival in (None, r[1])]
-        if not known:
+        candidates = [r for r in self.rivals() if rival in (None, r[1])]
+        if not candidates:
             return None
-        terms, name, outcome = min(known, key=lambda r: r[2].median_s)
+        terms, name, outcome = min(candidates, key=lambda r: r[2].median_s)
         mine = self.ours_by_device(terms).get(ours) if ours else self.ours(terms)
         return None if mine is None else Comparison(mine, outcome, name, terms)
 
     def best(self) -> tuple[str, Outcome] | None:
         """The rival that is fastest under any terms."""
-        known = min(self.rivals(), key=lambda r: r[2].median_s, default=None)
-        return None if known is None else (known[1], known[2])
+        candidates = min(self.rivals(), key=lambda r: r[2].median_s, default=None)
+        return None if candidates is None else (candidates[1], candidates[2])
 
     def fastest_of_ours(self) -> Outcome | None:
         """Ours as it is compared with the fastest rival; without one, at its best."""
         compared = self.against()
         if compared is not None:
             return compared.ours
-        known = [ours for terms in self.runs if (ours := self.ours(terms))]
-        return min(known, key=lambda outcome: outcome.median_s, default=None)
+        candidates = [ours for terms in self.runs if (ours := self.ours(terms))]
+        return min(candidates, key=lambda outcome: outcome.median_s, default=None)
 
     def untransformed(self) -> Outcome | None:
-        found = (outcomes.get("untransformed") for outcomes in self.runs.values())
-        return next((outcome for outcome in found if outcome), None)
+        outcomes_found = (
+            outcomes.get("untransformed") for outcomes in self.runs.values()
+        )
+        return next((outcome for outcome in outcomes_found if outcome), None)
 
 
 @dataclass(frozen=True)
@@ -198,9 +200,9 @@ class Report:
     def save(self, path: Path) -> None:
         """Write beside, then exchange: a file is whole at any time."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f"{path.name}.new")
-        beside.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        beside.replace(path)
+        partial = path.with_name(f"{path.name}.new")
+        partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        partial.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> Report:
@@ -212,7 +214,7 @@ class Report:
 
 def _result(value: dict[str, Any]) -> Result:
     runs = {
-        terms: {name: outcome_of(found) for name, found in outcomes.items()}
+        terms: {name: outcome_of(document) for name, document in outcomes.items()}
         for terms, outcomes in value["runs"].items()
     }
     return Result(**{**value, "runs": runs, "tuned": tuple(value["tuned"])})

@@ -194,11 +194,11 @@ class TorchCompile:
             name: torch.tensor(value, dtype=torch.float64)
             for name, value in entry.scalars.items()
         }
-        given = {**_tensors(entry, values), **scalars}
+        arguments = {**_tensors(entry, values), **scalars}
         whole = torch.compile(
             evaluation(entry, torch, torch.einsum), fullgraph=True, dynamic=False
         )
-        return Called(torch.inference_mode()(lambda: whole(given)))
+        return Called(torch.inference_mode()(lambda: whole(arguments)))
 
 
 class Jax:
@@ -215,10 +215,10 @@ class Jax:
 
         jax.config.update("jax_enable_x64", True)
         jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
-        given = {name: jnp.asarray(value) for name, value in values.items()}
+        arguments = {name: jnp.asarray(value) for name, value in values.items()}
         whole = jax.jit(evaluation(entry, jnp, jnp.einsum))
         return Called(
-            lambda: whole(given),
+            lambda: whole(arguments),
             finish=jax.block_until_ready,
             note=f"on {jax.default_backend()}",
         )

@@ -46,15 +46,15 @@ def n_cores() -> int:
 
 def environment(terms: str) -> dict[str, str]:
     """The environment of a child: the terms' allocator, one thread per core."""
-    kept = {
+    variables = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("MALLOC_") and name != "GLIBC_TUNABLES"
     }
     tunables = ":".join(f"{name}={value}" for name, value in TERMS[terms].items())
     if tunables:
-        kept["GLIBC_TUNABLES"] = tunables
-    return kept | dict.fromkeys(_THREADS, str(n_cores())) | openblas()
+        variables["GLIBC_TUNABLES"] = tunables
+    return variables | dict.fromkeys(_THREADS, str(n_cores())) | openblas()
 
 
 OPENBLAS = "OPENBLAS_CORETYPE"

@@ -26,24 +26,27 @@ WARM_UP = PROGRAMS["one-twice"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    how = How(
+    conditions = How(
         options.tiny, options.calls, options.at_once, options.limit_s, options.tune
     )
     contestants = options.contestants or [
-        name for name, one in CONTESTANTS.items() if one.is_installed
+        name for name, contestant in CONTESTANTS.items() if contestant.is_installed
     ]
-    found = measure(chosen(options.only), contestants, how, options.rounds)
+    totals = measure(chosen(options.only), contestants, conditions, options.rounds)
     # What reports import, children would not have: they are started before.
     from benchmarks.totals.report import show, write
 
-    show(found, contestants, how)
+    show(totals, contestants, conditions)
     if options.output:
-        write(options.output, found, how, options.rounds)
-    return int(bool(found.failures))
+        write(options.output, totals, conditions, options.rounds)
+    return int(bool(totals.failures))
 
 
 def measure(
-    programs: Sequence[Program], contestants: Sequence[str], how: How, rounds: int
+    programs: Sequence[Program],
+    contestants: Sequence[str],
+    conditions: How,
+    rounds: int,
 ) -> Found:
     """Every program by every contestant; progress and failures go to stderr."""
     failures: list[str] = []
@@ -59,7 +62,7 @@ def measure(
         for k in range(rounds):
             for name in [*runs]:
                 print(f"{program.name}: {name}, round {k + 1}", file=sys.stderr)
-                pair = _try(program, name, how, failures)
+                pair = _try(program, name, conditions, failures)
                 if pair is None:
                     del runs[name]
                 else:
@@ -69,10 +72,10 @@ def measure(
 
 
 def _try(
-    program: Program, name: str, how: How, failures: list[str]
+    program: Program, name: str, conditions: How, failures: list[str]
 ) -> list[Run] | None:
     try:
-        return in_fresh_folders(program, CONTESTANTS[name], how)
+        return in_fresh_folders(program, CONTESTANTS[name], conditions)
     except ChildFailedError as error:
         failures.append(str(error))
         print(f"failed: {error}", file=sys.stderr)
@@ -82,7 +85,9 @@ def _try(
 def _result(program: Program, runs: dict[str, list[list[Run]]]) -> Result:
     medians = {}
     for name, pairs in runs.items():
-        medians[name] = tuple(over_rounds(some) for some in zip(*pairs, strict=True))
+        medians[name] = tuple(
+            over_rounds(runs_of_kind) for runs_of_kind in zip(*pairs, strict=True)
+        )
     return Result(program.name, medians)
 
 

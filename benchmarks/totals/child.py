@@ -42,15 +42,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.tune is not None:
         print(json.dumps({"n_tuned": tuned(program, options.tune, options.tiny)}))
         return
-    found = measured(program, CONTESTANTS[options.contestant], options.tiny)
-    calls = found.pop("calls")
+    result = measured(program, CONTESTANTS[options.contestant], options.tiny)
+    calls = result.pop("calls")
     start = time.perf_counter()
     if options.calls:
-        found["calls"] = calls
+        result["calls"] = calls
         if options.contestant == OURS and "numpy" not in program.unfit:
-            found["numpy_s"] = by_numpy(program, options.tiny)
-    found["after_s"] = time.perf_counter() - start
-    print(json.dumps(found))
+            result["numpy_s"] = by_numpy(program, options.tiny)
+    result["after_s"] = time.perf_counter() - start
+    print(json.dumps(result))
 
 
 def tuned(program: Program, budget_s: float, tiny: bool) -> int:
@@ -133,15 +133,15 @@ def peak_bytes() -> int:
 
 def by_numpy(program: Program, tiny: bool) -> list[float]:
     """Seconds of numpy for each call of a program, without a path or with one."""
-    found = []
+    calls = []
 
     def compute(subscripts: str, *arrays: Array) -> Array:
         seconds, result = numpy_seconds(subscripts, arrays)
-        found.append(seconds)
+        calls.append(seconds)
         return result
 
     run(program.calls(tiny), compute)
-    return found
+    return calls
 
 
 def numpy_seconds(subscripts: str, arrays: Sequence[Array]) -> tuple[float, Array]:

@@ -68,76 +68,93 @@ class Run:
     numpy_s: tuple[float, ...] = ()
 
 
-def in_fresh_folders(program: Program, contestant: Contestant, how: How) -> list[Run]:
+def in_fresh_folders(
+    program: Program, contestant: Contestant, conditions: How
+) -> list[Run]:
     """A process without anything kept on disk, then one with what the first kept.
 
     Of ours a third one follows, if its calls are tuned after the second.
     """
     with TemporaryDirectory() as folder:
-        own = empty_caches(folder)
-        own |= {"HOME": f"{folder}/home", "FEINSUM_DATABASE": f"{folder}/user.sqlite"}
-        Path(own["HOME"]).mkdir()
-        runs = [_slowest(program, contestant, how, own) for _ in range(2)]
-        if how.tune_s and contestant.name == OURS:
-            _tune(program, how, own)
-            runs.append(_slowest(program, contestant, how, own))
+        variables = empty_caches(folder)
+        variables |= {
+            "HOME": f"{folder}/home",
+            "FEINSUM_DATABASE": f"{folder}/user.sqlite",
+        }
+        Path(variables["HOME"]).mkdir()
+        runs = [_slowest(program, contestant, conditions, variables) for _ in range(2)]
+        if conditions.tune_s and contestant.name == OURS:
+            _tune(program, conditions, variables)
+            runs.append(_slowest(program, contestant, conditions, variables))
         return runs
 
 
-def _tune(program: Program, how: How, own: dict[str, str]) -> None:
+def _tune(program: Program, conditions: How, variables: dict[str, str]) -> None:
     command = [sys.executable, "-m", "benchmarks.totals.child", program.name, OURS]
-    command += ["--tiny"] * how.tiny + ["--tune", str(how.tune_s)]
-    _said(command, os.environ | own, f"tuning {program.name}", how)
+    command += ["--tiny"] * conditions.tiny + ["--tune", str(conditions.tune_s)]
+    _said(command, os.environ | variables, f"tuning {program.name}", conditions)
 
 
 def _slowest(
-    program: Program, contestant: Contestant, how: How, own: dict[str, str]
+    program: Program, contestant: Contestant, conditions: How, variables: dict[str, str]
 ) -> Run:
     """Of copies that are started at once, in the same folders."""
-    with ThreadPoolExecutor(how.at_once) as threads:
+    with ThreadPoolExecutor(conditions.at_once) as threads:
         runs = threads.map(
-            lambda _: _run(program, contestant, how, own), range(how.at_once)
+            lambda _: _run(program, contestant, conditions, variables),
+            range(conditions.at_once),
         )
         return max(runs, key=lambda run: run.total_s)
 
 
 def _run(
-    program: Program, contestant: Contestant, how: How, own: dict[str, str]
+    program: Program, contestant: Contestant, conditions: How, variables: dict[str, str]
 ) -> Run:
     command = [sys.executable, "-m", "benchmarks.totals.child"]
     command += [program.name, contestant.name]
-    command += ["--tiny"] * how.tiny + ["--calls"] * how.calls
+    command += ["--tiny"] * conditions.tiny + ["--calls"] * conditions.calls
     start = time.perf_counter()
-    said = _said(command, os.environ | own, f"{program.name} by {contestant.name}", how)
-    total_s = time.perf_counter() - start - said.pop("after_s")
-    if not contestant.counts_import:
-        total_s -= said["import_s"]
-    calls = tuple(
-        (subscripts, seconds) for subscripts, seconds in said.pop("calls", ())
+    stdout = _said(
+        command,
+        os.environ | variables,
+        f"{program.name} by {contestant.name}",
+        conditions,
     )
-    numpy_s = tuple(said.pop("numpy_s", ()))
-    return Run(total_s=total_s, calls=calls, numpy_s=numpy_s, **said)
+    total_s = time.perf_counter() - start - stdout.pop("after_s")
+    if not contestant.counts_import:
+        total_s -= stdout["import_s"]
+    calls = tuple(
+        (subscripts, seconds) for subscripts, seconds in stdout.pop("calls", ())
+    )
+    numpy_s = tuple(stdout.pop("numpy_s", ()))
+    return Run(total_s=total_s, calls=calls, numpy_s=numpy_s, **stdout)
 
 
 def _said(
-    command: Sequence[str], environment: dict[str, str], name: str, how: How
+    command: Sequence[str], environment: dict[str, str], name: str, conditions: How
 ) -> dict[str, Any]:
     """What a child printed last."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             cwd=ROOT,
             env=environment,
             capture_output=True,
             text=True,
-            timeout=how.limit_s,
+            timeout=conditions.limit_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ChildFailedError(f"{name}: not done in {how.limit_s:g} s") from None
-    lines = (done.stdout if not done.returncode else done.stderr).splitlines()
+        raise ChildFailedError(
+            f"{name}: not done in {conditions.limit_s:g} s"
+        ) from None
+    lines = (
+        completed.stdout if not completed.returncode else completed.stderr
+    ).splitlines()
     last = next((line for line in reversed(lines) if line.strip()), "no output")
-    if done.returncode:
-        raise ChildFailedError(f"{name}: exit code {done.returncode}: {last.strip()}")
-    found: dict[str, Any] = json.loads(last)
-    return found
+    if completed.returncode:
+        raise ChildFailedError(
+            f"{name}: exit code {completed.returncode}: {last.strip()}"
+        )
+    answer: dict[str, Any] = json.loads(last)
+    return answer

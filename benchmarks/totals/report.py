@@ -27,52 +27,57 @@ NONE = "-"
 WIDTH = 120
 
 
-def show(found: Found, contestants: Sequence[str], how: How) -> None:
+def show(totals: Found, contestants: Sequence[str], conditions: How) -> None:
     """Totals of each program, the means of all, and calls where asked for."""
     console = Console(width=WIDTH, highlight=False, markup=False)
     console.print(f"{processor()}, numpy {version('numpy')}")
-    console.print(f"seconds from start to end; {_how(how)}")
-    console.print(_totals(found.results, contestants))
-    if how.calls:
-        console.print(_calls(found.results))
-    for result in found.results:
+    console.print(f"seconds from start to end; {_how(conditions)}")
+    console.print(_totals(totals.results, contestants))
+    if conditions.calls:
+        console.print(_calls(totals.results))
+    for result in totals.results:
         if result.unlike:
             console.print(f"results differ: {result.program}: {result.unlike}")
 
 
-def write(path: Path, found: Found, how: How, rounds: int) -> None:
+def write(path: Path, totals: Found, conditions: How, rounds: int) -> None:
     """Everything as JSON."""
     about = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "processor": processor(),
         "versions": {"python": platform.python_version(), **_versions()},
         "rounds": rounds,
-        **asdict(how),
+        **asdict(conditions),
     }
     programs = {
         result.program: {
             name: dict(zip(WHICH, map(asdict, runs), strict=False))
             for name, runs in result.runs.items()
         }
-        for result in found.results
+        for result in totals.results
     }
-    document = {"about": about, "programs": programs, "failures": found.failures}
+    document = {"about": about, "programs": programs, "failures": totals.failures}
     path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
 
 
-def _how(how: How) -> str:
-    copies = f", the slowest of {how.at_once} at once" if how.at_once > 1 else ""
-    return f"{'tiny' if how.tiny else 'full'} sizes{copies}; ratios below 1: ours wins"
+def _how(conditions: How) -> str:
+    copies = (
+        f", the slowest of {conditions.at_once} at once"
+        if conditions.at_once > 1
+        else ""
+    )
+    sizes = "tiny" if conditions.tiny else "full"
+    return f"{sizes} sizes{copies}; ratios below 1: ours wins"
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    ratios = {}
     for contestant in CONTESTANTS.values():
         try:
-            found[contestant.name] = version(contestant.module)
+            ratios[contestant.name] = version(contestant.module)
         except PackageNotFoundError:
             continue
-    return found
+    return ratios
 
 
 def _table(*heads: str) -> Table:
@@ -140,12 +145,12 @@ def _calls(results: Sequence[Result]) -> Table:
     for result in results:
         for which, run in zip(WHICH, result.runs.get(OURS, ()), strict=False):
             worst = WorstCall.of(run)
-            beside = overhead_us(run)
+            overhead = overhead_us(run)
             table.add_row(
                 result.program,
                 which,
                 *_worst(worst),
-                NONE if beside is None else f"{beside:.1f}",
+                NONE if overhead is None else f"{overhead:.1f}",
             )
     return table
 
@@ -171,5 +176,5 @@ def _number(value: float | None) -> str:
 
 
 def _mean(ratios: Sequence[float | None]) -> Any:
-    known = [ratio for ratio in ratios if ratio is not None]
-    return f"{geometric_mean(known):.2f}" if known else NONE
+    finite = [ratio for ratio in ratios if ratio is not None]
+    return f"{geometric_mean(finite):.2f}" if finite else NONE

@@ -71,12 +71,12 @@ class WorstCall:
 
 def overhead_us(run: Run) -> float | None:
     """Median of what tiny calls take beside the time of numpy."""
-    beside = [
+    overheads = [
         1e6 * (seconds - numpy_s)
         for (_, seconds), numpy_s in zip(run.calls, run.numpy_s, strict=False)
         if numpy_s < TINY_S
     ]
-    return median(beside) if beside else None
+    return median(overheads) if overheads else None
 
 
 @dataclass(frozen=True)
