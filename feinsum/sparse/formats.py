@@ -1,7 +1,15 @@
-"""Sparse arrays: coordinates, compressed rows and columns, compressed fibers.
+r"""Sparse arrays: coordinates, compressed rows and columns, compressed fibers.
 
 Each is a value that is checked on creation. The stored entries form the pattern,
-whatever their values: a stored zero belongs to it.
+whatever their values: a stored zero belongs to it. The entries T[0,2,1], T[0,2,3] and
+T[4,0,0] of a tensor, as compressed fibers::
+
+    level 0 (i)    0         4          indices[0] = 0 4
+                   |         |          pointers[0] = 0 1 2
+    level 1 (j)    2         0          indices[1] = 2 0
+                  / \        |          pointers[1] = 0 2 3
+    level 2 (k)  1   3       0          indices[2] = 1 3 0
+                 v0  v1      v2         values
 
 Source: Smith and Karypis 2015 (compressed sparse fibers).
 """
