@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 from feinsum.distributed import Box, Plan, ProgramPlan
 from feinsum.distributed.facts import AnyPlan, plan_in, read_plan
 from feinsum.distributed.files import create_arrays, is_shared, read_block, write_block
-from feinsum.distributed.mpi import run_on_ranks, world
+from feinsum.distributed.local import named_outputs
+from feinsum.distributed.mpi import on_every_rank, run_on_ranks, world
 from feinsum.distributed.recorded import RUNS, opened_on_rank_0, record_on_ranks
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.threads import THREADS_VARIABLE
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a plan; the exit code is 0, or 1 after one line that says what failed."""
-    chosen = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     use_one_thread()
     try:
         comm = world()
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"feinsum: {error}\n")
         return 1
     try:
-        _run(comm, chosen)
+        _run(comm, options)
     except FeinsumError as error:
         if comm.Get_rank() == 0:
             sys.stderr.write(f"feinsum: {error}\n")
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def use_one_thread() -> None:
-    """Leaves have one thread for each rank, unless a variable says otherwise."""
+    """Give leaves one thread for each rank, unless a variable says otherwise."""
     if not os.environ.get("OMP_NUM_THREADS"):
         os.environ.setdefault(THREADS_VARIABLE, "1")
 
@@ -78,70 +79,71 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(comm: Any, chosen: argparse.Namespace) -> None:
-    inputs, output = chosen.inputs, chosen.output
-    made = _on_all(comm, lambda: read_plan(chosen.plan.read_bytes()))
-    plan, rank = plan_in(made), comm.Get_rank()
-    meaning = made.meaning if isinstance(made, ProgramPlan) else None
-    blocks = _on_all(comm, lambda: _blocks(plan, rank, inputs))
-    if chosen.record is None:
-        parts = run_on_ranks(plan, blocks, comm, meaning=meaning)
+def _run(comm: Any, options: argparse.Namespace) -> None:
+    output = options.output
+    document = _on_all(comm, lambda: read_plan(options.plan.read_bytes()))
+    plan, rank = plan_in(document), comm.Get_rank()
+    semantics = document.meaning if isinstance(document, ProgramPlan) else None
+    blocks = _on_all(comm, lambda: _read_blocks(plan, rank, options.inputs))
+    if options.record is None:
+        parts = run_on_ranks(plan, blocks, comm, meaning=semantics)
     else:
-        parts = _recorded(comm, made, blocks, chosen)
-    if plan.statements is None:
-        parts = {plan.outputs[0]: parts}
+        parts = _run_recorded(comm, document, blocks, options)
+    named = named_outputs(plan, parts)
     shapes = {name: plan.shape(name) for name in plan.outputs}
     dtypes = {
-        name: meaning.dtype(name) if meaning else plan.dtype for name in plan.outputs
+        name: semantics.dtype(name) if semantics else plan.dtype
+        for name in plan.outputs
     }
     create = partial(create_arrays, output, shapes, dtypes)
-    _on_all(comm, create if rank == 0 else _nothing)
-    write = partial(_write, plan, rank, output, parts)
+    _on_all(comm, create if rank == 0 else _do_nothing)
+    write = partial(_write_blocks, plan, rank, output, named)
     if is_shared(output):
         _on_all(comm, write)
         return
+    # HDF5 and Zarr have one writer at a time
     for turn in range(comm.Get_size()):
-        _on_all(comm, write if turn == rank else _nothing)
+        _on_all(comm, write if turn == rank else _do_nothing)
 
 
-def _recorded(
-    comm: Any, made: AnyPlan, blocks: Mapping[str, Any], chosen: argparse.Namespace
+def _run_recorded(
+    comm: Any, document: AnyPlan, blocks: Mapping[str, Any], options: argparse.Namespace
 ) -> Any:
-    """The parts of the result; rank 0 tells what was recorded."""
-    plan, rank = plan_in(made), comm.Get_rank()
+    """Return the parts of the result; rank 0 prints what was recorded."""
+    plan, rank = plan_in(document), comm.Get_rank()
 
     def read(name: str, box: Box) -> Any:
         dtype = plan.operands[name]
-        return read_block(chosen.inputs, name, plan.shape(name), dtype, box)
+        return read_block(options.inputs, name, plan.shape(name), dtype, box)
 
-    with opened_on_rank_0(comm, chosen.record) as store:
+    with opened_on_rank_0(comm, options.record) as store:
         parts, fact = record_on_ranks(
-            made, blocks, read, comm, store=store, runs=chosen.runs
+            document, blocks, read, comm, store=store, runs=options.runs
         )
     if rank == 0:
         sys.stdout.write(f"recorded {fact.id[:12]}: {fact}\n")
     return parts
 
 
-def _nothing() -> None:
-    """The work of idle ranks."""
+def _do_nothing() -> None:
+    """Wait for other ranks."""
 
 
 def _on_all(comm: Any, work: Callable[[], T]) -> T:
-    """Do work on each rank; if it fails on one, all raise the same error."""
-    found, failure = None, ""
-    try:
-        found = work()
-    except (FeinsumError, OSError, ValueError) as error:
-        failure = str(error) or type(error).__name__
-    failures = [text for text in comm.allgather(failure) if text]
-    if failures:
-        raise PlanError(failures[0], rules=("files",))
-    return found  # type: ignore[return-value]  # work has returned it
+    """Return the result of this rank; if files fail on one, all raise the error."""
+
+    def convert_errors() -> T:
+        try:
+            return work()
+        except (FeinsumError, OSError, ValueError) as error:
+            message = str(error) or type(error).__name__
+            raise PlanError(message, rules=("files",)) from error
+
+    return on_every_rank(comm, convert_errors)
 
 
-def _blocks(plan: Plan, rank: int, source: Path) -> dict[str, Any]:
-    """The blocks of this rank, of arrays in files."""
+def _read_blocks(plan: Plan, rank: int, source: Path) -> dict[str, Any]:
+    """Return the blocks of this rank, of arrays in files."""
     return {
         name: read_block(
             source, name, plan.shape(name), dtype, plan.start_box(name, rank)
@@ -150,7 +152,7 @@ def _blocks(plan: Plan, rank: int, source: Path) -> dict[str, Any]:
     }
 
 
-def _write(plan: Plan, rank: int, path: Path, parts: Mapping[str, Any]) -> None:
+def _write_blocks(plan: Plan, rank: int, path: Path, parts: Mapping[str, Any]) -> None:
     for name, part in parts.items():
         write_block(path, name, plan.result_box(rank, name), part)
 

@@ -13,8 +13,7 @@ from math import prod
 import numpy as np
 
 from feinsum.distributed import Plan
-from feinsum.distributed.grid_costs import repartition, statement_costs
-from feinsum.distributed.grids import by_first_use
+from feinsum.distributed.grids import by_first_use, repartition, statement_costs
 
 
 def footprint(plan: Plan) -> float:
@@ -28,18 +27,20 @@ def footprint(plan: Plan) -> float:
 
 def eindecomp(plan: Plan) -> float:
     """Join, aggregation and repartition of all groups, by parts of their indices."""
-    given: dict[str, list[int]] = {}
+    produced: dict[str, list[int]] = {}
     total = 0.0
     for group, schedule in zip(plan.groups, plan.schedules, strict=True):
         indices = by_first_use(group)
         grid = np.array([[schedule.parts(i) for i in indices]], np.int64)
         total += float(statement_costs(group, indices, grid, plan.extents)[0])
         for access in group.inputs:
-            wanted = [schedule.parts(i) for i in access.indices]
-            if access.tensor in given:
+            consumed = [schedule.parts(i) for i in access.indices]
+            if access.tensor in produced:
                 lengths = [plan.extents[i] for i in access.indices]
-                total += float(repartition(wanted, given[access.tensor], lengths))
-        given[group.output.tensor] = [schedule.parts(i) for i in group.output.indices]
+                total += float(repartition(consumed, produced[access.tensor], lengths))
+        produced[group.output.tensor] = [
+            schedule.parts(i) for i in group.output.indices
+        ]
     return total
 
 

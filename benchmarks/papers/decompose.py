@@ -20,15 +20,16 @@ from numpy.typing import NDArray
 
 from benchmarks.papers.partition import Partition, n_calls
 from feinsum.distributed.elimination import Table, least_sum
-from feinsum.distributed.grid_costs import (
+from feinsum.distributed.grids import (
     aggregation,
+    by_first_use,
     cost_tables,
+    largest_grids,
     repartition,
     statement_costs,
 )
-from feinsum.distributed.grids import by_first_use, most_within
-from feinsum.distributed.groups import Group
 from feinsum.distributed.program_plan import name_of_index, statements_of
+from feinsum.distributed.statements import Group
 from feinsum.errors import ProgramError
 from feinsum.ir.program import Program
 from feinsum.programs.places import same_places
@@ -60,16 +61,16 @@ class Model:
         """Every operand that is the result of a statement."""
         producers = self.program.producers
         return tuple(
-            (name, one.result, position)
-            for one in self.program.statements
-            for position, name in enumerate(one.operands)
+            (name, statement.result, position)
+            for statement in self.program.statements
+            for position, name in enumerate(statement.operands)
             if name in producers
         )
 
     def choices(self, processes: int) -> dict[str, Grids]:
         """For each statement, the partitions with this many calls, or with the most."""
         return {
-            name: most_within(processes, indices, self.extents)
+            name: largest_grids(processes, indices, self.extents)
             for name, indices in self._indices.items()
         }
 
@@ -78,11 +79,11 @@ class Model:
         choices: Choices,
         makers: Mapping[str, Collection[str]] | None = None,
     ) -> list[Table]:
-        """The costs of some statements; see :func:`feinsum.distributed.grid_costs`."""
+        """The costs of some statements; see :func:`feinsum.distributed.grids`."""
         groups = [self._groups[name] for name in choices]
         return cost_tables(groups, self.extents, choices, makers)
 
-    def own(self, name: str, grids: Grids) -> NDArray[np.float64]:
+    def statement_cost(self, name: str, grids: Grids) -> NDArray[np.float64]:
         """The cost of a statement, independent of how its operands are partitioned."""
         group, indices = self._groups[name], self._indices[name]
         return statement_costs(group, indices, grids, self.extents)
@@ -99,19 +100,21 @@ class Model:
         self, edge: Edge, producer: Grids, consumer: Grids
     ) -> NDArray[np.float64]:
         """The cost of an edge: a row for each producer, a column for each consumer."""
-        made, read, position = edge
-        output: Group = self._groups[made]
-        access = self._groups[read].inputs[position]
-        given = self._columns(made, producer, output.output.indices)
-        wanted = self._columns(read, consumer, access.indices)
+        source, target, position = edge
+        output: Group = self._groups[source]
+        access = self._groups[target].inputs[position]
+        produced = self._columns(source, producer, output.output.indices)
+        consumed = self._columns(target, consumer, access.indices)
         extents = [self.extents[i] for i in output.output.indices]
-        return repartition(wanted[None, :, :], given[:, None, :], extents)
+        return repartition(consumed[None, :, :], produced[:, None, :], extents)
 
     def partition(self, name: str, grid: Sequence[int]) -> Partition:
         """A row of grids in the names of the statement's own indices."""
         parts = dict(zip(self._indices[name], map(int, grid), strict=True))
-        one = self.program.producers[name]
-        return constantdict({i: parts[name_of_index(name, i)] for i in one.indices})
+        statement = self.program.producers[name]
+        return constantdict(
+            {i: parts[name_of_index(name, i)] for i in statement.indices}
+        )
 
     def grid(self, name: str, partition: Partition) -> Grids:
         """The other way round; one row."""
@@ -146,8 +149,10 @@ class Decomposition:
     @property
     def join(self) -> float:
         """Elements of all blocks that kernel calls read."""
-        own = sum(self._model.own(n, grid)[0] for n, grid in self._grids.items())
-        return float(own) - self.aggregation
+        total = sum(
+            self._model.statement_cost(n, grid)[0] for n, grid in self._grids.items()
+        )
+        return float(total) - self.aggregation
 
     @property
     def aggregation(self) -> float:
@@ -180,10 +185,10 @@ class Decomposition:
             f"{self.aggregation:,.0f}, repartition {self.repartition:,.0f}"
         )
         lines = [total]
-        for one in self.program.statements:
-            parts = self.partitions[one.result]
+        for statement in self.program.statements:
+            parts = self.partitions[statement.result]
             cut = " ".join(f"{i}/{n}" for i, n in parts.items() if n > 1) or "whole"
-            lines.append(f"  {one.result}[{','.join(one.output)}]: {cut}")
+            lines.append(f"  {statement.result}[{','.join(statement.output)}]: {cut}")
         return "\n".join(lines)
 
 
@@ -260,29 +265,38 @@ def split_along(
     model = Model(program, sizes or {})
     same = same_places(program.statements)
     seeds = {
-        same[one.result, term[k]]
-        for one in program.statements
-        for name, term in zip(one.operands, one.inputs, strict=True)
-        for wanted, k in ((array, axis), *also)
-        if name == wanted and -len(term) <= k < len(term)
+        same[statement.result, term[k]]
+        for statement in program.statements
+        for name, term in zip(statement.operands, statement.inputs, strict=True)
+        for name_of_array, k in ((array, axis), *also)
+        if name == name_of_array and -len(term) <= k < len(term)
     }
     read = {
         (name, k)
-        for one in program.statements
-        for name, term in zip(one.operands, one.inputs, strict=True)
+        for statement in program.statements
+        for name, term in zip(statement.operands, statement.inputs, strict=True)
         for k in range(-len(term), len(term))
     }
-    for wanted, k in ((array, axis), *also):
-        if (wanted, k) not in read:
-            raise ProgramError(f"no statement reads axis {k} of an array {wanted!r}")
+    for name_of_array, k in ((array, axis), *also):
+        if (name_of_array, k) not in read:
+            raise ProgramError(
+                f"no statement reads axis {k} of an array {name_of_array!r}"
+            )
     chosen = {}
-    for one in program.statements:
-        extents = {i: model.extents[name_of_index(one.result, i)] for i in one.indices}
-        own = [i for i in one.indices if same[one.result, i] in seeds]
-        long = [i for i in one.indices if extents[i] >= processes]
-        cut = (own or long or list(one.indices))[0]
-        parts = {i: min(processes, extents[i]) if i == cut else 1 for i in one.indices}
-        chosen[one.result] = constantdict(parts)
+    for statement in program.statements:
+        extents = {
+            i: model.extents[name_of_index(statement.result, i)]
+            for i in statement.indices
+        }
+        chosen_indices = [
+            i for i in statement.indices if same[statement.result, i] in seeds
+        ]
+        long = [i for i in statement.indices if extents[i] >= processes]
+        cut = (chosen_indices or long or list(statement.indices))[0]
+        parts = {
+            i: min(processes, extents[i]) if i == cut else 1 for i in statement.indices
+        }
+        chosen[statement.result] = constantdict(parts)
     return Decomposition(program, constantdict(sizes or {}), constantdict(chosen))
 
 
@@ -292,8 +306,8 @@ def _exact(model: Model, choices: Choices) -> dict[str, int]:
 
 def _least(choices: Choices, tables: Sequence[Table]) -> dict[str, int]:
     """The choice of each statement; tables have variables of their own besides."""
-    _, found = least_sum(tables)
-    return {name: found[name] for name in choices}
+    _, values = least_sum(tables)
+    return {name: values[name] for name in choices}
 
 
 def _tree(model: Model, choices: Choices) -> dict[str, int]:
@@ -307,35 +321,35 @@ def _tree(model: Model, choices: Choices) -> dict[str, int]:
     least: dict[str, NDArray[np.float64]] = {}
     behind: dict[str, dict[str, NDArray[np.int64]]] = {}
     for name, grids in choices.items():  # in the order of dataflow
-        least[name], behind[name] = model.own(name, grids), {}
+        least[name], behind[name] = model.statement_cost(name, grids), {}
         edges = [edge for edge in model.edges if edge[1] == name]
-        for made in dict.fromkeys(edge[0] for edge in edges):
-            costs = least[made][:, None] + sum(
-                model.repartition(edge, choices[made], grids)
+        for producer in dict.fromkeys(edge[0] for edge in edges):
+            costs = least[producer][:, None] + sum(
+                model.repartition(edge, choices[producer], grids)
                 for edge in edges
-                if edge[0] == made
+                if edge[0] == producer
             )
             least[name] = least[name] + costs.min(axis=0)
-            behind[name][made] = costs.argmin(axis=0)
+            behind[name][producer] = costs.argmin(axis=0)
     roots = [name for name in choices if not model.program.readers(name)]
-    found: dict[str, int] = {}
+    chosen: dict[str, int] = {}
     todo = [(root, int(least[root].argmin())) for root in roots]
     while todo:
         name, k = todo.pop()
-        found[name] = k
-        todo += [(made, int(best[k])) for made, best in behind[name].items()]
-    return found
+        chosen[name] = k
+        todo += [(producer, int(best[k])) for producer, best in behind[name].items()]
+    return chosen
 
 
 def _linear(model: Model, choices: Choices) -> dict[str, int]:
     """One longest path after another; costs off the path are ignored."""
-    found: dict[str, int] = {}
-    while left := [name for name in choices if name not in found]:
+    chosen: dict[str, int] = {}
+    while left := [name for name in choices if name not in chosen]:
         path = _longest_path(model, left)
         before = {name: [made] for made, name in pairwise(path)} | {path[0]: []}
-        chosen = {name: choices[name] for name in path}
-        found |= _least(chosen, model.tables(chosen, before))
-    return found
+        on_path = {name: choices[name] for name in path}
+        chosen |= _least(on_path, model.tables(on_path, before))
+    return chosen
 
 
 def _longest_path(model: Model, left: Sequence[str]) -> list[str]:
@@ -343,7 +357,7 @@ def _longest_path(model: Model, left: Sequence[str]) -> list[str]:
     longest: dict[str, list[str]] = {}
     for name in left:  # in the order of dataflow
         before = [e[0] for e in model.edges if e[1] == name and e[0] in among]
-        best = max((longest[one] for one in before), key=len, default=[])
+        best = max((longest[producer] for producer in before), key=len, default=[])
         longest[name] = [*best, name]
     return max(longest.values(), key=len)
 

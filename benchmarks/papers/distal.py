@@ -13,14 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from feinsum.distributed.assembly import assemble, assemble_statements
-from feinsum.distributed.distribution import Distribution
-from feinsum.distributed.groups import Access, Group, groups_of
-from feinsum.distributed.leaves import extents_of
-from feinsum.distributed.machine import Machine
-from feinsum.distributed.placing import needed_by, without_copies
+from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.plan import Plan
-from feinsum.distributed.schedule import GroupSchedule, Loop
-from feinsum.distributed.statements import Statements
+from feinsum.distributed.schedule import GroupSchedule, Loop, needed_by, without_copies
+from feinsum.distributed.statements import (
+    Access,
+    Group,
+    Statements,
+    extents_of,
+    groups_of,
+)
 from feinsum.ir import BatchedEinsum
 from feinsum.words import counted
 
@@ -53,8 +55,8 @@ class Commands:
     ...     .substitute(["ii", "ki", "ji"])
     ...     .format("A", "ij->ij").format("B", "jk->jk")
     ... )
-    >>> made = cannon.plan()
-    >>> made.counts.moved, made.counts.most_requests
+    >>> plan = cannon.plan()
+    >>> plan.counts.moved, plan.counts.most_requests
     (1327104, 1)
     """
 
@@ -82,8 +84,8 @@ class Commands:
             raise ValueError(
                 f"divide {index}: this loop counts parts; divide the loop below it"
             )
-        made = {outer: _Variable(loop.indices, (parts,)), inner: loop}
-        return self._replaced([index], made)
+        loops = {outer: _Variable(loop.indices, (parts,)), inner: loop}
+        return self._replaced([index], loops)
 
     def split(self, index: str, outer: str, inner: str, size: int) -> Commands:
         """Split a loop in two, the inner one with the given number of values."""
@@ -103,8 +105,8 @@ class Commands:
         names = list(self.loops)
         if names.index(second) != names.index(first) + 1:
             raise ValueError(f"collapse {first}, {second}: they are not adjacent")
-        made = _Variable((*a.indices, *b.indices), (*a.parts, *b.parts))
-        return self._replaced([first, second], {fused: made})
+        variable = _Variable((*a.indices, *b.indices), (*a.parts, *b.parts))
+        return self._replaced([first, second], {fused: variable})
 
     def reorder(self, *names: str) -> Commands:
         """Permute these loops among their positions, in the given order."""
@@ -113,8 +115,8 @@ class Commands:
         if len(set(names)) != len(names):
             raise ValueError(f"reorder {', '.join(names)}: a loop is named twice")
         order = iter(names)
-        kept = [next(order) if name in names else name for name in self.loops]
-        return replace(self, loops={name: self.loops[name] for name in kept})
+        reordered = [next(order) if name in names else name for name in self.loops]
+        return replace(self, loops={name: self.loops[name] for name in reordered})
 
     def distribute(
         self,
@@ -128,45 +130,49 @@ class Commands:
         With ``outer``, ``inner`` and ``grid``, loops are divided first, and the
         distributed ones come before all other loops.
         """
-        made, names = self, list(targets)
+        commands, names = self, list(targets)
         if outer is not None or inner is not None or grid is not None:
             parts = (outer or (), inner or (), grid or ())
             if {len(part) for part in parts} != {len(names)}:
                 raise ValueError("distribute: lists of different lengths")
             for name, first, second, n in zip(names, *parts, strict=True):
-                made = made.divide(name, first, second, n)
+                commands = commands.divide(name, first, second, n)
             names = list(parts[0])
-            rest = [name for name in made.loops if name not in names]
-            made = replace(made, loops={n: made.loops[n] for n in (*names, *rest)})
+            rest = [name for name in commands.loops if name not in names]
+            commands = replace(
+                commands, loops={n: commands.loops[n] for n in (*names, *rest)}
+            )
         for name in names:
-            if None in made.loop(name).parts:
+            if None in commands.loop(name).parts:
                 raise ValueError(
                     f"distribute {name}: divide it, so that it counts parts"
                 )
-        return replace(made, distributed=(*made.distributed, *names))
+        return replace(commands, distributed=(*commands.distributed, *names))
 
     def communicate(self, tensors: Sequence[str], loop: str) -> Commands:
         """Fetch what is needed of these tensors at every iteration of this loop."""
         self.loop(loop)
-        known = {op.name for op in self.einsum.operands} | {self._group.output.tensor}
-        if unknown := sorted(set(tensors) - known):
+        tensor_names = {op.name for op in self.einsum.operands} | {
+            self._group.output.tensor
+        }
+        if unknown := sorted(set(tensors) - tensor_names):
             raise ValueError(f"communicate {', '.join(unknown)}: no such tensor")
         new = dict.fromkeys(tensors, loop)
         return replace(self, communicated={**self.communicated, **new})
 
     def rotate(self, loop: str, by: Sequence[str], result: str) -> Commands:
         """Start a sequential loop at the value given by the sum of other loops."""
-        turned = self.loop(loop)
+        rotated = self.loop(loop)
         if wrong := sorted(set(by) - set(self.distributed)):
             raise ValueError(
                 f"rotate {loop} by {', '.join(wrong)}, which is not distributed"
             )
         if collapsed := [n for n in by if len(self.loops[n].indices) != 1]:
             raise ValueError(f"rotate {loop} by {collapsed[0]}, which is collapsed")
-        if None in turned.parts or len(turned.parts) != 1:
+        if None in rotated.parts or len(rotated.parts) != 1:
             raise ValueError(f"rotate {loop}: divide it, so that it counts parts")
-        made = self._replaced([loop], {result: turned})
-        return replace(made, rotated={**made.rotated, result: tuple(by)})
+        commands = self._replaced([loop], {result: rotated})
+        return replace(commands, rotated={**commands.rotated, result: tuple(by)})
 
     def precompute(self, tensors: Sequence[str], name: str) -> Commands:
         """Compute the product of some operands first, where it is needed."""
@@ -205,7 +211,7 @@ class Commands:
         axes, machine = self._axes()
         loop = self._time()
         group = self._group
-        result = self._place(group.output, machine, axes)
+        result = self._result_distribution(group.output, machine, axes)
         schedule = GroupSchedule(machine, axes, result, loop)
         starts = {
             access.tensor: Distribution.parse(self.formats[access.tensor], machine)
@@ -223,8 +229,8 @@ class Commands:
         dtypes = {op.name: op.dtype.str for op in self.einsum.operands}
         extents = extents_of(self.einsum, self.sizes)
         outputs = (group.output.tensor,)
-        made = Statements(tuple(groups), extents, dtypes, outputs)
-        return assemble_statements(made, n, schedules, starts=starts, name=name)
+        statements = Statements(tuple(groups), extents, dtypes, outputs)
+        return assemble_statements(statements, n, schedules, starts=starts, name=name)
 
     @property
     def _group(self) -> Group:
@@ -276,11 +282,11 @@ class Commands:
                 raise ValueError(
                     f"{access} changes with {name}; it cannot be fetched only at {at}"
                 )
-        places = [n for n in self.distributed for _ in self.loops[n].indices]
-        by = (places.index(n) for n in self.rotated.get(name, ()))
+        axes = [n for n in self.distributed for _ in self.loops[n].indices]
+        by = (axes.index(n) for n in self.rotated.get(name, ()))
         return Loop(index, loop.parts[0], tuple(by))
 
-    def _place(
+    def _result_distribution(
         self, access: Access, machine: Machine, axes: tuple[str, ...]
     ) -> Distribution:
         """Where the result is: by its format, or with whoever computes it first."""
@@ -297,8 +303,8 @@ class Commands:
                     f"precompute {name}: {', '.join(tensors)} are used before"
                 )
             inputs = tuple(left.pop(tensor) for tensor in tensors)
-            kept = {i for a in (*left.values(), group.output) for i in a.indices}
-            used = dict.fromkeys(i for a in inputs for i in a.indices if i in kept)
+            needed = {i for a in (*left.values(), group.output) for i in a.indices}
+            used = dict.fromkeys(i for a in inputs for i in a.indices if i in needed)
             left[name] = Access(name, tuple(used))
             yield Group(inputs, left[name])
         yield Group(tuple(left.values()), group.output)
@@ -312,8 +318,10 @@ class Commands:
                 f"precompute {group.output.tensor}: its sum over {summed[0]} is "
                 "distributed; give it its own statement and schedule"
             )
-        own = tuple(i if i in group.indices else None for i in axes)
-        return GroupSchedule(machine, own, needed_by(own, group.output, machine))
+        axes_of_group = tuple(i if i in group.indices else None for i in axes)
+        return GroupSchedule(
+            machine, axes_of_group, needed_by(axes_of_group, group.output, machine)
+        )
 
     def loop(self, name: str) -> _Variable:
         """The loop with this name."""
@@ -323,11 +331,9 @@ class Commands:
             )
         return self.loops[name]
 
-    def _replaced(
-        self, names: Sequence[str], made: Mapping[str, _Variable]
-    ) -> Commands:
-        if taken := (set(made) & set(self.loops)) - set(names):
-            raise ValueError(f"a loop is called {sorted(taken)[0]!r} already")
+    def _replaced(self, names: Sequence[str], new: Mapping[str, _Variable]) -> Commands:
+        if used := (set(new) & set(self.loops)) - set(names):
+            raise ValueError(f"a loop is called {sorted(used)[0]!r} already")
         if distributed := sorted(set(names) & set(self.distributed)):
             raise ValueError(
                 f"{distributed[0]} is already distributed; change it before "
@@ -336,7 +342,7 @@ class Commands:
         loops: dict[str, _Variable] = {}
         for name, loop in self.loops.items():
             if name == names[0]:
-                loops.update(made)
+                loops.update(new)
             elif name not in names:
                 loops[name] = loop
         return replace(self, loops=loops)

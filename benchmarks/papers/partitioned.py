@@ -23,12 +23,12 @@ from feinsum.ir.reductions import reduced
 from feinsum.ir.statement import Statement
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Place = tuple[int, ...]
+Position = tuple[int, ...]
 """Position of a block among the blocks of an array."""
 
 
 @dataclass
-class Moved:
+class Traffic:
     """Elements that were moved."""
 
     join: int = 0
@@ -37,8 +37,8 @@ class Moved:
 
 def run_partitioned(
     decomposition: Decomposition, arrays: Mapping[str, Any]
-) -> tuple[Mapping[str, Array], Moved]:
-    """Run a decomposition; returns outputs by name, and the traffic.
+) -> tuple[Mapping[str, Array], Traffic]:
+    """Run a decomposition; return outputs by name, and the traffic.
 
     Raises:
         ProgramError: if an array is missing or has the wrong shape or dtype.
@@ -48,69 +48,71 @@ def run_partitioned(
     >>> from benchmarks.papers.decompose import decompose
     >>> p = program()
     >>> _ = p.einsum("ij,jk->ik", array("A", (8, 8)), array("B", (8, 8)), name="C")
-    >>> found = decompose(p.build(), 16)
-    >>> results, moved = run_partitioned(found, {"A": np.eye(8), "B": np.eye(8)})
+    >>> best = decompose(p.build(), 16)
+    >>> results, moved = run_partitioned(best, {"A": np.eye(8), "B": np.eye(8)})
     >>> bool((results["C"] == np.eye(8)).all()), moved.join, moved.aggregation
     (True, 384, 64)
     """
-    program, moved = decomposition.program, Moved()
-    known = dict(checked_arrays(program, arrays))
-    for one in program.statements:
-        parts = decomposition.partitions[one.result]
-        operands = [known[name] for name in one.operands]
-        result = _run(one, operands, parts, moved)
-        dtype = program.arrays[one.result].dtype
-        known[one.result] = result.astype(dtype, copy=False)
-    return {name: known[name] for name in program.outputs}, moved
+    program, traffic = decomposition.program, Traffic()
+    values = dict(checked_arrays(program, arrays))
+    for statement in program.statements:
+        parts = decomposition.partitions[statement.result]
+        operands = [values[name] for name in statement.operands]
+        result = _run(statement, operands, parts, traffic)
+        dtype = program.arrays[statement.result].dtype
+        values[statement.result] = result.astype(dtype, copy=False)
+    return {name: values[name] for name in program.outputs}, traffic
 
 
 def _run(
-    one: Statement, operands: Sequence[Array], parts: Partition, moved: Moved
+    statement: Statement, operands: Sequence[Array], parts: Partition, traffic: Traffic
 ) -> Array:
     extents: dict[str, int] = {}
-    for term, array in zip(one.inputs, operands, strict=True):
+    for term, array in zip(statement.inputs, operands, strict=True):
         extents.update(zip(term, array.shape, strict=True))
     if 0 in extents.values():
-        return evaluate_statement(one, operands)
-    starts = {index: _starts(extents[index], n) for index, n in parts.items()}
-    partial: dict[Place, list[Array]] = {}
-    for places in product(*(range(parts[index]) for index in one.indices)):
+        return evaluate_statement(statement, operands)
+    starts = {index: _part_bounds(extents[index], n) for index, n in parts.items()}
+    partial: dict[Position, list[Array]] = {}
+    for position in product(*(range(parts[index]) for index in statement.indices)):
         at = {
-            index: starts[index][place : place + 2]
-            for index, place in zip(one.indices, places, strict=True)
+            index: starts[index][number : number + 2]
+            for index, number in zip(statement.indices, position, strict=True)
         }
         blocks = [
             array[tuple(slice(*at[index]) for index in term)]
-            for array, term in zip(operands, one.inputs, strict=True)
+            for array, term in zip(operands, statement.inputs, strict=True)
         ]
-        moved.join += sum(block.size for block in blocks)
+        traffic.join += sum(block.size for block in blocks)
         if all(low < high for low, high in at.values()):
             low = {index: bounds[0] for index, bounds in at.items()}
-            result = evaluate_statement(one, blocks, low)
-            partial.setdefault(places[: len(one.output)], []).append(result)
-    return _aggregated(one, partial, [starts[index] for index in one.output], moved)
+            result = evaluate_statement(statement, blocks, low)
+            partial.setdefault(position[: len(statement.output)], []).append(result)
+    return _aggregate(
+        statement, partial, [starts[index] for index in statement.output], traffic
+    )
 
 
-def _aggregated(
-    one: Statement,
-    partial: Mapping[Place, Sequence[Array]],
+def _aggregate(
+    statement: Statement,
+    partial: Mapping[Position, Sequence[Array]],
     starts: Sequence[Sequence[int]],
-    moved: Moved,
+    traffic: Traffic,
 ) -> Array:
-    """The result, from partial results of each of its blocks."""
+    """Return the result, from partial results of each of its blocks."""
     blocks = {}
-    for place, results in partial.items():
-        moved.aggregation += sum(result.size for result in results[1:])
-        blocks[place] = reduced(one.reduction, np.stack(results), (0,))
+    for position, results in partial.items():
+        traffic.aggregation += sum(result.size for result in results[1:])
+        blocks[position] = reduced(statement.reduction, np.stack(results), (0,))
     dtype = next(iter(blocks.values())).dtype
     whole = np.empty([ends[-1] for ends in starts], dtype)
-    for place, block in blocks.items():
-        bounds = (ends[k : k + 2] for ends, k in zip(starts, place, strict=True))
-        whole[tuple(slice(*two) for two in bounds)] = block
+    for position, block in blocks.items():
+        bounds = (ends[k : k + 2] for ends, k in zip(starts, position, strict=True))
+        whole[tuple(slice(*pair) for pair in bounds)] = block
     return whole
 
 
-def _starts(extent: int, parts: int) -> list[int]:
-    """Where the parts of an index begin, and where the last one ends."""
+def _part_bounds(extent: int, parts: int) -> list[int]:
+    """Return where the parts of an index begin, and where the last one ends."""
     longest = -(-extent // parts)
     return [min(k * longest, extent) for k in range(parts + 1)]

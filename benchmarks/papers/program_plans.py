@@ -11,8 +11,7 @@ from constantdict import constantdict
 from benchmarks.papers.costs import paper_cost
 from benchmarks.papers.decompose import Decomposition, Model, decompose, split_along
 from feinsum.distributed import assemble_statements
-from feinsum.distributed.candidates import on_grid
-from feinsum.distributed.grids import by_first_use
+from feinsum.distributed.grids import by_first_use, on_grid
 from feinsum.distributed.program_plan import (
     ProgramPlan,
     name_of_index,
@@ -50,20 +49,20 @@ def plan_decomposition(
     >>> from feinsum.programs.macros import multi_head_attention
     >>> p = program()
     >>> _ = multi_head_attention(p, p.input("X", (16, 16)), heads=4, entries=4)
-    >>> found = decompose(p.build(), 4)
-    >>> found.cost, plan_decomposition(found, 4).counts.moved
+    >>> best = decompose(p.build(), 4)
+    >>> best.cost, plan_decomposition(best, 4).counts.moved
     (10624.0, 3072)
     """
     program, sizes = decomposition.program, dict(decomposition.sizes)
     statements = statements_of(program, sizes)
     schedules = []
-    for one, group in zip(program.statements, statements.groups, strict=True):
-        own = decomposition.partitions[one.result]
-        parts = {name_of_index(one.result, i): n for i, n in own.items()}
+    for statement, group in zip(program.statements, statements.groups, strict=True):
+        partition = decomposition.partitions[statement.result]
+        parts = {name_of_index(statement.result, i): n for i, n in partition.items()}
         grid = [parts.get(index, 1) for index in by_first_use(group)]
         schedules.append(on_grid(group, grid))
-    made = assemble_statements(statements, processes, schedules, name=name)
-    return ProgramPlan(program, sizes, made)
+    plan = assemble_statements(statements, processes, schedules, name=name)
+    return ProgramPlan(program, sizes, plan)
 
 
 def split_square(
@@ -83,14 +82,17 @@ def split_square(
     model = Model(program, sizes or {})
     few = next(k for k in range(isqrt(processes), 0, -1) if processes % k == 0)
     chosen = {}
-    for one in program.statements:
-        extents = {i: model.extents[name_of_index(one.result, i)] for i in one.indices}
-        parts = dict.fromkeys(one.indices, 1)
-        longest = sorted(one.output, key=lambda i: -extents[i])[:2]
-        wanted = (processes // few, few) if len(longest) == 2 else (processes,)
-        for index, n in zip(longest, wanted, strict=False):
+    for statement in program.statements:
+        extents = {
+            i: model.extents[name_of_index(statement.result, i)]
+            for i in statement.indices
+        }
+        parts = dict.fromkeys(statement.indices, 1)
+        longest = sorted(statement.output, key=lambda i: -extents[i])[:2]
+        grid = (processes // few, few) if len(longest) == 2 else (processes,)
+        for index, n in zip(longest, grid, strict=False):
             parts[index] = max(1, min(n, extents[index]))
-        chosen[one.result] = constantdict(parts)
+        chosen[statement.result] = constantdict(parts)
     return Decomposition(program, constantdict(sizes or {}), constantdict(chosen))
 
 
@@ -115,17 +117,17 @@ def named_program_plans(
     >>> from feinsum.programs.macros import multi_head_attention
     >>> p = program()
     >>> _ = multi_head_attention(p, p.input("X", (16, 16)), heads=4, entries=4)
-    >>> found = named_program_plans(p.build(), 4, {"heads": [("WQ", 1)]})
-    >>> min(found.values(), key=lambda one: one.moved) is found["planned"]
+    >>> plans = named_program_plans(p.build(), 4, {"heads": [("WQ", 1)]})
+    >>> min(plans.values(), key=lambda plan: plan.moved) is plans["planned"]
     True
     """
-    known = dict(sizes or {})
-    plans = {"planned": plan_program(program, processes, sizes=known)}
-    for name, one in _decompositions(program, processes, splits or {}, known):
-        plans[name] = plan_decomposition(one, processes, name)
+    values = dict(sizes or {})
+    plans = {"planned": plan_program(program, processes, sizes=values)}
+    for name, plan in _decompositions(program, processes, splits or {}, values):
+        plans[name] = plan_decomposition(plan, processes, name)
     return {
-        name: Contender(one, one.counts.moved, paper_cost("eindecomp", one.plan))
-        for name, one in plans.items()
+        name: Contender(plan, plan.counts.moved, paper_cost("eindecomp", plan.plan))
+        for name, plan in plans.items()
     }
 
 

@@ -12,15 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil, isqrt, prod
 
 from feinsum.distributed.assembly import with_schedules
-from feinsum.distributed.candidates import GRIDS, grid_plans
-from feinsum.distributed.distribution import Distribution
-from feinsum.distributed.grids import grids_within
-from feinsum.distributed.groups import Group, default_path, groups_of
-from feinsum.distributed.leaves import extents_of
-from feinsum.distributed.machine import Machine
-from feinsum.distributed.placing import spread, start_of, without_copies
+from feinsum.distributed.distribution import Distribution, Machine
+from feinsum.distributed.grids import GRIDS, grid_plans, grids_within
 from feinsum.distributed.plan import Plan
-from feinsum.distributed.schedule import GroupSchedule, Loop
+from feinsum.distributed.schedule import (
+    GroupSchedule,
+    Loop,
+    initial_distribution,
+    spread_result,
+    without_copies,
+)
+from feinsum.distributed.statements import Group, default_path, extents_of, groups_of
 from feinsum.ir import BatchedEinsum, to_text
 from feinsum.paths import Path
 
@@ -60,12 +62,12 @@ def named_plan(
         raise ValueError(
             f"there is no schedule {name!r}; expected one of {', '.join(NAMES)}"
         )
-    found = named_plans(einsum, sizes, processes=processes, path=path)
-    if name not in found:
+    plans = named_plans(einsum, sizes, processes=processes, path=path)
+    if name not in plans:
         raise ValueError(
             f"{name} is not a schedule for {einsum.subscripts} on {processes} processes"
         )
-    return found[name]
+    return plans[name]
 
 
 def _bare(
@@ -83,17 +85,17 @@ def _bare(
 
 def named_like(plan: Plan) -> dict[str, Plan]:
     """All named schedules that fit the einsum and processes of a plan."""
-    found = {}
+    plans = {}
     for name, make in SCHEDULES.items():
-        made = make(plan.groups, plan.extents, plan.processes)
-        if made is not None:
-            schedules, starts = made
-            found[name] = with_schedules(plan, schedules, starts=starts, name=name)
-    return found | grid_plans(plan)
+        proposal = make(plan.groups, plan.extents, plan.processes)
+        if proposal is not None:
+            schedules, starts = proposal
+            plans[name] = with_schedules(plan, schedules, starts=starts, name=name)
+    return plans | grid_plans(plan)
 
 
-Made = tuple[list[GroupSchedule], dict[str, Distribution]] | None
-Maker = Callable[[Sequence[Group], Mapping[str, int], int], Made]
+Proposal = tuple[list[GroupSchedule], dict[str, Distribution]] | None
+Maker = Callable[[Sequence[Group], Mapping[str, int], int], Proposal]
 
 
 def _matrices(groups: Sequence[Group]) -> tuple[str, str, str, Group] | None:
@@ -112,16 +114,16 @@ def _matrices(groups: Sequence[Group]) -> tuple[str, str, str, Group] | None:
 def _on_square(rotate: tuple[int, ...]) -> Maker:
     """Matrices in blocks of a square grid, the sum in as many steps as it has rows."""
 
-    def make(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
-        found, q = _matrices(groups), isqrt(n)
-        if found is None or q * q != n or q < 2:
+    def make(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Proposal:
+        product, q = _matrices(groups), isqrt(n)
+        if product is None or q * q != n or q < 2:
             return None
-        rows, columns, summed, group = found
+        rows, columns, summed, group = product
         machine = Machine((q, q))
-        places = [{rows: 0, summed: 1}, {summed: 0, columns: 1}]
+        axes_of = [{rows: 0, summed: 1}, {summed: 0, columns: 1}]
         starts = {
-            access.tensor: _by_index(machine, access.indices, place)
-            for access, place in zip(group.inputs, places, strict=True)
+            access.tensor: _by_index(machine, access.indices, axes)
+            for access, axes in zip(group.inputs, axes_of, strict=True)
         }
         result = _by_index(machine, group.output.indices, {rows: 0, columns: 1})
         loop = Loop(summed, q, rotate)
@@ -130,11 +132,11 @@ def _on_square(rotate: tuple[int, ...]) -> Maker:
     return make
 
 
-def _johnson(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
-    found, q = _matrices(groups), round(n ** (1 / 3))
-    if found is None or q**3 != n or q < 2:
+def _johnson(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Proposal:
+    product, q = _matrices(groups), round(n ** (1 / 3))
+    if product is None or q**3 != n or q < 2:
         return None
-    rows, columns, summed, group = found
+    rows, columns, summed, group = product
     machine = Machine((q, q, q))
     axes = {rows: 0, columns: 1, summed: 2}
     starts = {a.tensor: _on_face(machine, a.indices, axes) for a in group.inputs}
@@ -142,12 +144,12 @@ def _johnson(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Mad
     return [GroupSchedule(machine, (rows, columns, summed), result)], starts
 
 
-def _solomonik(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+def _solomonik(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Proposal:
     """The most layers of which the number divides the rows of the grid."""
-    found = _matrices(groups)
-    if found is None:
+    product = _matrices(groups)
+    if product is None:
         return None
-    rows, columns, summed, group = found
+    rows, columns, summed, group = product
     layers = [
         c for c in range(2, n) if n % c == 0 and isqrt(n // c) ** 2 == n // c
         and isqrt(n // c) % c == 0
@@ -157,27 +159,27 @@ def _solomonik(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> M
     c = layers[-1]
     q = isqrt(n // c)
     machine = Machine((q, q, c))
-    places = [{rows: 0, summed: 1}, {summed: 0, columns: 1}]
+    axes_of = [{rows: 0, summed: 1}, {summed: 0, columns: 1}]
     starts = {
-        a.tensor: _on_face(machine, a.indices, place)
-        for a, place in zip(group.inputs, places, strict=True)
+        a.tensor: _on_face(machine, a.indices, axes)
+        for a, axes in zip(group.inputs, axes_of, strict=True)
     }
     result = _on_face(machine, group.output.indices, {rows: 0, columns: 1})
     loop = Loop(summed, q // c, (0, 1)) if q > c else None
     return [GroupSchedule(machine, (rows, columns, summed), result, loop)], starts
 
 
-def _cosma(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+def _cosma(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Proposal:
     """The grid of a matrix product whose blocks have the smallest surface."""
-    found = _matrices(groups)
-    if found is None or n < 2:
+    product = _matrices(groups)
+    if product is None or n < 2:
         return None
-    rows, columns, summed, group = found
+    rows, columns, summed, group = product
     grid = cosma_grid(extents[rows], extents[columns], extents[summed], n)
     machine, axes = Machine(grid), {rows: 0, columns: 1, summed: 2}
-    result = spread(group, (rows, columns, summed), machine, extents)
+    result = spread_result(group, (rows, columns, summed), machine, extents)
     starts = {
-        a.tensor: start_of(
+        a.tensor: initial_distribution(
             _by_index(machine, a.indices, axes), [extents[i] for i in a.indices]
         )
         for a in group.inputs
@@ -215,7 +217,7 @@ def cosma_grid(rows: int, columns: int, summed: int, n: int) -> tuple[int, int, 
     return min(fitting, key=surface, default=(1, 1, 1))
 
 
-def _ballard(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+def _ballard(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Proposal:
     """The tensor stays, matrices are fetched and the result is reduced.
 
     Of all grids over the axes of the tensor the one that moves the least.
@@ -249,7 +251,7 @@ def _ballard(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Mad
     return [GroupSchedule(machine, tensor.indices, result)], starts
 
 
-def _by_rows(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+def _by_rows(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Proposal:
     """The largest tensor stays in blocks of its longest kept axis; all else is copied.
 
     TTM and TTV of DISTAL.
@@ -258,10 +260,10 @@ def _by_rows(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Mad
         return None
     (group,) = groups
     tensor = max(group.inputs, key=lambda a: prod(extents[i] for i in a.indices))
-    kept = [i for i in tensor.indices if i in group.output.indices]
-    if len(tensor.indices) < 3 or not kept:
+    output_indices = [i for i in tensor.indices if i in group.output.indices]
+    if len(tensor.indices) < 3 or not output_indices:
         return None
-    index = max(kept, key=lambda i: extents[i])
+    index = max(output_indices, key=lambda i: extents[i])
     if extents[index] < n:
         return None
     machine = Machine((n,))
@@ -279,7 +281,7 @@ def _by_index(
 def _on_face(
     machine: Machine, indices: Sequence[str], axes: Mapping[str, int]
 ) -> Distribution:
-    """Cut where the tensor has an axis, and at place 0 of all other ones."""
+    """Cut where the tensor has an axis, and at coordinate 0 of all other ones."""
     return without_copies(_by_index(machine, indices, axes))
 
 

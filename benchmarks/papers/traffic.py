@@ -50,8 +50,8 @@ class Line:
 
     def best(self, names: Sequence[str]) -> Counts | None:
         """Of some runners-up the one that moves the least."""
-        there = [self.others[n] for n in names if n in self.others]
-        return min(there, key=lambda c: c.moved, default=None)
+        counts = [self.others[n] for n in names if n in self.others]
+        return min(counts, key=lambda c: c.moved, default=None)
 
 
 def einsum_of(name: str) -> BatchedEinsum:
@@ -68,10 +68,10 @@ def einsum_of(name: str) -> BatchedEinsum:
 
 def line(name: str, processes: int) -> Line:
     einsum = einsum_of(name)
-    made = feinsum.plan(einsum, processes=processes)
-    others = named_plans(einsum, processes=processes, path=made.path)
+    planned = feinsum.plan(einsum, processes=processes)
+    others = named_plans(einsum, processes=processes, path=planned.path)
     counts = {other: plan.counts for other, plan in others.items()}
-    return Line(name, processes, made.counts, counts)
+    return Line(name, processes, planned.counts, counts)
 
 
 def mean(ratios: Sequence[float]) -> float:
@@ -85,26 +85,26 @@ def ratio(other: Counts, line: Line) -> float:
 def report(lines: Sequence[Line]) -> None:
     head = f"{'einsum':<14}{'P':>5}{'planned':>15}{'at work':>9}{'deinsum':>15}"
     print(f"{head}{'ratio':>9}{'footprint':>15}{'eindecomp':>15}{'others':>9}")
-    for one in lines:
-        deinsum, footprint, eindecomp = (one.others[n] for n in PAPERS)
-        rest = one.best([n for n in one.others if n not in PAPERS])
-        best = "-" if rest is None else f"{ratio(rest, one):.2f}"
+    for row in lines:
+        deinsum, footprint, eindecomp = (row.others[n] for n in PAPERS)
+        rest = row.best([n for n in row.others if n not in PAPERS])
+        best = "-" if rest is None else f"{ratio(rest, row):.2f}"
         print(
-            f"{one.name:<14}{one.processes:>5}{one.planned.moved:>15,}"
-            f"{one.planned.busy:>9}{deinsum.moved:>15,}{ratio(deinsum, one):>9.2f}"
+            f"{row.name:<14}{row.processes:>5}{row.planned.moved:>15,}"
+            f"{row.planned.busy:>9}{deinsum.moved:>15,}{ratio(deinsum, row):>9.2f}"
             f"{footprint.moved:>15,}{eindecomp.moved:>15,}{best:>9}"
         )
-    for processes in sorted({one.processes for one in lines}):
-        of = [one for one in lines if one.processes == processes]
-        print(f"P = {processes}: {summary(of)}")
+    for processes in sorted({row.processes for row in lines}):
+        rows = [row for row in lines if row.processes == processes]
+        print(f"P = {processes}: {summary(rows)}")
     print(f"all: {summary(lines)}")
 
 
 def summary(lines: Sequence[Line]) -> str:
     """Geometric means over lines."""
-    ratios = {one: ratio(one.others["deinsum"], one) for one in lines}
+    ratios = {row: ratio(row.others["deinsum"], row) for row in lines}
     differing = [r for r in ratios.values() if abs(r - 1) > 1e-9]
-    without = [r for one, r in ratios.items() if not one.name.startswith("TTMc")]
+    without = [r for row, r in ratios.items() if not row.name.startswith("TTMc")]
     return (
         f"ratio {mean(list(ratios.values())):.3f}, where it is not 1 "
         f"{mean(differing):.3f} ({len(differing)} of {len(lines)}); "
@@ -112,15 +112,15 @@ def summary(lines: Sequence[Line]) -> str:
     )
 
 
-def show_schedules(made: Plan, others: dict[str, Plan]) -> None:
+def show_schedules(planned: Plan, others: dict[str, Plan]) -> None:
     """A line for the plan and for each schedule, with what they move and hold."""
     print(f"{'schedule':<12}{'moved':>18}{'ratio':>8}{'bytes held':>18}{'at work':>9}")
-    for name, one in {"planned": made, **others}.items():
-        moved = made.counts.moved
-        of_planned = f"{one.counts.moved / moved:.2f}" if moved else "-"
+    for name, plan in {"planned": planned, **others}.items():
+        moved = planned.counts.moved
+        of_planned = f"{plan.counts.moved / moved:.2f}" if moved else "-"
         print(
-            f"{name:<12}{one.counts.moved:>18,}{of_planned:>8}{one.peak_bytes:>18,}"
-            f"{one.counts.busy:>9}"
+            f"{name:<12}{plan.counts.moved:>18,}{of_planned:>8}{plan.peak_bytes:>18,}"
+            f"{plan.counts.busy:>9}"
         )
 
 
@@ -131,31 +131,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="part of the name of an einsum")
     parser.add_argument("--processes", type=int, nargs="*", default=list(PROCESSES))
     parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args(arguments)
-    if chosen.subscripts is not None:
-        einsum = read_einsum(chosen.subscripts, [chosen.sizes or ""])
-        for processes in chosen.processes:
-            made = feinsum.plan(einsum, processes=processes)
+    options = parser.parse_args(arguments)
+    if options.subscripts is not None:
+        einsum = read_einsum(options.subscripts, [options.sizes or ""])
+        for processes in options.processes:
+            planned = feinsum.plan(einsum, processes=processes)
             print(f"{einsum.subscripts} on {processes} processes")
             show_schedules(
-                made, named_plans(einsum, processes=processes, path=made.path)
+                planned, named_plans(einsum, processes=processes, path=planned.path)
             )
         return
     lines = [
         line(name, processes)
         for name in SUBSCRIPTS
-        if chosen.only in name
-        for processes in chosen.processes
+        if options.only in name
+        for processes in options.processes
     ]
-    if chosen.json:
+    if options.json:
         document = [
             {
-                "einsum": one.name,
-                "processes": one.processes,
-                "planned": one.planned.document(),
-                "others": {n: c.document() for n, c in one.others.items()},
+                "einsum": row.name,
+                "processes": row.processes,
+                "planned": row.planned.document(),
+                "others": {n: c.document() for n, c in row.others.items()},
             }
-            for one in lines
+            for row in lines
         ]
         json.dump(document, sys.stdout, indent=1)
     else:

@@ -252,10 +252,10 @@ def _passing(made: Plan, levels: Levels | None) -> dict[str, int | tuple[int, ..
 
 
 def _show_passing(made: Plan, levels: Levels | None) -> None:
-    from feinsum.distributed.text import passing_text
+    from feinsum.distributed.display import levels_text
 
     if levels is not None and not made.units:
-        typer.echo(passing_text(made, levels.units))
+        typer.echo(levels_text(made, levels.units))
 
 
 def _record(made: Plan | ProgramPlan, location: str) -> PlanRecord:
@@ -313,14 +313,14 @@ def _write(path: Path, made: Plan | ProgramPlan) -> None:
 
 def _draw(path: Path, made: Plan) -> None:
     from feinsum.distributed import rows_of
-    from feinsum.distributed.picture import MOST_DRAWN
+    from feinsum.distributed.display import MAX_DRAWN
     from feinsum.drawing import draw_blocks
 
     _check_picture(path)
-    if made.processes > MOST_DRAWN:
+    if made.processes > MAX_DRAWN:
         raise typer.BadParameter(
             f"a plan for {made.processes} processes cannot be drawn; expected at most "
-            f"{MOST_DRAWN}",
+            f"{MAX_DRAWN}",
             param_hint="--picture",
         )
     try:

@@ -128,8 +128,8 @@ def show(
 
 
 def _show_plan(path: Path, rank: int, as_json: bool) -> None:
+    from feinsum.distributed.display import blocks_text, steps_text
     from feinsum.distributed.facts import plan_in, read_plan
-    from feinsum.distributed.steps_text import blocks_text, steps_text
 
     try:
         made = plan_in(read_plan(path.read_bytes()))

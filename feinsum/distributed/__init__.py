@@ -1,28 +1,49 @@
-"""Einsums and programs on many processes: plans that move the fewest elements."""
+"""Einsums and programs on many processes: plans that move the fewest elements.
 
-from feinsum.distributed.assembly import assemble, assemble_statements
+::
+
+    einsum, program --planner--> Plan --steps--> engines: local, mpi, on_dask
+                       |          |                          |
+             search, grids,       '--> counts, levels        '--> counts (Traffic),
+             choosing                  (predicted)                recorded, facts
+
+================================= ==================================================
+boxes, distribution               which part of a tensor each rank holds
+statements, schedule, plan        the einsums, who computes what, plans and checks
+steps, messages                   what each rank does; collectives and phases
+counts, levels                    what moves, in all and between hosts
+planner, search, maps, grids,     the best plan; plans made from others; prices and
+elimination, assembly, choosing   measured times
+local, mpi, on_dask, engines      running plans
+files, facts, recorded            arrays in files; runs that become facts
+display, standalone               plans as text, pictures and programs
+program_plan, cyclic              plans of programs, and of sparse tensors
+================================= ==================================================
+"""
+
+from feinsum.distributed.assembly import assemble, assemble_statements, with_cyclic
 from feinsum.distributed.boxes import Box
-from feinsum.distributed.counts import Counts
+from feinsum.distributed.choosing import cheapest, price
+from feinsum.distributed.counts import Counts, Edge, RunReport
 from feinsum.distributed.cyclic import CyclicCounts, CyclicPlan, plan_cyclic
-from feinsum.distributed.dealing import with_cyclic
-from feinsum.distributed.distribution import Distribution
+from feinsum.distributed.display import draw_program, rows_of
+from feinsum.distributed.distribution import Distribution, Machine, factorizations
 from feinsum.distributed.elimination import Table, least_sum
-from feinsum.distributed.groups import Access, Group, groups_of
-from feinsum.distributed.leaves import LeafWork
+from feinsum.distributed.engines import ENGINES, Outcome, Prepared, prepare
 from feinsum.distributed.levels import Levels, between_hosts, moved_by_level
 from feinsum.distributed.local import run_here
-from feinsum.distributed.machine import Machine, factorizations
-from feinsum.distributed.passing import gather, scatter
-from feinsum.distributed.picture import rows_of
+from feinsum.distributed.mpi import gather, scatter
 from feinsum.distributed.plan import Plan
-from feinsum.distributed.planner import plan, plan_statements
-from feinsum.distributed.prepared import ENGINES, Outcome, Prepared, prepare
-from feinsum.distributed.pricing import best_plans, cheapest, price
-from feinsum.distributed.program_picture import draw_program
+from feinsum.distributed.planner import best_plans, plan, plan_statements
 from feinsum.distributed.program_plan import PreparedProgram, ProgramPlan, plan_program
-from feinsum.distributed.report import Edge, RunReport
-from feinsum.distributed.schedule import GroupSchedule, Loop
-from feinsum.distributed.statements import Statements, statements
+from feinsum.distributed.schedule import GroupSchedule, LeafWork, Loop
+from feinsum.distributed.statements import (
+    Access,
+    Group,
+    Statements,
+    groups_of,
+    statements,
+)
 
 __all__ = [
     "ENGINES",

@@ -1,17 +1,42 @@
-"""Building plans from given schedules: initial distributions, leaves, checks."""
+"""Building plans: from schedules, and from other plans with other distributions.
+
+:func:`with_schedules` completes schedules with what follows from them: where operands
+start, and the leaves. :func:`with_cyclic` distributes indices cyclically, and
+:func:`arrange_axes` reorders machine axes so that little passes between hosts: ranks of
+a host are consecutive, so the last axes of a machine lie within hosts. For a machine of
+2 x 4 processes on hosts of two, with the axis that a tensor is copied along::
+
+    x=2 y=4: hosts are pairs along y       x=4 y=2: each host is a row
+    rank  0 1 | 2 3                        rank  0 1
+          4 5 | 6 7                              2 3
+          copies along y: between hosts          4 5
+                                                 6 7   copies along y: within hosts
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise, permutations
+from math import prod
 
-from feinsum.distributed.distribution import Distribution
-from feinsum.distributed.groups import Group, groups_of
-from feinsum.distributed.leaves import extents_of, leaves_of
-from feinsum.distributed.placing import start_of
+from feinsum.distributed.distribution import Distribution, Machine
+from feinsum.distributed.levels import Levels, moved_by_level
 from feinsum.distributed.plan import Plan
-from feinsum.distributed.schedule import GroupSchedule
-from feinsum.distributed.statements import Statements
+from feinsum.distributed.schedule import (
+    GroupSchedule,
+    initial_distribution,
+    leaves_of,
+)
+from feinsum.distributed.statements import (
+    Access,
+    Group,
+    Statements,
+    extents_of,
+    groups_of,
+    shape_of,
+)
+from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, to_text
 from feinsum.paths import Path
 
@@ -28,11 +53,15 @@ def assemble(
     starts: Starts | None = None,
     name: str = "planned",
 ) -> Plan:
-    """A checked plan from schedules; operands start where they are first needed.
+    """Build a checked plan; operands start where they are first needed.
+
+    Args:
+        starts: other initial distributions, by operand.
 
     Raises:
         PlanError: naming every rule that is broken.
     """
+    # refuse a wrong path before a plan exists whose errors would be less clear
     groups_of(einsum, path, extents_of(einsum, sizes))
     bare = Plan(to_text(einsum), sizes, processes, path, (), {}, (), name)
     return with_schedules(bare, schedules, starts=starts)
@@ -46,7 +75,7 @@ def assemble_statements(
     starts: Starts | None = None,
     name: str = "planned",
 ) -> Plan:
-    """A checked plan of statements, with a schedule for each of them.
+    """Build a checked plan of statements, with a schedule for each of them.
 
     Raises:
         PlanError: naming every rule that is broken.
@@ -62,18 +91,19 @@ def with_schedules(
     starts: Starts | None = None,
     name: str | None = None,
 ) -> Plan:
-    """A checked plan of the same einsums with other schedules."""
-    begins = starts_of(plan.operands, plan.groups, schedules, plan.extents)
-    made = replace(
+    """Return a checked plan of the same einsums with other schedules."""
+    first_starts = starts_of(plan.operands, plan.groups, schedules, plan.extents)
+    assembled = replace(
         plan,
         schedules=tuple(schedules),
-        starts=begins | dict(starts or {}),
+        starts=first_starts | dict(starts or {}),
         leaves=(),
         name=plan.name if name is None else name,
     )
-    if any(v.rule != "leaf" for v in made.violations()):
-        made.check()
-    return replace(made, leaves=leaves_of(made))
+    # leaves are computed from blocks, which only a plan without other violations has
+    if any(v.rule != "leaf" for v in assembled.violations()):
+        assembled.check()
+    return replace(assembled, leaves=leaves_of(assembled))
 
 
 def starts_of(
@@ -82,11 +112,152 @@ def starts_of(
     schedules: Sequence[GroupSchedule],
     extents: Mapping[str, int],
 ) -> dict[str, Distribution]:
-    """One copy of every operand, in blocks placed where they are first needed."""
-    found: dict[str, Distribution] = {}
+    """Place one copy of every operand, in blocks, where it is first needed."""
+    starts: dict[str, Distribution] = {}
+    # not strict: a wrong number of schedules is reported by the checker
     for group, schedule in zip(groups, schedules, strict=False):
         for access in group.inputs:
-            if access.tensor in operands and access.tensor not in found:
-                shape = tuple(extents[i] for i in access.indices)
-                found[access.tensor] = start_of(schedule.needs(access), shape)
-    return found
+            if access.tensor in operands and access.tensor not in starts:
+                shape = shape_of(access, extents)
+                need = schedule.needs(access)
+                starts[access.tensor] = initial_distribution(need, shape)
+    return starts
+
+
+def with_cyclic(plan: Plan, indices: Collection[str]) -> Plan:
+    """Return the same plan with a cyclic distribution of some indices.
+
+    Process p of the P along a machine axis that partitions such an index has its values
+    ``x`` with ``x % P == p`` wherever it held or computed a block. If P divides the
+    extent, exactly as many elements move as before.
+
+    Source: Blackford et al., *ScaLAPACK Users' Guide*, section 4.3.
+
+    Raises:
+        PlanError: with the rule ``cyclic``, for something that is no index of the plan.
+
+    >>> import feinsum
+    >>> A, B = feinsum.array("A", (7, 4)), feinsum.array("B", (4, 4))
+    >>> plan = feinsum.plan(feinsum.einsum("ij,jk->ik", A, B), processes=2)
+    >>> cyclic = with_cyclic(plan, ["i"])
+    >>> cyclic.starts["A"].notation("ij"), cyclic.start_box("A", 1)
+    ('ij->i%', (range(1, 7, 2), range(0, 4)))
+    """
+    if unknown := sorted(set(indices) - set(plan.extents)):
+        raise PlanError(
+            f"no index {unknown[0]}; there are {', '.join(plan.extents)}",
+            rules=("cyclic",),
+        )
+
+    def distribute(distribution: Distribution, access: Access) -> Distribution:
+        pairs = zip(access.indices, distribution.cuts, strict=True)
+        cyclic = tuple(k for index, cuts in pairs if index in indices for k in cuts)
+        return replace(distribution, cyclic=cyclic)
+
+    def schedule_cyclic(group: Group, schedule: GroupSchedule) -> GroupSchedule:
+        cyclic = tuple(k for k, index in enumerate(schedule.axes) if index in indices)
+        result = distribute(schedule.result, group.output)
+        loop = schedule.loop and replace(
+            schedule.loop, is_cyclic=schedule.loop.index in indices
+        )
+        return replace(schedule, cyclic=cyclic, result=result, loop=loop)
+
+    # reversed, so that the first use of a tensor remains
+    first_uses = {a.tensor: a for g in reversed(plan.groups) for a in g.inputs}
+    starts = {
+        name: distribute(start, first_uses[name]) for name, start in plan.starts.items()
+    }
+    pairs = zip(plan.groups, plan.schedules, strict=True)
+    schedules = [schedule_cyclic(group, schedule) for group, schedule in pairs]
+    return with_schedules(plan, schedules, starts=starts)
+
+
+# ---- the order of machine axes on hosts and smaller units
+
+
+def arrange_axes(
+    plans: Sequence[Plan], levels: Levels, others: Sequence[Plan] = ()
+) -> Plan:
+    """Return the plan with the least cost over all orders of axes.
+
+    Ties go to the first. The order does not affect how many elements move, only at
+    which level they pass. The machines get levels if no axis crosses the border of a
+    unit. Plans whose groups have different machines keep the order of their axes.
+
+    Args:
+        others: plans whose axes are in order.
+    """
+
+    def cost(plan: Plan) -> tuple[float, ...]:
+        return levels.cost(moved_by_level(plan, levels.units))
+
+    # the plan itself comes first, so that ties change nothing
+    ordered = (reordered for plan in plans for reordered in _reorder_axes(plan))
+    return _add_levels(min((*ordered, *others), key=cost), levels.units)
+
+
+def _reorder_axes(plan: Plan) -> Iterator[Plan]:
+    """Yield the plan, and then the same with other orders of machine axes."""
+    yield plan
+    machines = {schedule.machine for schedule in plan.schedules}
+    # with several machines, every order of each would have to be combined
+    if len(machines) == 1:
+        (machine,) = machines
+        for order in permutations(range(machine.n_axes)):
+            pairs = zip(plan.groups, plan.schedules, strict=True)
+            yield with_schedules(plan, [_permute_axes(*pair, order) for pair in pairs])
+
+
+def _permute_axes(
+    group: Group, schedule: GroupSchedule, order: Sequence[int]
+) -> GroupSchedule:
+    """Return a schedule on the same machine with its axes in another order.
+
+    Args:
+        order: the old numbers of the axes, in their new order.
+    """
+    machine = Machine(tuple(schedule.machine.sizes[k] for k in order))
+    new = {old: number for number, old in enumerate(order)}
+    cuts = []
+    for index, term in zip(group.output.indices, schedule.result.cuts, strict=True):
+        # axes that partition an index come first, in the order in which blocks have
+        # them; then those of partial sums, which subdivide the blocks
+        partition = sorted(new[k] for k in term if schedule.axes[k] == index)
+        subdivide = [new[k] for k in term if schedule.axes[k] != index]
+        cuts.append((*partition, *subdivide))
+    fixed = tuple((new[k], coordinate) for k, coordinate in schedule.result.fixed)
+    cyclic = tuple(new[k] for k in schedule.result.cyclic)
+    loop = schedule.loop
+    return GroupSchedule(
+        machine,
+        tuple(schedule.axes[k] for k in order),
+        Distribution(machine, tuple(cuts), fixed, cyclic),
+        loop and replace(loop, rotate=tuple(new[k] for k in loop.rotate)),
+        tuple(new[k] for k in schedule.cyclic),
+    )
+
+
+def _add_levels(plan: Plan, units: Sequence[int]) -> Plan:
+    """Return the same plan with levels in machines in which units are the last axes."""
+
+    def add_levels(machine: Machine) -> Machine:
+        # consecutive ranks of the last axes, for each number of axes
+        inner = [prod(machine.sizes[k:]) for k in range(1, machine.n_axes)]
+        if not set(units) <= set(inner):
+            return machine
+        bounds = [0, *(1 + inner.index(unit) for unit in units), machine.n_axes]
+        return replace(machine, levels=tuple(b - a for a, b in pairwise(bounds)))
+
+    machines = {schedule.machine for schedule in plan.schedules}
+    new = {machine: add_levels(machine) for machine in machines}
+    if len({machine.units for machine in new.values()}) > 1:
+        return plan  # a plan has one kind of hosts
+    schedules = [
+        replace(
+            schedule,
+            machine=new[schedule.machine],
+            result=replace(schedule.result, machine=new[schedule.machine]),
+        )
+        for schedule in plan.schedules
+    ]
+    return with_schedules(plan, schedules)

@@ -1,7 +1,22 @@
 """Boxes: the rectangles of a tensor that ranks hold or need.
 
-Along each axis a box has the values of a range. Its step is 1 for blocks, and the
-number of parts for entries that are dealt out cyclically.
+A box has a range of values along each axis of a tensor: consecutive ones for a block,
+every n-th one for a cyclic distribution over n processes. A 6 x 4 matrix on 3 ranks,
+by rows, with the number of the rank that holds each entry::
+
+    blocks, i -> x          cyclic, i -> x%
+    0 0 0 0                 0 0 0 0      rank 0 holds (range(0, 6, 3), range(0, 4))
+    0 0 0 0                 1 1 1 1
+    1 1 1 1                 2 2 2 2
+    1 1 1 1                 0 0 0 0
+    2 2 2 2                 1 1 1 1
+    2 2 2 2                 2 2 2 2
+
+All ranks have the same step along an axis, so the boxes of all ranks are two integer
+arrays, of starts and of ends, and one step per axis. Everything here works on these
+arrays, without a loop over ranks: plans may have thousands of ranks, and a planner
+intersects their boxes for many plans. Ends are the start plus a multiple of the step,
+so that equal boxes have equal ends.
 """
 
 from __future__ import annotations
@@ -9,23 +24,103 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import lcm, prod
+from math import gcd, lcm, prod
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.distributed.ranges import (
-    Ints,
-    Ranges,
-    end_of,
-    lengths,
-    shared,
-    shared_along,
-)
+Ints: TypeAlias = NDArray[np.int64]
+
+Ranges: TypeAlias = tuple[Ints, Ints, tuple[int, ...]]
+"""The starts and ends of ranges along all axes, and the step along each axis."""
+
+RangesAlong: TypeAlias = tuple[Ints, Ints, int]
+"""The same along one axis."""
 
 Box: TypeAlias = tuple[range, ...]
 """The entries along each axis; of a scalar, the empty tuple."""
+
+
+def block_part(
+    first: Ints, end: Ints, part: Ints, n_parts: int, step: int = 1
+) -> tuple[Ints, Ints]:
+    """Return one block of each range; all are equally long except the last ones.
+
+    Source: Deinsum, section II-C; DISTAL, section 5.3: blocks of ``ceil(N / P)``.
+
+    >>> a, b = block_part(np.zeros(4, int), np.full(4, 10), np.arange(4), 4)
+    >>> a.tolist(), b.tolist()
+    ([0, 3, 6, 9], [3, 6, 9, 10])
+    """
+    # rounded up, so that only the last parts are shorter, or empty
+    length = -(-(end - first) // (step * n_parts)) * step
+    low = np.minimum(first + part * length, end)
+    return low, np.minimum(low + length, end)
+
+
+def cyclic_part(
+    first: Ints, end: Ints, part: Ints, n_parts: int, step: int = 1
+) -> tuple[Ints, Ints]:
+    """Return every ``n_parts``-th value of each range, from the value ``part`` on.
+
+    The step of the parts is ``step * n_parts``.
+
+    >>> a, b = cyclic_part(np.zeros(4, int), np.full(4, 10), np.arange(4), 4)
+    >>> a.tolist(), b.tolist()
+    ([0, 1, 2, 3], [12, 13, 10, 11])
+    """
+    low = first + part * step
+    return low, end_after(low, end - 1, step * n_parts)
+
+
+def intersect(left: Ranges, right: Ranges) -> Ranges:
+    """Return the values that ranges share along all axes."""
+    (first, end, steps), (start, stop, other_steps) = left, right
+    if {*steps, *other_steps} <= {1}:  # blocks alone: the usual case, and ten times
+        return np.maximum(first, start), np.minimum(end, stop), steps  # as fast
+    low, high = np.empty_like(first), np.empty_like(end)
+    common_steps = []
+    for k, (step, other_step) in enumerate(zip(steps, other_steps, strict=True)):
+        low[:, k], high[:, k], common_step = intersect_along(
+            (first[:, k], end[:, k], step), (start[:, k], stop[:, k], other_step)
+        )
+        common_steps.append(common_step)
+    return low, high, tuple(common_steps)
+
+
+def intersect_along(left: RangesAlong, right: RangesAlong) -> RangesAlong:
+    """Return the values that ranges share; the end is not after the start for none.
+
+    By the Chinese remainder theorem these are a range too, whose step is the least
+    common multiple.
+    """
+    (first, end, step), (start, stop, other_step) = left, right
+    if step == other_step == 1:
+        return np.maximum(first, start), np.minimum(end, stop), 1
+    divisor = gcd(step, other_step)
+    common_step = step // divisor * other_step
+    # the first value of the left range that is congruent to the right one
+    inverse = pow(step // divisor, -1, other_step // divisor)
+    low = first + (start - first) // divisor * inverse % (other_step // divisor) * step
+    # it may precede the right range, whose values repeat with the common step
+    low = low + np.maximum(0, -((low - start) // common_step)) * common_step
+    last = np.minimum(end - step, stop - other_step)
+    meets = (start - first) % divisor == 0
+    return low, np.where(meets, end_after(low, last, common_step), low), common_step
+
+
+def end_after(first: Ints, last: Ints, step: int | Ints) -> Ints:
+    """Return the end of a range without values after ``last``."""
+    end: Ints = first + np.maximum(0, (last - first) // step + 1) * step
+    return end
+
+
+def range_lengths(ranges: Ranges) -> Ints:
+    """Return the number of values along each axis."""
+    first, end, steps = ranges
+    lengths: Ints = (end - first) // np.array(steps, np.int64)
+    return lengths
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +141,7 @@ class Boxes:
 
     def __post_init__(self) -> None:
         is_filled = (self.end > self.first).all(axis=1)
+        # an empty box is none: nobody allocates, sends or computes it
         object.__setattr__(self, "is_there", self.is_there & is_filled)
         steps = self.steps or (1,) * self.first.shape[1]
         object.__setattr__(self, "steps", steps)
@@ -57,54 +153,58 @@ class Boxes:
     @property
     def lengths(self) -> Ints:
         """The number of values along each axis, shape (n_ranks, n_axes)."""
-        return lengths(self.ranges)
+        return range_lengths(self.ranges)
 
     def __len__(self) -> int:
         return len(self.is_there)
 
     def box(self, rank: int) -> Box | None:
-        """The box of a rank; None if it has none, or an empty one."""
+        """Return the box of a rank; None if it has none, or an empty one."""
         if not self.is_there[rank]:
             return None
         return tuple(
             map(range, self.first[rank].tolist(), self.end[rank].tolist(), self.steps)
         )
 
+    def items(self) -> Iterator[tuple[int, Box]]:
+        """Yield each rank that has a box, with the box."""
+        for rank in self.ranks():
+            box = self.box(rank)
+            assert box is not None
+            yield rank, box
+
     def sizes(self) -> list[int]:
-        """The exact number of entries of every rank."""
-        return [
-            prod(row) if here else 0
-            for row, here in zip(
-                self.lengths.tolist(), self.is_there.tolist(), strict=True
-            )
-        ]
+        """Return the exact number of entries of every rank."""
+        # Python's integers: a product of extents may exceed 64 bits
+        rows = zip(self.lengths.tolist(), self.is_there.tolist(), strict=True)
+        return [prod(row) if is_there else 0 for row, is_there in rows]
 
     def ranks(self) -> list[int]:
-        """The ranks that have a box."""
-        found: list[int] = np.nonzero(self.is_there)[0].tolist()
-        return found
+        """Return the ranks that have a box."""
+        ranks: list[int] = np.nonzero(self.is_there)[0].tolist()
+        return ranks
 
     def contains(self, other: Boxes) -> NDArray[np.bool_]:
-        """For each rank, whether the other's box is inside this one."""
-        common = shared(self.ranges, other.ranges)
+        """Return for each rank whether the other's box is inside this one."""
+        common = intersect(self.ranges, other.ranges)
         # a longer common step skips entries of the other one
-        is_alike = common[2] == other.steps
-        inside = (lengths(common) == other.lengths).all(axis=1) & is_alike
-        found: NDArray[np.bool_] = inside & self.is_there & other.is_there
-        return found
+        is_same_step = common[2] == other.steps
+        is_inside = (range_lengths(common) == other.lengths).all(axis=1) & is_same_step
+        contains: NDArray[np.bool_] = is_inside & self.is_there & other.is_there
+        return contains
 
     def where(self, is_there: NDArray[np.bool_]) -> Boxes:
-        """The boxes of some ranks only."""
+        """Return the boxes of some ranks only."""
         return replace(self, is_there=self.is_there & is_there)
 
 
 def box_shape(box: Box) -> tuple[int, ...]:
-    """The shape of the entries of a box."""
+    """Return the shape of the entries of a box."""
     return tuple(map(len, box))
 
 
 def box_size(box: Box) -> int:
-    """Entries of a box; one for that of a scalar.
+    """Return the number of entries of a box; a scalar has one.
 
     >>> box_size((range(2, 5), range(0, 8, 2))), box_size(())
     (12, 1)
@@ -117,9 +217,9 @@ class Overlap:
     """The boxes shared by sources and targets, by target and then by source.
 
     Attributes:
-        source, target: ranks, one of each per box.
+        source, target: ranks, one of each per box, shape (n_boxes,).
         first, end: the boxes, shape (n_boxes, n_axes).
-        steps: as of :class:`Boxes`.
+        steps: as in :class:`Boxes`.
     """
 
     source: Ints
@@ -133,78 +233,121 @@ class Overlap:
         return self.first, self.end, self.steps
 
     def sizes(self) -> Ints:
-        """Entries of every box."""
-        found: Ints = lengths(self.ranges).prod(axis=1)
-        return found
+        """Return the number of entries of every box."""
+        sizes: Ints = range_lengths(self.ranges).prod(axis=1)
+        return sizes
 
     def boxes(self) -> Iterator[tuple[int, int, Box]]:
-        """Source, target and box, one after the other."""
-        pairs = zip(
+        """Yield source, target and box, one after the other."""
+        rows = zip(
             self.source.tolist(),
             self.target.tolist(),
             self.first.tolist(),
             self.end.tolist(),
             strict=True,
         )
-        for source, target, low, high in pairs:
+        for source, target, low, high in rows:
             yield source, target, tuple(map(range, low, high, self.steps))
 
-    def here(self, boxes: Boxes) -> Overlap:
-        """The parts that targets already hold."""
-        (first, end, steps), meets = _meeting(self, boxes)
+    def local_part(self, boxes: Boxes) -> Overlap:
+        """Return the parts that targets already hold in ``boxes``."""
+        (first, end, steps), meets = _meet_targets(self, boxes)
         ranks = self.target[meets]
         return Overlap(ranks, ranks, first[meets], end[meets], steps)
 
-    def without(self, boxes: Boxes) -> Overlap:
-        """The parts that targets do not hold yet, in rectangles."""
-        found = _dealt(self, boxes.steps)
-        (first, end, _), meets = _meeting(found, boxes)
-        left = [(found.first[~meets], found.end[~meets], np.nonzero(~meets)[0])]
-        at = np.nonzero(meets)[0]
-        low, high, first, end = found.first[at], found.end[at], first[at], end[at]
+    def remote_part(self, boxes: Boxes) -> Overlap:
+        """Return the parts that targets do not hold yet, in rectangles.
+
+        A box minus a box is up to two rectangles per axis: what lies before and after
+        the inner box along the first axis, then the same of the remaining slab along
+        the second axis, and so on::
+
+            +-----------------+
+            |     before 0    |
+            +------+---+------+
+            | b. 1 | X | a. 1 |     X: what the target holds
+            +------+---+------+
+            |     after 0     |
+            +-----------------+
+        """
+        overlap = _refine_steps(self, boxes.steps)
+        (first, end, _), meets = _meet_targets(overlap, boxes)
+        # boxes that share nothing with the inner one stay whole
+        untouched = np.nonzero(~meets)[0]
+        pieces = [(overlap.first[~meets], overlap.end[~meets], untouched)]
+        rows = np.nonzero(meets)[0]
+        low, high = overlap.first[rows], overlap.end[rows]
+        first, end = first[rows], end[rows]
         for axis in range(low.shape[1]):
             before, after = high.copy(), low.copy()
             before[:, axis], after[:, axis] = first[:, axis], end[:, axis]
-            left += [(low.copy(), before, at), (after, high.copy(), at)]
+            pieces += [(low.copy(), before, rows), (after, high.copy(), rows)]
+            # what remains is the slab of the inner box along this axis
             low[:, axis], high[:, axis] = first[:, axis], end[:, axis]
-        lows, highs, rows = (np.concatenate(part) for part in zip(*left, strict=True))
-        return _filled(found, rows, (lows, highs, found.steps))
+        lows, highs, of = (np.concatenate(part) for part in zip(*pieces, strict=True))
+        return _drop_empty(overlap, of, (lows, highs, overlap.steps))
 
 
-def _meeting(found: Overlap, boxes: Boxes) -> tuple[Ranges, NDArray[np.bool_]]:
-    """What boxes share with those that their targets hold, and whether they do."""
-    at = found.target
-    both = shared(found.ranges, (boxes.first[at], boxes.end[at], boxes.steps))
+def _meet_targets(overlap: Overlap, boxes: Boxes) -> tuple[Ranges, NDArray[np.bool_]]:
+    """Intersect each box with the one that its target holds.
+
+    Returns:
+        The intersections, and whether they are not empty.
+    """
+    at = overlap.target
+    both = intersect(overlap.ranges, (boxes.first[at], boxes.end[at], boxes.steps))
     return both, boxes.is_there[at] & (both[0] < both[1]).all(axis=1)
 
 
-def _dealt(found: Overlap, steps: tuple[int, ...]) -> Overlap:
-    """The same entries, in boxes whose steps are multiples of others."""
-    new = tuple(map(lcm, found.steps, steps))
-    if new == found.steps:
-        return found
-    longest = lengths(found.ranges).max(axis=0, initial=1).tolist()
-    ways = [
+def _refine_steps(overlap: Overlap, steps: tuple[int, ...]) -> Overlap:
+    """Split boxes into ones whose steps are multiples of others.
+
+    Only then is the rest of a box without a cyclic part again a few boxes.
+    """
+    new = tuple(map(lcm, overlap.steps, steps))
+    if new == overlap.steps:
+        return overlap
+    # no more offsets than the longest box has values
+    longest = range_lengths(overlap.ranges).max(axis=0, initial=1).tolist()
+    offsets = [
         range(0, min(step, old * n), old)
-        for step, old, n in zip(new, found.steps, longest, strict=True)
+        for step, old, n in zip(new, overlap.steps, longest, strict=True)
     ]
-    shifts = np.array([*product(*ways)])
-    rows = np.repeat(np.arange(len(found.target)), len(shifts))
-    first = (found.first[:, None] + shifts).reshape(-1, len(new))
-    end = end_of(first, found.end[rows] - 1, np.array(new))
-    return _filled(found, rows, (first, end, new))
+    shifts = np.array([*product(*offsets)])
+    rows = np.repeat(np.arange(len(overlap.target)), len(shifts))
+    first = (overlap.first[:, None] + shifts).reshape(-1, len(new))
+    end = end_after(first, overlap.end[rows] - 1, np.array(new))
+    return _drop_empty(overlap, rows, (first, end, new))
 
 
-def _filled(found: Overlap, rows: Ints, ranges: Ranges) -> Overlap:
-    """Parts of boxes, those of given rows, without empty ones."""
+def _drop_empty(overlap: Overlap, rows: Ints, ranges: Ranges) -> Overlap:
+    """Return parts of some boxes without empty ones.
+
+    Args:
+        rows: the box of which each range is a part.
+    """
     first, end, steps = ranges
-    kept = (first < end).all(axis=1)
-    at = rows[kept]
-    return Overlap(found.source[at], found.target[at], first[kept], end[kept], steps)
+    is_filled = (first < end).all(axis=1)
+    at = rows[is_filled]
+    source, target = overlap.source[at], overlap.target[at]
+    return Overlap(source, target, first[is_filled], end[is_filled], steps)
+
+
+class _Side(NamedTuple):
+    """Which ranges of sources and targets meet along an axis.
+
+    Attributes:
+        pairs: numbers of ranges of targets, ascending, and of sources that they meet.
+        of_target, of_source: the number of the range of every rank.
+    """
+
+    pairs: tuple[Ints, Ints]
+    of_target: Ints
+    of_source: Ints
 
 
 def overlaps(sources: Boxes, targets: Boxes, labels: Ints | None = None) -> Overlap:
-    """The intersections of the boxes of every source and every target.
+    """Intersect the boxes of every source and every target.
 
     Args:
         labels: a natural number for each rank; sources serve targets with the same one.
@@ -214,86 +357,78 @@ def overlaps(sources: Boxes, targets: Boxes, labels: Ints | None = None) -> Over
     axis by axis, and boxes that are the same so far are matched once.
     """
     of, at = np.nonzero(sources.is_there)[0], np.nonzero(targets.is_there)[0]
-    sides = [_meets(sources, targets, axis) for axis in range(sources.first.shape[1])]
+    # ranges repeat along an axis: far fewer pairs of ranges than of ranks
+    sides = [_meet_along(sources, targets, axis) for axis in range(len(sources.steps))]
     # the axis with the most different ranges first: it rules out the most pairs
     sides.sort(key=lambda side: -len(side.pairs[0]))
     if labels is not None:
-        every = np.arange(labels.max() + 1)
-        sides.insert(0, _Side((every, every), labels, labels))
-    of, at = _matched(sides, of, at) if len(of) else (of, of)
-    held = sources.first[of], sources.end[of], sources.steps
-    wanted = targets.first[at], targets.end[at], targets.steps
-    return Overlap(of, at, *shared(held, wanted))
+        each = np.arange(labels.max() + 1)
+        # labels join first: copies split the ranks into independent parts
+        sides.insert(0, _Side((each, each), labels, labels))
+    of, at = _match_sides(sides, of, at) if len(of) else (of, of)
+    source_ranges = sources.first[of], sources.end[of], sources.steps
+    target_ranges = targets.first[at], targets.end[at], targets.steps
+    return Overlap(of, at, *intersect(source_ranges, target_ranges))
 
 
-def _matched(sides: Sequence[_Side], of: Ints, at: Ints) -> tuple[Ints, Ints]:
-    """All pairs of a source and a target that meet on all sides; by target, and then by
-    source.
+def _match_sides(sides: Sequence[_Side], of: Ints, at: Ints) -> tuple[Ints, Ints]:
+    """Return all pairs that meet on all sides; by target, and then by source.
+
+    A join, side by side: sources with the same ranges so far form a group, and each
+    target has a list of groups that it meets so far.
 
     Args:
         of, at: sources and targets.
     """
-    group, wanted = np.zeros_like(of), np.zeros_like(at)
+    group, met_group = np.zeros_like(of), np.zeros_like(at)
     for pairs, of_target, of_source in sides:
         n_ranges = int(of_source.max()) + 1
-        joined = group * n_ranges + of_source[of]
-        known, group = np.unique(joined, return_inverse=True)
-        place, meeting = _of_each(of_target[at], pairs)
-        at, wanted = at[place], wanted[place] * n_ranges + meeting
-        found = np.searchsorted(known, wanted)
+        keys, group = np.unique(group * n_ranges + of_source[of], return_inverse=True)
+        row, met_range = _expand_keys(of_target[at], pairs)
+        at, met_key = at[row], met_group[row] * n_ranges + met_range
+        position = np.searchsorted(keys, met_key)
         # the search gives the length for what is greater than all
-        is_known = known[np.minimum(found, len(known) - 1)] == wanted
-        at, wanted = at[is_known], found[is_known]
+        is_known = keys[np.minimum(position, len(keys) - 1)] == met_key
+        at, met_group = at[is_known], position[is_known]
+    # sources by group, to expand each group into its sources
     order = np.argsort(group, kind="stable")
-    place, of = _of_each(wanted, (group[order], of[order]))
-    at = at[place]
+    row, of = _expand_keys(met_group, (group[order], of[order]))
+    at = at[row]
     order = np.lexsort((of, at))
     return of[order], at[order]
 
 
-def _of_each(wanted: Ints, pairs: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """All values that belong to wanted keys, and which of those keys each belongs to.
+def _expand_keys(wanted: Ints, pairs: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """Return all values that belong to keys, and which of the keys each belongs to.
 
     Args:
-        pairs: keys, ascending, and the value of each.
+        wanted: the keys.
+        pairs: all keys, ascending, and the value of each.
 
     >>> keys, values = np.array([0, 0, 2]), np.array([7, 8, 9])
-    >>> [found.tolist() for found in _of_each(np.array([2, 0, 1]), (keys, values))]
+    >>> [array.tolist() for array in _expand_keys(np.array([2, 0, 1]), (keys, values))]
     [[0, 1, 1], [9, 7, 8]]
     """
     keys, values = pairs
     begin, end = (np.searchsorted(keys, wanted, side) for side in ("left", "right"))
-    place = np.repeat(np.arange(len(wanted)), end - begin)
+    row = np.repeat(np.arange(len(wanted)), end - begin)
     first = np.cumsum(end - begin) - (end - begin)
-    return place, values[np.arange(len(place)) - first[place] + begin[place]]
+    return row, values[np.arange(len(row)) - first[row] + begin[row]]
 
 
-class _Side(NamedTuple):
-    """Which ranges meet along an axis.
-
-    Attributes:
-        pairs: numbers of ranges of targets, ascending, and of sources.
-        of_target, of_source: the range of every rank.
-    """
-
-    pairs: tuple[Ints, Ints]
-    of_target: Ints
-    of_source: Ints
-
-
-def _meets(sources: Boxes, targets: Boxes, axis: int) -> _Side:
-    ours, to = _ranges(targets, axis)
-    theirs, by = _ranges(sources, axis)
-    low, high, _ = shared_along(
-        (ours[:, None, 0], ours[:, None, 1], targets.steps[axis]),
-        (theirs[None, :, 0], theirs[None, :, 1], sources.steps[axis]),
+def _meet_along(sources: Boxes, targets: Boxes, axis: int) -> _Side:
+    target_ranges, of_target = _distinct_ranges(targets, axis)
+    source_ranges, of_source = _distinct_ranges(sources, axis)
+    low, high, _ = intersect_along(
+        (target_ranges[:, None, 0], target_ranges[:, None, 1], targets.steps[axis]),
+        (source_ranges[None, :, 0], source_ranges[None, :, 1], sources.steps[axis]),
     )
     at, of = np.nonzero(low < high)
-    return _Side((at, of), to, by)
+    return _Side((at, of), of_target, of_source)
 
 
-def _ranges(boxes: Boxes, axis: int) -> tuple[Ints, Ints]:
-    """The different ranges along an axis, and which of them each rank has."""
+def _distinct_ranges(boxes: Boxes, axis: int) -> tuple[Ints, Ints]:
+    """Return the different ranges along an axis, and which of them each rank has."""
     pairs = np.stack([boxes.first[:, axis], boxes.end[:, axis]], axis=1)
     unique, which = np.unique(pairs, axis=0, return_inverse=True)
     return unique, which.reshape(-1)

@@ -1,19 +1,33 @@
-"""The exact traffic of a plan: sums over its steps."""
+"""Counts: what a plan moves and computes, predicted from its steps and counted in runs.
+
+``A[i,j] * B[j,k]``, 600 x 600 each, on 2 x 2 x 2 processes: each operand is fetched
+once more than it is resident, 2 x 360,000 elements received; the result has two partial
+sums of every element, one of which moves, 360,000 reduced; 1,080,000 moved in all.
+
+The prediction (:class:`Tally`) sums the events of the lowering without making steps,
+so that a planner can compare thousands of plans. Engines count with :class:`Traffic`
+what really arrives, and :class:`RunReport` compares both by tensor and reader.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Boxes, Overlap
-from feinsum.distributed.lowering import Input
+from feinsum.distributed.steps import Input, Sink
+from feinsum.words import counted
 
-MOST_NUMBERS = 2**62
-"""Numbers that a 64-bit integer can tell apart, with room."""
+if TYPE_CHECKING:
+    from feinsum.distributed.plan import Plan
+
+MAX_ROW_NUMBER = 2**62
+"""Numbers of rows that fit a 64-bit integer, with a factor of two to spare."""
 
 
 @dataclass(frozen=True)
@@ -47,28 +61,31 @@ class Counts:
 
     @property
     def moved(self) -> int:
-        """Elements that pass between ranks, which the planner minimizes."""
+        """Communication volume: elements that pass between ranks.
+
+        The planner minimizes this.
+        """
         return self.received + self.reduced
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the counts as JSON."""
         return {"moved": self.moved, **asdict(self)}
 
 
-class Tally:
+class Tally(Sink):
     """The sink that only counts, without making the steps.
 
     Uses Python integers, which do not overflow.
 
     Args:
-        at_rest: elements of operands that each rank holds all the time.
+        resident: elements of operands that each rank holds all the time.
         has_requests: also count requests, which takes the longest.
     """
 
-    def __init__(self, at_rest: Sequence[int], *, has_requests: bool = True) -> None:
+    def __init__(self, resident: Sequence[int], *, has_requests: bool = True) -> None:
         self.has_requests = has_requests
-        n_ranks = len(at_rest)
-        self.now = np.array(at_rest, object)
+        n_ranks = len(resident)
+        self.now = np.array(resident, object)
         self.peak = self.now.copy()
         self.received, self.reduced, self.points = np.zeros((3, n_ranks), object)
         self.messages = np.zeros(n_ranks, np.int64)
@@ -78,32 +95,35 @@ class Tally:
     def make(self, name: str, boxes: Boxes, *, is_zero: bool) -> None:
         self.sizes[name] = np.array(boxes.sizes(), object)
         self.now = self.now + self.sizes[name]
+        # only an allocation can raise the peak
         self.peak = np.maximum(self.peak, self.now)
 
     def move(
-        self, source: str, target: str, found: Overlap, tag: int, *, is_added: bool
+        self, source: str, target: str, overlap: Overlap, tag: int, *, is_added: bool
     ) -> None:
-        is_sent = found.source != found.target
-        to, sizes = found.target[is_sent], found.sizes()[is_sent]
+        is_sent = overlap.source != overlap.target
+        to, sizes = overlap.target[is_sent], overlap.sizes()[is_sent]
         total = self.reduced if is_added else self.received
         # one move fits 64 bits, which are added faster than Python's integers
         by_rank = np.zeros(len(total), np.int64)
         np.add.at(by_rank, to, sizes)
         total += by_rank.astype(object)
         np.add.at(self.messages, to, 1)
+        # requests for one block at a time contend for its sender's link
         if len(to) and self.has_requests:
-            blocks = [found.source[:, None], found.first, found.end]
+            blocks = [overlap.source[:, None], overlap.first, overlap.end]
             sent = np.concatenate(blocks, axis=1)[is_sent]
-            _, n_requests = np.unique(_numbered(sent), return_counts=True)
+            _, n_requests = np.unique(_number_rows(sent), return_counts=True)
             self.most_requests = max(self.most_requests, int(n_requests.max()))
 
     def compute(
         self, group: int, inputs: Sequence[Input], name: str, boxes: Boxes
     ) -> None:
+        # an index of several inputs has one length, as all have the same block
         lengths = {
-            i: one.boxes.lengths[:, axis]
-            for one in inputs
-            for axis, i in enumerate(one.indices)
+            index: each.boxes.lengths[:, axis]
+            for each in inputs
+            for axis, index in enumerate(each.indices)
         }
         points = np.array(boxes.is_there, object) * 1
         for length in lengths.values():
@@ -114,7 +134,7 @@ class Tally:
         self.now = self.now - self.sizes[name] * ranks
 
     def counts(self) -> Counts:
-        """The sums."""
+        """Return the sums."""
         return Counts(
             received=int(self.received.sum()),
             reduced=int(self.reduced.sum()),
@@ -129,20 +149,212 @@ class Tally:
         )
 
 
-def _numbered(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A number for each row of natural numbers: equal exactly if the rows are.
+def _number_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a number for each row of natural numbers: equal exactly if the rows are.
 
     Numbers are sorted ten times as fast as rows.
 
-    >>> _numbered(np.array([[0, 3], [1, 2], [0, 3]])).tolist()
+    >>> _number_rows(np.array([[0, 3], [1, 2], [0, 3]])).tolist()
     [3, 6, 3]
     """
     numbers, n_numbers = np.zeros(len(rows), np.int64), 1
     for column in rows.T:
         n_values = int(column.max()) + 1
-        if n_numbers * n_values >= MOST_NUMBERS:
-            known, numbers = np.unique(numbers, return_inverse=True)
-            n_numbers = len(known)
+        if n_numbers * n_values >= MAX_ROW_NUMBER:
+            # the numbers so far have gaps: renumber them without
+            different, numbers = np.unique(numbers, return_inverse=True)
+            n_numbers = len(different)
         numbers = numbers * n_values + column
         n_numbers *= n_values
     return numbers
+
+
+class Traffic:
+    """Elements that one rank received, computed and held, counted by the engine.
+
+    Attributes:
+        received: elements received unchanged.
+        reduced: elements of partial results received.
+        messages: number of messages received.
+        by_buffer: elements received, by buffer.
+        seconds: seconds in leaves, by the number of the group.
+        peak_bytes: peak bytes held in buffers, including operands.
+    """
+
+    def __init__(self) -> None:
+        self.received = self.reduced = self.messages = 0
+        self.by_buffer: Counter[str] = Counter()
+        self.seconds: defaultdict[int, float] = defaultdict(float)
+        self.peak_bytes = self._bytes = 0
+
+    def count_message(self, buffer: str, n_elements: int, *, is_added: bool) -> None:
+        """Count a message received into a buffer."""
+        self.messages += 1
+        self.reduced += n_elements * is_added
+        self.received += n_elements * (not is_added)
+        self.by_buffer[buffer] += n_elements
+
+    def count_bytes(self, n_bytes: int) -> None:
+        """Count a change in the number of bytes held."""
+        self._bytes += n_bytes
+        self.peak_bytes = max(self.peak_bytes, self._bytes)
+
+    def copy(self) -> Traffic:
+        """Return a copy of the counts, to continue from."""
+        other = Traffic()
+        # numbers are copied by value; the two containers follow
+        other.__dict__.update(self.__dict__)
+        other.by_buffer, other.seconds = self.by_buffer.copy(), self.seconds.copy()
+        return other
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The traffic between ranks from a tensor to a statement.
+
+    Attributes:
+        tensor: the tensor that was fetched, or whose partial results were reduced.
+        reader: the result of the statement that reads it; empty for partial results.
+        predicted: number of elements by the steps of the plan.
+        counted: number of elements received; None if the engine could not count them.
+    """
+
+    tensor: str
+    reader: str
+    predicted: int
+    counted: int | None
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """The report of one run of a plan.
+
+    Attributes:
+        engine: the engine that ran it.
+        edges: edges of all tensors that moved.
+        leaf_s: seconds in leaves on the slowest rank, by the result of each statement.
+        peak_bytes: peak bytes held in buffers by each rank.
+        wall_s: seconds of the whole run, including distribution and collection.
+        lost_workers: number of workers that were replaced; then parts were computed
+            twice, and there are no counts.
+
+    >>> import feinsum
+    >>> A, B = feinsum.array("A", (4, 6)), feinsum.array("B", (6, 5))
+    >>> plan = feinsum.plan(feinsum.einsum("ij,jk->ik", A, B), processes=4)
+    >>> report = plan.prepare().run({"A": np.eye(4, 6), "B": np.ones((6, 5))}).report
+    >>> report.counted == report.predicted == plan.counts.moved
+    True
+    """
+
+    engine: str
+    edges: tuple[Edge, ...]
+    leaf_s: Mapping[str, float]
+    peak_bytes: tuple[int, ...]
+    wall_s: float
+    lost_workers: int = 0
+
+    @property
+    def predicted(self) -> int:
+        """Elements that all ranks should receive."""
+        return sum(edge.predicted for edge in self.edges)
+
+    @property
+    def counted(self) -> int | None:
+        """Elements that all ranks received; None if unknown."""
+        counts = [edge.counted for edge in self.edges if edge.counted is not None]
+        return sum(counts) if len(counts) == len(self.edges) else None
+
+    def __str__(self) -> str:
+        return "\n".join(_report_lines(self))
+
+
+def _report_lines(report: RunReport) -> Iterator[str]:
+    n = len(report.peak_bytes)
+    yield f"{counted(n, 'process')} ({report.engine}) in {report.wall_s:.3g} s"
+    for edge in report.edges:
+        to = f"to {edge.reader}" if edge.reader else "partial results"
+        received = (
+            "not counted" if edge.counted is None else f"{edge.counted:,} counted"
+        )
+        yield (
+            f"  {edge.tensor} {to}: {counted(edge.predicted, 'element', ',')} "
+            f"predicted, {received}"
+        )
+    for result, seconds in report.leaf_s.items():
+        yield f"  {result}: {seconds:.3g} s in the slowest process"
+    if n:
+        yield f"at most {counted(max(report.peak_bytes), 'byte', ',')} in a process"
+    if report.lost_workers:
+        verb = "was" if report.lost_workers == 1 else "were"
+        yield f"{counted(report.lost_workers, 'worker')} {verb} lost and replaced"
+
+
+def report_of(
+    plan: Plan,
+    engine: str,
+    traffic: Sequence[Traffic],
+    wall_s: float,
+    lost_workers: int = 0,
+) -> RunReport:
+    """Return the report of what all ranks did.
+
+    Args:
+        traffic: one for each rank.
+    """
+    names = [group.output.tensor for group in plan.groups]
+    received: Counter[str] = Counter()
+    for rank in traffic:
+        received.update(rank.by_buffer)
+    measured, predicted = _sum_by_edge(received, names), predicted_by_edge(plan)
+    edges = tuple(
+        Edge(*edge, predicted[edge], None if lost_workers else measured[edge])
+        for edge in {**predicted, **measured}
+        # an engine may count what the plan did not predict: that shows, too
+        if predicted[edge] or measured[edge]
+    )
+    leaf_s = {
+        name: max((rank.seconds[k] for rank in traffic), default=0.0)
+        for k, name in enumerate(names)
+    }
+    peaks = tuple(rank.peak_bytes for rank in traffic)
+    return RunReport(engine, edges, leaf_s, peaks, wall_s, lost_workers)
+
+
+class _ReceivedByBuffer(Sink):
+    """The sink that counts the elements received by each buffer."""
+
+    def __init__(self) -> None:
+        self.received: Counter[str] = Counter()
+
+    def move(
+        self, source: str, target: str, overlap: Overlap, tag: int, *, is_added: bool
+    ) -> None:
+        sizes: NDArray[Any] = overlap.sizes()[overlap.source != overlap.target]
+        self.received[target] += int(np.sum(sizes))
+
+
+def predicted_by_edge(plan: Plan) -> Counter[tuple[str, str]]:
+    """Return elements by tensor and reader, as in :class:`Edge`."""
+    sink = _ReceivedByBuffer()
+    plan.lower(sink)
+    return _sum_by_edge(sink.received, [group.output.tensor for group in plan.groups])
+
+
+def _sum_by_edge(
+    by_buffer: Mapping[str, int], names: Sequence[str]
+) -> Counter[tuple[str, str]]:
+    by_edge: Counter[tuple[str, str]] = Counter()
+    for buffer, n in by_buffer.items():
+        by_edge[_edge_of(buffer, names)] += n
+    return by_edge
+
+
+def _edge_of(buffer: str, names: Sequence[str]) -> tuple[str, str]:
+    """Return the edge of a tensor fetched for a statement, or of partial results.
+
+    >>> _edge_of("A@1.0.0", ["t1", "out"]), _edge_of("out", ["t1", "out"])
+    (('A', 'out'), ('out', ''))
+    """
+    # names of buffers: see feinsum.distributed.steps
+    tensor, at, number = buffer.partition("@")
+    return (tensor, names[int(number.partition(".")[0])] if at else "")

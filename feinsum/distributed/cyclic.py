@@ -2,9 +2,19 @@
 
 Process ``q`` of a grid over the axes of the tensor holds the entries whose index along
 every axis is ``q`` modulo the processes there, which spreads dense and empty parts
-evenly. Entries never move. A dense factor is distributed cyclically along the axes that
-it shares with the tensor, and is whole along all others; processes that need the same
-part hold copies. Results are summed over the processes that hold the same part of them.
+evenly. ``y[i] = A[i,j] * x[j]`` with a sparse 4 x 6 matrix on a grid of 2 x 2::
+
+                x   j = 0 1 2 3 4 5
+                        0 1 0 1 0 1     ranks 0 and 2 have x[0::2], 1 and 3 x[1::2]
+    y               A
+    i = 0: 0 + 1        0 1 0 1 0 1     rank of each entry of A
+    i = 1: 2 + 3        2 3 2 3 2 3
+    i = 2: 0 + 1        0 1 0 1 0 1     ranks 0 and 1 have partial sums of y[0::2]
+    i = 3: 2 + 3        2 3 2 3 2 3
+
+Entries never move. A dense factor is distributed cyclically along the axes that it
+shares with the tensor, and is whole along all others; processes that need the same part
+hold copies. Results are summed over the processes that hold the same part of them.
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN-Cyclops), on distributed tensors.
 """
@@ -21,10 +31,12 @@ import numpy as np
 from constantdict import constantdict
 from numpy.typing import NDArray
 
-from feinsum.distributed.grids import most_within
-from feinsum.distributed.mpi import abort_on_error, agree, world
-from feinsum.errors import InvalidRecordError, PlanError
-from feinsum.records.document import STRICT, content_id, from_json, to_json
+from feinsum.distributed.grids import largest_grids
+from feinsum.distributed.local import tuned_leaf
+from feinsum.distributed.mpi import abort_on_error, agree, world, wrong_size
+from feinsum.distributed.plan import read_document
+from feinsum.errors import PlanError
+from feinsum.records.document import STRICT, content_id, to_json
 from feinsum.sparse import COO, SparseArray, to_coo
 from feinsum.words import counted
 
@@ -76,9 +88,9 @@ class CyclicPlan:
     def __post_init__(self) -> None:
         object.__setattr__(self, "extents", constantdict(sorted(self.extents.items())))
         object.__setattr__(self, "grid", tuple(self.grid))
-        wrong = _wrong(self)
-        if wrong is not None:
-            raise PlanError(wrong, rules=("sparse",))
+        problem = _plan_problem(self)
+        if problem is not None:
+            raise PlanError(problem, rules=("sparse",))
 
     @property
     def processes(self) -> int:
@@ -90,23 +102,23 @@ class CyclicPlan:
         return tuple(self.subscripts.replace("->", ",").split(","))
 
     @cached_property
-    def places(self) -> NDArray[np.int64]:
+    def coordinates(self) -> NDArray[np.int64]:
         """Coordinates of every rank along every axis of the grid, row-major."""
         ranks = np.arange(self.processes)
         return np.stack(np.unravel_index(ranks, self.grid), axis=1)
 
     def part(self, term: str, rank: int) -> tuple[slice, ...]:
-        """The part of a dense tensor on a rank: strided slices."""
+        """Return the part of a dense tensor on a rank: strided slices."""
         axes = {index: axis for axis, index in enumerate(self.terms[0])}
         return tuple(
-            slice(int(self.places[rank, axes[i]]), None, self.grid[axes[i]])
+            slice(int(self.coordinates[rank, axes[i]]), None, self.grid[axes[i]])
             if i in axes
             else slice(None)
             for i in term
         )
 
     def shape(self, term: str, rank: int) -> tuple[int, ...]:
-        """The shape of that part."""
+        """Return the shape of that part."""
         pairs = zip(term, self.part(term, rank), strict=True)
         return tuple(len(range(self.extents[i])[part]) for i, part in pairs)
 
@@ -116,18 +128,20 @@ class CyclicPlan:
         *factors, output = self.terms[1:]
         ranks = range(self.processes)
 
-        def held(term: str) -> int:
+        def resident(term: str) -> int:
             return sum(prod(self.shape(term, rank)) for rank in ranks)
 
         def size(term: str) -> int:
             return prod(self.extents[i] for i in term)
 
-        all_held, once = sum(map(held, factors)), sum(map(size, factors))
-        partial = held(output)
-        return CyclicCounts(all_held, all_held - once, partial, partial - size(output))
+        # each copy beyond the first was fetched; each partial sum beyond one per
+        # element moves
+        copies, once = sum(map(resident, factors)), sum(map(size, factors))
+        partial = resident(output)
+        return CyclicCounts(copies, copies - once, partial, partial - size(output))
 
     def split(self, array: SparseArray) -> tuple[COO, ...]:
-        """The entries of every rank, with rank-local indices."""
+        """Return the entries of every rank, with rank-local indices."""
         entries = to_coo(array)
         if entries.shape != tuple(self.extents[i] for i in self.terms[0]):
             raise PlanError(
@@ -136,19 +150,20 @@ class CyclicPlan:
                 rules=("blocks",),
             )
         pairs = list(zip(entries.indices, self.grid, strict=True))
-        at = np.zeros(entries.nnz, np.int64)
+        # the row-major rank of the coordinates modulo the grid
+        owner = np.zeros(entries.nnz, np.int64)
         for indices, n in pairs:
-            at = at * n + indices % n
+            owner = owner * n + indices % n
         # stable, so that a rank adds up entries in the order in which they were given
-        order = np.argsort(at, kind="stable")
-        ends = np.searchsorted(at[order], np.arange(self.processes + 1))
-        found = []
+        order = np.argsort(owner, kind="stable")
+        ends = np.searchsorted(owner[order], np.arange(self.processes + 1))
+        parts = []
         for rank in range(self.processes):
             mine = order[ends[rank] : ends[rank + 1]]
             local = tuple(indices[mine] // n for indices, n in pairs)
             shape = self.shape(self.terms[0], rank)
-            found.append(COO(shape, local, entries.values[mine]))
-        return tuple(found)
+            parts.append(COO(shape, local, entries.values[mine]))
+        return tuple(parts)
 
     def simulate(
         self,
@@ -157,7 +172,7 @@ class CyclicPlan:
         *,
         leaf: SparseLeaf | None = None,
     ) -> NDArray[Any]:
-        """The whole result, computed by all ranks one after another.
+        """Compute the whole result by all ranks, one after another.
 
         Raises:
             PlanError: with the rule ``blocks``, if an operand has the wrong shape.
@@ -187,7 +202,7 @@ class CyclicPlan:
         *,
         leaf: SparseLeaf | None = None,
     ) -> NDArray[Any] | None:
-        """This rank's part of the result, computed together with all other ranks.
+        """Compute this rank's part of the result, together with all other ranks.
 
         Uses a Cartesian communicator with the plan's grid; a collective on each of its
         subgrids sums partial results.
@@ -207,40 +222,39 @@ class CyclicPlan:
             PlanError: on all ranks, with the rule ``mpi``, ``digest`` or ``blocks``.
         """
         comm = world() if comm is None else comm
-        rank, wrong, rule = comm.Get_rank(), None, "mpi"
-        if comm.Get_size() != self.processes:
-            wrong = (
-                "the plan is for "
-                f"{counted(self.processes, 'process')}; the communicator has "
-                f"{comm.Get_size()}"
-            )
-        else:
-            wrong, rule = self._wrong_blocks(entries, blocks, rank), "blocks"
-        agree(self, comm, PlanError(wrong, rules=(rule,)) if wrong else None)
-        found: list[NDArray[Any] | None] = []
+        refusal = wrong_size(self, comm)
+        if refusal is None:
+            refusal = self._wrong_blocks(entries, blocks, comm.Get_rank())
+        # no rank begins if another one cannot: it would wait for ever
+        agree(self, comm, refusal)
+        results: list[NDArray[Any] | None] = []
         abort_on_error(
-            comm, lambda: found.append(self._summed(entries, blocks, comm, leaf))
+            comm, lambda: results.append(self._reduce(entries, blocks, comm, leaf))
         )
-        return found[0]
+        return results[0]
 
     def _wrong_blocks(
         self, entries: COO, blocks: Sequence[Any], rank: int
-    ) -> str | None:
-        given = [entries.shape, *(np.shape(block) for block in blocks)]
+    ) -> PlanError | None:
+        shapes = [entries.shape, *(np.shape(block) for block in blocks)]
         expected = [self.shape(term, rank) for term in self.terms[:-1]]
-        if given == expected:
+        if shapes == expected:
             return None
-        return f"rank {rank} has blocks of shapes {given}; expected {expected}"
+        return PlanError(
+            f"rank {rank} has blocks of shapes {shapes}; expected {expected}",
+            rules=("blocks",),
+        )
 
-    def _summed(
+    def _reduce(
         self, entries: COO, blocks: Sequence[Any], comm: Any, leaf: SparseLeaf | None
     ) -> NDArray[Any] | None:
         output = self.terms[-1]
-        work = leaf or _tuned_leaf()
+        work = leaf or tuned_leaf()
         partial = np.ascontiguousarray(work(self.subscripts, entries, *blocks))
         # without reordering, for ranks have their blocks already
         grid = comm.Create_cart(self.grid)
         same = grid.Sub([index not in output for index in self.terms[0]])
+        # the first of the ranks that have partial sums of one part
         is_first = same.Get_rank() == 0
         total = np.empty_like(partial) if is_first else None
         same.Reduce(partial, total, root=0)
@@ -254,22 +268,19 @@ class CyclicPlan:
         return content_id(self)
 
     def to_json(self) -> str:
-        """The plan as a document."""
+        """Return the plan as a document."""
         return to_json(self)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> CyclicPlan:
-        """Inverse of :meth:`to_json`, and checked."""
-        try:
-            return from_json(cls, text, "cyclic plan")
-        except InvalidRecordError as error:
-            raise PlanError(str(error), rules=("format",)) from None
+        """Read and check a document written by :meth:`to_json`."""
+        return read_document(cls, text, "cyclic plan")
 
 
 def plan_cyclic(
     subscripts: str, extents: Mapping[str, int], *, processes: int
 ) -> CyclicPlan:
-    """The grid over the axes of the sparse operand that moves the fewest elements.
+    """Choose the grid over the sparse operand's axes that moves the fewest elements.
 
     Considers all grids with no more processes along an axis than it has values; ties go
     to the most even grid.
@@ -283,16 +294,19 @@ def plan_cyclic(
     (2, 4, 1)
     """
     modes = subscripts.partition(",")[0].partition("->")[0]
+    # checks the arguments once
     whole = CyclicPlan(subscripts, extents, (1,) * len(modes))
-    grids = most_within(processes, modes, whole.extents).tolist()
+    grids = largest_grids(processes, modes, whole.extents).tolist()
     plans = [CyclicPlan(subscripts, extents, tuple(grid)) for grid in grids]
-    return min(plans, key=lambda one: (one.counts.moved, max(one.grid)))
+    return min(plans, key=lambda plan: (plan.counts.moved, max(plan.grid)))
 
 
 def sparse_leaf(
     subscripts: str, array: SparseArray, *blocks: NDArray[Any]
 ) -> NDArray[Any]:
-    """The reference: numpy, entry by entry.
+    """Compute the reference: numpy, entry by entry.
+
+    The indices of the sparse operand become one index ``Z`` over its entries.
 
     >>> rows = COO((2, 3), ([0, 1, 1], [2, 0, 2]), [5.0, 6.0, 7.0])
     >>> sparse_leaf("ij,ja->ia", rows, np.ones((3, 2))).tolist()
@@ -305,31 +319,25 @@ def sparse_leaf(
     extents = dict(zip(modes, entries.shape, strict=True))
     for term, block in zip(terms[1:], blocks, strict=True):
         extents.update(zip(term, block.shape, strict=True))
-        cut = [i for i in term if i in rows]
+        shared = [i for i in term if i in rows]
         rest = [i for i in term if i not in rows]
-        turned = block.transpose([term.index(i) for i in (*cut, *rest)])
-        left.append(("Z" if cut else "") + "".join(rest))
-        arrays.append(turned[tuple(rows[i] for i in cut)] if cut else turned)
-    kept = [i for i in output if i in rows]
+        transposed = block.transpose([term.index(i) for i in (*shared, *rest)])
+        left.append(("Z" if shared else "") + "".join(rest))
+        selected = tuple(rows[i] for i in shared)
+        arrays.append(transposed[selected] if shared else transposed)
+    sparse_indices = [i for i in output if i in rows]
     others = [i for i in output if i not in rows]
-    text = f"{','.join(left)}->{'Z' if kept else ''}{''.join(others)}"
+    text = f"{','.join(left)}->{'Z' if sparse_indices else ''}{''.join(others)}"
     values: NDArray[Any] = np.einsum(text, *arrays)
-    if not kept:
+    if not sparse_indices:
         return values
-    found = np.zeros([extents[i] for i in (*kept, *others)], values.dtype)
-    np.add.at(found, tuple(rows[i] for i in kept), values)
-    order = [(*kept, *others).index(i) for i in output]
-    turned = found.transpose(order)
-    return np.array(turned, order="C")
+    order = (*sparse_indices, *others)
+    result = np.zeros([extents[i] for i in order], values.dtype)
+    np.add.at(result, tuple(rows[i] for i in sparse_indices), values)
+    return np.array(result.transpose([order.index(i) for i in output]), order="C")
 
 
-def _tuned_leaf() -> SparseLeaf:
-    from feinsum.calling import call_einsum
-
-    return call_einsum
-
-
-def _wrong(plan: CyclicPlan) -> str | None:
+def _plan_problem(plan: CyclicPlan) -> str | None:
     terms = plan.subscripts.replace("->", ",").split(",")
     if plan.subscripts.count("->") != 1 or len(terms) < 3 or "Z" in plan.subscripts:
         return (

@@ -1,32 +1,254 @@
-"""Distributions: which part of a tensor each rank of a machine holds."""
+"""Machines (grids of processes), and the distribution of a tensor over one.
+
+A machine numbers its processes in row-major order. ``Machine((2, 2, 2))`` with axes x,
+y, z; rank = 4 x + 2 y + z::
+
+                 z=0     z=1
+    x=0  y=0      0       1
+         y=1      2       3
+    x=1  y=0      4       5
+         y=1      6       7
+
+A distribution says for each axis of the tensor which machine axes partition it. A 4 x 4
+matrix ``A[i,j]`` on this machine, with the ranks that hold each block::
+
+    ij->ij*                  ij->ij0                  ij->i%j*
+    i, j partitioned,        the same blocks,         rows cyclic along x,
+    copies along z           only where z = 0         copies along z
+
+    +------+------+          +------+------+          0 1 | 2 3   row 0
+    | 0 1  | 2 3  |          |  0   |  2   |          4 5 | 6 7   row 1
+    +------+------+          +------+------+          0 1 | 2 3   row 2
+    | 4 5  | 6 7  |          |  4   |  6   |          4 5 | 6 7   row 3
+    +------+------+          +------+------+
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
+from functools import cache, lru_cache
+from itertools import accumulate, pairwise
+from math import prod
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from feinsum.distributed.boxes import Boxes
-from feinsum.distributed.machine import Machine, axis_name, barred, machine_violations
-from feinsum.distributed.ranges import cut, deal
+from feinsum.distributed.boxes import Boxes, block_part, cyclic_part
 from feinsum.errors import PlanError
 from feinsum.ir.operand import Violation
 from feinsum.records.document import STRICT
 from feinsum.words import counted
+
+MAX_AXES = 4
+"""Axes of a machine that the planner considers: a group of a path rarely has more
+indices, and the number of maps is exponential in the axes."""
+
+MAX_PROCESSES = 4096
+"""Processes of a plan: all blocks that they exchange are counted one by one."""
+
+ONE_PROCESS = "one process"
+"""The text of a machine without axes."""
+
+
+def notation_error(
+    kind: str, text: str, expected: str, problem: str = "", rule: str = "notation"
+) -> PlanError:
+    """Return the error of a text that cannot be parsed.
+
+    >>> print(notation_error("machine", "x", "such as 'x=2'", "has no number"))
+    machine 'x': has no number; expected such as 'x=2'
+    """
+    colon = f": {problem}" if problem else ""
+    return PlanError(f"{kind} {text!r}{colon}; expected {expected}", rules=(rule,))
 
 
 def _is_empty(axes: object) -> bool:
     return axes == ()
 
 
+@dataclass(frozen=True)
+class Machine:
+    """A grid of processes, of one or several levels, such as hosts and their ranks.
+
+    Ranks number the grid points in row-major order, like ``MPI_Cart_create`` without
+    reordering. Ranks beyond the grid are idle. The axes of an inner level lie within
+    one process of the outer grid: ``Machine((2, 3, 4), (1, 2))`` is two hosts of 3 x 4
+    ranks.
+
+    Args:
+        sizes: number of processes along each axis.
+        levels: number of axes of each level, the outermost first; empty if there is one
+            level.
+
+    Source: DISTAL, section 3.1 (hierarchical machines).
+
+    >>> Machine((2, 3)).n_processes, Machine((2, 3)).text
+    (6, 'x=2 y=3')
+    >>> hosts = Machine.parse("x=2 | y=3 z=4")
+    >>> hosts.levels, hosts.units
+    ((1, 2), (12,))
+    """
+
+    __pydantic_config__ = STRICT
+
+    sizes: tuple[int, ...]
+    levels: Annotated[tuple[int, ...], Field(exclude_if=_is_empty)] = ()
+
+    def __post_init__(self) -> None:
+        levels = tuple(self.levels)
+        object.__setattr__(self, "sizes", tuple(self.sizes))
+        # one level is written as none, so that equal machines are equal values
+        object.__setattr__(self, "levels", levels * (levels != (len(self.sizes),)))
+
+    @classmethod
+    def parse(cls, text: str) -> Machine:
+        """Parse :attr:`text`.
+
+        Raises:
+            PlanError: with the rule ``notation``, saying what was expected.
+        """
+        parts = (
+            [part.split() for part in text.split("|")] if text != ONE_PROCESS else []
+        )
+        words = [word.rpartition("=") for part in parts for word in part]
+        expected = [axis_name(k) for k in range(len(words))]
+        is_named = [name for name, *_ in words] == expected and all(parts)
+        if not (is_named and all(re.fullmatch("[0-9]+", n) for *_, n in words)):
+            raise notation_error(
+                "machine",
+                text,
+                "such as 'x=2 y=3', or 'x=2 | y=3 z=4' of two levels",
+            )
+        return cls(tuple(int(size) for *_, size in words), tuple(map(len, parts)))
+
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """The first axis of each level but the outermost."""
+        return tuple(accumulate(self.levels[:-1]))
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """Consecutive ranks in a process of each level but the innermost."""
+        return tuple(prod(self.sizes[k:]) for k in self.bounds)
+
+    @property
+    def n_axes(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def n_processes(self) -> int:
+        return prod(self.sizes)
+
+    @property
+    def text(self) -> str:
+        axes = [f"{axis_name(k)}={n}" for k, n in enumerate(self.sizes)]
+        return " ".join(insert_bars(axes, self.bounds)) or ONE_PROCESS
+
+    def coordinates(self, n_ranks: int) -> NDArray[np.int64]:
+        """Return the coordinates of every rank, shape (n_ranks, n_axes).
+
+        Ranks beyond the grid get the coordinates of rank 0.
+        """
+        return _coordinates(self.sizes, n_ranks)
+
+
+@cache
+def _coordinates(sizes: tuple[int, ...], n_ranks: int) -> NDArray[np.int64]:
+    if not sizes:
+        return np.zeros((n_ranks, 0), np.int64)
+    ranks = np.arange(n_ranks, dtype=np.int64)
+    # idle ranks need some coordinates; is_there excludes them
+    ranks[prod(sizes) :] = 0
+    return np.stack(np.unravel_index(ranks, sizes), axis=1)
+
+
+def insert_bars(
+    words: Sequence[str], bounds: Sequence[int], bar: str = "|"
+) -> list[str]:
+    """Insert a bar where an inner level of a machine begins.
+
+    Args:
+        words: one for each axis of the machine.
+
+    >>> insert_bars(["x", "y", "z"], (1,))
+    ['x', '|', 'y', 'z']
+    """
+    text = list(words)
+    for position in sorted(bounds, reverse=True):
+        text.insert(position, bar)
+    return text
+
+
+def axis_name(axis: int) -> str:
+    """Return the letter of a machine axis.
+
+    >>> [axis_name(k) for k in range(5)]
+    ['x', 'y', 'z', 'w', 'x4']
+    """
+    return "xyzw"[axis] if axis < 4 else f"x{axis}"
+
+
+def machine_violations(machine: Machine, n_processes: int) -> Iterator[Violation]:
+    """Yield the violations of a machine with this many processes."""
+    for axis, size in enumerate(machine.sizes):
+        if size < 1:
+            yield Violation(
+                "machine",
+                f"axis {axis_name(axis)} of a machine has "
+                f"{counted(size, 'process')}; expected 1 or more",
+            )
+    if machine.levels and (
+        min(machine.levels) < 1 or sum(machine.levels) != machine.n_axes
+    ):
+        yield Violation(
+            "machine",
+            f"levels of {machine.levels} axes; expected one or more each, and "
+            f"{machine.n_axes} together",
+        )
+    if machine.n_processes > n_processes:
+        yield Violation(
+            "machine",
+            f"a machine {machine.text} needs "
+            f"{counted(machine.n_processes, 'process')}; the plan has {n_processes}",
+        )
+
+
+def factorizations(
+    number: int, max_factors: int = MAX_AXES
+) -> Iterator[tuple[int, ...]]:
+    """Yield all ways to write a number as a product, factors of 2 or more, ascending.
+
+    >>> list(factorizations(12))
+    [(12,), (2, 6), (2, 2, 3), (3, 4)]
+    >>> list(factorizations(1))
+    [()]
+    """
+
+    def ascending(
+        rest: int, max_factors: int, smallest: int
+    ) -> Iterator[tuple[int, ...]]:
+        yield (rest,)
+        if max_factors == 1:
+            return
+        for first in range(smallest, rest):
+            if first * first > rest:
+                return
+            if rest % first == 0:
+                for others in ascending(rest // first, max_factors - 1, first):
+                    yield (first, *others)
+
+    if number == 1:
+        yield ()
+    else:
+        yield from ascending(number, max_factors, 2)
+
+
 Cyclic = Annotated[tuple[int, ...], Field(exclude_if=_is_empty)]
-"""Machine axes that deal values out one by one; documents leave out the empty tuple."""
+"""Machine axes with a cyclic distribution; documents leave out the empty tuple."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +256,15 @@ class Distribution:
     """A tensor in parts over the processes of a machine.
 
     The machine axes in ``cuts`` partition each axis of the tensor into blocks of
-    ``ceil(extent / processes)``; those in ``cyclic`` deal its values out one by one, in
-    turn. Of several machine axes, each subdivides the parts of the one before. Only
-    processes at the given coordinates of ``fixed`` axes hold
-    anything. Along all other machine axes the tensor is replicated.
+    ``ceil(extent / processes)``; those in ``cyclic`` distribute its values cyclically.
+    Of several machine axes, each subdivides the parts of the one before. Only processes
+    at the given coordinates of ``fixed`` axes hold anything. Along all other machine
+    axes the tensor is replicated.
 
     Args:
         cuts: for each axis of the tensor, the machine axes that partition it.
         fixed: machine axes, each with the one coordinate where the tensor is.
-        cyclic: the axes of ``cuts`` that deal out values instead of cutting blocks.
+        cyclic: the axes of ``cuts`` whose distribution is cyclic.
 
     Source: DISTAL, section 3.2 (tensor distribution notation); Blackford et al.,
     *ScaLAPACK Users' Guide*, section 4.3 (cyclic distributions).
@@ -74,17 +296,18 @@ class Distribution:
     @property
     def copied_axes(self) -> tuple[int, ...]:
         """Axes of the machine along which every process holds the same."""
-        used = {axis for term in self.cuts for axis in term} | {
-            k for k, _ in self.fixed
-        }
+        # an axis partitions, selects one coordinate, or copies
+        used = {k for term in self.cuts for k in term} | {k for k, _ in self.fixed}
         return tuple(k for k in range(self.machine.n_axes) if k not in used)
 
     @classmethod
     def parse(cls, text: str, machine: Machine) -> Distribution:
-        """From DISTAL's notation: names of the tensor's axes, an arrow, and for each
-        machine axis a name, a number (a fixed place) or ``*`` (copies). A ``%`` after a
-        name makes its axis cyclic. A bar where an inner level of the machine begins may
-        be left out; each level has a name once.
+        """Parse DISTAL's notation.
+
+        The names of the tensor's axes, an arrow, and for each machine axis a name, a
+        number (a fixed coordinate) or ``*`` (copies). A ``%`` after a name makes its
+        axis cyclic. A bar where an inner level of the machine begins may be left out;
+        each level has a name once.
 
         Raises:
             PlanError: with the rule ``notation``, saying what was expected.
@@ -97,110 +320,124 @@ class Distribution:
         (0,)
         """
         left, arrow, right = text.replace(" ", "").partition("->")
+        # a name with its mark is one word, any other character by itself
         words = re.findall(r"[^\W\d]%|.", right)
-        names, places = list(left), [word[0] for word in words if word != "|"]
-        cyclic = [word[1:] == "%" for word in words if word != "|"]
-        if "|" in words and words != barred(
-            [w for w in words if w != "|"], machine.bounds
-        ):
-            places = words  # a bar where no level begins is no name
-        wrong = _wrong_notation(names, places, machine, bool(arrow))
-        if wrong:
-            raise PlanError(
-                f"distribution {text!r}: {wrong}; expected such as 'xy->xy*', with a "
-                "name, a digit or * for each of "
+        names, targets = list(left), [word[0] for word in words if word != "|"]
+        is_cyclic = [word[1:] == "%" for word in words if word != "|"]
+        without_bars = [word for word in words if word != "|"]
+        if "|" in words and words != insert_bars(without_bars, machine.bounds):
+            targets = words  # a bar where no level begins is no name
+        problem = _notation_problem(names, targets, machine, bool(arrow))
+        if problem:
+            raise notation_error(
+                "distribution",
+                text,
+                "such as 'xy->xy*', with a name, a digit or * for each of "
                 f"{counted(machine.n_axes, 'axis')}",
-                rules=("notation",),
+                problem,
             )
-        cuts = tuple(tuple(k for k, p in enumerate(places) if p == n) for n in names)
-        fixed = tuple((k, int(p)) for k, p in enumerate(places) if p.isdigit())
-        return cls(machine, cuts, fixed, tuple(np.nonzero(cyclic)[0].tolist()))
+        cuts = tuple(tuple(k for k, t in enumerate(targets) if t == n) for n in names)
+        fixed = tuple((k, int(t)) for k, t in enumerate(targets) if t.isdigit())
+        return cls(machine, cuts, fixed, tuple(np.nonzero(is_cyclic)[0].tolist()))
 
     def notation(self, indices: Sequence[str]) -> str:
-        """DISTAL's notation, in which several axes may cut one index."""
+        """Return DISTAL's notation, in which several axes may partition one index."""
         names = {
             axis: i + "%" * (axis in self.cyclic)
             for i, term in zip(indices, self.cuts, strict=True)
             for axis in term
         }
         fixed = dict(self.fixed)
+        # long names need spaces between them
         glue = "" if all(len(i) == 1 for i in indices) else " "
-        places = [
-            names.get(k, str(fixed.get(k, "*"))) for k in range(self.machine.n_axes)
-        ]
-        right = glue.join(barred(places, self.machine.bounds))
+        axes = range(self.machine.n_axes)
+        targets = [names.get(k, str(fixed.get(k, "*"))) for k in axes]
+        right = glue.join(insert_bars(targets, self.machine.bounds))
         return f"{glue.join(indices)}->{right}"
 
     def boxes(self, shape: Sequence[int], n_ranks: int) -> Boxes:
-        """The box that each rank holds of a tensor of this shape."""
+        """Return the box that each rank holds of a tensor of this shape."""
         return _boxes(self, tuple(shape), n_ranks)
 
 
+# a planner requests the same boxes for many plans with few distributions
 @lru_cache(4096)
-def _boxes(held: Distribution, shape: tuple[int, ...], n_ranks: int) -> Boxes:
-    places = held.machine.coordinates(n_ranks)
+def _boxes(distribution: Distribution, shape: tuple[int, ...], n_ranks: int) -> Boxes:
+    machine = distribution.machine
+    coordinates = machine.coordinates(n_ranks)
     first = np.zeros((n_ranks, len(shape)), np.int64)
     end, steps = first + np.array(shape, np.int64), [1] * len(shape)
-    for axis, cutting in enumerate(held.cuts):
+    for axis, cutting in enumerate(distribution.cuts):
         low, high = first[:, axis], end[:, axis]
         for k in cutting:
-            part_of, n = deal if k in held.cyclic else cut, held.machine.sizes[k]
-            low, high = part_of(low, high, places[:, k], n, steps[axis])
-            steps[axis] *= n if k in held.cyclic else 1
+            is_cyclic, n = k in distribution.cyclic, machine.sizes[k]
+            part_of = cyclic_part if is_cyclic else block_part
+            # each axis subdivides the part of the one before
+            low, high = part_of(low, high, coordinates[:, k], n, steps[axis])
+            steps[axis] *= n if is_cyclic else 1
         first[:, axis], end[:, axis] = low, high
-    is_there = np.arange(n_ranks) < held.machine.n_processes
-    for k, place in held.fixed:
-        is_there = is_there & (places[:, k] == place)
+    # ranks beyond the grid hold nothing
+    is_there = np.arange(n_ranks) < machine.n_processes
+    for k, coordinate in distribution.fixed:
+        is_there = is_there & (coordinates[:, k] == coordinate)
     return Boxes(first, end, is_there, tuple(steps))
 
 
-def _wrong_notation(
-    names: list[str], places: list[str], machine: Machine, has_arrow: bool
+def _notation_problem(
+    names: list[str], targets: list[str], machine: Machine, has_arrow: bool
 ) -> str | None:
     if not has_arrow:
         return "has no arrow"
-    if len(places) != machine.n_axes:
-        return f"names {counted(len(places), 'axis')} of the machine"
-    used = [p for p in places if p != "*" and not p.isdigit()]
+    if len(targets) != machine.n_axes:
+        return f"names {counted(len(targets), 'axis')} of the machine"
+    used = [t for t in targets if t != "*" and not t.isdigit()]
+    # an index may be partitioned once at each level
     ends = (0, *machine.bounds, machine.n_axes)
-    levels = ([p for p in places[a:b] if p in used] for a, b in pairwise(ends))
-    if any(len(set(one)) != len(one) for one in (names, *levels)):
+    levels = ([t for t in targets[a:b] if t in used] for a, b in pairwise(ends))
+    if any(len(set(level)) != len(level) for level in (names, *levels)):
         return "has a name twice"
     if unknown := sorted(set(used) - set(names)):
         return f"has {unknown[0]!r}, which is no axis of the tensor"
-    for k, place in enumerate(places):
-        if place.isdigit() and int(place) >= machine.sizes[k]:
-            return f"has place {place} on an axis of {machine.sizes[k]}"
+    for target, size in zip(targets, machine.sizes, strict=True):
+        if target.isdigit() and int(target) >= size:
+            return f"has place {target} on an axis of {size}"
     return None
 
 
 def distribution_violations(
-    what: str, held: Distribution, n_axes: int, n_processes: int
+    tensor: str, distribution: Distribution, n_axes: int, n_processes: int
 ) -> Iterator[Violation]:
-    """The violations of a distribution for a tensor with this many axes."""
-    yield from machine_violations(held.machine, n_processes)
-    if len(held.cuts) != n_axes:
+    """Yield the violations of a distribution for a tensor with this many axes.
+
+    Args:
+        tensor: what messages call it.
+    """
+    machine = distribution.machine
+    # first the machine: later rules count its axes
+    yield from machine_violations(machine, n_processes)
+    if len(distribution.cuts) != n_axes:
         yield Violation(
             "rank",
-            f"{what} has {counted(n_axes, 'axis')}; its distribution has "
-            f"{len(held.cuts)}",
+            f"{tensor} has {counted(n_axes, 'axis')}; its distribution has "
+            f"{len(distribution.cuts)}",
         )
-    used = [k for term in held.cuts for k in term] + [k for k, _ in held.fixed]
+    cuts = [k for term in distribution.cuts for k in term]
+    used = cuts + [k for k, _ in distribution.fixed]
     for k in used:
-        if not 0 <= k < held.machine.n_axes:
-            yield Violation("axis", f"{what} names axis {k} of {held.machine.text}")
+        if not 0 <= k < machine.n_axes:
+            yield Violation("axis", f"{tensor} names axis {k} of {machine.text}")
         elif used.count(k) > 1:
-            yield Violation("axis", f"{what} uses axis {axis_name(k)} more than once")
-    for k in set(held.cyclic) - {k for term in held.cuts for k in term}:
+            yield Violation("axis", f"{tensor} uses axis {axis_name(k)} more than once")
+    for k in set(distribution.cyclic) - set(cuts):
         yield Violation(
-            "axis", f"{what}: axis {axis_name(k)} is cyclic and cuts nothing"
+            "axis", f"{tensor}: axis {axis_name(k)} is cyclic and cuts nothing"
         )
-    if len(set(held.cyclic)) < len(held.cyclic):
-        yield Violation("axis", f"{what} has an axis that is cyclic more than once")
-    for k, place in held.fixed:
-        if 0 <= k < held.machine.n_axes and not 0 <= place < held.machine.sizes[k]:
+    if len(set(distribution.cyclic)) < len(distribution.cyclic):
+        yield Violation("axis", f"{tensor} has an axis that is cyclic more than once")
+    for k, coordinate in distribution.fixed:
+        if 0 <= k < machine.n_axes and not 0 <= coordinate < machine.sizes[k]:
             yield Violation(
                 "axis",
-                f"{what} is at place {place} of axis {axis_name(k)}, which has "
-                f"{held.machine.sizes[k]}",
+                f"{tensor} is at place {coordinate} of axis {axis_name(k)}, which has "
+                f"{machine.sizes[k]}",
             )

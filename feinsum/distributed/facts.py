@@ -1,33 +1,64 @@
-"""Plan facts: reading, keying and judging their documents.
+"""Facts of plans: their documents, verification by samples, and plausibility.
 
-The checks of :mod:`feinsum.records.plausibility` call this module by name, because it
-is in a higher layer: it counts the steps of the plan again.
+A fact says that a plan ran on a fleet, moved so many elements and, if its ranks had
+cores of their own, took so many seconds. Its result is verified by samples: each rank
+compares a small block of its part with a reference that is computed for this block
+alone, from the boxes of operands that it depends on. Nothing is gathered::
+
+    out[i,k] = A[i,j] * B[j,k], a sample of 8 x 8 entries
+
+         B  |###|          # read: columns of B and rows of A of the sample
+    A       |###|
+    #####   +---+
+    #####   | S |          S: computed again, and compared
+            +---+
+
+The checks of :mod:`feinsum.records.plausibility` reach :func:`findings` by its entry
+point, because it is in a higher layer: it counts the steps of the plan again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeAlias
+from math import prod
+from typing import Any, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from feinsum.distributed.boxes import Box
+from feinsum.distributed.local import free_bytes, numpy_leaf, slices, within
 from feinsum.distributed.plan import Plan
 from feinsum.distributed.program_plan import ProgramPlan
-from feinsum.errors import FeinsumError, PlanError
+from feinsum.distributed.statements import Access, Group
+from feinsum.errors import FeinsumError, PlanError, WrongResultError
 from feinsum.ir import from_text
+from feinsum.ir.evaluate import evaluate_statement
 from feinsum.programs.key import program_key
 from feinsum.records import BlockCheck, Finding, Fleet, PlanRecord
 from feinsum.records.capability import capability_of, least_work
 from feinsum.records.plausibility import finding
 
+Array = NDArray[Any]
+
 AnyPlan: TypeAlias = Plan | ProgramPlan
 
-MOST_EXTENT = 2**40
-"""Largest extent of an index in a plan from others."""
+Read: TypeAlias = Callable[[str, Box], Array]
+"""A box of an operand, by its name."""
 
-MOST_STEPS = 2**18
-"""Most steps of all ranks in sequential loops; recounting more takes too long."""
+MAX_EXTENT = 2**40
+"""Extent of an index in a plan from others."""
+
+MAX_STEPS = 2**18
+"""Steps of all ranks in sequential loops; recounting more takes too long."""
+
+SAMPLE_LENGTH = 8
+"""Entries of a sample along each axis."""
+
+MAX_TOLERANCE = 1e-3
 
 
 def read_plan(text: str | bytes) -> AnyPlan:
@@ -41,18 +72,19 @@ def read_plan(text: str | bytes) -> AnyPlan:
         document = json.loads(text)
     except (ValueError, RecursionError):
         document = None
+    # plans have no kind in their documents; only those of programs have this field
     if isinstance(document, dict) and "program" in document:
         return ProgramPlan.from_json(text)
     return Plan.from_json(text)
 
 
-def plan_in(made: AnyPlan) -> Plan:
-    """The plan itself, or the plan of a program plan."""
-    return made.plan if isinstance(made, ProgramPlan) else made
+def plan_in(plan: AnyPlan) -> Plan:
+    """Return the plan itself, or the plan of a program plan."""
+    return plan.plan if isinstance(plan, ProgramPlan) else plan
 
 
-def key_of(made: AnyPlan) -> str:
-    """The key of a plan's einsum or program, as used by ``feinsum query``.
+def key_of(plan: AnyPlan) -> str:
+    """Return the key of a plan's einsum or program, as used by ``feinsum query``.
 
     Raises:
         PlanError: for bare statements, which have no key.
@@ -64,30 +96,35 @@ def key_of(made: AnyPlan) -> str:
     >>> key_of(feinsum.plan(e, processes=2)) == canonicalize(e).key
     True
     """
-    if isinstance(made, ProgramPlan):
-        return program_key(made.program)
-    if made.statements is not None:
+    if isinstance(plan, ProgramPlan):
+        return program_key(plan.program)
+    if plan.statements is not None:
         raise PlanError(
             "a plan of bare statements has no key; plan a program, which has one",
             rules=("einsum",),
         )
-    return made.key
+    return plan.key
 
 
 def fact_of(
-    made: AnyPlan,
+    plan: AnyPlan,
     fleet: Fleet,
     counted: int,
     verification: BlockCheck,
     samples_s: Sequence[float] = (),
     recorded_by: str = "feinsum",
 ) -> PlanRecord:
-    """The fact of a run of a plan; with seconds only if they are meaningful."""
+    """Return the fact of a run of a plan; with seconds only if they are meaningful.
+
+    Args:
+        counted: elements that the engine counted.
+        samples_s: seconds of each timed run.
+    """
     return PlanRecord(
-        key_of(made),
-        made.to_json(),
+        key_of(plan),
+        plan.to_json(),
         fleet,
-        made.counts.document(),
+        plan.counts.document(),
         counted,
         verification,
         tuple(samples_s) if fleet.is_timed else (),
@@ -95,16 +132,20 @@ def fact_of(
     )
 
 
+# ---- plausibility
+
+
 def findings(record: PlanRecord) -> Iterator[Finding]:
-    """Implausible findings in a fact whose single values are plausible."""
+    """Yield what is implausible in a fact whose single values are plausible."""
     try:
-        made = _read(record.plan)
-        key = key_of(made)
+        document = _read_bounded(record.plan)
+        key = key_of(document)
     except FeinsumError as error:
         yield finding("plan", str(error)[:200])
         return
-    plan, fleet = plan_in(made), record.fleet
-    if made.to_json() != record.plan:
+    plan, fleet = plan_in(document), record.fleet
+    # ids are digests of texts: two spellings would be two facts
+    if document.to_json() != record.plan:
         yield finding("plan", "its text is not in the canonical form")
     if key != record.workload:
         yield finding("key-of-another-plan", f"{record.workload[:80]}, not {key}")
@@ -112,32 +153,223 @@ def findings(record: PlanRecord) -> Iterator[Finding]:
         yield finding("fleet", f"{fleet.ranks} ranks of {plan.processes}")
     expected = plan.counts.document()
     if dict(record.predicted) != expected or record.counted != expected["moved"]:
-        given = f"{record.counted} received, {record.predicted.get('moved')} predicted"
-        yield finding("counts", f"{given}; the steps move {expected['moved']}")
-    least_s = _least_s(plan, fleet)
-    if min(record.samples_s, default=least_s) < least_s:
-        given = f"{min(record.samples_s):g} s, but {least_s:.3g} s at least"
-        yield finding("faster-than-possible", given)
+        claim = f"{record.counted} received, {record.predicted.get('moved')} predicted"
+        yield finding("counts", f"{claim}; the steps move {expected['moved']}")
+    min_s = _min_seconds(plan, fleet)
+    if min(record.samples_s, default=min_s) < min_s:
+        claim = f"{min(record.samples_s):g} s, but {min_s:.3g} s at least"
+        yield finding("faster-than-possible", claim)
 
 
+# a database judges each fact several times: when it arrives, and when it is served
 @lru_cache(64)
-def _read(text: str) -> AnyPlan:
-    made = read_plan(text)
-    plan = plan_in(made)
-    if max(plan.extents.values(), default=0) > MOST_EXTENT:
-        raise PlanError(f"an extent is larger than {MOST_EXTENT}", rules=("sizes",))
-    n_steps = plan.processes * sum(one.n_steps for one in plan.schedules)
-    if n_steps > MOST_STEPS:
+def _read_bounded(text: str) -> AnyPlan:
+    """Read a plan that can be counted again in little time."""
+    document = read_plan(text)
+    plan = plan_in(document)
+    if max(plan.extents.values(), default=0) > MAX_EXTENT:
+        raise PlanError(f"an extent is larger than {MAX_EXTENT}", rules=("sizes",))
+    n_steps = plan.processes * sum(schedule.n_steps for schedule in plan.schedules)
+    if n_steps > MAX_STEPS:
         raise PlanError(
-            f"{n_steps} steps over all ranks; at most {MOST_STEPS} can be counted "
-            "again",
+            f"{n_steps} steps over all ranks; at most {MAX_STEPS} can be counted again",
             rules=("loop",),
         )
-    return made
+    return document
 
 
-def _least_s(plan: Plan, fleet: Fleet) -> float:
-    """Least time of the rank with the largest leaf, computed with its threads."""
+def _min_seconds(plan: Plan, fleet: Fleet) -> float:
+    """Return the least time of the rank with the largest leaf, with its threads."""
     rank = capability_of(replace(fleet.device, compute_units=fleet.threads))
     works = (least_work(from_text(leaf.text), {}) for leaf in plan.leaves)
     return max((rank.seconds(work) for work in works), default=0.0)
+
+
+# ---- verification
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One block that was compared.
+
+    Attributes:
+        n_entries: number of entries.
+        error: largest error, relative to the largest entry of the reference.
+    """
+
+    n_entries: int
+    error: float
+
+
+def sample_boxes(plan: Plan, rank: int) -> dict[str, Box]:
+    """Choose a block of the part of every output of which a rank has one.
+
+    Its position depends on the rank, so that samples of ranks differ.
+    """
+    # reproducible: anyone can compute the same sample again
+    rng = np.random.default_rng(rank)
+
+    def sample(side: range) -> range:
+        length = min(SAMPLE_LENGTH, len(side))
+        start = int(rng.integers(0, len(side) - length + 1))
+        return side[start : start + length]
+
+    boxes = {name: plan.result_box(rank, name) for name in plan.outputs}
+    return {
+        name: tuple(map(sample, box))
+        for name, box in boxes.items()
+        if box is not None and all(box)
+    }
+
+
+def compare_samples(
+    plan: AnyPlan, read: Read, parts: Mapping[str, tuple[Box, Array]]
+) -> list[Sample]:
+    """Compare blocks of outputs, given with their boxes, with the reference."""
+    samples = []
+    for name, (box, part) in parts.items():
+        expected = _reference(plan, read, name, box)
+        scale = float(np.max(np.abs(expected), initial=0.0)) or 1.0
+        # relative to the largest entry: single ones may cancel to zero
+        error = float(np.max(np.abs(part - expected), initial=0.0)) / scale
+        samples.append(Sample(part.size, error))
+    return samples
+
+
+def operand_boxes(plan: Plan, output: str, box: Box) -> dict[str, Box]:
+    """Return the boxes of operands that a block of an output depends on.
+
+    Raises:
+        PlanError: with the rule ``memory``, if they are too large.
+    """
+    boxes = _dependencies(_statements(plan), plan, output, box)
+    return {name: boxes[name] for name in plan.operands if name in boxes}
+
+
+def check_of(plan: AnyPlan, samples: Sequence[Sample]) -> BlockCheck:
+    """Return the record of the samples of all ranks.
+
+    Raises:
+        WrongResultError: if one is wrong.
+    """
+    tolerance = tolerance_of(plan_in(plan))
+    errors = [sample.error for sample in samples]
+    wrong = [error for error in errors if not error <= tolerance]  # not a number, too
+    if wrong:
+        raise WrongResultError(
+            f"{len(wrong)} of {len(errors)} blocks of results differ from the "
+            f"reference by up to {max(wrong):.3g} of its largest entry; expected at "
+            f"most {tolerance:.3g}. Nothing was recorded"
+        )
+    n_entries = sum(sample.n_entries for sample in samples)
+    return BlockCheck(len(samples), n_entries, tolerance, max(errors, default=0.0))
+
+
+def tolerance_of(plan: Plan) -> float:
+    """Return the tolerance for rounding, for sums as long as the longest one."""
+    kind = np.result_type(plan.dtype, np.float16)
+    eps = float(np.finfo(kind if kind == plan.dtype else np.float64).eps)
+    n_terms = max(prod(plan.extents[i] for i in group.summed) for group in plan.groups)
+    # a bound of rounding grows with the number of terms
+    return float(min(MAX_TOLERANCE, 64 * eps * max(1, n_terms)))
+
+
+def _reference(plan: AnyPlan, read: Read, output: str, box: Box) -> Array:
+    """Compute a block of a result, from all that it depends on and nothing else."""
+    inner = plan_in(plan)
+    groups = _statements(inner)
+    boxes = _dependencies(groups, inner, output, box)
+    arrays: dict[str, Array] = {
+        name: np.asarray(read(name, boxes[name]))
+        for name in inner.operands
+        if name in boxes
+    }
+    for k, group in enumerate(groups):
+        if group.output.tensor in boxes:
+            arrays[group.output.tensor] = _compute_block(plan, k, group, arrays, boxes)
+    return arrays[output]
+
+
+def _statements(plan: Plan) -> tuple[Group, ...]:
+    """Return the statements, whatever the path."""
+    if plan.statements is not None:
+        return plan.groups
+    einsum, output = plan.batched_einsum, plan.outputs[0]
+    terms = zip(einsum.rows[0], einsum.inputs, strict=True)
+    inputs = tuple(Access(operand.name, tuple(term)) for operand, term in terms)
+    return (Group(inputs, Access(output, tuple(einsum.output))),)
+
+
+def _dependencies(
+    groups: Sequence[Group], plan: Plan, output: str, box: Box
+) -> dict[str, Box]:
+    """Return for each tensor the box that a block of a result depends on.
+
+    Raises:
+        PlanError: with the rule ``memory``, if they are too large.
+    """
+    boxes = {output: box}
+    # backwards, so that all readers of a tensor come before its producer
+    for group in reversed(groups):
+        if group.output.tensor not in boxes:
+            continue
+        sides = _sides(group, boxes, plan.extents)
+        for access in group.inputs:
+            needed = tuple(sides[i] for i in access.indices)
+            before = boxes.get(access.tensor, needed)
+            # one box for all readers: a little more work, much simpler
+            boxes[access.tensor] = tuple(map(_hull, before, needed))
+    n_bytes = 8 * sum(prod(map(len, box)) for box in boxes.values())
+    if n_bytes > (available := free_bytes()):
+        raise PlanError(
+            f"a block of {output} depends on {n_bytes:,} bytes, and {available:,} are "
+            "free: it cannot be verified. Record a run with smaller arrays",
+            rules=("memory",),
+        )
+    return boxes
+
+
+def _hull(left: range, right: range) -> range:
+    """Return a range that contains both."""
+    if left == right:
+        return left
+    return range(min(left.start, right.start), max(left.stop, right.stop))
+
+
+def _sides(
+    group: Group, boxes: Mapping[str, Box], extents: Mapping[str, int]
+) -> dict[str, range]:
+    """Return for each index of a statement the values that matter."""
+    box = boxes[group.output.tensor]
+    sides = dict(zip(group.output.indices, box, strict=True))
+    inputs = {i for access in group.inputs for i in access.indices}
+    return {i: sides.get(i, range(extents[i])) for i in inputs}
+
+
+def _compute_block(
+    plan: AnyPlan,
+    k: int,
+    group: Group,
+    arrays: Mapping[str, Array],
+    boxes: Mapping[str, Box],
+) -> Array:
+    """Compute the box of a statement's result, in at least double precision."""
+    sides = _sides(group, boxes, plan_in(plan).extents)
+    blocks = []
+    for access in group.inputs:
+        box = tuple(sides[i] for i in access.indices)
+        blocks.append(arrays[access.tensor][slices(within(box, boxes[access.tensor]))])
+    if not isinstance(plan, ProgramPlan):
+        exact = [block.astype(np.result_type(block, np.float64)) for block in blocks]
+        return numpy_leaf(group.subscripts, *exact)
+    statement = plan.program.statements[k]
+    # bodies may use the values of indices, so they get where blocks begin
+    own_sides = {
+        name: sides[index]
+        for term, access in zip(statement.inputs, group.inputs, strict=True)
+        for name, index in zip(term, access.indices, strict=True)
+    }
+    first = {name: side.start for name, side in own_sides.items()}
+    steps = {name: side.step for name, side in own_sides.items()}
+    block: Array = evaluate_statement(statement, blocks, first, steps)
+    return block.astype(plan.program.arrays[statement.result].dtype, copy=False)

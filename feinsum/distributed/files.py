@@ -24,33 +24,34 @@ from feinsum.extras import requiring
 
 Mode: TypeAlias = Literal["r", "r+", "w"]
 
-KINDS = {".h5": "h5py", ".hdf5": "h5py", ".zarr": "zarr"}
-"""By the end of a name the package that reads and writes it; numpy all others."""
+PACKAGES = {".h5": "h5py", ".hdf5": "h5py", ".zarr": "zarr"}
+"""The package that reads and writes files, by suffix; numpy for all others."""
 
 
 def is_shared(path: Path) -> bool:
-    """Whether ranks may write to it concurrently."""
-    return path.suffix not in KINDS
+    """Return whether ranks may write to it concurrently."""
+    return path.suffix not in PACKAGES
 
 
 def read_block(
     path: Path, name: str, shape: tuple[int, ...], dtype: Any, box: Box | None
 ) -> NDArray[Any] | None:
-    """A box of an array; None for no box.
+    """Read a box of an array; None for no box.
 
     Raises:
         PlanError: with the rule ``files`` if there is no such array, or it has the
             wrong shape or dtype.
     """
     with _opened(path, "r") as arrays:
-        whole = _found(arrays, path, name)
-        given = (tuple(whole.shape), np.dtype(whole.dtype))
-        if given != (shape, np.dtype(dtype)):
+        whole = _find_array(arrays, path, name)
+        actual = (tuple(whole.shape), np.dtype(whole.dtype))
+        if actual != (shape, np.dtype(dtype)):
             raise PlanError(
-                f"{name} in {path} has shape {given[0]} and dtype {given[1]}; expected "
-                f"{shape} and {np.dtype(dtype)}",
+                f"{name} in {path} has shape {actual[0]} and dtype {actual[1]}; "
+                f"expected {shape} and {np.dtype(dtype)}",
                 rules=("files",),
             )
+        # a copy: the file is closed before the block is used
         return None if box is None else np.array(whole[slices(box)], order="C")
 
 
@@ -61,13 +62,14 @@ def create_arrays(
 ) -> None:
     """Create arrays of zeros, replacing existing ones; one rank does this.
 
+    A path that ends in ``.npy`` is the file of a single array.
+
     Args:
         dtype: dtype of all arrays, or of each by name.
-
-    A path that ends in ``.npy`` is the file of a single array.
     """
     if path.suffix != ".npy":
-        path.mkdir(parents=True, exist_ok=True) if path.suffix not in KINDS else None
+        if path.suffix not in PACKAGES:
+            path.mkdir(parents=True, exist_ok=True)
     elif len(shapes) != 1:
         raise PlanError(
             f"{path} is a file for one array, but there are {', '.join(shapes)}: give "
@@ -76,8 +78,8 @@ def create_arrays(
         )
     with _opened(path, "w") as arrays:
         for name, shape in shapes.items():
-            one = dtype[name] if isinstance(dtype, Mapping) else dtype
-            arrays.create(name, shape, one)
+            own_dtype = dtype[name] if isinstance(dtype, Mapping) else dtype
+            arrays.create(name, shape, own_dtype)
 
 
 def write_block(path: Path, name: str, box: Box | None, part: Any) -> None:
@@ -85,10 +87,10 @@ def write_block(path: Path, name: str, box: Box | None, part: Any) -> None:
     if box is None:
         return
     with _opened(path, "r+") as arrays:
-        _found(arrays, path, name)[slices(box)] = part
+        _find_array(arrays, path, name)[slices(box)] = part
 
 
-def _found(arrays: Any, path: Path, name: str) -> Any:
+def _find_array(arrays: Any, path: Path, name: str) -> Any:
     try:
         return arrays[name]
     except KeyError:
@@ -97,17 +99,17 @@ def _found(arrays: Any, path: Path, name: str) -> Any:
 
 @contextmanager
 def _opened(path: Path, mode: Mode) -> Iterator[Any]:
-    kind = KINDS.get(path.suffix)
-    if kind is None:
+    package = PACKAGES.get(path.suffix)
+    if package is None:
         yield _Folder(path, mode)
-    elif kind == "h5py":
-        with _package(kind).File(path, mode) as file:
+    elif package == "h5py":
+        with _import_package(package).File(path, mode) as file:
             yield _Hdf5(file)
     else:
-        yield _Zarr(_package(kind).open_group(str(path), mode=mode))
+        yield _Zarr(_import_package(package).open_group(str(path), mode=mode))
 
 
-def _package(name: str) -> Any:
+def _import_package(name: str) -> Any:
     with requiring(name, "files", "this file", partial(PlanError, rules=("files",))):
         return import_module(name)
 
@@ -122,6 +124,7 @@ class _Folder:
         return self.path if self.path.suffix == ".npy" else self.path / f"{name}.npy"
 
     def __getitem__(self, name: str) -> Any:
+        # a new file is created by create(), and then opened for its blocks
         mode: Literal["r", "r+"] = "r" if self.mode == "r" else "r+"
         return np.load(self._file(name), mmap_mode=mode, allow_pickle=False)
 

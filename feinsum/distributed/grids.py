@@ -1,132 +1,105 @@
-"""Grids for one group at a time.
+"""Plans in which every group has a grid of its own, for the planner to compare.
 
-Source: Deinsum, section IV (grids from the tiles of its bound).
+Such grids can move less than any map of one machine to all groups, because their blocks
+may be uneven, and processes that are idle fetch nothing. A grid has a number of parts
+for each index of a group, in order of first use; three ways to choose one, for MTTKRP
+``ijk,ja,ka->ia`` with i, j, k = 512, a = 24 on 8 processes:
+
+============ =============== ===================================================
+stationary   (2, 2, 2, 1)    the largest tensor stays, all else is copied
+deinsum      (2, 2, 2, 1)    tiles of the shape that the I/O lower bound prefers
+footprint    (2, 2, 2, 1)    the smallest blocks of a process
+============ =============== ===================================================
+
+EinDecomp's costs (join, aggregation, repartition) bound what moves between groups with
+different grids; :func:`eindecomp_grids` minimizes them over all groups. Plans are
+chosen by counted elements; these grids are candidates.
+
+Source: Deinsum, section IV (tiles of its bound, smallest blocks); EinDecomp (Bourgeois
+et al.), costs of joins, aggregations and repartitions, and dynamic programming over
+them. The paper prints the consumer's bound in the repartition where the producer's
+belongs, and 256 for a join for which its formula has 512. Ballard et al. 2018 (MTTKRP
+with a stationary tensor).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from math import ceil, exp, log, prod
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from feinsum.bounds import intensity_of, statement
-from feinsum.distributed.groups import Group
+from feinsum.distributed.assembly import with_schedules
+from feinsum.distributed.boxes import Ints
+from feinsum.distributed.distribution import Machine
+from feinsum.distributed.elimination import Table, least_sum
+from feinsum.distributed.plan import Plan
+from feinsum.distributed.schedule import GroupSchedule, needed_by, without_copies
+from feinsum.distributed.statements import Access, Group
+
+Floats: TypeAlias = NDArray[np.float64]
+
+Grid: TypeAlias = tuple[int, ...]
+"""The number of parts of each index of a group, in order of first use."""
+
+Choose: TypeAlias = Callable[
+    [Sequence[Group], Mapping[str, int], int], list[Grid] | None
+]
+"""The grids for groups, extents and processes; None if it does not fit them."""
 
 
 def by_first_use(group: Group) -> tuple[str, ...]:
-    """The indices of a group, in order of first use in its terms."""
-    used = [i for access in (*group.inputs, group.output) for i in access.indices]
+    """Return the indices of a group, in order of first use in its terms."""
+    used = [i for access in group.accesses for i in access.indices]
     return tuple(dict.fromkeys(used))
 
 
-def deinsum_grid(group: Group, extents: Mapping[str, int], n: int) -> tuple[int, ...]:
-    """The grid of Deinsum's heuristic, with indices in order of first use.
+def grid_plans(plan: Plan) -> dict[str, Plan]:
+    """Return plans of the same einsums by the names in :data:`GRIDS`, as far as fit."""
+    plans = {}
+    for name, choose in GRIDS.items():
+        grids = choose(plan.groups, plan.extents, plan.processes)
+        if grids is not None:
+            pairs = zip(plan.groups, grids, strict=True)
+            schedules = [on_grid(group, grid) for group, grid in pairs]
+            plans[name] = with_schedules(plan, schedules, name=name)
+    return plans
 
-    Tiles with the shape preferred by the bound cover the work of one process, clipped
-    to the extents. The grid has one part per tile of each index; its largest numbers
-    are lowered until it fits the number of processes. Some processes may be idle.
 
-    >>> from feinsum.distributed.groups import Access
-    >>> mttkrp = Group((Access("X", "ijk"), Access("B", "ja"), Access("C", "ka")),
-    ...                Access("M", "ia"))
-    >>> deinsum_grid(mttkrp, {"i": 512, "j": 512, "k": 512, "a": 24}, 8)
-    (2, 2, 2, 1)
+def on_grid(group: Group, grid: Sequence[int]) -> GroupSchedule:
+    """Schedule a group on its own grid, ranks in row-major order; sums on one rank.
+
+    Args:
+        grid: the number of parts of each index, in order of first use.
     """
-    indices = by_first_use(group)
-    if min((extents[i] for i in indices), default=0) < 1:
-        return (1,) * len(indices)
-    tile = _tile(group, indices, extents, n)
-    # tiles come from logarithms, so that 8 may be a little more than 8
-    grid = [
-        ceil(extents[i] / ceil(t - 1e-9)) for i, t in zip(indices, tile, strict=True)
-    ]
-    while prod(grid) > n:
-        grid[grid.index(max(grid))] -= 1
-    return tuple(grid)
+    # axes of one process would only lengthen the text of the machine
+    used = [(i, p) for i, p in zip(by_first_use(group), grid, strict=True) if p > 1]
+    axes, machine = tuple(i for i, _ in used), Machine(tuple(p for _, p in used))
+    result = without_copies(needed_by(axes, group.output, machine))
+    return GroupSchedule(machine, axes, result)
 
 
-def _tile(
-    group: Group, indices: Sequence[str], extents: Mapping[str, int], n: int
-) -> list[float]:
-    """The tile of one process: as the bound has it, no longer than extents."""
-    letters = {i: chr(ord("a") + k) for k, i in enumerate(indices)}
-    terms = [
-        "".join(letters[i] for i in a.indices) for a in (*group.inputs, group.output)
-    ]
-    text = f"{','.join(terms[:-1])}->{terms[-1]}"
-    found = statement(text, {letters[i]: max(2, extents[i]) for i in indices})
-    intensity = intensity_of(found)
-    shared = zip(map(float, intensity.exponents), intensity.cover.terms, strict=True)
-    active = [(s, a) for s, a in shared if s]
-    total = sum(s for s, _ in active)
-    matrix = np.array([[float(letters[i] in a) for i in indices] for _, a in active])
-    shares = np.log([s / total for s, _ in active])
-    most = np.log([extents[i] for i in indices])
-    wanted = most.sum() - log(n)
-    clamped: dict[int, float] = {}
-    while True:
-        logs = _solved(matrix, shares, wanted, clamped)
-        too_long = [k for k in range(len(indices)) if logs[k] > most[k] + 1e-12]
-        too_long = [k for k in too_long if k not in clamped]
-        if not too_long:
-            return [max(1.0, exp(x)) for x in logs]
-        clamped.update((k, most[k]) for k in too_long)
-
-
-def _solved(
-    matrix: NDArray[np.float64],
-    shares: NDArray[np.float64],
-    wanted: float,
-    clamped: Mapping[int, float],
-) -> list[float]:
-    """Logarithms of the tile of a volume whose accesses have given shares.
-
-    Of all such tiles the one closest to a cube.
-    """
-    n = matrix.shape[1]
-    logs = np.array([clamped.get(k, 0.0) for k in range(n)])
-    free = [k for k in range(n) if k not in clamped]
-    if free:
-        right = np.stack([shares - matrix @ logs, np.ones(len(shares))], axis=1)
-        (begin, growth) = np.linalg.lstsq(matrix[:, free], right, rcond=None)[0].T
-        total = growth.sum()
-        size = (wanted - logs.sum() - begin.sum()) / total if total > 1e-9 else 0.0
-        logs[free] = begin + size * growth
-    return [float(x) for x in logs]
-
-
-def footprint_grid(group: Group, extents: Mapping[str, int], n: int) -> tuple[int, ...]:
-    """The grid with the fewest elements in the blocks of a process.
-
-    This measures what a process holds, not what it moves. Ties go to the first grid.
-    """
-    indices = by_first_use(group)
-    grids = most_within(n, indices, extents)
-    blocks = np.array([extents[i] for i in indices], float) / grids
-    held = np.zeros(len(grids))
-    for access in (*group.inputs, group.output):
-        held += blocks[:, [indices.index(i) for i in access.indices]].prod(axis=1)
-    # equal but for rounding, whatever the order of the products
-    is_least = held <= held.min() * (1 + 1e-12)
-    return tuple(grids[int(is_least.argmax())].tolist())
+# ---- all grids of some processes
 
 
 def grids_within(
     n: int, indices: Sequence[str], extents: Mapping[str, int]
 ) -> NDArray[np.int64]:
-    """All grids of n processes with no more parts of an index than it has values."""
-    grids = _grids(n, len(indices))
-    most = np.array([max(1, extents[i]) for i in indices], np.int64)
-    return grids[(grids <= most).all(axis=1)]
+    """Return all grids of n processes with no more parts of an index than values."""
+    grids = _factor_grids(n, len(indices))
+    lengths = np.array([max(1, extents[i]) for i in indices], np.int64)
+    return grids[(grids <= lengths).all(axis=1)]
 
 
-def most_within(
+def largest_grids(
     n: int, indices: Sequence[str], extents: Mapping[str, int]
 ) -> NDArray[np.int64]:
-    """The grids of n processes; if there are none, of the most that have one."""
+    """Return the grids of n processes; if there are none, of the most that have one."""
+    # a prime may be larger than every extent
     for processes in range(n, 0, -1):
         grids = grids_within(processes, indices, extents)
         if len(grids):
@@ -135,13 +108,332 @@ def most_within(
 
 
 @lru_cache(64)
-def _grids(n: int, n_axes: int) -> NDArray[np.int64]:
-    """Factorizations of ``n`` into ``n_axes`` ordered factors, in order."""
+def _factor_grids(n: int, n_axes: int) -> NDArray[np.int64]:
+    """Return factorizations of ``n`` into ``n_axes`` ordered factors, in order."""
     if n_axes == 0:
         return np.empty((int(n == 1), 0), np.int64)
     rows = []
     for first in (d for d in range(1, n + 1) if n % d == 0):
-        rest = _grids(n // first, n_axes - 1)
+        rest = _factor_grids(n // first, n_axes - 1)
         rows.append(np.insert(rest, 0, first, axis=1))
-    found: NDArray[np.int64] = np.concatenate(rows)
-    return found
+    grids: NDArray[np.int64] = np.concatenate(rows)
+    return grids
+
+
+# ---- one group at a time
+
+
+def deinsum_grid(group: Group, extents: Mapping[str, int], n: int) -> Grid:
+    """Return the grid of Deinsum's heuristic, with indices in order of first use.
+
+    Tiles with the shape preferred by the bound cover the work of one process, clipped
+    to the extents. The grid has one part per tile of each index; its largest numbers
+    are lowered until it fits the number of processes. Some processes may be idle.
+
+    >>> mttkrp = Group((Access("X", "ijk"), Access("B", "ja"), Access("C", "ka")),
+    ...                Access("M", "ia"))
+    >>> deinsum_grid(mttkrp, {"i": 512, "j": 512, "k": 512, "a": 24}, 8)
+    (2, 2, 2, 1)
+    """
+    indices = by_first_use(group)
+    if min((extents[i] for i in indices), default=0) < 1:
+        return (1,) * len(indices)
+    tile = _bound_tile(group, indices, extents, n)
+    # tiles come from logarithms, so that 8 may be a little more than 8
+    grid = [
+        ceil(extents[i] / ceil(t - 1e-9)) for i, t in zip(indices, tile, strict=True)
+    ]
+    # a process less along the longest axis changes the blocks the least
+    while prod(grid) > n:
+        grid[grid.index(max(grid))] -= 1
+    return tuple(grid)
+
+
+def subscripts_in_letters(group: Group, letters: Mapping[str, str]) -> str:
+    """Return the subscripts of a group with a letter for each index."""
+    *terms, output = ("".join(letters[i] for i in a.indices) for a in group.accesses)
+    return f"{','.join(terms)}->{output}"
+
+
+def _bound_tile(
+    group: Group, indices: Sequence[str], extents: Mapping[str, int], n: int
+) -> list[float]:
+    """Return the tile of one process: as the bound has it, no longer than extents.
+
+    The bound says which share of the elements each access should have. Logarithms make
+    sizes of accesses linear in the lengths of the tile.
+    """
+    letters = {i: chr(ord("a") + k) for k, i in enumerate(indices)}
+    text = subscripts_in_letters(group, letters)
+    lengths = {letters[i]: max(2, extents[i]) for i in indices}
+    intensity = intensity_of(statement(text, lengths))
+    pairs = zip(map(float, intensity.exponents), intensity.cover.terms, strict=True)
+    # accesses with exponent 0 do not limit the reuse of a tile
+    active = [(s, a) for s, a in pairs if s]
+    total = sum(s for s, _ in active)
+    matrix = np.array([[float(letters[i] in a) for i in indices] for _, a in active])
+    shares = np.log([s / total for s, _ in active])
+    longest = np.log([extents[i] for i in indices])
+    log_work = longest.sum() - log(n)
+    clamped: dict[int, float] = {}
+    while True:
+        logs = _solve_tile(matrix, shares, log_work, clamped)
+        too_long = [k for k in range(len(indices)) if logs[k] > longest[k] + 1e-12]
+        too_long = [k for k in too_long if k not in clamped]
+        if not too_long:
+            return [max(1.0, exp(x)) for x in logs]
+        clamped.update((k, longest[k]) for k in too_long)
+
+
+def _solve_tile(
+    matrix: Floats, shares: Floats, log_work: float, clamped: Mapping[int, float]
+) -> list[float]:
+    """Return logarithms of the tile of a volume whose accesses have given shares.
+
+    Of all such tiles the one closest to a cube.
+
+    Args:
+        matrix: which accesses (rows) have which indices (columns).
+        shares: logarithm of the share of each access.
+        log_work: logarithm of the volume.
+        clamped: logarithms of lengths that are given.
+    """
+    n = matrix.shape[1]
+    logs = np.array([clamped.get(k, 0.0) for k in range(n)])
+    free = [k for k in range(n) if k not in clamped]
+    if free:
+        right = np.stack([shares - matrix @ logs, np.ones(len(shares))], axis=1)
+        # least squares: of all solutions the shortest, so lengths are alike
+        (begin, growth) = np.linalg.lstsq(matrix[:, free], right, rcond=None)[0].T
+        total = growth.sum()
+        size = (log_work - logs.sum() - begin.sum()) / total if total > 1e-9 else 0.0
+        logs[free] = begin + size * growth
+    return [float(x) for x in logs]
+
+
+def footprint_grid(group: Group, extents: Mapping[str, int], n: int) -> Grid:
+    """Return the grid with the fewest elements in the blocks of a process.
+
+    This measures what a process holds, not what it moves. Ties go to the first grid.
+    """
+    indices = by_first_use(group)
+    grids = largest_grids(n, indices, extents)
+    blocks = np.array([extents[i] for i in indices], float) / grids
+    resident = np.zeros(len(grids))
+    for access in group.accesses:
+        resident += blocks[:, [indices.index(i) for i in access.indices]].prod(axis=1)
+    # equal but for rounding, whatever the order of the products
+    is_least = resident <= resident.min() * (1 + 1e-12)
+    return tuple(grids[int(is_least.argmax())].tolist())
+
+
+def _stationary_grid(
+    groups: Sequence[Group], extents: Mapping[str, int], n: int
+) -> list[Grid] | None:
+    """Return the grid that leaves the largest tensor: of MTTKRP, TTM and TTV.
+
+    Of all grids over the axes of the tensor the one that moves the least. Only blocks
+    that are not empty count: 9 values in 8 parts are in 5 blocks.
+    """
+    tensor = max(
+        (access for group in groups for access in group.inputs),
+        key=lambda access: prod(extents[i] for i in access.indices),
+    )
+    if len(groups) != 1 or len(tensor.indices) < 3:
+        return None
+    (group,) = groups
+    grids = grids_within(n, tensor.indices, extents)
+    if not len(grids):
+        return None
+    lengths = np.array([max(1, extents[i]) for i in tensor.indices], np.int64)
+    # blocks are rounded up, so that the last parts may be empty
+    blocks = -(-lengths // -(-lengths // grids))
+    moved = np.zeros(len(grids))
+    for access in group.accesses:
+        others = [k for k, i in enumerate(tensor.indices) if i not in access.indices]
+        size = prod(extents[i] for i in access.indices)
+        moved += size * (blocks[:, others].prod(axis=1) - 1.0)
+    best = grids[int(moved.argmin())].tolist()
+    parts = dict(zip(tensor.indices, best, strict=True))
+    return [tuple(parts.get(i, 1) for i in by_first_use(group))]
+
+
+# ---- EinDecomp's costs, and the grids of all groups that minimize them
+
+
+def join(grid: ArrayLike, blocks: Sequence[ArrayLike]) -> Floats:
+    """Return elements of all inputs of all kernel calls: each gets blocks of its own.
+
+    Args:
+        grid: number of parts of every index, along the last axis.
+        blocks: elements in a block of each input.
+
+    >>> float(join([4, 1, 4], [16, 16]))
+    512.0
+    """
+    n_calls = np.prod(np.asarray(grid, float), axis=-1)
+    cost: Floats = n_calls * sum(np.asarray(block, float) for block in blocks)
+    return cost
+
+
+def aggregation(grid: ArrayLike, summed: ArrayLike, block: ArrayLike) -> Floats:
+    """Return elements of partial results that are sent to be added.
+
+    Args:
+        grid: parts of every index.
+        summed: number of parts of every summed index.
+        block: elements in a block of the output.
+
+    >>> float(aggregation([2, 2, 4], [2], 16)), float(aggregation([4, 1, 4], [1], 4))
+    (128.0, 0.0)
+    """
+    n_calls = np.prod(np.asarray(grid, float), axis=-1)
+    n_added = np.prod(np.asarray(summed, float), axis=-1)
+    cost: Floats = n_calls / n_added * (n_added - 1) * np.asarray(block, float)
+    return cost
+
+
+def repartition(
+    consumer: ArrayLike, producer: ArrayLike, extents: Sequence[int]
+) -> Floats:
+    """Return elements that move if a tensor is repartitioned.
+
+    Args:
+        consumer: required number of parts of every axis, along the last axis.
+        producer: existing number of parts.
+        extents: of the tensor.
+
+    >>> float(repartition([4, 1], [2, 4], [8, 8]))
+    320.0
+    """
+    lengths = np.array(extents, float)
+    blocks = [lengths / np.asarray(x, float) for x in (consumer, producer)]
+    shared: Any = 1.0
+    for axis in range(len(extents)):
+        shared = shared * np.minimum(blocks[0][..., axis], blocks[1][..., axis])
+    consumed, produced = (block.prod(axis=-1) for block in blocks)
+    n_blocks = lengths.prod() / consumed
+    # each required block is assembled from existing ones
+    assembled = (consumed / shared - 1) * n_blocks * (consumed + produced)
+    cost: Floats = assembled + np.where(produced != shared, produced * n_blocks, 0.0)
+    return cost
+
+
+def eindecomp_grids(
+    groups: Sequence[Group], extents: Mapping[str, int], n: int
+) -> list[Grid]:
+    """Return the grids of all groups that minimize EinDecomp's cost model.
+
+    The sum over all groups is minimized exactly, by elimination. The paper does so for
+    trees, and for other graphs one path after another.
+    """
+    # empty indices have no parts, and costs divide by the parts
+    if not all(extents[i] for group in groups for i in group.indices):
+        return [(1,) * len(by_first_use(group)) for group in groups]
+    grids = {
+        group.output.tensor: largest_grids(n, by_first_use(group), extents)
+        for group in groups
+    }
+    _, choice = least_sum(cost_tables(groups, extents, grids))
+    return [tuple(rows[choice[name]].tolist()) for name, rows in grids.items()]
+
+
+def cost_tables(
+    groups: Sequence[Group],
+    extents: Mapping[str, int],
+    grids: Mapping[str, Ints],
+    producers: Mapping[str, Collection[str]] | None = None,
+) -> list[Table]:
+    """Return EinDecomp's costs for all choices of grids, for :func:`least_sum`.
+
+    Args:
+        grids: for each result the grids of its group, whose variable has its name; the
+            columns are parts of the indices in the order of :func:`by_first_use`.
+        producers: for each result those of the others whose repartitions count; by
+            default all that it reads.
+    """
+    by_result = {group.output.tensor: group for group in groups}
+    tables = []
+    for name, group in by_result.items():
+        indices = by_first_use(group)
+        costs = statement_costs(group, indices, grids[name], extents)
+        tables.append(Table((name,), costs))
+        for access in group.inputs:
+            producer = by_result.get(access.tensor)
+            if producer and (producers is None or access.tensor in producers[name]):
+                tables += _repartition_tables(producer, group, access, extents, grids)
+    return tables
+
+
+def statement_costs(
+    group: Group, indices: Sequence[str], grids: Ints, extents: Mapping[str, int]
+) -> Floats:
+    """Return join and aggregation of a group for each of several grids.
+
+    Args:
+        indices: what the columns of ``grids`` are parts of.
+    """
+    lengths = np.array([extents[i] for i in indices], float) / grids
+
+    def block(access: Access) -> Floats:
+        columns = [indices.index(i) for i in access.indices]
+        size: Floats = lengths[:, columns].prod(axis=1)
+        return size
+
+    summed = grids[:, [indices.index(i) for i in group.summed]]
+    joined = join(grids, [block(access) for access in group.inputs])
+    return joined + aggregation(grids, summed, block(group.output))
+
+
+def _repartition_tables(
+    producer: Group,
+    consumer: Group,
+    access: Access,
+    extents: Mapping[str, int],
+    grids: Mapping[str, Ints],
+) -> list[Table]:
+    """Return the elements that pass between two groups, by how they cut their tensor.
+
+    Many grids cut the tensor alike. An extra variable for the different ways keeps the
+    tables small: one from the producer's grids to it, one from it to the consumer's.
+    """
+    source, target = producer.output.tensor, consumer.output.tensor
+    produced = _columns(producer, producer.output.indices, grids[source])
+    consumed = _columns(consumer, access.indices, grids[target])
+    ways, way_of = np.unique(produced, axis=0, return_inverse=True)
+    needs, need_of = np.unique(consumed, axis=0, return_inverse=True)
+    lengths = [extents[i] for i in access.indices]
+    costs = repartition(needs[None, :, :], ways[:, None, :], lengths)
+    link = np.full((len(produced), len(ways)), np.inf)
+    link[np.arange(len(produced)), way_of.reshape(-1)] = 0.0
+    parts = f"{source} in {target}"
+    return [
+        Table((source, parts), link),
+        Table((parts, target), costs[:, need_of.reshape(-1)]),
+    ]
+
+
+def _columns(group: Group, indices: Sequence[str], grids: Ints) -> Ints:
+    """Return the parts of some indices of a group."""
+    order = by_first_use(group)
+    return grids[:, [order.index(i) for i in indices]]
+
+
+def _each_group(choose: Callable[[Group, Mapping[str, int], int], Grid]) -> Choose:
+    """Choose a grid for every group, whatever the others have."""
+
+    def grids(
+        groups: Sequence[Group], extents: Mapping[str, int], n: int
+    ) -> list[Grid]:
+        return [choose(group, extents, n) for group in groups]
+
+    return grids
+
+
+GRIDS: Mapping[str, Choose] = {
+    "stationary": _stationary_grid,
+    "deinsum": _each_group(deinsum_grid),
+    "footprint": _each_group(footprint_grid),
+    "eindecomp": eindecomp_grids,
+}
+"""The ways to choose a grid for every group."""

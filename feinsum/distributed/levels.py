@@ -1,7 +1,14 @@
 """Levels of a machine, such as hosts, sockets and cores: what passes at each of them.
 
 Ranks of a unit, such as a host, are consecutive. An element counts at the outermost
-level at which its source and its target are in different units.
+level at which its source and its target are in different units. With ``units=(4, 2)``,
+hosts of 4 ranks and sockets of 2::
+
+    |    host 0     |    host 1     |
+    | 0   1 | 2   3 | 4   5 | 6   7 |
+      '---'                            0 -> 1: within a socket   (last level)
+      '-------'                        0 -> 2: between sockets   (level 1)
+      '---------------'                0 -> 4: between hosts     (level 0)
 """
 
 from __future__ import annotations
@@ -15,10 +22,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.distributed.boxes import Boxes, Overlap
-from feinsum.distributed.lowering import Input
-from feinsum.distributed.machine import Machine
-from feinsum.distributed.ranges import Ints
+from feinsum.distributed.boxes import Ints, Overlap
+from feinsum.distributed.distribution import Machine
+from feinsum.distributed.steps import Sink
 from feinsum.errors import PlanError
 from feinsum.records import Links
 from feinsum.words import counted
@@ -53,22 +59,23 @@ class Levels:
     def __post_init__(self) -> None:
         for unit in self.units:
             if isinstance(unit, bool) or not isinstance(unit, int) or unit < 1:
-                raise _wrong(
+                raise _invalid_levels(
                     f"ranks_per_host={unit!r}; expected an integer of at least 1"
                 )
+        # then a unit lies within one larger unit
         if any(outer % inner for outer, inner in pairwise(self.units)):
-            raise _wrong(
+            raise _invalid_levels(
                 f"units of {self.units} ranks; expected each to divide the last"
             )
         if self.links and len(self.links) != len(self.units) + 1:
-            raise _wrong(
+            raise _invalid_levels(
                 f"{counted(len(self.links), 'link')} of "
                 f"{counted(len(self.units) + 1, 'level')}; expected "
                 "one for each, the outermost first"
             )
 
     def cost(self, moved: Sequence[int]) -> tuple[float, ...]:
-        """What should be as little as possible.
+        """Return a cost to minimize, lexicographically.
 
         Args:
             moved: elements by level, as :func:`moved_by_level` counts them.
@@ -79,15 +86,19 @@ class Levels:
         return sum(link.element_s * n for link, n in pairs), sum(moved)
 
 
-def levels_of(given: int | Levels | None) -> Levels | None:
-    """Levels, given as such or as a number of ranks on each host."""
-    if given is None or isinstance(given, Levels):
-        return given
-    return Levels((given,))
+def _invalid_levels(message: str) -> PlanError:
+    return PlanError(message, rules=("processes",))
+
+
+def levels_of(levels: int | Levels | None) -> Levels | None:
+    """Return levels, given as such or as a number of ranks on each host."""
+    if levels is None or isinstance(levels, Levels):
+        return levels
+    return Levels((levels,))
 
 
 def between_hosts(plan: Plan, ranks_per_host: int) -> int:
-    """The moved elements that pass between hosts.
+    """Count the moved elements that pass between hosts.
 
     Args:
         ranks_per_host: number of consecutive ranks on each host; the last one may have
@@ -106,7 +117,7 @@ def between_hosts(plan: Plan, ranks_per_host: int) -> int:
 
 
 def moved_by_level(plan: Plan, units: Sequence[int]) -> tuple[int, ...]:
-    """The moved elements, by the outermost level that they pass between.
+    """Count the moved elements by the outermost level that they pass between.
 
     Args:
         units: as of :class:`Levels`.
@@ -125,12 +136,12 @@ def moved_by_level(plan: Plan, units: Sequence[int]) -> tuple[int, ...]:
     >>> moved_by_level(plan, (4, 2))
     (64, 64, 64)
     """
-    elements = _passing(plan, Levels(tuple(units))).elements
-    return tuple(elements.sum(axis=1).tolist())
+    received = _receive_by_level(plan, Levels(tuple(units))).elements
+    return tuple(received.sum(axis=1).tolist())
 
 
 def seconds_on(plan: Plan, levels: Levels) -> float:
-    """The seconds that messages and elements take to reach the slowest rank.
+    """Estimate the seconds that messages and elements take to reach the slowest rank.
 
     Raises:
         PlanError: with the rule ``price``, if the levels have no links.
@@ -140,11 +151,41 @@ def seconds_on(plan: Plan, levels: Levels) -> float:
             "levels without links have no seconds; pass links= to Levels",
             rules=("price",),
         )
-    passing = _passing(plan, levels)
+    received = _receive_by_level(plan, levels)
     message_s = np.array([link.message_s for link in levels.links])
     element_s = np.array([link.element_s for link in levels.links])
-    seconds = message_s @ passing.messages + element_s @ passing.elements
+    # each rank receives one message after another
+    seconds = message_s @ received.messages + element_s @ received.elements
     return float(seconds.max())
+
+
+def _receive_by_level(plan: Plan, levels: Levels) -> _ReceivedByLevel:
+    sink = _ReceivedByLevel(levels.units, plan.processes)
+    plan.lower(sink)
+    return sink
+
+
+class _ReceivedByLevel(Sink):
+    """The sink that counts what every rank receives from other units of each level.
+
+    Attributes:
+        elements, messages: shape (n_levels, n_ranks).
+    """
+
+    def __init__(self, units: Sequence[int], n_ranks: int) -> None:
+        self.units = units
+        self.elements, self.messages = np.zeros((2, len(units) + 1, n_ranks), np.int64)
+
+    def move(
+        self, source: str, target: str, overlap: Overlap, tag: int, *, is_added: bool
+    ) -> None:
+        sizes, left = overlap.sizes(), overlap.source != overlap.target
+        for level, unit in enumerate((*self.units, 1)):
+            passes = left & (overlap.source // unit != overlap.target // unit)
+            np.add.at(self.elements[level], overlap.target[passes], sizes[passes])
+            np.add.at(self.messages[level], overlap.target[passes], 1)
+            # an element counts once, at the outermost level
+            left &= ~passes
 
 
 class CopyCosts(NamedTuple):
@@ -164,24 +205,31 @@ class CopyCosts(NamedTuple):
 
 @lru_cache(1024)
 def copy_costs(machine: Machine, levels: Levels | None = None) -> CopyCosts:
-    """Costs in elements, or relative to those that pass on the slowest link.
+    """Return costs in elements, or relative to those that pass on the slowest link.
+
+    An element that is needed along axes of n processes together costs n - 1, because
+    one of them holds it.
 
     >>> copy_costs(Machine((2, 4))).of_axes.tolist()
     [0.0, 1.0, 3.0, 7.0]
     """
     n_ranks, n_axes = machine.n_processes, machine.n_axes
+    # all ranks are one unit, and each rank is one
     units = (n_ranks, *(levels.units if levels else ()), 1)
     element_s = np.ones(len(units) - 1)
     if levels and levels.links:
         element_s = np.array([link.element_s for link in levels.links])
+        # relative: costs stay comparable with numbers of elements
         element_s = element_s / (element_s.max() or 1.0)
-    ranks, places = np.arange(n_ranks), machine.coordinates(n_ranks)
+    ranks, coordinates = np.arange(n_ranks), machine.coordinates(n_ranks)
     costs = []
     for chosen in range(2**n_axes):
         others = [k for k in range(n_axes) if not chosen >> k & 1]
-        group = places[:, others] @ _strides([machine.sizes[k] for k in others])
-        together = [_pairs(group * n_ranks + ranks // unit) for unit in units]
+        # ranks with the same coordinates on the other axes need the same element
+        group = coordinates[:, others] @ _strides([machine.sizes[k] for k in others])
+        together = [_count_pairs(group * n_ranks + ranks // unit) for unit in units]
         costs.append(float(-np.diff(together) @ element_s) / n_ranks)
+    # the last set has all axes: everyone needs what one rank holds
     average = costs[-1] / max(1, n_ranks - 1)
     return CopyCosts(np.array(costs), average, float(element_s.min()))
 
@@ -190,50 +238,7 @@ def _strides(sizes: Sequence[int]) -> Ints:
     return np.cumprod([1, *sizes[:0:-1]])[::-1][: len(sizes)].astype(np.int64)
 
 
-def _pairs(labels: Ints) -> int:
-    """Ordered pairs of ranks with the same label."""
+def _count_pairs(labels: Ints) -> int:
+    """Return the number of ordered pairs of ranks with the same label."""
     _, counts = np.unique(labels, return_counts=True)
     return int((counts**2).sum())
-
-
-def _passing(plan: Plan, levels: Levels) -> _Passing:
-    passing = _Passing(levels.units, plan.processes)
-    plan.lower(passing)
-    return passing
-
-
-class _Passing:
-    """The sink that counts what comes to every rank from other units of each level.
-
-    Attributes:
-        elements, messages: shape (n_levels, n_ranks).
-    """
-
-    def __init__(self, units: Sequence[int], n_ranks: int) -> None:
-        self.units = units
-        self.elements, self.messages = np.zeros((2, len(units) + 1, n_ranks), np.int64)
-
-    def make(self, name: str, boxes: Boxes, *, is_zero: bool) -> None:
-        """Nothing passes."""
-
-    def move(
-        self, source: str, target: str, found: Overlap, tag: int, *, is_added: bool
-    ) -> None:
-        sizes, left = found.sizes(), found.source != found.target
-        for level, unit in enumerate((*self.units, 1)):
-            passes = left & (found.source // unit != found.target // unit)
-            np.add.at(self.elements[level], found.target[passes], sizes[passes])
-            np.add.at(self.messages[level], found.target[passes], 1)
-            left &= ~passes
-
-    def compute(
-        self, group: int, inputs: Sequence[Input], name: str, boxes: Boxes
-    ) -> None:
-        """Nothing passes."""
-
-    def free(self, name: str, ranks: NDArray[np.bool_]) -> None:
-        """Nothing passes."""
-
-
-def _wrong(message: str) -> PlanError:
-    return PlanError(message, rules=("processes",))

@@ -1,4 +1,9 @@
-"""All ranks in one process, with numpy: the reference for all other engines."""
+"""All ranks in one process, with numpy: the reference for all other engines.
+
+An engine interprets the steps of each rank on its :class:`Buffers`, arrays with their
+boxes. The :class:`Semantics` say what a leaf computes and how partial results combine:
+sums of products for einsums, bodies and reductions for statements of programs.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box, box_shape
+from feinsum.distributed.counts import Traffic
 from feinsum.distributed.plan import Plan
 from feinsum.distributed.steps import (
     Free,
@@ -22,24 +28,62 @@ from feinsum.distributed.steps import (
     Send,
     Step,
     Take,
+    tensor_of,
 )
-from feinsum.distributed.traffic import Traffic
 from feinsum.errors import PlanError
 from feinsum.ir import parse_subscripts, write_subscripts
 
 LeafFunction: TypeAlias = Callable[..., Any]
 """From subscripts and arrays to their einsum, as :func:`feinsum.call_einsum`."""
 
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the number of finished leaves, and the total."""
+
+
+def free_bytes() -> int:
+    """Return the memory available to this process: of the machine or its container."""
+    from feinsum.tuning.requirements import free_memory_bytes
+
+    return free_memory_bytes()
+
+
+def check_memory(plan: Plan, available: int, *, n_ranks: int = 1) -> None:
+    """Refuse a run before anything is allocated.
+
+    Args:
+        available: bytes available to all ranks together.
+        n_ranks: number of ranks that share them.
+
+    Raises:
+        PlanError: with the rule ``memory``.
+    """
+    needed = plan.peak_bytes * n_ranks
+    if needed > available:
+        raise PlanError(
+            f"the blocks of {n_ranks} process{'es' * (n_ranks > 1)} of {plan.title} "
+            f"take {needed:,} bytes; {available:,} are free. Plan for more processes, "
+            "or with memory=",
+            rules=("memory",),
+        )
+
 
 def numpy_leaf(subscripts: str, *blocks: NDArray[Any]) -> NDArray[Any]:
-    """The reference: numpy, with long names of indices replaced by letters."""
-    found: NDArray[Any] = np.einsum(
-        _letters(subscripts), *blocks, optimize=len(blocks) > 2
+    """Compute the reference: numpy, with long names of indices replaced by letters."""
+    result: NDArray[Any] = np.einsum(
+        _replace_names(subscripts), *blocks, optimize=len(blocks) > 2
     )
-    return found
+    return result
 
 
-def _letters(subscripts: str) -> str:
+def tuned_leaf() -> LeafFunction:
+    """Import :func:`feinsum.call_einsum`, which brings the code generator."""
+    from feinsum.calling import call_einsum
+
+    return call_einsum
+
+
+def _replace_names(subscripts: str) -> str:
+    # the usual case needs no parsing
     if set(subscripts) <= {*ascii_letters, *",->"}:
         return subscripts
     inputs, output = parse_subscripts(subscripts)
@@ -50,7 +94,7 @@ def _letters(subscripts: str) -> str:
 
 
 def in_letters(indices: Sequence[str]) -> Sequence[str]:
-    """A letter for every index; of letters themselves.
+    """Return a letter for every index; letters themselves stay.
 
     >>> in_letters(("i", "j")), in_letters(("row", "j"))
     (('i', 'j'), 'ab')
@@ -65,32 +109,33 @@ def in_letters(indices: Sequence[str]) -> Sequence[str]:
     return ascii_letters[: len(indices)]
 
 
-class Meaning(Protocol):
-    """The meaning of a plan's statements, if they are not sums of products."""
+class Semantics(Protocol):
+    """What a plan's statements compute, if they are not sums of products."""
 
     @property
     def id(self) -> str:
         """A digest, equal on all ranks."""
 
     def dtype(self, tensor: str) -> Any:
-        """The dtype of an operand or a result."""
+        """Return the dtype of an operand or a result."""
 
     def leaf(self, step: Leaf, blocks: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """The result of a statement for blocks of its operands."""
+        """Compute the result of a statement for blocks of its operands."""
 
-    def combined(self, tensor: str, one: NDArray[Any], other: NDArray[Any]) -> Any:
-        """Two partial results combined."""
+    def combine(self, tensor: str, left: NDArray[Any], right: NDArray[Any]) -> Any:
+        """Combine two partial results, in the first or in a new array."""
 
     def neutral(self, tensor: str) -> Any:
-        """The neutral element of the reduction of a tensor."""
+        """Return the neutral element of the reduction of a tensor."""
 
 
 class Products:
-    """The meaning of einsums: sums of products."""
+    """The semantics of einsums: sums of products."""
 
     id = "products"
 
     def __init__(self, plan: Plan, leaf: LeafFunction) -> None:
+        # not the plan itself: its steps would travel with it to Dask's workers
         self._groups, self._leaf = plan.groups, leaf
         self._operands, self._dtype = plan.operands, plan.dtype
 
@@ -98,11 +143,11 @@ class Products:
         return self._operands.get(tensor, self._dtype)
 
     def leaf(self, step: Leaf, blocks: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        found: NDArray[Any] = self._leaf(self._groups[step.group].subscripts, *blocks)
-        return found
+        result: NDArray[Any] = self._leaf(self._groups[step.group].subscripts, *blocks)
+        return result
 
-    def combined(self, tensor: str, one: NDArray[Any], other: NDArray[Any]) -> Any:
-        return np.add(one, other, out=one)
+    def combine(self, tensor: str, left: NDArray[Any], right: NDArray[Any]) -> Any:
+        return np.add(left, right, out=left)
 
     def neutral(self, tensor: str) -> Any:
         return 0
@@ -115,77 +160,79 @@ class Buffers:
         traffic: records what the rank does.
     """
 
-    def __init__(self, meaning: Meaning, traffic: Traffic | None = None) -> None:
-        self.meaning = meaning
+    def __init__(self, semantics: Semantics, traffic: Traffic | None = None) -> None:
+        self.semantics = semantics
         self.traffic = Traffic() if traffic is None else traffic
         self.arrays: dict[str, tuple[NDArray[Any], Box]] = {}
         self._shared: set[str] = set()
 
     def fork(self) -> Buffers:
-        """A copy to continue with, so that these buffers are not modified."""
-        other = Buffers(self.meaning, self.traffic.copy())
+        """Return a copy to continue with, so that these buffers are not modified.
+
+        Arrays are copied when they are first written to.
+        """
+        other = Buffers(self.semantics, self.traffic.copy())
         other.arrays = dict(self.arrays)
         other._shared = set(self.arrays)
         return other
 
     def __sizeof__(self) -> int:
+        # Dask decides by this where to compute, and when to spill
         return sum(array.nbytes for array, _ in self.arrays.values())
 
     def put(self, name: str, box: Box, array: NDArray[Any]) -> None:
         """Add an array, such as an initial block."""
         self.arrays[name] = (array, box)
-        self.traffic.holds(array.nbytes)
+        self.traffic.count_bytes(array.nbytes)
 
     def view(self, name: str, box: Box) -> NDArray[Any]:
-        """A part of a buffer, without a copy."""
-        array, at = self.arrays[name]
-        found: NDArray[Any] = array[slices(within(box, at))]
-        return found
+        """Return a part of a buffer, without a copy."""
+        array, whole = self.arrays[name]
+        part: NDArray[Any] = array[slices(within(box, whole))]
+        return part
 
     def do(self, step: Step) -> None:
         """Execute a step that involves no other rank."""
         match step:
             case Make(buffer, box, is_zero):
                 tensor = tensor_of(buffer)
-                array = np.empty(box_shape(box), self.meaning.dtype(tensor))
+                # not zeros: what is fetched or computed overwrites all of it
+                array = np.empty(box_shape(box), self.semantics.dtype(tensor))
                 if is_zero:
-                    array[...] = self.meaning.neutral(tensor)
+                    array[...] = self.semantics.neutral(tensor)
                 self.put(buffer, box, array)
             case Take(source, target, box, is_added):
                 self.store(target, box, self.view(source, box), is_added)
             case Leaf():
                 blocks = [self.view(name, box) for name, box in step.sources]
                 start = perf_counter()
-                found = self.meaning.leaf(step, blocks)
+                result = self.semantics.leaf(step, blocks)
                 self.traffic.seconds[step.group] += perf_counter() - start
-                self.store(step.target, step.box, found, not step.is_first)
+                self.store(step.target, step.box, result, not step.is_first)
             case Free(buffer):
-                self.traffic.holds(-self.arrays.pop(buffer)[0].nbytes)
+                self.traffic.count_bytes(-self.arrays.pop(buffer)[0].nbytes)
                 self._shared.discard(buffer)
             case _:
                 raise AssertionError(step)
 
     def store(self, name: str, box: Box, value: Any, is_added: bool) -> None:
         """Store values in a buffer, or reduce them into it."""
+        # copy on write: another state of this rank may still read it
         if name in self._shared:
-            array, at = self.arrays[name]
-            self.arrays[name] = (array.copy(), at)
+            array, whole = self.arrays[name]
+            self.arrays[name] = (array.copy(), whole)
             self._shared.remove(name)
         target = self.view(name, box)
         if is_added:
-            value = self.meaning.combined(tensor_of(name), target, value)
+            value = self.semantics.combine(tensor_of(name), target, value)
+        # a reduction may have combined in place
         if value is not target:
             target[...] = value
 
     def receive(self, name: str, box: Box, value: Any, is_added: bool) -> None:
         """Store what was received from another rank, and count it."""
-        self.traffic.arrived(name, value.size, is_added=is_added)
+        self.traffic.count_message(name, value.size, is_added=is_added)
         self.store(name, box, value, is_added)
-
-
-def tensor_of(buffer: str) -> str:
-    """The tensor of a buffer: held, fetched, or in partial results."""
-    return buffer.partition("@")[0].rstrip("+")
 
 
 def run_here(
@@ -193,11 +240,11 @@ def run_here(
     operands: Mapping[str, Any],
     *,
     leaf: LeafFunction | None = None,
-    meaning: Meaning | None = None,
+    meaning: Semantics | None = None,
     traffic: Sequence[Traffic] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Any:
-    """The whole result, computed by running the steps of all ranks in this process.
+    """Compute the whole result by running the steps of all ranks in this process.
 
     Args:
         operands: whole arrays by name.
@@ -220,44 +267,87 @@ def run_here(
     True
     """
     arrays = checked_operands(plan, operands)
-    meaning = meaning or Products(plan, leaf or numpy_leaf)
-    counted = traffic or [Traffic() for _ in range(plan.processes)]
-    ranks = [Buffers(meaning, one) for one in counted]
+    semantics = meaning or Products(plan, leaf or numpy_leaf)
+    records = traffic or [Traffic() for _ in range(plan.processes)]
+    ranks = [Buffers(semantics, record) for record in records]
+    # copies, as other engines have them: ranks must not share memory
     for name, array in arrays.items():
         for rank, buffers in enumerate(ranks):
             box = plan.start_box(name, rank)
             if box is not None:
                 buffers.put(name, box, array[slices(box)].copy())
-    _run_all(plan, ranks, progress)
-    found = {output: _gathered(plan, ranks, output) for output in plan.outputs}
-    return found if plan.statements is not None else found[plan.outputs[0]]
+    _run_in_turns(plan, ranks, progress)
+
+    def collect(output: str) -> NDArray[Any]:
+        return assemble_result(
+            plan,
+            output,
+            lambda rank, box: ranks[rank].view(output, box),
+            semantics.dtype(output),
+        )
+
+    return by_output(plan, collect)
+
+
+def by_output(plan: Plan, compute: Callable[[str], Any]) -> Any:
+    """Return a value for the output; for a plan of statements, a dictionary."""
+    if plan.statements is None:
+        return compute(plan.outputs[0])
+    return {output: compute(output) for output in plan.outputs}
+
+
+def named_outputs(plan: Plan, values: Any) -> Any:
+    """Return what :func:`by_output` returned, by name in any case."""
+    return {plan.outputs[0]: values} if plan.statements is None else values
+
+
+def assemble_result(
+    plan: Plan, output: str, part_of: Callable[[int, Box], Any], dtype: Any
+) -> NDArray[Any]:
+    """Return the whole of an output.
+
+    Args:
+        part_of: returns what a rank has, its box of the output.
+    """
+    whole = np.zeros(plan.shape(output), dtype)
+    for rank in range(plan.processes):
+        box = plan.result_box(rank, output)
+        if box is not None:
+            whole[slices(box)] = part_of(rank, box)
+    return whole
 
 
 def checked_operands(
     plan: Plan, operands: Mapping[str, Any]
 ) -> dict[str, NDArray[Any]]:
-    """Whole operands as arrays with the plan's shapes and dtypes."""
-    known = plan.operands
-    if set(known) != set(operands):
+    """Return whole operands as arrays with the plan's shapes and dtypes.
+
+    Raises:
+        PlanError: with the rule ``blocks``, saying what was given and expected.
+    """
+    expected = plan.operands
+    if set(expected) != set(operands):
         raise PlanError(
             f"operands {', '.join(sorted(operands))} were given; expected "
-            f"{', '.join(sorted(known))}",
+            f"{', '.join(sorted(expected))}",
             rules=("blocks",),
         )
     arrays = {name: np.asarray(array) for name, array in operands.items()}
     for name, array in arrays.items():
-        wanted = (plan.shape(name), known[name])
-        if (array.shape, array.dtype) != wanted:
+        shape, dtype = plan.shape(name), expected[name]
+        if (array.shape, array.dtype) != (shape, dtype):
             raise PlanError(
                 f"operand {name} has shape {array.shape} and dtype {array.dtype}; "
-                f"expected {wanted[0]} and {wanted[1]}",
+                f"expected {shape} and {dtype}",
                 rules=("blocks",),
             )
     return arrays
 
 
 def slices(box: Box) -> tuple[Any, ...]:
-    """The index expression for a box of an array.
+    """Return the index expression for a box of an array.
+
+    The ellipsis makes the result an array even for a scalar.
 
     >>> np.arange(6)[slices((range(1, 6, 2),))].tolist()
     [1, 3, 5]
@@ -266,7 +356,7 @@ def slices(box: Box) -> tuple[Any, ...]:
 
 
 def within(box: Box, around: Box) -> Box:
-    """A box in coordinates of one that contains it.
+    """Return a box in coordinates of one that contains it.
 
     >>> within((range(5, 11, 4),), (range(1, 11, 2),))
     (range(2, 5, 2),)
@@ -278,75 +368,62 @@ def within(box: Box, around: Box) -> Box:
     )
 
 
-def after_leaves(
-    steps: Sequence[Step], progress: Callable[[int, int], None] | None
+def count_leaves(
+    steps: Sequence[Step], progress: Progress | None
 ) -> Callable[[Step], None]:
-    """A callback that counts finished leaves and reports progress."""
+    """Return a callback for finished steps that reports finished leaves."""
     if progress is None:
         return lambda _: None
     n_leaves, numbers = sum(type(step) is Leaf for step in steps), count(1)
 
-    def tell(step: Step) -> None:
+    def report(step: Step) -> None:
         if type(step) is Leaf:
             progress(next(numbers), n_leaves)
 
-    return tell
+    return report
 
 
-def _run_all(
-    plan: Plan,
-    ranks: Sequence[Buffers],
-    progress: Callable[[int, int], None] | None = None,
+def _run_in_turns(
+    plan: Plan, ranks: Sequence[Buffers], progress: Progress | None = None
 ) -> None:
     """Run ranks in turns; a rank that waits for a message yields to the next one."""
     mail: dict[Any, NDArray[Any]] = {}
-    done = after_leaves([step for row in plan.steps for step in row], progress)
+    report = count_leaves([step for row in plan.steps for step in row], progress)
     running = [
-        _rank(rank, plan.steps[rank], buffers, mail, done)
+        _run_rank(rank, plan.steps[rank], buffers, mail, report)
         for rank, buffers in enumerate(ranks)
     ]
     while running:
-        went_on = [next(steps, None) for steps in running]
-        if not any(moves != 0 for moves in went_on):
+        n_steps = [next(steps, None) for steps in running]
+        # every rank waits for another one: the steps are wrong
+        if not any(n != 0 for n in n_steps):
             raise AssertionError("no rank can go on")
-        running = [
-            steps
-            for steps, moves in zip(running, went_on, strict=True)
-            if moves is not None
-        ]
+        pairs = zip(running, n_steps, strict=True)
+        running = [steps for steps, n in pairs if n is not None]
     assert not mail, "messages that nobody received"
 
 
-def _rank(
+def _run_rank(
     rank: int,
     steps: Sequence[Step],
     buffers: Buffers,
     mail: dict[Any, NDArray[Any]],
-    done: Callable[[Step], None],
+    report: Callable[[Step], None],
 ) -> Generator[int]:
-    """Goes on to a message that is not there yet; yields how many steps it did."""
-    n_done = 0
+    """Run up to a message that is not there yet; yields the number of steps."""
+    n_steps = 0
     for step in steps:
         match step:
             case Send(to, source, box, tag):
+                # a copy: the sender may write to its buffer before this is read
                 mail[rank, to, tag, box] = buffers.view(source, box).copy()
             case Receive(of, target, box, tag) | Reduce(of, target, box, tag):
                 while (of, rank, tag, box) not in mail:
-                    yield n_done
-                    n_done = 0
+                    yield n_steps
+                    n_steps = 0
                 value = mail.pop((of, rank, tag, box))
                 buffers.receive(target, box, value, type(step) is Reduce)
             case _:
                 buffers.do(step)
-                done(step)
-        n_done += 1
-
-
-def _gathered(plan: Plan, ranks: Sequence[Buffers], output: str) -> NDArray[Any]:
-    dtype = ranks[0].meaning.dtype(output)
-    result = np.zeros(plan.shape(output), dtype)
-    for rank, buffers in enumerate(ranks):
-        box = plan.result_box(rank, output)
-        if box is not None:
-            result[slices(box)] = buffers.view(output, box)
-    return result
+                report(step)
+        n_steps += 1

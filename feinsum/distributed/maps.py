@@ -1,21 +1,44 @@
-"""Maps: which index each machine axis partitions, for one group."""
+"""Maps of one group to a machine, their costs, and overlaps of distributions.
+
+A map says which index each machine axis partitions. For ``ij,jk->ik`` with extents
+(600, 600, 600) on a machine ``x=2 y=2``, three of the nine maps::
+
+    x  y    blocks        copies of A, B, C    elements beyond one copy
+    i  k    300 600 300   y     x     none     A + B  = 720,000
+    i  j    300 300 600   none  x     y        B + C  = 720,000
+    i  i    150 600 600   none  x, y  none     3 B    = 1,080,000
+
+A tensor that lacks an index has a copy on each process along the axes that partition
+it; of a result these are partial sums. :class:`GroupMaps` has all maps of a group as
+one array, since there may be thousands. :class:`Overlaps` counts, for all pairs of two
+lists of distributions of a tensor, the elements that ranks both hold and need.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import product
+from functools import partial, reduce
+from itertools import combinations, product
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.distributed.groups import Access, Group
-from feinsum.distributed.machine import Machine
+from feinsum.distributed.boxes import block_part
+from feinsum.distributed.distribution import Distribution, Machine
+from feinsum.distributed.statements import Access, Group
 
-MOST_EXCESS = 1.25
+MAX_EXCESS = 1.25
 """Work of the process that has the most, over the average, that counts as even."""
+
+MAX_PAIRS = 2**17
+"""Pairs of distributions and ranks whose overlap is computed at a time: a megabyte."""
+
+MAX_CACHED = 2**16
+"""Largest table that is cached for later requests, in entries."""
 
 
 class Tier(Enum):
@@ -31,8 +54,8 @@ class GroupMaps:
     """All ways to map the axes of a machine to the indices of a group.
 
     Attributes:
-        maps: number of an index for each axis; -1 for none.
-        costs: elements beyond one copy of each tensor.
+        maps: number of an index for each axis, shape (n_maps, n_axes); -1 for none.
+        costs: elements beyond one copy of each tensor, shape (n_maps,).
     """
 
     group: Group
@@ -49,14 +72,17 @@ def group_maps(
     extents: Mapping[str, int],
     machine: Machine,
     skipped: Sequence[Access],
-    most_elements: float,
+    max_elements: float,
     tier: Tier,
-    most_excess: float,
+    max_excess: float,
     of_axes: NDArray[np.float64],
 ) -> GroupMaps | None:
-    """The maps of a tier; None if there are none.
+    """Return the maps of a tier; None if there are none.
 
     Args:
+        skipped: inputs that are not counted, because they were used before.
+        max_elements: limit on the elements that a process holds.
+        max_excess: limit on the work of a process over the average, for the first tier.
         of_axes: see :class:`feinsum.distributed.levels.CopyCosts`.
     """
     indices = group.indices
@@ -64,6 +90,7 @@ def group_maps(
     numbers = range(len(indices)) if indices else [-1]
     maps = np.array(list(product(numbers, repeat=machine.n_axes)), np.int64)
     maps = maps.reshape(len(maps), machine.n_axes)
+    # the extra column takes what -1 writes
     parts = np.ones((len(maps), len(indices) + 1))
     for axis, size in enumerate(machine.sizes):
         parts[np.arange(len(maps)), maps[:, axis]] *= size
@@ -71,44 +98,247 @@ def group_maps(
     lengths = np.array([extents[i] for i in indices], float).reshape(1, -1)
     blocks = np.ceil(lengths / parts)
     work = blocks.prod(axis=1)
+    # 1 if all processes have the same work; more with ragged blocks
     excess = work * machine.n_processes / max(1.0, lengths.prod())
     is_viable = (parts <= np.maximum(lengths, 1)).all(axis=1)
     if tier is Tier.EVEN:
-        is_viable &= excess <= most_excess + 1e-9
+        is_viable &= excess <= max_excess + 1e-9
     elif tier is Tier.ANY:
         is_viable = work == work.min()
-    is_viable &= _least_held(group, extents, blocks) <= most_elements
+    # with a loop this is a lower bound of what the final plan holds
+    is_viable &= _min_resident(group, blocks) <= max_elements
     if not is_viable.any():
         return None
-    maps = maps[is_viable]
+    maps, excess = maps[is_viable], excess[is_viable]
     costs = np.zeros(len(maps))
-    counted = [*group.inputs, group.output]
+    accesses = list(group.accesses)
     for access in skipped:
-        counted.remove(access)
-    for access in counted:
+        accesses.remove(access)
+    for access in accesses:
         used = [indices.index(i) for i in access.indices]
         size = prod(extents[i] for i in access.indices)
+        # the axes along which there are copies, as the bits of a number
         is_copied = ~np.isin(maps, used)
         costs += size * of_axes[is_copied @ 2 ** np.arange(machine.n_axes)]
-    excess = excess[is_viable]
     costs += 0.01 * np.clip(excess - 1, 0, 1)  # between equals, the even one
     return GroupMaps(group, maps, costs)
 
 
-def _least_held(
-    group: Group, extents: Mapping[str, int], blocks: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Elements of the blocks of a group, with the best sequential loop."""
+def _min_resident(group: Group, blocks: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return elements of the blocks of a group, with the best sequential loop.
+
+    A loop over single values of an index leaves blocks of one value of it.
+
+    Args:
+        blocks: length of the block of each index, shape (n_maps, n_indices).
+    """
     indices = group.indices
 
-    def held(looped: str | None) -> NDArray[np.float64]:
+    def resident(looped: str | None) -> NDArray[np.float64]:
         total = np.zeros(len(blocks))
-        for access in (*group.inputs, group.output):
+        for access in group.accesses:
             used = [indices.index(i) for i in access.indices if i != looped]
             total += blocks[:, used].prod(axis=1)
         return total
 
-    least = held(None)
-    for index in group.summed:
-        least = np.minimum(least, held(index))
-    return least
+    totals = [resident(index) for index in (None, *group.summed)]
+    smallest: NDArray[np.float64] = np.minimum.reduce(totals)
+    return smallest
+
+
+class Overlaps:
+    """Elements that ranks both hold and need, for pairs of distributions.
+
+    Boxes are products of ranges, so a count is a sum over ranks of a product over axes
+    of the length that two ranges share. There are far fewer ways to partition one axis
+    than distributions; tables of these are computed once and combined.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.coordinates = machine.coordinates(machine.n_processes)
+        self._ranges: dict[tuple[int, tuple[int, ...]], NDArray[np.int64]] = {}
+        self._is_at: dict[tuple[tuple[int, int], ...], NDArray[np.float64]] = {}
+        self._shared: dict[Hashable, NDArray[np.float64]] = {}
+        self._lengths: dict[Hashable, NDArray[np.float64]] = {}
+
+    def table(
+        self,
+        shape: Sequence[int],
+        sources: Sequence[Distribution],
+        needs: Sequence[Distribution],
+        min_shared: float | NDArray[np.float64] = 0.0,
+    ) -> NDArray[np.float64]:
+        """Count the shared elements for every pair.
+
+        Args:
+            min_shared: write 0 where the count is known to be less than this.
+
+        Returns:
+            Shape (n_sources, n_needs).
+        """
+        counts = np.zeros((len(sources), len(needs)))
+        is_there = np.array([self.is_at(d.fixed) for d in sources])
+        tables = [
+            self._axis_table(n, axis, sources, needs) for axis, n in enumerate(shape)
+        ]
+        # an upper bound: the rank that shares the most, along each axis by itself
+        bound = np.repeat(is_there.sum(axis=1)[:, None], len(needs), axis=1)
+        for lengths, first, second in tables:
+            bound *= lengths.max(axis=2)[first[:, None], second[None, :]]
+        of, to = np.nonzero((bound >= min_shared) & (bound > 0))
+        n_rows = max(1, MAX_PAIRS // self.machine.n_processes)
+        for begin in range(0, len(of), n_rows):
+            a, b = of[begin : begin + n_rows], to[begin : begin + n_rows]
+            total = is_there[a]
+            for lengths, first, second in tables:
+                total *= lengths[first[a], second[b]]
+            counts[a, b] = total.sum(axis=1)
+        return counts
+
+    def missing(
+        self,
+        shape: Sequence[int],
+        present: Sequence[Sequence[Distribution]],
+        needs: Sequence[Distribution],
+    ) -> NDArray[np.float64]:
+        """Count elements that ranks need but do not have, for all combinations.
+
+        Args:
+            present: the choices for each of some distributions of one tensor; a rank
+                has what any of them gives it.
+
+        Returns:
+            An axis for each of ``present``, and one for ``needs``.
+        """
+        sides = [*present, needs]
+        total = np.zeros([len(side) for side in sides])
+        for size in range(len(present) + 1):
+            for chosen in combinations(range(len(present)), size):
+                shared = self._shared_by(shape, sides, (*chosen, len(present)))
+                # inclusion and exclusion: what two uses brought counts once
+                total += (-1) ** size * shared
+        return total
+
+    def is_at(self, fixed: tuple[tuple[int, int], ...]) -> NDArray[np.float64]:
+        """Return 1 for ranks at fixed coordinates, 0 for all others."""
+        if fixed not in self._is_at:
+            is_at = np.ones(self.machine.n_processes)
+            for k, coordinate in fixed:
+                is_at *= self.coordinates[:, k] == coordinate
+            self._is_at[fixed] = is_at
+        return self._is_at[fixed]
+
+    def _shared_by(
+        self,
+        shape: Sequence[int],
+        sides: Sequence[Sequence[Distribution]],
+        chosen: Sequence[int],
+    ) -> NDArray[np.float64]:
+        """Count elements that some sides share, with an axis for each side.
+
+        Several uses of a tensor request the same counts.
+        """
+        key = tuple(shape), *(tuple(sides[k]) for k in chosen)
+        counts = self._shared.get(key)
+        # large tables are used once, and would only fill the memory
+        if counts is None:
+            counts = self._count_shared(shape, [sides[k] for k in chosen])
+            if counts.size <= MAX_CACHED:
+                self._shared[key] = counts
+        lengths = [len(side) if k in chosen else 1 for k, side in enumerate(sides)]
+        return counts.reshape(lengths)
+
+    def _count_shared(
+        self, shape: Sequence[int], sides: Sequence[Sequence[Distribution]]
+    ) -> NDArray[np.float64]:
+        """Count elements that are in a box of each side, summed over ranks."""
+        total = _expand_choices(
+            [[d.fixed for d in side] for side in sides],
+            lambda choices: reduce(np.multiply, _broadcast(choices, self.is_at)),
+        )
+        for axis, extent in enumerate(shape):
+            total = total * _expand_choices(
+                [[d.cuts[axis] for d in side] for side in sides],
+                partial(self._shared_lengths, extent),
+            )
+        counts: NDArray[np.float64] = total.sum(axis=-1)
+        return np.broadcast_to(counts, [len(side) for side in sides])
+
+    def _shared_lengths(
+        self, extent: int, choices: Sequence[Sequence[tuple[int, ...]]]
+    ) -> NDArray[np.float64]:
+        """Return the length that ranks share along an axis, for all combinations."""
+        key = extent, *map(tuple, choices)
+        if key in self._lengths:
+            return self._lengths[key]
+        ranges = [[self._range(extent, cuts) for cuts in side] for side in choices]
+        low = reduce(np.maximum, _broadcast(ranges, lambda pair: pair[0]))
+        high = reduce(np.minimum, _broadcast(ranges, lambda pair: pair[1]))
+        lengths: NDArray[np.float64] = np.maximum(high - low, 0).astype(float)
+        if lengths.size <= MAX_CACHED:
+            self._lengths[key] = lengths
+        return lengths
+
+    def _axis_table(
+        self,
+        extent: int,
+        axis: int,
+        sources: Sequence[Distribution],
+        needs: Sequence[Distribution],
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return shared lengths of every pair of cuts of one axis.
+
+        Returns:
+            The lengths, shape (n_cuts, n_cuts, n_ranks), and the number of the cuts of
+            each source and of each need.
+        """
+        first = list(dict.fromkeys(d.cuts[axis] for d in sources))
+        second = list(dict.fromkeys(d.cuts[axis] for d in needs))
+        lengths = self._shared_lengths(extent, [first, second])
+        of = np.array([first.index(d.cuts[axis]) for d in sources])
+        to = np.array([second.index(d.cuts[axis]) for d in needs])
+        return lengths, of, to
+
+    def _range(self, extent: int, cuts: tuple[int, ...]) -> NDArray[np.int64]:
+        """Return start and end of the block of each rank, shape (2, n_ranks)."""
+        if (extent, cuts) not in self._ranges:
+            n_ranks = self.machine.n_processes
+            low, high = np.zeros(n_ranks, np.int64), np.full(n_ranks, extent, np.int64)
+            for k in cuts:
+                coordinates, size = self.coordinates[:, k], self.machine.sizes[k]
+                low, high = block_part(low, high, coordinates, size)
+            self._ranges[extent, cuts] = np.stack([low, high])
+        return self._ranges[extent, cuts]
+
+
+def _broadcast(
+    choices: Sequence[Sequence[Any]], of_ranks: Callable[[Any], NDArray[Any]]
+) -> Iterator[NDArray[Any]]:
+    """Yield for every side an array over its choices and the ranks.
+
+    These broadcast together, with an axis for each side and the ranks last.
+    """
+    for k, side in enumerate(choices):
+        rows = np.array([of_ranks(choice) for choice in side])
+        lengths = [1] * len(choices) + [rows.shape[1]]
+        lengths[k] = len(side)
+        yield rows.reshape(lengths)
+
+
+def _expand_choices(
+    choices: Sequence[Sequence[Hashable]],
+    table: Callable[[Sequence[Sequence[Any]]], NDArray[np.float64]],
+) -> NDArray[np.float64]:
+    """Return a table of all combinations of choices, from one of the different ones."""
+    unique = [list(dict.fromkeys(side)) for side in choices]
+    numbers = [{choice: k for k, choice in enumerate(side)} for side in unique]
+    # distributions differ in few of these choices
+    small = table(unique)
+    if small.size == small.shape[-1]:
+        return small  # the same for all
+    rows = [
+        [number[choice] for choice in side]
+        for side, number in zip(choices, numbers, strict=True)
+    ]
+    return small[np.ix_(*rows)]

@@ -1,7 +1,16 @@
 """Plans on MPI ranks: every rank interprets its own steps.
 
-mpi4py is imported only if no communicator is given; otherwise only methods of the
-communicator are called.
+mpi4py is imported only if no communicator is given, or for sums of MPI; otherwise only
+methods of the communicator are called.
+
+Messages overlap with leaves. A rank starts all messages of the steps up to the next
+leaf, and waits for a buffer only when a step reads it::
+
+    step       rank 0, a loop of two parts        under way
+    receive    A@0.0.0 from 1                     A@0.0.0
+    receive    A@0.0.1 from 1                     A@0.0.0, A@0.0.1
+    compute    with A@0.0.0: wait for it                   A@0.0.1
+    compute    with A@0.0.1: wait for it
 """
 
 from __future__ import annotations
@@ -12,31 +21,49 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box, box_shape, box_size
-from feinsum.distributed.collectives import Collective, Pieces
+from feinsum.distributed.counts import Traffic
 from feinsum.distributed.local import (
     Buffers,
     LeafFunction,
-    Meaning,
     Products,
-    after_leaves,
+    Progress,
+    Semantics,
+    assemble_result,
+    by_output,
+    check_memory,
+    checked_operands,
+    count_leaves,
+    free_bytes,
+    named_outputs,
+    slices,
+    tuned_leaf,
+)
+from feinsum.distributed.messages import Collective, Pieces
+from feinsum.distributed.plan import Plan
+from feinsum.distributed.steps import (
+    Free,
+    Leaf,
+    Receive,
+    Reduce,
+    Send,
+    Step,
+    Take,
     tensor_of,
 )
-from feinsum.distributed.plan import Plan
-from feinsum.distributed.room import check_room, free_bytes
-from feinsum.distributed.steps import Free, Leaf, Receive, Reduce, Send, Step, Take
-from feinsum.distributed.traffic import Traffic
-from feinsum.errors import PlanError
+from feinsum.errors import FeinsumError, PlanError
 from feinsum.extras import requiring
 from feinsum.words import counted
 
-MOST_TAGS = 32_000
-"""The least upper limit of tags that MPI guarantees is 32767."""
+T = TypeVar("T")
+
+N_TAGS = 32_000
+"""Tags in use: the least upper limit of tags that MPI guarantees is 32767."""
 
 SUMMED = "bBhHiIlLqQfdgFDG"
 """Codes of the dtypes that MPI adds."""
@@ -44,24 +71,15 @@ SUMMED = "bBhHiIlLqQfdgFDG"
 REASONS = ("", "mpi", "blocks", "memory")
 """Rules by which one rank keeps all from beginning; the first one by none."""
 
-FAILED = 1
-"""With which all ranks end if one cannot go on."""
+ABORT_CODE = 1
+"""Exit code of all ranks if one cannot go on."""
 
-
-class Agreed(Protocol):
-    """A plan of any kind, as ranks compare it before they begin."""
-
-    @property
-    def processes(self) -> int:
-        """Number of processes."""
-
-    @property
-    def id(self) -> str:
-        """The digest of its document."""
+SCATTER_TAG = 0
+"""Of whole arrays: messages of one rank to another arrive in their order."""
 
 
 def world() -> Any:
-    """The communicator of all processes.
+    """Return the communicator of all processes.
 
     Raises:
         PlanError: with the rule ``mpi``, if mpi4py or MPI is not installed.
@@ -84,11 +102,11 @@ def run_on_ranks(
     comm: Any = None,
     *,
     leaf: LeafFunction | None = None,
-    meaning: Meaning | None = None,
+    meaning: Semantics | None = None,
     traffic: Traffic | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Any:
-    """This rank's part of the result, computed together with all other ranks.
+    """Compute this rank's part of the result, together with all other ranks.
 
     Before computing anything, all ranks compare the digest of the plan and tell each
     other whether their blocks fit: if any rank disagrees, all raise. A rank that fails
@@ -115,60 +133,51 @@ def run_on_ranks(
     """
     comm = world() if comm is None else comm
     rank = comm.Get_rank()
-    wrong = _wrong_number(plan, comm.Get_size())
+    refusal = wrong_size(plan, comm)
     arrays: dict[str, NDArray[Any]] = {}
-    if wrong is None:
+    if refusal is None:
         try:
-            check_room(plan, free_bytes())
-            arrays = checked_blocks(plan, blocks, rank)
+            check_memory(plan, free_bytes())
+            arrays = check_blocks(plan, blocks, rank)
         except PlanError as error:
-            wrong = error
-    meaning = meaning or Products(plan, leaf or _tuned_leaf())
-    agree(plan, comm, wrong, meaning.id)
-    buffers = Buffers(meaning, traffic)
+            refusal = error
+    semantics = meaning or Products(plan, leaf or tuned_leaf())
+    agree(plan, comm, refusal, semantics.id)
+    buffers = Buffers(semantics, traffic)
     for name, array in arrays.items():
         buffers.put(name, plan.start_box(name, rank), array)
     abort_on_error(comm, lambda: _Interpreter(plan, comm, buffers).run(progress))
-    found = {
-        output: buffers.arrays[output][0] if output in buffers.arrays else None
-        for output in plan.outputs
-    }
-    return found if plan.statements is not None else found[plan.outputs[0]]
+    return by_output(plan, lambda output: buffers.arrays.get(output, (None,))[0])
 
 
-def _tuned_leaf() -> LeafFunction:
-    from feinsum.calling import call_einsum
-
-    return call_einsum
-
-
-def _wrong_number(plan: Plan, size: int) -> PlanError | None:
-    if size == plan.processes:
+def wrong_size(plan: ComparablePlan, comm: Any) -> PlanError | None:
+    """Return the error of a communicator with another number of ranks, if any."""
+    if comm.Get_size() == plan.processes:
         return None
     return PlanError(
-        f"the plan is for {counted(plan.processes, 'process')}; the "
-        f"communicator has {size}",
+        f"the plan is for {counted(plan.processes, 'process')}; the communicator has "
+        f"{comm.Get_size()}",
         rules=("mpi",),
     )
 
 
-def checked_blocks(
+def check_blocks(
     plan: Plan, blocks: Mapping[str, Any], rank: int
 ) -> dict[str, NDArray[Any]]:
-    """The blocks of a rank as arrays.
+    """Return the blocks of a rank as arrays.
 
     Raises:
         PlanError: naming what was given and what was expected.
     """
-    known = plan.operands
-    if unknown := sorted(set(blocks) - set(known)):
+    operands = plan.operands
+    if unknown := sorted(set(blocks) - set(operands)):
         raise PlanError(
             f"rank {rank} was given a block of {', '.join(unknown)}; the operands are "
-            f"{', '.join(known)}",
+            f"{', '.join(operands)}",
             rules=("blocks",),
         )
-    found = {}
-    for name, dtype in known.items():
+    arrays = {}
+    for name, dtype in operands.items():
         box, block = plan.start_box(name, rank), blocks.get(name)
         if box is None:
             continue
@@ -177,45 +186,61 @@ def checked_blocks(
         shape = box_shape(box)
         array = None if block is None else np.asarray(block)
         if array is None or (array.shape, array.dtype) != (shape, dtype):
-            given = (
+            actual = (
                 "nothing" if array is None else f"shape {array.shape} of {array.dtype}"
             )
             raise PlanError(
-                f"rank {rank}: operand {name} is {given}; expected shape {shape} of "
+                f"rank {rank}: operand {name} is {actual}; expected shape {shape} of "
                 f"{dtype}",
                 rules=("blocks",),
             )
-        found[name] = array
-    return found
+        arrays[name] = array
+    return arrays
 
 
-def agree(plan: Agreed, comm: Any, wrong: PlanError | None, meaning: str = "") -> None:
+class ComparablePlan(Protocol):
+    """A plan of any kind, as ranks compare it before they begin."""
+
+    @property
+    def processes(self) -> int:
+        """Number of processes."""
+
+    @property
+    def id(self) -> str:
+        """The digest of its document."""
+
+
+def agree(
+    plan: ComparablePlan, comm: Any, refusal: PlanError | None, semantics: str = ""
+) -> None:
     """Raise on all ranks if any has another plan, or cannot take part.
 
     Args:
-        wrong: why this rank cannot take part; None if it can.
-        meaning: what its statements compute, as text.
+        refusal: why this rank cannot take part; None if it can.
+        semantics: what its statements compute, as text.
     """
     rank, size = comm.Get_rank(), comm.Get_size()
-    text = f"{plan.id}\0{meaning}"
+    text = f"{plan.id}\0{semantics}"
+    # fixed length, for a collective of arrays without pickles
     digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
-    theirs = np.empty((size, len(digest)), np.uint8)
-    comm.Allgather(np.ascontiguousarray(digest), theirs)
-    differing = [k for k in range(size) if (theirs[k] != theirs[0]).any()]
+    digests = np.empty((size, len(digest)), np.uint8)
+    comm.Allgather(np.ascontiguousarray(digest), digests)
+    # rank 0 is the reference, so that all ranks name the same rank
+    differing = [k for k in range(size) if (digests[k] != digests[0]).any()]
     if differing:
         raise PlanError(
             f"rank {differing[0]} has a different plan than rank 0; give all ranks the "
             "same plan",
             rules=("digest",),
         )
-    reason = wrong.rules[0] if wrong else ""
+    reason = refusal.rules[0] if refusal else ""
     reasons = np.empty(size, np.uint8)
     comm.Allgather(np.array([REASONS.index(reason)], np.uint8), reasons)
     if reasons.any():
         first = int((reasons > 0).argmax())
         rule = REASONS[reasons[first]]
         text = f"rank {first} has blocks that do not fit; rank {rank}'s do"
-        text = str(wrong) if wrong else text
+        text = str(refusal) if refusal else text
         raise PlanError(text, rules=(rule,))
 
 
@@ -229,16 +254,33 @@ def abort_on_error(comm: Any, work: Callable[[], None]) -> None:
             f"{type(error).__name__}: {error}\n"
         )
         sys.stderr.flush()
-        comm.Abort(FAILED)
+        # the others wait in calls of MPI, where no exception reaches them
+        comm.Abort(ABORT_CODE)
         raise
 
 
+def on_every_rank(comm: Any, work: Callable[[], T]) -> T:
+    """Return the result of this rank; if one fails, all raise its error.
+
+    Collective. Only errors of feinsum are shared; others end the rank.
+    """
+    result, failure = None, None
+    try:
+        result = work()
+    except FeinsumError as error:
+        failure = error
+    failures = [error for error in comm.allgather(failure) if error is not None]
+    if failures:
+        raise failures[0]
+    return result  # type: ignore[return-value]  # work has returned it
+
+
 @dataclass(frozen=True)
-class _Arriving:
-    """Something that is under way to a buffer, and what puts it there."""
+class _Arrival:
+    """A message on its way to a buffer, and what stores it there."""
 
     request: Any
-    arrive: Callable[[], None]
+    store: Callable[[], None]
 
 
 class _Interpreter:
@@ -246,187 +288,261 @@ class _Interpreter:
 
     Nothing is waited for until a buffer is used: leaves run while the next part of a
     sequential loop is under way. Sends never wait, so no two ranks wait for each other.
+
+    Attributes:
+        sending: requests, each with the array that MPI reads until it is done.
+        arriving: messages on their way to each buffer.
+        incoming: the receives of each tag, which a collective does together.
     """
 
     def __init__(self, plan: Plan, comm: Any, buffers: Buffers) -> None:
         self.comm, self.buffers, self.rank = comm, buffers, comm.Get_rank()
         self.steps = plan.steps[self.rank]
-        self.leaving: list[tuple[Any, Any]] = []
-        self.arriving: dict[str, list[_Arriving]] = {}
+        self.sending: list[tuple[Any, Any]] = []
+        self.arriving: dict[str, list[_Arrival]] = {}
         self.collectives = {
-            one.tag: one
-            for one in plan.collectives
-            if self.rank in one.ranks and self._is_usable(one)
+            collective.tag: collective
+            for collective in plan.collectives
+            if self.rank in collective.ranks and self._is_usable(collective)
         }
-        self.coming: dict[int, list[Receive | Reduce]] = defaultdict(list)
+        self.incoming: dict[int, list[Receive | Reduce]] = defaultdict(list)
         for step in self.steps:
             if isinstance(step, Receive | Reduce):
-                self.coming[step.tag].append(step)
+                self.incoming[step.tag].append(step)
         self.comms: dict[tuple[int, ...], Any] = {}
         self.begun: set[int] = set()
 
-    def _is_usable(self, one: Collective) -> bool:
-        """Reductions of MPI are sums of its own numbers."""
-        is_gathered = one.kind in ("allgather", "bcast")
-        is_sum = isinstance(self.buffers.meaning, Products)
-        return is_gathered or (is_sum and self._dtype(one).char in SUMMED)
+    def _is_usable(self, collective: Collective) -> bool:
+        """Whether MPI can do it: its reductions are sums of its own numbers."""
+        if not collective.is_reduction:
+            return True
+        is_sum = isinstance(self.buffers.semantics, Products)
+        return is_sum and self._dtype(collective).char in SUMMED
 
-    def run(self, progress: Callable[[int, int], None] | None) -> None:
-        """All steps."""
-        done = after_leaves(self.steps, progress)
+    def run(self, progress: Progress | None) -> None:
+        """Run all steps."""
+        report = count_leaves(self.steps, progress)
         for step in self.steps:
             self._do(step)
-            done(step)
+            report(step)
         for name in list(self.arriving):
-            self._settle(name)
-        for request, _ in self.leaving:
+            self._wait_for(name)
+        for request, _ in self.sending:
             request.Wait()
+        # MPI has a limited number of communicators
         for comm in self.comms.values():
             comm.Free()
 
     def _do(self, step: Step) -> None:
         match step:
             case Send(tag=tag) | Receive(tag=tag) | Reduce(tag=tag):
-                if (one := self.collectives.get(tag)) is None:
-                    self._pass(step)
+                if (collective := self.collectives.get(tag)) is None:
+                    self._start_message(step)
                 elif tag not in self.begun:
+                    # the first step of the tag starts all of its messages
                     self.begun.add(tag)
-                    self._begin(one)
+                    self._start_collective(collective)
                 return
             case Leaf():
                 for name, _ in step.sources:
-                    self._settle(name)
+                    self._wait_for(name)
             case Take(source, _, _, _):
-                self._settle(source)
+                self._wait_for(source)
             case Free(buffer):
-                self._settle(buffer)
-                # frees copies of what has left, and gives MPI a chance to progress
-                self.leaving = [one for one in self.leaving if not one[0].Test()]
+                # nobody may write to a buffer that is gone
+                self._wait_for(buffer)
+                # frees copies of what was sent, and gives MPI a chance to progress
+                self.sending = [pair for pair in self.sending if not pair[0].Test()]
         self.buffers.do(step)
 
-    def _settle(self, name: str) -> None:
-        for one in self.arriving.pop(name, ()):
-            one.request.Wait()
-            one.arrive()
+    def _wait_for(self, name: str) -> None:
+        for arrival in self.arriving.pop(name, ()):
+            arrival.request.Wait()
+            arrival.store()
 
-    def _expect(self, name: str, request: Any, arrive: Callable[[], None]) -> None:
-        self.arriving.setdefault(name, []).append(_Arriving(request, arrive))
+    def _expect(self, name: str, request: Any, store: Callable[[], None]) -> None:
+        self.arriving.setdefault(name, []).append(_Arrival(request, store))
 
-    def _pass(self, step: Send | Receive | Reduce) -> None:
-        """One message, point to point."""
+    def _start_message(self, step: Send | Receive | Reduce) -> None:
+        """Start one message, point to point."""
         if isinstance(step, Send):
-            self._settle(step.source)
+            self._wait_for(step.source)
             # MPI reads it until the request is done; leaves may write to the buffer
             value = self.buffers.view(step.source, step.box).copy()
-            request = self.comm.Isend(value, step.rank, step.tag % MOST_TAGS)
-            self.leaving.append((request, value))
+            request = self.comm.Isend(value, step.rank, step.tag % N_TAGS)
+            self.sending.append((request, value))
             return
-        like = self.buffers.view(step.target, step.box)
-        value = np.empty(like.shape, like.dtype)
-        request = self.comm.Irecv(value, step.rank, step.tag % MOST_TAGS)
-        arrive = partial(
+        target = self.buffers.view(step.target, step.box)
+        value = np.empty(target.shape, target.dtype)
+        request = self.comm.Irecv(value, step.rank, step.tag % N_TAGS)
+        store = partial(
             self.buffers.receive, step.target, step.box, value, type(step) is Reduce
         )
-        self._expect(step.target, request, arrive)
+        self._expect(step.target, request, store)
 
-    def _begin(self, one: Collective) -> None:
-        """All messages of a tag, by a function of MPI."""
-        me = one.ranks.index(self.rank)
-        if one.kind in ("allgather", "bcast"):
-            self._gather(one, me)
+    def _start_collective(self, collective: Collective) -> None:
+        """Start all messages of a tag, by a function of MPI."""
+        position = collective.ranks.index(self.rank)
+        if collective.is_reduction:
+            self._start_reduction(collective, position)
         else:
-            self._reduce(one, me)
+            self._start_gathering(collective, position)
 
-    def _among(self, ranks: tuple[int, ...], tag: int) -> Any:
-        """A communicator of some ranks; all of these come here in one order of tags."""
+    def _communicator(self, ranks: tuple[int, ...], tag: int) -> Any:
+        """Return a communicator of some ranks; all reach this in one order of tags."""
         if ranks not in self.comms:
             # not by Split or Create, which all ranks of the communicator have to call
             group = self.comm.Get_group().Incl(ranks)
-            self.comms[ranks] = self.comm.Create_group(group, tag % MOST_TAGS)
+            self.comms[ranks] = self.comm.Create_group(group, tag % N_TAGS)
             group.Free()
         return self.comms[ranks]
 
-    def _packed(self, pieces: Pieces, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _pack(self, pieces: Pieces, dtype: np.dtype[Any]) -> NDArray[Any]:
         for name, _ in pieces:
-            self._settle(name)
+            self._wait_for(name)
         parts = [self.buffers.view(name, box).reshape(-1) for name, box in pieces]
         return np.concatenate(parts) if parts else np.empty(0, dtype)
 
-    def _gather(self, one: Collective, me: int) -> None:
-        among = self._among(one.ranks, one.tag)
-        dtype = self._dtype(one)
-        sizes = [
-            sum(box_size(box) for _, box in p) * dtype.itemsize for p in one.pieces
+    def _start_gathering(self, collective: Collective, position: int) -> None:
+        comm = self._communicator(collective.ranks, collective.tag)
+        dtype = self._dtype(collective)
+        n_bytes = [
+            sum(box_size(box) for _, box in pieces) * dtype.itemsize
+            for pieces in collective.pieces
         ]
         # as bytes: what is only moved needs no type of MPI, which lacks some
-        mine = self._packed(one.pieces[me], dtype).view(np.uint8)
-        every = np.empty(sum(sizes), np.uint8)
-        if one.kind == "bcast":
-            every[: mine.size] = mine
-            request = among.Ibcast(every, one.root)
+        sent = self._pack(collective.pieces[position], dtype).view(np.uint8)
+        # what all ranks send, one after the other; steps take their parts
+        received = np.empty(sum(n_bytes), np.uint8)
+        if collective.kind == "bcast":
+            received[: sent.size] = sent
+            request = comm.Ibcast(received, collective.root)
         else:
-            request = among.Iallgatherv(mine, [every, sizes])
+            request = comm.Iallgatherv(sent, [received, n_bytes])
         offsets: dict[tuple[int, Box], int] = {}
-        at = 0
-        for rank, pieces in zip(one.ranks, one.pieces, strict=True):
+        offset = 0
+        for rank, pieces in zip(collective.ranks, collective.pieces, strict=True):
             for _, box in pieces:
-                offsets[rank, box] = at
-                at += box_size(box) * dtype.itemsize
-        self.leaving.append((request, (mine, every)))
-        for step in self.coming[one.tag]:
+                offsets[rank, box] = offset
+                offset += box_size(box) * dtype.itemsize
+        self.sending.append((request, (sent, received)))
+
+        def store(step: Receive | Reduce, part: NDArray[Any]) -> None:
+            value = part.view(dtype).reshape(box_shape(step.box))
+            self.buffers.receive(step.target, step.box, value, False)
+
+        for step in self.incoming[collective.tag]:
             first = offsets[step.rank, step.box]
-            shape = box_shape(step.box)
-            part = every[first : first + box_size(step.box) * dtype.itemsize]
-            arrive = partial(self._arrive, step, part, dtype, shape)
-            self._expect(step.target, request, arrive)
+            part = received[first : first + box_size(step.box) * dtype.itemsize]
+            self._expect(step.target, request, partial(store, step, part))
 
-    def _arrive(
-        self,
-        step: Receive | Reduce,
-        part: NDArray[Any],
-        dtype: Any,
-        shape: tuple[int, ...],
-    ) -> None:
-        value = part.view(dtype).reshape(shape)
-        self.buffers.receive(step.target, step.box, value, False)
+    def _dtype(self, collective: Collective) -> np.dtype[Any]:
+        """Return the dtype of all pieces, which belong to one tensor."""
+        name = next(name for pieces in collective.pieces for name, _ in pieces)
+        dtype: np.dtype[Any] = np.dtype(self.buffers.semantics.dtype(tensor_of(name)))
+        return dtype
 
-    def _dtype(self, one: Collective) -> np.dtype[Any]:
-        """The dtype of all pieces, which belong to one tensor."""
-        name = next(name for pieces in one.pieces for name, _ in pieces)
-        found: np.dtype[Any] = np.dtype(self.buffers.meaning.dtype(tensor_of(name)))
-        return found
-
-    def _reduce(self, one: Collective, me: int) -> None:
+    def _start_reduction(self, collective: Collective, position: int) -> None:
         from mpi4py import MPI
 
-        among = self._among(one.ranks, one.tag)
-        dtype = self._dtype(one)
-        sizes = [sum(box_size(box) for _, box in pieces) for pieces in one.pieces]
-        # our own is added later, from the buffer
-        parts = [
-            np.zeros(n, dtype) if k == me else self._packed(pieces, dtype)
-            for k, (n, pieces) in enumerate(zip(sizes, one.pieces, strict=True))
+        comm = self._communicator(collective.ranks, collective.tag)
+        dtype = self._dtype(collective)
+        sizes = [
+            sum(box_size(box) for _, box in pieces) for pieces in collective.pieces
         ]
-        mine, total = np.concatenate(parts), np.empty(sizes[me], dtype)
-        if one.kind == "reduce":
-            request = among.Ireduce(mine, total, MPI.SUM, one.root)
+        # this rank's own share is added later, from the buffer
+        parts = [
+            np.zeros(n, dtype) if k == position else self._pack(pieces, dtype)
+            for k, (n, pieces) in enumerate(zip(sizes, collective.pieces, strict=True))
+        ]
+        sent, total = np.concatenate(parts), np.empty(sizes[position], dtype)
+        if collective.kind == "reduce":
+            request = comm.Ireduce(sent, total, MPI.SUM, collective.root)
         else:
-            request = among.Ireduce_scatter(mine, total, sizes, MPI.SUM)
-        self.leaving.append((request, (mine, total)))
-        kept = {step.box: step.target for step in self.coming[one.tag]}
-        at = 0
-        for _, box in one.pieces[me]:
-            part = total[at : at + box_size(box)]
-            at += box_size(box)
-            arrive = partial(
-                self._arrive_reduced, kept[box], box, part, len(one.ranks) - 1
-            )
-            self._expect(kept[box], request, arrive)
+            request = comm.Ireduce_scatter(sent, total, sizes, MPI.SUM)
+        self.sending.append((request, (sent, total)))
+        n_others = len(collective.ranks) - 1
 
-    def _arrive_reduced(
-        self, name: str, box: Box, part: NDArray[Any], n_others: int
-    ) -> None:
-        for _ in range(n_others):  # each of them had that block
-            self.buffers.traffic.arrived(name, part.size, is_added=True)
-        value = part.reshape(box_shape(box))
-        self.buffers.store(name, box, value, True)
+        def store(name: str, box: Box, part: NDArray[Any]) -> None:
+            for _ in range(n_others):  # each of them had that block
+                self.buffers.traffic.count_message(name, part.size, is_added=True)
+            self.buffers.store(name, box, part.reshape(box_shape(box)), True)
+
+        targets = {step.box: step.target for step in self.incoming[collective.tag]}
+        offset = 0
+        for _, box in collective.pieces[position]:
+            part = total[offset : offset + box_size(box)]
+            offset += box_size(box)
+            self._expect(targets[box], request, partial(store, targets[box], box, part))
+
+
+def scatter(
+    plan: Plan, operands: Mapping[str, Any] | None, comm: Any
+) -> dict[str, NDArray[Any]]:
+    """Return the blocks of this rank, scattered from whole operands on rank 0.
+
+    Args:
+        operands: arrays by name on rank 0; ignored on other ranks.
+        comm: an mpi4py communicator.
+
+    Raises:
+        PlanError: on all ranks, with the rule ``blocks``, if an operand is missing or
+            has the wrong shape or dtype.
+    """
+    rank, arrays, problem = comm.Get_rank(), {}, None
+    if rank == 0:
+        try:
+            arrays = checked_operands(plan, operands or {})
+        except PlanError as error:
+            problem = str(error)
+    problem = comm.bcast(problem)
+    if problem is not None:
+        raise PlanError(problem, rules=("blocks",))
+    blocks = {}
+    for name, dtype in plan.operands.items():
+        # rank 0 sends in the order in which each rank receives: by operand
+        for to in range(plan.processes if rank == 0 else 0):
+            box = plan.start_box(name, to)
+            if box is not None:
+                piece = np.array(arrays[name][slices(box)], order="C")
+                if to == 0:
+                    blocks[name] = piece
+                else:
+                    comm.Send(piece, to, SCATTER_TAG)
+        box = plan.start_box(name, rank)
+        if rank and box is not None:
+            blocks[name] = np.empty(box_shape(box), dtype)
+            comm.Recv(blocks[name], 0, SCATTER_TAG)
+    return blocks
+
+
+def gather(plan: Plan, parts: Any, comm: Any, meaning: Semantics | None = None) -> Any:
+    """Return the whole result on rank 0, None on all other ranks.
+
+    Args:
+        parts: the result of :func:`run_on_ranks` on this rank.
+        meaning: computes statements that are not einsums.
+
+    Returns:
+        An array; for a plan of statements, a dictionary of arrays.
+    """
+    named = named_outputs(plan, parts)
+
+    def collect(output: str) -> NDArray[Any] | None:
+        part, dtype = named[output], meaning.dtype(output) if meaning else plan.dtype
+        if comm.Get_rank():
+            if part is not None:
+                comm.Send(np.ascontiguousarray(part), 0, SCATTER_TAG)
+            return None
+
+        def part_of(rank: int, box: Box) -> Any:
+            if rank == 0:
+                return part
+            piece = np.empty(box_shape(box), dtype)
+            comm.Recv(piece, rank, SCATTER_TAG)
+            return piece
+
+        return assemble_result(plan, output, part_of, dtype)
+
+    whole = by_output(plan, collect)
+    return whole if comm.Get_rank() == 0 else None

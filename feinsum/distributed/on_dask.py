@@ -1,9 +1,13 @@
-"""Plans on Dask workers: one task for each rank and phase, placed by the plan.
+"""Plans on Dask workers: one task for each rank and phase, on the worker of the rank.
 
 A task takes the buffers of its rank after the previous phase, and what other ranks
 sent; it produces a parcel for each distinct content to send, which Dask moves to the
 worker that needs it. Tasks have no side effects, so Dask recomputes what a lost worker
-held, on the worker that replaces it.
+held, on the worker that replaces it::
+
+    worker 0   begin-0 -> phase-0-0 -----------> phase-0-1 -> result-0
+                              '--> parcel-0 --.
+    worker 1   begin-1 -> phase-1-0 -----------'-> phase-1-1 -> result-1
 """
 
 from __future__ import annotations
@@ -12,39 +16,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from time import monotonic, perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
-import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box
-from feinsum.distributed.fleets import fleet_of, place
+from feinsum.distributed.counts import Traffic, report_of
+from feinsum.distributed.engines import Outcome, fleet_of, locate_rank
 from feinsum.distributed.local import (
     Buffers,
     LeafFunction,
-    Meaning,
     Products,
+    Progress,
+    Semantics,
+    assemble_result,
+    check_memory,
     checked_operands,
     slices,
 )
-from feinsum.distributed.phases import Origin, Parcel, Phase, phases_of
+from feinsum.distributed.messages import Origin, Parcel, Phase, phases_of
 from feinsum.distributed.plan import Plan
-from feinsum.distributed.report import report_of
-from feinsum.distributed.room import check_room
 from feinsum.distributed.steps import Leaf, Receive, Reduce, Step
-from feinsum.distributed.traffic import Traffic
 from feinsum.errors import PlanError
 from feinsum.records import Fleet
 from feinsum.words import counted
 
-if TYPE_CHECKING:
-    from feinsum.distributed.prepared import Outcome, Progress
-
 RETURN_LIMIT_S = 60.0
 """Time limit for a lost worker to come back."""
 
-LOOK_S = 0.5
+CHECK_INTERVAL_S = 0.5
 """Interval between checks that all workers are there."""
 
 LARGE_GRAPH = "distributed.admin.large-graph-warning-threshold"
@@ -58,20 +59,20 @@ class _Run:
     Attributes:
         results: for each rank what it has of the outputs, and what it did; a future.
         names: of the workers, by rank.
-        lost: workers that had been lost before.
+        n_lost_before: workers that had been lost before.
         topic: topic of the progress events; empty without a listener.
-        told: the listener.
+        listener: reports the progress.
     """
 
     results: Sequence[Any]
     names: Sequence[Any]
-    lost: int
+    n_lost_before: int
     start: float
     topic: str
-    told: _Told | None
+    listener: _ProgressListener | None
 
 
-class _Told:
+class _ProgressListener:
     """Reports the progress of a run, in whatever order the workers' events arrive."""
 
     def __init__(self, phases: Sequence[Sequence[Phase]], progress: Progress) -> None:
@@ -116,7 +117,7 @@ class DaskEngine:
         plan: Plan,
         client: Any,
         leaf: LeafFunction | None = None,
-        meaning: Meaning | None = None,
+        meaning: Semantics | None = None,
     ) -> None:
         if not hasattr(client, "scheduler_info"):
             raise PlanError(
@@ -125,33 +126,35 @@ class DaskEngine:
                 rules=("workers",),
             )
         self.plan, self.client = plan, client
-        self.meaning = meaning or Products(plan, leaf or _tuned)
+        self.semantics = meaning or Products(plan, leaf or _call_tuned)
         self.phases = phases_of(plan.steps)
-        client.register_plugin(watch())
+        # idempotent: a second plan finds the plugin of the first
+        client.register_plugin(worker_watch())
         self._workers()
 
     def submit(self, arrays: Mapping[str, Any], progress: Progress | None) -> _Run:
         """Send all tasks of a run to the scheduler."""
         import dask
 
-        known = checked_operands(self.plan, arrays)
+        operands = checked_operands(self.plan, arrays)
         start, workers = perf_counter(), self._workers()
-        names, places = zip(*workers, strict=True)
+        names, addresses = zip(*workers, strict=True)
         token = f"feinsum-{uuid4().hex}"
-        topic = "" if progress is None else token
-        told = None if progress is None else _Told(self.phases, progress)
-        if told is not None:
-            self.client.subscribe_topic(topic, told)
-        lost = self._lost()
-        sender = TaskSender(self.client, token, topic, places)
+        topic, listener = "", None
+        if progress is not None:
+            topic, listener = token, _ProgressListener(self.phases, progress)
+            # before any task is sent, so that no event is lost
+            self.client.subscribe_topic(topic, listener)
+        n_lost_before = self._n_lost()
+        sender = TaskSender(self.client, token, topic, addresses)
         # blocks are part of the graph, and can so be sent again if they are lost
         with dask.config.set({LARGE_GRAPH: ANY_SIZE}):
             for rank in range(self.plan.processes):
-                sender.begin(rank, self.meaning, self._blocks(known, rank))
-        for rank, number in _in_order(self.phases):
+                sender.begin(rank, self.semantics, self._blocks(operands, rank))
+        for rank, number in _dependency_order(self.phases):
             sender.advance(rank, number, self.phases[rank][number])
         results = sender.results(self.plan.outputs)
-        return _Run(results, names, lost, start, topic, told)
+        return _Run(results, names, n_lost_before, start, topic, listener)
 
     def outcome(self, run: _Run) -> Outcome:
         """Wait for a run.
@@ -159,38 +162,39 @@ class DaskEngine:
         Raises:
             PlanError: with the rule ``workers``, if a worker is gone for good.
         """
-        from feinsum.distributed.prepared import Outcome
-
         try:
             self._wait(run)
             ranks = self.client.gather(list(run.results))
         finally:
+            # results of a failed run must not stay on workers
             for future in run.results:
                 future.release()
             if run.topic:
                 self.client.unsubscribe_topic(run.topic)
-        if run.told is not None:
-            run.told.end()
-        results = {}
-        for output in self.plan.outputs:
-            whole = np.zeros(self.plan.shape(output), self.meaning.dtype(output))
-            for rank, (parts, _) in enumerate(ranks):
-                box = self.plan.result_box(rank, output)
-                if box is not None:
-                    whole[slices(box)] = parts[output]
-            results[output] = whole
-        traffic = [one for _, one in ranks]
-        seconds, lost = perf_counter() - run.start, self._lost() - run.lost
-        return Outcome(results, report_of(self.plan, "dask", traffic, seconds, lost))
+        if run.listener is not None:
+            run.listener.end()
+
+        def collect(output: str) -> NDArray[Any]:
+            return assemble_result(
+                self.plan,
+                output,
+                lambda rank, box: ranks[rank][0][output],
+                self.semantics.dtype(output),
+            )
+
+        results = {output: collect(output) for output in self.plan.outputs}
+        traffic = [record for _, record in ranks]
+        seconds, n_lost = perf_counter() - run.start, self._n_lost() - run.n_lost_before
+        return Outcome(results, report_of(self.plan, "dask", traffic, seconds, n_lost))
 
     def fleet(self) -> Fleet:
-        """The fleet of the workers that serve as ranks."""
-        addresses = [at for _, at in self._workers()]
-        found = self.client.run(place, workers=addresses)
-        return fleet_of("dask", [found[at] for at in addresses])
+        """Return the fleet of the workers that serve as ranks."""
+        addresses = [address for _, address in self._workers()]
+        locations = self.client.run(locate_rank, workers=addresses)
+        return fleet_of("dask", [locations[address] for address in addresses])
 
     def _every_worker(self) -> Mapping[str, Any]:
-        """The scheduler's data on each worker, by its address.
+        """Return the scheduler's data on each worker, by its address.
 
         ``scheduler_info`` would return the client's copy, which is empty at times.
         """
@@ -199,29 +203,29 @@ class DaskEngine:
         return workers
 
     def _workers(self) -> list[tuple[Any, str]]:
-        """Name and address of the worker of each rank.
+        """Return name and address of the worker of each rank.
 
         Raises:
             PlanError: if there are too few, or if blocks do not fit into one.
         """
         info = self._every_worker()
-        found = sorted((str(one["name"]), one["name"], at) for at, one in info.items())
+        workers = sorted((str(w["name"]), w["name"], at) for at, w in info.items())
         n = self.plan.processes
-        if len(found) < n:
+        if len(workers) < n:
             raise PlanError(
                 f"the plan is for {counted(n, 'process')}; the "
-                f"cluster has {counted(len(found), 'worker')}",
+                f"cluster has {counted(len(workers), 'worker')}",
                 rules=("workers",),
             )
-        for _, _, at in found[:n]:
-            if info[at]["memory_limit"]:
-                check_room(self.plan, info[at]["memory_limit"])
-        return [(name, at) for _, name, at in found[:n]]
+        for _, _, address in workers[:n]:
+            if info[address]["memory_limit"]:
+                check_memory(self.plan, info[address]["memory_limit"])
+        return [(name, address) for _, name, address in workers[:n]]
 
     def _blocks(
         self, arrays: Mapping[str, NDArray[Any]], rank: int
     ) -> dict[str, tuple[NDArray[Any], Box]]:
-        """Copies, for the arrays belong to the caller while the run goes on."""
+        """Return copies, for the arrays belong to the caller while the run goes on."""
         boxes = {name: self.plan.start_box(name, rank) for name in arrays}
         return {
             name: (arrays[name][slices(box)].copy(), box)
@@ -229,10 +233,10 @@ class DaskEngine:
             if box is not None
         }
 
-    def _lost(self) -> int:
-        """Workers that were ever lost."""
-        found: int = self.client.run_on_scheduler(n_lost)
-        return found
+    def _n_lost(self) -> int:
+        """Return the number of workers that were ever lost."""
+        n_lost: int = self.client.run_on_scheduler(count_lost)
+        return n_lost
 
     def _wait(self, run: _Run) -> None:
         from distributed import KilledWorker, wait
@@ -241,9 +245,10 @@ class DaskEngine:
         while missing_since is None or monotonic() - missing_since < RETURN_LIMIT_S:
             try:
                 # with a limit, as Dask would wait for ever for a worker that is gone
-                wait(list(run.results), timeout=LOOK_S)
+                wait(list(run.results), timeout=CHECK_INTERVAL_S)
             except TimeoutError:
                 is_missing = bool(self._missing(run))
+                # a worker that returns starts the limit again
                 missing_since = (missing_since or monotonic()) if is_missing else None
             else:
                 break
@@ -264,21 +269,24 @@ class DaskEngine:
                 ) from None
 
     def _missing(self, run: _Run) -> str:
-        """The names of workers that are not there now."""
-        there = {one["name"] for one in self._every_worker().values()}
-        return ", ".join(sorted(str(name) for name in set(run.names) - there))
+        """Return the names of workers that are not there now."""
+        present = {worker["name"] for worker in self._every_worker().values()}
+        return ", ".join(sorted(str(name) for name in set(run.names) - present))
 
 
-def _tuned(subscripts: str, *blocks: NDArray[Any]) -> Any:
+def _call_tuned(subscripts: str, *blocks: NDArray[Any]) -> Any:
+    # imported on the worker: the client needs no code generator
     from feinsum.calling import call_einsum
 
     return call_einsum(subscripts, *blocks)
 
 
-def _in_order(phases: Sequence[Sequence[Phase]]) -> Iterator[tuple[int, int]]:
-    """Rank and number of every phase, each after those that it waits for."""
-    most = max(map(len, phases))
-    for number in range(most):
+def _dependency_order(phases: Sequence[Sequence[Phase]]) -> Iterator[tuple[int, int]]:
+    """Yield rank and number of every phase, each after those that it waits for.
+
+    A phase receives from phases with lower numbers alone.
+    """
+    for number in range(max(map(len, phases))):
         for rank, row in enumerate(phases):
             if number < len(row):
                 yield rank, number
@@ -291,36 +299,37 @@ class TaskSender:
     """
 
     def __init__(
-        self, client: Any, token: str, topic: str, places: Sequence[str]
+        self, client: Any, token: str, topic: str, addresses: Sequence[str]
     ) -> None:
-        self.client, self.token, self.topic, self.places = client, token, topic, places
+        self.client, self.token, self.topic = client, token, topic
+        self.addresses = addresses
         self.states: dict[tuple[int, int], Any] = {}
         self.parcels: dict[Parcel, Any] = {}
         self.last: dict[int, int] = {}
 
-    def begin(self, rank: int, meaning: Meaning, blocks: Any) -> None:
-        """The initial buffers of a rank."""
+    def begin(self, rank: int, semantics: Semantics, blocks: Any) -> None:
+        """Send the initial buffers of a rank."""
         key = f"{self.token}-begin-{rank}"
-        self.states[rank, -1] = self._submit(key, rank, _begin, meaning, blocks)
+        self.states[rank, -1] = self._submit(key, rank, _begin_rank, semantics, blocks)
 
     def advance(self, rank: int, number: int, phase: Phase) -> None:
-        """A phase of a rank, and the parcels that it receives."""
+        """Create the task of a phase, and the parcels that it receives."""
         parcels = [self._parcel(parcel) for parcel in phase.arriving]
         key = f"{self.token}-phase-{rank}-{number}"
-        told = (self.topic, rank, number)
+        event = (self.topic, rank, number)
         before = self.states[rank, number - 1]
         self.states[rank, number] = self._submit(
-            key, rank, _advance, before, phase.steps, told, *parcels
+            key, rank, _run_phase, before, phase.steps, event, *parcels
         )
         self.last[rank] = number
 
     def results(self, outputs: Sequence[str]) -> list[Any]:
-        """Each rank's part of the outputs."""
+        """Return futures of each rank's part of the outputs."""
         return [
             self._submit(
                 f"{self.token}-result-{rank}",
                 rank,
-                _finish,
+                _finish_rank,
                 self.states[rank, number],
                 tuple(outputs),
             )
@@ -331,8 +340,9 @@ class TaskSender:
         if parcel not in self.parcels:
             state = self.states[parcel.rank, parcel.phase]
             key = f"{self.token}-parcel-{len(self.parcels)}"
-            pieces = parcel.pieces
-            self.parcels[parcel] = self._submit(key, parcel.rank, _cut, state, pieces)
+            self.parcels[parcel] = self._submit(
+                key, parcel.rank, _pack_parcel, state, parcel.pieces
+            )
         return self.parcels[parcel]
 
     def _submit(self, key: str, rank: int, function: Any, *arguments: Any) -> Any:
@@ -340,26 +350,30 @@ class TaskSender:
             function,
             *arguments,
             key=key,
-            workers=[self.places[rank]],
+            # a plan says where each rank is: no stealing
+            workers=[self.addresses[rank]],
             allow_other_workers=False,
+            # the key says what it is; Dask need not hash the arguments
             pure=False,
         )
 
 
-def _begin(meaning: Meaning, blocks: Mapping[str, tuple[NDArray[Any], Box]]) -> Buffers:
-    buffers = Buffers(meaning, Traffic())
+def _begin_rank(
+    semantics: Semantics, blocks: Mapping[str, tuple[NDArray[Any], Box]]
+) -> Buffers:
+    buffers = Buffers(semantics)
     for name, (array, box) in blocks.items():
         buffers.put(name, box, array)
     return buffers
 
 
-def _advance(
+def _run_phase(
     before: Buffers,
     steps: Sequence[tuple[Step, Origin | None]],
-    told: tuple[str, int, int],
+    event: tuple[str, int, int],
     *parcels: Sequence[NDArray[Any]],
 ) -> Buffers:
-    """The steps of a phase; the buffers of the phase before stay as they are."""
+    """Run the steps of a phase; the buffers of the phase before stay as they are."""
     buffers = before.fork()
     for step, origin in steps:
         if isinstance(step, Receive | Reduce):
@@ -368,22 +382,22 @@ def _advance(
             buffers.receive(step.target, step.box, value, type(step) is Reduce)
         else:
             buffers.do(step)
-    topic, *place = told
+    topic, *phase = event
     if topic:
         from distributed import get_worker
 
-        get_worker().log_event(topic, tuple(place))
+        get_worker().log_event(topic, tuple(phase))
     return buffers
 
 
-def _cut(
+def _pack_parcel(
     buffers: Buffers, pieces: Sequence[tuple[str, Box]]
 ) -> tuple[NDArray[Any], ...]:
     # a view would keep the whole buffer in memory until the parcel is there
     return tuple(buffers.view(name, box).copy() for name, box in pieces)
 
 
-def _finish(
+def _finish_rank(
     buffers: Buffers, outputs: Sequence[str]
 ) -> tuple[dict[str, NDArray[Any]], Traffic]:
     parts = {
@@ -393,16 +407,17 @@ def _finish(
 
 
 WATCH = "feinsum-watch"
+"""Name of the scheduler plugin."""
 
 
-def n_lost(dask_scheduler: Any) -> int:
-    """The number of workers that a watched scheduler has lost so far."""
-    found: int = dask_scheduler.plugins[WATCH].n_lost
-    return found
+def count_lost(dask_scheduler: Any) -> int:
+    """Return the number of workers that a watched scheduler has lost so far."""
+    n_lost: int = dask_scheduler.plugins[WATCH].n_lost
+    return n_lost
 
 
-def watch() -> Any:
-    """Install a scheduler plugin that counts lost workers.
+def worker_watch() -> Any:
+    """Return a scheduler plugin that counts lost workers.
 
     Tasks of a lost worker wait for the one restarted under its name, which may have
     another address.
@@ -421,6 +436,7 @@ def watch() -> Any:
             self.names = {at: ws.name for at, ws in scheduler.workers.items()}
 
         def remove_worker(self, scheduler: Any, worker: str, **_: Any) -> None:
+            # a restart of a worker is a loss, too: its data are gone
             self.n_lost += 1
             if worker in self.names:
                 self.gone[self.names.pop(worker)] = worker
@@ -430,6 +446,7 @@ def watch() -> Any:
             self.names[worker] = name
             before = self.gone.pop(name, worker)
             for task in scheduler.tasks.values():
+                # else these tasks would wait for an address that never returns
                 if task.worker_restrictions == {before}:
                     task.worker_restrictions = {worker}
 

@@ -1,34 +1,77 @@
-"""Plans for computing one or several einsums on many processes."""
+"""Plans for computing one or several einsums on many processes, and their checker.
+
+A plan is data: the einsum (or statements), a schedule for every group, and the initial
+distribution of every operand. All else follows from it: groups, boxes, steps, counts,
+collectives. Documents (JSON) have the leaves too, whose recipes processes look up, and
+the checker compares them with the blocks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from constantdict import constantdict
 
 from feinsum.canonical import WorkloadKey, canonicalize
-from feinsum.distributed.check import FORMAT, plan_violations
-from feinsum.distributed.collectives import Collective, collectives_of
 from feinsum.distributed.counts import Counts, Tally
-from feinsum.distributed.distribution import Distribution
-from feinsum.distributed.groups import Group, groups_of
-from feinsum.distributed.leaves import LeafWork, extents_of
-from feinsum.distributed.lowering import Sink, StepLists, lower
-from feinsum.distributed.schedule import GroupSchedule
-from feinsum.distributed.statements import Statements
-from feinsum.distributed.steps import Steps
-from feinsum.errors import InvalidRecordError, PlanError
+from feinsum.distributed.distribution import (
+    MAX_PROCESSES,
+    Distribution,
+    distribution_violations,
+)
+from feinsum.distributed.messages import Collective, collectives_of
+from feinsum.distributed.schedule import (
+    GroupSchedule,
+    LeafWork,
+    leaves_of,
+    schedule_violations,
+)
+from feinsum.distributed.statements import (
+    Group,
+    Statements,
+    extents_of,
+    groups_of,
+    statement_violations,
+)
+from feinsum.distributed.steps import Sink, StepLists, Steps, lower
+from feinsum.errors import FeinsumError, InvalidRecordError, PlanError
 from feinsum.ir import BatchedEinsum, from_text, generalize
 from feinsum.ir.operand import Violation
 from feinsum.records.document import STRICT, content_id, from_json, to_json
 from feinsum.words import brief, counted
 
 if TYPE_CHECKING:
-    from feinsum.distributed.prepared import Prepared
+    from feinsum.distributed.engines import Prepared
+
+FORMAT = 1
+"""Format of plan documents."""
+
+RULES = (
+    "axes", "axis", "batch", "diagonal", "format", "groups", "leaf", "loop", "machine",
+    "path", "processes", "rank", "result", "sizes", "starts", "statements",
+)  # fmt: skip
+"""Codes of the rules that :func:`plan_violations` checks."""
+
+T = TypeVar("T")
+
+
+def read_document(cls: type[T], text: str | bytes, kind: str) -> T:
+    """Read a document of a plan, unchecked.
+
+    Args:
+        kind: what messages call it.
+
+    Raises:
+        PlanError: with the rule ``format``, if it is no such document.
+    """
+    try:
+        return from_json(cls, text, kind)
+    except InvalidRecordError as error:
+        raise PlanError(str(error), rules=("format",)) from None
 
 
 @dataclass(frozen=True)
@@ -61,6 +104,7 @@ class Plan:
     statements: Statements | None = None
 
     def __post_init__(self) -> None:
+        # sorted, so that equal plans have equal documents
         object.__setattr__(self, "sizes", constantdict(sorted(self.sizes.items())))
         object.__setattr__(self, "starts", constantdict(sorted(self.starts.items())))
 
@@ -89,8 +133,7 @@ class Plan:
         """A one-line description."""
         if self.statements is None:
             return self.batched_einsum.subscripts
-        n = len(self.statements.groups)
-        return counted(n, "statement")
+        return counted(len(self.statements.groups), "statement")
 
     @cached_property
     def extents(self) -> Mapping[str, int]:
@@ -125,28 +168,29 @@ class Plan:
         return {op.name: op.dtype for op in self.batched_einsum.operands}
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """The shape of an operand, an intermediate, or the result."""
+        """Return the shape of an operand, an intermediate, or the result."""
         return tuple(self.extents[i] for i in self._indices[tensor])
 
     @cached_property
     def _indices(self) -> Mapping[str, tuple[str, ...]]:
-        accesses = [a for g in self.groups for a in (*g.inputs, g.output)]
+        # of several accesses the first one, which is in the text of the plan
+        accesses = [access for group in self.groups for access in group.accesses]
         return {a.tensor: a.indices for a in reversed(accesses)}
 
     def start_box(self, operand: str, rank: int) -> Any:
-        """Start and end along each axis of the block that a rank provides, or None."""
+        """Return the box of an operand that a rank provides, or None."""
         return self.starts[operand].boxes(self.shape(operand), self.processes).box(rank)
 
     def result_box(self, rank: int, output: str | None = None) -> Any:
-        """Start and end along each axis of the block that a rank gets, or None.
+        """Return the box of a result that a rank gets, or None.
 
         Args:
             output: one of :attr:`outputs`, if there are several.
         """
         name = self.outputs[-1] if output is None else output
         at = next(k for k, g in enumerate(self.groups) if g.output.tensor == name)
-        held = self.schedules[at].result
-        return held.boxes(self.shape(name), self.processes).box(rank)
+        boxes = self.schedules[at].result.boxes(self.shape(name), self.processes)
+        return boxes.box(rank)
 
     @cached_property
     def steps(self) -> Steps:
@@ -161,6 +205,7 @@ class Plan:
         return collectives_of(self.steps)
 
     def lower(self, sink: Sink) -> None:
+        """Emit what every rank does to a sink."""
         lower(
             sink,
             self.groups,
@@ -172,8 +217,9 @@ class Plan:
         )
 
     @property
-    def at_rest(self) -> list[int]:
+    def resident_elements(self) -> list[int]:
         """Elements of operands that every rank holds."""
+        # Python's integers: extents of plans from others may be huge
         total = [0] * self.processes
         for name, start in self.starts.items():
             sizes = start.boxes(self.shape(name), self.processes).sizes()
@@ -183,7 +229,13 @@ class Plan:
     @cached_property
     def counts(self) -> Counts:
         """Sums over the steps; not part of the document."""
-        tally = Tally(self.at_rest)
+        tally = Tally(self.resident_elements)
+        self.lower(tally)
+        return tally.counts()
+
+    def outline(self) -> Counts:
+        """Return the counts without requests, which are 0: to compare many plans."""
+        tally = Tally(self.resident_elements, has_requests=False)
         self.lower(tally)
         return tally.counts()
 
@@ -193,14 +245,8 @@ class Plan:
 
         See :func:`feinsum.distributed.moved_by_level`.
         """
-        found = {one.machine.units for one in self.schedules if one.machine.levels}
-        return min(found, default=())
-
-    def outline(self) -> Counts:
-        """The counts without requests, which are 0: for comparing many plans."""
-        tally = Tally(self.at_rest, has_requests=False)
-        self.lower(tally)
-        return tally.counts()
+        machines = [schedule.machine for schedule in self.schedules]
+        return min((m.units for m in machines if m.levels), default=())
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -220,30 +266,24 @@ class Plan:
         return content_id(self)
 
     def to_json(self) -> str:
-        """The plan as a document."""
+        """Return the plan as a document."""
         return to_json(self)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
-        """Inverse of :meth:`to_json`, and checked.
+        """Read and check a document written by :meth:`to_json`.
 
         Raises:
             PlanError: naming what is wrong, and every broken rule.
         """
-        try:
-            found = from_json(cls, text, "plan")
-        except InvalidRecordError as error:
-            raise PlanError(str(error), rules=("format",)) from None
-        found.check()
-        return found
+        return read_document(cls, text, "plan").check()
 
     def violations(self) -> Iterator[Violation]:
-        """Every broken rule, by its code."""
+        """Yield every broken rule, by its code."""
         yield from plan_violations(self)
 
     def check(self) -> Plan:
-        """The plan itself, checked.
-
+        """Return the plan itself, checked.
 
         Raises:
             PlanError: naming every rule that is broken.
@@ -255,9 +295,11 @@ class Plan:
             raise PlanError(f"ill-formed plan: {text}", rules=rules)
         return self
 
+    # Engines import heavier packages, and plans; a plan imports them when it is run.
+
     def to_python(self) -> str:
-        """A standalone program, using only numpy and mpi4py, that does the same."""
-        from feinsum.distributed.program import program_of
+        """Write a standalone program that does the same with numpy and mpi4py alone."""
+        from feinsum.distributed.standalone import program_of
 
         return program_of(self)
 
@@ -269,7 +311,7 @@ class Plan:
         leaf: Any = None,
         record: Any = None,
     ) -> Any:
-        """This rank's part of the result; see :func:`feinsum.distributed.run_on_ranks`.
+        """Compute this rank's part; see :func:`feinsum.distributed.mpi.run_on_ranks`.
 
         Args:
             record: a database, in which the traffic and the run times are recorded; see
@@ -297,26 +339,26 @@ class Plan:
         self, engine: str = "local", on: Any = None, *, leaf: Any = None
     ) -> Prepared:
         """Prepare for any number of inputs; see :func:`feinsum.distributed.prepare`."""
-        from feinsum.distributed.prepared import prepare
+        from feinsum.distributed.engines import prepare
 
         return prepare(self, engine, on, leaf=leaf)
 
     def scatter(self, operands: Mapping[str, Any] | None, comm: Any) -> dict[str, Any]:
-        """Deal out arrays of rank 0; see :func:`feinsum.distributed.scatter`."""
-        from feinsum.distributed.passing import scatter
+        """Send blocks of rank 0's arrays; see :func:`feinsum.distributed.scatter`."""
+        from feinsum.distributed.mpi import scatter
 
         return scatter(self, operands, comm)
 
     def gather(self, parts: Any, comm: Any) -> Any:
-        """The whole result on rank 0; see :func:`feinsum.distributed.gather`."""
-        from feinsum.distributed.passing import gather
+        """Collect the result on rank 0; see :func:`feinsum.distributed.gather`."""
+        from feinsum.distributed.mpi import gather
 
         return gather(self, parts, comm)
 
     def simulate(
         self, operands: Mapping[str, Any], *, leaf: Callable[..., Any] | None = None
     ) -> Any:
-        """All ranks in this process; see :func:`feinsum.distributed.run_here`."""
+        """Run all ranks in this process; see :func:`feinsum.distributed.run_here`."""
         from feinsum.distributed.local import run_here
 
         return run_here(self, operands, leaf=leaf)
@@ -328,6 +370,94 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        from feinsum.distributed.text import plan_text
+        from feinsum.distributed.display import plan_text
 
         return plan_text(self)
+
+
+def plan_violations(plan: Plan) -> Iterator[Violation]:
+    """Yield every broken rule, by its code.
+
+    Later checks compute with what earlier ones found right, so they are skipped after
+    a violation.
+    """
+    if plan.format != FORMAT:
+        yield Violation("format", f"format {plan.format}; this release reads {FORMAT}")
+        return
+    if not 1 <= plan.processes <= MAX_PROCESSES:
+        yield Violation(
+            "processes",
+            f"{counted(plan.processes, 'process')}; expected from 1 to {MAX_PROCESSES}",
+        )
+        return
+    if plan.statements is not None:
+        broken = list(statement_violations(plan.statements))
+        if plan.einsum or plan.path or plan.sizes:
+            broken.append(
+                Violation(
+                    "statements", "a plan has either an einsum or statements, not both"
+                )
+            )
+        if broken:
+            yield from broken
+            return
+    try:
+        groups = plan.groups
+    except PlanError as error:
+        for rule in error.rules:
+            yield Violation(rule, str(error))
+        return
+    except FeinsumError as error:
+        yield Violation("format", str(error))
+        return
+    broken = [*_schedule_violations(plan, groups), *_start_violations(plan)]
+    yield from broken
+    if not broken:
+        yield from _leaf_violations(plan)
+
+
+def _schedule_violations(plan: Plan, groups: Sequence[Group]) -> Iterator[Violation]:
+    if len(plan.schedules) != len(groups):
+        yield Violation(
+            "groups",
+            f"{counted(len(plan.schedules), 'schedule')} of "
+            f"{counted(len(groups), 'group')}",
+        )
+        return
+    for group, schedule in zip(groups, plan.schedules, strict=True):
+        yield from schedule_violations(group, schedule, plan.processes)
+    machines = [schedule.machine for schedule in plan.schedules]
+    units = {machine.units for machine in machines if machine.levels}
+    if len(units) > 1:
+        yield Violation(
+            "machine",
+            f"machines with levels of {' and of '.join(map(str, sorted(units)))} ranks "
+            "in one plan; expected the same",
+        )
+
+
+def _start_violations(plan: Plan) -> Iterator[Violation]:
+    operands = plan.operands
+    if set(operands) != set(plan.starts):
+        yield Violation(
+            "starts",
+            f"distributions of {', '.join(plan.starts)}; the operands are "
+            f"{', '.join(operands)}",
+        )
+        return
+    for name, start in plan.starts.items():
+        n_axes = len(plan.shape(name))
+        yield from distribution_violations(name, start, n_axes, plan.processes)
+
+
+def _leaf_violations(plan: Plan) -> Iterator[Violation]:
+    # computed again: a document may be edited, or come from another version
+    expected = leaves_of(plan)
+    if plan.leaves != expected:
+        pairs = zip(plan.leaves, expected, strict=False)
+        wrong = [leaf.key for leaf, right in pairs if leaf != right]
+        yield Violation(
+            "leaf",
+            f"the leaves do not match the blocks ({', '.join(wrong)[:80]}); create the "
+            "plan again",
+        )

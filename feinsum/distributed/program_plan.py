@@ -2,6 +2,10 @@
 
 Counts do not depend on the bodies of statements. So the planner for einsums also plans
 programs: it only needs to know which statement reads which array along which indices.
+Names of indices are local to a statement, and global in a plan::
+
+    E[h,s,t] = sum x0*x1 : Q[h,s,e], K[h,t,e]      E_h, E_s, E_t, E_e
+    S[h,s]   = sum exp(x0) : E[h,s,t]              S_h, S_s, S_t
 """
 
 from __future__ import annotations
@@ -14,19 +18,17 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from feinsum.distributed.counts import Counts
-from feinsum.distributed.groups import Access, Group
+from feinsum.distributed.counts import Counts, Traffic
+from feinsum.distributed.display import plan_text
+from feinsum.distributed.engines import Outcome, Prepared, prepare
 from feinsum.distributed.levels import Levels
-from feinsum.distributed.local import Meaning, run_here
+from feinsum.distributed.local import Progress, Semantics, run_here
 from feinsum.distributed.mpi import run_on_ranks
-from feinsum.distributed.plan import Plan
+from feinsum.distributed.plan import Plan, read_document
 from feinsum.distributed.planner import plan_statements
-from feinsum.distributed.prepared import Outcome, Prepared, Progress, prepare
-from feinsum.distributed.statements import Statements
+from feinsum.distributed.statements import Access, Group, Statements
 from feinsum.distributed.steps import Leaf
-from feinsum.distributed.text import plan_text
-from feinsum.distributed.traffic import Traffic
-from feinsum.errors import InvalidRecordError, PlanError, ProgramError
+from feinsum.errors import PlanError, ProgramError
 from feinsum.ir import SizeParam
 from feinsum.ir.evaluate import checked_arrays, evaluate_statement
 from feinsum.ir.program import Program
@@ -34,7 +36,7 @@ from feinsum.ir.program_text import program_from_text
 from feinsum.ir.reductions import combined, neutral_of
 from feinsum.ir.statement import Statement
 from feinsum.programs.contraction import contracted
-from feinsum.records.document import STRICT, content_id, from_json, to_json
+from feinsum.records.document import STRICT, content_id, to_json
 
 Array = NDArray[Any]
 
@@ -62,26 +64,23 @@ class ProgramPlan:
         return _Document(str(self.program), dict(self.sizes), self.plan)
 
     def to_json(self) -> str:
-        """The plan as a document, which contains the program as text."""
+        """Return the plan as a document, which contains the program as text."""
         return to_json(self._document)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ProgramPlan:
-        """Inverse of :meth:`to_json`, and checked.
+        """Read and check a document written by :meth:`to_json`.
 
         Raises:
             PlanError: naming every broken rule.
             ProgramError: if the program is ill-formed.
         """
-        try:
-            found = from_json(_Document, text, "plan of a program")
-        except InvalidRecordError as error:
-            raise PlanError(str(error), rules=("format",)) from None
-        program = program_from_text(found.program)
-        return cls(program, found.sizes, found.plan).check()
+        document = read_document(_Document, text, "plan of a program")
+        program = program_from_text(document.program)
+        return cls(program, document.sizes, document.plan).check()
 
     def check(self) -> ProgramPlan:
-        """The plan itself.
+        """Return the plan itself.
 
         Raises:
             PlanError: naming every rule that is broken.
@@ -117,18 +116,20 @@ class ProgramPlan:
 
     def simulate(self, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
         """Compute the outputs by name, with all ranks in this process."""
-        read = self.read_of(arrays)
-        found: Mapping[str, Array] = run_here(self.plan, read, meaning=self.meaning)
-        return found
+        operands = self.read_of(arrays)
+        results: Mapping[str, Array] = run_here(
+            self.plan, operands, meaning=self.meaning
+        )
+        return results
 
     def read_of(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
-        """The inputs that statements read.
+        """Return the inputs that statements read.
 
         Raises:
             ProgramError: if an array is missing or has the wrong shape or dtype.
         """
-        known = checked_arrays(self.program, arrays)
-        return {name: known[name] for name in self.plan.operands}
+        checked = checked_arrays(self.program, arrays)
+        return {name: checked[name] for name in self.plan.operands}
 
     def run(
         self,
@@ -138,31 +139,25 @@ class ProgramPlan:
         *,
         record: Any = None,
     ) -> Mapping[str, Array | None]:
-        """This rank's parts; see :func:`feinsum.distributed.run_on_ranks`.
+        """Compute this rank's parts; see :func:`feinsum.distributed.mpi.run_on_ranks`.
 
         Args:
             record: a database, as in :meth:`feinsum.distributed.Plan.run`.
         """
+        parts: Mapping[str, Array | None]
         if record is not None:
-            return self._run_recorded(blocks, comm, record)
-        found: Mapping[str, Array | None] = run_on_ranks(
+            from feinsum.distributed.recorded import run_recorded
+
+            parts = run_recorded(self, blocks, comm, record=record)
+            return parts
+        parts = run_on_ranks(
             self.plan, blocks, comm, meaning=self.meaning, traffic=traffic
         )
-        return found
-
-    def _run_recorded(
-        self, blocks: Mapping[str, Any], comm: Any, record: Any
-    ) -> Mapping[str, Array | None]:
-        from feinsum.distributed.recorded import run_recorded
-
-        found: Mapping[str, Array | None] = run_recorded(
-            self, blocks, comm, record=record
-        )
-        return found
+        return parts
 
     @cached_property
-    def meaning(self) -> Meaning:
-        """The meaning of the statements, for the engines of plans."""
+    def meaning(self) -> Semantics:
+        """The semantics of the statements, for the engines of plans."""
         return _Bodies(self.program)
 
     def __str__(self) -> str:
@@ -171,7 +166,7 @@ class ProgramPlan:
 
 @dataclass(frozen=True)
 class _Document:
-    """How the plan of a program is written."""
+    """The document of the plan of a program."""
 
     __pydantic_config__ = STRICT
 
@@ -190,7 +185,8 @@ class PreparedProgram:
     >>> p = program()
     >>> _ = p.softmax(array("X", (4, 4)), name="Y")
     >>> ready = p.plan(processes=2).prepare()
-    >>> [one.results["Y"].sum() for one in ready.stream([{"X": np.eye(4)}] * 2)]
+    >>> outcomes = ready.stream([{"X": np.eye(4)}] * 2)
+    >>> [outcome.results["Y"].sum() for outcome in outcomes]
     [np.float64(4.0), np.float64(4.0)]
     """
 
@@ -200,7 +196,7 @@ class PreparedProgram:
     def run(
         self, arrays: Mapping[str, Any], progress: Progress | None = None
     ) -> Outcome:
-        """The outputs and the report; see :meth:`feinsum.distributed.Prepared.run`.
+        """Compute the outputs; see :meth:`feinsum.distributed.Prepared.run`.
 
         Raises:
             ProgramError: if an array is missing or has the wrong shape or dtype.
@@ -209,7 +205,7 @@ class PreparedProgram:
         return self._prepared.run(self.plan.read_of(arrays), progress)
 
     def stream(self, inputs: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
-        """Outcomes for many inputs; see :meth:`feinsum.distributed.Prepared.stream`."""
+        """Yield outcomes of many inputs; see :meth:`Prepared.stream`."""
         return self._prepared.stream(map(self.plan.read_of, inputs))
 
 
@@ -243,16 +239,16 @@ def plan_program(
     >>> plan.simulate(arrays)["r9"].shape
     (8, 16)
     """
-    known = dict(sizes or {})
-    statements = statements_of(program, known)
-    made = plan_statements(
+    values = dict(sizes or {})
+    statements = statements_of(program, values)
+    plan = plan_statements(
         statements, processes=processes, memory=memory, ranks_per_host=ranks_per_host
     )
-    return ProgramPlan(program, known, made)
+    return ProgramPlan(program, values, plan)
 
 
 class _Bodies:
-    """The meaning of the statements of a program, for the engines of plans."""
+    """The semantics of the statements of a program, for the engines of plans."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -262,74 +258,78 @@ class _Bodies:
         return self._program.arrays[tensor].dtype
 
     def leaf(self, step: Leaf, blocks: Sequence[Array]) -> Array:
-        one = self._program.statements[step.group]
-        if one.is_contraction:
-            return contracted(one, blocks)
+        statement = self._program.statements[step.group]
+        if statement.is_contraction:
+            # a kernel from the database, as for an einsum
+            return contracted(statement, blocks)
+        # bodies may use the values of indices, so they get where blocks begin
         sides = {
             index: side
-            for term, (_, box) in zip(one.inputs, step.sources, strict=True)
+            for term, (_, box) in zip(statement.inputs, step.sources, strict=True)
             for index, side in zip(term, box, strict=True)
         }
         first = {index: side.start for index, side in sides.items()}
         steps = {index: side.step for index, side in sides.items()}
-        return evaluate_statement(one, blocks, first, steps)
+        return evaluate_statement(statement, blocks, first, steps)
 
-    def combined(self, tensor: str, one: Array, other: Array) -> Any:
-        return combined(self._statement(tensor).reduction, one, other)
+    def combine(self, tensor: str, left: Array, right: Array) -> Any:
+        return combined(self._statement(tensor).reduction, left, right)
 
     def neutral(self, tensor: str) -> Any:
         reduction = self._statement(tensor).reduction
-        found = neutral_of(reduction, self.dtype(tensor))
-        if found is None:
+        neutral = neutral_of(reduction, self.dtype(tensor))
+        if neutral is None:
             raise ProgramError(
                 f"{tensor}: the reduction {reduction!r} has no neutral element among "
                 "0, 1 and the infinities, so partial results cannot be reduced",
                 rules=("reduction",),
             )
-        return found
+        return neutral
 
     def _statement(self, tensor: str) -> Statement:
         return self._program.producers[tensor]
 
 
 def name_of_index(result: str, index: str) -> str:
-    """A name for an index of a statement that is unique across all statements."""
+    """Return a name for an index of a statement, unique across all statements."""
     return f"{result}_{index}"
 
 
 def statements_of(program: Program, sizes: Mapping[str, int]) -> Statements:
-    """Who reads what along which indices, with unique index names.
+    """Return who reads what along which indices, with unique index names.
 
     Raises:
         ProgramError: if the value of a size parameter is missing, or if the program has
             a numpy statement.
     """
-    for one in program.statements:
-        if one.is_numpy:
+    for statement in program.statements:
+        if statement.is_numpy:
             raise ProgramError(
-                f"{one.result} is computed by numpy as a whole ({one.body:.80}): such "
-                "a program runs on one machine, and cannot be planned for several "
-                "processes",
+                f"{statement.result} is computed by numpy as a whole "
+                f"({statement.body:.80}): such a program runs on one machine, and "
+                "cannot be planned for several processes",
                 rules=("plan",),
             )
     extents: dict[str, int] = {}
     groups = []
-    for one in program.statements:
-        names = {index: name_of_index(one.result, index) for index in one.indices}
-        for index, extent in program.extents(one).items():
-            extents[names[index]] = _value(extent, sizes)
+    for statement in program.statements:
+        result = statement.result
+        names = {index: name_of_index(result, index) for index in statement.indices}
+        for index, extent in program.extents(statement).items():
+            extents[names[index]] = _evaluate_extent(extent, sizes)
         inputs = tuple(
             Access(name, tuple(names[i] for i in term))
-            for name, term in zip(one.operands, one.inputs, strict=True)
+            for name, term in zip(statement.operands, statement.inputs, strict=True)
         )
-        output = Access(one.result, tuple(names[i] for i in one.output))
+        output = Access(result, tuple(names[i] for i in statement.output))
         groups.append(Group(inputs, output))
-    read = {name for one in program.statements for name in one.operands}
+    # inputs that nobody reads are in no block
+    read = {name for statement in program.statements for name in statement.operands}
     dtypes = {x.name: x.dtype.str for x in program.inputs if x.name in read}
     return Statements(tuple(groups), extents, dtypes, program.outputs).check()
 
 
-def _value(extent: int | SizeParam, sizes: Mapping[str, int]) -> int:
+def _evaluate_extent(extent: int | SizeParam, sizes: Mapping[str, int]) -> int:
     if isinstance(extent, int):
         return extent
     if extent.name not in sizes:

@@ -1,4 +1,13 @@
-"""Runs that become facts: counted, timed if times are meaningful, and verified."""
+"""Runs that become facts: counted, timed if times are meaningful, and verified.
+
+=================== ================== ======================================
+function            where              operands
+=================== ================== ======================================
+record_run          local, dask        whole arrays in this process
+run_recorded        MPI, every rank    blocks; samples fetch what they need
+record_on_ranks     MPI, every rank    blocks, and a function that reads boxes
+=================== ================== ======================================
+"""
 
 from __future__ import annotations
 
@@ -13,23 +22,24 @@ from numpy.typing import NDArray
 
 from feinsum.db import opened_documents
 from feinsum.distributed.boxes import Box, box_shape
-from feinsum.distributed.facts import AnyPlan, fact_of, plan_in
-from feinsum.distributed.fleets import fleet_on_ranks
-from feinsum.distributed.local import slices, within
-from feinsum.distributed.mpi import checked_blocks, run_on_ranks, world
-from feinsum.distributed.plan import Plan
-from feinsum.distributed.prepared import prepare
-from feinsum.distributed.program_plan import ProgramPlan
-from feinsum.distributed.sampled import (
+from feinsum.distributed.counts import Traffic
+from feinsum.distributed.engines import fleet_on_ranks, prepare
+from feinsum.distributed.facts import (
+    AnyPlan,
     Read,
     check_of,
-    compared,
+    compare_samples,
+    fact_of,
     operand_boxes,
+    plan_in,
     sample_boxes,
 )
+from feinsum.distributed.local import named_outputs, slices, within
+from feinsum.distributed.mpi import check_blocks, on_every_rank, run_on_ranks, world
+from feinsum.distributed.plan import Plan
+from feinsum.distributed.program_plan import ProgramPlan
 from feinsum.distributed.standalone import meet
-from feinsum.distributed.traffic import Traffic
-from feinsum.errors import FeinsumError, PlanError
+from feinsum.errors import PlanError
 from feinsum.records import FactStore, Fleet, PlanRecord, check_plausible
 from feinsum.records.signature import signed_if_wanted
 
@@ -38,7 +48,7 @@ Array = NDArray[Any]
 Database: TypeAlias = FactStore | str | os.PathLike[str]
 """Where a fact goes: a store, the path of a database, or the URL of a service."""
 
-Asked: TypeAlias = tuple[str, Box]
+OperandBox: TypeAlias = tuple[str, Box]
 """A box of an operand."""
 
 T = TypeVar("T")
@@ -46,24 +56,24 @@ T = TypeVar("T")
 RUNS = 3
 """Runs that are timed: the fewest that a fact may have."""
 
-WARM_UP = 2
-"""Runs before: leaves may be built in the first ones."""
+WARM_UP_RUNS = 2
+"""Runs before those: leaves may be built in the first ones."""
 
 
-def random_arrays(made: AnyPlan) -> dict[str, Array]:
-    """Random operands of a plan: numbers between 0 and 1; for integers, 0 and 1."""
-    plan, chosen = plan_in(made), np.random.default_rng(0)
-    found = {}
-    for name, dtype in plan.operands.items():
-        shape = plan.shape(name)
+def random_arrays(plan: AnyPlan) -> dict[str, Array]:
+    """Return random operands: numbers between 0 and 1; for integers, 0 and 1."""
+    inner, rng = plan_in(plan), np.random.default_rng(0)
+    arrays = {}
+    for name, dtype in inner.operands.items():
+        shape = inner.shape(name)
         is_inexact = dtype.kind in "fc"
-        made_up = chosen.random(shape) if is_inexact else chosen.integers(2, size=shape)
-        found[name] = made_up.astype(dtype)
-    return found
+        values = rng.random(shape) if is_inexact else rng.integers(2, size=shape)
+        arrays[name] = values.astype(dtype)
+    return arrays
 
 
 def record_run(
-    made: AnyPlan,
+    plan: AnyPlan,
     arrays: Mapping[str, Any],
     store: FactStore,
     *,
@@ -92,22 +102,22 @@ def record_run(
     >>> import feinsum
     >>> from feinsum.records import InMemoryStore
     >>> A, x = feinsum.array("A", (8, 4)), feinsum.array("x", 4)
-    >>> made = feinsum.plan(feinsum.einsum("ij,j->i", A, x), processes=2)
+    >>> plan = feinsum.plan(feinsum.einsum("ij,j->i", A, x), processes=2)
     >>> store = InMemoryStore()
-    >>> fact = record_run(made, {"A": np.ones((8, 4)), "x": np.ones(4)}, store)
-    >>> fact.counted == made.counts.moved, store.plans(fact.workload) == (fact,)
+    >>> fact = record_run(plan, {"A": np.ones((8, 4)), "x": np.ones(4)}, store)
+    >>> fact.counted == plan.counts.moved, store.plans(fact.workload) == (fact,)
     (True, True)
     """
-    plan = plan_in(made)
-    meaning = made.meaning if isinstance(made, ProgramPlan) else None
+    inner = plan_in(plan)
     if engine == "mpi":
         raise PlanError(
             "with MPI no rank has whole arrays; call record_on_ranks on all ranks",
             rules=("engine",),
         )
-    ready = prepare(plan, engine, on, meaning=meaning)
+    ready = prepare(inner, engine, on, meaning=_semantics(plan))
     fleet = ready.fleet()
     outcomes = [ready.run(arrays) for _ in range(_n_runs(fleet, runs))]
+    # after the warm-up: with the kernels that the timed runs used
     last = outcomes[-1]
     counted = last.report.counted
     if counted is None:
@@ -116,20 +126,25 @@ def record_run(
             "twice; nothing was recorded. Run the plan again",
             rules=("workers",),
         )
+
+    def read(name: str, box: Box) -> Array:
+        block: Array = np.asarray(arrays[name])[slices(box)]
+        return block
+
     samples = []
-    for rank in range(plan.processes):
-        boxes = sample_boxes(plan, rank)
+    for rank in range(inner.processes):
+        boxes = sample_boxes(inner, rank)
         parts = {
             name: (box, last.results[name][slices(box)]) for name, box in boxes.items()
         }
-        samples += compared(made, _reader(arrays), parts)
-    seconds = [one.report.wall_s for one in outcomes[WARM_UP:]]
-    fact = fact_of(made, fleet, counted, check_of(made, samples), seconds)
-    return _kept(fact, store)
+        samples += compare_samples(plan, read, parts)
+    seconds = [outcome.report.wall_s for outcome in outcomes[WARM_UP_RUNS:]]
+    fact = fact_of(plan, fleet, counted, check_of(plan, samples), seconds)
+    return _store_fact(fact, store)
 
 
 def run_recorded(
-    made: AnyPlan,
+    plan: AnyPlan,
     blocks: Mapping[str, Any],
     comm: Any = None,
     *,
@@ -142,11 +157,11 @@ def run_recorded(
     dependencies of a sample come from the ranks that hold them.
 
     Args:
-        blocks: see :func:`feinsum.distributed.run_on_ranks`.
+        blocks: see :func:`feinsum.distributed.mpi.run_on_ranks`.
         record: the database; only rank 0's matters.
 
     Returns:
-        The result of :func:`feinsum.distributed.run_on_ranks`.
+        The result of :func:`feinsum.distributed.mpi.run_on_ranks`.
 
     Raises:
         StoreError: on all ranks, if the database cannot be written.
@@ -155,33 +170,34 @@ def run_recorded(
     """
     comm = world() if comm is None else comm
     with opened_on_rank_0(comm, record) as store:
-        parts, _ = record_on_ranks(made, blocks, comm=comm, store=store, runs=runs)
+        parts, _ = record_on_ranks(plan, blocks, comm=comm, store=store, runs=runs)
     return parts
 
 
 @contextmanager
 def opened_on_rank_0(comm: Any, record: Database) -> Iterator[FactStore | None]:
-    """The database on rank 0, and None on all others; collective.
+    """Open the database on rank 0; None on all others; collective.
 
     Raises:
         StoreError: on all ranks, if it cannot be written.
     """
     with ExitStack() as stack:
 
-        def opened() -> FactStore | None:
+        def open_store() -> FactStore | None:
             if comm.Get_rank():
                 return None
             store = record
             if not isinstance(store, FactStore):
                 store = stack.enter_context(opened_documents(store, may_create=True))
+            # before hours of runs, not after
             store.check_writable()
             return store
 
-        yield _on_each(comm, opened)
+        yield on_every_rank(comm, open_store)
 
 
 def record_on_ranks(
-    made: AnyPlan,
+    plan: AnyPlan,
     blocks: Mapping[str, Any],
     read: Read | None = None,
     comm: Any = None,
@@ -195,49 +211,53 @@ def record_on_ranks(
     computed from what that sample depends on.
 
     Args:
-        blocks: see :func:`feinsum.distributed.run_on_ranks`.
+        blocks: see :func:`feinsum.distributed.mpi.run_on_ranks`.
         read: returns any box of any operand, wherever it is; by default, ranks fetch
             what they need from the blocks of others.
         store: store for the fact, on rank 0.
 
     Returns:
-        The result of :func:`feinsum.distributed.run_on_ranks`, and the fact.
+        The result of :func:`feinsum.distributed.mpi.run_on_ranks`, and the fact.
 
     Raises:
         PlanError, WrongResultError, ImplausibleError: on all ranks; see
             :func:`record_run`.
     """
     comm = world() if comm is None else comm
-    plan = plan_in(made)
-    meaning = made.meaning if isinstance(made, ProgramPlan) else None
+    inner, semantics = plan_in(plan), _semantics(plan)
     fleet, seconds = fleet_on_ranks(comm), []
     for _ in range(_n_runs(fleet, runs)):
         traffic = Traffic()
+        # else the first rank would count how late the others are
         comm.Barrier()
         start = perf_counter()
-        parts = run_on_ranks(plan, blocks, comm, meaning=meaning, traffic=traffic)
+        parts = run_on_ranks(inner, blocks, comm, meaning=semantics, traffic=traffic)
+        # the slowest rank's: a result is there when all ranks have theirs
         seconds.append(max(comm.allgather(perf_counter() - start)))
-    named = parts if plan.statements is not None else {plan.outputs[0]: parts}
-    chosen = _samples(plan, comm.Get_rank(), named)
+    sampled = _sample_parts(inner, comm.Get_rank(), named_outputs(inner, parts))
     if read is None:
-        read = _reader_on_ranks(plan, blocks, chosen, comm)
-    samples = _together(comm, lambda: compared(made, read, chosen))
+        read = _reader_on_ranks(inner, blocks, sampled, comm)
+    samples = _gather(comm, lambda: compare_samples(plan, read, sampled))
     counted = sum(comm.allgather(sum(traffic.by_buffer.values())))
 
-    def keep() -> PlanRecord | None:
+    def store_fact() -> PlanRecord | None:
         if comm.Get_rank():
             return None
-        check = check_of(made, [one for of_rank in samples for one in of_rank])
-        fact = fact_of(made, fleet, counted, check, seconds[WARM_UP:])
-        return _kept(fact, store)
+        check = check_of(plan, [sample for of_rank in samples for sample in of_rank])
+        fact = fact_of(plan, fleet, counted, check, seconds[WARM_UP_RUNS:])
+        return _store_fact(fact, store)
 
-    fact = _together(comm, keep)[0]
-    assert fact is not None, "rank 0 keeps it"
+    fact = _gather(comm, store_fact)[0]
+    assert fact is not None, "rank 0 stores it"
     return parts, fact
 
 
+def _semantics(plan: AnyPlan) -> Any:
+    return plan.meaning if isinstance(plan, ProgramPlan) else None
+
+
 def _n_runs(fleet: Fleet, runs: int) -> int:
-    """One, and those that are timed where seconds say something.
+    """Return the number of runs; a single one where seconds say nothing.
 
     Raises:
         PlanError: if these are too few for a fact.
@@ -246,94 +266,81 @@ def _n_runs(fleet: Fleet, runs: int) -> int:
         raise PlanError(
             f"{runs} timed runs; expected at least {RUNS}", rules=("engine",)
         )
-    return WARM_UP + runs if fleet.is_timed else 1
+    return WARM_UP_RUNS + runs if fleet.is_timed else 1
 
 
-def _samples(
+def _sample_parts(
     plan: Plan, rank: int, parts: Mapping[str, Array]
 ) -> dict[str, tuple[Box, Array]]:
-    """Blocks of what a rank has."""
-    found = {}
-    for name, box in sample_boxes(plan, rank).items():
-        inside = within(box, plan.result_box(rank, name))
-        found[name] = (box, parts[name][slices(inside)])
-    return found
+    """Return sampled blocks of what a rank has, with their boxes."""
+    return {
+        name: (box, parts[name][slices(within(box, plan.result_box(rank, name)))])
+        for name, box in sample_boxes(plan, rank).items()
+    }
 
 
-def _together(comm: Any, work: Callable[[], T]) -> list[T]:
-    """The results of all ranks; if one fails, all raise its error."""
-    found = _on_each(comm, work)
-    return list(comm.allgather(found))
-
-
-def _on_each(comm: Any, work: Callable[[], T]) -> T:
-    """The result of this rank; if one fails, all raise its error."""
-    found, failure = None, None
-    try:
-        found = work()
-    except FeinsumError as error:
-        failure = error
-    failures = [one for one in comm.allgather(failure) if one is not None]
-    if failures:
-        raise failures[0]
-    return found  # type: ignore[return-value]  # work has returned it
+def _gather(comm: Any, work: Callable[[], T]) -> list[T]:
+    """Return the results of all ranks; if one fails, all raise its error."""
+    return list(comm.allgather(on_every_rank(comm, work)))
 
 
 def _reader_on_ranks(
     plan: Plan,
     blocks: Mapping[str, Any],
-    chosen: Mapping[str, tuple[Box, Array]],
+    sampled: Mapping[str, tuple[Box, Array]],
     comm: Any,
 ) -> Read:
-    """Boxes of operands that samples depend on, from the ranks that hold them.
+    """Fetch the boxes of operands that samples depend on from ranks that hold them.
 
     Collective: these boxes do not depend on any values.
     """
-    wanted = _together(comm, lambda: _wanted(plan, chosen))
-    held = checked_blocks(plan, blocks, comm.Get_rank())
-    pieces = [_pieces(plan, held, comm.Get_rank(), asked) for asked in wanted]
-    found = {
+    rank = comm.Get_rank()
+    requests = _gather(comm, lambda: _needed_boxes(plan, sampled))
+    own_blocks = check_blocks(plan, blocks, rank)
+    replies = [_cut_pieces(plan, own_blocks, rank, wanted) for wanted in requests]
+    arrays = {
         (name, box): np.empty(box_shape(box), plan.operands[name])
-        for name, box in wanted[comm.Get_rank()]
+        for name, box in requests[rank]
     }
-    for came in comm.alltoall(pieces):
-        for asked, place, piece in came:
-            found[asked][slices(place)] = piece
-    return lambda name, box: found[name, box]
+    for pieces in comm.alltoall(replies):
+        for request, position, piece in pieces:
+            arrays[request][slices(position)] = piece
+    return lambda name, box: arrays[name, box]
 
 
-def _wanted(plan: Plan, chosen: Mapping[str, tuple[Box, Array]]) -> list[Asked]:
-    every = {
-        asked
-        for output, (box, _) in chosen.items()
-        for asked in operand_boxes(plan, output, box).items()
+def _needed_boxes(
+    plan: Plan, sampled: Mapping[str, tuple[Box, Array]]
+) -> list[OperandBox]:
+    boxes = {
+        operand_box
+        for output, (box, _) in sampled.items()
+        for operand_box in operand_boxes(plan, output, box).items()
     }
-    return sorted(every, key=str)
+    return sorted(boxes, key=str)
 
 
-def _pieces(
-    plan: Plan, held: Mapping[str, Array], rank: int, wanted: Sequence[Asked]
-) -> list[tuple[Asked, Box, Array]]:
-    """A rank's parts of some boxes, with their place; of copies, the first."""
-    found = []
+def _cut_pieces(
+    plan: Plan, blocks: Mapping[str, Array], rank: int, wanted: Sequence[OperandBox]
+) -> list[tuple[OperandBox, Box, Array]]:
+    """Return a rank's parts of some boxes, with their positions in them.
+
+    Of ranks with copies of a block, the first one sends it.
+    """
+    pieces = []
     for name, box in wanted:
-        ours = plan.start_box(name, rank)
-        if ours is None or any(plan.start_box(name, r) == ours for r in range(rank)):
+        block = plan.start_box(name, rank)
+        if block is None or any(plan.start_box(name, r) == block for r in range(rank)):
             continue
-        common = meet(box, ours)
+        common = meet(box, block)
         if common is not None:
-            piece = held[name][slices(within(common, ours))]
-            found.append(((name, box), within(common, box), piece))
-    return found
+            piece = blocks[name][slices(within(common, block))]
+            pieces.append(((name, box), within(common, box), piece))
+    return pieces
 
 
-def _kept(made: PlanRecord, store: FactStore | None) -> PlanRecord:
-    fact = signed_if_wanted(made)
-    check_plausible(fact)
+def _store_fact(fact: PlanRecord, store: FactStore | None) -> PlanRecord:
+    signed = signed_if_wanted(fact)
+    check_plausible(signed)
     if store is not None:
-        store.add_plan(fact)
-    return fact
-
-
-def _reader(arrays: Mapping[str, Any]) -> Read:
-    return lambda name, box: np.asarray(arrays[name])[slices(box)]
+        store.add_plan(signed)
+    return signed

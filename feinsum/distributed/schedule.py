@@ -1,32 +1,57 @@
-"""Schedules: which process computes which part of a group, and in which order."""
+"""Schedules: which process computes which part of a group, and in which order.
+
+``C[i,k] = A[i,j] * B[j,k]`` on a machine ``x=2 y=2`` whose axes partition i and k. Each
+process computes one block of C and needs a block of rows of A and of columns of B::
+
+              B   k0    k1            rank 0 (x=0 y=0): C[i0,k0]
+                +-----+-----+         rank 1 (x=0 y=1): C[i0,k1]
+                |  |  |  |  |         rank 2 (x=1 y=0): C[i1,k0]
+         A      +--v--+--v--+         rank 3 (x=1 y=1): C[i1,k1]
+        +-----+ +-----+-----+
+     i0 |  -->| |  0  |  1  |         A is needed as ij->i*, so ranks 0 and 1 hold
+        +-----+ +-----+-----+         copies of A[i0,:]; B is needed as jk->*k
+     i1 |  -->| |  2  |  3  |
+        +-----+ +-----+-----+
+
+A sequential loop over parts of j fetches A and B part by part, which needs less memory.
+If an axis partitions j, its processes have partial sums of the same block, which are
+added where the result is distributed to.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from feinsum.distributed.boxes import Boxes
+from feinsum.canonical import canonicalize
+from feinsum.distributed.boxes import Boxes, Ints, block_part, cyclic_part
 from feinsum.distributed.distribution import (
     Cyclic,
     Distribution,
+    Machine,
+    axis_name,
     distribution_violations,
+    machine_violations,
 )
-from feinsum.distributed.groups import Access, Group
-from feinsum.distributed.machine import Machine, axis_name, machine_violations
-from feinsum.distributed.ranges import cut, deal
+from feinsum.distributed.statements import Access, Group, shape_of
+from feinsum.ir import array as operand_of
+from feinsum.ir import batched_einsum, to_text
 from feinsum.ir.operand import Violation
 from feinsum.records.document import STRICT
 from feinsum.words import counted
 
-MOST_PARTS = 2**14
-"""Maximum parts of a sequential loop; each is a step in the lists of all ranks."""
+if TYPE_CHECKING:
+    from feinsum.distributed.plan import Plan
+
+MAX_PARTS = 2**14
+"""Parts of a sequential loop; each is a step in the lists of all ranks."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +87,7 @@ class GroupSchedule:
         result: the final distribution of the result. Partial sums are added there: in
             blocks (a reduce-scatter) or on one rank (a reduce).
         loop: a sequential loop, if any.
-        cyclic: the axes that deal out values of their index one by one, not blocks.
+        cyclic: the axes that distribute the values of their index cyclically.
     """
 
     __pydantic_config__ = STRICT
@@ -78,23 +103,19 @@ class GroupSchedule:
         object.__setattr__(self, "cyclic", tuple(sorted(self.cyclic)))
 
     def cuts(self, index: str) -> tuple[int, ...]:
-        """The machine axes that partition an index."""
+        """Return the machine axes that partition an index."""
         return tuple(k for k, cut in enumerate(self.axes) if cut == index)
 
     def parts(self, index: str) -> int:
-        """The number of blocks of an index."""
+        """Return the number of blocks of an index."""
         return prod(self.machine.sizes[k] for k in self.cuts(index))
 
     def needs(self, access: Access) -> Distribution:
-        """Where a tensor must be, without any sequential loop."""
-        cuts = tuple(map(self.cuts, access.indices))
-        used = {k for cutting in cuts for k in cutting}
-        return Distribution(
-            self.machine, cuts, cyclic=tuple(k for k in self.cyclic if k in used)
-        )
+        """Return where a tensor must be, without any sequential loop."""
+        return needed_by(self.axes, access, self.machine, self.cyclic)
 
     def summed_axes(self, group: Group) -> tuple[int, ...]:
-        """Axes of the machine along which there are partial sums."""
+        """Return the axes of the machine along which there are partial sums."""
         return tuple(k for k, i in enumerate(self.axes) if i in group.summed)
 
     def reduction(self, group: Group) -> str:
@@ -102,33 +123,36 @@ class GroupSchedule:
         summed = set(self.summed_axes(group))
         if not summed:
             return "none"
-        at_one_place = summed & {k for k, _ in self.result.fixed}
-        if not at_one_place:
+        at_one_coordinate = summed & {k for k, _ in self.result.fixed}
+        if not at_one_coordinate:
             return "scatter"
-        return "owner" if at_one_place == summed else "mixed"
+        return "owner" if at_one_coordinate == summed else "mixed"
 
     @property
     def n_steps(self) -> int:
         return 1 if self.loop is None else self.loop.parts
 
 
-def needed(
+def needed_boxes(
     schedule: GroupSchedule,
     access: Access,
     extents: Mapping[str, int],
     n_ranks: int,
     step: int = 0,
 ) -> Boxes:
-    """The part of a tensor that each rank needs at a step of the sequential loop."""
-    shape = tuple(extents[i] for i in access.indices)
-    boxes = schedule.needs(access).boxes(shape, n_ranks)
+    """Return the part of a tensor that each rank needs at a step of the loop."""
+    boxes = schedule.needs(access).boxes(shape_of(access, extents), n_ranks)
     loop = schedule.loop
+    # tensors without the index are fetched once, whole
     if loop is None or loop.index not in access.indices:
         return boxes
     axis = access.indices.index(loop.index)
-    part = (step + _turn(schedule, loop, n_ranks)) % loop.parts
-    first, end = boxes.first.copy(), boxes.end.copy()
-    part_of, steps = deal if loop.is_cyclic else cut, list(boxes.steps)
+    coordinates = schedule.machine.coordinates(n_ranks)
+    # rotated, so that the processes of a row fetch different parts at one time
+    offset: Ints = coordinates[:, list(loop.rotate)].sum(axis=1)
+    part = (step + offset) % loop.parts
+    first, end, steps = boxes.first.copy(), boxes.end.copy(), list(boxes.steps)
+    part_of = cyclic_part if loop.is_cyclic else block_part
     first[:, axis], end[:, axis] = part_of(
         first[:, axis], end[:, axis], part, loop.parts, steps[axis]
     )
@@ -136,24 +160,163 @@ def needed(
     return replace(boxes, first=first, end=end, steps=tuple(steps))
 
 
-def _turn(schedule: GroupSchedule, loop: Loop, n_ranks: int) -> NDArray[np.int64]:
-    places = schedule.machine.coordinates(n_ranks)
-    turn: NDArray[np.int64] = places[:, list(loop.rotate)].sum(axis=1)
-    return turn
+# ---- placement: where operands and results of a schedule are
+
+
+def needed_by(
+    axes: Sequence[str | None],
+    access: Access,
+    machine: Machine,
+    cyclic: Sequence[int] = (),
+) -> Distribution:
+    """Return where a tensor must be if machine axes partition these indices."""
+    cuts = tuple(
+        tuple(k for k, index in enumerate(axes) if index == i) for i in access.indices
+    )
+    used = {k for cutting in cuts for k in cutting}
+    return Distribution(machine, cuts, cyclic=tuple(k for k in cyclic if k in used))
+
+
+def without_copies(need: Distribution) -> Distribution:
+    """Return the same blocks on the first of the ranks that need each."""
+    return replace(need, fixed=tuple((k, 0) for k in need.copied_axes))
+
+
+def result_choices(
+    group: Group, axes: Sequence[str | None], machine: Machine
+) -> Iterator[Distribution]:
+    """Yield where a result can be: axes of partial sums may partition it further."""
+    base = needed_by(axes, group.output, machine).cuts
+    summed = [k for k, i in enumerate(axes) if i in group.summed]
+    # each such axis partitions a tensor axis (reduce-scatter), or none (reduce)
+    for targets in product((*range(len(base)), None), repeat=len(summed)):
+        cuts = list(base)
+        for k, target in zip(summed, targets, strict=True):
+            if target is not None:
+                cuts[target] = (*cuts[target], k)
+        # coordinate 0 stands for all: others only rename the ranks
+        fixed = [(k, 0) for k, t in zip(summed, targets, strict=True) if t is None]
+        yield Distribution(machine, tuple(cuts), tuple(fixed))
+
+
+def spread_result(
+    group: Group,
+    axes: Sequence[str | None],
+    machine: Machine,
+    extents: Mapping[str, int],
+) -> Distribution:
+    """Return a result as even as possible: partial sums along the longest axes."""
+    base = needed_by(axes, group.output, machine)
+    summed = tuple(k for k, i in enumerate(axes) if i in group.summed)
+    return _spread_evenly(base, summed, shape_of(group.output, extents))
+
+
+def initial_distribution(need: Distribution, shape: Sequence[int]) -> Distribution:
+    """Return one copy of what is needed, spread over the ranks that need it."""
+    return _spread_evenly(need, need.copied_axes, shape)
+
+
+def _spread_evenly(
+    base: Distribution, axes: Sequence[int], shape: Sequence[int]
+) -> Distribution:
+    """Partition what is longest along more machine axes.
+
+    An axis for which no tensor axis is long enough leaves all at its coordinate 0.
+    """
+    machine, cuts, fixed = base.machine, list(base.cuts), list(base.fixed)
+    lengths = list(shape)
+    for target, term in enumerate(cuts):
+        for k in term:
+            lengths[target] = -(-lengths[target] // machine.sizes[k])
+    # the largest ones first, for which the fewest axes are long enough
+    for k in sorted(axes, key=lambda k: -machine.sizes[k]):
+        target = max(range(len(cuts)), key=lambda d: lengths[d], default=-1)
+        if target < 0 or lengths[target] < machine.sizes[k]:
+            fixed.append((k, 0))
+            continue
+        cuts[target] = (*cuts[target], k)
+        lengths[target] = -(-lengths[target] // machine.sizes[k])
+    return Distribution(machine, tuple(cuts), tuple(fixed))
+
+
+# ---- leaves: the workloads whose recipes processes look up
+
+
+@dataclass(frozen=True)
+class LeafWork:
+    """One process's share of a group.
+
+    Attributes:
+        key: key of the workload whose recipe is looked up.
+        text: the einsum of the largest block, as accepted by ``feinsum tune``.
+    """
+
+    __pydantic_config__ = STRICT
+
+    key: str
+    text: str
+
+
+def leaf_work(
+    dtypes: Mapping[str, Any], dtype: Any, group: Group, lengths: Mapping[str, int]
+) -> LeafWork:
+    """Return the workload of a block of a group.
+
+    Args:
+        dtypes: dtypes of operands by name.
+        dtype: dtype of the result, and of intermediates.
+        lengths: extent of every index in the block.
+    """
+    operands = [
+        operand_of(f"b{k}", shape_of(access, lengths), dtypes.get(access.tensor, dtype))
+        for k, access in enumerate(group.inputs)
+    ]
+    # names do not matter: the key is of the canonical form
+    block = batched_einsum(group.subscripts, [operands])
+    return LeafWork(canonicalize(block).key, to_text(block))
+
+
+def leaves_of(plan: Plan) -> tuple[LeafWork, ...]:
+    """Return for every group the workload of the largest block."""
+    leaves = []
+    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
+        lengths = _largest_block(group, schedule, plan.extents, plan.processes)
+        leaves.append(leaf_work(plan.operands, plan.dtype, group, lengths))
+    return tuple(leaves)
+
+
+def _largest_block(
+    group: Group, schedule: GroupSchedule, extents: Mapping[str, int], n_ranks: int
+) -> dict[str, int]:
+    """Return the extents of the block with the most multiply-adds at the first step."""
+    lengths = {}
+    for access in group.inputs:
+        boxes = needed_boxes(schedule, access, extents, n_ranks)
+        # Python's integers: the number of points may exceed 64 bits
+        sizes = boxes.lengths.astype(object)
+        lengths.update({i: sizes[:, k] for k, i in enumerate(access.indices)})
+    points = np.ones(n_ranks, object)
+    for length in lengths.values():
+        points = points * length
+    # ragged blocks: the largest one decides the time of the group
+    rank = int(points.argmax())
+    return {i: int(length[rank]) for i, length in lengths.items()}
+
+
+# ---- the checker
 
 
 def schedule_violations(
     group: Group, schedule: GroupSchedule, n_processes: int
 ) -> Iterator[Violation]:
-    """The violations of a schedule for a group."""
+    """Yield the violations of a schedule for a group."""
     name = group.output.tensor
     yield from machine_violations(schedule.machine, n_processes)
     if len(schedule.axes) != schedule.machine.n_axes:
         yield Violation(
             "axes",
             f"{name}: {counted(len(schedule.axes), 'index')} for "
-            f"{counted(schedule.machine.n_axes, 'axis')} "
-            "of the machine",
+            f"{counted(schedule.machine.n_axes, 'axis')} of the machine",
         )
         return
     for k, index in enumerate(schedule.axes):
@@ -163,10 +326,9 @@ def schedule_violations(
                 f"{name}: axis {axis_name(k)} partitions {index!r}, which is not an "
                 "index",
             )
-    own = {k for k, index in enumerate(schedule.axes) if index is not None}
-    if not set(schedule.cyclic) <= own or len(set(schedule.cyclic)) < len(
-        schedule.cyclic
-    ):
+    used = {k for k, index in enumerate(schedule.axes) if index is not None}
+    is_repeated = len(set(schedule.cyclic)) < len(schedule.cyclic)
+    if is_repeated or not set(schedule.cyclic) <= used:
         yield Violation(
             "axes",
             f"{name}: cyclic axes {schedule.cyclic}; expected different ones that "
@@ -175,26 +337,28 @@ def schedule_violations(
     yield from distribution_violations(
         f"the result {name}", schedule.result, len(group.output.indices), n_processes
     )
-    yield from _result_violations(group, schedule)
+    yield from _result_violations(name, schedule)
     yield from _loop_violations(group, schedule)
 
 
-def _result_violations(group: Group, schedule: GroupSchedule) -> Iterator[Violation]:
-    name, result = group.output.tensor, schedule.result
+def _result_violations(name: str, schedule: GroupSchedule) -> Iterator[Violation]:
+    result = schedule.result
+    # a group leaves its result on its own machine; the next one fetches
     if result.machine != schedule.machine:
         yield Violation(
             "result", f"{name}: the result is distributed over another machine"
         )
         return
-    for k in result.copied_axes:
-        if schedule.axes[k] is not None:
+    copied = set(result.copied_axes)
+    for k, index in enumerate(schedule.axes):
+        if k in copied and index is not None:
             yield Violation(
                 "result",
                 f"{name}: the result is replicated along axis {axis_name(k)}, which "
                 "partitions an index; let the group that needs copies fetch them",
             )
-    for k in set(range(result.machine.n_axes)) - set(result.copied_axes):
-        if schedule.axes[k] is None:
+    for k, index in enumerate(schedule.axes):
+        if k not in copied and index is None:
             yield Violation(
                 "result",
                 f"{name}: all processes along axis {axis_name(k)} compute the same, so "
@@ -211,12 +375,11 @@ def _loop_violations(group: Group, schedule: GroupSchedule) -> Iterator[Violatio
             "loop",
             f"{name}: a sequential loop over {loop.index!r}, which is not summed",
         )
-    if not 1 <= loop.parts <= MOST_PARTS:
+    if not 1 <= loop.parts <= MAX_PARTS:
         yield Violation(
             "loop",
             f"{name}: a sequential loop of {counted(loop.parts, 'part')}; "
-            "expected 1 to "
-            f"{MOST_PARTS}",
+            f"expected 1 to {MAX_PARTS}",
         )
     for k in loop.rotate:
         if not 0 <= k < schedule.machine.n_axes:

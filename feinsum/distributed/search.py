@@ -1,9 +1,24 @@
-"""The planner: which index each machine axis partitions, for every group.
+"""The search: which index each machine axis partitions, for every group at once.
+
+The cost of a choice is a sum of small tables, which
+:mod:`feinsum.distributed.elimination` minimizes. For two groups, of which the second
+reads the result ``T`` of the first::
+
+    m0   map of group 0                cost within the group: elements beyond one copy
+    |      d0 must fit m0 (0 or inf)
+    d0   distribution of T
+    |      elements of T that are not where m1 needs them
+    m1   map of group 1                cost within the group
 
 Traffic within a group, beyond one copy of its inputs and in its reduction, follows from
-the replication of each tensor. Traffic between groups follows from how much of a result
-is already where it is needed. Both together are a sum of small tables, which
-:mod:`feinsum.distributed.elimination` minimizes.
+the replication of each tensor (:mod:`feinsum.distributed.maps`). Traffic between groups
+follows from how much of a result is already where it is needed. An operand with several
+uses has a variable ``A:k`` for each, what use k needs; later uses cost only what
+earlier ones did not fetch.
+
+There are thousands of maps of a group on a machine of four axes. Quick searches with
+the cheapest maps alone (:data:`BEAMS`) bound the last one, which leaves out every map
+that cannot be below the bound.
 """
 
 from __future__ import annotations
@@ -19,38 +34,40 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.distributed.distribution import Distribution
+from feinsum.distributed.distribution import Distribution, Machine, factorizations
 from feinsum.distributed.elimination import Table, least_sum
-from feinsum.distributed.groups import Access, Group
 from feinsum.distributed.levels import CopyCosts, Levels, copy_costs
-from feinsum.distributed.machine import Machine, factorizations
-from feinsum.distributed.maps import MOST_EXCESS, GroupMaps, Tier, group_maps
-from feinsum.distributed.matching import Overlaps
-from feinsum.distributed.placing import needed_by, result_choices, spread
-from feinsum.distributed.schedule import GroupSchedule
+from feinsum.distributed.maps import MAX_EXCESS, GroupMaps, Overlaps, Tier, group_maps
+from feinsum.distributed.schedule import (
+    GroupSchedule,
+    needed_by,
+    result_choices,
+    spread_result,
+)
+from feinsum.distributed.statements import Access, Group, shape_of
 
 BEAMS = (24, 150)
 """States of a group in the first searches, which only bound the last one."""
 
-MOST_STATES = 1500
-"""States of a group in a search; of more, only the cheapest by themselves are kept."""
+MAX_STATES = 1500
+"""States of a group in a search; of more, only the cheapest by themselves remain."""
 
-MOST_TOGETHER = 3
+MAX_TOGETHER = 3
 """Earlier uses of a tensor that are taken into account together."""
 
-LEAST_PRICE = 1e-9
+MIN_PRICE = 1e-9
 """Of an element from another rank, relative to one on the slowest link."""
 
-MOST_ENTRIES = 2**21
+MAX_ENTRIES = 2**21
 """Ranks times combinations of uses whose shared elements are counted together."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """The result of the search.
+class SearchResult:
+    """The schedules of all groups with the least cost.
 
     Attributes:
-        cost: number of elements that it counts.
+        cost: number of elements that the search counts.
         is_exact: whether every choice that could have been better was considered.
     """
 
@@ -63,38 +80,42 @@ def best_schedules(
     groups: Sequence[Group],
     extents: Mapping[str, int],
     n_processes: int,
-    most_elements: float = inf,
-    most_excess: float = MOST_EXCESS,
+    max_elements: float = inf,
+    max_excess: float = MAX_EXCESS,
     limit: float = inf,
-) -> Found | None:
-    """The schedules that move the fewest elements, over all machines.
+) -> SearchResult | None:
+    """Return the schedules that move the fewest elements, over all machines.
 
     Args:
-        most_elements: limit on the elements that a process holds in a group, as far as
+        max_elements: limit on the elements that a process holds in a group, as far as
             this follows from one group alone.
-        most_excess: work of a process in a group over the average that still counts as
+        max_excess: work of a process in a group over the average that still counts as
             even.
         limit: only costs below this are of interest.
 
     Returns:
         None if no group fits into that memory, or nothing is below the limit.
     """
+    machines = [Machine(sizes) for sizes in factorizations(n_processes)]
     for tier in Tier:
         spaces = [
             _Space.of(
                 groups,
                 extents,
                 machine,
-                most_elements,
+                max_elements,
                 tier,
-                most_excess,
+                max_excess,
                 copy_costs(machine),
             )
-            for machine in map(Machine, factorizations(n_processes))
+            for machine in machines
         ]
         fitting = [space for space in spaces if space is not None]
+        # only if no machine has even work are uneven maps considered
         if fitting:
-            return _best_of(sorted(fitting, key=lambda space: space.least), limit)
+            # a good first solution bounds the others
+            by_bound = sorted(fitting, key=lambda space: space.lower_bound)
+            return _best_of_spaces(by_bound, limit)
     return None
 
 
@@ -103,69 +124,76 @@ def best_of_machines(
     extents: Mapping[str, int],
     n_processes: int,
     levels: Levels | None = None,
-) -> list[Found]:
-    """The result of a quick search for every machine, best first.
+) -> list[SearchResult]:
+    """Return the result of a quick search for every machine, best first.
 
     Args:
         levels: if given, axes are also in all other orders, and elements have the costs
             of their links: exactly within groups, and between groups once those of an
             average and once those of the cheapest link.
     """
-    priced = [
-        one for sizes in factorizations(n_processes) for one in _priced(sizes, levels)
+    machines = [
+        pair
+        for sizes in factorizations(n_processes)
+        for pair in _machines_with_costs(sizes, levels)
     ]
     for tier in Tier:
         spaces = [
-            _Space.of(groups, extents, machine, inf, tier, MOST_EXCESS, costs)
-            for machine, costs in priced
+            _Space.of(groups, extents, machine, inf, tier, MAX_EXCESS, costs)
+            for machine, costs in machines
         ]
-        solved = [space.solve(inf, BEAMS[0]) for space in spaces if space is not None]
-        if solved:
-            there = [one.found for one in solved if one.found is not None]
-            return sorted(there, key=lambda one: one.cost)
+        solutions = [space.solve(inf, BEAMS[0]) for space in spaces if space]
+        if solutions:
+            results = [s.result for s in solutions if s.result is not None]
+            return sorted(results, key=lambda result: result.cost)
     return []
 
 
-def _priced(
+def _machines_with_costs(
     sizes: Sequence[int], levels: Levels | None
 ) -> Iterator[tuple[Machine, CopyCosts]]:
-    """Machines with these axes, and costs to search them with."""
+    """Yield machines with these axes, and costs to search them with."""
+    # without levels all orders cost the same
     for order in sorted({*permutations(sizes)}) if levels else [tuple(sizes)]:
         machine = Machine(order)
         costs = copy_costs(machine, levels)
         yield machine, costs
         if levels:
+            # a lower price between groups finds plans with near neighbors
             yield machine, costs._replace(of_another=costs.cheapest)
 
 
-def _best_of(spaces: Sequence[_Space], limit: float) -> Found | None:
-    """Quick searches of all machines bound the last one, which skips most choices."""
+def _best_of_spaces(spaces: Sequence[_Space], limit: float) -> SearchResult | None:
+    """Search all machines, quickly at first: the costs bound the later searches."""
     best, is_exact, left = None, True, list(spaces)
-    for n_states in (*BEAMS, MOST_STATES):
+    for n_states in (*BEAMS, MAX_STATES):
         again: list[tuple[float, _Space]] = []
         for space in left:
-            if space.least >= limit:
+            # nothing on this machine can be better
+            if space.lower_bound >= limit:
                 continue
-            one = space.solve(limit, n_states)
-            if one.found is not None and one.found.cost < limit:
-                best, limit = one.found, one.found.cost
-            if one.n_left_out and n_states < MOST_STATES:
-                again.append((inf if one.found is None else one.found.cost, space))
+            solution = space.solve(limit, n_states)
+            result = solution.result
+            if result is not None and result.cost < limit:
+                best, limit = result, result.cost
+            if solution.n_left_out and n_states < MAX_STATES:
+                again.append((inf if result is None else result.cost, space))
             else:
-                is_exact = is_exact and one.is_exact
+                is_exact = is_exact and solution.is_exact
+        # the best machine first: it lowers the limit for the others
         left = [space for _, space in sorted(again, key=itemgetter(0))]
     return None if best is None else replace(best, is_exact=is_exact)
 
 
-class _Solved(NamedTuple):
+class _Solution(NamedTuple):
     """The result of the search of one machine.
 
     Attributes:
-        found: None if nothing is below the limit.
+        result: None if nothing is below the limit.
         n_left_out: states that were not considered, though they could be better.
     """
 
-    found: Found | None
+    result: SearchResult | None
     n_left_out: int
     is_exact: bool
 
@@ -185,8 +213,8 @@ class _Space:
         self.of_another = of_another
         self.maps, self.uses = maps, uses_of(groups)
         self.overlap = Overlaps(machine)
-        self.placed: dict[tuple[int, int], list[Distribution]] = {}
-        self.needs: dict[tuple[object, Access], Distribution] = {}
+        self._choices: dict[tuple[int, int], list[Distribution]] = {}
+        self._needs: dict[tuple[object, Access], Distribution] = {}
 
     @classmethod
     def of(
@@ -194,79 +222,78 @@ class _Space:
         groups: Sequence[Group],
         extents: Mapping[str, int],
         machine: Machine,
-        most_elements: float,
+        max_elements: float,
         tier: Tier,
-        most_excess: float,
+        max_excess: float,
         costs: CopyCosts,
     ) -> _Space | None:
-        """None if a group has nothing of this tier that fits the memory."""
-        limits = most_elements, tier, most_excess, costs.of_axes
-        again = _again(groups)
-        maps = [
-            group_maps(group, extents, machine, again[at], *limits)
-            for at, group in enumerate(groups)
-        ]
-        if any(m is None for m in maps):
-            return None
-        found = [m for m in maps if m is not None]
-        return cls(groups, extents, machine, found, costs.of_another)
+        """Return None if a group has nothing of this tier that fits the memory."""
+        limits = max_elements, tier, max_excess, costs.of_axes
+        repeated = _repeated_uses(groups)
+        maps = []
+        for at, group in enumerate(groups):
+            of_group = group_maps(group, extents, machine, repeated[at], *limits)
+            if of_group is None:
+                return None
+            maps.append(of_group)
+        return cls(groups, extents, machine, maps, costs.of_another)
 
     @cached_property
-    def least(self) -> float:
+    def lower_bound(self) -> float:
         """Lower bound of the traffic, without that between groups."""
-        return float(sum(m.costs.min() for m in self.maps))
+        return float(sum(maps.costs.min() for maps in self.maps))
 
-    def solve(self, limit: float, n_states: int) -> _Solved:
-        """The best of all that can be below a limit."""
+    def solve(self, limit: float, n_states: int) -> _Solution:
+        """Return the best of all that can be below a limit."""
         tables = _Tables(self, limit, n_states)
-        if not all(map(tables.add_group, range(len(self.groups)))):
-            return _Solved(None, tables.n_left_out, tables.is_exact)
-        cost, choice = least_sum(tables.tables)
+        cost = inf
+        if all(map(tables.add_group, range(len(self.groups)))):
+            cost, choice = least_sum(tables.tables)
         if cost == inf:
-            return _Solved(None, tables.n_left_out, tables.is_exact)
+            return _Solution(None, tables.n_left_out, tables.is_exact)
         schedules = []
         for at, group in enumerate(self.groups):
             axes = self.maps[at].axes(tables.rows[at][choice[f"m{at}"]])
             tensor = group.output.tensor
             if tensor in tables.results:
                 result = tables.results[tensor][choice[f"d{at}"]]
-            else:
-                result = spread(group, axes, self.machine, self.extents)
+            else:  # nobody reads it
+                result = spread_result(group, axes, self.machine, self.extents)
             schedules.append(GroupSchedule(self.machine, axes, result))
-        found = Found(cost, tuple(schedules), tables.is_exact)
-        return _Solved(found, tables.n_left_out, tables.is_exact)
+        best = SearchResult(cost, tuple(schedules), tables.is_exact)
+        return _Solution(best, tables.n_left_out, tables.is_exact)
 
-    def results_of(self, at: int, row: int) -> list[Distribution]:
-        """Where the result of a map can be; wider searches ask again."""
-        if (at, row) not in self.placed:
+    def result_choices(self, at: int, row: int) -> list[Distribution]:
+        """Return where the result of a map can be; cached for wider searches."""
+        if (at, row) not in self._choices:
             maps = self.maps[at]
-            found = result_choices(maps.group, maps.axes(row), self.machine)
-            self.placed[at, row] = list(found)
-        return self.placed[at, row]
+            choices = result_choices(maps.group, maps.axes(row), self.machine)
+            self._choices[at, row] = list(choices)
+        return self._choices[at, row]
 
     def needed(self, at: int, row: int, access: Access) -> Distribution:
-        """Where a map needs a tensor; wider searches, and other uses, ask again."""
+        """Return where a map needs a tensor; cached for other uses, too."""
         axes = self.maps[at].axes(row)
-        if (axes, access) not in self.needs:
-            self.needs[axes, access] = needed_by(axes, access, self.machine)
-        return self.needs[axes, access]
+        if (axes, access) not in self._needs:
+            self._needs[axes, access] = needed_by(axes, access, self.machine)
+        return self._needs[axes, access]
 
     def shape(self, access: Access) -> tuple[int, ...]:
-        return tuple(self.extents[i] for i in access.indices)
+        return shape_of(access, self.extents)
 
 
 @dataclass(frozen=True, eq=False)
 class _Needs:
-    """Where a use needs its tensor: the different places, and which map has which."""
+    """Where a use needs its tensor: the different choices, and which map has which."""
 
     choices: list[Distribution]
     of_map: NDArray[np.int64]
 
-    def kept(self, is_kept: NDArray[np.bool_]) -> _Needs:
-        return _Needs(self.choices, self.of_map[is_kept])
+    def select(self, is_selected: NDArray[np.bool_]) -> _Needs:
+        return _Needs(self.choices, self.of_map[is_selected])
 
     def link(self, at: int, name: str) -> Table:
-        """A map decides what is needed."""
+        """Return the table by which a map decides what is needed."""
         costs = np.full((len(self.of_map), len(self.choices)), inf)
         costs[np.arange(len(self.of_map)), self.of_map] = 0.0
         return Table((f"m{at}", name), costs)
@@ -275,8 +302,14 @@ class _Needs:
 class _Tables:
     """The sum of tables whose least value is sought, one group after the other.
 
-    What a group and all that it is made of cost at least is known when it is added;
-    maps with which that, and the rest at least, reach the limit are left out.
+    When a group is added, a lower bound is known of it and of all that it is computed
+    from; maps with which that, and the bound of the rest, reach the limit are left out.
+
+    Attributes:
+        rows: the maps of each group that remain.
+        results: by tensor, the distributions that its variable chooses from.
+        below: by tensor, a bound for each of its distributions of all that it is
+            computed from, and the part of it in the lower bound of the space.
     """
 
     def __init__(self, space: _Space, limit: float, n_states: int) -> None:
@@ -287,44 +320,44 @@ class _Tables:
         self.results: dict[str, list[Distribution]] = {}
         self.needs: dict[tuple[str, int], _Needs] = {}
         self.below: dict[str, tuple[NDArray[np.float64], float]] = {}
-        self.maker = {g.output.tensor: at for at, g in enumerate(space.groups)}
+        self.producer = {g.output.tensor: at for at, g in enumerate(space.groups)}
 
     def add_group(self, at: int) -> bool:
-        """False if nothing with it is below the limit."""
+        """Return False if nothing with this group is below the limit."""
         maps = self.space.maps[at]
-        made = [a for a in self._first_uses(at) if a.tensor in self.below]
-        under = maps.costs.min() + sum(self.below[a.tensor][1] for a in made)
-        most = self.limit - (self.space.least - under)
-        begun = sum(self.below[a.tensor][0].min() for a in made)
-        row = np.argsort(maps.costs, kind="stable")
-        row = row[maps.costs[row] + begun < most]
-        if len(row) > self.n_states:
-            self.n_left_out += len(row) - self.n_states
-            self.is_exact, row = False, row[: self.n_states]
-        if not len(row):
+        inputs = [a for a in self._first_uses(at) if a.tensor in self.below]
+        # the limit, without the bounds of groups that this one is not computed from
+        under = maps.costs.min() + sum(self.below[a.tensor][1] for a in inputs)
+        max_cost = self.limit - (self.space.lower_bound - under)
+        input_bound = sum(self.below[a.tensor][0].min() for a in inputs)
+        # stable, so that equal costs give the same plan on every machine
+        rows = np.argsort(maps.costs, kind="stable")
+        rows = rows[maps.costs[rows] + input_bound < max_cost]
+        if len(rows) > self.n_states:
+            self.n_left_out += len(rows) - self.n_states
+            self.is_exact, rows = False, rows[: self.n_states]
+        if not len(rows):
             return False
-        least, edges = maps.costs[row] + begun, []
-        needs = [self._needs(at, row, a) for a in made]
-        for access, need in zip(made, needs, strict=True):
+        bound, edges = maps.costs[rows] + input_bound, []
+        needs = [self._needs(at, rows, access) for access in inputs]
+        for access, need in zip(inputs, needs, strict=True):
             before = self.below[access.tensor][0]
-            extra = self._extra(access, need, before - before.min(), most - least)
+            before = before - before.min()
+            extra = self._moved_elements(access, need, before, max_cost - bound)
             edges.append(extra)
-            least = (
-                least
-                + (extra + (before - before.min())[:, None]).min(axis=0)[need.of_map]
-            )
-        is_kept = least < most
-        if not is_kept.any():
+            bound = bound + (extra + before[:, None]).min(axis=0)[need.of_map]
+        is_below = bound < max_cost
+        if not is_below.any():
             return False
-        row, least = row[is_kept], least[is_kept]
-        self.rows.append(row)
-        self.tables.append(Table((f"m{at}",), maps.costs[row]))
-        for access, need, extra in zip(made, needs, edges, strict=True):
-            maker, kept = self.maker[access.tensor], need.kept(is_kept)
-            costs = extra[:, kept.of_map]
-            self.tables.append(Table((f"d{maker}", f"m{at}"), costs))
-        self._add_uses(at, row)
-        self._add_results(at, row, least, under)
+        rows, bound = rows[is_below], bound[is_below]
+        self.rows.append(rows)
+        self.tables.append(Table((f"m{at}",), maps.costs[rows]))
+        for access, need, extra in zip(inputs, needs, edges, strict=True):
+            costs = extra[:, need.select(is_below).of_map]
+            variables = f"d{self.producer[access.tensor]}", f"m{at}"
+            self.tables.append(Table(variables, costs))
+        self._add_uses(at, rows)
+        self._add_results(at, rows, bound, under)
         return True
 
     def _first_uses(self, at: int) -> list[Access]:
@@ -332,51 +365,60 @@ class _Tables:
         return [access for (first, access), *_ in uses if first == at]
 
     def _needs(self, at: int, rows: NDArray[np.int64], access: Access) -> _Needs:
-        found = [self.space.needed(at, row, access) for row in rows.tolist()]
-        place = {need: k for k, need in enumerate(dict.fromkeys(found))}
-        return _Needs(list(place), np.array([place[need] for need in found]))
+        needs = [self.space.needed(at, row, access) for row in rows.tolist()]
+        number = {need: k for k, need in enumerate(dict.fromkeys(needs))}
+        return _Needs(list(number), np.array([number[need] for need in needs]))
 
-    def _extra(
+    def _moved_elements(
         self,
         access: Access,
         need: _Needs,
         before: NDArray[np.float64],
         slack: NDArray[np.float64],
     ) -> NDArray[np.float64]:
-        """Elements of one copy that do not lie where they are needed.
+        """Count elements of one copy that are not where they are needed.
 
-        What cannot be below the limit is as good as all of them: it is not computed.
+        Counting is expensive; where the result cannot be below the limit, all elements
+        are as good.
+
+        Args:
+            before: bound of each distribution of the tensor.
+            slack: for each map, the cost that is left below the limit.
+
+        Returns:
+            A row for each distribution of the tensor, a column for each need.
         """
         size = prod(self.space.shape(access))
-        most = np.full(len(need.choices), -inf)
-        np.maximum.at(most, need.of_map, slack)
-        # links may be said to cost nothing, and this divides
-        price = max(self.space.of_another, LEAST_PRICE)
-        least = np.maximum(0.0, size - (most[None, :] - before[:, None]) / price)
-        held = self.results[access.tensor]
-        shape = self.space.shape(access)
-        overlap = self.space.overlap.table(shape, held, need.choices, least)
-        return self.space.of_another * (size - overlap)
+        max_slack = np.full(len(need.choices), -inf)
+        np.maximum.at(max_slack, need.of_map, slack)
+        # links may cost nothing, and this divides
+        price = max(self.space.of_another, MIN_PRICE)
+        max_moved = (max_slack[None, :] - before[:, None]) / price
+        min_shared = np.maximum(0.0, size - max_moved)
+        shape, sources = self.space.shape(access), self.results[access.tensor]
+        shared = self.space.overlap.table(shape, sources, need.choices, min_shared)
+        return self.space.of_another * (size - shared)
 
     def _add_results(
-        self, at: int, rows: NDArray[np.int64], least: NDArray[np.float64], under: float
+        self, at: int, rows: NDArray[np.int64], bound: NDArray[np.float64], under: float
     ) -> None:
-        """Where the result can be, if another group reads it."""
+        """Add where the result can be, if another group reads it."""
         tensor = self.space.groups[at].output.tensor
         if tensor not in self.space.uses:
             return
-        choices = [self.space.results_of(at, row) for row in rows.tolist()]
+        choices = [self.space.result_choices(at, row) for row in rows.tolist()]
         unique = dict.fromkeys(d for of_row in choices for d in of_row)
-        place = {d: k for k, d in enumerate(unique)}
-        costs = np.full((len(rows), len(place)), inf)
+        number = {d: k for k, d in enumerate(unique)}
+        costs = np.full((len(rows), len(number)), inf)
         for row, of_row in enumerate(choices):
-            costs[row, [place[d] for d in of_row]] = 0.0
-        self.results[tensor] = list(place)
-        self.below[tensor] = ((costs + least[:, None]).min(axis=0), under)
+            costs[row, [number[d] for d in of_row]] = 0.0
+        self.results[tensor] = list(number)
+        self.below[tensor] = ((costs + bound[:, None]).min(axis=0), under)
+        # 0 or infinite: which distributions each map can leave
         self.tables.append(Table((f"m{at}", f"d{at}"), costs))
 
     def _add_uses(self, at: int, rows: NDArray[np.int64]) -> None:
-        """Cost of tensors at their second and later uses: elements not there yet."""
+        """Add the cost of tensors at later uses: elements that are not there yet."""
         for tensor, uses in self.space.uses.items():
             if len(uses) < 2:
                 continue
@@ -386,26 +428,31 @@ class _Tables:
                 need = self._needs(at, rows, access)
                 self.needs[tensor, k] = need
                 self.tables.append(need.link(at, f"{tensor}:{k}"))
+                # the first use is in the cost of its map, or of its edge
                 if k:
-                    self.tables.append(self._later(tensor, k, access))
+                    self.tables.append(self._later_use(tensor, k, access))
 
-    def _later(self, tensor: str, k: int, access: Access) -> Table:
-        """Cost of a later use; of many earlier ones, only some are considered."""
+    def _later_use(self, tensor: str, k: int, access: Access) -> Table:
+        """Return the cost of a later use; of many earlier ones, some are considered."""
         shape, need = self.space.shape(access), self.needs[tensor, k]
-        known = {f"{tensor}:{j}": self.needs[tensor, j].choices for j in range(k)}
+        earlier = {f"{tensor}:{j}": self.needs[tensor, j].choices for j in range(k)}
         if tensor in self.results:
-            known = {f"d{self.maker[tensor]}": self.results[tensor]} | known
+            earlier = {f"d{self.producer[tensor]}": self.results[tensor]} | earlier
         n_entries = len(need.choices) * self.space.machine.n_processes
-        while len(known) > MOST_TOGETHER or (
-            len(known) > 1 and prod(map(len, known.values())) * n_entries > MOST_ENTRIES
+        while len(earlier) > MAX_TOGETHER or (
+            len(earlier) > 1
+            and prod(map(len, earlier.values())) * n_entries > MAX_ENTRIES
         ):
+            # the table would be too large: without the last use, it costs too much
             self.is_exact = False
-            known.popitem()
-        costs = self.space.overlap.missing(shape, list(known.values()), need.choices)
-        return Table((*known, f"{tensor}:{k}"), self.space.of_another * costs)
+            earlier.popitem()
+        missing = self.space.overlap.missing
+        costs = missing(shape, list(earlier.values()), need.choices)
+        return Table((*earlier, f"{tensor}:{k}"), self.space.of_another * costs)
 
 
 def uses_of(groups: Sequence[Group]) -> dict[str, list[tuple[int, Access]]]:
+    """Return by tensor every use: the number of the group, and the access."""
     uses: dict[str, list[tuple[int, Access]]] = {}
     for at, group in enumerate(groups):
         for access in group.inputs:
@@ -413,10 +460,10 @@ def uses_of(groups: Sequence[Group]) -> dict[str, list[tuple[int, Access]]]:
     return uses
 
 
-def _again(groups: Sequence[Group]) -> list[list[Access]]:
-    """For every group the uses of operands that were used before."""
-    again: list[list[Access]] = [[] for _ in groups]
+def _repeated_uses(groups: Sequence[Group]) -> list[list[Access]]:
+    """Return for every group the uses of tensors that were used before."""
+    repeated: list[list[Access]] = [[] for _ in groups]
     for uses in uses_of(groups).values():
         for at, access in uses[1:]:
-            again[at].append(access)
-    return again
+            repeated[at].append(access)
+    return repeated

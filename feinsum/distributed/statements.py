@@ -1,22 +1,204 @@
-"""Statements: einsums over given operands and results of earlier einsums.
+"""Groups: the statements of a plan, from a contraction path or from a program.
 
-A contraction path splits one einsum into such statements. Others have several results,
-and results that several statements read.
+Each group is one einsum over operands and results of earlier groups. A contraction path
+splits one einsum into groups. MTTKRP, ``ijk,ja,ka->ia``, is one group along the path
+that multiplies its matrices first: a step that sums over nothing joins the step that
+uses its product, so the Khatri-Rao product of ``B`` and ``C`` is never stored::
+
+    t0[j,k,a] = B[j,a] * C[k,a]          no sum: joins the next step
+    out[i,a]  = A[i,j,k] * t0[j,k,a]     becomes A[i,j,k] * B[j,a] * C[k,a]
+
+Programs give several groups at once (:class:`Statements`), whose results may be read by
+several others.
+
+Source: Deinsum, section IV-A (fusion, never across a reduction).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 from constantdict import constantdict
 
-from feinsum.distributed.groups import Access, Group
+from feinsum.distributed.distribution import notation_error
 from feinsum.errors import PlanError
+from feinsum.ir import BatchedEinsum, IndexList, write_subscripts
 from feinsum.ir.operand import Violation
+from feinsum.ir.statement import Statement
+from feinsum.paths import Path, find_path
 from feinsum.records.document import STRICT
+from feinsum.words import counted
+
+RESULT = "out"
+"""Name of the result of an einsum, unless an operand has it."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """A tensor with the index of each of its axes."""
+
+    __pydantic_config__ = STRICT
+
+    tensor: str
+    indices: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "indices", tuple(self.indices))
+
+    def __str__(self) -> str:
+        return f"{self.tensor}[{','.join(self.indices)}]"
+
+
+@dataclass(frozen=True)
+class Group:
+    """One einsum, as documents of plans have it: a view of a product statement.
+
+    >>> mttkrp = Group((Access("X", "ijk"), Access("B", "ja"), Access("C", "ka")),
+    ...                Access("M", "ia"))
+    >>> mttkrp.indices, mttkrp.summed, mttkrp.subscripts
+    (('i', 'a', 'j', 'k'), ('j', 'k'), 'ijk,ja,ka->ia')
+    """
+
+    __pydantic_config__ = STRICT
+
+    inputs: tuple[Access, ...]
+    output: Access
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", tuple(self.inputs))
+
+    @cached_property
+    def statement(self) -> Statement:
+        """The same as a statement of a program: the product of all inputs, summed."""
+        terms = tuple(access.indices for access in self.inputs)
+        operands = tuple(access.tensor for access in self.inputs)
+        return Statement(self.output.tensor, self.output.indices, terms, operands)
+
+    @property
+    def indices(self) -> IndexList:
+        """Every index once: those of the result, then the summed ones."""
+        return self.statement.indices
+
+    @cached_property
+    def summed(self) -> IndexList:
+        return self.statement.reduced_indices
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        """The inputs and the output."""
+        return (*self.inputs, self.output)
+
+    @property
+    def subscripts(self) -> str:
+        return write_subscripts(self.statement.inputs, self.output.indices)
+
+    def n_points(self, extents: Mapping[str, int]) -> int:
+        """Return the multiply-adds of all processes together."""
+        return prod(extents[i] for i in self.indices)
+
+    def __str__(self) -> str:
+        return f"{self.output} = {' * '.join(map(str, self.inputs))}"
+
+
+def shape_of(access: Access, extents: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the extent of each axis."""
+    return tuple(extents[i] for i in access.indices)
+
+
+def default_path(einsum: BatchedEinsum, extents: Mapping[str, int]) -> Path:
+    """Find a path: with the fewest operations for up to seven operands, else greedy."""
+    return find_path(einsum.inputs, einsum.output, extents, method="flops")
+
+
+def groups_of(
+    einsum: BatchedEinsum, path: Path | None, extents: Mapping[str, int]
+) -> tuple[Group, ...]:
+    """Return the groups of an einsum with one row, in execution order.
+
+    Raises:
+        PlanError: for a batch of several rows, an operand with a repeated index, or a
+            path that does not fit the einsum; the rule says which.
+    """
+    _require_plain(einsum)
+    steps = default_path(einsum, extents) if path is None else path
+    return tuple(_fuse_products(list(_split_along(einsum, steps))))
+
+
+def _require_plain(einsum: BatchedEinsum) -> None:
+    if einsum.batch_size != 1:
+        raise PlanError(
+            f"a batch of {counted(einsum.batch_size, 'einsum')}; plan each of its rows",
+            rules=("batch",),
+        )
+    if not einsum.inputs:
+        raise PlanError("the einsum has no operands", rules=("batch",))
+    for term in (*einsum.inputs, einsum.output):
+        if len(set(term)) != len(term):
+            raise PlanError(
+                f"{einsum.subscripts} has a repeated index in a term; take the "
+                "diagonal before planning",
+                rules=("diagonal",),
+            )
+
+
+def _split_along(einsum: BatchedEinsum, path: Path) -> Iterator[Group]:
+    """Yield one group for every step of the path."""
+    names = [operand.name for operand in einsum.rows[0]]
+    left = [Access(n, t) for n, t in zip(names, einsum.inputs, strict=True)]
+    fresh_names = (name for k in range(10**6) if (name := f"t{k}") not in names)
+    for at, step in enumerate(path):
+        is_distinct = len(set(step)) == len(step)
+        if not (step and is_distinct and set(step) <= set(range(len(left)))):
+            raise PlanError(
+                f"step {step} of the path is out of range for {len(left)} tensors",
+                rules=("path",),
+            )
+        inputs = tuple(left[k] for k in step)
+        left = [access for k, access in enumerate(left) if k not in step]
+        if at + 1 == len(path):
+            name = RESULT if RESULT not in names else f"{RESULT}_"
+            output = Access(name, einsum.output)
+        else:
+            # indices that nobody needs later are summed in this step
+            needed = {i for access in left for i in access.indices} | set(einsum.output)
+            indices = _ordered_union(inputs, needed, einsum.indices)
+            output = Access(next(fresh_names), indices)
+        yield Group(inputs, output)
+        left.append(output)
+    if len(left) != 1:
+        raise PlanError(
+            f"the path leaves {len(left)} tensors; expected one", rules=("path",)
+        )
+
+
+def _ordered_union(
+    accesses: Sequence[Access], needed: Iterable[str], order: IndexList
+) -> IndexList:
+    """Return the needed indices of some tensors, in the order of the einsum."""
+    indices = {i for access in accesses for i in access.indices} & set(needed)
+    return tuple(i for i in order if i in indices)
+
+
+def _fuse_products(steps: list[Group]) -> Iterator[Group]:
+    """Merge each step without a sum into the step that takes its product."""
+    # the last step is the result, also if it sums over nothing
+    products = {s.output.tensor: s for s in steps[:-1] if not s.summed}
+
+    def factors(step: Group) -> Iterator[Access]:
+        for access in step.inputs:
+            if access.tensor in products:
+                yield from factors(products[access.tensor])
+            else:
+                yield access
+
+    for step in steps:
+        if step.output.tensor not in products:
+            yield Group(tuple(factors(step)), step.output)
 
 
 @dataclass(frozen=True)
@@ -49,7 +231,7 @@ class Statements:
         return np.result_type(*self.dtypes.values())
 
     def check(self) -> Statements:
-        """The statements themselves.
+        """Return the statements themselves.
 
         Raises:
             PlanError: naming every rule that is broken.
@@ -88,113 +270,112 @@ def statements(
     >>> both.outputs, both.extents["h"]
     (('Q', 'K'), 3)
     """
-    groups = tuple(_group(line) for line in lines)
-    made = {group.output.tensor for group in groups}
-    read = {access.tensor for group in groups for access in group.inputs}
+    groups = tuple(map(_parse_group, lines))
+    results = [group.output.tensor for group in groups]
+    reads = [access for group in groups for access in group.inputs]
     extents: dict[str, int] = {}
-    for group in groups:
-        for access in group.inputs:
-            if access.tensor in shapes:
-                pairs = zip(access.indices, shapes[access.tensor], strict=False)
-                for index, extent in pairs:
-                    extents.setdefault(index, extent)
-    wanted = [g.output.tensor for g in groups if g.output.tensor not in read]
+    for access in reads:
+        # a shape of another length is reported below, with its statement
+        axes = zip(access.indices, shapes.get(access.tensor, ()), strict=False)
+        for index, extent in axes:
+            extents.setdefault(index, extent)
+    read = {access.tensor for access in reads}
+    unread = [tensor for tensor in results if tensor not in read]
     dtypes = {t: np.dtype(dtype).str for t in shapes}
-    found = Statements(
-        groups, extents, dtypes, tuple(wanted if outputs is None else outputs)
+    parsed = Statements(
+        groups, extents, dtypes, tuple(unread if outputs is None else outputs)
     ).check()
-    for tensor in sorted(read - made):
-        _require_shape(found, tensor, shapes[tensor])
-    return found
+    for tensor in sorted(read - {*results}):
+        _require_shape(parsed, tensor, shapes[tensor])
+    return parsed
 
 
-def _group(line: str) -> Group:
+def _parse_group(line: str) -> Group:
     left, equals, right = line.partition("=")
-    terms = [_access(term, line) for term in right.split("*")]
+    inputs = tuple(_parse_access(term, line) for term in right.split("*"))
     if not equals:
         raise _unreadable(line)
-    return Group(tuple(terms), _access(left, line))
+    return Group(inputs, _parse_access(left, line))
 
 
-def _access(term: str, line: str) -> Access:
+def _parse_access(term: str, line: str) -> Access:
     name, bracket, rest = term.strip().partition("[")
     indices = [i.strip() for i in rest.rstrip("]").split(",")] if bracket else []
-    is_read = name.isidentifier() and rest.endswith("]") == bool(bracket)
     if indices == [""]:
         indices = []
-    if not is_read or not all(i.isidentifier() for i in indices):
+    is_closed = rest.endswith("]") == bool(bracket)
+    if not (name.isidentifier() and is_closed and all(map(str.isidentifier, indices))):
         raise _unreadable(line)
     return Access(name, tuple(indices))
 
 
 def _unreadable(line: str) -> PlanError:
-    return PlanError(
-        f"statement {line!r}; expected such as 'T[i,k] = A[i,j] * B[j,k]'",
-        rules=("statements",),
-    )
+    expected = "such as 'T[i,k] = A[i,j] * B[j,k]'"
+    return notation_error("statement", line, expected, rule="statements")
 
 
-def _require_shape(found: Statements, tensor: str, shape: Sequence[int]) -> None:
-    for group in found.groups:
+def _require_shape(parsed: Statements, tensor: str, shape: Sequence[int]) -> None:
+    for group in parsed.groups:
         for access in group.inputs:
-            if access.tensor == tensor:
-                expected = tuple(found.extents[i] for i in access.indices)
-                if expected != tuple(shape):
-                    raise PlanError(
-                        f"{access} has shape {expected} by its indices; the shape of "
-                        f"{tensor} is {tuple(shape)}",
-                        rules=("statements",),
-                    )
+            expected = shape_of(access, parsed.extents)
+            if access.tensor == tensor and expected != tuple(shape):
+                raise PlanError(
+                    f"{access} has shape {expected} by its indices; the shape of "
+                    f"{tensor} is {tuple(shape)}",
+                    rules=("statements",),
+                )
 
 
-def statement_violations(found: Statements) -> Iterator[Violation]:
-    """Every violation; all have the rule ``statements``."""
-    for message in _wrong(found):
+def statement_violations(graph: Statements) -> Iterator[Violation]:
+    """Yield every violation; all have the rule ``statements``."""
+    for message in _statement_problems(graph):
         yield Violation("statements", message)
 
 
-def _wrong(found: Statements) -> Iterator[str]:
-    if not found.groups or not found.dtypes:
+def _statement_problems(graph: Statements) -> Iterator[str]:
+    # the other rules, and the dtype of results, need at least one of each
+    if not graph.groups or not graph.dtypes:
         yield "there are none, or no tensors are given; expected one statement or more"
         return
-    shapes: dict[str, tuple[int | None, ...]] = {}
-    made: set[str] = set()
-    later = {group.output.tensor for group in found.groups}
-    for tensor, dtype in found.dtypes.items():
+    for tensor, dtype in graph.dtypes.items():
         if not _is_dtype(dtype):
             yield f"{tensor} has dtype {dtype!r}; expected one of numpy's numbers"
-    for index, extent in found.extents.items():
+    for index, extent in graph.extents.items():
         if extent < 0:
             yield f"index {index} has extent {extent}; expected an integer from 0"
-    for group in found.groups:
+    shapes: dict[str, tuple[int | None, ...]] = {}
+    computed: set[str] = set()
+    results = {group.output.tensor for group in graph.groups}
+    for group in graph.groups:
         name = group.output.tensor
         if not group.inputs:
             yield f"{name} is of no tensors"
         for access in group.inputs:
-            if access.tensor not in found.dtypes and access.tensor not in made:
-                when = "only made later" if access.tensor in later else "not there"
+            if access.tensor not in graph.dtypes and access.tensor not in computed:
+                when = "only made later" if access.tensor in results else "not there"
                 yield f"{name} reads {access.tensor}, which is {when}"
-        for access in (*group.inputs, group.output):
-            yield from _wrong_access(access, found.extents, shapes)
-        read = {i for access in group.inputs for i in access.indices}
-        for index in sorted(set(group.output.indices) - read):
+        for access in group.accesses:
+            yield from _access_problems(access, graph.extents, shapes)
+        inputs = {i for access in group.inputs for i in access.indices}
+        for index in sorted(set(group.output.indices) - inputs):
             yield f"{name} has index {index}, which no tensor that it reads has"
-        if name in made or name in found.dtypes:
+        if name in computed or name in graph.dtypes:
             yield f"{name} is made, or given, more than once"
-        made.add(name)
-    read = {access.tensor for group in found.groups for access in group.inputs}
-    for name in found.outputs:
-        if name not in made:
+        computed.add(name)
+    read = {access.tensor for group in graph.groups for access in group.inputs}
+    for name in graph.outputs:
+        if name not in computed:
             yield f"{name} is wanted, and no statement makes it"
-    for name in sorted(made - read - set(found.outputs)):
+    for name in sorted(computed - read - set(graph.outputs)):
         yield f"{name} is neither read nor wanted"
-    for name in sorted(set(found.dtypes) - read):
+    for name in sorted(set(graph.dtypes) - read):
         yield f"{name} is given, and no statement reads it"
 
 
-def _wrong_access(
+def _access_problems(
     access: Access, extents: Mapping[str, int], shapes: dict[str, Any]
 ) -> Iterator[str]:
+    """Yield what is wrong with one access; ``shapes`` has those seen so far."""
     if len(set(access.indices)) != len(access.indices):
         yield f"{access} has an index twice; take the diagonal before"
     if missing := sorted(set(access.indices) - set(extents)):
@@ -209,3 +390,34 @@ def _is_dtype(text: str) -> bool:
         return np.dtype(text).kind in "fciub"
     except (TypeError, ValueError):
         return False
+
+
+def extents_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the extent of every index, as a number.
+
+    Raises:
+        PlanError: if a size is missing or invalid.
+    """
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise PlanError(
+                f"size {name}={value!r}; expected an integer from 0", rules=("sizes",)
+            )
+    parameters = {p.name for p in einsum.size_params}
+    if missing := sorted(parameters - set(sizes)):
+        raise PlanError(
+            f"no value of {', '.join(missing)}; a plan needs the value of every size",
+            rules=("sizes",),
+        )
+    if unknown := sorted(set(sizes) - parameters):
+        raise PlanError(
+            f"there is no size parameter {', '.join(unknown)}; there are "
+            f"{', '.join(sorted(parameters)) or 'none'}",
+            rules=("sizes",),
+        )
+    return constantdict(
+        {
+            index: extent if isinstance(extent, int) else sizes[extent.name]
+            for index, extent in einsum.extents.items()
+        }
+    )

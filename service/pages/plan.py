@@ -160,8 +160,8 @@ def title_of(record: PlanRecord) -> str:
 
 def view_of(record: PlanRecord) -> View | None:
     """The pictures of a plan; None of one that this release cannot read."""
+    from feinsum.distributed.display import MAX_DRAWN, rows_of
     from feinsum.distributed.facts import plan_in, read_plan
-    from feinsum.distributed.picture import MOST_DRAWN, rows_of
 
     try:
         made = read_plan(record.plan)
@@ -169,7 +169,7 @@ def view_of(record: PlanRecord) -> View | None:
         return None
     plan = plan_in(made)
     n_drawn = max(1, MOST_BLOCKS // plan.processes)
-    rows = rows_of(plan, n_drawn) if plan.processes <= MOST_DRAWN else ()
+    rows = rows_of(plan, n_drawn) if plan.processes <= MAX_DRAWN else ()
     extents = ", ".join(f"{i} = {n}" for i, n in plan.extents.items())
     steps = tuple(map(_step, rows))
     return View(steps, len(plan.groups), _flow(made), str(made), extents)
@@ -196,7 +196,7 @@ def _square(panel: Panel) -> Square:
 
 
 def _flow(made: AnyPlan) -> Flow | None:
-    from feinsum.distributed.program_picture import flow_of
+    from feinsum.distributed.display import flow_of
     from feinsum.distributed.program_plan import ProgramPlan
     from feinsum.drawing.flow import places_of
 

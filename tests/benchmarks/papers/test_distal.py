@@ -8,7 +8,7 @@ from benchmarks.papers.distal import commands
 from benchmarks.papers.schedules import named_plan
 from feinsum.distributed import plan
 from feinsum.errors import PlanError
-from tests.plans.cases import by_numpy, einsum_of, operands_of
+from tests.distributed.cases import by_numpy, einsum_of, operands_of
 
 PRODUCT = einsum_of("ij,jk->ik", i=24, j=24, k=24)
 MTTKRP = einsum_of("ijk,ja,ka->ia", i=8, j=8, k=8, a=5)

@@ -6,12 +6,12 @@ from math import ceil, prod
 
 import pytest
 
-from benchmarks.papers.least import least_passed
+from benchmarks.papers.least import min_communication
 from feinsum.distributed import groups_of, plan
 from feinsum.distributed.boxes import box_size
 from feinsum.distributed.steps import Receive, Send
-from tests.plans.cases import KERNELS, einsum_of
-from tests.plans.test_levels import all_plans
+from tests.distributed.cases import KERNELS, einsum_of
+from tests.distributed.test_levels import all_plans
 
 
 def most_passed(made):
@@ -29,7 +29,7 @@ def most_passed(made):
 
 def bound_of(made):
     (group,) = made.groups
-    return least_passed(group, made.extents, made.processes)
+    return min_communication(group, made.extents, made.processes)
 
 
 def has_shares(made):
@@ -69,6 +69,6 @@ def test_what_has_one_value_or_one_process_passes_nothing():
     for name, processes in (("total", 8), ("ttv", 1), ("outer", 1)):
         einsum = KERNELS[name]
         (group,) = groups_of(einsum, None, einsum.extents)
-        assert least_passed(group, einsum.extents, processes) == 0
+        assert min_communication(group, einsum.extents, processes) == 0
     (group,) = groups_of(einsum, None, einsum.extents)
-    assert least_passed(group, dict.fromkeys(group.indices, 1), 4) == 0
+    assert min_communication(group, dict.fromkeys(group.indices, 1), 4) == 0

@@ -12,16 +12,17 @@ import pytest
 from benchmarks.papers.costs import paper_cost
 from benchmarks.papers.schedules import cosma_grid, named_plan, named_plans
 from feinsum.distributed import groups_of, plan
-from feinsum.distributed.grid_costs import (
+from feinsum.distributed.grids import (
     aggregation,
+    by_first_use,
     eindecomp_grids,
+    grids_within,
     join,
     repartition,
 )
-from feinsum.distributed.grids import by_first_use, grids_within
-from feinsum.distributed.groups import default_path
+from feinsum.distributed.statements import default_path
 from feinsum.errors import PlanError
-from tests.plans.cases import KERNELS, einsum_of
+from tests.distributed.cases import KERNELS, einsum_of
 
 
 def test_the_number_of_partitionings():

@@ -15,7 +15,7 @@ from tests.db.factories import (
     make_fleet,
     make_plan_record,
 )
-from tests.programs.test_facts import softmax
+from tests.distributed.test_facts import softmax
 from tests.service.pages.facts import MATMUL, make_fact, make_limits
 
 PROGRAM = plan_program(softmax(), processes=2)

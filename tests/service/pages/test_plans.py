@@ -9,11 +9,11 @@ import pytest
 
 import feinsum
 from feinsum.distributed import rows_of
-from feinsum.distributed.program_picture import flow_of
+from feinsum.distributed.display import flow_of
 from feinsum.records import to_json
 from feinsum.service.pages.plan import SIDE, title_of, view_of
 from tests.db.factories import make_fleet, make_plan_record
-from tests.plans.cases import KERNELS
+from tests.distributed.cases import KERNELS
 from tests.service.conftest import store_of
 from tests.service.pages.conftest import PROGRAM
 from tests.service.pages.documents import SVG, get, is_sound_page, links, text_of

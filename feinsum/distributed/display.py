@@ -1,0 +1,370 @@
+"""Plans as text and as pictures for people.
+
+:func:`plan_text` is what ``print(plan)`` shows, :func:`blocks_text` says which ranks
+need and hold which blocks, :func:`steps_text` what one rank does. :func:`rows_of` and
+:func:`flow_of` are the data of pictures: the blocks of every group, and the graph of a
+program. :mod:`feinsum.drawing` and the pages of the service draw them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from feinsum.distributed.boxes import Box
+from feinsum.distributed.counts import predicted_by_edge
+from feinsum.distributed.distribution import (
+    ONE_PROCESS,
+    Distribution,
+    axis_name,
+    insert_bars,
+)
+from feinsum.distributed.levels import moved_by_level
+from feinsum.distributed.plan import Plan
+from feinsum.distributed.schedule import GroupSchedule
+from feinsum.distributed.statements import Access, Group, shape_of
+from feinsum.distributed.steps import (
+    Free,
+    Leaf,
+    Make,
+    Receive,
+    Reduce,
+    Send,
+    Step,
+    Take,
+)
+from feinsum.drawing import Arrow, Block, Node, Panel, Row, draw_flow
+from feinsum.errors import PlanError
+from feinsum.words import counted
+
+if TYPE_CHECKING:
+    from feinsum.distributed.program_plan import ProgramPlan
+
+MAX_DRAWN = 64
+"""Processes of a plan whose blocks can be told apart in a picture."""
+
+
+# ---- text
+
+
+def plan_text(plan: Plan, statements: Sequence[object] = ()) -> str:
+    """Return groups, their machines and partitions, and what moves.
+
+    Args:
+        statements: those of a program. The plan has their indices with the name of the
+            result before them, which is left out.
+    """
+    n = counted(plan.processes, "process")
+    title = f"{plan.title} on {n} ({plan.name})"
+    return "\n".join([title, *_group_lines(plan, statements), *_count_lines(plan)])
+
+
+def _group_lines(plan: Plan, statements: Sequence[object]) -> Iterator[str]:
+    def shorten(text: str, group: Group) -> str:
+        return text.replace(f"{group.output.tensor}_", "") if statements else text
+
+    def notation(distribution: Distribution, access: Access, group: Group) -> str:
+        return distribution.notation([shorten(i, group) for i in access.indices])
+
+    pairs = [*zip(plan.groups, plan.schedules, strict=True)]
+    lines = zip(statements or plan.groups, pairs, strict=True)
+    for line, (group, schedule) in lines:
+        yield f"  {line}"
+        yield f"    {shorten(schedule_text(group, schedule), group)}"
+    # reversed, so that the first use of a tensor remains
+    first_uses = {a.tensor: (a, g) for g, _ in reversed(pairs) for a in g.inputs[::-1]}
+    for name, start in plan.starts.items():
+        yield f"  {name} starts as {notation(start, *first_uses[name])}"
+    for group, schedule in pairs:
+        if group.output.tensor in plan.outputs:
+            final = notation(schedule.result, group.output, group)
+            yield f"  {group.output.tensor} ends as {final}"
+
+
+def _count_lines(plan: Plan) -> Iterator[str]:
+    counts = plan.counts
+    yield (
+        f"moved {counted(counts.moved, 'element', ',')} ({counts.received:,} fetched, "
+        f"{counts.reduced:,} reduced), {counts.most_received:,} by one process at most"
+    )
+    if plan.units:
+        yield levels_text(plan, plan.units)
+    yield (
+        f"{counted(counts.messages, 'message', ',')}; at most "
+        f"{counted(plan.peak_bytes, 'byte', ',')} in a process"
+    )
+    if n_idle := plan.processes - counts.busy:
+        yield (
+            "one process has no work"
+            if n_idle == 1
+            else f"{counted(n_idle, 'process')} have no work"
+        )
+
+
+def schedule_text(group: Group, schedule: GroupSchedule) -> str:
+    """Return which axis partitions which index, the sequential loop, the reduction."""
+    sums = {
+        "none": "",
+        "scatter": "; sums in blocks",
+        "owner": "; sums at one place",
+        "mixed": "; sums in blocks and at one place",
+    }[schedule.reduction(group)]
+    return f"{_machine_text(schedule)}{_loop_text(schedule)}{sums}"
+
+
+def levels_text(plan: Plan, units: Sequence[int]) -> str:
+    """Return the elements that pass at each level; see :func:`moved_by_level`."""
+    *between, within = moved_by_level(plan, units)
+    pairs = zip(units, between, strict=True)
+    words = [f"{n:,} between groups of {counted(unit, 'rank')}" for unit, n in pairs]
+    return f"by level: {', '.join(words)}, {within:,} within"
+
+
+def _machine_text(schedule: GroupSchedule) -> str:
+    pairs = zip(schedule.machine.sizes, schedule.axes, strict=True)
+    cuts = [
+        f"{axis_name(k)}={n} {'deals' if k in schedule.cyclic else 'cuts'} {index}"
+        if index is not None
+        else f"{axis_name(k)}={n}"
+        for k, (n, index) in enumerate(pairs)
+    ]
+    text = ", ".join(insert_bars(cuts, schedule.machine.bounds))
+    # a bar takes the place of a comma
+    return text.replace(", |,", " |") or ONE_PROCESS
+
+
+def _loop_text(schedule: GroupSchedule) -> str:
+    loop = schedule.loop
+    if loop is None:
+        return ""
+    axes = "".join(axis_name(k) for k in loop.rotate)
+    rotation = f", turned by {axes}" if axes else ""
+    return f"; {loop.index} in {counted(loop.parts, 'step')}{rotation}"
+
+
+def blocks_text(plan: Plan) -> str:
+    """Return for every group which ranks need and hold which blocks.
+
+    >>> import feinsum
+    >>> A, x = feinsum.array("A", (4, 6)), feinsum.array("x", 6)
+    >>> print(blocks_text(feinsum.plan(feinsum.einsum("ij,j->i", A, x), processes=2)))
+    out[i] = A[i,j] * x[j]
+      needs A[i,j]
+        0:4, 0:3  on 0
+        0:4, 3:6  on 1
+      needs x[j]
+        0:3  on 0
+        3:6  on 1
+      leaves out[i]
+        0:2  on 0
+        2:4  on 1
+    """
+    return "\n".join(_block_lines(plan))
+
+
+def _block_lines(plan: Plan) -> Iterator[str]:
+    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
+        yield str(group)
+        needs = [(f"needs {a}", a, schedule.needs(a)) for a in group.inputs]
+        result = f"leaves {group.output}", group.output, schedule.result
+        for title, access, distribution in (*needs, result):
+            yield f"  {title}"
+            boxes = distribution.boxes(shape_of(access, plan.extents), plan.processes)
+            # copies: several ranks with the same box
+            ranks: dict[Box, list[int]] = {}
+            for rank, box in boxes.items():
+                ranks.setdefault(box, []).append(rank)
+            for box, holders in ranks.items():
+                yield f"    {_box_text(box)}  on {ranks_text(holders)}"
+
+
+def steps_text(plan: Plan, rank: int) -> str:
+    """Return the steps of a rank, one per line.
+
+    Raises:
+        PlanError: if the plan has no such rank.
+    """
+    if not 0 <= rank < plan.processes:
+        raise PlanError(
+            f"rank {rank}; expected one from 0 to {plan.processes - 1}",
+            rules=("processes",),
+        )
+    return "\n".join(map(_step_text, plan.steps[rank]))
+
+
+def _step_text(step: Step) -> str:
+    match step:
+        case Make(buffer, box, is_zero):
+            zeros = " of zeros" if is_zero else ""
+            return f"make     {buffer}[{_box_text(box)}]{zeros}"
+        case Take(source, target, box, is_added):
+            verb = "add to" if is_added else "into"
+            return f"take     {source}[{_box_text(box)}] {verb} {target}"
+        case Send(rank, source, box):
+            return f"send     {source}[{_box_text(box)}] to {rank}"
+        case Receive(rank, target, box):
+            return f"receive  {target}[{_box_text(box)}] from {rank}"
+        case Reduce(rank, target, box):
+            return f"reduce   {target}[{_box_text(box)}] from {rank}"
+        case Leaf(_, sources, target, box):
+            factors = " * ".join(f"{name}[{_box_text(part)}]" for name, part in sources)
+            return f"compute  {target}[{_box_text(box)}] += {factors}"
+        case Free(buffer):
+            return f"free     {buffer}"
+
+
+def _box_text(box: Box) -> str:
+    steps = [f":{side.step}" if side.step > 1 else "" for side in box]
+    sides = zip(box, steps, strict=True)
+    return ", ".join(f"{s.start}:{s.stop}{step}" for s, step in sides) or "()"
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Return ranks as text, as short as possible.
+
+    >>> ranks_text([0]), ranks_text([0, 1, 2, 3]), ranks_text([0, 2, 4, 6])
+    ('0', '0-3', '0,2..6')
+    >>> ranks_text([1, 2, 5])
+    '1,2,5'
+    """
+    if len(ranks) < 3:
+        return ",".join(map(str, ranks))
+    step = ranks[1] - ranks[0]
+    if list(ranks) != list(range(ranks[0], ranks[-1] + 1, step)):
+        # irregular ranks occur with idle processes; a few are enough
+        few = ",".join(map(str, ranks[:4]))
+        return few if len(ranks) <= 4 else f"{few} .."
+    if step == 1:
+        return f"{ranks[0]}-{ranks[-1]}"
+    return f"{ranks[0]},{ranks[1]}..{ranks[-1]}"
+
+
+# ---- the picture of a plan: the blocks of every group
+
+
+def rows_of(plan: Plan, n_groups: int | None = None) -> tuple[Row, ...]:
+    """Return a row for every group: the blocks of its inputs, and of its result.
+
+    Tensors with more than two axes show the two with the most parts; those with fewer
+    have an unnamed side. Every block names the ranks that hold it. Entries of a cyclic
+    distribution are drawn part by part; their index has a ``%``.
+
+    Args:
+        n_groups: rows of the first groups alone; of all, if it is not given.
+    """
+    groups = zip(plan.groups, plan.schedules, strict=True)
+    return tuple(
+        Row(
+            f"{group}\n{schedule_text(group, schedule)}",
+            tuple(_panels(plan, group, schedule)),
+        )
+        for group, schedule in islice(groups, n_groups)
+    )
+
+
+def _panels(plan: Plan, group: Group, schedule: GroupSchedule) -> list[Panel]:
+    panels = [
+        _panel(plan, access, schedule.needs(access), f"needs {access}")
+        for access in group.inputs
+    ]
+    return [*panels, _panel(plan, group.output, schedule.result, f"{group.output}")]
+
+
+def _panel(plan: Plan, access: Access, distribution: Distribution, title: str) -> Panel:
+    shape = shape_of(access, plan.extents)
+    boxes = distribution.boxes(shape, plan.processes)
+    of_rank = dict(boxes.items())
+    positions = [
+        _positions({box[k] for box in of_rank.values()}) for k in range(len(shape))
+    ]
+    # the two axes with the most parts, in the order of the tensor
+    by_parts = sorted(range(len(shape)), key=lambda k: (-len(positions[k]), k))
+    shown = sorted(by_parts[:2])
+    ranks: dict[Box, list[int]] = {}
+    for rank, box in of_rank.items():
+        ranks.setdefault(tuple(box[k] for k in shown), []).append(rank)
+    blocks = tuple(
+        _block(
+            [positions[k][side] for k, side in zip(shown, box, strict=True)], holders
+        )
+        for box, holders in ranks.items()
+    )
+    names = [access.indices[k] + "%" * (boxes.steps[k] > 1) for k in shown]
+    # a vector is drawn as a row, without a name of its only line
+    down, right = {0: ("", ""), 1: ("", *names), 2: tuple(names)}[len(names)]
+    return Panel(title, blocks, down, right)
+
+
+def _positions(sides: set[range]) -> dict[range, tuple[float, float]]:
+    """Return where the parts of an axis are drawn, one after the other, in shares."""
+    parts = sorted(sides, key=lambda side: side.start)
+    ends = [0, *accumulate(map(len, parts))]
+    # cyclic parts are drawn side by side, though their values alternate
+    shares = [end / max(1, ends[-1]) for end in ends]
+    return dict(zip(parts, pairwise(shares), strict=True))
+
+
+def _block(sides: Sequence[tuple[float, float]], ranks: Sequence[int]) -> Block:
+    whole = ((0.0, 1.0),) * (2 - len(sides))
+    (top, bottom), (left, right) = (*whole, *sides)
+    return Block(left, top, right - left, bottom - top, min(ranks), ranks_text(ranks))
+
+
+# ---- the picture of a program plan: the graph of statements
+
+
+def draw_program(plan: ProgramPlan, path: str | Path) -> None:
+    """Draw the graph of statements, how each is partitioned, and what moves.
+
+    Each machine axis has a color. Bold arrows are labeled with the elements that move.
+
+    Raises:
+        FeinsumError: if matplotlib is not installed.
+        OSError: if the file cannot be written.
+    """
+    nodes, arrows = flow_of(plan)
+    n = counted(plan.plan.processes, "process")
+    title = (
+        f"{plan.plan.title} on {n}: {counted(plan.counts.moved, 'element', ',')} moved"
+    )
+    draw_flow(title, nodes, arrows, path)
+
+
+def flow_of(plan: ProgramPlan) -> tuple[tuple[Node, ...], tuple[Arrow, ...]]:
+    """Return nodes and arrows of the picture.
+
+    >>> from feinsum.ir import array
+    >>> from feinsum.programs.builder import program
+    >>> p = program()
+    >>> _ = p.softmax(array("X", (4, 4)), name="Y")
+    >>> nodes, arrows = flow_of(p.plan(2))
+    >>> nodes[1].layer, nodes[1].cells, [a.source for a in arrows][:2]
+    (1, ('x=2 a',), ['X', 'X'])
+    """
+    layers: dict[str, int] = dict.fromkeys(plan.plan.operands, 0)
+    nodes = [Node(name, 0, name) for name in layers]
+    pairs = zip(plan.program.statements, plan.plan.schedules, strict=True)
+    for statement, schedule in pairs:
+        result = statement.result
+        layers[result] = 1 + max(layers[name] for name in statement.operands)
+        cells = tuple(_cells(result, schedule))
+        reduction = statement.reduction if statement.reduced_indices else "map"
+        text = f"{result}[{','.join(statement.output)}]\n{reduction:.20}"
+        nodes.append(Node(result, layers[result], text, cells))
+    moved = predicted_by_edge(plan.plan)
+    arrows = []
+    for statement in plan.program.statements:
+        for name in dict.fromkeys(statement.operands):
+            n = moved.get((name, statement.result), 0)
+            arrows.append(Arrow(name, statement.result, f"{n:,}" if n else ""))
+    return tuple(nodes), tuple(arrows)
+
+
+def _cells(result: str, schedule: GroupSchedule) -> Iterator[str]:
+    pairs = zip(schedule.machine.sizes, schedule.axes, strict=True)
+    for k, (n, index) in enumerate(pairs):
+        # indices of programs begin with the name of the result
+        cut = "" if index is None else f" {index.removeprefix(f'{result}_')}"
+        yield f"{axis_name(k)}={n}{cut}"

@@ -1,0 +1,301 @@
+"""A parallel program that runs plans; rank 0 tells as JSON what came out.
+
+Every rank makes its own blocks. The tests that start it say what must come out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+
+import numpy as np
+from mpi4py import MPI
+
+import feinsum
+from benchmarks.papers.schedules import named_plan, named_plans
+from feinsum.distributed import Plan, gather, mpi, plan, plan_statements, with_cyclic
+from feinsum.distributed.cyclic import sparse_leaf
+from feinsum.distributed.local import numpy_leaf, slices
+from feinsum.distributed.mpi import Traffic, run_on_ranks
+from feinsum.errors import PlanError
+from feinsum.programs import program
+from feinsum.records import InMemoryStore
+from tests.distributed import test_cyclic, test_planned, test_statements
+from tests.distributed.cases import KERNELS, by_numpy, einsum_of, operands_of
+
+PROGRAMS = test_statements.PROGRAMS
+DTYPES = ("float32", "int64", "complex64")
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
+
+
+def blocks_of(made: Plan, operands) -> dict[str, np.ndarray]:
+    found = {}
+    for name, array in operands.items():
+        box = made.start_box(name, RANK)
+        if box is not None:
+            found[name] = array[slices(box)]
+    return found
+
+
+def outcome(made: Plan, leaf=numpy_leaf) -> dict[str, object]:
+    """Of one plan: whether the result is numpy's, and what this rank received."""
+    operands = operands_of(made.batched_einsum)
+    traffic = Traffic()
+    part = run_on_ranks(
+        made, blocks_of(made, operands), COMM, leaf=leaf, traffic=traffic
+    )
+    expected = by_numpy(made.batched_einsum, operands)
+    box = made.result_box(RANK)
+    is_right = (box is None) == (part is None)
+    if box is not None and part is not None:
+        mine = expected[slices(box)]
+        is_right = bool(np.allclose(part, mine, rtol=1e-12, atol=1e-9))
+    return {
+        "right": is_right,
+        "received": traffic.received,
+        "reduced": traffic.reduced,
+        "messages": traffic.messages,
+    }
+
+
+def everything() -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, einsum in KERNELS.items():
+        plans = {"planned": plan(einsum, processes=SIZE)}
+        plans |= named_plans(einsum, processes=SIZE)
+        plans["dealt"] = with_cyclic(plans["planned"], einsum.indices)
+        for kind, made in plans.items():
+            found[f"{name} {kind}"] = outcome(made)
+    return found
+
+
+def programs() -> dict[str, object]:
+    """Plans of statements: their results, and what this rank received."""
+    found: dict[str, object] = {}
+    for name, several in PROGRAMS.items():
+        made = plan_statements(several, processes=SIZE)
+        operands, traffic = test_statements.operands_of(several), Traffic()
+        blocks = blocks_of(made, operands)
+        parts = run_on_ranks(made, blocks, COMM, leaf=numpy_leaf, traffic=traffic)
+        expected = test_statements.by_numpy(several, operands)
+        found[name] = {
+            "right": all(is_part(made, parts, expected, one) for one in made.outputs),
+            "received": traffic.received,
+            "reduced": traffic.reduced,
+        }
+    return found
+
+
+def bodies() -> dict[str, object]:
+    """A program whose statements are no einsums: its parts, and what was received."""
+    made, arrays, expected = test_planned.on_processes(SIZE)
+    traffic = Traffic()
+    parts = made.run(blocks_of(made.plan, arrays), COMM, traffic)
+    return {
+        "right": all(
+            is_near(made.plan, parts, expected, one) for one in made.plan.outputs
+        ),
+        "received": traffic.received,
+        "reduced": traffic.reduced,
+    }
+
+
+def prepared() -> dict[str, object]:
+    """A program for whole arrays on rank 0, twice."""
+    made, arrays, expected = test_planned.on_processes(SIZE)
+    ready, told = made.prepare("mpi", COMM), []
+    first, again = ready.stream([arrays, arrays])
+    ready.run(arrays, lambda *n: told.append(n))
+    return {
+        "right": RANK > 0
+        or all(
+            np.allclose(outcome.results[name], expected[name])
+            for outcome in (first, again)
+            for name in expected
+        ),
+        "counted": again.report.counted,
+        "told": told,
+    }
+
+
+def collectives() -> dict[str, object]:
+    """Plans all of whose messages are those of collectives, and no other message."""
+
+    def no_message(*_: object) -> None:
+        raise AssertionError("a message was sent point to point")
+
+    mpi._Interpreter._pass = no_message
+    cases = [("3mm", "eindecomp"), ("same twice", "cosma")]
+    plans = {
+        f"{name} {kind}": named_plan(kind, KERNELS[name], processes=SIZE)
+        for name, kind in cases
+    }
+    plans |= {dtype: inner_product(dtype, SIZE) for dtype in DTYPES}
+    return {name: outcome(made) for name, made in plans.items()}
+
+
+def inner_product(dtype: str, n: int) -> Plan:
+    """Its partial sums are reduced on one rank; the others end with nothing."""
+    operands = (feinsum.array(name, (40,), dtype) for name in "AB")
+    return plan(feinsum.einsum("i,i->", *operands), processes=n)
+
+
+def is_near(made: Plan, parts, expected, name: str) -> bool:
+    box = made.result_box(RANK, name)
+    if box is None or parts[name] is None:
+        return box is None and parts[name] is None
+    mine = expected[name][slices(box)]
+    return bool(np.allclose(parts[name], mine, rtol=1e-12, atol=1e-12))
+
+
+def is_part(made: Plan, parts, expected, name: str) -> bool:
+    box = made.result_box(RANK, name)
+    if box is None or parts[name] is None:
+        return box is None and parts[name] is None
+    mine = expected[name][slices(box)]
+    return bool(np.array_equal(parts[name], mine))
+
+
+def passed() -> dict[str, object]:
+    """Arrays on rank 0, blocks by functions, and what is wrong with them."""
+    einsum, both_read = KERNELS["paper"], PROGRAMS["read twice"]
+    made, several = (
+        plan(einsum, processes=SIZE),
+        plan_statements(both_read, processes=SIZE),
+    )
+    operands, given = operands_of(einsum), test_statements.operands_of(both_read)
+    here = operands if RANK == 0 else None
+    whole = made.gather(
+        run_on_ranks(made, made.scatter(here, COMM), COMM, leaf=numpy_leaf), COMM
+    )
+    blocks = several.scatter(given if RANK == 0 else None, COMM)
+    both = several.gather(run_on_ranks(several, blocks, COMM, leaf=numpy_leaf), COMM)
+    has_large, is_large = gathered_truth_values()
+    functions = {name: by_box(array) for name, array in operands.items()}
+    again = made.gather(run_on_ranks(made, functions, COMM, leaf=numpy_leaf), COMM)
+    try:
+        made.scatter({"A": operands["A"]} if RANK == 0 else None, COMM)
+        wrong = "nothing"
+    except PlanError as error:
+        wrong = str(error)
+    if RANK:
+        return {"right": whole is both is again is has_large is None, "wrong": wrong}
+    expected = test_statements.by_numpy(both_read, given)
+    is_right = np.allclose(whole, by_numpy(einsum, operands)) and (whole == again).all()
+    are_right = all(np.array_equal(both[name], expected[name]) for name in expected)
+    are_right = are_right and np.array_equal(has_large, is_large)
+    return {"right": bool(is_right and are_right), "wrong": wrong}
+
+
+def gathered_truth_values() -> tuple[object, np.ndarray]:
+    """An output of a program with a dtype of its own, on rank 0, and what it is."""
+    p = program()
+    X = p.input("X", (9, 5))
+    p.einsum("ij->i", X, body="x0 > 0.9", reduction="any", name="large")
+    made, x = p.plan(SIZE), np.random.default_rng(0).random((9, 5))
+    parts = made.run(made.plan.scatter({"X": x} if RANK == 0 else None, COMM), COMM)
+    found = gather(made.plan, parts, COMM, made.meaning)
+    return found and found["large"], (x > 0.9).any(axis=1)
+
+
+def by_box(array: np.ndarray):
+    """Blocks in column-major order: a rank takes them as they are."""
+    return lambda box: np.asfortranarray(array[slices(box)])
+
+
+def sparse() -> dict[str, object]:
+    """Tensors dealt out cyclically, and blocks of a wrong shape."""
+    found: dict[str, object] = {}
+    for name, (made, array, factors) in test_cyclic.on_processes(SIZE).items():
+        blocks = test_cyclic.blocks_of(made, factors, RANK)
+        mine = made.split(array)[RANK]
+        part = made.run(mine, blocks, COMM, leaf=sparse_leaf)
+        expected = made.simulate(array, factors)
+        box = made.part(made.terms[-1], RANK)
+        is_right = part is None or np.allclose(part, expected[box])
+        found[name] = {"right": bool(is_right), "held": sum(b.size for b in blocks),
+                       "result": 0 if part is None else part.size}  # fmt: skip
+    wrong = [blocks[0][1:], *blocks[1:]] if RANK == 1 else blocks
+    try:
+        made.run(mine, wrong, COMM, leaf=sparse_leaf)
+    except PlanError as error:
+        found["refused"] = list(error.rules)
+    return found
+
+
+def refused(made: Plan, blocks) -> list[object]:
+    try:
+        run_on_ranks(made, blocks, COMM, leaf=numpy_leaf)
+    except PlanError as error:
+        return [list(error.rules), str(error)]
+    return [[], "nothing"]
+
+
+def refusals() -> dict[str, object]:
+    """Rank 1 does what is wrong."""
+    einsum = einsum_of("ij,jk->ik", every=12)
+    made = plan(einsum, processes=SIZE)
+    blocks = blocks_of(made, operands_of(einsum))
+    other = replace(made, name="other") if RANK == 1 else made
+    short = {**blocks, "A": blocks["A"][1:]} if RANK == 1 else blocks
+    narrow = {**blocks, "A": blocks["A"].astype("f4")} if RANK == 1 else blocks
+    more = {**blocks, "Z": blocks["A"]} if RANK == 1 else blocks
+    none = {} if RANK == 1 else blocks
+    return {
+        "digest": refused(other, blocks),
+        "shape": refused(made, short),
+        "dtype": refused(made, narrow),
+        "unknown": refused(made, more),
+        "nothing": refused(made, none),
+        "processes": refused(plan(einsum, processes=SIZE + 1), blocks),
+    }
+
+
+def tuned() -> dict[str, object]:
+    """Leaves by feinsum's own calls, and what a run of them records."""
+    made, store = plan(KERNELS["paper"], processes=SIZE), InMemoryStore()
+    operands, box = operands_of(made.batched_einsum), made.result_box(RANK)
+    part = made.run(blocks_of(made, operands), COMM, record=store)
+    expected = by_numpy(made.batched_einsum, operands)
+    mine = expected[slices(box)]
+    (fact,) = store.plans(made.key) or (None,)
+    return {
+        "paper": outcome(made, leaf=None),
+        "right": bool(np.allclose(part, mine)),
+        "fact": None if fact is None else fact.counted,
+        "blocks": None if fact is None else fact.verification.n_blocks,
+    }
+
+
+def dies(how: str) -> None:
+    """Rank 1 fails, or is gone, when it is to compute its leaf."""
+
+    def leaf(*args):
+        if RANK == 1:
+            if how == "killed":
+                os.kill(os.getpid(), 9)
+            raise ValueError("no leaf today")
+        return numpy_leaf(*args)
+
+    outcome(plan(KERNELS["paper"], processes=SIZE), leaf=leaf)
+
+
+def main(what: str) -> None:
+    if what in ("raises", "killed"):
+        dies(what)
+        return
+    jobs = {"everything": everything, "programs": programs, "refusals": refusals,
+            "tuned": tuned, "passed": passed, "sparse": sparse,
+            "bodies": bodies, "prepared": prepared,
+            "collectives": collectives}  # fmt: skip
+    found = jobs[what]()
+    together = COMM.gather(found)
+    if RANK == 0:
+        sys.stdout.write(json.dumps(together) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,278 @@
+"""Plans on workers of Dask: real processes, exactly the elements that were counted."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import warnings
+from itertools import count
+from pathlib import Path
+from time import sleep
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, get_worker
+
+from benchmarks.papers.schedules import named_plan
+from feinsum.distributed import on_dask, plan, plan_program, with_cyclic
+from feinsum.distributed.local import numpy_leaf
+from feinsum.distributed.recorded import random_arrays, record_run
+from feinsum.errors import PlanError
+from feinsum.ir import array
+from feinsum.programs import program
+from feinsum.records import InMemoryStore
+from tests.distributed import test_planned
+from tests.distributed.cases import KERNELS, by_numpy, einsum_of, operands_of
+from tests.distributed.test_facts import softmax
+
+N = 3
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Of workers that are processes."""
+    with (
+        LocalCluster(
+            n_workers=N,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster) as made,
+    ):
+        yield made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sockets_that_dask_leaves():
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+def assert_right(made, outcome, einsum, seed=0):
+    expected = by_numpy(einsum, operands_of(einsum, seed))
+    assert (outcome.results["out"] == expected).all()
+    assert outcome.report.counted == outcome.report.predicted == made.counts.moved
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [("paper", "planned"), ("mttkrp-5-0", "planned"), ("3mm", "deinsum"),
+     ("ttm", "dealt"),
+     ("total", "planned"), ("chain of one", "planned")],
+)  # fmt: skip
+def test_workers_compute_what_numpy_does(client, name, schedule):
+    """As many elements come as were counted, and every leaf is told."""
+    einsum, told = KERNELS[name], []
+    made = (
+        plan(einsum, processes=N)
+        if schedule in ("planned", "dealt")
+        else named_plan(schedule, einsum, processes=N)
+    )
+    made = with_cyclic(made, einsum.indices) if schedule == "dealt" else made
+    ready = made.prepare("dask", client, leaf=numpy_leaf)
+    outcome = ready.run(operands_of(einsum), lambda *n: told.append(n))
+    assert_right(made, outcome, einsum)
+    n_leaves = len(made.groups) * N
+    assert all(total <= n_leaves for _, total in told)
+    assert told[-1][0] == told[-1][1]
+
+
+def sent(dask_worker):
+    return dask_worker.transfer_outgoing_bytes_total
+
+
+def test_dask_itself_moves_no_more(client):
+    """Its counters of bytes: the elements that were counted, and the result."""
+    einsum = einsum_of("ij,jk->ik", i=100, j=310, k=120)
+    made = plan(einsum, processes=N)
+    ready = made.prepare("dask", client, leaf=numpy_leaf)
+    before = sum(client.run(sent).values())
+    assert_right(made, ready.run(operands_of(einsum)), einsum)
+    moved = sum(client.run(sent).values()) - before - 8 * 100 * 120
+    assert 1 <= moved / (8 * made.counts.moved) < 1.02
+
+
+def test_any_bodies_and_reductions(client):
+    """Attention with a mask, and shortest ways: the reference's results."""
+    made, arrays, expected = test_planned.on_processes(N)
+    outcome = made.prepare("dask", client).run(arrays)
+    for name, wanted in expected.items():
+        assert np.allclose(outcome.results[name], wanted, rtol=1e-12, atol=1e-12)
+    assert outcome.report.counted == made.counts.moved
+    p = program()
+    D = array("D", (7, 8))
+    p.einsum("ik,jk->ij", D, D, body="x0 + x1", reduction="min", name="two")
+    d = np.random.default_rng(0).random((7, 8))
+    found = p.run(D=d, plan=N, engine="dask", on=client)["two"]
+    assert (found == (d[:, None] + d[None]).min(axis=2)).all()
+
+
+def test_workers_are_recorded(client):
+    """As a fleet of their processes, with seconds if each has a core of its own."""
+    made, store = plan_program(softmax(), processes=2), InMemoryStore()
+    fact = record_run(made, random_arrays(made), store, engine="dask", on=client)
+    assert store.plans(fact.workload) == (fact,)
+    assert (fact.fleet.engine, fact.fleet.ranks) == ("dask", 2)
+    assert fact.counted == made.counts.moved
+    assert len(fact.samples_s) == (3 if fact.fleet.is_timed else 0)
+
+
+def test_a_stream_of_inputs_whose_array_is_used_again(client):
+    """Every input gives its own result, although the next run has begun before."""
+    einsum = KERNELS["1mm"]
+    made = plan(einsum, processes=N)
+    arrays = operands_of(einsum)
+
+    def inputs():
+        for k in range(4):
+            arrays["A"][...] = k
+            yield arrays
+
+    outcomes = made.prepare("dask", client, leaf=numpy_leaf).stream(inputs())
+    for k, outcome in enumerate(outcomes):
+        whole = np.full_like(arrays["A"], k) @ arrays["B"]
+        assert (outcome.results["out"] == whole).all()
+    assert k == 3
+
+
+class DiesOnce:
+    """A leaf that kills its worker the first time that a file is there."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __call__(self, *arguments):
+        if get_worker().name == 1 and self.path.exists():
+            self.path.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return numpy_leaf(*arguments)
+
+
+@pytest.mark.long
+def test_a_worker_that_is_killed_is_replaced(client, tmp_path):
+    """Dask computes again what it held; of counts nothing is said."""
+    flag = tmp_path / "flag"
+    flag.touch()
+    einsum = KERNELS["3mm"]
+    made = plan(einsum, processes=N)
+    outcome = made.prepare("dask", client, leaf=DiesOnce(flag)).run(operands_of(einsum))
+    assert (outcome.results["out"] == by_numpy(einsum, operands_of(einsum))).all()
+    assert not flag.exists()
+    assert outcome.report.lost_workers == 1
+    assert outcome.report.counted is None
+    assert "1 worker was lost and replaced" in str(outcome.report)
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """A client of one worker whose machine has no compiler."""
+    nowhere = {"PATH": str(tmp_path), "FEINSUM_CC": "", "CC": ""}
+    with (
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            env=nowhere
+            | {"FEINSUM_CACHE_DIR": str(tmp_path), "FEINSUM_DEVICE": "host"},
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster) as made,
+    ):
+        yield made
+
+
+def test_a_worker_without_a_compiler(bare):
+    """Programs and plans are computed by numpy there."""
+    p = program()
+    product = p.einsum("ij,jk->ik", array("A", (6, 5)), array("B", (5, 4)))
+    p.softmax(product, "k", name="Y")
+    made = p.plan(1)
+    arrays = random_arrays(made)
+    found = made.prepare("dask", bare).run(arrays).results["Y"]
+    expected = np.exp(arrays["A"] @ arrays["B"])
+    assert np.allclose(found, expected / expected.sum(axis=1, keepdims=True))
+    einsum = KERNELS["1mm"]
+    ready = plan(einsum, processes=1).prepare("dask", bare)
+    operands = operands_of(einsum)
+    result = ready.run(operands).results["out"]
+    assert np.allclose(result, by_numpy(einsum, operands))
+
+
+@pytest.fixture
+def threads():
+    """A client of workers in this process, which begin at once.
+
+    The limit is what they tell. They would pause beyond it, for what other tests of
+    this process have left in memory.
+    """
+    actions = ("target", "spill", "pause", "terminate")
+    unlimited = {f"distributed.worker.memory.{action}": False for action in actions}
+    with (
+        dask.config.set(unlimited),
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=False,
+            memory_limit="1GB",
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster) as made,
+    ):
+        yield made
+
+
+def test_what_cannot_run_is_refused_before_it_starts(threads):
+    """Too few workers, too little memory, no client."""
+    with pytest.raises(PlanError, match="for 3 processes; the cluster has 2") as caught:
+        plan(KERNELS["1mm"], processes=3).prepare("dask", threads)
+    assert caught.value.rules == ("workers",)
+    large = plan(einsum_of("ij,jk->ik", every=20_000), processes=2)
+    with pytest.raises(PlanError, match="1,000,000,000 are free") as caught:
+        large.prepare("dask", threads)
+    assert caught.value.rules == ("memory",)
+    with pytest.raises(PlanError, match="given NoneType; expected a client"):
+        large.prepare("dask")
+
+
+def test_an_error_of_a_leaf_is_raised(threads):
+    """As it is."""
+    made = plan(KERNELS["1mm"], processes=2)
+    with pytest.raises(ZeroDivisionError):
+        made.prepare("dask", threads, leaf=lambda *_: 1 // 0).run(
+            operands_of(KERNELS["1mm"])
+        )
+
+
+def test_a_worker_that_is_gone_for_good_is_named(threads, monkeypatch, tmp_path):
+    """After as long as a worker may take to come back."""
+    monkeypatch.setattr(on_dask, "RETURN_LIMIT_S", 0.1)
+    monkeypatch.setattr(on_dask, "CHECK_INTERVAL_S", 0.1)
+    made = plan(KERNELS["1mm"], processes=2)
+    ready = made.prepare("dask", threads, leaf=Waits(tmp_path / "go"))
+    told = count()
+
+    def shrink(*_):
+        if next(told) == 0:
+            threads.cluster.scale(1)
+
+    with pytest.raises(PlanError, match=r"worker \d was lost") as caught:
+        ready.run(operands_of(KERNELS["1mm"]), shrink)
+    assert caught.value.rules == ("workers",)
+
+
+class Waits:
+    """A leaf that is fast for one worker, and slow for all others."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __call__(self, *arguments):
+        try:
+            self.path.touch(exist_ok=False)
+        except FileExistsError:
+            sleep(1)
+        return numpy_leaf(*arguments)

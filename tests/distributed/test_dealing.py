@@ -1,0 +1,98 @@
+"""Plans whose values are dealt out cyclically: as right, and as little moved."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.papers.schedules import named_plan
+from feinsum.distributed import Distribution, Machine, Plan, plan, with_cyclic
+from feinsum.errors import PlanError
+from tests.distributed import test_planned
+from tests.distributed.cases import KERNELS, einsum_of
+from tests.distributed.counting import count_steps
+from tests.distributed.test_plans import is_numpys
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_dealt_plans_are_numpys(name):
+    """Whatever indices are dealt out, ragged or not; in exactly the counted steps."""
+    rng = random.Random(name)
+    made = plan(KERNELS[name], processes=rng.choice([2, 3, 4, 6]))
+    dealt = with_cyclic(made, [i for i in made.extents if rng.random() < 0.6])
+    assert is_numpys(dealt), dealt.to_json()
+    assert dealt.counts == count_steps(dealt.steps, dealt.resident_elements)
+
+
+@pytest.mark.parametrize("name", ["planned", "summa", "cannon", "johnson", "2.5d"])
+def test_dealt_indices_move_what_blocks_do(name):
+    """Element by element, if parts are as long; rotations and reductions included."""
+    einsum, n = einsum_of("ij,jk->ik", every=32), {"cannon": 4, "summa": 4}.get(name, 8)
+    made = (
+        plan(einsum, processes=n)
+        if name == "planned"
+        else named_plan(name, einsum, processes=n)
+    )
+    for indices in ("i", "j", "ijk"):
+        dealt = with_cyclic(made, indices)
+        assert dealt.counts == made.counts
+        assert [one.key for one in dealt.leaves] == [one.key for one in made.leaves]
+        assert is_numpys(dealt)
+
+
+def test_a_rank_has_every_pth_value():
+    """The definition, of an operand and of the result."""
+    made = named_plan("summa", einsum_of("ij,jk->ik", i=10, j=9, k=8), processes=9)
+    dealt = with_cyclic(made, "ik")
+    for rank in range(9):
+        (row, column), block = divmod(rank, 3), range(rank % 3 * 3, rank % 3 * 3 + 3)
+        assert dealt.start_box("A", rank) == (range(10)[row::3], block)
+        assert dealt.result_box(rank) == (range(10)[row::3], range(8)[column::3])
+
+
+def test_from_blocks_to_cyclic_parts():
+    """Of 12 rows on 3 ranks each has 4, one or two of them where they are needed."""
+    made = with_cyclic(plan(einsum_of("ij,j->i", i=12, j=5), processes=3), "i")
+    blocks = {"A": Distribution.parse("ij->i", Machine((3,))), "B": made.starts["B"]}
+    moved = replace(made, starts=blocks).check()
+    n_here = [len({*range(4 * p, 4 * p + 4)} & {*range(p, 12, 3)}) for p in range(3)]
+    assert moved.counts.moved - made.counts.moved == 5 * (12 - sum(n_here))
+    assert is_numpys(moved)
+
+
+def test_bodies_see_the_values_of_dealt_indices():
+    """The mask of attention, whose body compares two indices."""
+    made, arrays, _ = test_planned.on_processes(6)
+    dealt = replace(made, plan=with_cyclic(made.plan, made.plan.extents))
+    assert any(one.cyclic for one in dealt.plan.schedules)
+    test_planned.assert_right(dealt, arrays)
+
+
+def test_dealt_plans_are_documents():
+    """With a mark in notation; documents of other plans are as before."""
+    made = plan(KERNELS["paper"], processes=8)
+    dealt = with_cyclic(made, "ij")
+    assert Plan.from_json(dealt.to_json()) == dealt
+    assert dealt.id != made.id
+    assert "cyclic" not in made.to_json()
+    assert "x=2 deals i, y=2 deals j, z=2 cuts k" in str(dealt)
+    for operand, held in dealt.starts.items():
+        if len(set(sum(held.cuts, ()))) == len(held.cuts):
+            text = held.notation("xyz"[: len(held.cuts)])
+            assert Distribution.parse(text, held.machine) == held, operand
+    assert with_cyclic(dealt, ()) == made
+
+
+def test_what_cannot_be_dealt_is_refused():
+    """No index; and, in a document, an axis that cuts none."""
+    made = plan(KERNELS["1mm"], processes=2)
+    with pytest.raises(PlanError, match="no index z; there are") as no:
+        with_cyclic(made, "iz")
+    assert no.value.rules == ("cyclic",)
+    (schedule,) = made.schedules
+    wrong = replace(made, schedules=(replace(schedule, cyclic=(0, 0)),))
+    with pytest.raises(PlanError, match="cyclic axes") as caught:
+        wrong.check()
+    assert "axes" in caught.value.rules

@@ -1,0 +1,350 @@
+"""Plans on real ranks: numpy's results, and exactly the elements that were counted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import feinsum
+from benchmarks.papers.schedules import named_plan, named_plans
+from feinsum.distributed import plan, plan_statements, with_cyclic
+from feinsum.distributed.files import create_arrays, read_block, write_block
+from feinsum.distributed.local import numpy_leaf
+from feinsum.distributed.mpi import world
+from feinsum.errors import PlanError
+from feinsum.programs import evaluate_program
+from feinsum.run import use_one_thread
+from feinsum.threads import n_threads
+from tests.distributed import test_cyclic, test_planned
+from tests.distributed.cases import KERNELS, by_numpy, operands_of
+from tests.distributed.test_statements import PROGRAMS
+from tests.distributed.test_statements import by_numpy as program_by_numpy
+from tests.distributed.test_statements import operands_of as program_operands
+from tests.docs.pages import ROOT
+from tests.portions import spread
+
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+
+needs_mpi = pytest.mark.skipif(
+    find_spec("mpi4py") is None or not MPIEXEC.exists(),
+    reason="mpi4py or mpiexec is not installed: pip install 'feinsum[mpi]'",
+)
+
+
+def started(n: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [MPIEXEC, "-n", str(n), sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+
+
+def told(n: int, what: str, **environment: str) -> list[dict]:
+    done = started(n, "mpi4py", "-m", "tests.distributed.on_ranks", what, **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+LARGE = [pytest.param(n, marks=pytest.mark.long) for n in (8, 9)]
+"""Numbers of ranks that are simulated in every run, and started in the long ones."""
+
+
+@needs_mpi
+@pytest.mark.parametrize("n", [2, pytest.param(4, marks=pytest.mark.long)])
+def test_programs_of_any_bodies_on_ranks(n):
+    """Attention with a mask: the reference's result, and as many elements as said."""
+    made, _, _ = test_planned.on_processes(n)
+    ranks = told(n, "bodies")
+    assert all(rank["right"] for rank in ranks)
+    assert sum(rank["received"] for rank in ranks) == made.counts.received
+    assert sum(rank["reduced"] for rank in ranks) == made.counts.reduced
+
+
+@needs_mpi
+@pytest.mark.parametrize("n", [1, 4, *LARGE])
+def test_what_ranks_receive_is_what_was_counted(n):
+    """All kernels, all schedules: numpy's result, element by element as predicted."""
+    ranks = told(n, "everything")
+    for name, einsum in KERNELS.items():
+        plans = {"planned": plan(einsum, processes=n)}
+        plans |= named_plans(einsum, processes=n)
+        plans["dealt"] = with_cyclic(plans["planned"], einsum.indices)
+        for kind, made in plans.items():
+            outcomes = [rank[f"{name} {kind}"] for rank in ranks]
+            assert all(one["right"] for one in outcomes), (name, kind)
+            sums = {
+                key: sum(one[key] for one in outcomes)
+                for key in ("received", "reduced", "messages")
+            }
+            counts = made.counts
+            assert sums == {
+                "received": counts.received,
+                "reduced": counts.reduced,
+                "messages": counts.messages,
+            }, (name, kind)
+
+
+@needs_mpi
+@pytest.mark.parametrize("n", [3, LARGE[0]])
+def test_statements_on_ranks(n):
+    """What several statements read is fetched once, as it was counted."""
+    ranks = told(n, "programs")
+    for name, program in PROGRAMS.items():
+        counts = plan_statements(program, processes=n).counts
+        assert all(rank[name]["right"] for rank in ranks), name
+        assert sum(rank[name]["received"] for rank in ranks) == counts.received
+        assert sum(rank[name]["reduced"] for rank in ranks) == counts.reduced
+
+
+@needs_mpi
+def test_arrays_on_rank_0_are_cut_and_put_together():
+    """And functions give the blocks; what is wrong with an array all ranks say."""
+    ranks = told(3, "passed")
+    assert all(rank["right"] for rank in ranks)
+    assert all("expected A, B, C, D" in rank["wrong"] for rank in ranks)
+
+
+@needs_mpi
+@pytest.mark.parametrize("n", [4, pytest.param(6, marks=pytest.mark.long)])
+def test_sparse_tensors_on_ranks(n):
+    """Numpy's result, each part of it once, and the factors that were counted."""
+    ranks = told(n, "sparse")
+    for name, (made, _, _) in test_cyclic.on_processes(n).items():
+        assert all(rank[name]["right"] for rank in ranks), name
+        assert sum(rank[name]["held"] for rank in ranks) == made.counts.held
+        size = np.prod([made.extents[i] for i in made.terms[-1]])
+        assert sum(rank[name]["result"] for rank in ranks) == size
+    assert all(rank["refused"] == ["blocks"] for rank in ranks)
+
+
+@needs_mpi
+def test_leaves_are_calls_of_the_database(tmp_path):
+    """By default a block is computed as any other einsum of arrays.
+
+    With ``record=`` the run is a fact on rank 0: what samples of the result depend on
+    comes from the ranks that hold it.
+    """
+    ranks = told(2, "tuned", FEINSUM_DATABASE=str(tmp_path / "facts.sqlite"))
+    assert all(rank["paper"]["right"] and rank["right"] for rank in ranks)
+    moved = plan(KERNELS["paper"], processes=2).counts.moved
+    assert [rank["fact"] for rank in ranks] == [moved, None]
+    assert [rank["blocks"] for rank in ranks] == [2, None]
+
+
+def test_a_run_with_a_leaf_of_its_own_is_no_fact():
+    """It says nothing of the recipes that others would use."""
+    made = plan(KERNELS["1mm"], processes=1)
+    with pytest.raises(PlanError, match="leave out leaf= or record=") as caught:
+        made.run({}, leaf=numpy_leaf, record="facts.sqlite")
+    assert caught.value.rules == ("leaf",)
+
+
+@needs_mpi
+def test_what_one_rank_has_wrong_all_ranks_refuse():
+    """The digest comes first; the rank that is wrong says what it is."""
+    ranks = told(3, "refusals")
+    rules = {
+        "digest": ["digest"],
+        "shape": ["blocks"],
+        "dtype": ["blocks"],
+        "unknown": ["blocks"],
+        "nothing": ["blocks"],
+        "processes": ["mpi"],
+    }
+    for case, expected in rules.items():
+        assert [rank[case][0] for rank in ranks] == [expected] * 3, case
+    assert "rank 1 has a different plan than rank 0" in ranks[2]["digest"][1]
+    assert "expected shape" in ranks[1]["shape"][1]
+    assert "float32" in ranks[1]["dtype"][1]
+    assert "rank 1 has blocks that do not fit" in ranks[0]["unknown"][1]
+    assert "the plan is for 4 processes" in ranks[0]["processes"][1]
+
+
+@needs_mpi
+@pytest.mark.parametrize("how", ["raises", "killed"])
+def test_a_rank_that_dies_ends_all(how):
+    """No rank waits for it, and it is said once."""
+    done = started(4, "tests.distributed.on_ranks", how)
+    assert done.returncode != 0
+    if how == "raises":
+        assert done.stderr.count("all ranks end") == 1
+        assert "rank 1 failed, all ranks end: ValueError: no leaf today" in done.stderr
+
+
+def test_without_mpi_it_is_said_what_to_install(monkeypatch):
+    """By the rule ``mpi``."""
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(PlanError, match=r"feinsum\[mpi\]") as caught:
+        world()
+    assert caught.value.rules == ("mpi",)
+
+
+@pytest.mark.parametrize(
+    ("given", "threads"),
+    [({}, 1), ({"OMP_NUM_THREADS": "3"}, 3), ({"FEINSUM_NUM_THREADS": "2"}, 2)],
+)
+def test_ranks_have_one_thread(monkeypatch, given, threads):
+    """Unless a variable says otherwise."""
+    for name in ("OMP_NUM_THREADS", "FEINSUM_NUM_THREADS"):
+        monkeypatch.setenv(name, given.get(name, ""))
+        if name not in given:
+            monkeypatch.delenv(name)
+    use_one_thread()
+    assert n_threads() == threads
+
+
+@needs_mpi
+def test_a_plan_runs_from_files(tmp_path):
+    """Each rank reads and writes its blocks; the result is numpy's."""
+    einsum = KERNELS["paper"]
+    made, operands = plan(einsum, processes=4), operands_of(einsum)
+    (tmp_path / "plan.json").write_text(made.to_json())
+    for name, array in operands.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    files = (str(tmp_path / "plan.json"), "--inputs", str(tmp_path))
+    output = tmp_path / "out.npy"
+    database = str(tmp_path / "facts.sqlite")
+    run = ("feinsum.run", *files, "--output", str(output))
+    done = started(4, *run, FEINSUM_DATABASE=database)
+    assert done.returncode == 0, done.stderr
+    assert np.allclose(np.load(output), by_numpy(einsum, operands))
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("inputs", "output"), spread([("a.h5", "b.zarr"), ("a.zarr", "b.h5")], 1)
+)
+def test_a_plan_runs_from_hdf5_and_zarr(tmp_path, inputs, output):
+    """By entries dealt out, and written in turns; also several results."""
+    program = PROGRAMS["wanted and read"]
+    made = with_cyclic(plan_statements(program, processes=3), program.extents)
+    operands = program_operands(program)
+    (tmp_path / "plan.json").write_text(made.to_json())
+    shapes = {name: array.shape for name, array in operands.items()}
+    create_arrays(tmp_path / inputs, shapes, np.dtype("f8"))
+    for name, array in operands.items():
+        whole = tuple(map(range, array.shape))
+        write_block(tmp_path / inputs, name, whole, array)
+    files = ["--inputs", str(tmp_path / inputs), "--output", str(tmp_path / output)]
+    database = str(tmp_path / "facts.sqlite")
+    run = ("feinsum.run", str(tmp_path / "plan.json"), *files)
+    done = started(3, *run, FEINSUM_DATABASE=database)
+    assert done.returncode == 0, done.stderr
+    for name, expected in program_by_numpy(program, operands).items():
+        whole = tuple(map(range, expected.shape))
+        found = read_block(
+            tmp_path / output, name, expected.shape, expected.dtype, whole
+        )
+        assert np.allclose(found, expected)
+
+
+@needs_mpi
+def test_the_plan_of_a_program_runs_from_files(tmp_path):
+    """Results have dtypes of their own; ranks compute the reference's."""
+    p = feinsum.program()
+    shares = p.softmax(feinsum.array("X", (6, 5)), name="Y")
+    p.einsum("ij->i", shares, body="x0 > 0.2", reduction="any", name="large")
+    made = p.plan(2)
+    x = np.random.default_rng(0).random((6, 5))
+    np.save(tmp_path / "X.npy", x)
+    (tmp_path / "plan.json").write_text(made.to_json())
+    files = ("--inputs", str(tmp_path), "--output", str(tmp_path / "results"))
+    done = started(2, "feinsum.run", str(tmp_path / "plan.json"), *files)
+    assert done.returncode == 0, done.stderr
+    for name, expected in evaluate_program(made.program, {"X": x}).items():
+        found = np.load(tmp_path / "results" / f"{name}.npy")
+        assert found.dtype == expected.dtype
+        assert np.allclose(found, expected)
+
+
+@needs_mpi
+def test_collectives_take_the_place_of_messages():
+    """Of all kinds: the same results and counts, and nothing is point to point."""
+    ranks = told(3, "collectives")
+    for case in ("3mm eindecomp", "same twice cosma"):
+        name, kind = case.rsplit(" ", 1)
+        counts = named_plan(kind, KERNELS[name], processes=3).counts
+        assert all(rank[case]["right"] for rank in ranks)
+        moved = sum(rank[case]["received"] + rank[case]["reduced"] for rank in ranks)
+        assert moved == counts.moved
+        assert sum(rank[case]["messages"] for rank in ranks) == counts.messages
+    for dtype in ("float32", "int64", "complex64"):
+        assert all(rank[dtype]["right"] for rank in ranks), dtype
+
+
+@needs_mpi
+def test_a_program_prepared_on_ranks():
+    """Arrays on the first rank; the report counts what all ranks received."""
+    ranks = told(2, "prepared")
+    made, _, _ = test_planned.on_processes(2)
+    assert all(rank["right"] for rank in ranks)
+    assert [rank["counted"] for rank in ranks] == [made.counts.moved] * 2
+    assert ranks[0]["told"]
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [("missing", "No such file"), ("shape", "has shape (3,)"), ("plan", "valid plan")],
+)
+def test_files_that_are_wrong_end_all_ranks(tmp_path, wrong, words):
+    """With one line, by rank 0."""
+    einsum = KERNELS["1mm"]
+    text = "{}" if wrong == "plan" else plan(einsum, processes=2).to_json()
+    (tmp_path / "plan.json").write_text(text)
+    for name, array in operands_of(einsum).items():
+        np.save(tmp_path / f"{name}.npy", np.ones(3) if wrong == "shape" else array)
+    if wrong == "missing":
+        (tmp_path / "B.npy").unlink()
+    files = (str(tmp_path / "plan.json"), "--inputs", str(tmp_path))
+    done = started(2, "feinsum.run", *files, "--output", str(tmp_path / "out.npy"))
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if line.startswith("feinsum:")]
+    assert len(said) == 1
+    assert words in said[0]
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("name", "schedule", "n"),
+    [("paper", "dealt", 8), ("1mm", "cannon", 4), ("1mm", "2.5d", 8),
+     ("mttkrp-5-0", "deinsum", 6), ("same twice", "planned", 3),
+     ("total", "planned", 5)],
+)  # fmt: skip
+def test_a_written_program_computes_the_same(tmp_path, name, schedule, n):
+    """Without feinsum: it imports numpy and mpi4py."""
+    einsum = KERNELS[name]
+    made = (
+        plan(einsum, processes=n)
+        if schedule in ("planned", "dealt")
+        else named_plan(schedule, einsum, processes=n)
+    )
+    made = with_cyclic(made, einsum.indices) if schedule == "dealt" else made
+    operands = operands_of(einsum)
+    for operand, array in operands.items():
+        np.save(tmp_path / f"{operand}.npy", array)
+    text = made.to_python()
+    assert "import feinsum" not in text
+    assert "from feinsum" not in text
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    done = subprocess.run(
+        [MPIEXEC, "-n", str(n), sys.executable, str(program), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (np.load(tmp_path / "out.npy") == by_numpy(einsum, operands)).all()

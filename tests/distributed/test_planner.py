@@ -1,0 +1,264 @@
+"""The planner: exact, within the memory, and never above what it is compared with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import product
+
+import numpy as np
+import pytest
+
+from benchmarks.papers.schedules import named_plans
+from feinsum.distributed import (
+    GroupSchedule,
+    Machine,
+    Table,
+    groups_of,
+    least_sum,
+    plan,
+)
+from feinsum.distributed.assembly import assemble, starts_of
+from feinsum.distributed.counts import Tally
+from feinsum.distributed.schedule import result_choices
+from feinsum.distributed.search import best_schedules
+from feinsum.distributed.statements import default_path
+from feinsum.distributed.steps import lower
+from feinsum.errors import PlanError
+from tests.distributed.by_trial import least_by_trial
+from tests.distributed.cases import KERNELS, by_numpy, einsum_of, operands_of
+
+
+def test_elimination_is_brute_force():
+    """On random tables, trees or not."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        names = "abcdef"[: rng.integers(1, 7)]
+        sizes = {n: int(rng.integers(1, 4)) for n in names}
+        tables = [Table((n,), rng.random(sizes[n])) for n in names]
+        for _ in range(rng.integers(0, 6)):
+            k = int(rng.integers(1, min(3, len(names)) + 1))
+            used = tuple(rng.permutation(list(names))[:k].tolist())
+            tables.append(Table(used, rng.random([sizes[v] for v in used])))
+        cost, choice = least_sum(tables)
+        expected, other = least_by_trial(tables)
+        assert cost == pytest.approx(expected)
+        assert choice == other
+
+
+def test_elimination_of_what_excludes_each_other_is_brute_force():
+    """Tables most of whose entries are infinite, as those that link two variables."""
+    rng = np.random.default_rng(7)
+    for _ in range(200):
+        names = "abcde"[: rng.integers(2, 6)]
+        sizes = {n: int(rng.integers(1, 9)) for n in names}
+        tables = [Table((n,), rng.random(sizes[n])) for n in names]
+        for _ in range(rng.integers(1, 6)):
+            used = tuple(rng.permutation(list(names))[:2].tolist())
+            costs = rng.random([sizes[v] for v in used])
+            if rng.integers(2):
+                costs[rng.random(costs.shape) < 0.9] = np.inf
+            tables.append(Table(used, costs))
+        cost, choice = least_sum(tables)
+        expected, other = least_by_trial(tables)
+        assert cost == pytest.approx(expected)
+        assert choice == other or cost == np.inf
+
+
+def test_infinite_costs_exclude_choices():
+    """What cannot be together is not chosen."""
+    first = Table(("a", "b"), np.array([[0.0, np.inf], [np.inf, 5.0]]))
+    assert least_sum([first, Table(("b",), np.array([9.0, 1.0]))]) == (
+        6,
+        {"b": 1, "a": 1},
+    )
+
+
+SMALL = {
+    "1mm": einsum_of("ij,jk->ik", i=8, j=4, k=16),
+    "2mm": einsum_of("ij,jk,kl->il", i=8, j=16, k=4, l=8),
+    "mttkrp": einsum_of("ijk,ja,ka->ia", every=8),
+    "two groups": einsum_of("ijk,ja,ka,al->il", i=8, j=4, k=4, a=8, l=4),
+    "shared": einsum_of("ij,jk,kl->il", names="ABA", every=8),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [*((name, (4,)) for name in SMALL), ("1mm", (2, 2)), ("2mm", (2, 2)),
+     ("mttkrp", (2, 2)), ("shared", (2, 2))],
+)  # fmt: skip
+def test_the_choice_is_brute_force(name, sizes):
+    """No map of a machine's axes, with any place of the products, moves less.
+
+    Every plan is lowered, and what its steps move is what is compared.
+    """
+    einsum = SMALL[name]
+    extents = dict(einsum.extents)
+    path = default_path(einsum, extents)
+    groups = groups_of(einsum, path, extents)
+    machine, names = Machine(sizes), [op.name for op in einsum.operands]
+    choices = []
+    for group in groups:
+        maps = product(group.indices, repeat=len(sizes))
+        choices.append(
+            [
+                GroupSchedule(machine, axes, result)
+                for axes in maps
+                for result in result_choices(group, axes, machine)
+            ]
+        )
+    least = min(
+        moved(groups, extents, starts_of(names, groups, schedules, extents), schedules)
+        for schedules in product(*choices)
+    )
+    found = plan(einsum, processes=4)
+    assert found.counts.moved <= least
+    assert best_schedules(groups, extents, 4).is_exact
+
+
+def moved(groups, extents, starts, schedules) -> int:
+    tally = Tally([0] * 4)
+    lower(tally, groups, schedules, starts, extents, 4)
+    return tally.counts().moved
+
+
+@pytest.mark.parametrize("processes", [2, 4, 6, 8, 16, 64])
+@pytest.mark.parametrize("name", KERNELS)
+def test_never_above_a_runner_up(name, processes):
+    """No named schedule of two processes or more moves less."""
+    found = plan(KERNELS[name], processes=processes).counts
+    for other in named_plans(KERNELS[name], processes=processes).values():
+        assert other.counts.busy == 1 or found.moved <= other.counts.moved, other.name
+
+
+def test_the_footprint_is_no_cost():
+    """Order-5 MTTKRP on 8: what is held least moves many times more."""
+    order5 = einsum_of("ijklm,ja,ka,la,ma->ia", every=88, a=24)
+    path = ((3, 4), (0, 3), (0, 1), (0, 1))  # (la,ma) (X,lma) (ja,ka) and both
+    runners = named_plans(order5, processes=8, path=path)
+    best = plan(order5, processes=8, path=path).counts.moved
+    assert runners["footprint"].counts.moved > 100 * best
+    assert runners["deinsum"].counts.moved >= best
+
+
+def test_what_the_search_counts_is_moved():
+    """Where every process has the same work, the cost is exact."""
+    for subscripts in ("ij,jk,kl->il", "ijk,ja,ka,al->il", "ijk,jb,kc->ibc"):
+        einsum = einsum_of(subscripts, every=64)
+        extents = dict(einsum.extents)
+        for processes in (4, 8, 16, 64):
+            groups = groups_of(einsum, default_path(einsum, extents), extents)
+            found = best_schedules(groups, extents, processes)
+            path = default_path(einsum, extents)
+            made = assemble(einsum, {}, processes, path, found.schedules)
+            assert found.is_exact
+            assert found.cost == pytest.approx(made.counts.moved, abs=0.1)
+
+
+def test_ten_operands_on_512_processes():
+    """All processes have work, and nothing as long as a list of steps is made."""
+    letters = "abcdefghijk"
+    chain = ",".join(letters[k : k + 2] for k in range(10))
+    einsum = einsum_of(f"{chain}->ak", names="ABCDEFGHIJ", every=1024)
+    made = plan(einsum, processes=512)
+    assert made.counts.busy == 512
+    assert "steps" not in vars(made)
+
+
+@pytest.mark.parametrize("name", ["1mm", "2mm", "paper"])
+def test_a_memory_is_not_exceeded(name):
+    """By loops in time or other cuts; the result stays numpy's."""
+    einsum = KERNELS[name]
+    free = plan(einsum, processes=4)
+    operands = operands_of(einsum)
+    tight, refused = 0, ("memory",)
+    for share in (1.0, 0.9, 0.8, 0.7, 0.6, 0.5):
+        memory = int(free.peak_bytes * share)
+        try:
+            made = plan(einsum, processes=4, memory=memory)
+        except PlanError as error:
+            refused = error.rules
+            break
+        assert made.peak_bytes <= memory
+        assert made.counts.moved >= free.counts.moved
+        assert (made.simulate(operands) == by_numpy(einsum, operands)).all()
+        tight += share < 1
+    assert refused == ("memory",)
+    assert tight, "no tighter memory was ever enough"
+
+
+BAD = {
+    "processes": [{"processes": p} for p in (0, -1, 2.0, True, "8", 10**9)],
+    "memory": [
+        {"processes": 2, "memory": m} for m in (8, "1 kB", "much", "8 XB", -5, True)
+    ],
+    "path": [{"processes": 2, "path": p} for p in ([(0, 7)], [(0, 0)], [(0,)], [()])],
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "options"), [(rule, o) for rule, all_of in BAD.items() for o in all_of]
+)
+def test_bad_options_are_refused(rule, options):
+    """By the rule, before anything is allocated."""
+    with pytest.raises(PlanError) as caught:
+        plan(einsum_of("ij,jk->ik", every=1000), **options)
+    assert caught.value.rules == (rule,)
+
+
+def test_too_little_memory_says_how_much_would_do():
+    """And what can be done."""
+    with pytest.raises(PlanError, match=r"give more memory or more processes"):
+        plan(einsum_of("ij,jk->ik", every=10**6), processes=2, memory="1 GB")
+
+
+def test_sizes_must_be_given():
+    """A plan is for numbers."""
+    import feinsum
+
+    A, B = feinsum.array("A", ("n", 4)), feinsum.array("B", (4, "n"))
+    einsum = feinsum.einsum("ij,jk->ik", A, B)
+    for sizes, words in [({}, "no value of n"), ({"n": 3, "m": 1}, "parameter m;"),
+                         ({"n": -1}, "n=-1"), ({"n": 2.5}, "n=2.5")]:  # fmt: skip
+        with pytest.raises(PlanError, match=words) as caught:
+            plan(einsum, sizes, processes=2)
+        assert caught.value.rules == ("sizes",)
+    assert plan(einsum, {"n": 8}, processes=2).extents["i"] == 8
+
+
+def test_what_is_no_plain_einsum_is_refused():
+    """Batches and diagonals, each with what to do."""
+    import feinsum
+
+    A, x, y = feinsum.array("A", (4, 4)), feinsum.array("x", 4), feinsum.array("y", 4)
+    batch = feinsum.batched_einsum("ij,j->i", [[A, x], [A, y]])
+    with pytest.raises(PlanError, match="each of its rows"):
+        plan(batch, processes=2)
+    with pytest.raises(PlanError, match="take the diagonal"):
+        plan(feinsum.einsum("ii->", A), processes=2)
+
+
+@pytest.mark.parametrize("processes", [97, 127])
+def test_more_processes_than_values_leave_some_without_work(processes):
+    """A prime that is larger than every extent: the result is right, and it is said."""
+    einsum = KERNELS["1mm"]
+    made = plan(einsum, processes=processes)
+    operands = operands_of(einsum)
+    assert (made.simulate(operands) == by_numpy(einsum, operands)).all()
+    assert made.counts.busy == 10
+    assert f"{processes - 10} processes have no work" in str(made)
+
+
+def test_plans_need_no_code_generator():
+    """Values and planner load neither Loopy nor OpenCL nor MPI."""
+    code = (
+        "import sys, feinsum\n"
+        "A, B = feinsum.array('A', (8, 8)), feinsum.array('B', (8, 8))\n"
+        "feinsum.plan(feinsum.einsum('ij,jk->ik', A, B), processes=4).counts\n"
+        "print([m for m in ('loopy', 'pyopencl', 'mpi4py') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,230 @@
+"""Runs of plans become facts: what came is counted, and blocks are verified."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import feinsum
+from feinsum.cli import app
+from feinsum.db import open_store
+from feinsum.distributed import plan_program, with_cyclic
+from feinsum.distributed.engines import RankLocation, fleet_here, fleet_of
+from feinsum.distributed.facts import (
+    check_of,
+    compare_samples,
+    plan_in,
+    sample_boxes,
+    tolerance_of,
+)
+from feinsum.distributed.local import slices
+from feinsum.distributed.recorded import random_arrays, record_run
+from feinsum.errors import PlanError, WrongResultError
+from feinsum.programs import multi_head_attention, program
+from feinsum.records import InMemoryStore, PlanRecord, judge
+from tests.db.factories import make_device, make_plan_record
+from tests.distributed.cases import KERNELS
+from tests.distributed.test_facts import softmax
+from tests.distributed.test_mpi import needs_mpi, started
+
+
+def attention():
+    p = program()
+    X = p.input("X", (8, 16))
+    p.output(multi_head_attention(p, X, heads=4, entries=4))
+    return p.build()
+
+
+MADE = {
+    "einsum": feinsum.plan(KERNELS["paper"], processes=4),
+    "dealt": with_cyclic(feinsum.plan(KERNELS["paper"], processes=4), "ila"),
+    "mttkrp": feinsum.plan(KERNELS["mttkrp-3-0"], processes=6),
+    "softmax": plan_program(softmax(), processes=3),
+    "attention": plan_program(attention(), processes=4),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_run_here_is_counted_and_verified(name):
+    """Ranks in turns: as many elements as predicted, right results, no seconds."""
+    made, store = MADE[name], InMemoryStore()
+    fact = record_run(made, random_arrays(made), store)
+    assert store.plans(fact.workload) == (fact,)
+    assert judge(fact) == ()
+    assert (fact.plan_id, fact.counted) == (made.id, made.counts.moved)
+    assert fact.fleet.engine == "local"
+    assert fact.fleet.ranks == plan_in(made).processes
+    assert fact.samples_s == ()
+    assert fact.verification.n_blocks > 1
+    assert fact.verification.largest_error < 1e-12
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_wrong_entry_of_a_sample_is_found(name):
+    """Each rank looks at blocks of its own, and one wrong entry is enough."""
+    made = MADE[name]
+    plan, arrays = plan_in(made), random_arrays(made)
+    whole = made.simulate(arrays)
+    (output,) = plan.outputs
+    result = whole if plan.statements is None else whole[output]
+    for rank in (0, plan.processes - 1):
+        for box in sample_boxes(plan, rank).values():
+            part = np.array(result[slices(box)])
+
+            def read(operand, where):
+                return arrays[operand][slices(where)]
+
+            (right,) = compare_samples(made, read, {output: (box, part)})
+            assert right.error <= tolerance_of(plan)
+            part.flat[-1] += 0.1 * np.abs(part).max()
+            wrong = compare_samples(made, read, {output: (box, part)})
+            with pytest.raises(WrongResultError, match="1 of 1 blocks"):
+                check_of(made, wrong)
+
+
+def test_samples_are_parts_of_what_a_rank_has():
+    """And small, however large that is."""
+    plan = feinsum.plan(KERNELS["1mm"], processes=9)
+    for rank in range(9):
+        for name, box in sample_boxes(plan, rank).items():
+            held = plan.result_box(rank, name)
+            for side, whole in zip(box, held, strict=True):
+                assert set(side) <= set(whole)
+                assert 1 <= len(side) <= 8
+
+
+def test_a_fleet_is_of_ranks_that_are_alike():
+    """Cores of a host count once, whatever ranks share them; hosts have no names."""
+    cpu, both = make_device(), frozenset({0, 1})
+    here = [RankLocation("a", frozenset({k}), 1, cpu) for k in (0, 1)]
+    there = [RankLocation("b", both, 1, cpu)] * 3
+    fleet = fleet_of("mpi", here + there)
+    assert [(host.ranks, host.cores) for host in fleet.hosts] == [(2, 2), (3, 2)]
+    assert (fleet.ranks, fleet.load, fleet.is_timed) == (5, 1.5, False)
+    assert fleet_of("mpi", here).is_timed
+    assert not fleet_of("local", here).is_timed
+    with pytest.raises(PlanError, match="identical ranks") as caught:
+        fleet_of("mpi", [here[0], RankLocation("a", both, 2, cpu)])
+    assert caught.value.rules == ("fleet",)
+    assert fleet_here(2).is_like(fleet_here(2))
+    assert not fleet_here(2).is_like(fleet_here(3))
+
+
+def test_too_few_runs_are_refused_before_the_first():
+    """A fact has three times."""
+    made = MADE["einsum"]
+    with pytest.raises(PlanError, match="at least 3"):
+        record_run(made, random_arrays(made), InMemoryStore(), runs=1)
+
+
+def test_a_block_that_needs_too_much_memory_is_not_verified(monkeypatch):
+    """It is said, and not tried."""
+    monkeypatch.setattr("feinsum.distributed.facts.free_bytes", lambda: 100)
+    made = MADE["softmax"]
+    with pytest.raises(PlanError, match="cannot be verified") as caught:
+        record_run(made, random_arrays(made), InMemoryStore())
+    assert caught.value.rules == ("memory",)
+
+
+def test_mpi_is_recorded_by_its_own_function():
+    """There no rank has whole arrays."""
+    with pytest.raises(PlanError, match="record_on_ranks"):
+        record_run(MADE["einsum"], {}, InMemoryStore(), engine="mpi")
+
+
+def facts_in(path: Path) -> list[PlanRecord]:
+    with open_store(path) as store:
+        return list(store.documents("plan"))
+
+
+def test_a_plan_is_recorded_by_the_command(tmp_path):
+    """``feinsum plan --record``: of an einsum and of a program."""
+    database, text = tmp_path / "facts.sqlite", tmp_path / "softmax.txt"
+    text.write_text(str(softmax()))
+    words = ["plan", "ij,jk->ik", "--sizes", "i=8,j=6,k=4", "--processes", "4"]
+    said = CliRunner().invoke(app, [*words, "--record", str(database)])
+    assert (said.exit_code, said.stderr) == (0, "")
+    (fact,) = facts_in(database)
+    assert f"recorded {fact.id[:12]}" in said.stdout
+    words = ["plan", "--program", str(text), "--processes", "2", "--json"]
+    said = CliRunner().invoke(app, [*words, "--record", str(database)])
+    assert said.exit_code == 0
+    assert json.loads(said.stdout)["recorded"] in {x.id for x in facts_in(database)}
+
+
+def test_a_query_prints_the_plans_of_an_einsum_and_of_a_program(tmp_path):
+    """By its key: those of few ranks first; a program without any exits with 3."""
+    database, text = tmp_path / "facts.sqlite", tmp_path / "softmax.txt"
+    text.write_text(str(softmax()))
+    known = [make_plan_record(0), make_plan_record(1)]
+    here = random_arrays(MADE["softmax"])
+    asked = ["query", "--program", str(text), "--database", str(database), "--json"]
+    with open_store(database) as store:
+        store.add_all(known)
+    assert CliRunner().invoke(app, asked).exit_code == 3
+    with open_store(database) as store:
+        fact = record_run(MADE["softmax"], here, store)
+    (found,) = json.loads(CliRunner().invoke(app, asked).stdout)["plans"]
+    assert (found["id"], found["ranks"], found["median_s"]) == (fact.id, 3, None)
+    words = ["query", "ij,j->i", "--sizes", "i=64,j=4", "--database", str(database)]
+    said = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert [one["id"] for one in said["plans"]] == [one.id for one in known]
+    assert said["plans"][0]["extents"] == {"i": 64, "j": 4}
+    table = CliRunner().invoke(app, words).stdout
+    assert table.index(known[0].id[:12]) < table.index(known[1].id[:12])
+    both = CliRunner().invoke(app, [*words, "--program", str(text)])
+    assert "cannot be combined with a program" in " ".join(both.stderr.split())
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    "name", ["softmax", pytest.param("einsum", marks=pytest.mark.long)]
+)
+def test_ranks_of_mpi_record_what_they_moved(tmp_path, name):
+    """``feinsum.run --record``: seconds if there are cores for all ranks, and links."""
+    made = {
+        "einsum": feinsum.plan(KERNELS["paper"], processes=2),
+        "softmax": plan_program(softmax(), processes=2),
+    }[name]
+    (tmp_path / "plan.json").write_text(made.to_json())
+    arrays = random_arrays(made)
+    for operand, array in arrays.items():
+        np.save(tmp_path / f"{operand}.npy", array)
+    database, out = tmp_path / "facts.sqlite", tmp_path / "out.npy"
+    where = ["--inputs", str(tmp_path), "--output", str(out)]
+    words = [str(tmp_path / "plan.json"), *where, "--record", str(database)]
+    done = started(2, "feinsum.run", *words, FEINSUM_DATABASE=str(database))
+    assert done.returncode == 0, done.stderr
+    (fact,) = facts_in(database)
+    assert f"recorded {fact.id[:12]}" in done.stdout
+    assert judge(fact) == ()
+    assert (fact.counted, fact.plan_id) == (made.counts.moved, made.id)
+    assert (fact.fleet.engine, fact.fleet.ranks, fact.fleet.threads) == ("mpi", 2, 1)
+    assert len(fact.samples_s) == (3 if fact.fleet.is_timed else 0)
+    assert (fact.fleet.links is not None) == fact.fleet.is_timed
+    assert fact.verification.n_blocks == 2
+    whole = made.simulate(arrays)
+    expected = whole if name == "einsum" else whole["Y"]
+    np.testing.assert_allclose(np.load(out), expected)
+
+
+@needs_mpi
+@pytest.mark.long
+def test_a_database_that_cannot_be_written_is_named_before_the_run(tmp_path):
+    """One line, and no result."""
+    made = feinsum.plan(KERNELS["paper"], processes=2)
+    (tmp_path / "plan.json").write_text(made.to_json())
+    for operand, array in random_arrays(made).items():
+        np.save(tmp_path / f"{operand}.npy", array)
+    (tmp_path / "no-database").write_text("this is none")
+    where = ["--inputs", str(tmp_path), "--output", str(tmp_path / "out.npy")]
+    words = [str(tmp_path / "plan.json"), *where, "--record"]
+    done = started(2, "feinsum.run", *words, str(tmp_path / "no-database"))
+    assert done.returncode != 0
+    assert done.stderr.startswith("feinsum: ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out.npy").exists()

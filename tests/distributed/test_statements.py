@@ -1,0 +1,329 @@
+"""Statements: several einsums on one plan, with results that several of them read."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from benchmarks.papers.schedules import named_like
+from feinsum.distributed import (
+    Distribution,
+    GroupSchedule,
+    Loop,
+    Machine,
+    Plan,
+    assemble_statements,
+    factorizations,
+    plan,
+    plan_statements,
+    statements,
+)
+from feinsum.distributed.assembly import starts_of
+from feinsum.distributed.boxes import Boxes, overlaps
+from feinsum.distributed.counts import Tally
+from feinsum.distributed.local import slices
+from feinsum.distributed.schedule import result_choices
+from feinsum.distributed.search import best_schedules
+from feinsum.distributed.steps import lower
+from feinsum.errors import PlanError
+from tests.distributed.cases import einsum_of
+from tests.distributed.counting import count_steps
+
+PROGRAMS = {
+    "attention": statements(
+        ["Q[s,h,d] = X[s,a] * WQ[a,h,d]", "K[s,h,e] = X[s,a] * WK[a,h,e]",
+         "S[h,d,e] = Q[s,h,d] * K[s,h,e]", "Y[s,h,e] = X[s,a] * WV[a,h,d] * S[h,d,e]"],
+        {"X": (6, 8), "WQ": (8, 2, 4), "WK": (8, 2, 4), "WV": (8, 2, 4)},
+    ),
+    "read twice": statements(
+        ["T[i,k] = A[i,j] * B[j,k]", "U[i,l] = T[i,k] * C[k,l]",
+         "V[k,m] = T[i,k] * D[i,m]"],
+        {"A": (8, 6), "B": (6, 8), "C": (8, 4), "D": (8, 4)},
+    ),
+    "read three times": statements(
+        ["T[i,k] = A[i,j] * B[j,k]", "U[i,l] = T[i,k] * C[k,l]",
+         "V[k,m] = T[i,k] * D[i,m]", "W[i,k] = T[i,k] * U[i,l] * V[k,m] * E[l,m]"],
+        {"A": (8, 6), "B": (6, 8), "C": (8, 4), "D": (8, 4), "E": (4, 4)},
+    ),
+    "gradients": statements(
+        ["H[n,h] = X[n,f] * V[f,h]", "G[n,h] = E[n,o] * W[h,o]",
+         "dV[f,h] = X[n,f] * G[n,h]", "dW[h,o] = H[n,h] * E[n,o]"],
+        {"X": (8, 6), "V": (6, 8), "E": (8, 4), "W": (8, 4)},
+    ),
+    "wanted and read": statements(
+        ["T[i,k] = A[i,j] * B[j,k]", "U[i,l] = T[i,k] * C[k,l]"],
+        {"A": (6, 5), "B": (5, 7), "C": (7, 4)}, outputs=["T", "U"],
+    ),
+}  # fmt: skip
+
+
+def operands_of(program, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    shapes = {
+        a.tensor: tuple(program.extents[i] for i in a.indices)
+        for g in program.groups
+        for a in g.inputs
+    }
+    return {
+        t: rng.integers(-3, 4, shapes[t]).astype(d) for t, d in program.dtypes.items()
+    }
+
+
+def by_numpy(program, operands) -> dict[str, np.ndarray]:
+    known = dict(operands)
+    for group in program.groups:
+        arrays = [known[a.tensor] for a in group.inputs]
+        known[group.output.tensor] = np.einsum(group.subscripts, *arrays)
+    return {name: known[name] for name in program.outputs}
+
+
+def is_numpys(made: Plan) -> bool:
+    operands = operands_of(made.statements)
+    expected = by_numpy(made.statements, operands)
+    found = made.simulate(operands)
+    return set(found) == set(expected) and all(
+        (found[name] == expected[name]).all() for name in expected
+    )
+
+
+@pytest.mark.parametrize("processes", [1, 3, 4, 8])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_planned_results_are_numpys(name, processes):
+    """All of them, also those that other statements read."""
+    made = plan_statements(PROGRAMS[name], processes=processes)
+    assert is_numpys(made)
+    assert made.counts == count_steps(made.steps, made.resident_elements)
+    for other in named_like(made).values():
+        assert is_numpys(other)
+        assert other.counts.busy == 1 or made.counts.moved <= other.counts.moved
+
+
+def random_plan(rng: random.Random, program) -> Plan:
+    processes = rng.choice([2, 3, 4, 6, 8])
+    schedules = []
+    for group in program.groups:
+        machine = Machine(rng.choice(list(factorizations(processes))))
+        axes = tuple(rng.choice([*group.indices, None]) for _ in machine.sizes)
+        result = rng.choice(list(result_choices(group, axes, machine)))
+        loop = None
+        if group.summed and rng.random() < 0.4:
+            loop = Loop(rng.choice(group.summed), rng.randrange(1, 4))
+        schedules.append(GroupSchedule(machine, axes, result, loop))
+    starts = {}
+    for name in program.dtypes:
+        rank = next(
+            len(a.indices) for g in program.groups for a in g.inputs if a.tensor == name
+        )
+        machine = Machine(rng.choice(list(factorizations(processes))))
+        cuts: list[tuple[int, ...]] = [()] * rank
+        for k in range(machine.n_axes):
+            where = rng.randrange(-1, rank)
+            if where >= 0:
+                cuts[where] = (*cuts[where], k)
+        starts[name] = Distribution(machine, tuple(cuts))
+    return assemble_statements(program, processes, schedules, starts=starts)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_legal_schedule_changes_a_result(name):
+    """Whatever is kept from one use of a tensor to the next."""
+    rng = random.Random(name)
+    for _ in range(15):
+        made = random_plan(rng, PROGRAMS[name])
+        assert is_numpys(made), made.to_json()
+        assert made.counts == count_steps(made.steps, made.resident_elements)
+
+
+def moved(program, schedules, n_ranks: int) -> int:
+    tally = Tally([0] * n_ranks)
+    starts = starts_of(program.dtypes, program.groups, schedules, program.extents)
+    lower(tally, program.groups, schedules, starts, program.extents, n_ranks)
+    return tally.counts().moved
+
+
+@pytest.mark.parametrize("name", ["read twice", "wanted and read", "gradients"])
+def test_the_choice_is_brute_force(name):
+    """No maps of a machine's axes to all statements, with any places, move less."""
+    program = PROGRAMS[name]
+    machine = Machine((2,))
+    choices = [
+        [
+            GroupSchedule(machine, (index,), result)
+            for index in group.indices
+            for result in result_choices(group, (index,), machine)
+        ]
+        for group in program.groups
+    ]
+    least = min(moved(program, schedules, 2) for schedules in product(*choices))
+    found = best_schedules(program.groups, program.extents, 2)
+    assert found.is_exact
+    assert moved(program, found.schedules, 2) <= least
+    assert found.cost == pytest.approx(least, abs=0.1)
+    assert plan_statements(program, processes=2).counts.moved <= least
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_the_search_counts_is_moved(name):
+    """With unions over several readers, where every process has the same work."""
+    program = PROGRAMS[name]
+    even = replace(program, extents=dict.fromkeys(program.extents, 16))
+    for processes in (2, 4, 8):
+        found = best_schedules(even.groups, even.extents, processes)
+        assert found.is_exact
+        counted = moved(even, found.schedules, processes)
+        assert found.cost == pytest.approx(counted, abs=0.1)
+
+
+def test_what_is_there_is_not_fetched_again():
+    """Three readers of one matrix: the union of what they need is what passes."""
+    program = statements(
+        ["Q[s,h] = X[s,a] * V[a,h]", "K[s,h] = X[s,a] * W[a,h]",
+         "G[a,b] = X[s,a] * Y[s,b]"],
+        {"X": (8, 8), "V": (8, 4), "W": (8, 4), "Y": (8, 4)},
+    )  # fmt: skip
+    machine = Machine((2,))
+
+    def by(index: str, output: str) -> GroupSchedule:
+        group = next(g for g in program.groups if g.output.tensor == output)
+        cuts = tuple((0,) if i == index else () for i in group.output.indices)
+        fixed = () if index in group.output.indices else ((0, 0),)
+        return GroupSchedule(machine, (index,), Distribution(machine, cuts, fixed))
+
+    made = assemble_statements(
+        program, 2, [by("s", "Q"), by("h", "K"), by("a", "G")],
+        starts={"Y": Distribution.parse("sb->s", machine),
+                "V": Distribution.parse("ah->h", machine)},
+    )  # fmt: skip
+    # V is fetched by both halves (16 each); K needs the other half of X (32 each);
+    # G finds its columns of X in what is there, and fetches half of Y (16 each).
+    assert made.counts.received == 2 * 16 + 2 * 32 + 2 * 16
+    assert is_numpys(made)
+
+
+def test_boxes_without_boxes():
+    """What is missing, cyclic or not, in rectangles: disjoint, together all of it."""
+    rng = np.random.default_rng(5)
+    for _ in range(100):
+        n, shape = 3, tuple(rng.integers(1, 6, rng.integers(0, 4)).tolist())
+        held, wanted, there = (random_boxes(rng, n, shape) for _ in range(3))
+        found = overlaps(held, wanted)
+        rest, here = found.remote_part(there), found.local_part(there)
+        assert count(found, shape) == pytest.approx(count(rest, shape) + count_pairs(
+            found, there, shape
+        ))  # fmt: skip
+        assert (here.source == here.target).all()
+        for rank, covered in enumerate(per_rank(rest, n, shape)):
+            box = there.box(rank)
+            if box is not None:
+                assert not covered[slices(box)].any()
+
+
+def random_boxes(rng, n: int, shape: tuple[int, ...]) -> Boxes:
+    first = np.array([[rng.integers(0, m) for m in shape] for _ in range(n)], np.int64)
+    first = first.reshape(n, len(shape))
+    end = np.array(
+        [[rng.integers(a, m + 1) for a, m in zip(row, shape, strict=True)]
+         for row in first], np.int64,
+    ).reshape(n, len(shape))  # fmt: skip
+    steps = rng.choice([1, 1, 2, 3, 4], len(shape))
+    end = first + -(-(end - first) // steps) * steps
+    return Boxes(first, end, rng.random(n) < 0.8, tuple(steps.tolist()))
+
+
+def per_rank(found, n: int, shape: tuple[int, ...]) -> list[np.ndarray]:
+    filled = [np.zeros(shape, int) for _ in range(n)]
+    for _, to, box in found.boxes():
+        filled[to][slices(box)] += 1
+    return filled
+
+
+def count(found, shape) -> int:
+    return sum(int(f.sum()) for f in per_rank(found, 3, shape))
+
+
+def count_pairs(found, there: Boxes, shape) -> int:
+    total = 0
+    for rank, filled in enumerate(per_rank(found, 3, shape)):
+        box = there.box(rank)
+        if box is not None:
+            total += int(filled[slices(box)].sum())
+    return total
+
+
+def test_a_path_is_the_first_example():
+    """Statements of a contraction path move what the plan of the einsum moves."""
+    einsum = einsum_of("ijk,ja,ka,al->il", every=10)
+    one = plan(einsum, processes=8)
+    program = statements(
+        [str(group) for group in one.groups],
+        {op.name: op.shape for op in einsum.operands},
+    )
+    assert program.groups == one.groups
+    made = plan_statements(program, processes=8)
+    assert made.counts == one.counts
+    assert [leaf.key for leaf in made.leaves] == [leaf.key for leaf in one.leaves]
+
+
+def test_plans_of_statements_are_documents():
+    """They come back from their text; what was changed there is refused."""
+    made = plan_statements(PROGRAMS["read twice"], processes=4)
+    again = Plan.from_json(made.to_json())
+    assert (again, again.id) == (made, made.id)
+    assert "3 statements on 4 processes" in str(made)
+    assert "U ends as" in str(made)
+    assert "V ends as" in str(made)
+    both = replace(made, einsum="ij->i")
+    with pytest.raises(PlanError) as caught:
+        Plan.from_json(both.to_json())
+    assert caught.value.rules == ("statements",)
+    compile(made.to_python(), "program.py", "exec")
+
+
+def test_memory_limits_statements_too():
+    """By loops in time, or with how much would do."""
+    program = PROGRAMS["gradients"]
+    free = plan_statements(program, processes=4)
+    with pytest.raises(PlanError) as caught:
+        plan_statements(program, processes=4, memory=8)
+    assert caught.value.rules == ("memory",)
+    assert plan_statements(program, processes=4, memory=free.peak_bytes).counts
+
+
+GIVEN = {"A": (4, 5), "B": (5, 6)}
+
+
+@pytest.mark.parametrize(
+    ("lines", "shapes", "words"),
+    [
+        ([], {}, "there are none"),
+        (["T[i,k] = A[i,j] * B[j,k"], GIVEN, "expected such as"),
+        (["T[i,k] + A[i,j]"], GIVEN, "expected such as"),
+        (["T[i,k] = A[i,j] * C[j,k]"], GIVEN, "no extent of k"),
+        (["T[i,j] = A[i,j] * C[j]"], GIVEN, "reads C, which is not there"),
+        (["T[i,k] = A[i,j] * B[i,k]"], GIVEN, "the shape of B is"),
+        (["T[i] = A[i,i]"], GIVEN, "an index twice"),
+        (["A[i,k] = A[i,j] * B[j,k]"], GIVEN, "more than once"),
+        (["T[i] = A[i,j] * U[i]", "U[i] = A[i,j]"], GIVEN, "only made later"),
+        (["T[i,z] = A[i,j]"], GIVEN, "index z, which no tensor"),
+        (["T[i] = A[i,j]"], GIVEN, "B is given, and no statement reads it"),
+        (["T[i,k] = A[i,j] * B[j,k]"], {"A": (4, 5), "B": (6, 5)}, "shape"),
+    ],
+)
+def test_wrong_statements_are_refused(lines, shapes, words):
+    """With what is wrong in them, by name: cycles and clashes of shapes among it."""
+    with pytest.raises(PlanError, match=words) as caught:
+        statements(lines, shapes)
+    assert caught.value.rules == ("statements",)
+
+
+def test_wanted_results_must_be_made():
+    """And what nobody reads must be wanted."""
+    lines = ["T[i,k] = A[i,j] * B[j,k]"]
+    with pytest.raises(PlanError, match="Z is wanted, and no statement makes it"):
+        statements(lines, GIVEN, outputs=["Z", "T"])
+    with pytest.raises(PlanError, match="neither read nor wanted"):
+        statements(lines, GIVEN, outputs=[])
