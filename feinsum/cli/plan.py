@@ -12,6 +12,7 @@ from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum, read_values
 from feinsum.cli.shared.options import AsJson, Dtype, Operands, Sizes
 from feinsum.cli.shared.output import print_json
 from feinsum.cli.shared.programs import ProgramFile, read_program
+from feinsum.errors import PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -231,12 +232,11 @@ def _levels(text: str | None) -> Levels | None:
     if text is None:
         return None
     try:
-        return Levels(tuple(map(int, text.split(","))))
-    except ValueError:
-        raise typer.BadParameter(
-            f"--ranks-per-host {text!r}; expected a number of ranks, or several, such "
-            "as 8,2"
-        ) from None
+        return Levels.parse(text, "--ranks-per-host")
+    except PlanError as error:
+        if error.rules != ("notation",):
+            raise
+        raise typer.BadParameter(str(error)) from None
 
 
 def _passing(made: Plan, levels: Levels | None) -> dict[str, int | tuple[int, ...]]:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Ints, Overlap
-from feinsum.distributed.distribution import Machine
+from feinsum.distributed.distribution import Machine, notation_error
 from feinsum.distributed.steps import Sink
 from feinsum.errors import PlanError
 from feinsum.records import Links
@@ -73,6 +73,26 @@ class Levels:
                 f"{counted(len(self.units) + 1, 'level')}; expected "
                 "one for each, the outermost first"
             )
+
+    @classmethod
+    def parse(cls, text: str, name: str = "levels") -> Levels:
+        """Parse the numbers of ranks in units of each level, outermost first.
+
+        Args:
+            name: what the error calls the text.
+
+        Raises:
+            PlanError: with the rule ``notation``; see :class:`Levels` for others.
+
+        >>> Levels.parse("8,2").units
+        (8, 2)
+        """
+        try:
+            units = tuple(map(int, text.split(",")))
+        except ValueError:
+            expected = "a number of ranks, or several, such as 8,2"
+            raise notation_error(name, text, expected) from None
+        return cls(units)
 
     def cost(self, moved: Sequence[int]) -> tuple[float, ...]:
         """Return a cost to minimize, lexicographically.

@@ -1,17 +1,25 @@
-"""Einsums that plans are tested with, and what numpy makes of them."""
+"""Einsums that plans are tested with, numpy's results, counts by definition."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 import feinsum
+from feinsum.distributed import Plan
+from feinsum.distributed.boxes import box_size
+from feinsum.distributed.counts import Counts
+from feinsum.distributed.steps import Free, Leaf, Make, Receive, Reduce, Send, Steps
 from feinsum.ir import BatchedEinsum
 
 
 def einsum_of(
     subscripts: str, names: str = "ABCDEFGH", **extents: int
 ) -> BatchedEinsum:
-    """With operands of 8 bytes; ``every`` is the extent of indices not given."""
+    """Return an einsum of 8-byte operands; ``every`` is the extent of other indices."""
     terms = subscripts.split("->")[0].split(",")
     return feinsum.einsum(
         subscripts,
@@ -25,7 +33,7 @@ def einsum_of(
 
 
 def operands_of(einsum: BatchedEinsum, seed: int = 0) -> dict[str, np.ndarray]:
-    """Small integers, so that sums in any order are equal."""
+    """Return small integers, so that sums in any order are equal."""
     rng = np.random.default_rng(seed)
     return {
         op.name: rng.integers(-4, 5, op.shape).astype(op.dtype)
@@ -36,6 +44,13 @@ def operands_of(einsum: BatchedEinsum, seed: int = 0) -> dict[str, np.ndarray]:
 def by_numpy(einsum: BatchedEinsum, operands: dict[str, np.ndarray]) -> np.ndarray:
     arrays = [operands[op.name] for op in einsum.rows[0]]
     return np.einsum(einsum.subscripts, *arrays, optimize=len(arrays) > 2)
+
+
+def is_numpys(made: Plan) -> bool:
+    """Return whether a simulated plan computes numpy's result."""
+    operands = operands_of(made.batched_einsum)
+    expected = by_numpy(made.batched_einsum, operands)
+    return bool((made.simulate(operands) == expected).all())
 
 
 KERNELS = {
@@ -62,3 +77,54 @@ KERNELS = {
     "chain of one": einsum_of("ij,jk,kl->il", names="AAA", every=6),
 }
 """The ten of Deinsum's benchmarks, in small, and others."""
+
+
+def count_steps(steps: Steps, resident: Sequence[int]) -> Counts:
+    """The counts of lists of steps, one step after the other.
+
+    Args:
+        resident: elements of operands that each rank holds all the time.
+    """
+    ranks = [_count_rank(row, rest) for row, rest in zip(steps, resident, strict=True)]
+    received, reduced, messages, peaks, points = zip(*ranks, strict=True)
+    requests = Counter(
+        (rank, step.tag, step.source, step.box)
+        for rank, row in enumerate(steps)
+        for step in row
+        if type(step) is Send
+    )
+    return Counts(
+        received=sum(received),
+        reduced=sum(reduced),
+        most_received=max(a + b for a, b in zip(received, reduced, strict=True)),
+        messages=sum(messages),
+        most_messages=max(messages),
+        most_requests=max(requests.values(), default=0),
+        peak=max(peaks),
+        points=sum(points),
+        most_points=max(points),
+        busy=sum(map(bool, points)),
+    )
+
+
+def _count_rank(steps: Any, resident: int) -> tuple[int, int, int, int, int]:
+    received = reduced = messages = points = 0
+    peak = now = resident
+    live: dict[str, int] = {}
+    for step in steps:
+        kind = type(step)
+        if kind is Make:
+            live[step.buffer] = box_size(step.box)
+            now += live[step.buffer]
+            peak = max(peak, now)
+        elif kind is Free:
+            now -= live.pop(step.buffer)
+        elif kind is Receive:
+            received += box_size(step.box)
+            messages += 1
+        elif kind is Reduce:
+            reduced += box_size(step.box)
+            messages += 1
+        elif kind is Leaf:
+            points += step.n_points
+    return received, reduced, messages, peak, points

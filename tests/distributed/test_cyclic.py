@@ -49,7 +49,7 @@ def blocks_of(made: CyclicPlan, factors, rank: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_results_are_numpys(name):
-    """On all grids of up to 4 x 4 x 4, ragged or not."""
+    """All grids of up to 4 x 4 x 4 give numpy's result, with ragged parts too."""
     array, factors = made_of(name)
     subscripts, extents = KERNELS[name]
     expected = np.einsum(subscripts, to_dense(array), *factors)
@@ -62,7 +62,7 @@ def test_results_are_numpys(name):
 
 @pytest.mark.parametrize("grid", list(product((1, 2, 4), repeat=3)))
 def test_volumes_of_ttmc_are_those_of_the_formulas(grid):
-    """P I_k / P_j times all else is held, P I R S / P_1 partial, less once reduced."""
+    """The volumes of TTMc follow the formulas of the paper."""
     subscripts, n = KERNELS["ttmc"]
     counts = CyclicPlan(subscripts, n, grid).counts
     p, (p1, p2, p3) = int(np.prod(grid)), grid
@@ -76,7 +76,7 @@ def test_volumes_of_ttmc_are_those_of_the_formulas(grid):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_ranks_hold_what_is_counted(name):
-    """Sums over real blocks, and every entry at exactly one rank."""
+    """Counts are sums over real blocks, and one rank holds each entry."""
     array, factors = made_of(name)
     made = plan_cyclic(*KERNELS[name], processes=12)
     ranks = range(made.processes)
@@ -91,7 +91,7 @@ def test_ranks_hold_what_is_counted(name):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_no_grid_moves_less(name):
-    """Than the one that is chosen."""
+    """No other grid moves less than the chosen one."""
     subscripts, extents = KERNELS[name]
     modes = subscripts.partition(",")[0]
     for processes in (1, 6, 8):
@@ -123,15 +123,15 @@ def test_a_cyclic_plan_is_a_document():
         ("ij,ja->ia", {"i": 2, "j": 2, "a": 2}, (0, 1), "numbers from 1"),
     ],
 )
-def test_what_cannot_be_dealt_out_is_refused(subscripts, extents, grid, words):
-    """By the rule ``sparse``, with what is wrong."""
+def test_wrong_sparse_plans_are_refused(subscripts, extents, grid, words):
+    """The error has the rule ``sparse`` and says what is wrong."""
     with pytest.raises(PlanError, match=words) as caught:
         CyclicPlan(subscripts, extents, grid)
     assert caught.value.rules == ("sparse",)
 
 
 def test_other_shapes_are_refused():
-    """Of the sparse operand, and of a factor."""
+    """Wrong shapes of the sparse operand and of a factor raise an error."""
     array, factors = made_of("mttkrp")
     made = plan_cyclic(*KERNELS["mttkrp"], processes=4)
     other = random_uniform((3, 3, 3), 4, seed=1)

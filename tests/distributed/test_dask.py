@@ -66,7 +66,7 @@ def assert_right(made, outcome, einsum, seed=0):
      ("total", "planned"), ("chain of one", "planned")],
 )  # fmt: skip
 def test_workers_compute_what_numpy_does(client, name, schedule):
-    """As many elements come as were counted, and every leaf is told."""
+    """Workers receive the counted elements, and progress reports every leaf."""
     einsum, told = KERNELS[name], []
     made = (
         plan(einsum, processes=N)
@@ -87,7 +87,7 @@ def sent(dask_worker):
 
 
 def test_dask_itself_moves_no_more(client):
-    """Its counters of bytes: the elements that were counted, and the result."""
+    """Dask's own counters of bytes have the counted elements and the result."""
     einsum = einsum_of("ij,jk->ik", i=100, j=310, k=120)
     made = plan(einsum, processes=N)
     ready = made.prepare("dask", client, leaf=numpy_leaf)
@@ -98,7 +98,7 @@ def test_dask_itself_moves_no_more(client):
 
 
 def test_any_bodies_and_reductions(client):
-    """Attention with a mask, and shortest ways: the reference's results."""
+    """Attention with a mask and shortest paths give the reference's results."""
     made, arrays, expected = test_planned.on_processes(N)
     outcome = made.prepare("dask", client).run(arrays)
     for name, wanted in expected.items():
@@ -113,7 +113,7 @@ def test_any_bodies_and_reductions(client):
 
 
 def test_workers_are_recorded(client):
-    """As a fleet of their processes, with seconds if each has a core of its own."""
+    """The fact has the fleet of workers, and seconds if each has its own core."""
     made, store = plan_program(softmax(), processes=2), InMemoryStore()
     fact = record_run(made, random_arrays(made), store, engine="dask", on=client)
     assert store.plans(fact.workload) == (fact,)
@@ -123,7 +123,7 @@ def test_workers_are_recorded(client):
 
 
 def test_a_stream_of_inputs_whose_array_is_used_again(client):
-    """Every input gives its own result, although the next run has begun before."""
+    """Each input gives its own result, although the next run begins earlier."""
     einsum = KERNELS["1mm"]
     made = plan(einsum, processes=N)
     arrays = operands_of(einsum)
@@ -155,7 +155,7 @@ class DiesOnce:
 
 @pytest.mark.long
 def test_a_worker_that_is_killed_is_replaced(client, tmp_path):
-    """Dask computes again what it held; of counts nothing is said."""
+    """Dask recomputes what it held; the report then has no counts."""
     flag = tmp_path / "flag"
     flag.touch()
     einsum = KERNELS["3mm"]
@@ -186,7 +186,7 @@ def bare(tmp_path):
 
 
 def test_a_worker_without_a_compiler(bare):
-    """Programs and plans are computed by numpy there."""
+    """A worker without a compiler computes programs and plans with numpy."""
     p = program()
     product = p.einsum("ij,jk->ik", array("A", (6, 5)), array("B", (5, 4)))
     p.softmax(product, "k", name="Y")
@@ -226,7 +226,7 @@ def threads():
 
 
 def test_what_cannot_run_is_refused_before_it_starts(threads):
-    """Too few workers, too little memory, no client."""
+    """Too few workers, too little memory and no client raise errors at the start."""
     with pytest.raises(PlanError, match="for 3 processes; the cluster has 2") as caught:
         plan(KERNELS["1mm"], processes=3).prepare("dask", threads)
     assert caught.value.rules == ("workers",)
@@ -239,7 +239,7 @@ def test_what_cannot_run_is_refused_before_it_starts(threads):
 
 
 def test_an_error_of_a_leaf_is_raised(threads):
-    """As it is."""
+    """The error of a leaf reaches the caller unchanged."""
     made = plan(KERNELS["1mm"], processes=2)
     with pytest.raises(ZeroDivisionError):
         made.prepare("dask", threads, leaf=lambda *_: 1 // 0).run(
@@ -248,7 +248,7 @@ def test_an_error_of_a_leaf_is_raised(threads):
 
 
 def test_a_worker_that_is_gone_for_good_is_named(threads, monkeypatch, tmp_path):
-    """After as long as a worker may take to come back."""
+    """The error names the worker after the time limit for its return."""
     monkeypatch.setattr(on_dask, "RETURN_LIMIT_S", 0.1)
     monkeypatch.setattr(on_dask, "CHECK_INTERVAL_S", 0.1)
     made = plan(KERNELS["1mm"], processes=2)

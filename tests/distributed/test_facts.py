@@ -36,7 +36,7 @@ MADE = [
 
 @pytest.mark.parametrize("made", MADE, ids=["einsum", "alone", "program"])
 def test_what_is_recorded_is_plausible(made):
-    """And the plan of a fact reads back as it was."""
+    """A recorded fact is plausible, and its plan reads back unchanged."""
     fleet = make_fleet(plan_in(made).processes)
     record = make_plan_record(plan=made, fleet=fleet)
     assert judge(record) == ()
@@ -46,7 +46,7 @@ def test_what_is_recorded_is_plausible(made):
 
 
 def test_the_key_is_that_of_what_is_computed():
-    """Whatever names are, and whoever asks: what ``query`` looks up."""
+    """The key of a fact is the one that ``query`` looks up, whatever the names."""
     one = einsum_of("ij,jk->ik", every=600)
     other = einsum_of("zw,Yz->Yw", every=600)
     key = key_of(feinsum.plan(one, processes=4))
@@ -59,7 +59,7 @@ def test_the_key_is_that_of_what_is_computed():
 
 
 def test_bare_statements_have_no_key():
-    """They are no program: nobody can say what is computed."""
+    """Bare statements have no key, because they are no program."""
     both = statements(["Q[s,h] = X[s,a] * V[a,h]"], {"X": (6, 4), "V": (4, 3)})
     with pytest.raises(PlanError, match="program"):
         key_of(plan_statements(both, processes=2))
@@ -112,15 +112,15 @@ FAKES = {
 
 
 @pytest.mark.parametrize(("changes", "code"), FAKES.values(), ids=FAKES)
-def test_what_was_made_up_is_found(changes, code):
-    """Counts are those of the steps, which are counted again; so is all else."""
+def test_made_up_facts_are_found(changes, code):
+    """Made-up counts, keys, fleets and times are found by counting again."""
     plan = make_plan(512) if code == "faster-than-possible" else make_plan()
     honest = make_plan_record(plan=plan)
     assert [one.code for one in judge(replace(honest, **changes))] == [code]
 
 
 def test_seconds_are_kept_where_they_say_something():
-    """None of ranks that share cores, whatever was measured."""
+    """Facts of ranks that share cores have no seconds."""
     made = make_plan()
     for fleet in (SHARED, make_fleet(engine="local")):
         record = fact_of(made, fleet, made.counts.moved, CHECKED, (1e-3,) * 3)
@@ -130,7 +130,7 @@ def test_seconds_are_kept_where_they_say_something():
 
 
 def test_a_plan_of_another_release_is_refused():
-    """By name, and not by a traceback."""
+    """The finding names the release's format, without a traceback."""
     text = _changed(HONEST.plan, format=99)
     (found,) = findings(replace(HONEST, plan=text))
     assert (found.code, "format 99" in found.given) == ("plan", True)

@@ -34,7 +34,7 @@ def test_blocks_come_back(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["folder", "file.h5", "store.zarr"])
 def test_other_arrays_are_refused(tmp_path, name):
-    """Of another shape or dtype, by name; arrays that are not there, too."""
+    """Errors name arrays that are missing or have another shape or dtype."""
     path = tmp_path / name
     create_arrays(path, SHAPES, np.dtype("f4"))
     for shape, dtype in [((4, 5), "f4"), ((5, 4), "f8")]:
@@ -46,7 +46,7 @@ def test_other_arrays_are_refused(tmp_path, name):
 
 
 def test_one_file_of_numpy_has_one_array(tmp_path):
-    """For several there are folders."""
+    """A ``.npy`` file has one array; several need a folder."""
     create_arrays(tmp_path / "out.npy", {"out": (2, 2)}, np.dtype("f8"))
     write_block(tmp_path / "out.npy", "out", (range(1), range(2)), np.ones((1, 2)))
     assert np.load(tmp_path / "out.npy").tolist() == [[1, 1], [0, 0]]
@@ -58,7 +58,7 @@ def test_one_file_of_numpy_has_one_array(tmp_path):
 def test_without_a_package_it_is_said_what_to_install(
     tmp_path, monkeypatch, name, package
 ):
-    """By its name."""
+    """The error names the package to install."""
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(PlanError, match=r"feinsum\[files\]") as caught:
         create_arrays(tmp_path / name, SHAPES, np.dtype("f8"))

@@ -63,7 +63,7 @@ LARGE = [pytest.param(n, marks=pytest.mark.long) for n in (8, 9)]
 @needs_mpi
 @pytest.mark.parametrize("n", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_programs_of_any_bodies_on_ranks(n):
-    """Attention with a mask: the reference's result, and as many elements as said."""
+    """Attention with a mask gives the reference's result and the counted elements."""
     made, _, _ = test_planned.on_processes(n)
     ranks = told(n, "bodies")
     assert all(rank["right"] for rank in ranks)
@@ -74,7 +74,7 @@ def test_programs_of_any_bodies_on_ranks(n):
 @needs_mpi
 @pytest.mark.parametrize("n", [1, 4, *LARGE])
 def test_what_ranks_receive_is_what_was_counted(n):
-    """All kernels, all schedules: numpy's result, element by element as predicted."""
+    """All kernels and schedules give numpy's result and the predicted counts."""
     ranks = told(n, "everything")
     for name, einsum in KERNELS.items():
         plans = {"planned": plan(einsum, processes=n)}
@@ -98,7 +98,7 @@ def test_what_ranks_receive_is_what_was_counted(n):
 @needs_mpi
 @pytest.mark.parametrize("n", [3, LARGE[0]])
 def test_statements_on_ranks(n):
-    """What several statements read is fetched once, as it was counted."""
+    """A tensor that several statements read is fetched once."""
     ranks = told(n, "programs")
     for name, program in PROGRAMS.items():
         counts = plan_statements(program, processes=n).counts
@@ -109,7 +109,7 @@ def test_statements_on_ranks(n):
 
 @needs_mpi
 def test_arrays_on_rank_0_are_cut_and_put_together():
-    """And functions give the blocks; what is wrong with an array all ranks say."""
+    """Arrays scatter and gather; functions give blocks; all ranks raise errors."""
     ranks = told(3, "passed")
     assert all(rank["right"] for rank in ranks)
     assert all("expected A, B, C, D" in rank["wrong"] for rank in ranks)
@@ -118,7 +118,7 @@ def test_arrays_on_rank_0_are_cut_and_put_together():
 @needs_mpi
 @pytest.mark.parametrize("n", [4, pytest.param(6, marks=pytest.mark.long)])
 def test_sparse_tensors_on_ranks(n):
-    """Numpy's result, each part of it once, and the factors that were counted."""
+    """Sparse tensors give numpy's result, and factors have the counted elements."""
     ranks = told(n, "sparse")
     for name, (made, _, _) in test_cyclic.on_processes(n).items():
         assert all(rank[name]["right"] for rank in ranks), name
@@ -143,7 +143,7 @@ def test_leaves_are_calls_of_the_database(tmp_path):
 
 
 def test_a_run_with_a_leaf_of_its_own_is_no_fact():
-    """It says nothing of the recipes that others would use."""
+    """A run with its own leaf cannot be recorded."""
     made = plan(KERNELS["1mm"], processes=1)
     with pytest.raises(PlanError, match="leave out leaf= or record=") as caught:
         made.run({}, leaf=numpy_leaf, record="facts.sqlite")
@@ -152,7 +152,7 @@ def test_a_run_with_a_leaf_of_its_own_is_no_fact():
 
 @needs_mpi
 def test_what_one_rank_has_wrong_all_ranks_refuse():
-    """The digest comes first; the rank that is wrong says what it is."""
+    """All ranks refuse what is wrong on one: the digest first, then the blocks."""
     ranks = told(3, "refusals")
     rules = {
         "digest": ["digest"],
@@ -174,7 +174,7 @@ def test_what_one_rank_has_wrong_all_ranks_refuse():
 @needs_mpi
 @pytest.mark.parametrize("how", ["raises", "killed"])
 def test_a_rank_that_dies_ends_all(how):
-    """No rank waits for it, and it is said once."""
+    """A rank that dies ends all ranks, with one message."""
     done = started(4, "tests.distributed.on_ranks", how)
     assert done.returncode != 0
     if how == "raises":
@@ -183,7 +183,7 @@ def test_a_rank_that_dies_ends_all(how):
 
 
 def test_without_mpi_it_is_said_what_to_install(monkeypatch):
-    """By the rule ``mpi``."""
+    """Without MPI the error has the rule ``mpi`` and says what to install."""
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(PlanError, match=r"feinsum\[mpi\]") as caught:
         world()
@@ -195,7 +195,7 @@ def test_without_mpi_it_is_said_what_to_install(monkeypatch):
     [({}, 1), ({"OMP_NUM_THREADS": "3"}, 3), ({"FEINSUM_NUM_THREADS": "2"}, 2)],
 )
 def test_ranks_have_one_thread(monkeypatch, given, threads):
-    """Unless a variable says otherwise."""
+    """Each rank has one thread unless a variable says otherwise."""
     for name in ("OMP_NUM_THREADS", "FEINSUM_NUM_THREADS"):
         monkeypatch.setenv(name, given.get(name, ""))
         if name not in given:
@@ -226,7 +226,7 @@ def test_a_plan_runs_from_files(tmp_path):
     ("inputs", "output"), spread([("a.h5", "b.zarr"), ("a.zarr", "b.h5")], 1)
 )
 def test_a_plan_runs_from_hdf5_and_zarr(tmp_path, inputs, output):
-    """By entries dealt out, and written in turns; also several results."""
+    """Ranks write HDF5 and Zarr in turns, with cyclic parts and several results."""
     program = PROGRAMS["wanted and read"]
     made = with_cyclic(plan_statements(program, processes=3), program.extents)
     operands = program_operands(program)
@@ -251,7 +251,7 @@ def test_a_plan_runs_from_hdf5_and_zarr(tmp_path, inputs, output):
 
 @needs_mpi
 def test_the_plan_of_a_program_runs_from_files(tmp_path):
-    """Results have dtypes of their own; ranks compute the reference's."""
+    """Results of programs have their own dtypes, and the reference's values."""
     p = feinsum.program()
     shares = p.softmax(feinsum.array("X", (6, 5)), name="Y")
     p.einsum("ij->i", shares, body="x0 > 0.2", reduction="any", name="large")
@@ -270,7 +270,7 @@ def test_the_plan_of_a_program_runs_from_files(tmp_path):
 
 @needs_mpi
 def test_collectives_take_the_place_of_messages():
-    """Of all kinds: the same results and counts, and nothing is point to point."""
+    """Collectives of all kinds give the same results and counts as messages."""
     ranks = told(3, "collectives")
     for case in ("3mm eindecomp", "same twice cosma"):
         name, kind = case.rsplit(" ", 1)
@@ -285,7 +285,7 @@ def test_collectives_take_the_place_of_messages():
 
 @needs_mpi
 def test_a_program_prepared_on_ranks():
-    """Arrays on the first rank; the report counts what all ranks received."""
+    """Rank 0 has the arrays; the report counts what all ranks received."""
     ranks = told(2, "prepared")
     made, _, _ = test_planned.on_processes(2)
     assert all(rank["right"] for rank in ranks)
@@ -299,7 +299,7 @@ def test_a_program_prepared_on_ranks():
     [("missing", "No such file"), ("shape", "has shape (3,)"), ("plan", "valid plan")],
 )
 def test_files_that_are_wrong_end_all_ranks(tmp_path, wrong, words):
-    """With one line, by rank 0."""
+    """Wrong files end all ranks with one line, printed by rank 0."""
     einsum = KERNELS["1mm"]
     text = "{}" if wrong == "plan" else plan(einsum, processes=2).to_json()
     (tmp_path / "plan.json").write_text(text)
@@ -323,7 +323,7 @@ def test_files_that_are_wrong_end_all_ranks(tmp_path, wrong, words):
      ("total", "planned", 5)],
 )  # fmt: skip
 def test_a_written_program_computes_the_same(tmp_path, name, schedule, n):
-    """Without feinsum: it imports numpy and mpi4py."""
+    """The written program computes the same with numpy and mpi4py alone."""
     einsum = KERNELS[name]
     made = (
         plan(einsum, processes=n)

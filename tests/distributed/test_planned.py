@@ -36,7 +36,7 @@ def on_processes(n):
 
 @pytest.mark.parametrize("seed", range(25))
 def test_random_programs(seed):
-    """Sums, largest and smallest values, and reductions of one's own."""
+    """Random programs with any reductions give the reference's results."""
     given = random_program(random.Random(seed), 1 + seed % 5)
     made = plan_program(given, processes=[2, 3, 4][seed % 3])
     assert_right(made, numbers(given, seed))
@@ -55,14 +55,14 @@ def test_attention_with_a_mask_at_run_time_sizes(processes):
 @pytest.mark.usefixtures("numpy_computes_blocks")
 @pytest.mark.parametrize("processes", [5, 13, 64])
 def test_processes_that_divide_no_extent(processes):
-    """Parts are ragged, and some processes have no work."""
+    """Ragged parts and idle processes give the reference's result."""
     made, arrays, _ = on_processes(processes)
     assert_right(made, arrays)
 
 
 @pytest.mark.parametrize("reduction", [*REDUCTIONS, "a + b - a*b"])
 def test_partial_results_of_every_reduction(reduction):
-    """Only the index that is reduced is long enough to be cut."""
+    """Partial results of every reduction combine, if only its index is partitioned."""
     p = program()
     body = "x0 > 0" if reduction in ("any", "all") else ""
     p.einsum("ij->i", array("X", (1, 64)), body=body, reduction=reduction, name="r")
@@ -93,13 +93,13 @@ LLAMA = {1024: 41_943_040, 4096: 159_383_552}
 
 @pytest.mark.parametrize(("tokens", "moved"), LLAMA.items())
 def test_attention_of_a_large_model_moves_less_than_by_heads(tokens, moved):
-    """Every process has four heads, whatever else it has."""
+    """Attention of a large model moves less than with a split by heads."""
     p = program()
     multi_head_attention(p, p.input("X", (tokens, 4096)), heads=32, entries=128)
     assert p.plan(8).counts.moved <= moved
 
 
-def test_a_size_that_is_missing_is_asked_for():
+def test_a_missing_size_is_refused():
     p = program()
     p.map("exp(x0)", array("X", ("n", 4)))
     with pytest.raises(ProgramError, match="size n has no value"):
@@ -107,7 +107,7 @@ def test_a_size_that_is_missing_is_asked_for():
 
 
 def test_the_text_of_a_plan_has_the_statements():
-    """With bodies and the names of their indices, not products of what they read."""
+    """The text of a program plan has its statements, with their own index names."""
     p = program()
     x, h = p.input("x", (6, 4)), p.input("h", (6, 4))
     p.map("x0 - tanh(x1)", p.einsum("bd,ed->be", x, h), p.einsum("bd,ed->be", h, x))

@@ -1,9 +1,11 @@
-"""The planner: exact, within the memory, and never above what it is compared with."""
+"""The planner: exact, within the memory, and never above other schedules."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -17,20 +19,32 @@ from feinsum.distributed import (
     groups_of,
     least_sum,
     plan,
+    plan_statements,
 )
 from feinsum.distributed.assembly import assemble, starts_of
 from feinsum.distributed.counts import Tally
+from feinsum.distributed.elimination import sum_tables, variables_of
+from feinsum.distributed.planner import fewer_processes
+from feinsum.distributed.program_plan import statements_of
 from feinsum.distributed.schedule import result_choices
 from feinsum.distributed.search import best_schedules
 from feinsum.distributed.statements import default_path
 from feinsum.distributed.steps import lower
 from feinsum.errors import PlanError
-from tests.distributed.by_trial import least_by_trial
+from feinsum.programs import evaluate_program, multi_head_attention, program
 from tests.distributed.cases import KERNELS, by_numpy, einsum_of, operands_of
+from tests.programs.random_programs import numbers
+
+
+def least_by_trial(tables: Sequence[Table]) -> tuple[float, dict[str, int]]:
+    variables = list(variables_of(tables))
+    whole = sum_tables(tables, variables)
+    at = np.unravel_index(int(whole.argmin()), whole.shape)
+    return float(whole.min()), dict(zip(variables, map(int, at), strict=True))
 
 
 def test_elimination_is_brute_force():
-    """On random tables, trees or not."""
+    """Elimination finds the minimum of random tables, like brute force."""
     rng = np.random.default_rng(0)
     for _ in range(300):
         names = "abcdef"[: rng.integers(1, 7)]
@@ -47,7 +61,7 @@ def test_elimination_is_brute_force():
 
 
 def test_elimination_of_what_excludes_each_other_is_brute_force():
-    """Tables most of whose entries are infinite, as those that link two variables."""
+    """Tables with mostly infinite entries give the minimum of brute force."""
     rng = np.random.default_rng(7)
     for _ in range(200):
         names = "abcde"[: rng.integers(2, 6)]
@@ -66,7 +80,7 @@ def test_elimination_of_what_excludes_each_other_is_brute_force():
 
 
 def test_infinite_costs_exclude_choices():
-    """What cannot be together is not chosen."""
+    """Infinite costs exclude choices."""
     first = Table(("a", "b"), np.array([[0.0, np.inf], [np.inf, 5.0]]))
     assert least_sum([first, Table(("b",), np.array([9.0, 1.0]))]) == (
         6,
@@ -132,7 +146,7 @@ def test_never_above_a_runner_up(name, processes):
         assert other.counts.busy == 1 or found.moved <= other.counts.moved, other.name
 
 
-def test_the_footprint_is_no_cost():
+def test_the_footprint_is_not_the_volume():
     """Order-5 MTTKRP on 8: what is held least moves many times more."""
     order5 = einsum_of("ijklm,ja,ka,la,ma->ia", every=88, a=24)
     path = ((3, 4), (0, 3), (0, 1), (0, 1))  # (la,ma) (X,lma) (ja,ka) and both
@@ -143,7 +157,7 @@ def test_the_footprint_is_no_cost():
 
 
 def test_what_the_search_counts_is_moved():
-    """Where every process has the same work, the cost is exact."""
+    """With even work, the cost of the search is the count of the plan."""
     for subscripts in ("ij,jk,kl->il", "ijk,ja,ka,al->il", "ijk,jb,kc->ibc"):
         einsum = einsum_of(subscripts, every=64)
         extents = dict(einsum.extents)
@@ -167,8 +181,8 @@ def test_ten_operands_on_512_processes():
 
 
 @pytest.mark.parametrize("name", ["1mm", "2mm", "paper"])
-def test_a_memory_is_not_exceeded(name):
-    """By loops in time or other cuts; the result stays numpy's."""
+def test_memory_limits_hold(name):
+    """Plans with a memory limit stay below it and give numpy's result."""
     einsum = KERNELS[name]
     free = plan(einsum, processes=4)
     operands = operands_of(einsum)
@@ -201,20 +215,20 @@ BAD = {
     ("rule", "options"), [(rule, o) for rule, all_of in BAD.items() for o in all_of]
 )
 def test_bad_options_are_refused(rule, options):
-    """By the rule, before anything is allocated."""
+    """Bad options raise an error with their rule."""
     with pytest.raises(PlanError) as caught:
         plan(einsum_of("ij,jk->ik", every=1000), **options)
     assert caught.value.rules == (rule,)
 
 
 def test_too_little_memory_says_how_much_would_do():
-    """And what can be done."""
+    """The error says how much memory suffices."""
     with pytest.raises(PlanError, match=r"give more memory or more processes"):
         plan(einsum_of("ij,jk->ik", every=10**6), processes=2, memory="1 GB")
 
 
 def test_sizes_must_be_given():
-    """A plan is for numbers."""
+    """A plan needs the value of every size parameter."""
     import feinsum
 
     A, B = feinsum.array("A", ("n", 4)), feinsum.array("B", (4, "n"))
@@ -227,8 +241,8 @@ def test_sizes_must_be_given():
     assert plan(einsum, {"n": 8}, processes=2).extents["i"] == 8
 
 
-def test_what_is_no_plain_einsum_is_refused():
-    """Batches and diagonals, each with what to do."""
+def test_batches_and_diagonals_are_refused():
+    """Batches and diagonals raise errors that say what to do."""
     import feinsum
 
     A, x, y = feinsum.array("A", (4, 4)), feinsum.array("x", 4), feinsum.array("y", 4)
@@ -241,7 +255,7 @@ def test_what_is_no_plain_einsum_is_refused():
 
 @pytest.mark.parametrize("processes", [97, 127])
 def test_more_processes_than_values_leave_some_without_work(processes):
-    """A prime that is larger than every extent: the result is right, and it is said."""
+    """Idle processes of a large prime leave the result right, and are reported."""
     einsum = KERNELS["1mm"]
     made = plan(einsum, processes=processes)
     operands = operands_of(einsum)
@@ -262,3 +276,51 @@ def test_plans_need_no_code_generator():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def attention(heads=4):
+    p = program()
+    multi_head_attention(p, p.input("X", (64, 32)), heads=heads, entries=8)
+    return p
+
+
+def test_six_processes_share_four_heads():
+    """Four processes with one head each move less than all six."""
+    p = attention()
+    made, of_four = p.plan(6), p.plan(4)
+    assert made.counts.busy == 4
+    assert made.counts.moved == of_four.counts.moved
+    arrays = numbers(made.program)
+    (found,), (right,) = (
+        x.values()
+        for x in (made.simulate(arrays), evaluate_program(made.program, arrays))
+    )
+    assert abs(found - right).max() < 1e-12 * abs(right).max()
+
+
+@pytest.mark.parametrize("processes", [5, 6, 7, 9, 13])
+def test_no_process_has_more_than_half_more_than_the_average(processes):
+    """Idle processes never raise the work above 1.5 times the average."""
+    statements = statements_of(attention().build(), {})
+    found = plan_statements(statements, processes=processes).counts
+    even = plan_statements(statements, processes=processes, most_work=1).counts
+    limit = max(even.most_points, 1.5 * found.points / processes)
+    assert found.most_points <= limit
+    assert found.moved <= even.moved
+
+
+def test_smaller_numbers_of_processes():
+    """The planner tries all smaller numbers of few processes, and even ones of many."""
+
+    def tried(heads: int, processes: int, *, is_even: bool) -> list[int]:
+        small = plan_statements(
+            statements_of(attention(heads).build(), {}), processes=2
+        )
+        # the choice depends on extents and on the number of processes alone
+        made = replace(small, processes=processes)
+        return [*fewer_processes(made, is_even=is_even)]
+
+    assert tried(4, 6, is_even=True) == [5, 4]
+    assert tried(3, 45, is_even=True) == [32]  # of 64 and 32
+    assert tried(4, 64, is_even=True) == []
+    assert tried(4, 64, is_even=False) == [32]

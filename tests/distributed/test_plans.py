@@ -26,48 +26,47 @@ from feinsum.distributed.schedule import result_choices
 from feinsum.distributed.statements import default_path
 from feinsum.distributed.steps import Receive, Reduce, Send
 from feinsum.errors import PlanError
-from tests.distributed.cases import KERNELS, by_numpy, einsum_of, operands_of
-from tests.distributed.counting import count_steps
+from tests.distributed.cases import (
+    KERNELS,
+    count_steps,
+    einsum_of,
+    is_numpys,
+    operands_of,
+)
 
 N = 576
 PRODUCT = einsum_of("ij,jk->ik", every=N)
 
 
-def is_numpys(made: Plan) -> bool:
-    operands = operands_of(made.batched_einsum)
-    expected = by_numpy(made.batched_einsum, operands)
-    return bool((made.simulate(operands) == expected).all())
-
-
 @pytest.mark.parametrize("processes", [1, 2, 3, 4, 6, 7, 8, 11, 16])
 @pytest.mark.parametrize("name", KERNELS)
 def test_planned_results_are_numpys(name, processes):
-    """Also on primes, and where some processes have no work."""
+    """Plans give numpy's result, also on primes and with idle processes."""
     assert is_numpys(plan(KERNELS[name], processes=processes))
 
 
 @pytest.mark.parametrize("processes", [4, 6, 8, 9, 16])
 @pytest.mark.parametrize("name", KERNELS)
 def test_named_results_are_numpys(name, processes):
-    """Whoever the schedule is from."""
+    """All named schedules give numpy's result."""
     for made in named_plans(KERNELS[name], processes=processes).values():
         assert is_numpys(made)
 
 
-def some(rng: random.Random, machine: Machine) -> list[int]:
+def choose_axes(rng: random.Random, machine: Machine) -> list[int]:
     return [k for k in range(machine.n_axes) if rng.random() < 0.3]
 
 
-def dealt(rng: random.Random, held: Distribution) -> Distribution:
-    """Some axes deal values out one by one."""
+def make_cyclic(rng: random.Random, held: Distribution) -> Distribution:
+    """Make the distribution along some axes cyclic."""
     cutting = {k for cuts in held.cuts for k in cuts}
     return replace(
-        held, cyclic=tuple(k for k in some(rng, held.machine) if k in cutting)
+        held, cyclic=tuple(k for k in choose_axes(rng, held.machine) if k in cutting)
     )
 
 
 def random_plan(rng: random.Random, name: str) -> Plan:
-    """A legal plan that nobody would make."""
+    """Return a legal plan that nobody would make."""
     einsum = KERNELS[name]
     extents = dict(einsum.extents)
     path = default_path(einsum, extents)
@@ -95,8 +94,8 @@ def random_plan(rng: random.Random, name: str) -> Plan:
             loop = Loop(
                 rng.choice(group.summed), rng.randrange(1, 5), turn, rng.random() < 0.3
             )
-        cyclic = tuple(k for k in some(rng, machine) if axes[k] is not None)
-        result = dealt(rng, result)
+        cyclic = tuple(k for k in choose_axes(rng, machine) if axes[k] is not None)
+        result = make_cyclic(rng, result)
         schedules.append(GroupSchedule(machine, axes, result, loop, cyclic))
     starts = {}
     for operand in einsum.operands:
@@ -110,7 +109,7 @@ def random_plan(rng: random.Random, name: str) -> Plan:
             elif where == -1:
                 fixed.append((k, rng.randrange(machine.sizes[k])))
         start = Distribution(machine, tuple(cuts), tuple(fixed))
-        starts[operand.name] = dealt(rng, start)
+        starts[operand.name] = make_cyclic(rng, start)
     return assemble(
         einsum, {}, processes, path, schedules, starts=starts, name="random"
     )
@@ -118,7 +117,7 @@ def random_plan(rng: random.Random, name: str) -> Plan:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_no_legal_schedule_changes_the_result(name):
-    """Whatever cuts, loops, rotations, copies and places there are."""
+    """Random cuts, loops, rotations and copies give numpy's result."""
     rng = random.Random(name)
     for _ in range(12):
         made = random_plan(rng, name)
@@ -127,7 +126,7 @@ def test_no_legal_schedule_changes_the_result(name):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_counts_are_sums_over_steps(name):
-    """What is counted without steps is what the steps say, one by one."""
+    """The tally without steps equals the sum over the steps."""
     rng = random.Random(name)
     plans = [random_plan(rng, name) for _ in range(5)]
     plans += [plan(KERNELS[name], processes=p) for p in (1, 4, 7)]
@@ -137,7 +136,7 @@ def test_counts_are_sums_over_steps(name):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_message_is_sent_and_received_once(name):
-    """With the same box and tag, and never to oneself."""
+    """Every message has one sender and one receiver, which are different ranks."""
     made = plan(KERNELS[name], processes=6)
     sent = [
         (of, s.rank, s.tag, s.box)
@@ -203,7 +202,7 @@ def test_kernels_that_move_nearly_nothing(name, moved):
 
 
 def test_the_example_of_deinsum():
-    """Eight ranks, extents of 10: its grids, and what is possible beside them."""
+    """Deinsum's example has its grids and count; the planner moves less."""
     grids = named_plan("deinsum", KERNELS["paper"], processes=8)
     assert [s.machine.sizes for s in grids.schedules] == [(2, 2, 2), (2, 2, 2)]
     assert grids.counts.moved == 1275
@@ -211,7 +210,7 @@ def test_the_example_of_deinsum():
 
 
 def test_a_plan_is_a_document():
-    """It comes back from its text, with its id."""
+    """A plan equals the one that is read from its document."""
     made = plan(KERNELS["paper"], processes=8)
     again = Plan.from_json(made.to_json())
     assert (again, again.id) == (made, made.id)
@@ -220,7 +219,7 @@ def test_a_plan_is_a_document():
 
 
 def test_leaves_are_keys_of_blocks():
-    """Equal to the key of an einsum of the block's extents."""
+    """The key of a leaf is the key of an einsum with the block's extents."""
     import feinsum
 
     made = plan(einsum_of("ij,jk->ik", i=40, j=20, k=40), processes=4)
@@ -230,7 +229,7 @@ def test_leaves_are_keys_of_blocks():
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_leaf_is_a_workload_of_the_database(name):
-    """Its text reads back as an einsum of its key."""
+    """The text of a leaf reads back as an einsum with its key."""
     import feinsum
     from feinsum.ir import from_text
 
@@ -268,7 +267,7 @@ TAMPERED = {
     ],
 )
 def test_other_changes_are_refused(change, rule):
-    """Texts that are no einsum, fields that there are not, numbers out of range."""
+    """Invalid einsums, unknown fields and numbers out of range break rules."""
     document = json.loads(plan(KERNELS["paper"], processes=8).to_json()) | change
     with pytest.raises(PlanError) as caught:
         Plan.from_json(json.dumps(document))
@@ -276,7 +275,7 @@ def test_other_changes_are_refused(change, rule):
 
 
 def test_a_loop_without_end_is_refused():
-    """Of more parts than lists of steps can have."""
+    """A loop with too many parts is refused."""
     document = json.loads(plan(KERNELS["1mm"], processes=4).to_json())
     document["schedules"][0]["loop"] = {"index": "j", "parts": 10**12, "rotate": []}
     with pytest.raises(PlanError, match=f"{10**12} parts"):
@@ -285,7 +284,7 @@ def test_a_loop_without_end_is_refused():
 
 @pytest.mark.parametrize("rule", TAMPERED)
 def test_a_tampered_document_is_refused(rule):
-    """By the rule that is broken."""
+    """A tampered document is refused with the broken rule."""
     document = json.loads(plan(KERNELS["paper"], processes=8).to_json())
     TAMPERED[rule](document)
     with pytest.raises(PlanError) as caught:
@@ -294,8 +293,8 @@ def test_a_tampered_document_is_refused(rule):
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"einsum": 3}', "null"])
-def test_what_is_no_plan_is_refused(text):
-    """With what is wrong with it."""
+def test_other_texts_are_refused(text):
+    """Text that is no plan is refused."""
     with pytest.raises(PlanError, match="not a valid plan"):
         Plan.from_json(text)
 
@@ -316,7 +315,7 @@ def test_operands_must_be_those_of_the_plan():
 
 
 def test_words_may_name_indices():
-    """Leaves are called with words as they are with letters."""
+    """Words as index names give the same results as letters."""
     import feinsum
 
     A, B = feinsum.array("A", (6, 4)), feinsum.array("B", (4, 5))
@@ -328,7 +327,7 @@ def test_words_may_name_indices():
 
 
 def test_words_become_letters_in_a_program():
-    """And the program is one that Python can read."""
+    """Standalone programs replace words by letters and compile."""
     import feinsum
 
     A, B = feinsum.array("A", (6, 4)), feinsum.array("B", (4, 5))
@@ -338,8 +337,8 @@ def test_words_become_letters_in_a_program():
     assert '"ac,cb->ab"' in text
 
 
-def test_a_plan_is_told_in_words():
-    """Groups, cuts, and what is moved."""
+def test_the_text_of_a_plan():
+    """The text of a plan has groups, cuts and counts."""
     text = str(plan(KERNELS["paper"], processes=8))
     assert "x=2 cuts i" in text
     assert "moved 1,200 elements" in text
@@ -347,7 +346,7 @@ def test_a_plan_is_told_in_words():
 
 
 def test_zero_extents_give_zeros():
-    """A sum over nothing is zero, wherever it is."""
+    """Extents of zero give zeros."""
     empty = einsum_of("ij,jk->ik", i=4, j=0, k=3)
     made = plan(empty, processes=4)
     assert made.simulate(operands_of(empty)).tolist() == np.zeros((4, 3)).tolist()

@@ -63,7 +63,7 @@ def test_a_document_with_a_wrong_leaf_is_refused():
 
 
 def test_a_report_has_what_was_predicted_and_what_came():
-    """For every edge, of every rank; and how far the run was."""
+    """The report compares prediction and count for every edge, with progress."""
     made, arrays, expected = test_planned.on_processes(4)
     told = []
     outcome = made.prepare().run(arrays, lambda *n: told.append(n))
@@ -80,7 +80,7 @@ def test_a_report_has_what_was_predicted_and_what_came():
 
 
 def test_a_program_runs_by_a_plan():
-    """The reference's results, by a plan or by a number of processes."""
+    """Programs run by a plan, or a number of processes, like the reference."""
     p = softmax()
     x = np.random.default_rng(0).random((6, 5))
     expected = evaluate_program(p.build(), {"X": x})["Y"]
@@ -96,7 +96,7 @@ def test_sizes_are_those_of_the_arrays():
 
 
 def test_what_does_not_fit_is_refused():
-    """A plan of another program, no plan for an engine, arrays of another shape."""
+    """Plans of other programs, missing plans and wrong shapes raise errors."""
     p, x = softmax(), np.ones((6, 5))
     with pytest.raises(ProgramError, match="of another program"):
         p.run(X=x, plan=softmax(7).plan(2))
@@ -113,7 +113,7 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_blocks_that_are_too_large_are_refused_before_the_run(monkeypatch):
-    """By the rule ``memory``, with what is needed and what is free."""
+    """Blocks that are too large raise an error with the rule ``memory``."""
     made = plan(KERNELS["1mm"], processes=4)
     monkeypatch.setattr(engines, "free_bytes", lambda: 1000)
     with pytest.raises(PlanError, match=r"take [\d,]+ bytes; 1,000 are free") as caught:
@@ -140,7 +140,7 @@ def test_a_process_without_a_compiler(monkeypatch, tmp_path):
 
 
 def test_operands_that_change_while_they_are_read():
-    """A run is of the arrays as they were when it began."""
+    """Changes of operands during a run do not affect its result."""
     einsum = KERNELS["paper"]
     operands = operands_of(einsum)
     expected = plan(einsum, processes=4).simulate(operands)
@@ -156,7 +156,7 @@ def test_operands_that_change_while_they_are_read():
 
 
 def test_a_result_is_no_view_of_an_input():
-    """What is changed afterwards is not what was given."""
+    """Changes of a result do not affect the inputs."""
     p = program()
     p.map("x0", array("X", 4), name="Y")
     x = np.zeros(4)

@@ -50,7 +50,7 @@ MADE = {
 
 @pytest.mark.parametrize("name", MADE)
 def test_a_run_here_is_counted_and_verified(name):
-    """Ranks in turns: as many elements as predicted, right results, no seconds."""
+    """A local run records predicted elements, right results and no seconds."""
     made, store = MADE[name], InMemoryStore()
     fact = record_run(made, random_arrays(made), store)
     assert store.plans(fact.workload) == (fact,)
@@ -65,7 +65,7 @@ def test_a_run_here_is_counted_and_verified(name):
 
 @pytest.mark.parametrize("name", MADE)
 def test_a_wrong_entry_of_a_sample_is_found(name):
-    """Each rank looks at blocks of its own, and one wrong entry is enough."""
+    """Each rank checks its own sample; one wrong entry in it raises an error."""
     made = MADE[name]
     plan, arrays = plan_in(made), random_arrays(made)
     whole = made.simulate(arrays)
@@ -87,7 +87,7 @@ def test_a_wrong_entry_of_a_sample_is_found(name):
 
 
 def test_samples_are_parts_of_what_a_rank_has():
-    """And small, however large that is."""
+    """Samples are small parts of what a rank has."""
     plan = feinsum.plan(KERNELS["1mm"], processes=9)
     for rank in range(9):
         for name, box in sample_boxes(plan, rank).items():
@@ -98,7 +98,7 @@ def test_samples_are_parts_of_what_a_rank_has():
 
 
 def test_a_fleet_is_of_ranks_that_are_alike():
-    """Cores of a host count once, whatever ranks share them; hosts have no names."""
+    """A fleet counts the cores of a host once, and does not name hosts."""
     cpu, both = make_device(), frozenset({0, 1})
     here = [RankLocation("a", frozenset({k}), 1, cpu) for k in (0, 1)]
     there = [RankLocation("b", both, 1, cpu)] * 3
@@ -115,14 +115,14 @@ def test_a_fleet_is_of_ranks_that_are_alike():
 
 
 def test_too_few_runs_are_refused_before_the_first():
-    """A fact has three times."""
+    """Fewer than three timed runs are refused before the first."""
     made = MADE["einsum"]
     with pytest.raises(PlanError, match="at least 3"):
         record_run(made, random_arrays(made), InMemoryStore(), runs=1)
 
 
 def test_a_block_that_needs_too_much_memory_is_not_verified(monkeypatch):
-    """It is said, and not tried."""
+    """A sample that depends on too much memory raises an error."""
     monkeypatch.setattr("feinsum.distributed.facts.free_bytes", lambda: 100)
     made = MADE["softmax"]
     with pytest.raises(PlanError, match="cannot be verified") as caught:
@@ -131,7 +131,7 @@ def test_a_block_that_needs_too_much_memory_is_not_verified(monkeypatch):
 
 
 def test_mpi_is_recorded_by_its_own_function():
-    """There no rank has whole arrays."""
+    """``record_run`` refuses the engine ``mpi``."""
     with pytest.raises(PlanError, match="record_on_ranks"):
         record_run(MADE["einsum"], {}, InMemoryStore(), engine="mpi")
 
@@ -157,7 +157,7 @@ def test_a_plan_is_recorded_by_the_command(tmp_path):
 
 
 def test_a_query_prints_the_plans_of_an_einsum_and_of_a_program(tmp_path):
-    """By its key: those of few ranks first; a program without any exits with 3."""
+    """``feinsum query`` prints plans by key; without any it exits with 3."""
     database, text = tmp_path / "facts.sqlite", tmp_path / "softmax.txt"
     text.write_text(str(softmax()))
     known = [make_plan_record(0), make_plan_record(1)]
@@ -215,7 +215,7 @@ def test_ranks_of_mpi_record_what_they_moved(tmp_path, name):
 @needs_mpi
 @pytest.mark.long
 def test_a_database_that_cannot_be_written_is_named_before_the_run(tmp_path):
-    """One line, and no result."""
+    """A database that cannot be written ends the run before it begins."""
     made = feinsum.plan(KERNELS["paper"], processes=2)
     (tmp_path / "plan.json").write_text(made.to_json())
     for operand, array in random_arrays(made).items():

@@ -30,8 +30,7 @@ from feinsum.distributed.schedule import result_choices
 from feinsum.distributed.search import best_schedules
 from feinsum.distributed.steps import lower
 from feinsum.errors import PlanError
-from tests.distributed.cases import einsum_of
-from tests.distributed.counting import count_steps
+from tests.distributed.cases import count_steps, einsum_of
 
 PROGRAMS = {
     "attention": statements(
@@ -93,7 +92,7 @@ def is_numpys(made: Plan) -> bool:
 @pytest.mark.parametrize("processes", [1, 3, 4, 8])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_planned_results_are_numpys(name, processes):
-    """All of them, also those that other statements read."""
+    """Plans of statements give numpy's results and exact counts."""
     made = plan_statements(PROGRAMS[name], processes=processes)
     assert is_numpys(made)
     assert made.counts == count_steps(made.steps, made.resident_elements)
@@ -130,7 +129,7 @@ def random_plan(rng: random.Random, program) -> Plan:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_legal_schedule_changes_a_result(name):
-    """Whatever is kept from one use of a tensor to the next."""
+    """Random schedules of statements give numpy's results and exact counts."""
     rng = random.Random(name)
     for _ in range(15):
         made = random_plan(rng, PROGRAMS[name])
@@ -168,7 +167,7 @@ def test_the_choice_is_brute_force(name):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_the_search_counts_is_moved(name):
-    """With unions over several readers, where every process has the same work."""
+    """With even work, the cost of the search counts unions of several readers."""
     program = PROGRAMS[name]
     even = replace(program, extents=dict.fromkeys(program.extents, 16))
     for processes in (2, 4, 8):
@@ -178,7 +177,7 @@ def test_what_the_search_counts_is_moved(name):
         assert found.cost == pytest.approx(counted, abs=0.1)
 
 
-def test_what_is_there_is_not_fetched_again():
+def test_nothing_is_fetched_twice():
     """Three readers of one matrix: the union of what they need is what passes."""
     program = statements(
         ["Q[s,h] = X[s,a] * V[a,h]", "K[s,h] = X[s,a] * W[a,h]",
@@ -204,8 +203,8 @@ def test_what_is_there_is_not_fetched_again():
     assert is_numpys(made)
 
 
-def test_boxes_without_boxes():
-    """What is missing, cyclic or not, in rectangles: disjoint, together all of it."""
+def test_remote_parts_of_boxes():
+    """The remote part of boxes is disjoint from the local one, and complete."""
     rng = np.random.default_rng(5)
     for _ in range(100):
         n, shape = 3, tuple(rng.integers(1, 6, rng.integers(0, 4)).tolist())
@@ -284,7 +283,7 @@ def test_plans_of_statements_are_documents():
 
 
 def test_memory_limits_statements_too():
-    """By loops in time, or with how much would do."""
+    """Memory limits apply to plans of statements."""
     program = PROGRAMS["gradients"]
     free = plan_statements(program, processes=4)
     with pytest.raises(PlanError) as caught:
@@ -314,14 +313,14 @@ GIVEN = {"A": (4, 5), "B": (5, 6)}
     ],
 )
 def test_wrong_statements_are_refused(lines, shapes, words):
-    """With what is wrong in them, by name: cycles and clashes of shapes among it."""
+    """Cycles, clashes of shapes and other mistakes are named."""
     with pytest.raises(PlanError, match=words) as caught:
         statements(lines, shapes)
     assert caught.value.rules == ("statements",)
 
 
 def test_wanted_results_must_be_made():
-    """And what nobody reads must be wanted."""
+    """Outputs must be computed, and unread results must be outputs."""
     lines = ["T[i,k] = A[i,j] * B[j,k]"]
     with pytest.raises(PlanError, match="Z is wanted, and no statement makes it"):
         statements(lines, GIVEN, outputs=["Z", "T"])

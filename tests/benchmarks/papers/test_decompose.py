@@ -14,7 +14,7 @@ from benchmarks.papers.partitioned import run_partitioned
 from feinsum.errors import ProgramError
 from feinsum.ir import array
 from feinsum.programs import evaluate_program, multi_head_attention, program
-from tests.distributed.by_trial import least_by_trial
+from tests.distributed.test_planner import least_by_trial
 from tests.programs.random_programs import random_program
 
 

@@ -1,4 +1,4 @@
-"""Plans whose values are dealt out cyclically: as right, and as little moved."""
+"""Plans with cyclic distributions: right results, and little communication."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from benchmarks.papers.schedules import named_plan
 from feinsum.distributed import Distribution, Machine, Plan, plan, with_cyclic
 from feinsum.errors import PlanError
 from tests.distributed import test_planned
-from tests.distributed.cases import KERNELS, einsum_of
-from tests.distributed.counting import count_steps
-from tests.distributed.test_plans import is_numpys
+from tests.distributed.cases import KERNELS, count_steps, einsum_of, is_numpys
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_dealt_plans_are_numpys(name):
-    """Whatever indices are dealt out, ragged or not; in exactly the counted steps."""
+def test_cyclic_plans_give_numpys_results(name):
+    """Any cyclic indices, ragged or not, give numpy's result and the counted steps."""
     rng = random.Random(name)
     made = plan(KERNELS[name], processes=rng.choice([2, 3, 4, 6]))
     dealt = with_cyclic(made, [i for i in made.extents if rng.random() < 0.6])
@@ -27,8 +25,8 @@ def test_dealt_plans_are_numpys(name):
 
 
 @pytest.mark.parametrize("name", ["planned", "summa", "cannon", "johnson", "2.5d"])
-def test_dealt_indices_move_what_blocks_do(name):
-    """Element by element, if parts are as long; rotations and reductions included."""
+def test_cyclic_indices_move_as_much_as_blocks(name):
+    """Parts of equal length move exactly as many elements as blocks do."""
     einsum, n = einsum_of("ij,jk->ik", every=32), {"cannon": 4, "summa": 4}.get(name, 8)
     made = (
         plan(einsum, processes=n)
@@ -43,7 +41,7 @@ def test_dealt_indices_move_what_blocks_do(name):
 
 
 def test_a_rank_has_every_pth_value():
-    """The definition, of an operand and of the result."""
+    """By definition, a rank has every p-th value of operands and results."""
     made = named_plan("summa", einsum_of("ij,jk->ik", i=10, j=9, k=8), processes=9)
     dealt = with_cyclic(made, "ik")
     for rank in range(9):
@@ -53,7 +51,7 @@ def test_a_rank_has_every_pth_value():
 
 
 def test_from_blocks_to_cyclic_parts():
-    """Of 12 rows on 3 ranks each has 4, one or two of them where they are needed."""
+    """Rows move from blocks to cyclic parts, except those that are there already."""
     made = with_cyclic(plan(einsum_of("ij,j->i", i=12, j=5), processes=3), "i")
     blocks = {"A": Distribution.parse("ij->i", Machine((3,))), "B": made.starts["B"]}
     moved = replace(made, starts=blocks).check()
@@ -62,16 +60,16 @@ def test_from_blocks_to_cyclic_parts():
     assert is_numpys(moved)
 
 
-def test_bodies_see_the_values_of_dealt_indices():
-    """The mask of attention, whose body compares two indices."""
+def test_bodies_see_the_values_of_cyclic_indices():
+    """The mask of attention, whose body compares two indices, stays right."""
     made, arrays, _ = test_planned.on_processes(6)
     dealt = replace(made, plan=with_cyclic(made.plan, made.plan.extents))
     assert any(one.cyclic for one in dealt.plan.schedules)
     test_planned.assert_right(dealt, arrays)
 
 
-def test_dealt_plans_are_documents():
-    """With a mark in notation; documents of other plans are as before."""
+def test_cyclic_plans_are_documents():
+    """Cyclic plans have a mark in notation; other documents do not change."""
     made = plan(KERNELS["paper"], processes=8)
     dealt = with_cyclic(made, "ij")
     assert Plan.from_json(dealt.to_json()) == dealt
@@ -85,8 +83,8 @@ def test_dealt_plans_are_documents():
     assert with_cyclic(dealt, ()) == made
 
 
-def test_what_cannot_be_dealt_is_refused():
-    """No index; and, in a document, an axis that cuts none."""
+def test_wrong_cyclic_indices_are_refused():
+    """An unknown index and a cyclic axis without an index raise errors."""
     made = plan(KERNELS["1mm"], processes=2)
     with pytest.raises(PlanError, match="no index z; there are") as no:
         with_cyclic(made, "iz")

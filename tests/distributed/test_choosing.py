@@ -1,4 +1,4 @@
-"""Of plans of few elements the one that was fastest on such a fleet."""
+"""Choosing among plans: by prices, by contraction paths, and by measured times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ import feinsum
 from benchmarks.papers.schedules import named_plan
 from feinsum.cli import app
 from feinsum.db import open_store
-from feinsum.distributed import assemble, best_plans, plan_program
+from feinsum.distributed import (
+    assemble,
+    best_plans,
+    cheapest,
+    groups_of,
+    plan,
+    plan_program,
+    price,
+)
 from feinsum.distributed.choosing import (
     fastest_measured,
     identity,
@@ -21,11 +29,93 @@ from feinsum.distributed.choosing import (
     prefer_measured,
 )
 from feinsum.distributed.engines import fleet_here
-from feinsum.records import Host, InMemoryStore, untrusted
+from feinsum.distributed.planner import paths_of
+from feinsum.distributed.statements import default_path
+from feinsum.errors import InvalidRecordError, PlanError
+from feinsum.records import Host, InMemoryStore, Links, untrusted
 from feinsum.records.signature import public_key_of, sign
 from tests.db.factories import make_fleet, make_plan_record
 from tests.distributed.cases import KERNELS, einsum_of
 from tests.distributed.test_facts import softmax
+
+PRODUCT = einsum_of("ij,jk->ik", every=600)
+
+
+@pytest.mark.parametrize("name", ["1mm", "paper", "mttkrp-3-0"])
+def test_the_best_plans_are_different_and_in_order(name):
+    """The planner's choice comes first; all are different and in order."""
+    found = best_plans(KERNELS[name], processes=8, most=3)
+    assert found[0] == plan(KERNELS[name], processes=8)
+    assert len({one.id for one in found}) == len(found) == 3
+    moved = [one.counts.moved for one in found]
+    assert moved == sorted(moved)
+
+
+def test_the_best_plans_differ_in_more_than_their_names():
+    """A named schedule that the planner chose is not listed again."""
+    for processes in (4, 8):
+        found = best_plans(PRODUCT, processes=processes, most=20)
+        assert len({replace(one, name="").id for one in found}) == len(found)
+
+
+def test_a_price_is_messages_elements_and_leaves():
+    """A price is the sum over messages, elements and leaves of the busiest process."""
+    made = plan(PRODUCT, processes=8)
+    counts = made.counts
+    found = price(made, Links(1.0, 0.5), lambda leaf: 100.0)
+    assert found == counts.most_messages + 0.5 * counts.most_received + 100
+    assert price(made, Links(0, 0), lambda leaf: 0.0) == 0
+
+
+def test_links_decide_between_plans():
+    """Expensive elements favor few elements, expensive leaves fast leaves."""
+    plans = best_plans(PRODUCT, processes=8, most=20)
+    dear = Links(0.0, 1.0)
+    least = min(plans, key=lambda one: one.counts.most_received)
+    assert cheapest(plans, dear, lambda leaf: 1.0).counts.most_received == (
+        least.counts.most_received
+    )
+    usual = plans[0].leaves[0].key
+    chosen = next(k for one in plans if (k := one.leaves[0].key) != usual)
+    fast = cheapest(plans, Links(0, 0), lambda leaf: float(leaf.key != chosen))
+    assert fast.leaves[0].key == chosen
+    asked = []
+    cheapest(plans, dear, lambda leaf: asked.append(leaf.key) or 1.0)
+    assert len(set(asked)) == len(asked)
+
+
+def test_bad_prices_are_refused():
+    """Negative times and an empty choice raise errors."""
+    for times in ((-1.0, 0.0), (0.0, float("nan"))):
+        with pytest.raises(InvalidRecordError, match="numbers from 0"):
+            Links(*times)
+    with pytest.raises(PlanError) as caught:
+        cheapest([], Links(0, 0), lambda leaf: 0.0)
+    assert caught.value.rules == ("price",)
+
+
+def test_paths_are_different_and_of_few_operations():
+    """The default path comes first, and no two paths have the same groups."""
+    einsum = einsum_of("ijk,ja,ka,al->il", every=10)
+    extents = dict(einsum.extents)
+    paths = paths_of(einsum, extents)
+    assert paths[0] == default_path(einsum, extents)
+    assert 1 < len(paths) <= 4
+    texts = {str(groups_of(einsum, path, extents)) for path in paths}
+    assert len(texts) == len(paths)
+    many = einsum_of("ab,bc,cd,de,ef,fg->ag", every=10)
+    assert len(paths_of(many, dict(many.extents))) == 1
+
+
+def test_another_path_is_taken_if_less_is_moved():
+    """A path that moves less replaces the default one, but not a given one."""
+    einsum = einsum_of("ijk,ja,ka,al->il", a=8, i=32, j=32, k=128, l=16)
+    usual = default_path(einsum, dict(einsum.extents))
+    given = plan(einsum, processes=8, path=usual)
+    free = plan(einsum, processes=8)
+    assert given.path == usual != free.path
+    assert free.counts.moved < 0.6 * given.counts.moved
+
 
 PRODUCT = einsum_of("ij,jk->ik", every=600)
 
@@ -51,7 +141,7 @@ def chosen(*records, fleet=FLEET, **options):
 
 
 def test_the_fastest_of_those_that_were_timed_is_taken():
-    """Among them the one of the fewest elements, which else stays."""
+    """The fastest timed plan wins if the one with the fewest elements was timed."""
     slow, fast = timed(FIRST, 2e-2), timed(OTHERS[1], 1e-2)
     assert chosen() == FIRST
     assert chosen(slow) == FIRST
@@ -62,7 +152,7 @@ def test_the_fastest_of_those_that_were_timed_is_taken():
 
 
 def test_the_seconds_of_untrusted_senders_count_for_nothing():
-    """Nobody can time a fleet to check them."""
+    """Times of untrusted senders do not count, because nobody can check them."""
     slow, fast = timed(FIRST, 2e-2), timed(OTHERS[1], 1e-2)
     assert chosen(slow, fast) == OTHERS[1]
     assert chosen(slow, untrusted(fast)) == FIRST
@@ -70,7 +160,7 @@ def test_the_seconds_of_untrusted_senders_count_for_nothing():
 
 
 def test_several_facts_of_one_plan_have_their_median():
-    """One odd run decides nothing."""
+    """Several facts of a plan count by their median."""
     records = [timed(FIRST, s) for s in (1e-2, 2e-2, 9e-2)]
     assert measured_s(records, FLEET) == {identity(FIRST): 2e-2}
 
@@ -88,14 +178,14 @@ UNLIKE = {
 
 @pytest.mark.parametrize("fleet", UNLIKE.values(), ids=UNLIKE)
 def test_facts_of_other_fleets_do_not_count(fleet):
-    """Nor do those of more ranks than cores, even on the same fleet."""
+    """Facts of other fleets, and of ranks that share cores, do not count."""
     records = [timed(FIRST, 2e-2, fleet), timed(OTHERS[1], 1e-2, fleet)]
     assert chosen(*records) == FIRST
     assert chosen(*records, fleet=fleet) == (OTHERS[1] if fleet.is_timed else FIRST)
 
 
-def test_what_was_made_up_does_not_count():
-    """A fact that came around the checks is judged again."""
+def test_implausible_facts_do_not_count():
+    """Implausible facts do not count, however they got into the store."""
     fake = replace(timed(OTHERS[1], 1e-2), counted=1)
     shared = replace(timed(OTHERS[1], 1e-2), fleet=SHARED)
     assert chosen(timed(FIRST, 2e-2), fake) == FIRST
@@ -103,7 +193,7 @@ def test_what_was_made_up_does_not_count():
 
 
 def test_only_trusted_signers_count(monkeypatch):
-    """Where there are any; a fact that somebody else signed is as good as none."""
+    """If trusted signers are configured, facts of others do not count."""
     ours, theirs = (
         Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32) for n in (1, 2)
     )
@@ -144,7 +234,7 @@ NAMED = [
 
 @pytest.mark.parametrize("plan", [FIRST, *OTHERS, *NAMED], ids=lambda one: one.id[:6])
 def test_names_do_not_matter(plan):
-    """Of indices, operands and plans, nor the order of operands; all else does."""
+    """The identity of a plan does not depend on names or the order of operands."""
     other = renamed(plan)
     assert identity(other) == identity(plan)
     assert other.counts.moved == plan.counts.moved
@@ -152,7 +242,7 @@ def test_names_do_not_matter(plan):
 
 
 def test_different_plans_are_different():
-    """By their machine, cuts, loops, starts or results."""
+    """Other machines, cuts, loops, starts or results are other plans."""
     plans = [FIRST, *OTHERS, *NAMED]
     for several in (plans, best_plans(KERNELS["paper"], processes=8)):
         different = {unnamed(one).id for one in several}
@@ -160,19 +250,19 @@ def test_different_plans_are_different():
 
 
 def test_a_plan_that_is_alone_is_no_better():
-    """What was not timed may be as fast."""
+    """A timed plan does not replace one that was never timed."""
     assert fastest_measured([FIRST, *OTHERS], {identity(OTHERS[0]): 1e-9}) == FIRST
 
 
 def test_plans_of_programs_are_no_candidates():
-    """Though a program of one product has the key of its einsum."""
+    """Plans of programs are no candidates, even with the key of an einsum."""
     made = plan_program(softmax(), processes=8)
     record = make_plan_record(plan=made, fleet=FLEET)
     assert measured_s([record], FLEET) == {}
 
 
-def test_the_planner_asks_a_database(tmp_path):
-    """By ``database=`` and by the command, for ranks on this machine."""
+def test_the_planner_reads_a_database(tmp_path):
+    """``database=`` and the command choose by facts for ranks on this machine."""
     database, here = tmp_path / "facts.sqlite", fleet_here(2)
     e = einsum_of("ij,jk->ik", every=64)
     first, *others = best_plans(e, processes=2)

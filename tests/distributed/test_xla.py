@@ -1,6 +1,6 @@
 """An oracle: XLA finds the reductions of a plan, if it gets the plan's placement.
 
-Of two operands it finds them all by itself; of more, a sum over axes is asked for.
+Of two operands it finds them all by itself; of more, a sum over axes is requested.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def members(text: str) -> list[list[int]]:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_xla_reduces_as_the_plan_does(name):
-    """One reduction of the block that the plan counts, in the same groups of ranks."""
+    """XLA reduces the block that the plan counts once, in the same groups of ranks."""
     made = PLANS[name]
     block, groups = reduction(made)
     found = asked(made)

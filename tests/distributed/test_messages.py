@@ -1,4 +1,4 @@
-"""Messages that are those of a collective of MPI."""
+"""Collectives and phases of the messages of a plan."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.papers.schedules import named_plan
 from feinsum.distributed import plan
-from feinsum.distributed.messages import collectives_of
-from feinsum.distributed.steps import Receive, Reduce, Send
-from tests.distributed.cases import KERNELS
+from feinsum.distributed.messages import collectives_of, phases_of
+from feinsum.distributed.steps import Free, Receive, Reduce, Send
+from tests.distributed.cases import KERNELS, einsum_of
 
 
 def kinds(made):
@@ -26,10 +26,8 @@ def kinds(made):
         ("mttkrp-3-0", "planned", 8, {"allgather": 1, "reduce-scatter": 2}),
     ],
 )
-def test_schedules_have_the_collectives_that_they_are_known_for(
-    name, schedule, n, expected
-):
-    """Broadcasts of SUMMA and Johnson; Cannon's rotations are none."""
+def test_collectives_of_known_schedules(name, schedule, n, expected):
+    """SUMMA and Johnson broadcast; Cannon's rotations are no collectives."""
     einsum = KERNELS[name]
     made = (
         plan(einsum, processes=n)
@@ -42,7 +40,7 @@ def test_schedules_have_the_collectives_that_they_are_known_for(
 @pytest.mark.parametrize("name", list(KERNELS))
 @pytest.mark.parametrize("n", [4, 6])
 def test_a_collective_stands_for_all_messages_of_its_ranks(name, n):
-    """Everyone's pieces go to all others, and no other message has that tag there."""
+    """A collective replaces exactly the messages of its ranks with its tag."""
     made = plan(KERNELS[name], processes=n)
     sent = Counter(
         (step.tag, rank, step.rank, step.source, step.box)
@@ -87,13 +85,13 @@ BOX, PART = (range(4),), (range(2),)
     ],
 )
 def test_patterns(rows, kind):
-    """One to all, all to all, a shift."""
+    """One rank to all is a broadcast, all to all an allgather, a shift neither."""
     (found,) = collectives_of(tuple(map(tuple, rows))) or (None,)
     assert (found and found.kind) == kind
 
 
 def test_reductions():
-    """One gets all; or all get a part each."""
+    """Messages that are added form a reduction."""
     to_one = [[Reduce(1, "t", BOX, 3), Reduce(2, "t", BOX, 3)],
               [Send(0, "t+", BOX, 3)], [Send(0, "t+", BOX, 3)]]  # fmt: skip
     (found,) = collectives_of(tuple(map(tuple, to_one)))
@@ -101,3 +99,19 @@ def test_reductions():
     to_one[0].append(Receive(1, "u", BOX, 4))
     to_one[1].append(Send(0, "u", BOX, 4))
     assert len(collectives_of(tuple(map(tuple, to_one)))) == 1
+
+
+@pytest.mark.parametrize("name", ["bmm", *KERNELS])
+def test_phases_have_all_steps_but_sends(name):
+    """Phases keep the order of the steps, also on ranks without work."""
+    einsum = einsum_of("bij,bjk->bik", b=6, i=8, j=9, k=10)
+    made = plan(KERNELS.get(name, einsum), processes=4)
+    if name == "bmm":
+        assert made.counts.busy == 3
+    phases = phases_of(made.steps)
+    for row, steps in zip(phases, made.steps, strict=True):
+        run = [step for phase in row for step, _ in phase.steps]
+        expected = [s for s in steps if not isinstance(s, Send | Free)]
+        assert [s for s in run if not isinstance(s, Free)] == expected
+    parcels = {parcel for row in phases for phase in row for parcel in phase.arriving}
+    assert all(parcel.phase < len(phases[parcel.rank]) for parcel in parcels)

@@ -1,4 +1,4 @@
-"""The picture of the plan of a program: who reads what, and what moves."""
+"""Pictures of plans and of programs: blocks, reads, and what moves."""
 
 from __future__ import annotations
 
@@ -6,11 +6,37 @@ import random
 
 import pytest
 
-from feinsum.distributed import draw_program, plan_program
+from benchmarks.papers.schedules import named_plan
+from feinsum.distributed import draw_program, plan, plan_program, rows_of
 from feinsum.distributed.display import flow_of
 from tests.distributed import test_planned
+from tests.distributed.cases import KERNELS
 from tests.portions import spread
 from tests.programs.random_programs import random_program
+
+
+@pytest.mark.parametrize("name", ["1mm", "paper", "ttv", "innerprod", "ttmc-5-0"])
+def test_blocks_fill_their_tensors(name):
+    """Each group has a row, each tensor a panel, which its blocks fill."""
+    made = plan(KERNELS[name], processes=8, most_work=1)
+    rows = rows_of(made)
+    assert len(rows) == len(made.groups)
+    for row, group in zip(rows, made.groups, strict=True):
+        assert row.title.startswith(str(group))
+        assert len(row.panels) == len(group.inputs) + 1
+        for panel in row.panels:
+            area = sum(block.width * block.height for block in panel.blocks)
+            assert area == pytest.approx(1)
+
+
+def test_copies_are_named_in_their_block():
+    """Blocks of Johnson's schedule on 2 x 2 x 2 name the two ranks that need them."""
+    (row,) = rows_of(named_plan("johnson", KERNELS["1mm"], processes=8))
+    first, second, result = row.panels
+    assert [block.text for block in first.blocks] == ["0,2", "1,3", "4,6", "5,7"]
+    assert [block.text for block in second.blocks] == ["0,4", "1,5", "2,6", "3,7"]
+    assert [block.text for block in result.blocks] == ["0", "2", "4", "6"]
+    assert (first.down, first.right) == ("i", "j")
 
 
 def number(text: str) -> int:
@@ -34,7 +60,7 @@ def test_arrows_are_reads_and_their_labels_are_what_is_fetched(seed):
 
 
 def test_a_statement_shows_the_index_that_each_axis_partitions():
-    """By the name that the statement has for it; every axis once."""
+    """A statement shows each axis once, with its own name of the index."""
     made, _, _ = test_planned.on_processes(4)
     nodes = {node.name: node for node in flow_of(made)[0]}
     pairs = zip(made.program.statements, made.plan.schedules, strict=True)
