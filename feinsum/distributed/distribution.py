@@ -55,15 +55,21 @@ ONE_PROCESS = "one process"
 
 
 def notation_error(
-    kind: str, text: str, expected: str, problem: str = "", rule: str = "notation"
+    kind: str,
+    text: str,
+    expected: str,
+    problem: str = "",
+    *,
+    rules: tuple[str, ...],
 ) -> PlanError:
     """Return the error of a text that cannot be parsed.
 
-    >>> print(notation_error("machine", "x", "such as 'x=2'", "has no number"))
-    machine 'x': has no number; expected such as 'x=2'
+    >>> rules = ("notation",)
+    >>> print(notation_error("machine", "x", "such as 'x=2'", "no number", rules=rules))
+    machine 'x': no number; expected such as 'x=2'
     """
     colon = f": {problem}" if problem else ""
-    return PlanError(f"{kind} {text!r}{colon}; expected {expected}", rules=(rule,))
+    return PlanError(f"{kind} {text!r}{colon}; expected {expected}", rules=rules)
 
 
 def _is_empty(axes: object) -> bool:
@@ -122,6 +128,7 @@ class Machine:
                 "machine",
                 text,
                 "such as 'x=2 y=3', or 'x=2 | y=3 z=4' of two levels",
+                rules=("notation",),
             )
         return cls(tuple(int(size) for *_, size in words), tuple(map(len, parts)))
 
@@ -335,6 +342,7 @@ class Distribution:
                 "such as 'xy->xy*', with a name, a digit or * for each of "
                 f"{counted(machine.n_axes, 'axis')}",
                 problem,
+                rules=("notation",),
             )
         cuts = tuple(tuple(k for k, t in enumerate(targets) if t == n) for n in names)
         fixed = tuple((k, int(t)) for k, t in enumerate(targets) if t.isdigit())

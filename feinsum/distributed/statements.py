@@ -311,7 +311,7 @@ def _parse_access(term: str, line: str) -> Access:
 
 def _unreadable(line: str) -> PlanError:
     expected = "such as 'T[i,k] = A[i,j] * B[j,k]'"
-    return notation_error("statement", line, expected, rule="statements")
+    return notation_error("statement", line, expected, rules=("statements",))
 
 
 def _require_shape(parsed: Statements, tensor: str, shape: Sequence[int]) -> None:
