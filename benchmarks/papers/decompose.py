@@ -346,7 +346,7 @@ def _linear(model: Model, choices: Choices) -> dict[str, int]:
     chosen: dict[str, int] = {}
     while left := [name for name in choices if name not in chosen]:
         path = _longest_path(model, left)
-        before = {name: [made] for made, name in pairwise(path)} | {path[0]: []}
+        before = {name: [producer] for producer, name in pairwise(path)} | {path[0]: []}
         on_path = {name: choices[name] for name in path}
         chosen |= _least(on_path, model.tables(on_path, before))
     return chosen

@@ -193,7 +193,7 @@ class Boxes:
         contains: NDArray[np.bool_] = is_inside & self.is_there & other.is_there
         return contains
 
-    def where(self, is_there: NDArray[np.bool_]) -> Boxes:
+    def select(self, is_there: NDArray[np.bool_]) -> Boxes:
         """Return the boxes of some ranks only."""
         return replace(self, is_there=self.is_there & is_there)
 

@@ -49,13 +49,13 @@ class CyclicCounts:
     """Elements of all processes together; entries of the sparse tensor never move.
 
     Attributes:
-        held: elements of dense factors.
+        resident: elements of dense factors on all processes.
         fetched: those beyond one copy of each factor.
         partial: elements of results before they are summed.
         reduced: those that pass between processes.
     """
 
-    held: int
+    resident: int
     fetched: int
     partial: int
     reduced: int
@@ -76,7 +76,7 @@ class CyclicPlan:
 
     >>> mttkrp = CyclicPlan("ijk,ja,ka->ia", dict(i=8, j=8, k=8, a=4), (2, 2, 2))
     >>> mttkrp.counts
-    CyclicCounts(held=256, fetched=192, partial=128, reduced=96)
+    CyclicCounts(resident=256, fetched=192, partial=128, reduced=96)
     """
 
     __pydantic_config__ = STRICT

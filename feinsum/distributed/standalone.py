@@ -4,7 +4,7 @@ The program has two parts: the source of everything below the line of dashes, co
 from this file, and a main part that :func:`program_of` writes for the plan::
 
     comm = MPI.COMM_WORLD
-    A = load(folder / "A.npy", Where((2, 2), ((0,), ()), {1: 0}, ()), comm)
+    A = load(folder / "A.npy", Layout((2, 2), ((0,), ()), {1: 0}, ()), comm)
     # out[i,k] = A[i,j] * B[j,k]
     out = compute(comm, "ij,jk->ik", [A, B], ..., grid=(2, 2), axes=('i', 'k'), ...)
     save(folder / "out.npy", out, comm)
@@ -76,16 +76,16 @@ def _main_lines(plan: Plan) -> Iterator[str]:
     yield f'    sys.exit("this program is for {counted(plan.processes, "process")}")'
     yield "folder = Path(sys.argv[1])"
     for name, start in plan.starts.items():
-        yield f'{name} = load(folder / "{name}.npy", {_where_text(start)}, comm)'
+        yield f'{name} = load(folder / "{name}.npy", {_layout_text(start)}, comm)'
     for group, schedule in zip(plan.groups, plan.schedules, strict=True):
         yield from _group_lines(group, schedule, plan.dtype.str)
     for output in plan.outputs:
         yield f'save(folder / "{output}.npy", {output}, comm)'
 
 
-def _where_text(distribution: Distribution) -> str:
+def _layout_text(distribution: Distribution) -> str:
     sizes, fixed = distribution.machine.sizes, dict(distribution.fixed)
-    return f"Where({sizes}, {distribution.cuts}, {fixed}, {distribution.cyclic})"
+    return f"Layout({sizes}, {distribution.cuts}, {fixed}, {distribution.cyclic})"
 
 
 def _group_lines(group: Group, schedule: GroupSchedule, dtype: str) -> Iterator[str]:
@@ -103,14 +103,14 @@ def _group_lines(group: Group, schedule: GroupSchedule, dtype: str) -> Iterator[
         yield f'    loop=("{letters[loop.index]}", {parts}),'
     if schedule.cyclic:
         yield f"    cyclic={schedule.cyclic},"
-    yield f"    result={_where_text(schedule.result)},"
+    yield f"    result={_layout_text(schedule.result)},"
     yield ")"
 
 
 # ----------------------------------------------------------------------------
 
 
-class Where(NamedTuple):
+class Layout(NamedTuple):
     """A grid of ranks, which of its axes cut each axis of a tensor, fixed coordinates,
     and which of these axes have a cyclic distribution.
     """
@@ -131,29 +131,29 @@ class Where(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """This rank's block of a tensor, and where all blocks are."""
+    """This rank's block of a tensor, and the layout of all blocks."""
 
     block: Any
     shape: tuple[int, ...]
     dtype: Any
-    where: Where
+    layout: Layout
 
     def boxes(self, n_ranks: int) -> list[Any]:
-        return [block(self.where, self.shape, rank) for rank in range(n_ranks)]
+        return [block(self.layout, self.shape, rank) for rank in range(n_ranks)]
 
 
-def block(where: Where, shape: Any, rank: int) -> Any:
+def block(layout: Layout, shape: Any, rank: int) -> Any:
     """The entries along each axis; None if the rank has nothing."""
-    if rank >= prod(where.grid):
+    if rank >= prod(layout.grid):
         return None
-    coordinates = where.coordinates(rank)
-    if any(coordinates[k] != at for k, at in where.fixed.items()):
+    coordinates = layout.coordinates(rank)
+    if any(coordinates[k] != at for k, at in layout.fixed.items()):
         return None
     box = []
-    for length, cutting in zip(shape, where.cuts, strict=True):
+    for length, cutting in zip(shape, layout.cuts, strict=True):
         side = range(length)
         for k in cutting:
-            side = part(side, coordinates[k], where.grid[k], k in where.cyclic)
+            side = part(side, coordinates[k], layout.grid[k], k in layout.cyclic)
         box.append(side)
     return tuple(box) if all(map(len, box)) else None
 
@@ -234,7 +234,7 @@ def compute(
     dtype: Any,
     grid: tuple[int, ...],
     axes: Any,
-    result: Where,
+    result: Layout,
     loop: Any = None,
     cyclic: Any = (),
 ) -> Tensor:
@@ -255,12 +255,12 @@ def compute(
 
     def needs(term: str, of: int, step: int) -> Any:
         cuts = tuple(tuple(k for k, a in enumerate(axes) if a == i) for i in term)
-        where = Where(grid, cuts, {}, cyclic)
-        box = block(where, [extents[i] for i in term], of)
+        layout = Layout(grid, cuts, {}, cyclic)
+        box = block(layout, [extents[i] for i in term], of)
         if box is None or loop is None or loop[0] not in term:
             return box
         index, n_parts, rotate, is_cyclic = loop
-        number = (step + sum(where.coordinates(of)[k] for k in rotate)) % n_parts
+        number = (step + sum(layout.coordinates(of)[k] for k in rotate)) % n_parts
         k = term.index(index)
         side = part(box[k], number, n_parts, is_cyclic)
         return (*box[:k], side, *box[k + 1 :]) if side else None
@@ -273,7 +273,7 @@ def compute(
         blocks = []
         for operand, row in zip(operands, wanted, strict=True):
             boxes = [b if works[of] else None for of, b in enumerate(row)]
-            copied, sources = operand.where.copied, operand.boxes(size)
+            copied, sources = operand.layout.copied, operand.boxes(size)
             blocks.append(
                 move(comm, operand.block, sources, boxes, copied, operand.dtype)
             )
@@ -285,13 +285,13 @@ def compute(
     return tensor._replace(block=total)
 
 
-def load(path: Any, where: Where, comm: Any) -> Tensor:
+def load(path: Any, layout: Layout, comm: Any) -> Tensor:
     """This rank's block of an array in a file."""
     whole = np.load(path, mmap_mode="r", allow_pickle=False)
-    box = block(where, whole.shape, comm.Get_rank())
+    box = block(layout, whole.shape, comm.Get_rank())
     sides = [*map(range, whole.shape)]
     mine = None if box is None else np.array(view(whole, sides, box))
-    return Tensor(mine, whole.shape, whole.dtype, where)
+    return Tensor(mine, whole.shape, whole.dtype, layout)
 
 
 def save(path: Any, tensor: Tensor, comm: Any) -> None:
@@ -299,7 +299,7 @@ def save(path: Any, tensor: Tensor, comm: Any) -> None:
     if comm.Get_rank() == 0:
         np.lib.format.open_memmap(path, "w+", tensor.dtype, tensor.shape).flush()
     comm.Barrier()
-    box = block(tensor.where, tensor.shape, comm.Get_rank())
+    box = block(tensor.layout, tensor.shape, comm.Get_rank())
     if box is not None:
         whole = np.lib.format.open_memmap(path, "r+")
         view(whole, [*map(range, whole.shape)], box)[...] = tensor.block

@@ -194,7 +194,7 @@ def lower(
     for group in groups:
         for access in group.inputs:
             if access.tensor in starts:
-                lowering.place(access, starts[access.tensor])
+                lowering.settle(access, starts[access.tensor])
     for number in range(len(groups)):
         lowering.lower_group(number)
 
@@ -220,7 +220,7 @@ class _Lowering:
         self.permanent: set[str] = set()
         self.residences: dict[str, _Residence] = {}
 
-    def place(self, access: Access, distribution: Distribution) -> Boxes:
+    def settle(self, access: Access, distribution: Distribution) -> Boxes:
         """Remember where a tensor is now."""
         boxes = distribution.boxes(shape_of(access, self.extents), self.n_ranks)
         self.residences[access.tensor] = _Residence(distribution, boxes)
@@ -238,7 +238,7 @@ class _Lowering:
             k for k, a in enumerate(group.inputs) if loop and loop.index in a.indices
         ]
         whole = {
-            k: self._fetch(number, k, needs[0][k].where(works_ever))
+            k: self._fetch(number, k, needs[0][k].select(works_ever))
             for k in range(n_inputs)
             if k not in looped
         }
@@ -247,7 +247,7 @@ class _Lowering:
             if t == schedule.n_steps:
                 return {}
             return {
-                k: self._fetch(number, k, needs[t][k].where(works[t]), t)
+                k: self._fetch(number, k, needs[t][k].select(works[t]), t)
                 for k in looped
             }
 
@@ -257,7 +257,7 @@ class _Lowering:
             parts, prefetched = prefetched, fetch_parts(t + 1)
             inputs = whole | parts
             ordered = [inputs[k] for k in range(n_inputs)]
-            self.sink.compute(number, ordered, name, target.where(works_now))
+            self.sink.compute(number, ordered, name, target.select(works_now))
             self._free_fetched(number, parts)
         self._free_fetched(number, whole)
         # before the result is allocated, which lowers the peak
@@ -279,7 +279,7 @@ class _Lowering:
         # leaves are not where the result is to be, or have partial sums
         if schedule.result != schedule.needs(group.output):
             # only ranks that compute have partial sums
-            name, boxes = f"{name}+", boxes.where(works)
+            name, boxes = f"{name}+", boxes.select(works)
         self.sink.make(name, boxes, is_zero=True)
         return name, boxes
 
@@ -299,7 +299,7 @@ class _Lowering:
             missing &= ~is_local
             buffers.append((buffer, is_local))
         if missing.any():
-            wanted = boxes.where(missing)
+            wanted = boxes.select(missing)
             self.sink.make(name, wanted, is_zero=False)
             distribution = residence.distribution
             labels = _labels(
@@ -358,7 +358,7 @@ class _Lowering:
     ) -> None:
         """Add or move what leaves wrote to where the result is to be."""
         tensor = group.output.tensor
-        result = self.place(group.output, schedule.result)
+        result = self.settle(group.output, schedule.result)
         # leaves wrote to the result itself: nothing to add or move
         if name == tensor:
             return

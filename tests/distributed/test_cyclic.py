@@ -67,11 +67,11 @@ def test_volumes_of_ttmc_are_those_of_the_formulas(grid):
     counts = CyclicPlan(subscripts, n, grid).counts
     p, (p1, p2, p3) = int(np.prod(grid)), grid
     result = n["i"] * n["r"] * n["s"]
-    assert counts.held == p * n["j"] // p2 * n["r"] + p * n["k"] // p3 * n["s"]
+    assert counts.resident == p * n["j"] // p2 * n["r"] + p * n["k"] // p3 * n["s"]
     assert counts.partial == p * result // p1
     assert counts.reduced == (p // p1 - 1) * result
     once = n["j"] * n["r"] + n["k"] * n["s"]
-    assert counts.fetched == counts.held - once
+    assert counts.fetched == counts.resident - once
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -81,7 +81,7 @@ def test_ranks_hold_what_is_counted(name):
     made = plan_cyclic(*KERNELS[name], processes=12)
     ranks = range(made.processes)
     blocks = [blocks_of(made, factors, rank) for rank in ranks]
-    assert made.counts.held == sum(b.size for row in blocks for b in row)
+    assert made.counts.resident == sum(b.size for row in blocks for b in row)
     parts = made.split(array)
     assert sum(part.nnz for part in parts) == array.nnz
     assert sum(part.values.sum() for part in parts) == pytest.approx(array.values.sum())

@@ -104,13 +104,13 @@ def test_blocks_of_a_written_program_are_the_same():
     for _ in range(300):
         shape = tuple(rng.integers(0, 9, rng.integers(0, 4)).tolist())
         held = random_distribution(rng, len(shape))
-        where = standalone.Where(
+        layout = standalone.Layout(
             held.machine.sizes, held.cuts, dict(held.fixed), held.cyclic
         )
         n_ranks = held.machine.n_processes + 2
         boxes = held.boxes(shape, n_ranks)
         for rank in range(n_ranks):
-            assert standalone.block(where, shape, rank) == boxes.box(rank)
+            assert standalone.block(layout, shape, rank) == boxes.box(rank)
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -122,7 +122,7 @@ def test_sparse_tensors_on_ranks(n):
     ranks = told(n, "sparse")
     for name, (made, _, _) in test_cyclic.on_processes(n).items():
         assert all(rank[name]["right"] for rank in ranks), name
-        assert sum(rank[name]["held"] for rank in ranks) == made.counts.held
+        assert sum(rank[name]["held"] for rank in ranks) == made.counts.resident
         size = np.prod([made.extents[i] for i in made.terms[-1]])
         assert sum(rank[name]["result"] for rank in ranks) == size
     assert all(rank["refused"] == ["blocks"] for rank in ranks)
