@@ -31,10 +31,12 @@ def eindecomp(plan: Plan) -> float:
     total = 0.0
     for group, schedule in zip(plan.groups, plan.schedules, strict=True):
         indices = by_first_use(group)
+        # one row: the cost functions take many grids at once
         grid = np.array([[schedule.parts(i) for i in indices]], np.int64)
         total += float(statement_costs(group, indices, grid, plan.extents)[0])
         for access in group.inputs:
             consumed = [schedule.parts(i) for i in access.indices]
+            # operands start where they are needed, so only results are repartitioned
             if access.tensor in produced:
                 lengths = [plan.extents[i] for i in access.indices]
                 total += float(repartition(consumed, produced[access.tensor], lengths))

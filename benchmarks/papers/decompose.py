@@ -152,6 +152,7 @@ class Decomposition:
         total = sum(
             self._model.statement_cost(n, grid)[0] for n, grid in self._grids.items()
         )
+        # the statement's cost is the sum of both
         return float(total) - self.aggregation
 
     @property
@@ -228,6 +229,7 @@ def decompose(
     model = Model(program, sizes or {})
     choices = model.choices(processes)
     chosen = METHODS[method](model, choices)
+    # back from the unique names of indices in plans to the program's own
     partitions = {n: model.partition(n, choices[n][k]) for n, k in chosen.items()}
     return Decomposition(program, constantdict(sizes or {}), constantdict(partitions))
 
@@ -264,6 +266,7 @@ def split_along(
     """
     model = Model(program, sizes or {})
     same = same_places(program.statements)
+    # indices that run along the axis, in any statement, by equal positions
     seeds = {
         same[statement.result, term[k]]
         for statement in program.statements
@@ -291,6 +294,7 @@ def split_along(
         chosen_indices = [
             i for i in statement.indices if same[statement.result, i] in seeds
         ]
+        # an index that is too short would leave processes without work
         long = [i for i in statement.indices if extents[i] >= processes]
         cut = (chosen_indices or long or list(statement.indices))[0]
         parts = {
@@ -330,7 +334,9 @@ def _tree(model: Model, choices: Choices) -> dict[str, int]:
                 if edge[0] == producer
             )
             least[name] = least[name] + costs.min(axis=0)
+            # for each partition of the reader, the best one of the producer
             behind[name][producer] = costs.argmin(axis=0)
+    # the tree may be a forest: several outputs
     roots = [name for name in choices if not model.program.readers(name)]
     chosen: dict[str, int] = {}
     todo = [(root, int(least[root].argmin())) for root in roots]
@@ -346,6 +352,7 @@ def _linear(model: Model, choices: Choices) -> dict[str, int]:
     chosen: dict[str, int] = {}
     while left := [name for name in choices if name not in chosen]:
         path = _longest_path(model, left)
+        # costs count between neighbors on the path alone
         before = {name: [producer] for producer, name in pairwise(path)} | {path[0]: []}
         on_path = {name: choices[name] for name in path}
         chosen |= _least(on_path, model.tables(on_path, before))

@@ -2,7 +2,15 @@
 
 Commands divide the loops of an einsum, distribute them over processes, and place
 communication. No command changes the result. They are lowered to a normal form, a
-``GroupSchedule``; the list of commands is not kept.
+``GroupSchedule``; the list of commands is not kept. The loops of ``ij,jk->ik``::
+
+    i k j                        commands(einsum)
+    io ko | ii ki j              distribute i, k over 3 x 3 processes
+    io ko | jo | ii ki ji        divide j in 3 parts, reorder
+    io ko | js | ii ki ji        rotate jo by io, ko: Cannon
+
+The loops before the first bar are machine axes, the one between is sequential, and
+those after are the leaf.
 
 Source: DISTAL, section 3.3, and sections 4.1 to 4.5 for applications.
 """
@@ -94,6 +102,7 @@ class Commands:
         if size < 1:
             raise ValueError(f"split {index} by {size}; expected 1 or more")
         length = extents[loop.indices[0]]
+        # earlier divisions have shortened the loop already
         for other in self.loops.values():
             if other.indices == loop.indices and other.parts[0] is not None:
                 length = -(-length // other.parts[0])
@@ -114,6 +123,7 @@ class Commands:
             self.loop(name)
         if len(set(names)) != len(names):
             raise ValueError(f"reorder {', '.join(names)}: a loop is named twice")
+        # other loops keep their positions
         order = iter(names)
         reordered = [next(order) if name in names else name for name in self.loops]
         return replace(self, loops={name: self.loops[name] for name in reordered})
@@ -187,6 +197,7 @@ class Commands:
         Args:
             key: the expected workload key of the leaf, if known.
         """
+        # leaves are whole: nothing may run inside of them
         names = list(self.loops)
         if set(names[len(names) - len(loops) :]) != set(loops):
             raise ValueError(f"substitute {', '.join(loops)}: not the innermost loops")
@@ -209,6 +220,7 @@ class Commands:
             PlanError: with any other rule of plans.
         """
         axes, machine = self._axes()
+        # the sequential loop, just below the distributed ones
         loop = self._time()
         group = self._group
         result = self._result_distribution(group.output, machine, axes)
@@ -219,12 +231,14 @@ class Commands:
             if access.tensor in self.formats
         }
         n = machine.n_processes if processes is None else processes
+        # without products computed first, the einsum is one group
         if not self.products:
             path = (tuple(range(len(group.inputs))),)
             return assemble(
                 self.einsum, self.sizes, n, path, [schedule], starts=starts, name=name
             )
         groups = list(self._split(group))
+        # products are computed where they are needed, without communication
         schedules = [*(self._local(g, machine, axes) for g in groups[:-1]), schedule]
         dtypes = {op.name: op.dtype.str for op in self.einsum.operands}
         extents = extents_of(self.einsum, self.sizes)
@@ -245,6 +259,7 @@ class Commands:
                 f"distributed loops {', '.join(self.distributed)} are not the first "
                 f"of {', '.join(names)}; reorder them"
             )
+        # a collapsed loop is an axis for each of its indices
         pairs = [
             (index, parts)
             for name in self.distributed
@@ -258,6 +273,7 @@ class Commands:
     def _time(self) -> Loop | None:
         """The sequential loop: the one that is communicated at, or rotated."""
         inside = [name for name in self.loops if name not in self.distributed]
+        # a loop is sequential if something happens at each of its iterations
         timed = [
             name
             for name in inside
@@ -276,6 +292,7 @@ class Commands:
                 f"communicate at {name}: divide it, so that it counts parts"
             )
         index = loop.indices[0]
+        # a tensor that changes with the loop cannot be fetched outside of it
         for access in self._group.inputs:
             at = self.communicated.get(access.tensor, name)
             if index in access.indices and at != name:

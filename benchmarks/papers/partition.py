@@ -32,6 +32,7 @@ def n_partitions(n_indices: int, p: int) -> int:
     """
     if p < 1 or p & (p - 1):
         raise ProgramError(f"partitions are counted for powers of two, got {p}")
+    # stars and bars: the exponents of the parts add up to that of p
     exponent = p.bit_length() - 1
     return comb(exponent + n_indices - 1, exponent)
 

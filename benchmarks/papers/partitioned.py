@@ -70,6 +70,7 @@ def _run(
     extents: dict[str, int] = {}
     for term, array in zip(statement.inputs, operands, strict=True):
         extents.update(zip(term, array.shape, strict=True))
+    # nothing to divide
     if 0 in extents.values():
         return evaluate_statement(statement, operands)
     starts = {index: _part_bounds(extents[index], n) for index, n in parts.items()}
@@ -83,6 +84,7 @@ def _run(
             array[tuple(slice(*at[index]) for index in term)]
             for array, term in zip(operands, statement.inputs, strict=True)
         ]
+        # counted for each call, also of empty blocks, as the paper does
         traffic.join += sum(block.size for block in blocks)
         if all(low < high for low, high in at.values()):
             low = {index: bounds[0] for index, bounds in at.items()}
@@ -102,6 +104,7 @@ def _aggregate(
     """Return the result, from partial results of each of its blocks."""
     blocks = {}
     for position, results in partial.items():
+        # the first partial result stays where it is
         traffic.aggregation += sum(result.size for result in results[1:])
         blocks[position] = reduced(statement.reduction, np.stack(results), (0,))
     dtype = next(iter(blocks.values())).dtype

@@ -59,6 +59,7 @@ def plan_decomposition(
     for statement, group in zip(program.statements, statements.groups, strict=True):
         partition = decomposition.partitions[statement.result]
         parts = {name_of_index(statement.result, i): n for i, n in partition.items()}
+        # an index of an operand alone may be in no partition
         grid = [parts.get(index, 1) for index in by_first_use(group)]
         schedules.append(on_grid(group, grid))
     plan = assemble_statements(statements, processes, schedules, name=name)
@@ -80,6 +81,7 @@ def split_square(
     {'i': 2, 'k': 2, 'j': 1}
     """
     model = Model(program, sizes or {})
+    # the two factors of p that are closest to each other
     few = next(k for k in range(isqrt(processes), 0, -1) if processes % k == 0)
     chosen = {}
     for statement in program.statements:

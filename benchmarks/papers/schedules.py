@@ -1,5 +1,15 @@
 """Named schedules, to compare the planner's choice with.
 
+Schedules of a matrix product differ in who has which block at which step. On 3 x 3
+processes with blocks of A and B in a grid, the part of the sum that each process
+multiplies at its first step::
+
+    SUMMA            PUMMA            Cannon
+    0 0 0            0 0 0            0 1 2      all the same: a broadcast of one block
+    0 0 0            1 1 1            1 2 0      rotated by x: rows differ
+    0 0 0            2 2 2            2 0 1      rotated by x and y: each tile has one
+                                                 reader at a time
+
 Source: DISTAL, tables 1 and 2 (Cannon 1969; PUMMA, Choi et al. 1994; SUMMA, van de
 Geijn and Watts 1997; Johnson, Agarwal et al. 1995; 2.5D, Solomonik and Demmel 2011;
 MTTKRP, Ballard et al. 2018); COSMA (Kwasniewski et al. 2019: the smallest surface of
@@ -105,6 +115,7 @@ def _matrices(groups: Sequence[Group]) -> tuple[str, str, str, Group] | None:
     (group,) = groups
     first, second, output = (set(a.indices) for a in (*group.inputs, group.output))
     rows, columns, summed = first & output, second & output, first & second
+    # one index each, and no batch index in all three
     sizes = {len(rows), len(columns), len(summed)}
     if sizes != {1} or len(group.indices) != 3 or first & second & output:
         return None
@@ -121,6 +132,7 @@ def _on_square(rotate: tuple[int, ...]) -> Maker:
         rows, columns, summed, group = product
         machine = Machine((q, q))
         axes_of = [{rows: 0, summed: 1}, {summed: 0, columns: 1}]
+        # blocks of both operands in a grid, each stored once
         starts = {
             access.tensor: _by_index(machine, access.indices, axes)
             for access, axes in zip(group.inputs, axes_of, strict=True)
@@ -150,6 +162,7 @@ def _solomonik(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> P
     if product is None:
         return None
     rows, columns, summed, group = product
+    # c layers of q x q processes, each of which computes q / c of the steps
     layers = [
         c for c in range(2, n) if n % c == 0 and isqrt(n // c) ** 2 == n // c
         and isqrt(n // c) % c == 0
@@ -206,7 +219,9 @@ def cosma_grid(rows: int, columns: int, summed: int, n: int) -> tuple[int, int, 
         )
         return a * b + b * c + a * c, -prod(grid)
 
+    # COSMA may leave a few processes idle for a squarer block
     least = ceil((1 - MOST_IDLE) * n)
+    # one dimension follows from the other two: as many parts as are left
     fitting = [
         (a, b, c)
         for a in range(1, min(n, rows) + 1)
@@ -226,6 +241,7 @@ def _ballard(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Pro
         return None
     (group,) = groups
     tensor = max(group.inputs, key=lambda a: len(a.indices))
+    # MTTKRP: every matrix has one index of its own, the rank
     shared = set(group.indices) - set(tensor.indices)
     matrices = [a for a in (*group.inputs, group.output) if a is not tensor]
     is_mttkrp = len(shared) == 1 and len(matrices) == len(tensor.indices)
@@ -263,6 +279,7 @@ def _by_rows(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Pro
     output_indices = [i for i in tensor.indices if i in group.output.indices]
     if len(tensor.indices) < 3 or not output_indices:
         return None
+    # the longest axis gives the thinnest slices, so idle processes are rare
     index = max(output_indices, key=lambda i: extents[i])
     if extents[index] < n:
         return None

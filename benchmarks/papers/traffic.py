@@ -102,6 +102,7 @@ def report(lines: Sequence[Line]) -> None:
 
 def summary(lines: Sequence[Line]) -> str:
     """Geometric means over lines."""
+    # geometric: a ratio of 2 and one of 1/2 cancel
     ratios = {row: ratio(row.others["deinsum"], row) for row in lines}
     differing = [r for r in ratios.values() if abs(r - 1) > 1e-9]
     without = [r for row, r in ratios.items() if not row.name.startswith("TTMc")]
