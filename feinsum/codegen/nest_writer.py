@@ -1,4 +1,10 @@
-"""The text of a nest's kernel: its domains and its lines."""
+"""The text of a nest's kernel: its domains and its lines.
+
+:func:`feinsum.nests.lower` gives the statements of a nest, each in its loops. The
+writer writes a line for each, with the values of indices in scope (``at``): for a loop
+over nodes, the loaded index; for an index with lanes, the vector and the lane. A small
+result of a loop is summed in registers first.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +25,9 @@ from feinsum.codegen.nest_arrays import (
     ROW,
     TILED,
     WIDE,
+    NestArray,
     NestArrays,
     Part,
-    Place,
     axes_of,
     buffer_places,
     in_tile,
@@ -51,14 +57,14 @@ class Writer:
         form: how its loops are executed.
         dtype: of entries.
         tags: how loops run, by iname.
-        own: temporaries beside the buffers: sums in registers.
+        temporaries: those beside the buffers: sums in registers.
         total: the sum in registers to which the last term adds, if not to the result.
         root: where the nodes of the root begin and end.
         tile: the loop over tiles of the lanes, if there is one.
         part: of the lanes' index, that is written.
         arrays: names and axes of operands and result.
         fetched: vectors of entries of operands, by position.
-        taken: names that its loops and temporaries may not have.
+        used_names: those that its loops and temporaries may not have.
         is_written_once: whether each entry of the result is assigned once, complete.
     """
 
@@ -69,22 +75,22 @@ class Writer:
     domains: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     tags: dict[str, str] = field(default_factory=dict)
-    own: list[Any] = field(default_factory=list)
-    total: Place | None = None
+    temporaries: list[Any] = field(default_factory=list)
+    total: NestArray | None = None
     root: Bounds = ("0", "nodes0")
     tile: str = ""
     part: Part = field(init=False)
     arrays: NestArrays | None = None
-    taken: Collection[str] = ()
-    fetched: dict[int, Place] = field(default_factory=dict)
+    used_names: Collection[str] = ()
+    fetched: dict[int, NestArray] = field(default_factory=dict)
     is_written_once: bool = False
 
     def __post_init__(self) -> None:
-        self.unique = UniqueNameGenerator(set(self.taken))
+        self.unique = UniqueNameGenerator(set(self.used_names))
         self.of = self.arrays or NestArrays(self.nest, self.form)
         self.buffers = {
-            term: replace(place, name=self.unique(place.name))
-            for term, place in buffer_places(self.nest, self.form, self.dense).items()
+            term: replace(buffer, name=self.unique(buffer.name))
+            for term, buffer in buffer_places(self.nest, self.form, self.dense).items()
         }
         self.rows = (ROW,) if self.nest.network.n_rows > 1 else ()
         self.part = self._whole_part()
@@ -178,8 +184,8 @@ class Writer:
             elif index not in at:
                 iname = self._loop(index, "0", self._extent(index), inside)
                 at, inside = at | {index: iname}, inside + 1
-        for there in self._each_row(at):
-            self._line(inside, f"{self._text(self.result, there)} = 0")
+        for inner in self._each_row(at):
+            self._line(inside, f"{self._text(self.result, inner)} = 0")
         self._close(inside, depth)
 
     def _each_row(self, at: dict[str, str]) -> Iterator[dict[str, str]]:
@@ -192,8 +198,8 @@ class Writer:
 
     def _begin(self, depth: int, at: dict[str, str]) -> None:
         """Write the initial value of the result, at all of its dense indices."""
-        self._each_entry(depth, at, lambda inside, there: self._line(
-            inside, f"{self.of.result(there)} = {self.of.start(there)}"
+        self._each_entry(depth, at, lambda inside, inner: self._line(
+            inside, f"{self.of.result(inner)} = {self.of.start(inner)}"
         ))  # fmt: skip
 
     def _sum_copies(self, depth: int, at: dict[str, str]) -> None:
@@ -220,8 +226,8 @@ class Writer:
             if index not in at:
                 iname = self._loop(index, "0", self.of.extent(index), inside, tag)
                 at, inside, tag = at | {index: iname, FLAT: iname}, inside + 1, ""
-        for there in self._each_row(at):
-            write(inside, there)
+        for inner in self._each_row(at):
+            write(inside, inner)
         self._close(inside, depth)
 
     def _between(self, begin: str, end: str, depth: int, names: Bounds) -> Bounds:
@@ -255,6 +261,8 @@ class Writer:
     ) -> None:
         """The body of a loop; a result complete after the loop is accumulated apart."""
         left = self._left(steps, at)
+        # results with open sparse indices, or too large for registers, are added to in
+        # memory
         if left is None:
             self._write(steps, depth, at, node)
             return
@@ -262,9 +270,9 @@ class Writer:
         self.total = self._temporary("total", axes)
         self._zero(self.total, depth, at)
         self._write(steps, depth, at, node)
-        held, self.total = self.total, None
-        self._over(held.indices, depth, at, lambda inside, there: self._put(
-            self.result, self._text(held, there), inside, there
+        total, self.total = self.total, None
+        self._over(total.indices, depth, at, lambda inside, inner: self._put(
+            self.result, self._text(total, inner), inside, inner
         ), is_vector=not self.of.is_flat)  # fmt: skip
 
     def _left(
@@ -275,6 +283,7 @@ class Writer:
         if self.total or network.has_sparse_output or last not in _terms(steps):
             return None
         left = tuple(i for i in network.output if i not in at)
+        # registers need extents that are known now
         is_fixed = all(index in self.dense for index in left)
         within = [i for i in self.nest.orders[last] if i not in at]
         if not is_fixed or all(index in left for index in within):
@@ -306,8 +315,8 @@ class Writer:
                     self._zero(self.buffers[term], depth, at)
                 case Multiply(term, is_assigned):
                     target = self._target(term)
-                    for there in self._each_row(at):
-                        self._multiply(term, target, is_assigned, depth, there, node)
+                    for row in self._each_row(at):
+                        self._multiply(term, target, is_assigned, depth, row, node)
                 case Repeat(index, None, body) if index == self.form.lane:
                     self._vectors(body, depth, at, node)
                 case Repeat(index, None, body):
@@ -327,6 +336,7 @@ class Writer:
         node: dict[int, str],
     ) -> None:
         """A loop over the nodes of a level below a node of the level above."""
+        # the root's loop is over a chunk of its nodes, if there are chunks
         begin, end = self.root
         if level:
             bounds = self.of.children(level, node[level - 1])
@@ -351,25 +361,27 @@ class Writer:
         """Products along the lanes; those that add up to one entry add up by lanes."""
         sums = {}
         for term in _terms(body):
+            # a scalar has no lanes: sums of each lane are kept apart, and added after
+            # the loop
             if not {self.form.lane, ROUND, TILED}.intersection(
                 self._target(term).indices
             ):
                 sums[term] = self._temporary("lanes", (*self.rows, ROUND))
                 self._zero(sums[term], depth, at)
         outer, inside = self._vector_loop(self.form.lane, depth)
-        there, within = at, inside
+        inner, within = at, inside
         if not self.of.is_flat:
-            there, within = self._lane_loop(outer, inside, at, "vec")
+            inner, within = self._lane_loop(outer, inside, at, "vec")
         for step in body:
             assert isinstance(step, Multiply)
             target = sums.get(step.term) or self._target(step.term)
             is_assigned = step.is_assigned and step.term not in sums
-            given = step.term, target, is_assigned
-            for row in self._each_row(there):
+            product = step.term, target, is_assigned
+            for row in self._each_row(inner):
                 if self.of.is_flat:
-                    self._from_flat(*given, inside, outer, row, node)
+                    self._from_flat(*product, inside, outer, row, node)
                 else:
-                    self._multiply(*given, within, row, node)
+                    self._multiply(*product, within, row, node)
         self._close(within, depth)
         for term, lanes in sums.items():
             iname = self._loop("lane", "0", str(self.form.lanes), depth, "unr")
@@ -381,7 +393,7 @@ class Writer:
     def _from_flat(
         self,
         number: int,
-        target: Place,
+        target: NestArray,
         is_assigned: bool,
         depth: int,
         outer: str,
@@ -390,15 +402,15 @@ class Writer:
     ) -> None:
         """A product of arrays without vectors: by lanes, or fetched into vectors."""
         if target == self.result:
-            there, inside = self._lane_loop(outer, depth, at, "unr")
-            self._multiply(number, target, is_assigned, inside, there, node)
+            inner, inside = self._lane_loop(outer, depth, at, "unr")
+            self._multiply(number, target, is_assigned, inside, inner, node)
             self._close(inside, depth)
             return
         term = self.nest.path[number]
         for tensor in (term.left, term.right):
             self._fetch(tensor, depth, outer, at)
-        there, inside = self._lane_loop(outer, depth, at, "vec")
-        self._multiply(number, target, is_assigned, inside, there, node)
+        inner, inside = self._lane_loop(outer, depth, at, "vec")
+        self._multiply(number, target, is_assigned, inside, inner, node)
         self._close(inside, depth)
         self.fetched = {}
 
@@ -410,21 +422,21 @@ class Writer:
         is_one = len(tensor.inputs) == 1 and position != self.nest.network.sparse
         if not is_one or self.form.lane not in self.nest.network.inputs[position]:
             return
-        held = self._temporary("fetched", (ROUND,))
-        there, inside = self._lane_loop(outer, depth, at, "unr")
-        read = self.of.operand(position, there)
+        vector = self._temporary("fetched", (ROUND,))
+        inner, inside = self._lane_loop(outer, depth, at, "unr")
+        read = self.of.operand(position, inner)
         if self.part.is_partial:
             read = (
-                f"({read} if {there[FLAT]} < {self.of.extent(self.form.lane)} else 0)"
+                f"({read} if {inner[FLAT]} < {self.of.extent(self.form.lane)} else 0)"
             )
-        self._line(inside, f"{self._text(held, there)} = {read}")
+        self._line(inside, f"{self._text(vector, inner)} = {read}")
         self._close(inside, depth)
-        self.fetched[position] = held
+        self.fetched[position] = vector
 
     def _multiply(
         self,
         number: int,
-        target: Place,
+        target: NestArray,
         is_assigned: bool,
         depth: int,
         at: dict[str, str],
@@ -437,13 +449,13 @@ class Writer:
         else:
             self._put(target, value, depth, at)
 
-    def _target(self, number: int) -> Place:
+    def _target(self, number: int) -> NestArray:
         """Where the product of a term goes."""
         return self.buffers.get(number) or self.total or self.result
 
     @property
-    def result(self) -> Place:
-        return Place("out", self.of.result_axes())
+    def result(self) -> NestArray:
+        return NestArray("out", self.of.result_axes())
 
     def _read(self, tensor: Tensor, at: dict[str, str], node: dict[int, str]) -> str:
         network = self.nest.network
@@ -468,10 +480,10 @@ class Writer:
         is_read_in_place = bool(lane) and self.of.is_flat
         return is_read_in_place and self.of.extent(lane) != str(self.dense[lane])
 
-    def _zero(self, place: Place, depth: int, at: dict[str, str]) -> None:
-        indices = [index for index in place.indices if index != CHUNK]
-        self._over(indices, depth, at, lambda inside, there: self._line(
-            inside, f"{self._text(place, there)} = 0"
+    def _zero(self, array: NestArray, depth: int, at: dict[str, str]) -> None:
+        indices = [index for index in array.indices if index != CHUNK]
+        self._over(indices, depth, at, lambda inside, inner: self._line(
+            inside, f"{self._text(array, inner)} = 0"
         ))  # fmt: skip
 
     def _over(
@@ -493,8 +505,8 @@ class Writer:
             if index != ROW:
                 lanes = "vec" if is_vector else "unr"
                 inside, at = self._open(index, inside, at, lanes)
-        for there in self._each_row(at) if ROW in axes else (at,):
-            write(inside, there)
+        for inner in self._each_row(at) if ROW in axes else (at,):
+            write(inside, inner)
         self._close(inside, depth)
 
     def _open(
@@ -511,12 +523,13 @@ class Writer:
         outer = ""
         if index != ROUND:
             outer, depth = self._vector_loop(index, depth)
-        there, inside = self._lane_loop(outer, depth, at, lanes)
-        return inside, there
+        inner, inside = self._lane_loop(outer, depth, at, lanes)
+        return inside, inner
 
     def _vector_loop(self, index: str, depth: int) -> tuple[str, int]:
         """The loop over the vectors of the lanes' index, and the depth within it."""
         count = self._size(index) // self.form.lanes
+        # unrolled, the compiler keeps every vector of the tile in a register
         tag = "unr_hint" if 1 < count <= MOST_REGISTERS else ""
         name = f"{self.form.lane}_vector"
         return self._loop(name, "0", str(count), depth, tag), depth + 1
@@ -560,45 +573,47 @@ class Writer:
         self._line(depth, f"<{WIDE}> {name} = {value}")
         return name
 
-    def _temporary(self, name: str, indices: tuple[str, ...]) -> Place:
-        place = Place(self.unique(name), indices)
-        self.own.append(self.private_array(place))
-        return place
+    def _temporary(self, name: str, indices: tuple[str, ...]) -> NestArray:
+        array = NestArray(self.unique(name), indices)
+        self.temporaries.append(self.private_array(array))
+        return array
 
-    def private_array(self, place: Place) -> Any:
+    def private_array(self, array: NestArray) -> Any:
         """The variable of what each iteration has for itself."""
-        extents = {i: str(self._size(i)) for i in place.indices if i != ROUND}
-        shape, tags = axes_of(place.indices, extents, self.form)
+        extents = {i: str(self._size(i)) for i in array.indices if i != ROUND}
+        shape, tags = axes_of(array.indices, extents, self.form)
         return lp.TemporaryVariable(
-            place.name, dtype=self.dtype, shape=shape, dim_tags=tags
+            array.name, dtype=self.dtype, shape=shape, dim_tags=tags
         )
 
-    def _put(self, place: Place, value: str, depth: int, at: dict[str, str]) -> None:
+    def _put(
+        self, array: NestArray, value: str, depth: int, at: dict[str, str]
+    ) -> None:
         """Add a value; to an entry of the result that gets no other, assign it.
 
         Memory that is read before it is first written is fetched twice: the system has
         pages of zeros to read, and makes those to write.
         """
         network = self.nest.network
-        kept = network.levels if network.has_sparse_output else network.output
-        is_only = place == self.result and {*at} & network.indices <= {*kept}
+        output_indices = network.levels if network.has_sparse_output else network.output
+        is_only = array == self.result and {*at} & network.indices <= {*output_indices}
         # a tile of an index that is summed over has a part of each sum
         is_only = is_only and (not self.tile or self.form.lane in network.output)
         is_whole = is_only and (self.of.has_start or self.of.is_cleared)
         self.is_written_once |= is_whole
-        self._add(place, value, depth, at, is_first=is_whole)
+        self._add(array, value, depth, at, is_first=is_whole)
 
     def _add(
         self,
-        place: Place,
+        array: NestArray,
         value: str,
         depth: int,
         at: dict[str, str],
         *,
         is_first: bool = False,
     ) -> None:
-        if place != self.result:
-            target = self._text(place, at)
+        if array != self.result:
+            target = self._text(array, at)
             self._line(depth, f"{target} = {target} + {value}")
             return
         target = self.of.result(at)
@@ -614,22 +629,22 @@ class Writer:
         if is_guarded:
             self._line(depth, "end")
 
-    def _text(self, place: Place, at: Mapping[str, str]) -> str:
-        return subscripted(place.name, place.indices, at)
+    def _text(self, array: NestArray, at: Mapping[str, str]) -> str:
+        return subscripted(array.name, array.indices, at)
 
     def _extent(self, index: str) -> str:
-        known = self.dense.get(index)
-        return self.of.extent(index) if known is None else str(known)
+        extent = self.dense.get(index)
+        return self.of.extent(index) if extent is None else str(extent)
 
     def _line(self, depth: int, text: str) -> None:
         self.lines.append("  " * depth + text)
 
 
 def _terms(steps: Iterable[Step]) -> list[int]:
-    found: list[int] = []
+    terms: list[int] = []
     for step in steps:
         if isinstance(step, Multiply):
-            found.append(step.term)
+            terms.append(step.term)
         elif isinstance(step, Repeat):
-            found += _terms(step.body)
-    return found
+            terms += _terms(step.body)
+    return terms

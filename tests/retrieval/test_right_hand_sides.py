@@ -17,7 +17,7 @@ from feinsum.measure.question import Question, Verdict
 from feinsum.memory import fresh_memory
 from feinsum.raising import raise_kernel
 from feinsum.records import OK, InMemoryStore
-from feinsum.retrieval import einsum_trials, look_up, progress, verifiers
+from feinsum.retrieval import einsum_trials, look_up, verifiers
 from feinsum.retrieval.generating import duplicates
 from tests.docs.pages import ROOT
 from tests.raising.right_hand_sides import arguments, wave
@@ -168,12 +168,12 @@ class Late(Timer):
 @pytest.mark.parametrize("is_late", [False, True])
 def test_what_takes_more_than_a_second_is_shown_on_a_terminal(monkeypatch, is_late):
     """And nothing of what does not."""
-    monkeypatch.setattr(progress, "Timer", Late)
+    monkeypatch.setattr(verifiers, "Timer", Late)
     monkeypatch.setenv("TERM", "xterm")
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal, monkeypatch.context() as context:
         context.setattr(sys, "stderr", terminal)
-        with progress.shown_progress(2, "verifying recipes") as advance:
+        with verifiers.show_progress(2, "verifying recipes") as advance:
             advance()
             if is_late:
                 Late.made.function()
