@@ -89,14 +89,14 @@ def has_literal(expression: Expression) -> bool:
     return bool(nodes_of(expression, float, complex))
 
 
-def sized(expression: Expression, dtype: np.dtype[Any]) -> Expression:
+def size_literals(expression: Expression, dtype: np.dtype[Any]) -> Expression:
     """The expression with its literals in a real dtype.
 
     Outside of sums, they are written in the precision of what is assigned, though
     Loopy infers the least one that holds them: 0.1 is double for it.
 
     >>> from pymbolic import parse
-    >>> half, _ = sized(parse("0.5*a"), np.dtype(np.float32)).children
+    >>> half, _ = size_literals(parse("0.5*a"), np.dtype(np.float32)).children
     >>> half.dtype
     dtype('float32')
     """

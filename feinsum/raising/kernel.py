@@ -49,8 +49,8 @@ from feinsum.raising.nest import (
     RefusedNest,
     points_of,
 )
-from feinsum.raising.normal_form import normalized
-from feinsum.raising.operands import Access, OperandTable, aligned
+from feinsum.raising.normal_form import normalize
+from feinsum.raising.operands import Access, OperandTable, align
 from feinsum.raising.rewriting import is_no_op, without_no_ops
 from feinsum.raising.row import RaisedRow, raise_row
 from feinsum.raising.sizes import fold_constant_bounds, specialize, with_profiles
@@ -163,7 +163,7 @@ def _normalized(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
         return frozenset(i for nest in nests for i in nest.instructions)
 
     try:
-        return normalized(t_unit, name, refused)
+        return normalize(t_unit, name, refused)
     except Exception:  # Loopy raises errors of many kinds
         logger.debug("kernel %r is not rewritten", name, exc_info=True)
         return t_unit
@@ -320,7 +320,7 @@ def _raise_batch(
 ) -> RaisedNest:
     ids = tuple(row.instruction for row in batch)
     inputs = tuple(access.term for access in batch[0].accesses)
-    rows = tuple(aligned(row.accesses, inputs) for row in batch)
+    rows = tuple(align(row.accesses, inputs) for row in batch)
     einsum = BatchedEinsum(batch[0].output, inputs, rows)
     general, generalized = generalize(einsum, long_extent)
     functions = {op.name: table.functions[op.name] for op in einsum.operands}

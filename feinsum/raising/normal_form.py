@@ -1,7 +1,7 @@
 """The form of a kernel in which raising finds most einsums.
 
 Programs write sums as loops that add, keep values in private variables, and order
-instructions that exchange nothing. :func:`normalized` takes the kernel apart: splits
+instructions that exchange nothing. :func:`normalize` takes the kernel apart: splits
 are joined, subscripts written plainly, each private value gets a name of its own, and
 orders that nothing depends on go. Then loops become sums and values go where they are
 read, one step after the other, until nothing changes.
@@ -37,11 +37,15 @@ from feinsum.raising.expressions import (
     rewrite_accesses,
     subscripts_of,
 )
-from feinsum.raising.functions import sized, without_tags
+from feinsum.raising.functions import size_literals, without_tags
 from feinsum.raising.loops import with_joined_loops
 from feinsum.raising.operands import OperandTable
 from feinsum.raising.rewriting import Program, is_plain, without_no_ops
-from feinsum.raising.temporaries import covered, with_kept_values, with_values_put_in
+from feinsum.raising.temporaries import (
+    find_covering_inames,
+    with_kept_values,
+    with_values_put_in,
+)
 
 MOST_STEPS = 200
 
@@ -49,7 +53,7 @@ Refused: TypeAlias = Callable[[lp.TranslationUnit], frozenset[str]]
 """The instructions of a unit that are not einsums."""
 
 
-def normalized(
+def normalize(
     t_unit: lp.TranslationUnit, name: str, refused: Refused
 ) -> lp.TranslationUnit:
     """The kernel in a form in which raising finds more einsums; it computes the same.
@@ -136,7 +140,7 @@ def _with_sized(
     assigned = dtypes.get(insn.assignee_var_names()[0])
     if assigned is None or assigned.kind not in "fc":
         return insn
-    return insn.copy(expression=sized(insn.expression, _digits(assigned)))
+    return insn.copy(expression=size_literals(insn.expression, _digits(assigned)))
 
 
 def _is_exact(
@@ -265,7 +269,7 @@ def _starts(name: str, program: Program) -> list[str]:
     starts = [
         insn.id
         for insn in writers
-        if covered(name, insn, program) is not None
+        if find_covering_inames(name, insn, program) is not None
         and not is_accumulation(insn, program)
     ]
     return sorted(starts, key=lambda i: len(program.before[i] & {*starts}))
@@ -306,7 +310,9 @@ def _meets_whole(name: str, start: lp.Assignment, other: str, program: Program) 
 
 def _around(name: str, insn: lp.Assignment, program: Program) -> frozenset[str]:
     """The loops in whose iterations the value is assigned as a whole."""
-    return frozenset(insn.within_inames - {*(covered(name, insn, program) or ())})
+    return frozenset(
+        insn.within_inames - {*(find_covering_inames(name, insn, program) or ())}
+    )
 
 
 def _reads_in_place(name: str, insn: lp.Assignment, program: Program) -> bool:

@@ -65,7 +65,7 @@ class Access:
         return p.Call(p.Variable(self.operand.name), arguments)
 
 
-def aligned(
+def align(
     accesses: Sequence[Access], inputs: Sequence[IndexList]
 ) -> tuple[Operand, ...]:
     """The operands in the order of ``inputs``; the terms are a permutation of it."""

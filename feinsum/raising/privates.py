@@ -199,7 +199,7 @@ def _private(
     return Private(_axes(last), added, last.id, writers, around, summed)
 
 
-def filled_by(
+def find_fill(
     insn: lp.Assignment, output: str, kernel: lp.LoopKernel
 ) -> lp.Assignment | None:
     """Who fills the output of an instruction with zeros, always and before it.

@@ -38,7 +38,7 @@ from feinsum.raising.expressions import (
     multiply,
     terms_of,
 )
-from feinsum.raising.functions import sized, unresolved
+from feinsum.raising.functions import size_literals, unresolved
 from feinsum.raising.nest import refusal
 from feinsum.raising.operands import Access, OperandTable
 from feinsum.raising.trees import check_compressed
@@ -286,8 +286,8 @@ def _parts(insn: lp.Assignment, table: OperandTable) -> ShiftedSum:
         return parts
     return replace(
         parts,
-        outer=tuple(sized(factor, real) for factor in parts.outer),
-        shift=sized(parts.shift, real),
+        outer=tuple(size_literals(factor, real) for factor in parts.outer),
+        shift=size_literals(parts.shift, real),
     )
 
 

@@ -42,8 +42,8 @@ from feinsum.raising.dependences import may_join
 from feinsum.raising.expressions import Expression, multiply, nodes_of, rename
 from feinsum.raising.functions import function_text, unresolved
 from feinsum.raising.nest import LoopNest, RaisedNest, in_kernel, value_of
-from feinsum.raising.operands import Access, OperandTable, aligned
-from feinsum.raising.privates import Privates, filled_by
+from feinsum.raising.operands import Access, OperandTable, align
+from feinsum.raising.privates import Privates, find_fill
 from feinsum.raising.row import ShiftedSum, places_of, take_apart
 from feinsum.raising.trees import ENTRY, INDEX, Nodes, refused, subscripts_in
 
@@ -351,7 +351,7 @@ class TreeRow:
         # count
         if {*stored} != {*self.nodes.inames[: len(stored)]}:
             return None
-        first = filled_by(self.insn, self.output, self.table.kernel)
+        first = find_fill(self.insn, self.output, self.table.kernel)
         if first is None:
             return None
         filled = self.nodes.marked(
@@ -582,7 +582,7 @@ def _einsum(batch: Sequence[TreeRow]) -> BatchedEinsum:
     return BatchedEinsum(
         first.terms.output,
         (first.nodes.inames, *terms),
-        tuple((tree, *aligned(row.terms.accesses, terms)) for row in batch),
+        tuple((tree, *align(row.terms.accesses, terms)) for row in batch),
     )
 
 

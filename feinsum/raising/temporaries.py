@@ -108,7 +108,7 @@ def _value(name: str, program: Program) -> Value | None:
         return None
     kernel = program.kernel
     writer = kernel.id_to_insn[ids[0]]
-    inner = covered(name, writer, program)
+    inner = find_covering_inames(name, writer, program)
     if inner is None or name in program.reads[writer.id] or not writer.within_inames:
         return None
     around = writer.within_inames - {*inner}
@@ -120,7 +120,7 @@ def _value(name: str, program: Program) -> Value | None:
     return Value(name, writer, inner, around, readers) if is_read_later else None
 
 
-def covered(
+def find_covering_inames(
     name: str, writer: lp.Assignment, program: Program
 ) -> tuple[str, ...] | None:
     """The inames of an assignment that run over all entries of an array: no inames for

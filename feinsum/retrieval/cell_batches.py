@@ -49,7 +49,7 @@ WIDTHS = (4, 8)
 Expression: TypeAlias = Any
 
 
-def batched(unit: lp.TranslationUnit, width: int) -> lp.TranslationUnit:
+def batch_cells(unit: lp.TranslationUnit, width: int) -> lp.TranslationUnit:
     """The unit with batches of cells; name and arguments are unchanged.
 
     Args:

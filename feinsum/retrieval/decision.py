@@ -172,7 +172,7 @@ class Ranks:
         return int(total[0])
 
 
-def agreed(
+def agree(
     ranks: Ranks,
     find: Callable[[], Retrieval],
     follow: Callable[[Decision], Retrieval],

@@ -26,7 +26,7 @@ from feinsum.raising import RaisedKernel
 from feinsum.raising.dependences import Part
 from feinsum.records import FramedSpec, Level, Match, TransformSpec
 from feinsum.retrieval.applying import Applied, apply_selected
-from feinsum.retrieval.cell_batches import batched
+from feinsum.retrieval.cell_batches import batch_cells
 from feinsum.retrieval.phases import loops_of
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Candidate, NestSelection
@@ -121,7 +121,7 @@ class Variants:
     def _build(self, variant: Variant) -> Built:
         given_unit = self.request.t_unit
         if BATCH in variant:
-            return batched(given_unit, batch_width(variant)), {}
+            return batch_cells(given_unit, batch_width(variant)), {}
         nests = [
             replace(nest, candidates=(variant[k],))
             if k in variant
@@ -131,7 +131,7 @@ class Variants:
         result = apply_selected(self.raised, nests)
         if result.failures:
             return given_unit, result.failures
-        unit = with_shelf(delivered(result.unit, self.raised.t_unit.target))
+        unit = with_shelf(deliver(result.unit, self.raised.t_unit.target))
         failures = generation_failures(self.raised, nests, result, unit)
         if failures:
             return unit, failures
@@ -194,11 +194,11 @@ def generation_failures(
     """
     # a program of 500 right-hand sides would take minutes
     target, sampled = raised.t_unit.target, sample(raised, nests, result)
-    error = refusal(
-        _typed(unit if sampled is result.unit else delivered(sampled, target))
+    error = find_refusal(
+        _typed(unit if sampled is result.unit else deliver(sampled, target))
     )
     if error is not None and sampled is not result.unit:
-        error = refusal(_typed(unit))  # what a sample lacks is no fault of it
+        error = find_refusal(_typed(unit))  # what a sample lacks is no fault of it
     if error is None:
         return {}
     chosen = [k for k, selection in enumerate(nests) if selection.chosen]
@@ -206,7 +206,7 @@ def generation_failures(
     if len(chosen) == 1:
         return {chosen[0]: error}
     alone = {
-        k: refusal(_typed(delivered(_with_one(raised, nests, k), target)))
+        k: find_refusal(_typed(deliver(_with_one(raised, nests, k), target)))
         for k in chosen
     }
     failures = {k: reason for k, reason in alone.items() if reason is not None}
@@ -242,7 +242,7 @@ def _with_one(
     return apply_selected(raised, alone).unit
 
 
-def delivered(unit: lp.TranslationUnit, target: TargetBase) -> lp.TranslationUnit:
+def deliver(unit: lp.TranslationUnit, target: TargetBase) -> lp.TranslationUnit:
     """A unit as the user gets it, for the target of the given kernel."""
     return target_of(target).delivered(unit, target)
 
@@ -265,8 +265,8 @@ def in_caller(
     kernel = unit[name]
     around = given_unit[caller].copy(index_dtype=kernel.index_dtype)
     joined = given_unit.with_kernel(kernel).with_kernel(around).copy(target=unit.target)
-    error = refusal(joined)
-    if error is not None and refusal(given_unit) is None:
+    error = find_refusal(joined)
+    if error is not None and find_refusal(given_unit) is None:
         raise TransformError(f"kernel {name!r} does not fit its caller: {error}")
     return joined
 
@@ -282,18 +282,18 @@ def with_shelf(unit: lp.TranslationUnit) -> lp.TranslationUnit:
     return CodedUnit.of(unit, HeldCode()) if is_run_here and is_plain else unit
 
 
-def refusal(unit: lp.TranslationUnit) -> Exception | None:
+def find_refusal(unit: lp.TranslationUnit) -> Exception | None:
     """Why Loopy cannot generate code; None if it can. Nothing is printed."""
     if isinstance(unit, LibraryUnit):
         return None
     try:
-        generated(unit)
+        generate_code(unit)
     except TransformError as error:
         return error
     return None
 
 
-def generated(unit: lp.TranslationUnit) -> str:
+def generate_code(unit: lp.TranslationUnit) -> str:
     """The code that Loopy generates. Nothing is printed.
 
     Raises:
@@ -332,7 +332,7 @@ def sample(
     if isinstance(result.unit, LibraryUnit) or len(kernels) > 1:
         return result.unit  # one that others call keeps its arguments
     # a callee keeps its arguments, as its callers pass them
-    alike = duplicates(raised, nests)
+    alike = find_duplicates(raised, nests)
     if not alike:
         return result.unit
     name, table = raised.kernel_name, result.unit.callables_table
@@ -344,7 +344,9 @@ def sample(
     return result.unit.copy(callables_table=table.set(name, fresh))
 
 
-def duplicates(raised: RaisedKernel, nests: Sequence[NestSelection]) -> frozenset[int]:
+def find_duplicates(
+    raised: RaisedKernel, nests: Sequence[NestSelection]
+) -> frozenset[int]:
     """The numbers of nests with a recipe that are identical to an earlier one.
 
     They have the same workload and recipe, and their expressions differ only in

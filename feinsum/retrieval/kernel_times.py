@@ -35,7 +35,7 @@ from feinsum.measure.question import Argument, KernelComparison, Program, Verdic
 from feinsum.measure.reference import reference_of
 from feinsum.measure.verification import tolerance_for
 from feinsum.raising import RaisedKernel
-from feinsum.retrieval.generating import generated
+from feinsum.retrieval.generating import generate_code
 from feinsum.retrieval.result import NO_FASTER, NestSelection
 from feinsum.select import Ratio, time_ratio
 from feinsum.targets.host import HOST, HostDevice
@@ -287,7 +287,7 @@ def _plain(
 ) -> _Programs:
     """Plain functions, which their user compiles."""
     compiler = find_compiler()
-    first, *rest = map(generated, (given_unit, *others))
+    first, *rest = map(generate_code, (given_unit, *others))
     codes = [_TABLES.sub("  static ", first), *rest]
     sources = []
     # the user of a plain function compiles it; which options nobody knows, so both have

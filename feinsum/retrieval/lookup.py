@@ -38,12 +38,12 @@ from feinsum.retrieval.applying import apply_selected
 from feinsum.retrieval.decision import (
     Decision,
     Ranks,
-    agreed,
+    agree,
     decision_of,
     selections_of,
 )
 from feinsum.retrieval.einsum_trials import choose_by_einsums
-from feinsum.retrieval.generating import Variants, build_selected, delivered, in_caller
+from feinsum.retrieval.generating import Variants, build_selected, deliver, in_caller
 from feinsum.retrieval.kernel_trials import can_time, choose_in_kernel
 from feinsum.retrieval.matching import Facts, select_candidates
 from feinsum.retrieval.phases import mark_separable
@@ -232,7 +232,7 @@ def follow_decision(request: Request, decision: Decision) -> Retrieval:
     result = apply_selected(raised, nests)
     for error in result.failures.values():
         raise error
-    unit = delivered(result.unit, raised.t_unit.target)
+    unit = deliver(result.unit, raised.t_unit.target)
     return Retrieval(in_caller(request.t_unit, unit), raised, nests)
 
 
@@ -264,7 +264,7 @@ def _common_answer(request: Request, comm: Any) -> Answer:
     """
     perform = partial(perform_retrieval, request, has_batches=False)
     follow = partial(follow_decision, request)
-    return Answer.of(agreed(Ranks(comm), perform, follow))
+    return Answer.of(agree(Ranks(comm), perform, follow))
 
 
 def _or_unchanged(
