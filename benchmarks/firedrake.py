@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.experiments.machine import processor
 from feinsum.retrieval import Retrieval, look_up
-from feinsum.retrieval.generating import generated
+from feinsum.retrieval.generating import generate_code
 from feinsum.targets.host.compiler import find_compiler
 from tests.raising.cells import CELLS, FORMS, Cell
 from tests.raising.wrappers import wrapped
@@ -112,12 +112,12 @@ def compared(case: Case, n_cells: int, rounds: int) -> float:
     retrieval = look_up(whole, device="host")
     operands = mesh(case, n_cells)
     names = [arg.name for arg in unit.default_entrypoint.args]
-    before = f"{generated(unit)}\n{wrapper(case, names)}"
+    before = f"{generate_code(unit)}\n{wrapper(case, names)}"
     with tempfile.TemporaryDirectory() as folder:
         calls = {"before": compiled(before, list(operands), Path(folder, "before"))}
         if retrieval.is_changed:
             order = get_kernel_arg_info(retrieval.t_unit.default_entrypoint)
-            after = generated(retrieval.t_unit)
+            after = generate_code(retrieval.t_unit)
             passed = [n for n in order.passed_arg_names if n not in ("start", "end")]
             calls["after"] = compiled(
                 after, passed, Path(folder, "after"), has_bounds_first=False

@@ -78,6 +78,7 @@ class DiskCache:
         except OSError as error:
             _warn_once(self.folder, error)
             return None
+        # before anything is unpickled, which would run its code
         digest, value = content[:_N_DIGEST_BYTES], content[_N_DIGEST_BYTES:]
         if not hmac.compare_digest(digest, _digest(secret, key, value)):
             logger.warning("the entry %s is damaged or foreign; removing it", path)
@@ -92,6 +93,7 @@ class DiskCache:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             content = _digest(self._secret(), key, value) + value
+            # readers see the old entry or the new one, never a part of it
             with _complete_file(self.folder, content) as part:
                 part.replace(self._path(key))
             self._make_room()
@@ -123,10 +125,11 @@ class DiskCache:
         """When each entry was used last, its size, and its file."""
         for path in self.folder.glob(f"*{SUFFIX}"):
             with suppress(FileNotFoundError):  # another process was faster
-                found = path.stat()
-                yield found.st_mtime_ns, found.st_size, path
+                status = path.stat()
+                yield status.st_mtime_ns, status.st_size, path
 
     def _make_room(self) -> None:
+        # by the time of the last use, which reading updates
         entries = sorted(self._entries())
         too_much = sum(size for _, size, _ in entries) - self.max_bytes
         for _, size, path in entries:
@@ -168,8 +171,8 @@ def _complete_file(folder: Path, content: bytes) -> Iterator[Path]:
 
 
 def _check_private(path: Path) -> None:
-    found = path.stat()
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    status = path.stat()
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise PermissionError(
             f"{path} is accessible to others; restrict it to its owner (chmod "
             "go-rwx), or "
@@ -228,11 +231,11 @@ def locked(folder: Path, name: str, patience_s: float) -> Iterator[bool]:
     Yields:
         whether it is locked. It is not where no such file can be made.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = FileLock(folder / name, timeout=patience_s, mode=0o600)
-            held.enter_context(lock)
+            stack.enter_context(lock)
         except (Timeout, OSError, NotImplementedError):  # or a system without locks
             yield False
         else:

@@ -11,7 +11,7 @@ from feinsum.cache import default_cache
 from feinsum.ir import BatchedEinsum, to_text
 from feinsum.measure import OpenDevice
 from feinsum.records import TransformSpec
-from feinsum.retrieval.installation import fingerprint, is_ours
+from feinsum.retrieval.identity import fingerprint, is_ours
 
 
 def note_fault(einsum: BatchedEinsum, spec: TransformSpec, opened: OpenDevice) -> None:

@@ -163,7 +163,7 @@ def _advice(
     """For every nest how to tune it, if nothing fast is on record."""
     return [
         unchanged_advice(one.nest.einsum, database, device)
-        if one.applied is None and one.known.level == Level.MISS
+        if one.applied is None and one.best_match.level == Level.MISS
         else None
         for one in found.nests
     ]
@@ -219,7 +219,7 @@ def _nest_document(found: NestSelection, store: FactSource) -> dict[str, Any]:
             {"spec": str(spec), "reason": why} for spec, why in found.failures
         ],
         "bound": None if least is None else least.document(),
-        "measured_here": sorted(found.own),
+        "measured_here": sorted(found.own_ids),
         "seen_here": [
             {"spec": str(spec), "judgement": words} for spec, words in found.seen
         ],

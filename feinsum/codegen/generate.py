@@ -1,5 +1,8 @@
 """The untransformed Loopy translation units of batched and functional batched einsums.
 
+``ij,j->i`` becomes ``out[i] = sum(j, A_rule(i, j)*x_rule(j))``: each operand is read
+through a substitution rule of its own, so that a transform can rewrite its reads.
+
 Source: paper, section 7 (idealized functional batched einsums) and appendix A.
 """
 
@@ -61,6 +64,7 @@ def generate_loopy(
     >>> print(generate_loopy(e).default_entrypoint.instructions[0])
     row_0: out[i] <- reduce(sum, [j], A_rule(i, j)*x_rule(j))
     """
+    # loops over the nodes of a sparse operand are written by generate_nest
     require_dense(require_einsum(einsum))
     generator = _Generator(einsum, name, strides or {}, target)
     return generator.generate(path)
@@ -100,10 +104,10 @@ class _Generator:
 
     def __post_init__(self) -> None:
         einsum = self.einsum
-        taken = {op.name for op in einsum.operands}
-        taken |= {param.name for param in einsum.size_params}
-        taken |= set(self._named_strides)
-        self.unique = UniqueNameGenerator(taken)
+        used_names = {op.name for op in einsum.operands}
+        used_names |= {param.name for param in einsum.size_params}
+        used_names |= set(self._named_strides)
+        self.unique = UniqueNameGenerator(used_names)
         self.inames = {i: self.unique(_iname(i)) for i in einsum.indices}
         for op in einsum.operands:
             self.rules[op.name] = self._rule(op)
@@ -126,6 +130,7 @@ class _Generator:
             name=self.name,
             lang_version=(2018, 2),
             assumptions=" and ".join(f"{x} >= 1" for x in self.einsum.size_params),
+            # a strided array of a user may reach beyond 2**31 entries
             index_dtype=np.int64 if self.strides else np.int32,
             target=self.target or HostCTarget(),
         )
@@ -167,18 +172,22 @@ class _Generator:
             chosen = [arrays[at] for at in step]
             arrays = [a for at, a in enumerate(arrays) if at not in step]
             is_last = number == len(path) - 1
-            kept = self.einsum.output if is_last else self._kept(chosen, arrays)
+            kept_indices = (
+                self.einsum.output if is_last else self._needed(chosen, arrays)
+            )
             # families tile each step on its own, which shared inames would prevent
-            inames = {i: self.unique(f"{i}_{k}_{number}") for i in _used(chosen, kept)}
+            inames = {
+                i: self.unique(f"{i}_{k}_{number}") for i in _used(chosen, kept_indices)
+            }
             self.domains.append(self._domain(inames))
-            target = output if is_last else self._temporary(chosen, kept)
+            target = output if is_last else self._temporary(chosen, kept_indices)
             insn = last if is_last else f"{last}_step_{number}"
-            self._store(target, kept, chosen, insn, inames, before)
+            self._store(target, kept_indices, chosen, insn, inames, before)
             before = frozenset([insn])
             dtype = np.result_type(*(a.dtype for a in chosen))
-            arrays.append(_Array(_subscripts(target), kept, dtype))
+            arrays.append(_Array(_subscripts(target), kept_indices, dtype))
 
-    def _kept(self, chosen: list[_Array], others: list[_Array]) -> IndexList:
+    def _needed(self, chosen: list[_Array], others: list[_Array]) -> IndexList:
         needed = set(self.einsum.output).union(*(a.indices for a in others))
         return tuple(i for i in _used(chosen, ()) if i in needed)
 
@@ -201,16 +210,18 @@ class _Generator:
         inames: dict[str, str],
         depends_on: frozenset[str] = frozenset(),
     ) -> None:
+        # C multiplies from left to right; a product of narrow operands alone would
+        # round
         order = precise_first(array.dtype for array in arrays)
         factors = tuple(arrays[k].read(inames) for k in order)
         value = factors[0] if len(factors) == 1 else p.Product(factors)
         summed = tuple(inames[i] for i in _used(arrays, ()) if i not in indices)
         if summed:
             value = lp.Reduction("sum", summed, value)
-        place = tuple(p.Variable(inames[i]) for i in indices)
+        subscripts = tuple(p.Variable(inames[i]) for i in indices)
         self.body.append(
             lp.Assignment(
-                _subscripts(target)(place),
+                _subscripts(target)(subscripts),
                 value,
                 id=insn_id,
                 depends_on=depends_on,
@@ -222,8 +233,8 @@ class _Generator:
 
     def _rule(self, operand: Operand) -> lp.SubstitutionRule:
         parameters = tuple(f"_{axis}" for axis in range(operand.rank))
-        place = tuple(p.Variable(name) for name in parameters)
-        body = _subscripts(operand.name)(place)
+        arguments = tuple(p.Variable(name) for name in parameters)
+        body = _subscripts(operand.name)(arguments)
         return lp.SubstitutionRule(
             self.unique(f"{operand.name}_rule"), parameters, body
         )
@@ -242,12 +253,12 @@ def _used(arrays: list[_Array], first: IndexList) -> Iterator[str]:
 
 
 def _calls(rule: str) -> Any:
-    return lambda place: p.Call(p.Variable(rule), place)
+    return lambda arguments: p.Call(p.Variable(rule), arguments)
 
 
 def _subscripts(name: str) -> Any:
-    return lambda place: (
-        p.Subscript(p.Variable(name), place) if place else p.Variable(name)
+    return lambda indices: (
+        p.Subscript(p.Variable(name), indices) if indices else p.Variable(name)
     )
 
 
@@ -290,6 +301,7 @@ def contraction_path(
     extents = _extents(einsum, sizes or {})
     if max_bytes is None:
         return find_path(einsum.inputs, einsum.output, extents)
+    # each row has intermediates of its own
     most_entries = max_bytes // (einsum.batch_size * _itemsize(einsum))
     return path_within(einsum.inputs, einsum.output, extents, most_entries)
 
@@ -344,9 +356,11 @@ def generate_rows(
     """
     rules, body = [], []
     for k, row in enumerate(rows):
-        own = [_rule(f"f{k}_{n}", text, extents) for n, text in enumerate(row.factors)]
-        rules += own
-        body.append(_instruction(k, row, own))
+        row_rules = [
+            _rule(f"f{k}_{n}", text, extents) for n, text in enumerate(row.factors)
+        ]
+        rules += row_rules
+        body.append(_instruction(k, row, row_rules))
     params = sorted({x.name for x in extents.values() if isinstance(x, SizeParam)})
     bounds = " and ".join(f"0 <= {i} < {extent}" for i, extent in extents.items())
     domain = f"[{', '.join(params)}] -> {{ [{', '.join(extents)}] : {bounds} }}"
@@ -387,10 +401,10 @@ def _instruction(
         value = p.Product((parse(row.scale), value))
     if row.shift != "0":
         value = p.Sum((parse(row.shift), value))
-    place = tuple(map(p.Variable, row.output))
+    subscripts = tuple(map(p.Variable, row.output))
     result = p.Variable(row.result.name)
     return lp.Assignment(
-        p.Subscript(result, place) if place else result,
+        p.Subscript(result, subscripts) if subscripts else result,
         value,
         id=f"row_{k}",
         within_inames=frozenset(row.output),

@@ -1,4 +1,13 @@
-"""The arrays of a nest's kernel: their names, axes and tiles."""
+"""The arrays of a nest's kernel: their names, axes and tiles.
+
+With lanes, an index of extent 10 and vectors of 4 lanes has two axes, of 3 vectors and
+of 4 lanes; the last 2 lanes are padding. With tiles, buffers have the vectors of one
+tile only ::
+
+    index    0 1 2 3 | 4 5 6 7 | 8 9 . .
+    vector      0         1         2
+    tile of 8 lanes:  vectors 0 and 1, then vector 2
+"""
 
 from __future__ import annotations
 
@@ -37,7 +46,7 @@ first one; in fewer bits each would need its own address, because sums may wrap.
 
 
 @dataclass(frozen=True)
-class Place:
+class NestArray:
     """An array and its axes: indices, or their substitutes."""
 
     name: str
@@ -128,7 +137,7 @@ class NestArrays:
 
 def buffer_places(
     nest: Nest, form: NestForm, dense: Mapping[str, int]
-) -> dict[int, Place]:
+) -> dict[int, NestArray]:
     """The buffers of all terms but the last; the axis of lanes is last, and before it
     that of rows, if there are several.
 
@@ -138,7 +147,7 @@ def buffer_places(
     Args:
         dense: padded extents of the indices that the tree does not have.
     """
-    found, n_rows = {}, nest.network.n_rows
+    buffers, n_rows = {}, nest.network.n_rows
     for buffer in nest.buffers:
         producer, consumer = nest.path[buffer.producer], nest.path[buffer.consumer]
         axes = tuple(i for i in buffer.indices if i != form.lane)
@@ -146,12 +155,14 @@ def buffer_places(
             axes = (*axes, ROW)
         if form.lane in buffer.indices:
             axes = in_tile((*axes, form.lane), form)
+        # the sum over lanes is taken once, after the loop, and not for each vector
         elif form.lane in producer.result.indices & consumer.indices:
             axes = (*axes, ROUND)
+        # chunks run at the same time
         if form.is_chunked and not is_private(buffer.indices, dense, n_rows):
             axes = (CHUNK, *axes)
-        found[buffer.producer] = Place(f"X{buffer.producer}", axes)
-    return found
+        buffers[buffer.producer] = NestArray(f"X{buffer.producer}", axes)
+    return buffers
 
 
 def in_tile(indices: tuple[str, ...], form: NestForm) -> tuple[str, ...]:
@@ -205,8 +216,8 @@ def row_of(at: Mapping[str, str]) -> int:
 
 
 def subscripted(name: str, indices: Iterable[str], at: Mapping[str, str]) -> str:
-    places = ", ".join(at[index] for index in indices)
-    return f"{name}[{places}]" if places else name
+    subscripts = ", ".join(at[index] for index in indices)
+    return f"{name}[{subscripts}]" if subscripts else name
 
 
 @dataclass(frozen=True)

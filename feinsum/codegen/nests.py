@@ -1,7 +1,16 @@
 """The Loopy translation unit of a loop nest over a sparse tensor, and its data.
 
 There is an iname for each loop of the nest; loops over nodes have bounds read from the
-tree's pointers. A form determines vectors and threads.
+tree's pointers. A form determines vectors and threads. For ``ij,jk->ik`` with the
+tensor ``ij`` in CSR, vectors along ``k`` and chunks of the root as the unit of threads,
+the kernel is ::
+
+    for chunk                                          threads
+        out[rows[chunk] .. rows[chunk + 1]] = 0
+        for node0 in chunks[chunk] .. chunks[chunk + 1]
+            for node1 in pointers0[node0] .. pointers0[node0 + 1]
+                for k_vector, k_lane                   vectors
+                    out[...] = out[...] + values[node1]*T1[...]
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN), section 5.1.
 """
@@ -104,17 +113,17 @@ def generate_nest(
             rules=("size",),
         )
     form.check(nest)
-    known = form.filled({index: int(extents[index]) for index in sorted(dense)})
-    writer = Writer(nest, known, form, np.dtype(dtype))
+    filled = form.filled({index: int(extents[index]) for index in sorted(dense)})
+    writer = Writer(nest, filled, form, np.dtype(dtype))
     writer.write()
-    entries = {i: str(n) for i, n in known.items()}
-    places = {
+    entries = {i: str(n) for i, n in filled.items()}
+    substitutes = {
         CHUNK: "n_chunks",
         ENTRY: f"nodes{len(network.levels) - 1}",
         ROW: str(network.n_rows),
         TILED: str(form.tile),
     }
-    arguments = _arguments(writer, np.dtype(index_dtype), entries | places)
+    arguments = _arguments(writer, np.dtype(index_dtype), entries | substitutes)
     return make_nest_kernel(
         writer,
         arguments,
@@ -139,21 +148,21 @@ def make_nest_kernel(
         rules: the rules that its lines call.
         options: of :func:`loopy.make_kernel`.
     """
-    made = lp.make_kernel(
+    unit = lp.make_kernel(
         writer.domains or ["{ : }"],
         [*rules, "\n".join(writer.lines)],
-        [*arguments, *writer.own],
+        [*arguments, *writer.temporaries],
         lang_version=(2018, 2),
         # lines are written in their order of execution; Loopy need not infer it
         seq_dependencies=True,
         silenced_warnings=SILENCED,
         **options,
     )
-    made = lp.tag_inames(made, writer.tags)
-    kernel = made.default_entrypoint
+    unit = lp.tag_inames(unit, writer.tags)
+    kernel = unit.default_entrypoint
     typed = [_typed_zero(writer.dtype, insn) for insn in kernel.instructions]
     nesting = _nesting(writer) if writer.form.is_ordered else frozenset()
-    return made.with_kernel(kernel.copy(instructions=typed, loop_priority=nesting))
+    return unit.with_kernel(kernel.copy(instructions=typed, loop_priority=nesting))
 
 
 def _nesting(writer: Writer) -> frozenset[tuple[str, ...]]:
@@ -161,16 +170,16 @@ def _nesting(writer: Writer) -> frozenset[tuple[str, ...]]:
 
     If bounds do not determine the order of loops, Loopy would choose.
     """
-    found, around = set(), [""]
+    chains, around = set(), [""]
     for line in writer.lines:
         word, _, iname = line.strip().partition(" ")
         if word in ("for", "if"):
             is_loop = word == "for" and writer.tags.get(iname) not in ("vec", "g.0")
             around.append(iname if is_loop else "")
         elif word == "end":
-            found.add(tuple(filter(None, around)))
+            chains.add(tuple(filter(None, around)))
             around.pop()
-    return frozenset(chain for chain in found if len(chain) > 1)
+    return frozenset(chain for chain in chains if len(chain) > 1)
 
 
 def _typed_zero(dtype: np.dtype[Any], insn: Any) -> Any:
@@ -193,7 +202,7 @@ def _arguments(
         return lp.GlobalArg(name, dtype=dtype, shape=shape, dim_tags=tags, **options)
 
     last = len(network.levels) - 1
-    made: list[Any] = [
+    arguments: list[Any] = [
         array(operand_name(position, row), term)
         for row in range(network.n_rows)
         for position, term in enumerate(network.inputs)
@@ -201,27 +210,31 @@ def _arguments(
     ]
     for level in range(last + 1):
         nodes = f"nodes{level}"
-        made.append(lp.GlobalArg(f"indices{level}", index_dtype, shape=(nodes,)))
-        made.append(lp.ValueArg(nodes, WIDE))
+        arguments.append(lp.GlobalArg(f"indices{level}", index_dtype, shape=(nodes,)))
+        arguments.append(lp.ValueArg(nodes, WIDE))
         if level < last:
             above = (f"{nodes} + 1",)
-            made.append(lp.GlobalArg(f"pointers{level}", index_dtype, shape=above))
+            arguments.append(lp.GlobalArg(f"pointers{level}", index_dtype, shape=above))
     if network.levels:
-        made.append(lp.GlobalArg("values", dtype, shape=(f"nodes{last}",)))
-    made += [lp.ValueArg(f"extent_{i}", WIDE) for i in network.levels]
+        arguments.append(lp.GlobalArg("values", dtype, shape=(f"nodes{last}",)))
+    arguments += [lp.ValueArg(f"extent_{i}", WIDE) for i in network.levels]
     if form.is_chunked:
-        made.append(lp.ValueArg("n_chunks", WIDE))
-        made.append(lp.GlobalArg("chunks", index_dtype, shape=("n_chunks + 1",)))
+        arguments.append(lp.ValueArg("n_chunks", WIDE))
+        arguments.append(lp.GlobalArg("chunks", index_dtype, shape=("n_chunks + 1",)))
     if form.is_chunked and not form.has_copies:
-        made.append(lp.GlobalArg("rows", index_dtype, shape=("n_chunks + 1",)))
-    made.append(array("out", writer.result.indices, is_input=False, is_output=True))
+        arguments.append(lp.GlobalArg("rows", index_dtype, shape=("n_chunks + 1",)))
+    arguments.append(
+        array("out", writer.result.indices, is_input=False, is_output=True)
+    )
     for buffer in nest.buffers:
-        place = writer.buffers[buffer.producer]
+        buffer_array = writer.buffers[buffer.producer]
         is_own = is_private(buffer.indices, writer.dense, network.n_rows)
-        made.append(
-            writer.private_array(place) if is_own else array(place.name, place.indices)
+        arguments.append(
+            writer.private_array(buffer_array)
+            if is_own
+            else array(buffer_array.name, buffer_array.indices)
         )
-    return made
+    return arguments
 
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -251,13 +264,13 @@ def nest_arguments(
     rows = _in_rows(nest, operands)
     sizes = sizes_of(nest.network, rows[0])
     kind = np.dtype(dtype)
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for operand in rows[0]:
         if isinstance(operand, CSF):
-            found = tree_arguments(nest, operand, sizes, kind, form, n_chunks)
-    shapes = fresh_shapes(nest, sizes, form, found.get("n_chunks", 1))
+            arguments = tree_arguments(nest, operand, sizes, kind, form, n_chunks)
+    shapes = fresh_shapes(nest, sizes, form, arguments.get("n_chunks", 1))
     fresh = {name: aligned_empty(shape, kind) for name, shape in shapes.items()}
-    return found | dense_arguments(nest, operands, kind, form) | fresh
+    return arguments | dense_arguments(nest, operands, kind, form) | fresh
 
 
 def _in_rows(nest: Nest, operands: Sequence[Any]) -> list[Sequence[Any]]:
@@ -303,18 +316,18 @@ def tree_arguments(
     Arrays of the tree are used in place if they have the kernel's dtypes.
     """
     kind = nest_index_dtype(nest, sizes)
-    found: dict[str, Any] = {"values": np.asarray(tree.values, dtype, order="C")}
+    arguments: dict[str, Any] = {"values": np.asarray(tree.values, dtype, order="C")}
     for level, array in enumerate(tree.indices):
-        found[f"indices{level}"] = np.asarray(array, kind, order="C")
-        found[f"nodes{level}"] = len(array)
+        arguments[f"indices{level}"] = np.asarray(array, kind, order="C")
+        arguments[f"nodes{level}"] = len(array)
     for level, array in enumerate(tree.pointers):
-        found[f"pointers{level}"] = np.asarray(array, kind, order="C")
+        arguments[f"pointers{level}"] = np.asarray(array, kind, order="C")
     if form.is_chunked:
         chunks = root_chunks(tree, n_chunks)
-        found |= {"chunks": chunks.astype(kind), "n_chunks": len(chunks) - 1}
+        arguments |= {"chunks": chunks.astype(kind), "n_chunks": len(chunks) - 1}
         if not form.has_copies:
-            found["rows"] = chunk_rows(nest, tree, chunks).astype(kind)
-    return found | {f"extent_{i}": sizes.extents[i] for i in nest.network.levels}
+            arguments["rows"] = chunk_rows(nest, tree, chunks).astype(kind)
+    return arguments | {f"extent_{i}": sizes.extents[i] for i in nest.network.levels}
 
 
 def dense_arguments(
@@ -322,14 +335,14 @@ def dense_arguments(
 ) -> dict[str, Array]:
     """The dense operands, with padded lanes."""
     inputs = nest.network.inputs
-    found = {}
+    arguments = {}
     for number, operand in enumerate(operands):
         row, position = divmod(number, len(inputs))
         if not isinstance(operand, CSF):
             array = np.require(operand, dtype, ["C", "A"])
             has_lane = form.lane in inputs[position]
-            found[operand_name(position, row)] = _by_lanes(array, has_lane, form)
-    return found
+            arguments[operand_name(position, row)] = _by_lanes(array, has_lane, form)
+    return arguments
 
 
 def fresh_shapes(
@@ -346,25 +359,29 @@ def fresh_shapes(
     """
     network, extents = nest.network, form.filled(sizes.extents)
     n_rows = network.n_rows
-    known = {**extents, CHUNK: n_chunks, TILED: form.tile, ROW: n_rows}
-    known[ENTRY] = sizes.nodes[-1] if sizes.nodes else 0
+    lengths = {**extents, CHUNK: n_chunks, TILED: form.tile, ROW: n_rows}
+    lengths[ENTRY] = sizes.nodes[-1] if sizes.nodes else 0
 
     def shape(indices: Sequence[str]) -> tuple[int, ...]:
-        whole = tuple(known[i] for i in indices)
+        whole = tuple(lengths[i] for i in indices)
         has_lane = form.lane and (form.lane in indices or TILED in indices)
         lanes = form.lanes
         return (*whole[:-1], whole[-1] // lanes, lanes) if has_lane else whole
 
     axes = NestArrays(nest, form).result_axes()
-    found = {"out": shape(axes)}
+    shapes = {"out": shape(axes)}
     dense = {i: n for i, n in extents.items() if i not in network.level_of}
-    places = buffer_places(nest, form, dense)
+    buffers = buffer_places(nest, form, dense)
     for buffer in nest.buffers:
         if not is_private(buffer.indices, dense, n_rows):
-            place = places[buffer.producer]
-            own = shape(place.indices)
-            found[place.name] = apart(own) if place.indices[0] == CHUNK else own
-    return found
+            buffer_array = buffers[buffer.producer]
+            buffer_shape = shape(buffer_array.indices)
+            shapes[buffer_array.name] = (
+                apart(buffer_shape)
+                if buffer_array.indices[0] == CHUNK
+                else buffer_shape
+            )
+    return shapes
 
 
 def nest_result(nest: Nest, form: NestForm, out: Array, sizes: Sizes) -> Array:
@@ -448,6 +465,7 @@ def chunk_rows(nest: Nest, tree: CSF, chunks: Array) -> Array:
 
 def _first_entries(tree: CSF) -> Array:
     """The bounds of the entries of each node of the root."""
+    # pointers of one level after the other lead from nodes of the root to their entries
     begins = np.arange(len(tree.indices[0]) + 1)
     for pointers in tree.pointers:
         begins = pointers[begins]
@@ -466,6 +484,7 @@ def nest_index_dtype(nest: Nest, sizes: Sizes) -> np.dtype[Any]:
     dtype('int32')
     """
     extents = (sizes.extents[i] for i in nest.network.levels)
+    # shorter indices are half the memory traffic, which bounds most of these kernels
     largest = max((*sizes.nodes, *extents), default=0)
     return np.dtype(np.int32 if largest < 2**31 - 1 else np.int64)
 
@@ -476,6 +495,7 @@ def _by_lanes(array: Array, has_lane: bool, form: NestForm) -> Array:
         return array
     *others, extent = array.shape
     filled = form.filled({form.lane: extent})[form.lane]
+    # lanes beyond the extent read zeros, which add nothing
     if filled > extent:
         copy = aligned_empty((*others, filled), array.dtype)
         copy[..., :extent], copy[..., extent:] = array, 0

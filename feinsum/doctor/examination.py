@@ -42,8 +42,11 @@ from feinsum.doctor.machine import (
 from feinsum.errors import StoreError
 from feinsum.loopy_cache import find_folder_problem, loopy_folder
 from feinsum.records import Policy
-from feinsum.retrieval.einsum_trials import VERIFY_VARIABLE, is_verification_on
-from feinsum.retrieval.request import POLICY_VARIABLE
+from feinsum.retrieval.request import (
+    POLICY_VARIABLE,
+    VERIFY_VARIABLE,
+    is_verification_on,
+)
 from feinsum.words import counted
 
 logger = logging.getLogger(__name__)

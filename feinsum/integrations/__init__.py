@@ -8,12 +8,13 @@ arraycontext is imported when one of its classes is needed.
 
 import feinsum.loopy_cache  # noqa: F401  (before Loopy)
 from feinsum.integrations.array_context import (
+    RetrievesEagerly,
+    RetrievesLazily,
     eager_array_context,
     lazy_array_context,
+    transform_program,
 )
 from feinsum.integrations.c_source import CSource, c_source
-from feinsum.integrations.mixins import RetrievesEagerly, RetrievesLazily
-from feinsum.integrations.program import transform_program
 
 __all__ = [
     "CSource",

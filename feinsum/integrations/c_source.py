@@ -83,23 +83,25 @@ def c_source(
     """
     require_einsum(einsum)
     sizes = (parameter.name for parameter in einsum.size_params)
+    # the names become those of C, whose keywords and alphabet are narrower than
+    # einsum's
     for word in (name, *(operand.name for operand in einsum.operands), *sizes):
         _check_name(word)
     t_unit = generate_loopy(einsum, name=name, target=StandaloneCTarget())
-    found = look_up(
+    retrieval = look_up(
         t_unit, device=device, database=database, policy=policy, effort=effort
     )
     # Loopy's wrapper for Python, which is not used, may not find every size
     with quiet(ParameterFinderWarning):
-        code = found.t_unit.executor().generated()
-    made = standalone(code, found.t_unit[name])
-    about = _comment(_about(einsum, found))
+        code = retrieval.t_unit.executor().generated()
+    function = standalone(code, retrieval.t_unit[name])
+    about = _comment(_about(einsum, retrieval))
     return CSource(
-        signature=made.signature,
-        recipe=", ".join(map(str, found.applied)),
-        level=", ".join(str(nest.match.level) for nest in found.nests),
-        source=f"{about}\n{made.source}",
-        header=_header(name, about, made.signature),
+        signature=function.signature,
+        recipe=", ".join(map(str, retrieval.applied)),
+        level=", ".join(str(nest.match.level) for nest in retrieval.nests),
+        source=f"{about}\n{function.source}",
+        header=_header(name, about, function.signature),
     )
 
 
@@ -111,11 +113,11 @@ def _check_name(name: str) -> None:
         )
 
 
-def _about(einsum: BatchedEinsum, found: Retrieval) -> Iterator[str]:
+def _about(einsum: BatchedEinsum, retrieval: Retrieval) -> Iterator[str]:
     """The file's einsum, its recipe, and how to compile it."""
     yield f"Evaluates {einsum}."
     yield ""
-    for nest in found.nests:
+    for nest in retrieval.nests:
         recipe = nest.applied or "none; the loops are in the order written"
         yield f"Recipe: {recipe}"
         yield f"Fit: {nest.match.level} ({nest.match.reason})"

@@ -18,8 +18,8 @@ from feinsum.ir.expressions import operand_name
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
 from feinsum.raising.affine import box_extents
+from feinsum.raising.dependences import ancestors
 from feinsum.raising.functions import function_text, unresolved
-from feinsum.raising.hazards import ancestors
 from feinsum.raising.operands import OperandTable
 
 Expression = Any

@@ -1,12 +1,74 @@
-"""From a Loopy kernel to the functional batched einsums in it, or a reason why not."""
+"""From a Loopy kernel to the functional batched einsums in it, or a reason why not.
+
+A kernel of a discontinuous Galerkin method, the divergence of ``u`` in every element
+``e``, as programs write it, with loops that add to an entry:
+
+>>> import loopy as lp
+>>> import numpy as np
+>>> unit = lp.make_kernel(
+...     "[Nel] -> {[e, i, r, j]: 0 <= e < Nel and 0 <= i, j < 4 and 0 <= r < 3}",
+...     '''
+...     for e
+...         for i
+...             du[e, i] = 0                                          {id=clear}
+...             for r, j
+...                 du[e, i] = du[e, i] + J[r, e]*D[r, i, j]*u[e, j]  {id=add,dep=clear}
+...             end
+...         end
+...     end
+...     ''',
+...     [lp.GlobalArg("J, D, u, du", np.float64, shape=lp.auto), ...],
+...     name="divergence", lang_version=(2018, 2))
+
+:func:`raise_kernel` takes it through these steps:
+
+1. Loops begin at 0, share a domain only if they are related (:mod:`loops
+   <feinsum.raising.loops>`), and sizes that arguments or constants determine are
+   numbers (:mod:`sizes <feinsum.raising.sizes>`). Nothing changes here.
+2. Loops over the children of nodes of a tree, as in CSR, become einsums of a sparse
+   operand (:mod:`trees <feinsum.raising.trees>`, :mod:`sparse
+   <feinsum.raising.sparse>`). There are none.
+3. Each other instruction is read as a row, ``shift + scale*sum(product of operands)``
+   (:mod:`row <feinsum.raising.row>`), or refused. ``add`` is: it writes ``du[e, i]`` in
+   every iteration of ``r`` and ``j``, so its iterations cannot run in any order.
+4. As something was refused, the kernel is rewritten (:mod:`normal_form
+   <feinsum.raising.normal_form>`): loops that add become sums (:mod:`accumulations
+   <feinsum.raising.accumulations>`), private values go where they are read
+   (:mod:`temporaries <feinsum.raising.temporaries>`). ``clear`` and ``add`` are now
+   ``du[e, i] = sum([j, r], J[r, e]*D[r, i, j]*u[e, j])``, which is a row.
+5. Each factor becomes an operand: a function of indices behind a substitution rule
+   (:mod:`operands <feinsum.raising.operands>`, :mod:`functions
+   <feinsum.raising.functions>`).
+6. Rows of one notation form a batch if nothing has to run between them
+   (:mod:`dependences <feinsum.raising.dependences>`). Here is one.
+
+>>> raised = raise_kernel(unit)
+>>> print(raised.t_unit["divergence"].instructions[0])
+add: du[e, i] <- reduce(sum, [r, j], J_rule(r, e)*D_rule(r, i, j)*u_rule(e, j))
+>>> (nest,) = raised.raised
+>>> nest.einsum.subscripts, nest.functions["D_rule"].body
+('re,rij,ej->ei', 'D[_0, _1, _2]')
+
+The einsum is in the kernel's names; its canonical form, under which facts are recorded,
+has others. ``relabeling`` leads from one to the other:
+
+>>> nest.form.text
+'c b d, c a, a d -> a b | A0[3,4,4]:<f8 A1[3,N0]:<f8 A2[N0,4]:<f8 | A0 A1 A2'
+>>> dict(nest.relabeling.indices)
+{'e': 'a', 'i': 'b', 'r': 'c', 'j': 'd'}
+"""
 
 import feinsum.loopy_cache  # noqa: F401  (before Loopy)
-from feinsum.raising.grouping import regrouped
-from feinsum.raising.identify import identify_as_einsum, single_nest
-from feinsum.raising.kernel import check_unit, raise_kernel
+from feinsum.raising.functions import regrouped
+from feinsum.raising.kernel import (
+    check_unit,
+    identify_as_einsum,
+    raise_kernel,
+    single_nest,
+)
 from feinsum.raising.nest import (
     PARENT,
-    PLACE,
+    POSITION,
     LoopNest,
     RaisedKernel,
     RaisedNest,
@@ -20,7 +82,7 @@ from feinsum.raising.row import called_kernels
 
 __all__ = [
     "PARENT",
-    "PLACE",
+    "POSITION",
     "LoopNest",
     "RaisedKernel",
     "RaisedNest",

@@ -1,7 +1,13 @@
 """Affine subscripts, as of flattened arrays; and iteration domains that are boxes.
 
-Subscripts are sums of inames times strides: numbers, or products of numbers and of
-sizes that only a call knows.
+An affine subscript is a sum of inames times strides, which are numbers or products of
+numbers and of sizes that only a call determines. In ``v[(e*n + i)*3 + r]``, ``e`` has
+the stride ``3*n``, ``i`` the stride 3 and ``r`` the stride 1. Two iterations write one
+entry unless each stride is longer than all smaller ones can reach, for every value of
+the sizes: here that is so if ``r < 3`` and ``i < n`` (:func:`are_distinct_places`).
+
+Einsums sum over boxes: each iname runs from 0 to an extent that no other iname changes
+(:func:`box_extents`).
 """
 
 from __future__ import annotations
@@ -22,9 +28,9 @@ from loopy.symbolic import get_dependencies, pw_aff_to_expr
 from pymbolic import parse
 from pymbolic import primitives as p
 
-from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, SizeParam
-from feinsum.raising.nest import AffineSize, Expression, in_kernel, names_of
+from feinsum.raising.expressions import Expression, add
+from feinsum.raising.nest import AffineSize, in_kernel, names_of, refusal
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,8 @@ class Affine:
     @property
     def inames(self) -> tuple[str, ...]:
         """Those of the largest steps first, as in an array of these axes."""
-        known = self.coefficients
-        return tuple(sorted(known, key=lambda name: -abs(known[name])))
+        steps = self.coefficients
+        return tuple(sorted(steps, key=lambda name: -abs(steps[name])))
 
     def expression(self) -> Expression:
         """In as few words as can be."""
@@ -64,7 +70,7 @@ class Affine:
         ]
         if self.constant or not terms:
             terms.append(self.constant)
-        return terms[0] if len(terms) == 1 else p.Sum(tuple(terms))
+        return add(terms)
 
     def text(self) -> str:
         """As isl and Loopy read it.
@@ -72,8 +78,10 @@ class Affine:
         >>> Affine(-2, constantdict({"start": -1, "end": 2})).text()
         '2*end - start - 2'
         """
-        known = sorted(self.coefficients.items(), key=lambda term: term[1] < 0)
-        terms = [(n, name if abs(n) == 1 else f"{abs(n)}*{name}") for name, n in known]
+        by_sign = sorted(self.coefficients.items(), key=lambda term: term[1] < 0)
+        terms = [
+            (n, name if abs(n) == 1 else f"{abs(n)}*{name}") for name, n in by_sign
+        ]
         if self.constant or not terms:
             terms.append((self.constant, str(abs(self.constant))))
         (first, begin), *others = terms
@@ -100,8 +108,8 @@ def affine(expression: Expression, inames: Collection[str]) -> Affine | None:
         case int() | np.integer():
             return Affine(int(expression), constantdict())
         case p.Variable(name):
-            known = Affine(0, constantdict({name: 1}))
-            return known if name in inames else None
+            iname = Affine(0, constantdict({name: 1}))
+            return iname if name in inames else None
         case p.Sum(children):
             return _all_of(children, inames, Affine.__add__)
         case p.Product(children):
@@ -118,16 +126,16 @@ def _all_of(
     return first
 
 
-def _product(one: Affine, other: Affine) -> Affine | None:
-    if not one.coefficients:
-        return other.times(one.constant)
-    return None if other.coefficients else one.times(other.constant)
+def _product(first: Affine, second: Affine) -> Affine | None:
+    if not first.coefficients:
+        return second.times(first.constant)
+    return None if second.coefficients else first.times(second.constant)
 
 
 Polynomial: TypeAlias = dict[tuple[str, ...], int]
 """The coefficient of each product of names, which are sorted."""
 
-ONE: Polynomial = {(): 1}
+CONSTANT_ONE: Polynomial = {(): 1}
 
 LONG = 2**20
 """A size that stands for any, to put strides in order."""
@@ -169,17 +177,19 @@ def strides_of(
     >>> strides_of(parse("i*j"), {*"ij"}) is None
     True
     """
-    known = _polynomial(subscript)
-    if known is None:
+    polynomial = _polynomial(subscript)
+    if polynomial is None:
         return None
     offset: Polynomial = {}
     strides: dict[str, Polynomial] = {}
-    for names, n in known.items():
-        own = [name for name in names if name in inames]
-        if len(own) > 1 or not {*names} <= {*own, *sizes}:
+    for names, n in polynomial.items():
+        loops = [name for name in names if name in inames]
+        if len(loops) > 1 or not {*names} <= {*loops, *sizes}:
             return None
-        of = strides.setdefault(own[0], {}) if own else offset
-        of[tuple(name for name in names if name not in own)] = n
+        of = strides.setdefault(loops[0], {}) if loops else offset
+        of[tuple(name for name in names if name not in loops)] = n
+    # the order of axes in memory; which of n and m is longer, nobody knows before the
+    # call
     by_length = sorted(strides, key=lambda name: -abs(_at_long_sizes(strides[name])))
     return Strides(offset, constantdict({name: strides[name] for name in by_length}))
 
@@ -200,14 +210,17 @@ def are_distinct_places(subscript: Strides, extents: Mapping[str, Extent]) -> bo
     lengths = [extents[name] for name in subscript.inames]
     positive = {length.name for length in lengths if isinstance(length, SizeParam)}
     reach: Polynomial = {}
+    # from the innermost axis outwards, as a positional number is read
     for name in reversed(subscript.inames):
         stride = subscript.strides[name]
-        margin = _added(_added(stride, reach, -1), ONE, -1)
+        # stride - reach - 1 has no negative term if it is positive for all sizes from 1
+        # on
+        margin = _added(_added(stride, reach, -1), CONSTANT_ONE, -1)
         if not all(n >= 0 and {*names} <= positive for names, n in margin.items()):
             return False
         length = _polynomial(parse(str(in_kernel(extents[name]))))
         assert length is not None
-        reach = _added(reach, _multiplied(stride, _added(length, ONE, -1)))
+        reach = _added(reach, _multiplied(stride, _added(length, CONSTANT_ONE, -1)))
     return True
 
 
@@ -229,16 +242,16 @@ def _polynomial(expression: Expression) -> Polynomial | None:
     return None
 
 
-def _added(one: Polynomial, other: Polynomial, times: int = 1) -> Polynomial:
-    both = Counter(one)
-    both.update({names: times * n for names, n in other.items()})
+def _added(first: Polynomial, second: Polynomial, times: int = 1) -> Polynomial:
+    both = Counter(first)
+    both.update({names: times * n for names, n in second.items()})
     return {names: n for names, n in both.items() if n}
 
 
-def _multiplied(one: Polynomial, other: Polynomial) -> Polynomial:
+def _multiplied(first: Polynomial, second: Polynomial) -> Polynomial:
     product: Counter[tuple[str, ...]] = Counter()
-    for a, n in one.items():
-        product.update({tuple(sorted(a + b)): n * m for b, m in other.items()})
+    for a, n in first.items():
+        product.update({tuple(sorted(a + b)): n * m for b, m in second.items()})
     return {names: n for names, n in product.items() if n}
 
 
@@ -256,6 +269,7 @@ def box_extents(
             number nor a parameter, with ``domain`` if the domain is no box
             (triangular, strided, shifted, empty).
     """
+    # sorted, since the first refusal is the one that is shown
     extents = {name: _extent(kernel, name, instruction) for name in sorted(inames)}
     domain = kernel.get_inames_domain(frozenset(inames))
     others = [
@@ -264,15 +278,15 @@ def box_extents(
     domain = (
         isl.Set.from_basic_set(domain) if isinstance(domain, isl.BasicSet) else domain
     )
+    # isl keeps related loops in one set; those of other instructions are projected out
     for name in others:
-        place = domain.find_dim_by_name(isl.dim_type.set, name)
-        domain = domain.project_out(isl.dim_type.set, place, 1)
+        axis = domain.find_dim_by_name(isl.dim_type.set, name)
+        domain = domain.project_out(isl.dim_type.set, axis, 1)
     if not _is_box(domain, extents, kernel):
-        raise NotAnEinsumError(
-            f"instruction {instruction!r}: the domain {domain} of its inames is not "
-            f"the box {_box_text(extents)}",
-            rule="domain",
-            instructions=(instruction,),
+        raise refusal(
+            instruction,
+            "domain",
+            f"the domain {domain} of its inames is not the box {_box_text(extents)}",
         )
     return extents
 
@@ -281,17 +295,18 @@ def _extent(kernel: lp.LoopKernel, iname: str, instruction: str) -> Extent:
     try:
         size = pw_aff_to_expr(kernel.get_iname_bounds(iname).size, int_ok=True)
     except (lp.LoopyError, isl.Error, NotImplementedError) as error:
-        raise _refuse_extent(iname, f"has no bounds: {error}", instruction) from None
+        reason = f"iname {iname!r} has no bounds: {error}"
+        raise refusal(instruction, "extent", reason) from None
     if isinstance(size, int):
         return size
     extent = parameter_of(size, kernel)
     if extent is not None:
         return extent
-    raise _refuse_extent(
-        iname,
-        f"has extent {size}; expected a number, a size parameter, or a sum of "
-        "multiples of these",
+    raise refusal(
         instruction,
+        "extent",
+        f"iname {iname!r} has extent {size}; expected a number, a size parameter, or a "
+        "sum of multiples of these",
     )
 
 
@@ -302,20 +317,12 @@ def parameter_of(size: Expression, kernel: lp.LoopKernel) -> SizeParam | None:
         return None
     if isinstance(size, p.Variable):
         return SizeParam(size.name)
-    known = affine(size, names)
-    if known is None:
+    sum_ = affine(size, names)
+    if sum_ is None:
         return None
-    text = known.text()
+    text = sum_.text()
     name = "_".join(["size", *re.findall(r"\w+", text.replace("-", " minus "))])
     return AffineSize(name, f"({text})")
-
-
-def _refuse_extent(iname: str, what: str, instruction: str) -> NotAnEinsumError:
-    return NotAnEinsumError(
-        f"instruction {instruction!r}: iname {iname!r} {what}",
-        rule="extent",
-        instructions=(instruction,),
-    )
 
 
 def _is_box(domain: isl.Set, extents: dict[str, Extent], kernel: lp.LoopKernel) -> bool:

@@ -1,13 +1,22 @@
-"""Which expressions are functions of indices: the grammar of operand functions.
+"""Operands as functions of indices: which expressions may be one, and their products.
 
-What is left out is what Loopy's C code and the reference evaluator take differently:
-integers that C divides, promotes or wraps, and constructs that are no numbers.
+``u[e, j]**2/(1 + u[e, j])`` is a function of ``e`` and ``j``, and so may be an operand.
+Left out of this grammar is what Loopy's C code and the reference evaluator compute
+differently: integers that C divides, promotes or wraps, and what is no number.
+
+A kernel that multiplies by ``exp(u[e, j])*u[e, j]`` is raised with two operands of the
+indices ``ej``. Facts may know it with one operand, whose function is the product. So a
+look-up tries every grouping of operands of equal indices, from the finest to the
+coarsest (:func:`regrouped`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice, product
+from typing import Any, TypeAlias
 
 import loopy as lp
 import numpy as np
@@ -21,9 +30,16 @@ from loopy.symbolic import (
 )
 from pymbolic import primitives as p
 
-from feinsum.errors import NotAnEinsumError
-from feinsum.ir import FUNCTIONS
-from feinsum.raising.nest import Expression
+from feinsum.ir import (
+    FUNCTIONS,
+    BatchedEinsum,
+    FunctionalBatchedEinsum,
+    IndexList,
+    Operand,
+    OperandFunction,
+)
+from feinsum.raising.expressions import Expression, nodes_of
+from feinsum.raising.nest import RaisedNest, refusal
 from feinsum.words import type_in_words
 
 DtypeOf = Callable[[Expression], np.dtype[Any]]
@@ -31,7 +47,7 @@ DtypeOf = Callable[[Expression], np.dtype[Any]]
 _NUMBERS = (int, float, complex, np.number, np.bool_)
 _ARITHMETIC = (p.Sum, p.Product, p.Quotient, p.FloorDiv, p.Remainder, p.Power)
 _CONDITIONS = (p.Comparison, p.LogicalAnd, p.LogicalOr, p.LogicalNot, p.If)
-_KNOWN = (
+_GRAMMAR = (
     *_NUMBERS,
     *_ARITHMETIC,
     *_CONDITIONS,
@@ -64,29 +80,23 @@ def check_function(
     try:
         _Checker(kernel, dtype_of)(expression)
     except _NoFunction as error:
-        raise NotAnEinsumError(
-            f"instruction {instruction!r}: {expression} is not a function of indices: "
-            f"{error}",
-            rule="operand-function",
-            instructions=(instruction,),
-        ) from None
+        reason = f"{expression} is not a function of indices: {error}"
+        raise refusal(instruction, "operand-function", reason) from None
 
 
 def has_literal(expression: Expression) -> bool:
     """Whether a number that is no integer, of no dtype, stands in ``expression``."""
-    finder = _LiteralFinder()
-    finder(expression)
-    return finder.has_found
+    return bool(nodes_of(expression, float, complex))
 
 
-def sized(expression: Expression, dtype: np.dtype[Any]) -> Expression:
+def size_literals(expression: Expression, dtype: np.dtype[Any]) -> Expression:
     """The expression with its literals in a real dtype.
 
     Outside of sums, they are written in the precision of what is assigned, though
     Loopy infers the least one that holds them: 0.1 is double for it.
 
     >>> from pymbolic import parse
-    >>> half, _ = sized(parse("0.5*a"), np.dtype(np.float32)).children
+    >>> half, _ = size_literals(parse("0.5*a"), np.dtype(np.float32)).children
     >>> half.dtype
     dtype('float32')
     """
@@ -133,7 +143,7 @@ class _Checker(UncachedWalkMapper):  # type: ignore[misc]
         self._is_index = False
 
     def visit(self, expr: Expression, /) -> bool:
-        if not isinstance(expr, _KNOWN):
+        if not isinstance(expr, _GRAMMAR):
             raise _NoFunction(f"{expr} is {type_in_words(expr)}")
         return True
 
@@ -141,14 +151,14 @@ class _Checker(UncachedWalkMapper):  # type: ignore[misc]
         name = expr.name
         if name in self._inames:
             return
-        known = self._kernel.arg_dict.get(name)
-        known = known or self._kernel.temporary_variables.get(name)
-        if known is None:
+        variable = self._kernel.arg_dict.get(name)
+        variable = variable or self._kernel.temporary_variables.get(name)
+        if variable is None:
             raise _NoFunction(f"{name} is neither an array, a scalar nor an iname")
-        dtype = getattr(known.dtype, "numpy_dtype", None)
+        dtype = getattr(variable.dtype, "numpy_dtype", None)
         if dtype is not None and dtype.kind not in "biufc":
             raise _NoFunction(f"{name} is of the dtype {dtype}, which is no number")
-        if isinstance(known, ArrayBase) and not is_plain_array(known):
+        if isinstance(variable, ArrayBase) and not is_plain_array(variable):
             raise _NoFunction(f"{name} has axes without a stride")
 
     def map_subscript(self, expr: p.Subscript, /) -> None:
@@ -178,6 +188,9 @@ class _Checker(UncachedWalkMapper):  # type: ignore[misc]
             self._is_integer(expr.numerator) and self._is_integer(expr.denominator)
         ):
             return
+        # in a subscript C divides integers and drops the remainder; elsewhere only a
+        # quotient of two literals is safe, since Loopy writes it as a floating point
+        # number
         if self._is_index or not all(
             map(_is_number, (expr.numerator, expr.denominator))
         ):
@@ -205,6 +218,7 @@ class _Checker(UncachedWalkMapper):  # type: ignore[misc]
         self.rec(expr.base)
         self.rec(expr.exponent)
         if self._is_integer(expr.base):
+            # C computes other powers in floating point
             is_natural = isinstance(expr.exponent, int) and expr.exponent >= 0
             if not is_natural:
                 raise _NoFunction(f"{expr} is a power of an integer")
@@ -228,11 +242,11 @@ class _Checker(UncachedWalkMapper):  # type: ignore[misc]
         self,
         children: tuple[Expression, ...],
         whole: Expression,
-        known: frozenset[np.dtype[Any]] = _PLAIN_INTEGERS,
+        allowed: frozenset[np.dtype[Any]] = _PLAIN_INTEGERS,
     ) -> None:
         """C promotes and wraps small and unsigned integers; numpy keeps them."""
         dtypes = [self._dtype_of(c) for c in children if not _is_number(c)]
-        if all(d.kind in "biu" for d in dtypes) and not set(dtypes) <= known:
+        if all(d.kind in "biu" for d in dtypes) and not set(dtypes) <= allowed:
             raise _NoFunction(
                 f"{whole} computes with integers of {set(map(str, dtypes))}"
             )
@@ -246,17 +260,6 @@ def is_plain_array(array: ArrayBase) -> bool:
 
 def _is_number(expr: Expression) -> bool:
     return isinstance(expr, _NUMBERS)
-
-
-class _LiteralFinder(UncachedWalkMapper):  # type: ignore[misc]
-    """Looks for Python's numbers other than integers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.has_found = False
-
-    def map_constant(self, expr: Any, /) -> None:
-        self.has_found |= isinstance(expr, (float, complex))
 
 
 class _Sizer(IdentityMapper):  # type: ignore[misc]
@@ -297,6 +300,7 @@ class _Texter(_Unresolver):
 
     def map_power(self, expr: p.Power, /) -> Expression:
         base, exponent = self.rec(expr.base), self.rec(expr.exponent)
+        # x
         if isinstance(base, p.Power):  # pymbolic would write a**b**c
             return p.Call(p.Variable("pow"), (base, exponent))
         return p.Power(base, exponent)
@@ -307,3 +311,139 @@ class _Texter(_Unresolver):
     def map_type_cast(self, expr: TypeCast, /) -> p.Call:
         dtype = expr.type.numpy_dtype
         return p.Call(p.Variable(dtype.name), (self.rec(expr.child),))
+
+
+MOST_FACTORS = 4
+"""Factors of equal indices whose 15 groupings are all tried; of more, none or all are
+joined, since the number of groupings explodes: ten factors have 115,975."""
+MOST_GROUPINGS = 16
+"""Most groupings that are requested."""
+
+Group: TypeAlias = tuple[int, ...]
+"""Positions of operands that become one, in their order."""
+
+
+def regrouped(nest: RaisedNest) -> Iterator[RaisedNest]:
+    """The nest with fewer operands, those with the most of them first.
+
+    Operands are joined that have the same indices, in whatever order, each once.
+    """
+    # the first grouping is the nest itself
+    whole = islice(_groupings(nest.einsum), 1, MOST_GROUPINGS)
+    return (_joined(nest, groups) for groups in whole)
+
+
+def _groupings(einsum: BatchedEinsum) -> Iterator[tuple[Group, ...]]:
+    """All of them, the finest first; each has its groups in the order of positions."""
+    alike: dict[object, list[int]] = {}
+    for at, term in enumerate(einsum.inputs):
+        is_array = all(not row[at].storage for row in einsum.rows)
+        # a diagonal is a function of fewer arguments, and a tree is stored as it is
+        can_join = is_array and term and len(set(term)) == len(term)
+        alike.setdefault(frozenset(term) if can_join else at, []).append(at)
+    choices = [[*_ways(positions)] for positions in alike.values()]
+    groupings = [
+        tuple(sorted(group for part in parts for group in part))
+        for parts in product(*choices)
+    ]
+    return iter(sorted(groupings, key=lambda groups: (-len(groups), groups)))
+
+
+def _ways(positions: Sequence[int]) -> Iterator[list[Group]]:
+    """The ways to group operands of equal indices that are tried."""
+    if len(positions) <= MOST_FACTORS:
+        yield from _partitions(positions)
+        return
+    yield [(at,) for at in positions]
+    yield [tuple(positions)]
+
+
+def _partitions(positions: Sequence[int]) -> Iterator[list[Group]]:
+    """All ways to put positions into groups.
+
+    >>> [*_partitions([0, 1])]
+    [[(0,), (1,)], [(0, 1)]]
+    """
+    if not positions:
+        yield []
+        return
+    *others, last = positions
+    for parts in _partitions(others):
+        yield [*parts, (last,)]
+        for at, part in enumerate(parts):
+            yield [*parts[:at], (*part, last), *parts[at + 1 :]]
+
+
+def _joined(nest: RaisedNest, groups: tuple[Group, ...]) -> RaisedNest:
+    """The nest with one operand for each group."""
+    old, functions = nest.einsum, dict(nest.functions)
+    rules: dict[str, lp.SubstitutionRule] = {}
+    inputs = tuple(old.inputs[group[0]] for group in groups)
+
+    def operand_of(row: Sequence[Operand], group: Group) -> Operand:
+        factors = [row[at] for at in group]
+        if len(factors) == 1:
+            return factors[0]
+        terms = [old.inputs[at] for at in group]
+        name = "_times_".join(factor.name for factor in factors)
+        names = [nest.nest.rules[factor.name] for factor in factors]
+        # the same factors are another function at other axes
+        while rules.get(name, rule := _rule(name, names, terms)) != rule:
+            name += "_other"
+        rules[name] = rule
+        functions[name] = _function([functions[f.name] for f in factors], terms)
+        dtype = np.result_type(*(factor.dtype for factor in factors))
+        return replace(factors[0], name=name, dtype=np.dtype(dtype))
+
+    rows = tuple(tuple(operand_of(row, group) for group in groups) for row in old.rows)
+    einsum = BatchedEinsum(old.output, inputs, rows)
+    used = {operand.name for operand in einsum.operands}
+    all_rules = {**nest.nest.rules, **{name: name for name in rules}}
+    return replace(
+        nest,
+        nest=replace(
+            nest.nest,
+            einsum=einsum,
+            rules=constantdict({name: all_rules[name] for name in used}),
+        ),
+        functional=FunctionalBatchedEinsum(
+            einsum, constantdict({name: functions[name] for name in used})
+        ),
+        new_rules=constantdict({**nest.new_rules, **rules}),
+    )
+
+
+def _rule(
+    name: str, factors: Sequence[str], terms: Sequence[IndexList]
+) -> lp.SubstitutionRule:
+    """The product of rules, with the axes of the first."""
+    parameters = {index: f"_{axis}" for axis, index in enumerate(terms[0])}
+    calls = tuple(
+        p.Call(p.Variable(factor), tuple(p.Variable(parameters[i]) for i in term))
+        for factor, term in zip(factors, terms, strict=True)
+    )
+    return lp.SubstitutionRule(name, (*parameters.values(),), p.Product(calls))
+
+
+def _function(
+    factors: Sequence[OperandFunction], terms: Sequence[IndexList]
+) -> OperandFunction:
+    """The product of functions, with the axes of the first."""
+    parameters = {index: f"_{axis}" for axis, index in enumerate(terms[0])}
+    bodies = []
+    for factor, term in zip(factors, terms, strict=True):
+        new_names = (parameters[index] for index in term)
+        bodies.append(
+            _renamed(factor, dict(zip(factor.parameters, new_names, strict=True)))
+        )
+    return OperandFunction((*parameters.values(),), "*".join(bodies))
+
+
+def _renamed(function: OperandFunction, names: Mapping[str, str]) -> str:
+    """The body in other names of the parameters, in parentheses unless it is a read."""
+    tree = ast.parse(function.body, mode="eval")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = names.get(node.id, node.id)
+    text = ast.unparse(tree)
+    return text if isinstance(tree.body, ast.Subscript | ast.Call) else f"({text})"

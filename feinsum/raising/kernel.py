@@ -1,11 +1,15 @@
 """Raising: a Loopy kernel to the functional batched einsums that it contains.
 
-Source: paper, section 7 (algorithm 4).
+The steps are those of :mod:`feinsum.raising`: prepare loops and sizes, read each
+instruction as a row, rewrite the kernel if some are refused, and join rows of several
+instructions to batches.
 
-A refusal says beside its reason the line of the kernel, and how to write it. For
+A refusal has beside its reason the line of the kernel, and how to write it. For
 ``dat[map[e,i]] = dat[map[e,i]] + sum(j, A[i,j]*x[e,j])``, refused by the rule
 ``assignee``, the rewrite is ``t[e,i] = sum(j, A[i,j]*x[e,j])``, and an instruction that
 adds ``t[e,i]`` to ``dat[map[e,i]]``.
+
+Source: paper, section 7 (algorithm 4, ``IdentifyAsEinsum``).
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from loopy.match import parse_match
 from pymbolic import primitives as p
 from pytools.lex import ParseError
 
+from feinsum.canonical import canonicalize
 from feinsum.errors import NotAKernelError, NotAnEinsumError
 from feinsum.ir import (
     LONG_EXTENT,
@@ -29,8 +34,8 @@ from feinsum.ir import (
     generalize,
     precise_first,
 )
+from feinsum.raising.dependences import may_join
 from feinsum.raising.functions import without_tags
-from feinsum.raising.hazards import may_join
 from feinsum.raising.loops import (
     joint_inames,
     with_independent_sets,
@@ -44,11 +49,13 @@ from feinsum.raising.nest import (
     RefusedNest,
     points_of,
 )
-from feinsum.raising.normal import is_no_op, normalized, without_no_ops
-from feinsum.raising.operands import Access, OperandTable, aligned
+from feinsum.raising.normal_form import normalize
+from feinsum.raising.operands import Access, OperandTable, align
+from feinsum.raising.rewriting import is_no_op, without_no_ops
 from feinsum.raising.row import RaisedRow, raise_row
 from feinsum.raising.sizes import fold_constant_bounds, specialize, with_profiles
 from feinsum.raising.sparse import raise_trees
+from feinsum.words import counted
 
 logger = logging.getLogger(__name__)
 
@@ -81,25 +88,29 @@ def raise_kernel(
             ``arguments`` do not fit it (rule ``arguments``).
     """
     name = _kernel_name(t_unit, kernel_name)
-    given = t_unit[name]
-    t_unit = t_unit.with_kernel(with_independent_sets(given))
+    given_kernel = t_unit[name]
+    # domains first: all later steps query isl, whose time grows with the loops of a set
+    t_unit = t_unit.with_kernel(with_independent_sets(given_kernel))
     t_unit = fold_constant_bounds(t_unit, name)
     t_unit = specialize(t_unit, arguments or {}, name, long_extent)
+    # an extent is the end of a loop only if the loop begins at 0
     t_unit = t_unit.with_kernel(with_loops_from_zero(t_unit[name]))
     if instructions is None:  # else one of them may be chosen
         t_unit = t_unit.with_kernel(without_no_ops(t_unit[name]))
     raised = _raised(t_unit, name, instructions, long_extent)
     raised = with_profiles(raised, arguments or {})
+    # Rewriting takes longer than raising, and most kernels need none: it is tried where
+    # something was refused, or where two inames stand for what could be one index.
     if raised.refused or joint_inames(raised):
         other = _normalized(t_unit, name)
         raised = _better_of(raised, other, instructions, long_extent)
-    told = tuple(with_rewrite(refused, given) for refused in raised.refused)
-    return _with_loop_order(replace(raised, refused=told), t_unit[name])
+    refusals = tuple(with_rewrite(refused, given_kernel) for refused in raised.refused)
+    return _with_loop_order(replace(raised, refused=refusals), t_unit[name])
 
 
-def _with_loop_order(raised: RaisedKernel, given: lp.LoopKernel) -> RaisedKernel:
-    found = {insn_id for nest in raised.raised for insn_id in nest.instructions}
-    kernel = with_order_of(given, raised.t_unit[raised.kernel_name], found)
+def _with_loop_order(raised: RaisedKernel, given_kernel: lp.LoopKernel) -> RaisedKernel:
+    raised_ids = {insn_id for nest in raised.raised for insn_id in nest.instructions}
+    kernel = with_order_of(given_kernel, raised.t_unit[raised.kernel_name], raised_ids)
     return replace(raised, t_unit=raised.t_unit.with_kernel(kernel))
 
 
@@ -108,9 +119,10 @@ def _raised(
 ) -> RaisedKernel:
     table = _table(t_unit, name)
     chosen = _chosen(table.kernel, instructions)
+    # trees first: their instructions serve each other, and none of these alone is a row
     nests, reasons = raise_trees(table, chosen, name, long_extent)
-    taken = {insn_id for nest in nests for insn_id in nest.instructions}
-    left = [insn for insn in chosen if insn.id not in taken]
+    raised_ids = {insn_id for nest in nests for insn_id in nest.instructions}
+    left = [insn for insn in chosen if insn.id not in raised_ids]
     rows, refused = _rows(table, left, reasons)
     for batch in _batches(rows, table):
         try:
@@ -128,6 +140,7 @@ def _table(t_unit: lp.TranslationUnit, name: str) -> OperandTable:
     Raises:
         NotAnEinsumError: with the rule ``kernel``, if these cannot be inferred.
     """
+    # operands are compared as expressions, which differ if their variables have tags
     plain = t_unit.with_kernel(without_tags(t_unit[name]))
     try:
         typed = lp.infer_unknown_types(plain, expect_completion=False)
@@ -150,7 +163,7 @@ def _normalized(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
         return frozenset(i for nest in nests for i in nest.instructions)
 
     try:
-        return normalized(t_unit, name, refused)
+        return normalize(t_unit, name, refused)
     except Exception:  # Loopy raises errors of many kinds
         logger.debug("kernel %r is not rewritten", name, exc_info=True)
         return t_unit
@@ -169,8 +182,9 @@ def _better_of(
         again = _raised(other, raised.kernel_name, instructions, long_extent)
     except NotAnEinsumError:
         return raised
+    # the same einsums under other inames gain nothing
     is_more = any(
-        (nest.instructions, nest.key) not in _found(raised) for nest in again.raised
+        (nest.instructions, nest.key) not in _workloads(raised) for nest in again.raised
     )
     return again if is_more and _badness(again) < _badness(raised) else raised
 
@@ -180,32 +194,32 @@ def _badness(raised: RaisedKernel) -> tuple[int, int, int]:
     return _refused_loops(raised), joint_inames(raised), -len(raised.raised)
 
 
-def _found(raised: RaisedKernel) -> set[tuple[tuple[str, ...], str]]:
+def _workloads(raised: RaisedKernel) -> set[tuple[tuple[str, ...], str]]:
     return {(nest.instructions, nest.key) for nest in raised.raised}
 
 
 def _refused_loops(raised: RaisedKernel) -> int:
     """How many loops and sums there are around refused instructions."""
     kernel = raised.t_unit[raised.kernel_name]
-    insns = [kernel.id_to_insn[i] for one in raised.refused for i in one.instructions]
+    insns = [kernel.id_to_insn[i] for nest in raised.refused for i in nest.instructions]
     return sum(len(insn.within_inames | insn.reduction_inames()) for insn in insns)
 
 
-def check_unit(given: object) -> None:
+def check_unit(value: object) -> None:
     """Require a Loopy kernel.
 
     Raises:
         NotAKernelError: for anything else, with what to give instead.
     """
-    if isinstance(given, lp.TranslationUnit):
+    if isinstance(value, lp.TranslationUnit):
         return
     hint = "loopy.make_kernel returns one"
-    if isinstance(given, lp.LoopKernel):
-        hint = f"give the unit that the kernel {given.name!r} is from: {hint}"
-    elif isinstance(given, str):
+    if isinstance(value, lp.LoopKernel):
+        hint = f"give the unit that the kernel {value.name!r} is from: {hint}"
+    elif isinstance(value, str):
         hint = f"{hint}; feinsum.einsum evaluates arrays by subscripts"
     raise NotAKernelError(
-        f"expected a loopy.TranslationUnit, got {type(given).__name__}: {hint}",
+        f"expected a loopy.TranslationUnit, got {type(value).__name__}: {hint}",
         rule="kernel",
     )
 
@@ -247,8 +261,10 @@ def _rows(
         except Exception as error:  # Loopy raises errors of many kinds
             logger.debug("instruction %r", insn.id, exc_info=True)
             kind = type(error).__name__
-            what = f"instruction {insn.id!r}: Loopy cannot analyse it: {kind}: {error}"
-            refused.append(RefusedNest((insn.id,), "loopy", what))
+            reason = (
+                f"instruction {insn.id!r}: Loopy cannot analyse it: {kind}: {error}"
+            )
+            refused.append(RefusedNest((insn.id,), "loopy", reason))
     return rows, refused
 
 
@@ -304,7 +320,7 @@ def _raise_batch(
 ) -> RaisedNest:
     ids = tuple(row.instruction for row in batch)
     inputs = tuple(access.term for access in batch[0].accesses)
-    rows = tuple(aligned(row.accesses, inputs) for row in batch)
+    rows = tuple(align(row.accesses, inputs) for row in batch)
     einsum = BatchedEinsum(batch[0].output, inputs, rows)
     general, generalized = generalize(einsum, long_extent)
     functions = {op.name: table.functions[op.name] for op in einsum.operands}
@@ -335,6 +351,7 @@ def _with_rules(
     new_values = {
         insn_id: _normal_value(nest, k)
         for nest in nests
+        # those of a tree stay as they are: a recipe replaces all of them
         if nest.nest.tree is None
         for k, insn_id in enumerate(nest.instructions)
     }
@@ -347,6 +364,7 @@ def _with_rules(
             for insn in kernel.instructions
         ],
     )
+    # a sum over a loop of one iteration became the value itself
     left = _used_inames(kernel) - _used_inames(raised)
     return lp.remove_unused_inames(raised, left) if left else raised
 
@@ -362,6 +380,8 @@ def _normal_value(nest: RaisedNest, k: int) -> Any:
     row = einsum.rows[k]
     factors = tuple(
         Access(row[at], einsum.inputs[at]).call()
+        # C multiplies from left to right; a product of narrow operands alone would
+        # round
         for at in precise_first(op.dtype for op in row)
     )
     value = factors[0] if len(factors) == 1 else p.Product(factors)
@@ -431,10 +451,12 @@ REWRITES: Mapping[str, str] = {
 """By rule; the reasons of other rules have it, or there is nothing to be gained."""
 
 
-def with_rewrite(refused: RefusedNest, given: lp.LoopKernel) -> RefusedNest:
+def with_rewrite(refused: RefusedNest, given_kernel: lp.LoopKernel) -> RefusedNest:
     """The refusal with the line of the given kernel, and what to write instead."""
-    known = (given.id_to_insn.get(insn_id) for insn_id in refused.instructions)
-    lines = "; ".join(_line(insn) for insn in known if insn is not None)
+    instructions = (
+        given_kernel.id_to_insn.get(insn_id) for insn_id in refused.instructions
+    )
+    lines = "; ".join(_line(insn) for insn in instructions if insn is not None)
     rewrite = REWRITES.get(refused.rule)
     reason = f"{refused.reason}. The line: {lines}" if lines else refused.reason
     return replace(
@@ -447,3 +469,71 @@ def _line(insn: lp.InstructionBase) -> str:
     text = f"{insn.assignee} = {insn.expression}" if is_assignment else str(insn)
     text = " ".join(text.split())
     return text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]} ..."
+
+
+def identify_as_einsum(
+    t_unit: lp.TranslationUnit,
+    reference: BatchedEinsum,
+    *,
+    instructions: str | None = None,
+    kernel_name: str | None = None,
+    long_extent: int = LONG_EXTENT,
+) -> tuple[lp.TranslationUnit, LoopNest]:
+    """Read a kernel as ``reference``.
+
+    Returns:
+        The kernel with its operands behind substitution rules, and the nest in the
+        names of ``reference``: the iname of each index, the rule of each operand, the
+        instruction of each row.
+
+    Raises:
+        NotAnEinsumError: if the kernel is not an einsum, or is another one (rule
+            ``other-einsum``).
+
+    Source: paper, section 7, algorithm 4.
+
+    >>> from feinsum.codegen import generate_loopy
+    >>> from feinsum.ir import array, einsum
+    >>> ours = einsum("ij,j->i", array("A", (3, 4)), array("x", 4))
+    >>> theirs = generate_loopy(einsum("q,pq->p", array("v", 4), array("M", (3, 4))))
+    >>> _, nest = identify_as_einsum(theirs, ours)
+    >>> nest.inames["i"], nest.rules["A"]
+    ('p', 'M_rule')
+    """
+    raised = raise_kernel(
+        t_unit,
+        instructions=instructions,
+        kernel_name=kernel_name,
+        long_extent=long_extent,
+    )
+    nest_found = single_nest(raised)
+    # both are compared in canonical names, in which equal einsums are equal
+    form = canonicalize(reference)
+    if form.einsum != nest_found.form.einsum:
+        raise NotAnEinsumError(
+            f"the kernel is the einsum {nest_found.form.text!r}, not {form.text!r}",
+            rule="other-einsum",
+            instructions=nest_found.instructions,
+        )
+    return raised.t_unit, nest_found.canonical_nest.relabeled(form.relabeling.inverse())
+
+
+def single_nest(raised: RaisedKernel) -> RaisedNest:
+    """The only nest of a kernel.
+
+    Raises:
+        NotAnEinsumError: if any instruction was refused (with its rule), or if
+            there are several nests (rule ``several-nests``).
+    """
+    if refusal := raised.first_refusal:
+        raise refusal
+    if len(raised.raised) != 1:
+        parts = [" ".join(nest.instructions) for nest in raised.raised]
+        raise NotAnEinsumError(
+            f"kernel {raised.kernel_name!r} has {counted(len(parts), 'einsum')} "
+            f"({parts}), "
+            "expected one; instructions= chooses among them",
+            rule="several-nests",
+            instructions=tuple(i for nest in raised.raised for i in nest.instructions),
+        )
+    return raised.raised[0]

@@ -1,4 +1,10 @@
-"""Loops in the form that raising reads: from 0, in sets of their own, in an order.
+"""Loops in the form that raising reads: whole, from 0, in sets of their own, in order.
+
+- ``{[e, j]: 0 <= e < n and 0 <= j < 4}``: a set for each loop
+  (:func:`with_independent_sets`);
+- ``for start <= e < end``: ``for 0 <= e < end - start`` (:func:`with_loops_from_zero`);
+- ``v[10*e_outer + e_inner]``: ``v[e]`` (:func:`with_joined_loops`);
+- loops beside raised nests: nested as before (:func:`with_order_of`).
 
 Where two instructions share a loop, Loopy opens it once, around all loops that only
 one of them has. A raised nest gets loops of its own; without the order of the loops
@@ -9,19 +15,33 @@ in which one iteration may read what another wrote.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise, product
+from typing import NamedTuple
 
 import islpy as isl
 import loopy as lp
 from constantdict import constantdict
-from loopy.symbolic import Reduction, SubstitutionMapper, WalkMapper, get_dependencies
+from loopy.kernel.data import UnrollTag
+from loopy.symbolic import (
+    IdentityMapper,
+    Reduction,
+    SubstitutionMapper,
+    get_dependencies,
+)
 from pymbolic import primitives as p
 from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.raising.affine import Affine, affine
-from feinsum.raising.hazards import subscripts_of
-from feinsum.raising.nest import Expression, RaisedKernel, RaisedNest
-from feinsum.raising.normal import is_no_op
+from feinsum.raising.expressions import (
+    Expression,
+    add,
+    nodes_of,
+    subscripts_of,
+    terms_of,
+)
+from feinsum.raising.nest import RaisedKernel, RaisedNest
+from feinsum.raising.rewriting import Program, is_no_op
 
 
 def with_loops_from_zero(kernel: lp.LoopKernel) -> lp.LoopKernel:
@@ -85,39 +105,45 @@ def _lower_bounds(kernel: lp.LoopKernel) -> dict[str, Affine]:
         if isinstance(insn, lp.CInstruction) and not is_no_op(insn):
             in_code |= insn.within_inames
     params = kernel.get_unwritten_value_args()
+    # a loop in the bounds of another one would have to be shifted there as well
     inner = {n for d in kernel.domains for n in d.get_var_names(isl.dim_type.param)}
-    found = {}
+    lower = {}
     for domain in kernel.domains:
         for iname, bound in _bounds_of(domain).items():
+            # code in C names its loops, and is not rewritten
             is_free = iname not in in_code and iname not in inner
             if bound is not None and is_free and params.issuperset(bound.coefficients):
-                found[iname] = bound
-    return {n: x for n, x in found.items() if x.coefficients or x.constant}
+                lower[iname] = bound
+    return {n: x for n, x in lower.items() if x.coefficients or x.constant}
 
 
 def _bounds_of(domain: isl.BasicSet) -> dict[str, Affine | None]:
     """The lower bound of each iname that has a single one, without other inames."""
     inames = domain.get_var_names(isl.dim_type.set)
-    found: dict[str, Affine | None] = {}
+    bounds: dict[str, Affine | None] = {}
     if domain.dim(isl.dim_type.div):
-        return found  # steps: constraints do not tell the bounds
+        return bounds  # steps: constraints do not tell the bounds
     for constraint in domain.get_constraints():
         terms = {
             name: int(n.to_python())
             for name, n in constraint.get_coefficients_by_name().items()
         }
         if constraint.is_equality():
-            found.update(dict.fromkeys(set(inames) & terms.keys()))
+            bounds.update(dict.fromkeys(set(inames) & terms.keys()))
             continue
         constant = terms.pop(1, 0)
-        own = {name for name in terms if name in inames}
-        for iname in own:
+        own_inames = {name for name in terms if name in inames}
+        for iname in own_inames:
             if terms[iname] < 0:
                 continue
             others = {name: -n for name, n in terms.items() if name != iname}
-            is_plain = own == {iname} and terms[iname] == 1 and iname not in found
-            found[iname] = Affine(-constant, constantdict(others)) if is_plain else None
-    return found
+            is_plain = (
+                own_inames == {iname} and terms[iname] == 1 and iname not in bounds
+            )
+            bounds[iname] = (
+                Affine(-constant, constantdict(others)) if is_plain else None
+            )
+    return bounds
 
 
 def _shifted(domain: isl.BasicSet, lower: Mapping[str, Affine]) -> isl.BasicSet:
@@ -126,9 +152,9 @@ def _shifted(domain: isl.BasicSet, lower: Mapping[str, Affine]) -> isl.BasicSet:
     if not lower.keys() & set(inames):
         return domain
     params = domain.get_var_names(isl.dim_type.param)
-    places = [f"{i} - ({lower[i].text()})" if i in lower else i for i in inames]
+    starts = [f"{i} - ({lower[i].text()})" if i in lower else i for i in inames]
     shift = isl.BasicMap(
-        f"[{', '.join(params)}] -> {{ [{', '.join(inames)}] -> [{', '.join(places)}] }}"
+        f"[{', '.join(params)}] -> {{ [{', '.join(inames)}] -> [{', '.join(starts)}] }}"
     )
     moved = domain.apply(shift)
     for k, iname in enumerate(inames):
@@ -155,6 +181,7 @@ def with_independent_sets(kernel: lp.LoopKernel) -> lp.LoopKernel:
     domains: list[isl.BasicSet] = []
     for domain in kernel.domains:
         loops = domain.get_var_names(SET)
+        # then each query takes the whole set again
         is_needed_whole = any(nest.issuperset(loops) for nest in nests)
         domains += [domain] if is_needed_whole else _parts(domain)
     is_changed = len(domains) > len(kernel.domains)
@@ -179,20 +206,20 @@ def _parts(domain: isl.BasicSet) -> list[isl.BasicSet]:
 def _related(domain: isl.BasicSet) -> Iterator[list[int]]:
     """The places of loops that constraints relate, directly or by others."""
     n_loops, n_divs = domain.dim(SET), domain.dim(DIV)
-    places = [(SET, k) for k in range(n_loops)] + [(DIV, k) for k in range(n_divs)]
-    groups = [{place} for place in range(len(places))]
+    axes = [(SET, k) for k in range(n_loops)] + [(DIV, k) for k in range(n_divs)]
+    groups = [{axis} for axis in range(len(axes))]
     for constraint in domain.get_constraints():
         used = [
-            place
-            for place, (kind, k) in enumerate(places)
+            axis
+            for axis, (kind, k) in enumerate(axes)
             if constraint.involves_dims(kind, k, 1)
         ]
-        joined = set[int]().union(*(groups[place] for place in used))
-        for place in joined:
-            groups[place] = joined
-    for place in range(n_loops):
-        if min(groups[place]) == place:
-            yield sorted(k for k in groups[place] if k < n_loops)
+        joined = set[int]().union(*(groups[axis] for axis in used))
+        for axis in joined:
+            groups[axis] = joined
+    for axis in range(n_loops):
+        if min(groups[axis]) == axis:
+            yield sorted(k for k in groups[axis] if k < n_loops)
 
 
 def _only(domain: isl.BasicSet, loops: list[int]) -> isl.BasicSet:
@@ -209,9 +236,9 @@ def _only(domain: isl.BasicSet, loops: list[int]) -> isl.BasicSet:
 
 def _without_unused(domain: isl.BasicSet) -> isl.BasicSet:
     """The set without parameters that it does not depend on."""
-    for place in reversed(range(domain.dim(PARAM))):
-        if not domain.involves_dims(PARAM, place, 1):
-            domain = domain.project_out(PARAM, place, 1)
+    for axis in reversed(range(domain.dim(PARAM))):
+        if not domain.involves_dims(PARAM, axis, 1):
+            domain = domain.project_out(PARAM, axis, 1)
     return domain
 
 
@@ -257,28 +284,15 @@ def _of_sums(nest: RaisedNest, kernel: lp.LoopKernel) -> Iterator[frozenset[str]
         for operand, term in zip(row, nest.einsum.inputs, strict=True):
             rule = kernel.substitutions[operand.name]
             indices = dict(zip(rule.arguments, term, strict=True))
-            finder = _SubscriptFinder()
-            finder(rule.expression)
-            for subscript in finder.found:
+            arrays = nodes_of(rule.expression, p.Subscript)
+            for subscript in (x for array in arrays for x in array.index_tuple):
                 step = affine(subscript, indices)
                 names = step.inames if step else ()
                 yield frozenset(name for name in names if indices[name] not in output)
 
 
-class _SubscriptFinder(WalkMapper):  # type: ignore[misc]
-    """Collects the subscripts of all arrays."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[Expression] = []
-
-    def map_subscript(self, expr: p.Subscript, /) -> None:
-        self.found += expr.index_tuple
-        super().map_subscript(expr)
-
-
 def with_order_of(
-    given: lp.LoopKernel, kernel: lp.LoopKernel, raised: Collection[str]
+    given_kernel: lp.LoopKernel, kernel: lp.LoopKernel, raised: Collection[str]
 ) -> lp.LoopKernel:
     """A kernel whose other instructions have their loops in the order of the given one.
 
@@ -290,8 +304,8 @@ def with_order_of(
     orders = {
         (outer, inner)
         for insn in kernel.instructions
-        if insn.id not in raised and insn.id in given.id_to_insn
-        for outer, inner in _orders(given, insn.id)
+        if insn.id not in raised and insn.id in given_kernel.id_to_insn
+        for outer, inner in _orders(given_kernel, insn.id)
         if {outer, inner} <= insn.within_inames
     }
     return kernel.copy(loop_priority=kernel.loop_priority | orders)
@@ -305,3 +319,202 @@ def _orders(kernel: lp.LoopKernel, insn_id: str) -> set[tuple[str, str]]:
         for others in {insn.within_inames for insn in kernel.instructions}
         for pair in product(loops & others, loops - others)
     }
+
+
+SET, PARAM = isl.dim_type.set, isl.dim_type.param
+
+
+class Split(NamedTuple):
+    """Loops that together are one of position ``block*outer + inner``."""
+
+    outer: str
+    inner: str
+    block: int
+
+
+def with_joined_loops(program: Program) -> Program:
+    """Loops that a user split, as one loop, if nothing needs one of them alone.
+
+    Rewrite::
+
+        for e_outer, e_inner < 10:  v[10*e_outer + e_inner] = ...
+
+        for e:  v[e] = ...
+    """
+    while (joined := _joined_once(program)) is not None:
+        program = joined
+    return program
+
+
+def _joined_once(program: Program) -> Program | None:
+    for split in _splits(program):
+        joined = _joined(program, split)
+        if joined is not None:
+            return joined
+    return None
+
+
+def _splits(program: Program) -> Iterator[Split]:
+    """The pairs of inames that occur as a position, each once."""
+    sums = dict.fromkeys(
+        sum_
+        for insn in program.kernel.instructions
+        for expression in (*insn.assignees, insn.expression)
+        for sum_ in nodes_of(expression, p.Sum)
+    )
+    inames = program.kernel.all_inames()
+    splits = dict[Split, None]()
+    for expression in sums:
+        steps = [affine(term, inames) for term in terms_of(expression)]
+        multiples = [s for s in steps if s is not None and len(s.coefficients) == 1]
+        sizes = sorted((n, i) for s in multiples for i, n in s.coefficients.items())
+        for at, (small, inner) in enumerate(sizes):
+            for large, outer in sizes[at + 1 :]:
+                # the stride of the outer loop counts whole blocks of the inner one
+                if small > 0 and large % small == 0 and large > small:
+                    splits[Split(outer, inner, large // small)] = None
+    return iter(splits)
+
+
+def _joined(program: Program, split: Split) -> Program | None:
+    """The kernel with one loop for two; None where these are used in other ways."""
+    kernel = program.kernel
+    pair = {split.outer, split.inner}
+    is_whole = all(
+        len(pair & names) != 1
+        for insn in kernel.instructions
+        for names in (insn.within_inames, insn.reduction_inames())
+    )
+    is_tagged = any(
+        # unrolling changes no value, so that this tag may be lost
+        not isinstance(tag, UnrollTag)
+        for iname in pair
+        for tag in kernel.inames[iname].tags
+    )
+    if not is_whole or is_tagged or pair & program.in_rules:
+        return None
+    new = str(kernel.get_var_name_generator()(split.outer.removesuffix("_outer")))
+    domains = _domains(kernel, split, new)
+    if domains is None:
+        return None
+    rename = _Joiner(split, new)
+    try:
+        changed = [
+            insn.with_transformed_expressions(rename).copy(
+                within_inames=_renamed(insn.within_inames, pair, new)
+            )
+            for insn in kernel.instructions
+        ]
+    except _UsedAloneError:
+        return None
+    kernel = kernel.copy(instructions=changed, domains=domains)
+    orders = frozenset(o for o in kernel.loop_priority if not pair & {*o})
+    return replace(program, kernel=kernel.copy(loop_priority=orders))
+
+
+def _renamed(names: frozenset[str], pair: set[str], new: str) -> frozenset[str]:
+    return (names - pair) | {new} if pair & names else names
+
+
+def _domains(
+    kernel: lp.LoopKernel, split: Split, new: str
+) -> list[isl.BasicSet] | None:
+    """The domains with the new loop, whose points are those of the two, each once."""
+    homes = sorted(
+        {kernel.get_home_domain_index(i) for i in (split.outer, split.inner)}
+    )
+    others = [d for k, d in enumerate(kernel.domains) if k not in homes]
+    pair = {split.outer, split.inner}
+    if any(pair & {*d.get_var_names(PARAM)} for d in kernel.domains):
+        return None
+    whole = kernel.domains[homes[0]]
+    for home in homes[1:]:
+        whole = isl.BasicSet.intersect(*isl.align_two(whole, kernel.domains[home]))
+    joined = _image(whole, split, new)
+    return None if joined is None else [*others, joined]
+
+
+def _image(domain: isl.BasicSet, split: Split, new: str) -> isl.BasicSet | None:
+    """The domain of the joint position, if that tells the points apart."""
+    params = domain.get_var_names(PARAM)
+    prefix = f"[{', '.join(params)}] -> " if params else ""
+    names = domain.get_var_names(SET)
+    inner = f"0 <= {split.inner} < {split.block}"
+    bounded = isl.BasicSet(f"{prefix}{{ [{', '.join(names)}] : {inner} }}")
+    # an inner loop that runs over the end of its block counts some positions twice
+    if not domain.is_subset(bounded):
+        return None
+    others = [name for name in names if name not in split]
+    position = f"{split.block}*{split.outer} + {split.inner}"
+    image = isl.Map(
+        f"{prefix}{{ [{', '.join(names)}] -> [{', '.join([position, *others])}] }}"
+    )
+    points = isl.Set.from_basic_set(domain).apply(image)
+    points = points.set_dim_name(SET, 0, new)
+    for axis, name in enumerate(others, start=1):
+        points = points.set_dim_name(SET, axis, name)
+    # a domain of Loopy is one basic set, with no hole
+    hull = points.simple_hull()
+    if isl.Set.from_basic_set(hull).is_equal(points):
+        return hull.remove_redundancies()
+    parts = points.coalesce().get_basic_sets()
+    return parts[0] if len(parts) == 1 else None
+
+
+class _UsedAloneError(Exception):
+    """One of two loops is used without the other one."""
+
+
+class _Joiner(IdentityMapper):  # type: ignore[misc]
+    """Writes the new iname for the joint position of two."""
+
+    def __init__(self, split: Split, new: str) -> None:
+        super().__init__()
+        self.split, self.new = split, new
+        self.pair = {split.outer, split.inner}
+
+    def map_variable(self, expr: p.Variable, /) -> Expression:
+        if expr.name in self.pair:
+            raise _UsedAloneError(expr.name)
+        return super().map_variable(expr)
+
+    def map_sum(self, expr: p.Sum, /) -> Expression:
+        steps = {self.split.outer: 0, self.split.inner: 0}
+        others = []
+        for term in terms_of(expr):
+            step = affine(term, self.pair)
+            if step is None or not step.coefficients:
+                others.append(self.rec(term))
+                continue
+            for name, n in step.coefficients.items():
+                steps[name] += n
+            if step.constant:
+                others.append(step.constant)
+        factor = steps[self.split.inner]
+        if steps[self.split.outer] != self.split.block * factor:
+            raise _UsedAloneError(str(expr))
+        if factor:
+            position = p.Variable(self.new)
+            others.insert(0, position if factor == 1 else p.Product((factor, position)))
+        return add(others)
+
+    def map_reduction(self, expr: Reduction, /) -> Reduction:
+        if len(self.pair & {*expr.inames}) == 1:
+            expr = self._with_inner_sum(expr)
+        inames = tuple(sorted(_renamed(frozenset(expr.inames), self.pair, self.new)))
+        return Reduction(
+            expr.operation, inames, self.rec(expr.expr), expr.allow_simultaneous
+        )
+
+    def _with_inner_sum(self, expr: Reduction) -> Reduction:
+        """Two sums, each over one of the loops, as one over both."""
+        inner = expr.expr
+        is_both = (
+            isinstance(inner, Reduction)
+            and inner.operation == expr.operation
+            and self.pair <= {*expr.inames, *inner.inames}
+        )
+        if not is_both:
+            raise _UsedAloneError(str(expr))
+        inames = (*expr.inames, *inner.inames)
+        return Reduction(expr.operation, inames, inner.expr, expr.allow_simultaneous)

@@ -1,11 +1,21 @@
-"""Results of raising: einsums found in a kernel, and parts that are none."""
+"""Results of raising: einsums found in a kernel, and parts that are none.
+
+A nest has an einsum in names of its own, and for each name what stands for it in the
+kernel. For ``v[e, i] = 2*sum(j, A_rule(i, j)*u_rule(e, j))`` with the canonical einsum
+``a c, b c -> a b`` of ``A0`` and ``A1`` these are ::
+
+    points  a -> e, b -> i, c -> j       scales  2
+    rules   A0 -> u_rule, A1 -> A_rule   shifts  0
+
+A recipe is written in the names on the left, and a transform uses those on the right.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeVar
 
 import loopy as lp
 from constantdict import constantdict
@@ -14,7 +24,7 @@ from pymbolic import parse, var
 from pymbolic import primitives as p
 
 from feinsum.canonical import CanonicalForm, Relabeling, WorkloadKey, canonicalize
-from feinsum.errors import TransformError
+from feinsum.errors import NotAnEinsumError, TransformError
 from feinsum.ir import (
     BatchedEinsum,
     Extent,
@@ -24,12 +34,10 @@ from feinsum.ir import (
     from_text,
     generalize_each,
 )
+from feinsum.raising.expressions import Expression
 from feinsum.words import brief
 
 T = TypeVar("T")
-
-Expression: TypeAlias = Any
-"""A pymbolic expression."""
 
 
 @dataclass(frozen=True, order=True)
@@ -79,7 +87,7 @@ def points_of(inames: Mapping[str, str]) -> constantdict[str, Expression]:
     return constantdict({index: var(iname) for index, iname in inames.items()})
 
 
-PARENT, PLACE = var("_parent"), var("_place")
+PARENT, POSITION = var("_parent"), var("_position")
 """The place of a node in the arrays of the level above, and in those of its own."""
 
 
@@ -89,7 +97,7 @@ class TreeLevel:
 
     Attributes:
         begin, end: of the places of the children of a node at the place ``PARENT``.
-        index: of the node at ``PLACE``; None where nothing reads it.
+        index: of the node at ``POSITION``; None where nothing reads it.
     """
 
     begin: Expression
@@ -180,6 +188,8 @@ class LoopNest:
 
     def relabeled(self, relabeling: Relabeling) -> LoopNest:
         """The same nest under the names and the order of another einsum."""
+        # rows of a batch are sorted in the canonical order, and with them what belongs
+        # to each
         rows = relabeling.rows
         return replace(
             self,
@@ -285,6 +295,8 @@ class RaisedNest:
         """
         if text == self.form.text:
             return self.canonical_nest
+        # facts of an older canonicalizer name the same indices otherwise; both lead to
+        # today's canonical names
         to_canonical = canonicalize(from_text(text)).relabeling
         return self.canonical_nest.relabeled(to_canonical.inverse())
 
@@ -302,6 +314,18 @@ class RefusedNest:
     reason: str
 
 
+def refusal(insn_id: str, rule: str, reason: str) -> NotAnEinsumError:
+    """The error that an instruction is no einsum.
+
+    Args:
+        rule: see :class:`RefusedNest`.
+        reason: what the instruction does, in words that follow its name.
+    """
+    return NotAnEinsumError(
+        f"instruction {insn_id!r}: {reason}", rule=rule, instructions=(insn_id,)
+    )
+
+
 @dataclass(frozen=True)
 class RaisedKernel:
     """A kernel in which every operand of a raised nest is a substitution rule."""
@@ -310,6 +334,15 @@ class RaisedKernel:
     kernel_name: str
     raised: tuple[RaisedNest, ...]
     refused: tuple[RefusedNest, ...]
+
+    @property
+    def first_refusal(self) -> NotAnEinsumError | None:
+        """The error of the first instruction that was refused, if there is one."""
+        for refused in self.refused:
+            return NotAnEinsumError(
+                refused.reason, rule=refused.rule, instructions=refused.instructions
+            )
+        return None
 
     def __repr__(self) -> str:
         einsums = "; ".join(str(nest.einsum) for nest in self.raised) or "no einsum"

@@ -26,7 +26,6 @@ import loopy as lp
 import numpy as np
 from loopy.symbolic import (
     RuleArgument,
-    SubstitutionMapper,
     SubstitutionRuleExpander,
     TypeCast,
     WalkMapper,
@@ -34,19 +33,24 @@ from loopy.symbolic import (
 )
 from loopy.type_inference import TypeReader
 from pymbolic import primitives as p
-from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, IndexList, Operand, OperandFunction
-from feinsum.raising.compressed import Level, compressed_levels
+from feinsum.raising.expressions import (
+    Expression,
+    has_reduction,
+    nodes_of,
+    rename,
+    substitute,
+)
 from feinsum.raising.functions import (
     check_function,
     function_text,
     has_literal,
     unresolved,
 )
-from feinsum.raising.nest import AffineSize, Expression
-from feinsum.raising.product import has_reduction
+from feinsum.raising.nest import AffineSize, refusal
+from feinsum.raising.trees import Level, compressed_levels
 
 
 @dataclass(frozen=True)
@@ -61,16 +65,16 @@ class Access:
         return p.Call(p.Variable(self.operand.name), arguments)
 
 
-def aligned(
+def align(
     accesses: Sequence[Access], inputs: Sequence[IndexList]
 ) -> tuple[Operand, ...]:
     """The operands in the order of ``inputs``; the terms are a permutation of it."""
     left = list(accesses)
     row = []
     for term in inputs:
-        found = next(access for access in left if access.term == term)
-        left.remove(found)
-        row.append(found.operand)
+        match = next(access for access in left if access.term == term)
+        left.remove(match)
+        row.append(match.operand)
     return tuple(row)
 
 
@@ -87,13 +91,14 @@ class OperandTable:
     new_rules: dict[str, lp.SubstitutionRule] = field(default_factory=dict)
     functions: dict[str, OperandFunction] = field(default_factory=dict)
     sizes: dict[str, str] = field(default_factory=dict)
-    _known: dict[tuple[Any, ...], Operand] = field(default_factory=dict)
+    _operands: dict[tuple[Any, ...], Operand] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.expand = SubstitutionRuleExpander(self.kernel.substitutions)
         self._dtype_of = _Dtypes(self.kernel, self.t_unit.callables_table)
         self._unique = self.kernel.get_var_name_generator()
-        self._taken = self.kernel.all_variable_names() | self.kernel.all_inames()
+        self._used_names = self.kernel.all_variable_names() | self.kernel.all_inames()
+        # how many rules have a text, since Loopy takes rules of one text for one
         rules = self.kernel.substitutions.values()
         self._texts = Counter(_text(rule.arguments, rule.expression) for rule in rules)
 
@@ -116,12 +121,12 @@ class OperandTable:
         for extent in extents:
             if not isinstance(extent, AffineSize):
                 continue
-            if extent.name in self._taken:
-                raise NotAnEinsumError(
-                    f"instruction {instruction!r}: there is a variable {extent.name}, "
+            if extent.name in self._used_names:
+                raise refusal(
+                    instruction,
+                    "extent",
+                    f"there is a variable {extent.name}, "
                     f"the name that the extent {extent.text} would have; rename it",
-                    rule="extent",
-                    instructions=(instruction,),
                 )
             self.sizes[extent.name] = extent.text
 
@@ -170,6 +175,7 @@ class OperandTable:
             raise _inner_reduction(factor, instruction)
         self.check_function(factor, instruction)
         term = self._term(factor, output, instruction)
+        # a diagonal, such as A[i,i], has no place for another axis
         if along and len(set(term)) == len(term):
             term = tuple(sorted({*along, *term}, key=_place_in(output)))
         _check_inside(factor, term, extents, instruction)
@@ -177,12 +183,13 @@ class OperandTable:
         parameters = self._parameters(len(term))
         body = self._body(factor, term, parameters)
         dtype = self.computed_dtype(expanded, instruction)
+        # equal functions over equal domains are one operand, in all rows of the kernel
         key = (shape, dtype, body)
-        if key not in self._known:
+        if key not in self._operands:
             name = self._rule_name(factor, term, parameters, body, is_new=bool(along))
-            self._known[key] = Operand(name, shape, dtype)
+            self._operands[key] = Operand(name, shape, dtype)
             self.functions[name] = OperandFunction(parameters, function_text(body))
-        return Access(self._known[key], term)
+        return Access(self._operands[key], term)
 
     def computed_dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
         """The dtype in which the code computes a factor.
@@ -207,11 +214,11 @@ class OperandTable:
         """
         if len(set(term)) == len(term):
             names = dict(zip(term, parameters, strict=True))
-            return _substitute(unresolved(self.expand(factor)), names)
-        place = tuple(p.Variable(name) for name in parameters)
+            return rename(unresolved(self.expand(factor)), names)
+        arguments = tuple(p.Variable(name) for name in parameters)
         if isinstance(factor, p.Subscript):
-            return p.Subscript(factor.aggregate, place)
-        return unresolved(self.expand(p.Call(factor.function, place)))
+            return p.Subscript(factor.aggregate, arguments)
+        return unresolved(self.expand(p.Call(factor.function, arguments)))
 
     def _rule_of(self, factor: Expression) -> lp.SubstitutionRule | None:
         """The rule that ``factor`` calls with inames only, if it does."""
@@ -219,15 +226,16 @@ class OperandTable:
         rule = self.kernel.substitutions.get(called)
         if rule is None or _inames_only(arguments, self.kernel) is None:
             return None
-        place = tuple(map(p.Variable, self._parameters(len(arguments))))
+        parameters = tuple(map(p.Variable, self._parameters(len(arguments))))
         # a rule that reads inames besides its arguments is no function of these alone
-        is_closed = not self.inames_of(p.Call(p.Variable(rule.name), place))
+        is_closed = not self.inames_of(p.Call(p.Variable(rule.name), parameters))
         return rule if is_closed else None
 
     def _parameters(self, n: int) -> IndexList:
         """Names for ``n`` arguments of a rule that nothing in the kernel has."""
+        # a name of the kernel would be captured when the rule is expanded
         prefix = "_"
-        while any(f"{prefix}{axis}" in self._taken for axis in range(n)):
+        while any(f"{prefix}{axis}" in self._used_names for axis in range(n)):
             prefix += "_"
         return tuple(f"{prefix}{axis}" for axis in range(n))
 
@@ -242,11 +250,11 @@ class OperandTable:
                 return inames
         term = axis_order(self.expand(factor), self.kernel, output)
         if term is None:
-            raise NotAnEinsumError(
-                f"instruction {instruction!r}: the factor {factor} reads no array with "
+            raise refusal(
+                instruction,
+                "sum-of-products",
+                f"the factor {factor} reads no array with "
                 "all of its inames, so it is not a single operand",
-                rule="sum-of-products",
-                instructions=(instruction,),
             )
         return term
 
@@ -278,6 +286,7 @@ class OperandTable:
         """
         name = str(self._unique(stem))
         while _text(parameters, body) in self._texts:
+            # the same value, as another text
             body = p.Product((body, 1))
         self._texts[_text(parameters, body)] += 1
         self.new_rules[name] = lp.SubstitutionRule(name, parameters, body)
@@ -297,8 +306,8 @@ class OperandTable:
 
 def _place_in(output: IndexList) -> Callable[[str], int]:
     """The place of an output index; the others come last."""
-    places = {iname: k for k, iname in enumerate(output)}
-    return lambda iname: places.get(iname, len(places))
+    positions = {iname: k for k, iname in enumerate(output)}
+    return lambda iname: positions.get(iname, len(positions))
 
 
 def _called(factor: Expression) -> tuple[str | None, tuple[Expression, ...]]:
@@ -326,23 +335,19 @@ def _check_inside(
 ) -> None:
     for iname in term:
         if iname not in extents:
-            raise NotAnEinsumError(
-                f"instruction {instruction!r}: the factor {factor} depends on the "
+            raise refusal(
+                instruction,
+                "unbound-index",
+                f"the factor {factor} depends on the "
                 f"iname {iname!r}, which is neither summed nor an output index",
-                rule="unbound-index",
-                instructions=(instruction,),
             )
 
 
 def _text(parameters: Sequence[str], body: Expression) -> Expression:
     """The body of a rule, whatever the names of its parameters."""
-    places = {name: RuleArgument(k) for k, name in enumerate(parameters)}
-    return SubstitutionMapper(make_subst_func(places))(body)
-
-
-def _substitute(expression: Expression, names: Mapping[str, str]) -> Expression:
-    variables = {old: p.Variable(new) for old, new in names.items()}
-    return SubstitutionMapper(make_subst_func(variables))(expression)
+    return substitute(
+        body, {name: RuleArgument(k) for k, name in enumerate(parameters)}
+    )
 
 
 class _Dtypes(TypeReader):  # type: ignore[misc]
@@ -353,22 +358,21 @@ class _Dtypes(TypeReader):  # type: ignore[misc]
 
 
 def _inner_reduction(factor: Expression, instruction: str) -> NotAnEinsumError:
-    return NotAnEinsumError(
-        f"instruction {instruction!r}: the factor {factor} contains a reduction, so it "
-        "is not an operand function",
-        rule="nested-reduction",
-        instructions=(instruction,),
+    return refusal(
+        instruction,
+        "nested-reduction",
+        f"the factor {factor} contains a reduction, so it is not an operand function",
     )
 
 
 def _unknown_dtype(
     expression: Expression, instruction: str, why: str
 ) -> NotAnEinsumError:
-    return NotAnEinsumError(
-        f"instruction {instruction!r}: the dtype of the operand {expression} is "
+    return refusal(
+        instruction,
+        "unknown-dtype",
+        f"the dtype of the operand {expression} is "
         f"unknown ({why}); give dtypes with loopy.add_dtypes or arguments=",
-        rule="unknown-dtype",
-        instructions=(instruction,),
     )
 
 
@@ -384,18 +388,21 @@ def axis_order(
     finder(expression)
     inames = tuple(finder.inames)
     needed = set(inames) - finder.in_conditions
-    place = {iname: k for k, iname in enumerate(output)}
+    position = {iname: k for k, iname in enumerate(output)}
 
-    def places(term: IndexList) -> list[int]:
-        return [place.get(iname, len(place)) for iname in term]
+    def positions_of(term: IndexList) -> list[int]:
+        return [position.get(iname, len(position)) for iname in term]
 
     reads = [(name, term) for name, term in finder.reads if needed <= set(term)]
-    reads.sort(key=lambda read: (-len(read[1]), places(read[1]), read[0]))
+    # the widest array first; ties by the order of the output, then by name, so that
+    # neither the spelling nor the order of factors changes the axes
+    reads.sort(key=lambda read: (-len(read[1]), positions_of(read[1]), read[0]))
+    # x[i]*y[j] depends on both, but reads nothing with both: two operands
     if not reads and len(needed) > 1:
         return None
     first = reads[0][1] if reads else ()
     others = [iname for iname in inames if iname not in first]
-    return (*sorted(others, key=lambda iname: places((iname,))), *first)
+    return (*sorted(others, key=lambda iname: positions_of((iname,))), *first)
 
 
 def check_captures(
@@ -412,12 +419,13 @@ def check_captures(
     rules: dict[str, lp.SubstitutionRule] = {}
     todo = [expression]
     while todo:
-        finder = _NameFinder()
-        finder(todo.pop())
-        names = finder.names & set(kernel.substitutions)
+        # called functions and rules are among the variables
+        names = {variable.name for variable in nodes_of(todo.pop(), p.Variable)}
+        names &= set(kernel.substitutions)
         new = {n: kernel.substitutions[n] for n in names - set(rules)}
         rules |= new
         todo += (rule.expression for rule in new.values())
+    # expansion may put an argument of one rule where another rule reads the loop
     arguments = {name for rule in rules.values() for name in rule.arguments}
     captured = {
         name
@@ -425,23 +433,12 @@ def check_captures(
         for name in get_dependencies(rule.expression) - set(rule.arguments)
     }
     if clash := arguments & captured & kernel.all_inames():
-        raise NotAnEinsumError(
-            f"instruction {instruction!r}: the rules behind {expression} both have "
+        raise refusal(
+            instruction,
+            "captured-iname",
+            f"the rules behind {expression} both have "
             f"{sorted(clash)} as an argument and read the iname of that name",
-            rule="captured-iname",
-            instructions=(instruction,),
         )
-
-
-class _NameFinder(WalkMapper):  # type: ignore[misc]
-    """Collects all names, those of called functions and rules as well."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def map_variable(self, expr: p.Variable, /) -> None:
-        self.names.add(expr.name)
 
 
 class _InameFinder(WalkMapper):  # type: ignore[misc]

@@ -1,7 +1,14 @@
-"""Private values of a kernel, put in place of the variables that hold them.
+"""Private values of a kernel, in place of the variables that hold them.
 
-Only for reading: instructions stay as they are. A private variable may be assigned
-once, or begin as zero and be summed up in further loops.
+Kernels over trees load bounds, indices and partial sums into private scalars ::
+
+    j = idx[k]
+    t = val[k]*x[j]
+    y[i] = y[i] + t
+
+To raise the last instruction, its value is read as ``val[k]*x[idx[k]]``. Only for that:
+instructions stay as they are. A private variable may be assigned once, or begin as zero
+and be summed up in further loops.
 """
 
 from __future__ import annotations
@@ -16,11 +23,10 @@ from loopy.symbolic import (
     get_dependencies,
 )
 from pymbolic import primitives as p
-from pymbolic.mapper.substitutor import make_subst_func
 
-from feinsum.errors import NotAnEinsumError
-from feinsum.raising.hazards import ancestors
-from feinsum.raising.nest import Expression
+from feinsum.raising.dependences import ancestors
+from feinsum.raising.expressions import Expression, add, array_of, is_zero, substitute
+from feinsum.raising.nest import refusal
 
 
 @dataclass(frozen=True)
@@ -58,8 +64,10 @@ class Privates:
     def __post_init__(self) -> None:
         self._expand = SubstitutionRuleExpander(self.kernel.substitutions)
         self._before: dict[str, frozenset[str]] = {}
-        self.known = _known(self.kernel, self._expand)
-        self.writers = frozenset[str]().union(*(x.writers for x in self.known.values()))
+        self.values = _private_values(self.kernel, self._expand)
+        self.writers = frozenset[str]().union(
+            *(x.writers for x in self.values.values())
+        )
 
     def value(self, insn: lp.InstructionBase, expression: Expression) -> Expression:
         """An expression of an instruction, without rules and private variables.
@@ -70,16 +78,16 @@ class Privates:
         """
         expanded = self._expand(expression)
         used = self.used.setdefault(insn.id, set())
-        found = get_dependencies(expanded) & self.known.keys()
-        for name in sorted(found):
+        names = get_dependencies(expanded) & self.values.keys()
+        for name in sorted(names):
             self._check(insn, name)
-            used |= self.known[name].writers
-        if not found:
+            used |= self.values[name].writers
+        if not names:
             return expanded
 
         def replaced(part: Expression) -> Expression | None:
-            name = getattr(getattr(part, "aggregate", part), "name", "")
-            return self._at(insn, part, name) if name in found else None
+            name = array_of(part)
+            return self._at(insn, part, name) if name in names else None
 
         return SubstitutionMapper(replaced)(expanded)
 
@@ -87,19 +95,19 @@ class Privates:
         self, insn: lp.InstructionBase, part: Expression, name: str
     ) -> Expression | None:
         """The value of a variable, at the subscripts with which it is read."""
-        private = self.known[name]
+        private = self.values[name]
         indices = getattr(part, "index_tuple", ())
         if len(indices) != len(private.axes):
             return None
         writer = self.kernel.id_to_insn[private.last]
         value = self.value(writer, private.value)
         self.used[insn.id] |= self.used[writer.id]
-        places = [self.value(insn, index) for index in indices]
-        names = dict(zip(private.axes, places, strict=True))
-        return SubstitutionMapper(make_subst_func(names))(value)
+        points = [self.value(insn, index) for index in indices]
+        names = dict(zip(private.axes, points, strict=True))
+        return substitute(value, names)
 
     def _check(self, insn: lp.InstructionBase, name: str) -> None:
-        private = self.known[name]
+        private = self.values[name]
         if insn.id not in self._before:
             self._before[insn.id] = ancestors(self.kernel, insn.id)
         inames = insn.within_inames
@@ -109,11 +117,11 @@ class Privates:
             and not private.summed & inames
         )
         if not is_seen:
-            raise NotAnEinsumError(
-                f"instruction {insn.id!r}: it may read {name!r} before or outside the "
-                "loops that compute it; declare the dependency",
-                rule="compressed",
-                instructions=(insn.id,),
+            raise refusal(
+                insn.id,
+                "compressed",
+                f"it may read {name!r} before or outside the loops that compute it; "
+                "declare the dependency",
             )
 
 
@@ -123,19 +131,10 @@ def update_of(insn: lp.Assignment, value: Expression) -> Expression | None:
     others = [term for term in terms if term != insn.assignee]
     if len(others) != len(terms) - 1:
         return None
-    return others[0] if len(others) == 1 else p.Sum(tuple(others))
+    return add(others)
 
 
-def is_zero(value: Expression) -> bool:
-    """Whether a value is the number zero.
-
-    >>> is_zero(0.0), is_zero(p.Variable("x"))
-    (True, False)
-    """
-    return isinstance(value, (int, float, complex)) and value == 0
-
-
-def _known(
+def _private_values(
     kernel: lp.LoopKernel, expand: SubstitutionRuleExpander
 ) -> dict[str, Private]:
     writers: dict[str, list[lp.InstructionBase]] = {}
@@ -143,13 +142,13 @@ def _known(
         for name in insn.assignee_var_names():
             if name in kernel.temporary_variables:
                 writers.setdefault(name, []).append(insn)
-    found = {}
+    values = {}
     for name, insns in writers.items():
         if all(_is_plain(insn) for insn in insns):
-            made = _private(name, insns, kernel, expand)
-            if made is not None:
-                found[name] = made
-    return found
+            private = _private(name, insns, kernel, expand)
+            if private is not None:
+                values[name] = private
+    return values
 
 
 def _is_plain(insn: lp.InstructionBase) -> bool:
@@ -179,27 +178,28 @@ def _private(
             return None
         return Private(_axes(last), value, last.id, writers, around)
     first = insns[0]
+    # two instructions are a zero and what adds to it; no other pair has a value
     if len(insns) > 2 or not is_zero(first.expression):
         return None
     added = update_of(last, value)
     around = first.within_inames - set(_axes(first))
-    own = around | set(_axes(last))
+    loops = around | set(_axes(last))
     is_sum = (
         added is not None
         and name not in get_dependencies(added)
         and first.id in ancestors(kernel, last.id)
-        and own <= last.within_inames
+        and loops <= last.within_inames
         and not around & set(_axes(last))
     )
     if not is_sum:
         return None
-    summed = last.within_inames - own
+    summed = last.within_inames - loops
     if summed:
         added = Reduction("sum", tuple(sorted(summed)), added)
     return Private(_axes(last), added, last.id, writers, around, summed)
 
 
-def filled_by(
+def find_fill(
     insn: lp.Assignment, output: str, kernel: lp.LoopKernel
 ) -> lp.Assignment | None:
     """Who fills the output of an instruction with zeros, always and before it.

@@ -1,32 +1,200 @@
-"""One instruction, read as one row of a functional batched einsum."""
+"""One instruction, read as one row of a functional batched einsum.
+
+A row assigns ``shift + scale*sum(product of factors)``. The instruction ::
+
+    v[e, i] = v[e, i] + 0.5*sum(j, w[j]*sum(r, D[r, i, j]*u[r, e, j]))
+
+is taken apart into the shift ``v[e, i]``, the scale ``0.5``, one sum over ``j`` and
+``r``, and the factors ``w[j]``, ``D[r, i, j]`` and ``u[r, e, j]``: nested sums are one
+sum, and a factor outside of a sum is a factor inside. Each factor becomes an operand
+(:mod:`feinsum.raising.operands`); what depends on no iname is in the scale.
+
+Every other instruction is refused, with the rule that it breaks. A refusal is final
+where the einsum would compute something else than the kernel: where iterations depend
+on each other, where C rounds or converts between factors, where a domain is no box.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import loopy as lp
 import numpy as np
 from loopy.kernel.data import ConcurrentTag
+from loopy.library.reduction import SumReductionOperation
+from loopy.symbolic import Reduction
 from pymbolic import primitives as p
 
-from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, IndexList
 from feinsum.raising.affine import Strides, are_distinct_places, box_extents, strides_of
-from feinsum.raising.compressed import check_compressed
-from feinsum.raising.functions import sized, unresolved
-from feinsum.raising.hazards import check_hazards, reads_exactly
-from feinsum.raising.nest import Expression
-from feinsum.raising.operands import Access, OperandTable
-from feinsum.raising.product import (
-    ShiftedSum,
+from feinsum.raising.dependences import check_hazards, reads_exactly
+from feinsum.raising.expressions import (
+    Expression,
+    add,
     has_quotient,
     has_reduction,
     multiply,
-    take_apart,
+    terms_of,
 )
+from feinsum.raising.functions import size_literals, unresolved
+from feinsum.raising.nest import refusal
+from feinsum.raising.operands import Access, OperandTable
+from feinsum.raising.trees import check_compressed
 from feinsum.words import type_in_words
+
+Test: TypeAlias = Callable[[Expression], bool]
+
+
+@dataclass(frozen=True)
+class ShiftedSum:
+    """``shift + scale * sum(inames, product of factors)``.
+
+    Every factor depends on an index; what depends on none is in the scale.
+
+    Attributes:
+        outer: the part of the scale that stands outside of all sums.
+        n_outer: how many factors, the first ones, do so.
+    """
+
+    shift: Expression
+    outer: tuple[Expression, ...]
+    inner: tuple[Expression, ...]
+    inames: tuple[str, ...]
+    factors: tuple[Expression, ...]
+    n_outer: int
+
+    @property
+    def scale(self) -> tuple[Expression, ...]:
+        return (*self.outer, *self.inner)
+
+
+def take_apart(
+    expression: Expression, is_operand: Test, reads_output: Test, instruction: str
+) -> ShiftedSum:
+    """Read ``expression`` as a shifted and scaled sum of one product.
+
+    Nested sums are one sum; a factor outside of a sum is a factor inside.
+
+    Args:
+        is_operand: whether a factor is an operand, and not part of the scale.
+        reads_output: whether an expression reads what the instruction assigns.
+
+    Raises:
+        NotAnEinsumError: for a reduction other than a sum, or several sums.
+    """
+    # Beside a sum, every other term is a shift. Without one, only the previous value
+    # is: in y = y + x, x is the operand.
+    is_shift = _is_without_sum if has_reduction(expression) else reads_output
+    shift, rest = _split_shift(expression, is_shift, instruction)
+    scale: list[Expression] = []
+    inames: list[str] = []
+    operands: list[Expression] = []
+    n_outer: tuple[int, int] | None = None
+    todo: list[Expression] = [rest]
+    while todo:
+        factors = [f for e in todo for f in _factors(e)]
+        sums = [f for f in factors if isinstance(f, Reduction)]
+        if len(sums) > 1:
+            raise refusal(instruction, "product-of-sums", "it multiplies several sums")
+        for factor in factors:
+            if not isinstance(factor, Reduction):
+                _refuse_inner_reduction(factor, instruction)
+                (operands if is_operand(factor) else scale).append(factor)
+        # after the first round: what was found so far stands outside of all sums
+        todo, n_outer = [], n_outer or (len(scale), len(operands))
+        for reduction in sums:
+            _check_is_sum(reduction, instruction)
+            inames += reduction.inames
+            todo.append(reduction.expr)
+    if len(set(inames)) != len(inames):
+        raise refusal(
+            instruction, "repeated-sum", f"it sums twice over one of {inames}"
+        )
+    at, n_factors = n_outer or (0, 0)
+    outer, inner = tuple(scale[:at]), tuple(scale[at:])
+    return ShiftedSum(shift, outer, inner, tuple(inames), tuple(operands), n_factors)
+
+
+def _split_shift(
+    expression: Expression, is_shift: Test, instruction: str
+) -> tuple[Expression, Expression]:
+    """A shift and the rest; factors of a shifted sum are multiplied into both."""
+    if isinstance(expression, p.Sum):
+        return _split_terms(expression, is_shift, instruction)
+    if isinstance(expression, p.Quotient):
+        shift, rest = _split_shift(expression.numerator, is_shift, instruction)
+        if _is_zero(shift):
+            return 0, expression
+        divisor = expression.denominator
+        return p.Quotient(shift, divisor), p.Quotient(rest, divisor)
+    if isinstance(expression, p.Product):
+        for k, child in enumerate(expression.children):
+            shift, rest = _split_shift(child, is_shift, instruction)
+            if not _is_zero(shift):
+                before, after = expression.children[:k], expression.children[k + 1 :]
+                return p.Product((*before, shift, *after)), p.Product(
+                    (*before, rest, *after)
+                )
+    return 0, expression
+
+
+def _split_terms(
+    expression: p.Sum, is_shift: Test, instruction: str
+) -> tuple[Expression, Expression]:
+    terms = terms_of(expression)
+    shifts = [term for term in terms if is_shift(term)]
+    others = [term for term in terms if not is_shift(term)]
+    if not shifts and not has_reduction(expression):
+        return 0, expression
+    if not others:
+        return 0, expression
+    if len(others) > 1 and has_reduction(expression):
+        raise refusal(instruction, "nested-reduction", "it adds several sums")
+    inner, rest = _split_shift(add(others), is_shift, instruction)
+    return add([*shifts, *([] if _is_zero(inner) else [inner])]), rest
+
+
+def _is_zero(expression: Expression) -> bool:
+    return isinstance(expression, int) and expression == 0
+
+
+def _is_without_sum(expression: Expression) -> bool:
+    return not has_reduction(expression)
+
+
+def _factors(expression: Expression, is_divisor: bool = False) -> list[Expression]:
+    """The factors of nested products and quotients, without the integer 1."""
+    if isinstance(expression, p.Product):
+        return [f for child in expression.children for f in _factors(child, is_divisor)]
+    if isinstance(expression, p.Quotient):
+        above = _factors(expression.numerator, is_divisor)
+        return [*above, *_factors(expression.denominator, not is_divisor)]
+    if isinstance(expression, int) and expression == 1:
+        return []
+    return [p.Quotient(1, expression) if is_divisor else expression]
+
+
+def _check_is_sum(reduction: Reduction, instruction: str) -> None:
+    if not isinstance(reduction.operation, SumReductionOperation):
+        raise refusal(
+            instruction, "reduction", f"it reduces with {reduction.operation}, not sum"
+        )
+    if isinstance(reduction.expr, tuple):
+        raise refusal(
+            instruction, "reduction", "it reduces several expressions at once"
+        )
+
+
+def _refuse_inner_reduction(factor: Expression, instruction: str) -> None:
+    if has_reduction(factor):
+        raise refusal(
+            instruction,
+            "nested-reduction",
+            f"the factor {factor} contains a reduction, so it is not an operand "
+            "function",
+        )
 
 
 @dataclass(frozen=True)
@@ -61,7 +229,7 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
     inames = frozenset(names) | frozenset(parts.inames)
     _check_tags(insn, table.kernel, inames)
     if not parts.factors:
-        raise _refuse(insn, "no-operand", _why_no_operand(insn))
+        raise refusal(insn.id, "no-operand", _why_no_operand(insn))
     extents = box_extents(table.kernel, inames, insn.id)
     _check_places(insn, table.kernel, extents)
     table.note_sizes(extents.values(), insn.id)
@@ -98,26 +266,28 @@ def _why_no_operand(insn: lp.Assignment) -> str:
 
 def _parts(insn: lp.Assignment, table: OperandTable) -> ShiftedSum:
     """The assigned value, taken apart, without reductions behind rules."""
-    own = insn.assignee_var_names()[0]
+    output = insn.assignee_var_names()[0]
     parts = take_apart(
-        insn.expression, table.is_operand, lambda e: own in table.reads(e), insn.id
+        insn.expression, table.is_operand, lambda e: output in table.reads(e), insn.id
     )
-    for part, what in ((multiply(parts.scale), "scale"), (parts.shift, "shift")):
+    for part, role in ((multiply(parts.scale), "scale"), (parts.shift, "shift")):
         if has_reduction(table.expand(part)):
-            raise _refuse(
-                insn, "nested-reduction", f"its {what} {part} contains a reduction"
+            raise refusal(
+                insn.id, "nested-reduction", f"its {role} {part} contains a reduction"
             )
     dtype = _declared(insn, table)
     if dtype is None or dtype.kind not in "fc":
         return parts
+    # a complex result has real literals of its own precision
     real = np.empty(0, dtype).real.dtype
     # literals are double already
+    # the dtype of a literal matters only where it is narrower than Python's
     if real == np.float64:
         return parts
     return replace(
         parts,
-        outer=tuple(sized(factor, real) for factor in parts.outer),
-        shift=sized(parts.shift, real),
+        outer=tuple(size_literals(factor, real) for factor in parts.outer),
+        shift=size_literals(parts.shift, real),
     )
 
 
@@ -132,34 +302,34 @@ def _assigned_inames(insn: lp.InstructionBase, table: OperandTable) -> IndexList
     """The inames in the subscripts of the assignee, each once; no others loop."""
     kernel = table.kernel
     if called := called_by(insn, table.t_unit):
-        raise _refuse(
-            insn,
+        raise refusal(
+            insn.id,
             "call",
             f"it calls the kernel {called!r}, as a loop over cells does; the einsums "
             "are in that one, so raise a unit with it as the entry point, or inline it",
         )
     if not isinstance(insn, lp.Assignment):
-        raise _refuse(insn, "instruction-kind", f"it is {type_in_words(insn)}")
+        raise refusal(insn.id, "instruction-kind", f"it is {type_in_words(insn)}")
     if insn.predicates:
-        raise _refuse(insn, "predicate", f"it has predicates {set(insn.predicates)}")
+        raise refusal(insn.id, "predicate", f"it has predicates {set(insn.predicates)}")
     if insn.atomicity:
-        raise _refuse(insn, "atomic", "it is an atomic update")
+        raise refusal(insn.id, "atomic", "it is an atomic update")
     assignee = insn.assignee
     if not isinstance(assignee, (p.Variable, p.Subscript)):
-        raise _refuse(insn, "assignee", f"it assigns to {assignee}")
-    places = places_of(assignee, kernel)
-    if places is None:
-        raise _refuse(
-            insn,
+        raise refusal(insn.id, "assignee", f"it assigns to {assignee}")
+    subscripts = places_of(assignee, kernel)
+    if subscripts is None:
+        raise refusal(
+            insn.id,
             "assignee",
             f"it assigns to {assignee}; expected distinct inames, their multiples and "
             "numbers",
         )
-    names = tuple(name for place in places for name in place.inames)
+    names = tuple(name for subscript in subscripts for name in subscript.inames)
     if set(names) != insn.within_inames:
         extra = sorted(insn.within_inames - set(names))
-        raise _refuse(
-            insn, "race", f"it writes {assignee} in every iteration of {extra}"
+        raise refusal(
+            insn.id, "race", f"it writes {assignee} in every iteration of {extra}"
         )
     return names
 
@@ -170,25 +340,25 @@ def places_of(assignee: Expression, kernel: lp.LoopKernel) -> list[Strides] | No
     """
     indices = getattr(assignee, "index_tuple", ())
     inames, sizes = kernel.all_inames(), kernel.get_unwritten_value_args()
-    found = [strides_of(index, inames, sizes) for index in indices]
-    places = [place for place in found if place is not None]
-    names = [name for place in places for name in place.inames]
+    strides = [strides_of(index, inames, sizes) for index in indices]
+    subscripts = [subscript for subscript in strides if subscript is not None]
+    names = [name for subscript in subscripts for name in subscript.inames]
     is_plain = (
-        len(places) == len(found)
+        len(subscripts) == len(strides)
         and len(set(names)) == len(names)
-        and all(place.is_positive for place in places)
+        and all(subscript.is_positive for subscript in subscripts)
     )
-    return places if is_plain else None
+    return subscripts if is_plain else None
 
 
 def _check_places(
     insn: lp.Assignment, kernel: lp.LoopKernel, extents: Mapping[str, Extent]
 ) -> None:
     """No two points of the output have one place."""
-    for place in places_of(insn.assignee, kernel) or ():
-        if not are_distinct_places(place, extents):
-            raise _refuse(
-                insn,
+    for subscript in places_of(insn.assignee, kernel) or ():
+        if not are_distinct_places(subscript, extents):
+            raise refusal(
+                insn.id,
                 "assignee",
                 f"it assigns to {insn.assignee}, where two iterations may write one "
                 "entry: a stride must exceed the reach of all smaller ones",
@@ -201,8 +371,8 @@ def _check_tags(
     for iname in sorted(inames):
         tags = [t for t in kernel.inames[iname].tags if isinstance(t, ConcurrentTag)]
         if tags:
-            raise _refuse(
-                insn,
+            raise refusal(
+                insn.id,
                 "parallel-iname",
                 f"its iname {iname!r} is already tagged {tags}; loops may be split, "
                 "but give the kernel without tags, which recipes set: remove them with "
@@ -222,13 +392,17 @@ def _accesses(
     """
     inames = [table.inames_of(factor) for factor in parts.factors]
     read = frozenset[str]().union(*inames)
+    # A result that no operand has an index of is a broadcast, which no einsum is; the
+    # operand gets this index, along which its function is constant.
     is_missing = any(iname not in read and extents[iname] != 1 for iname in names)
     is_new = is_missing or (not parts.inames and len(parts.factors) == 1)
     along = tuple(i for i in names if i not in read) if is_new else ()
     summed = set(parts.inames)
-    one = next((k for k, own in enumerate(inames) if not own & summed), 0)
+    repeated = next(
+        (k for k, factor_inames in enumerate(inames) if not factor_inames & summed), 0
+    )
     return tuple(
-        table.access(factor, names, extents, insn.id, along if k == one else ())
+        table.access(factor, names, extents, insn.id, along if k == repeated else ())
         for k, factor in enumerate(parts.factors)
     )
 
@@ -242,11 +416,15 @@ def _summed(
     """The summation indices; a sum of one value over nothing is that value."""
     for iname in summed:
         if iname not in bound and extents[iname] != 1:
-            raise _refuse(
-                insn, "unbound-sum", f"it sums over {iname!r}, on which nothing depends"
+            raise refusal(
+                insn.id,
+                "unbound-sum",
+                f"it sums over {iname!r}, on which nothing depends",
             )
         if iname in insn.within_inames:
-            raise _refuse(insn, "unbound-sum", f"it sums over its own loop {iname!r}")
+            raise refusal(
+                insn.id, "unbound-sum", f"it sums over its own loop {iname!r}"
+            )
     return frozenset(summed) & bound
 
 
@@ -259,8 +437,10 @@ def _output(
     """The output indices; an iname of one value that no operand has is none."""
     for iname in names:
         if iname not in bound and extents[iname] != 1:
-            raise _refuse(
-                insn, "broadcast", f"no operand depends on its output index {iname!r}"
+            raise refusal(
+                insn.id,
+                "broadcast",
+                f"no operand depends on its output index {iname!r}",
             )
     return tuple(iname for iname in names if iname in bound)
 
@@ -271,13 +451,15 @@ def _check_shift(insn: lp.Assignment, table: OperandTable, shift: Expression) ->
     expanded = table.expand(shift)
     outside = table.inames_of(shift) - insn.within_inames
     if outside:
-        raise _refuse(
-            insn, "unbound-index", f"its shift {shift} depends on {sorted(outside)}"
+        raise refusal(
+            insn.id, "unbound-index", f"its shift {shift} depends on {sorted(outside)}"
         )
     name = insn.assignee_var_names()[0]
     if name in table.reads(shift) and not reads_exactly(expanded, insn.assignee):
-        raise _refuse(
-            insn, "operand-written", f"its shift reads {name!r} beside {insn.assignee}"
+        raise refusal(
+            insn.id,
+            "operand-written",
+            f"its shift reads {name!r} beside {insn.assignee}",
         )
 
 
@@ -295,10 +477,12 @@ def _check_dtypes(
     computed = np.result_type(*dtypes)
     divides = any(map(has_quotient, (*parts.scale, parts.shift)))
     if computed.kind in "biu" and (len(dtypes) > 1 or divides):
-        raise _refuse(
-            insn, "output-dtype", "it mixes or divides integers, which C rounds"
+        raise refusal(
+            insn.id, "output-dtype", "it mixes or divides integers, which C rounds"
         )
     _check_order(insn, table, parts, computed)
+    # Loopy infers the dtypes that C has: of the product inside of the sum, and of the
+    # whole
     inner = table.dtype(table.expand(multiply((*parts.inner, *parts.factors))), insn.id)
     product = multiply((*parts.scale, *parts.factors))
     is_shifted = not (isinstance(parts.shift, int) and parts.shift == 0)
@@ -308,16 +492,16 @@ def _check_dtypes(
     name = insn.assignee_var_names()[0]
     if declared == computed and _is_scaled_last(parts, inner, computed, scaled):
         return
-    for dtype, what in (
+    for dtype, role in (
         (inner, "its product has"),
         (scaled, "its value has"),
         (declared, f"{name!r} has"),
     ):
         if dtype is not None and not np.can_cast(dtype, computed, "equiv"):
-            raise _refuse(
-                insn,
+            raise refusal(
+                insn.id,
                 "output-dtype",
-                f"its operands make {computed}, but {what} the dtype {dtype}",
+                f"its operands make {computed}, but {role} the dtype {dtype}",
             )
 
 
@@ -332,6 +516,8 @@ def _is_scaled_last(
     Then C converts where the code of a recipe does: the sum before it is scaled, and
     the value when it is stored. Between factors, it would convert elsewhere.
     """
+    # a factor outside of a sum is moved inside, where it would be multiplied before the
+    # conversion
     is_whole = len(parts.factors) == 1 if not parts.inames else parts.n_outer == 0
     return (
         is_whole
@@ -365,8 +551,8 @@ def _check_order(
     is_right = len(scale) <= 1 and (kinds <= {"f", "c"} or len(narrow) == 1)
     if is_literal or (is_right and not any(map(has_quotient, narrow))):
         return
-    raise _refuse(
-        insn,
+    raise refusal(
+        insn.id,
         "output-dtype",
         f"it multiplies {', '.join(map(str, narrow))}, which C rounds or wraps before "
         f"it makes them {computed}",
@@ -389,17 +575,11 @@ def _is_narrow(
     return dtype.kind in "biu" or np.finfo(dtype).eps > np.finfo(computed).eps
 
 
-def _refuse(insn: lp.InstructionBase, rule: str, what: str) -> NotAnEinsumError:
-    return NotAnEinsumError(
-        f"instruction {insn.id!r}: {what}", rule=rule, instructions=(insn.id,)
-    )
-
-
 def called_kernels(t_unit: lp.TranslationUnit, name: str) -> tuple[str, ...]:
     """The kernels of a unit that one of them calls, in the order of instructions."""
     instructions = t_unit[name].instructions
-    found = (called_by(insn, t_unit) for insn in instructions)
-    return tuple(dict.fromkeys(one for one in found if one is not None))
+    names = (called_by(insn, t_unit) for insn in instructions)
+    return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
 def called_by(insn: lp.InstructionBase, t_unit: lp.TranslationUnit) -> str | None:

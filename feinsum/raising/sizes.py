@@ -1,7 +1,9 @@
 """Sizes and dtypes that a kernel leaves open, and the profile of its sparse operand.
 
 They come from the arguments of a call, from shapes of arrays, and from private scalars
-in which a kernel keeps loop bounds, though they are constants.
+in which a kernel keeps loop bounds, though these are constants. Short extents become
+numbers, which recipes unroll; long ones stay parameters, so that all long extents share
+their recipes.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from pymbolic.mapper import UnsupportedExpressionError
 
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import profile_names
-from feinsum.raising.compressed import subscripts
-from feinsum.raising.hazards import ancestors
-from feinsum.raising.nest import Expression, RaisedKernel, RaisedNest, Tree
+from feinsum.raising.dependences import ancestors
+from feinsum.raising.expressions import Expression
+from feinsum.raising.nest import RaisedKernel, RaisedNest, Tree
+from feinsum.raising.trees import subscripts_in
 from feinsum.words import counted
 
 
@@ -45,6 +48,7 @@ def fold_constant_bounds(
             for j < n:  f(i, j)
     """
     kernel = t_unit[kernel_name]
+    # a constant may be computed from another one
     while values := _constants(kernel):
         kernel = _with_values(kernel, values)
     return t_unit.with_kernel(kernel)
@@ -60,6 +64,7 @@ def _constants(kernel: lp.LoopKernel) -> dict[str, tuple[str, int]]:
     constants = {}
     for name in sorted(names):
         writers = [i for i in kernel.instructions if name in i.assignee_var_names()]
+        # what a second instruction assigns is no constant
         if len(writers) != 1 or not _is_seen_by_all(writers[0], users[name], kernel):
             continue
         value = _constant(writers[0])
@@ -164,8 +169,8 @@ def _names_in_expressions(kernel: lp.LoopKernel) -> frozenset[str]:
 
 def _with_numbers(domain: isl.BasicSet, numbers: Mapping[str, int]) -> isl.BasicSet:
     for name in numbers.keys() & set(domain.get_var_names(isl.dim_type.param)):
-        kind, place = domain.get_var_dict()[name]
-        domain = domain.fix_val(kind, place, numbers[name]).project_out(kind, place, 1)
+        kind, axis = domain.get_var_dict()[name]
+        domain = domain.fix_val(kind, axis, numbers[name]).project_out(kind, axis, 1)
     return domain
 
 
@@ -190,30 +195,34 @@ def _with_profile(
 ) -> RaisedNest:
     sizes = sizes_of_arguments(kernel, arguments)
     named = {name: sizes.get(str(of)) for name, of in nest.nest.sizes.items()}
-    known = {**nest.generalized, **{n: x for n, x in named.items() if x is not None}}
+    sizes_known = {
+        **nest.generalized,
+        **{n: x for n, x in named.items() if x is not None},
+    }
     assert nest.nest.tree is not None
     nodes = _nodes(nest.nest.tree, kernel, arguments)
     position = nest.einsum.sparse_position or 0
     root = nest.einsum.extents[nest.einsum.inputs[position][0]]
     if nodes[0] is None:
-        nodes[0] = known.get(root.name) if not isinstance(root, int) else root
+        nodes[0] = sizes_known.get(root.name) if not isinstance(root, int) else root
     if all(n is not None and n > 0 for n in nodes):
         counts = [n for n in nodes if n is not None]
+        # arrays may be longer than the tree, whose levels never get shorter
         least = [min(counts[level:]) for level in range(len(counts))]
-        known |= dict(zip(profile_names(nest.einsum), least, strict=True))
-    return replace(nest, generalized=constantdict(known))
+        sizes_known |= dict(zip(profile_names(nest.einsum), least, strict=True))
+    return replace(nest, generalized=constantdict(sizes_known))
 
 
 def _nodes(
     tree: Tree, kernel: lp.LoopKernel, arguments: Mapping[str, Any]
 ) -> list[int | None]:
     """The number of nodes at each level: that of indices, where these are stored."""
-    found: list[int | None] = []
+    n_nodes: list[int | None] = []
     for level in tree.levels:
-        arrays = [] if level.index is None else [*subscripts(level.index)]
+        arrays = [] if level.index is None else [*subscripts_in(level.index)]
         name = arrays[0].aggregate.name if arrays else ""
-        found.append(_length(name, kernel, arguments))
-    return found
+        n_nodes.append(_length(name, kernel, arguments))
+    return n_nodes
 
 
 def _length(
@@ -253,15 +262,15 @@ def specialize(
     kernel = t_unit[kernel_name]
     sizes: dict[str, int] = {}
     dtypes = {}
-    for name, given in arguments.items():
-        shape, dtype = shape_and_dtype(name, given)
+    for name, argument in arguments.items():
+        shape, dtype = shape_and_dtype(name, argument)
         arg = kernel.arg_dict.get(name)
         if arg is None:
             raise _refuse(
                 f"the kernel has no argument {name!r}: {sorted(kernel.arg_dict)}"
             )
         if isinstance(arg, lp.ValueArg):
-            _bind_value(sizes, name, given)
+            _bind_value(sizes, name, argument)
             if arg.dtype is not None:
                 continue
         else:
@@ -276,6 +285,7 @@ def specialize(
     short = {
         name: size
         for name, size in sizes.items()
+        # long sizes stay parameters, so that kernels of all sizes share their recipes
         if size < long_extent and name in kernel.arg_dict
     }
     t_unit = lp.add_dtypes(t_unit, _with_sizes(kernel, sizes, short, dtypes))
@@ -287,54 +297,54 @@ def sizes_of_arguments(
 ) -> dict[str, int]:
     """The values of a kernel's parameters that arguments tell."""
     sizes: dict[str, int] = {}
-    for name, given in arguments.items():
+    for name, argument in arguments.items():
         arg = kernel.arg_dict.get(name)
         if isinstance(arg, lp.ValueArg):
-            _bind_value(sizes, name, given)
+            _bind_value(sizes, name, argument)
         elif arg is not None:
-            _bind_shape(sizes, name, arg.shape, shape_and_dtype(name, given)[0])
+            _bind_shape(sizes, name, arg.shape, shape_and_dtype(name, argument)[0])
     return sizes
 
 
-def shape_and_dtype(name: str, given: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def shape_and_dtype(name: str, argument: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Those of an array, or of what stands for one.
 
     Raises:
         NotAnEinsumError: with the rule ``arguments``, if it is neither.
     """
     try:
-        if isinstance(given, tuple) and len(given) == 2:
-            return tuple(given[0]), np.dtype(given[1])
-        if hasattr(given, "shape") and hasattr(given, "dtype"):
-            return tuple(given.shape), np.dtype(given.dtype)
-        scalar = np.asarray(given)
+        if isinstance(argument, tuple) and len(argument) == 2:
+            return tuple(argument[0]), np.dtype(argument[1])
+        if hasattr(argument, "shape") and hasattr(argument, "dtype"):
+            return tuple(argument.shape), np.dtype(argument.dtype)
+        scalar = np.asarray(argument)
     except (TypeError, ValueError):
-        raise _refuse(f"argument {name!r} is {given!r}; give an array") from None
+        raise _refuse(f"argument {name!r} is {argument!r}; give an array") from None
     return scalar.shape, scalar.dtype
 
 
-def _bind_value(sizes: dict[str, int], name: str, given: Any) -> None:
-    if isinstance(given, (int, np.integer)):
-        sizes[name] = int(given)
+def _bind_value(sizes: dict[str, int], name: str, argument: Any) -> None:
+    if isinstance(argument, (int, np.integer)):
+        sizes[name] = int(argument)
 
 
 def _bind_shape(
-    sizes: dict[str, int], name: str, declared: Any, given: tuple[int, ...]
+    sizes: dict[str, int], name: str, declared: Any, shape: tuple[int, ...]
 ) -> None:
     if not isinstance(declared, tuple):
         return
-    if len(declared) != len(given):
+    if len(declared) != len(shape):
         raise _refuse(
-            f"argument {name!r} has {counted(len(given), 'axis')}, the kernel "
+            f"argument {name!r} has {counted(len(shape), 'axis')}, the kernel "
             f"declares {declared}"
         )
-    for extent, size in zip(declared, given, strict=True):
+    for extent, size in zip(declared, shape, strict=True):
         if isinstance(extent, p.Variable):
-            known = sizes.setdefault(extent.name, size)
+            expected = sizes.setdefault(extent.name, size)
         else:
-            known = extent if isinstance(extent, int) else size
-        if known != size:
-            raise _refuse(f"argument {name!r} has extent {size}, expected {known}")
+            expected = extent if isinstance(extent, int) else size
+        if expected != size:
+            raise _refuse(f"argument {name!r} has extent {size}, expected {expected}")
 
 
 def _with_sizes(
@@ -354,7 +364,7 @@ def _with_sizes(
     return {**{n: d for n, d in dtypes.items() if n not in short}, **long}
 
 
-def _refuse(what: str) -> NotAnEinsumError:
+def _refuse(reason: str) -> NotAnEinsumError:
     return NotAnEinsumError(
-        f"arguments do not fit the kernel: {what}", rule="arguments"
+        f"arguments do not fit the kernel: {reason}", rule="arguments"
     )

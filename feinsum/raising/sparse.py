@@ -1,27 +1,480 @@
-"""Einsums of a sparse operand: loops over the nodes of a tree, as in CSR and CSF.
+"""Einsums of a sparse operand: instructions in loops over the nodes of a tree.
 
-The loops over nodes are one path: each runs over the children of a node of the one
-above. An index has the name of its loop. A factor with an entry for each leaf has the
-values of the tree; others are dense, and are read at indices of nodes and other loops.
-Instructions that multiply one tree alike by other dense operands form a batch.
+The loops over nodes are one path from the root: each runs over the children of a node
+of the one above. An index has the name of its loop. For a matrix in CSR ::
+
+    for i, for k in ptr[i] .. ptr[i+1], for j:  C[i, j] = C[i, j] + val[k]*B[idx[k], j]
+
+is ``ik,kj->ij``: the factor with an entry for each leaf is the tree, and others are
+dense, read at the indices of nodes and other loops. Instructions that multiply one tree
+by other dense operands in the same way form a batch. Instructions that load bounds and
+indices, hold private values or fill the result with zeros belong to the nest, which a
+recipe replaces as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
+import islpy as isl
 import loopy as lp
+import numpy as np
 from constantdict import constantdict
+from loopy.symbolic import IdentityMapper, Reduction, get_dependencies
+from pymbolic import primitives as p
 
 from feinsum.errors import FeinsumError, NotAnEinsumError
-from feinsum.ir import BatchedEinsum, FunctionalBatchedEinsum, generalize
-from feinsum.raising.functions import unresolved
-from feinsum.raising.hazards import may_join
+from feinsum.ir import (
+    BatchedEinsum,
+    Extent,
+    FunctionalBatchedEinsum,
+    IndexList,
+    Operand,
+    OperandFunction,
+    SizeParam,
+    generalize,
+)
+from feinsum.raising.affine import are_distinct_places, box_extents, parameter_of
+from feinsum.raising.dependences import may_join
+from feinsum.raising.expressions import Expression, multiply, nodes_of, rename
+from feinsum.raising.functions import function_text, unresolved
 from feinsum.raising.nest import LoopNest, RaisedNest, in_kernel, value_of
-from feinsum.raising.nodes import refused
-from feinsum.raising.operands import OperandTable, aligned
-from feinsum.raising.privates import Privates
-from feinsum.raising.tree_row import TreeRow
+from feinsum.raising.operands import Access, OperandTable, align
+from feinsum.raising.privates import Privates, find_fill
+from feinsum.raising.row import ShiftedSum, places_of, take_apart
+from feinsum.raising.trees import ENTRY, INDEX, Nodes, refused, subscripts_in
+
+
+@dataclass(frozen=True)
+class TreeTerms:
+    """The factors of an instruction, and what its loops stand for.
+
+    Attributes:
+        stored: the factors with entries of leaves, marked.
+        accesses: the dense factors.
+        extents: of all indices.
+        dtype: of all factors, and of the result.
+    """
+
+    stored: tuple[Expression, ...]
+    accesses: tuple[Access, ...]
+    output: IndexList
+    extents: Mapping[str, Extent]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class TreeRow:
+    """An instruction in loops over nodes, without private variables.
+
+    Attributes:
+        parts: of its value.
+        assigned: its assignee.
+    """
+
+    insn: lp.Assignment
+    table: OperandTable
+    privates: Privates
+    parts: ShiftedSum
+    assigned: Expression
+    nodes: Nodes
+
+    @classmethod
+    def of(
+        cls, insn: lp.Assignment, table: OperandTable, privates: Privates
+    ) -> TreeRow | None:
+        """None if it is in no loop over nodes.
+
+        Raises:
+            NotAnEinsumError: if it is, and its loops are none of a tree.
+        """
+        # coordinates and entries that the kernel holds in scalars, where they are read
+        value = privates.value(insn, insn.expression)
+        (output,) = insn.assignee_var_names()
+        loops = insn.within_inames | _inames_of_sums(value)
+        if loops.isdisjoint(table.levels):
+            return None
+        if insn.predicates or insn.atomicity:
+            raise refused(insn, "it has predicates, or is atomic")
+        parts = take_apart(
+            value, table.is_operand, lambda e: output in get_dependencies(e), insn.id
+        )
+        assignee = privates.value(insn, insn.assignee)
+        values = (*parts.factors, parts.shift, assignee)
+        inames = insn.within_inames | set(parts.inames)
+        nodes = Nodes.of(insn, inames, table.levels, values)
+        return cls(insn, table, privates, parts, assignee, nodes)
+
+    @property
+    def output(self) -> str:
+        """The variable that it assigns."""
+        return str(self.insn.assignee_var_names()[0])
+
+    @property
+    def inames(self) -> frozenset[str]:
+        return frozenset(self.insn.within_inames | set(self.parts.inames))
+
+    @cached_property
+    def flat(self) -> lp.LoopKernel:
+        """The kernel without loops over nodes, to look at the others."""
+        return _without(self.table.kernel, self.table.levels)
+
+    @cached_property
+    def boxes(self) -> dict[str, Extent]:
+        """How long loops with known bounds are."""
+        names = self.inames - self.table.levels.keys()
+        return box_extents(self.flat, names, self.insn.id)
+
+    @cached_property
+    def assignee(self) -> Expression:
+        return self.nodes.marked(self.insn, self.assigned)
+
+    @cached_property
+    def gives_pattern(self) -> bool:
+        """Whether the result has an entry for each leaf."""
+        return self.nodes.is_leaf_of(self.output, self.assignee)
+
+    @cached_property
+    def terms(self) -> TreeTerms:
+        """Its factors.
+
+        Raises:
+            NotAnEinsumError: if it is no einsum of a sparse operand.
+        """
+        insn, table, nodes = self.insn, self.table, self.nodes
+        stored, dense = self._factors()
+        output = self._output()
+        extents = self._extents(dense)
+        table.note_sizes(extents.values(), insn.id)
+        # operands are read at indices, whatever the loops run over
+        accesses = [
+            table.access(nodes.by_index(factor), output, extents, insn.id)
+            for factor in dense
+        ]
+        self._check_indices(output, accesses, extents)
+        dtype = self._dtype(stored, accesses)
+        return TreeTerms(tuple(stored), tuple(accesses), output, extents, dtype)
+
+    @property
+    def kind(self) -> Hashable:
+        """What it has in common with the other rows of a batch."""
+        terms = self.terms
+        return (
+            self.nodes.inames,
+            terms.stored,
+            self.gives_pattern,
+            terms.output,
+            tuple(sorted(access.term for access in terms.accesses)),
+            frozenset(terms.extents.items()),
+            terms.dtype,
+        )
+
+    @property
+    def scale(self) -> Expression:
+        return multiply(self.parts.scale)
+
+    def _factors(self) -> tuple[list[Expression], list[Expression]]:
+        """Those with entries of leaves, and those that are dense, marked."""
+        if not self.parts.factors:
+            raise refused(self.insn, "its value depends on no operand")
+        stored, dense = [], []
+        for factor in self.parts.factors:
+            marked = self.nodes.marked(self.insn, factor)
+            at_nodes = self.nodes.marks(marked, ENTRY)
+            if not at_nodes:
+                dense.append(marked)
+                continue
+            others = self.nodes.marks(marked, INDEX)
+            others |= get_dependencies(marked) & self.table.kernel.all_inames()
+            if at_nodes != {self.nodes.inames[-1]} or others:
+                raise refused(
+                    self.insn,
+                    f"the factor {factor} has an entry for each node of "
+                    f"{sorted(at_nodes)}; expected values of "
+                    f"{self.nodes.inames[-1]!r} alone, and dense arrays at the indices "
+                    "of nodes",
+                )
+            stored.append(marked)
+        return stored, dense
+
+    def _output(self) -> IndexList:
+        if self.gives_pattern:
+            return self.nodes.inames
+        subscripts = places_of(self.nodes.by_index(self.assignee), self.table.kernel)
+        if self.nodes.marks(self.assignee, ENTRY) or subscripts is None:
+            raise refused(
+                self.insn,
+                f"it assigns to {self.insn.assignee}; expected an entry for each leaf "
+                "of the tree, or one at distinct indices",
+            )
+        return tuple(name for subscript in subscripts for name in subscript.inames)
+
+    def _extents(self, dense: Sequence[Expression]) -> dict[str, Extent]:
+        """Extents of all indices: those of nodes are as long as their axes."""
+        stored = self.nodes.stored
+        extents = {i: extent for i, extent in self.boxes.items() if i not in stored}
+        for iname in self.nodes.inames:
+            if iname not in extents:
+                extents[iname] = self._axis_extent(iname, [*dense, self.assignee])
+        return extents
+
+    def _axis_extent(self, iname: str, marked: Sequence[Expression]) -> Extent:
+        """Extent of an axis indexed by a node; an unknown one has a name."""
+        kernel, index = self.table.kernel, p.Variable(iname + INDEX)
+        for entry in (e for expression in marked for e in subscripts_in(expression)):
+            shape = kernel.get_var_descriptor(entry.aggregate.name).shape
+            axes = entry.index_tuple
+            if not isinstance(shape, tuple) or index not in axes:
+                continue
+            extent = shape[axes.index(index)]
+            if isinstance(extent, (int, np.integer)):
+                return int(extent)
+            if parameter := parameter_of(extent, kernel):
+                return parameter
+        unique = kernel.get_var_name_generator()
+        return SizeParam(str(unique(f"extent_{iname}")))
+
+    def _check_indices(
+        self,
+        output: IndexList,
+        accesses: Sequence[Access],
+        extents: Mapping[str, Extent],
+    ) -> None:
+        insn, kernel = self.insn, self.table.kernel
+        bound = {i for access in accesses for i in access.term} | {*self.nodes.inames}
+        if unbound := sorted((self.inames | {*output}) - bound):
+            raise refused(insn, f"no factor depends on its loop {unbound[0]!r}")
+        if twice := sorted(set(self.parts.inames) & insn.within_inames):
+            raise refused(insn, f"it sums over its own loop {twice[0]!r}")
+        if self.gives_pattern:
+            return
+        for subscript in places_of(self.nodes.by_index(self.assignee), kernel) or ():
+            if not are_distinct_places(subscript, extents):
+                raise refused(insn, f"points of its output {insn.assignee} meet")
+
+    def _dtype(
+        self, stored: Sequence[Expression], accesses: Sequence[Access]
+    ) -> np.dtype[Any]:
+        """The dtype of all accesses: a recipe rounds where the kernel does."""
+        table, insn = self.table, self.insn
+        read = [self.nodes.bare(multiply(tuple(stored)))] if stored else []
+        read += [*self.parts.scale, self.parts.shift]
+        dtypes = {access.operand.dtype for access in accesses}
+        dtypes |= {
+            table.computed_dtype(table.expand(e), insn.id)
+            for e in read
+            if not isinstance(e, (int, float))
+        }
+        declared = table.kernel.get_var_descriptor(self.output).dtype
+        dtypes |= {getattr(declared, "numpy_dtype", dtype) for dtype in dtypes}
+        dtypes |= self._private_dtypes()
+        if len(dtypes) != 1 or next(iter(dtypes)).kind not in "fc":
+            raise refused(
+                insn,
+                f"its values have the dtypes {sorted(map(str, dtypes))}; expected one "
+                "of floating point",
+            )
+        return next(iter(dtypes))
+
+    def _private_dtypes(self) -> set[np.dtype[Any]]:
+        """Those in which its values are kept.
+
+        Raises:
+            NotAnEinsumError: if a whole number is kept of a value that is none.
+        """
+        dtypes = set()
+        for name, private in self.privates.values.items():
+            if private.last not in self.privates.used[self.insn.id]:
+                continue
+            dtype = self.table.kernel.temporary_variables[name].dtype.numpy_dtype
+            value = self.table.dtype(private.value, private.last)
+            if dtype.kind in "iu" and value.kind not in "iu":
+                raise refused(self.insn, f"{name!r} rounds its value to a whole number")
+            dtypes |= {dtype} if dtype.kind in "fc" else set()
+        return dtypes
+
+    def stored(self) -> Operand:
+        """The tree: its rule is for the place of a leaf, its function for indices."""
+        terms, inames = self.terms, self.nodes.inames
+        value = multiply(terms.stored)
+        arrays = [entry.aggregate.name for entry in subscripts_in(value)]
+        body = unresolved(rename(value, {inames[-1] + ENTRY: "_0"}))
+        stem = f"{arrays[0] if arrays else 'pattern'}_rule"
+        name = self.table.add_rule(stem, ("_0",), body)
+        parameters = tuple(f"_{axis}" for axis in range(len(inames)))
+        text = function_text(_Entries(parameters)(body))
+        self.table.functions[name] = OperandFunction(parameters, text)
+        shape = tuple(terms.extents[i] for i in inames)
+        kind = "csf=" if self.gives_pattern else "csf"
+        return Operand(name, shape, terms.dtype, kind)
+
+    @cached_property
+    def shift(self) -> Expression:
+        """The shift, marked."""
+        return self._begin[0]
+
+    @cached_property
+    def _begin(self) -> tuple[Expression, str | None]:
+        """The shift, marked, and the instruction that begins with zeros, if any.
+
+        Raises:
+            NotAnEinsumError: if it assigns one entry several times.
+        """
+        insn, assignee, output = self.insn, self.assignee, self.terms.output
+        shift = self.nodes.marked(insn, self.parts.shift)
+        # y[i] = y[i] + ...: the sum begins with what is there, or with zeros of another
+        # instruction
+        if shift == assignee:
+            start = self._start(output, self.terms.extents)
+            return (shift, None) if start is None else (0, start)
+        if several := sorted(insn.within_inames - {*output}):
+            raise refused(
+                insn,
+                f"it writes {insn.assignee} in every iteration of {several}, and adds "
+                "nothing to it",
+            )
+        self.table.check_function(self.nodes.bare(shift), insn.id)
+        reads = [e for e in subscripts_in(shift) if e.aggregate.name == self.output]
+        loops = get_dependencies(shift) & self.table.kernel.all_inames()
+        loops |= self.nodes.marks(shift, INDEX)
+        if any(e != assignee for e in reads) or loops - {*output}:
+            raise refused(insn, f"its shift {self.parts.shift} is of another entry")
+        return shift, None
+
+    def _start(self, output: IndexList, extents: Mapping[str, Extent]) -> str | None:
+        """The instruction that fills just the entries of the output with zeros."""
+        stored = [i for i in self.nodes.inames if i in output]
+        # entries of deeper nodes are visited several times, or never: zeros elsewhere
+        # count
+        if {*stored} != {*self.nodes.inames[: len(stored)]}:
+            return None
+        first = find_fill(self.insn, self.output, self.table.kernel)
+        if first is None:
+            return None
+        filled = self.nodes.marked(
+            self.insn, self.privates.value(first, first.assignee)
+        )
+        loops_needed = set(stored) & first.within_inames
+        loops = first.within_inames - self.table.levels.keys()
+        sides = box_extents(self.flat, loops, first.id)
+        axes = (getattr(e, "index_tuple", ()) for e in (filled, self.assignee))
+        for mine, theirs in zip(*axes, strict=True):
+            names = [getattr(axis, "name", "") for axis in (mine, theirs)]
+            if mine != theirs and sides.get(names[0]) != extents.get(names[1], -1):
+                return None
+            loops_needed |= get_dependencies(mine) & self.flat.all_inames()
+        return str(first.id) if first.within_inames == loops_needed else None
+
+    @cached_property
+    def loads(self) -> set[str]:
+        """The others of the nest: bounds, indices, private values, zeros."""
+        _, start = self._begin
+        levels = [self.table.levels[i] for i in self.nodes.inames
+                  if i in self.table.levels]  # fmt: skip
+        scalars = {scalar for level in levels for scalar in level.scalars}
+        loads = set(self.privates.used[self.insn.id])
+        loads |= {
+            insn.id
+            for insn in self.table.kernel.instructions
+            if scalars.intersection(insn.assignee_var_names())
+        }
+        loads |= set() if start is None else {start}
+        return loads - {self.insn.id}
+
+    def check_apart(self, ids: Collection[str], outputs: Collection[str]) -> None:
+        """Nobody else needs what the nest keeps to itself, and it reads no output.
+
+        Args:
+            ids: all instructions of the nest.
+            outputs: the variables that its rows assign.
+        """
+        kernel = self.table.kernel
+        hidden = {
+            name
+            for i in ids
+            for name in kernel.id_to_insn[i].assignee_var_names()
+            if name in kernel.temporary_variables and name not in outputs
+        }
+        for other in kernel.instructions:
+            if other.id in ids:
+                continue
+            inames = frozenset(other.within_inames | other.reduction_inames())
+            bounds = kernel.get_inames_domain(inames)
+            names = {*bounds.get_var_names(isl.dim_type.param)}
+            if shared := sorted(hidden & (names | other.dependency_names())):
+                raise refused(
+                    self.insn,
+                    f"it shares {shared[0]!r} with instruction {other.id!r}, which is "
+                    "not another row of the same einsum; give each einsum loops of "
+                    "its own",
+                )
+        read = get_dependencies(multiply((*self.parts.factors, self.scale)))
+        read |= {level.pointers for level in self.table.levels.values()}
+        read |= {*self.nodes.arrays.values()}
+        if self.output in read:
+            raise refused(self.insn, f"it reads its output {self.output!r}")
+        read |= get_dependencies(self.parts.shift) | get_dependencies(self.assigned)
+        self._check_unchanged(ids, read - {self.output})
+
+    def _check_unchanged(self, ids: Collection[str], read: Collection[str]) -> None:
+        """Nothing that it reads is written in its loops."""
+        kernel = self.table.kernel
+        loops = frozenset[str]().union(
+            *(kernel.id_to_insn[i].within_inames for i in ids)
+        )
+        for other in kernel.instructions:
+            written = {*other.assignee_var_names()}.intersection(read)
+            if other.id not in ids and written and loops & other.within_inames:
+                raise refused(
+                    self.insn,
+                    f"it reads {min(written)!r}, which instruction {other.id!r} writes "
+                    "in the same loops",
+                )
+        for insn_id in ids:
+            written = {*kernel.id_to_insn[insn_id].assignee_var_names()}
+            if changed := sorted(written.intersection(read)):
+                raise refused(
+                    self.insn,
+                    f"it reads {changed[0]!r}, which instruction {insn_id!r} may not "
+                    "have written",
+                )
+
+
+def _without(kernel: lp.LoopKernel, levels: Collection[str]) -> lp.LoopKernel:
+    """A kernel without some loops, and without scalars in the bounds of others."""
+    gone = [
+        (isl.dim_type.set, {*levels}),
+        (isl.dim_type.param, {*kernel.temporary_variables}),
+    ]
+    domains = []
+    for domain in kernel.domains:
+        for kind, names in gone:
+            for name in names.intersection(domain.get_var_names(kind)):
+                _, axis = domain.get_var_dict()[name]
+                domain = domain.project_out(kind, axis, 1)
+        domains.append(domain)
+    return kernel.copy(domains=domains)
+
+
+class _Entries(IdentityMapper):  # type: ignore[misc]
+    """Entries at the place of a leaf become entries at all of its indices."""
+
+    def __init__(self, indices: IndexList) -> None:
+        super().__init__()
+        self.indices = tuple(map(p.Variable, indices))
+
+    def map_subscript(self, expr: p.Subscript, /) -> Expression:
+        indices = self.indices
+        return expr.aggregate[indices[0] if len(indices) == 1 else indices]
+
+
+def _inames_of_sums(value: Expression) -> frozenset[str]:
+    return frozenset(
+        name for sum_ in nodes_of(value, Reduction) for name in sum_.inames
+    )
 
 
 def raise_trees(
@@ -50,12 +503,13 @@ def raise_trees(
         try:
             nests.append(_raised(batch, name, long_extent))
         except FeinsumError as error:
+            # what fails together may be right alone
             if len(batch) > 1:
                 batches += [[row] for row in batch]
                 continue
             reasons[batch[0].insn.id] = _by_rule(batch[0].insn, error)
-    taken = {insn_id for nest in nests for insn_id in nest.instructions}
-    return nests, {i: error for i, error in reasons.items() if i not in taken}
+    raised_ids = {insn_id for nest in nests for insn_id in nest.instructions}
+    return nests, {i: error for i, error in reasons.items() if i not in raised_ids}
 
 
 def _batches(
@@ -112,7 +566,7 @@ def _raised(batch: Sequence[TreeRow], name: str, long_extent: int) -> RaisedNest
     ids = {row.insn.id for row in batch}
     for row in batch:
         table.check_function(row.scale, row.insn.id)
-        row.check_apart(ids | loads, {other.own for other in batch})
+        row.check_apart(ids | loads, {other.output for other in batch})
     general, literal = generalize(_einsum(batch), long_extent)
     params = [x.name for x in general.size_params]
     sizes = constantdict({n: literal.get(n, table.sizes.get(n, n)) for n in params})
@@ -128,7 +582,7 @@ def _einsum(batch: Sequence[TreeRow]) -> BatchedEinsum:
     return BatchedEinsum(
         first.terms.output,
         (first.nodes.inames, *terms),
-        tuple((tree, *aligned(row.terms.accesses, terms)) for row in batch),
+        tuple((tree, *align(row.terms.accesses, terms)) for row in batch),
     )
 
 

@@ -25,8 +25,7 @@ from feinsum.options import INTERMEDIATE_VARIABLE
 from feinsum.records import Device, Environment, LookUp, Policy
 from feinsum.records.signature import trusted_signers
 from feinsum.retrieval.decision import Decision, decision_of
-from feinsum.retrieval.installation import fingerprint, is_ours
-from feinsum.retrieval.kernel_text import NoTextError, text_of
+from feinsum.retrieval.identity import NoTextError, fingerprint, is_ours, text_of
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Retrieval
 from feinsum.targets.units import CodedUnit, LibraryUnit
@@ -60,13 +59,13 @@ class Answer:
     decision: Decision
 
     @classmethod
-    def of(cls, found: Retrieval) -> Self:
-        return cls(found.t_unit, decision_of(found.nests))
+    def of(cls, retrieval: Retrieval) -> Self:
+        return cls(retrieval.t_unit, decision_of(retrieval.nests))
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the retrieval of a kernel is cached.
+class CacheEntry:
+    """The entry of a retrieval in the cache.
 
     Attributes:
         key: digest of all inputs.
@@ -80,20 +79,21 @@ class Place:
 
     @classmethod
     def of(cls, request: Request, environment: Environment) -> Self | None:
-        """The place of a retrieval; None without a cache or a text of the kernel."""
+        """The entry of a retrieval; None without a cache or a text of the kernel."""
         cache = default_cache()
         if cache is None:
             return None
         arguments = request.arguments or {}
-        given = (
+        inputs = (
             request.t_unit,
             {name: _shape_and_dtype(value) for name, value in arguments.items()},
             (request.instructions, request.kernel_name, request.policy, request.verify),
             (request.effort, os.environ.get(INTERMEDIATE_VARIABLE, "")),
+            # facts of others are skipped, so the setting decides what is found
             sorted(trusted_signers()),
         )
         try:
-            text = text_of(given)
+            text = text_of(inputs)
         except NoTextError as error:
             logger.info("the retrieval is not cached: %s", error)
             return None
@@ -106,26 +106,32 @@ class Place:
         content = self.cache.read(self.key)
         if content is None:
             return None
+        # facts may have been added since; a database that has the same gives the same
+        # kernel
         facts, answer = pickle.loads(content)  # noqa: S301  (signed by the cache)
-        asked = LookUp(dict.fromkeys(facts, ""), self.device, self.policy, counts=False)
+        query = LookUp(dict.fromkeys(facts, ""), self.device, self.policy, counts=False)
         with looked_up_store(database) as store:
-            found = store.candidates(asked)
+            records = store.candidates(query)
         for workload, ids in facts.items():
-            if tuple(record.id for record in found[workload]) != ids:
+            if tuple(record.id for record in records[workload]) != ids:
                 return None
+        # isl takes sets that differ in their names alone for equal; see NamedSetCache
         for name in answer.t_unit.entrypoints:
             tell_sets_apart(answer.t_unit[name])
         return self._coded(answer, content)
 
     @_optional
-    def store(self, found: Retrieval) -> Answer | None:
+    def store(self, retrieval: Retrieval) -> Answer | None:
         """Cache the answer of a retrieval if possible, and return it."""
-        answer = Answer.of(found)
-        is_plain = not isinstance(found.t_unit, LibraryUnit)  # whose program gets lost
-        is_final = found.is_settled and found.is_changed
-        if not (is_final and is_plain and _is_ours(found)):
+        answer = Answer.of(retrieval)
+        is_plain = not isinstance(
+            retrieval.t_unit, LibraryUnit
+        )  # whose program gets lost
+        # the next retrieval goes on where this one ran out of time
+        is_final = retrieval.is_settled and retrieval.is_changed
+        if not (is_final and is_plain and _is_ours(retrieval)):
             return answer
-        content = pickle.dumps((dict(found.facts), answer))
+        content = pickle.dumps((dict(retrieval.facts), answer))
         self.cache.write(self.key, content)
         return self._coded(answer, content)
 
@@ -157,22 +163,22 @@ class _Shelf:
 
 
 @_optional
-def place_of(request: Request) -> Place | None:
-    """The place of a retrieval; None if it cannot be cached."""
-    return Place.of(request, request.opened.environment({}))
+def cache_entry(request: Request) -> CacheEntry | None:
+    """The entry of a retrieval; None if it cannot be cached."""
+    return CacheEntry.of(request, request.opened.environment({}))
 
 
-def _shape_and_dtype(given: Any) -> Any:
+def _shape_and_dtype(argument: Any) -> Any:
     """Everything that raising reads of an argument: an array's shape and dtype."""
-    if hasattr(given, "shape") and hasattr(given, "dtype") and given.shape:
-        return tuple(given.shape), np.dtype(given.dtype)
-    return given
+    if hasattr(argument, "shape") and hasattr(argument, "dtype") and argument.shape:
+        return tuple(argument.shape), np.dtype(argument.dtype)
+    return argument
 
 
-def _is_ours(found: Retrieval) -> bool:
+def _is_ours(retrieval: Retrieval) -> bool:
     """Whether the source of all recipes that were tried is known: they are ours."""
-    tried = [spec for nest in found.nests for spec, _ in nest.failures]
-    return all(map(is_ours, (*tried, *found.applied)))
+    tried = [spec for nest in retrieval.nests for spec, _ in nest.failures]
+    return all(map(is_ours, (*tried, *retrieval.applied)))
 
 
 def _digest(content: bytes) -> str:

@@ -1,4 +1,14 @@
-"""Applying a selection: extract each nest, transform it, and put it back."""
+"""Applying recipes: extract each nest, transform it, and put it back.
+
+::
+
+    kernel:  interpolate, square, integrate      recipes for the first and the last
+      extract_nest   interpolate, in loops of its own; other arrays are hidden
+      apply_spec     the transform, in the names of the canonical einsum
+      insert_nest    its instructions in place of interpolate
+      ...            the same for integrate
+      with_barriers  interpolate | square | integrate
+"""
 
 from __future__ import annotations
 
@@ -17,9 +27,10 @@ from pytools.tag import Tag
 
 from feinsum.errors import TransformError
 from feinsum.raising import RaisedKernel, RaisedNest
+from feinsum.raising.dependences import Part
 from feinsum.records import FramedSpec, TransformSpec
-from feinsum.retrieval.phases import Phase, loops_of, phases_of
-from feinsum.retrieval.selection import NestSelection
+from feinsum.retrieval.phases import loops_of, phases_of
+from feinsum.retrieval.result import NestSelection
 from feinsum.targets.devices import target_of
 from feinsum.targets.quiet import quiet
 from feinsum.targets.units import HostProgram, LibraryUnit
@@ -27,7 +38,7 @@ from feinsum.transforms import apply_spec
 from feinsum.transforms.primitives.compiler_hints import sums_in_order
 
 
-class Part(NamedTuple):
+class TransformedNest(NamedTuple):
     """A nest with a recipe applied.
 
     Attributes:
@@ -48,29 +59,33 @@ class Applied(NamedTuple):
 
     unit: lp.TranslationUnit
     failures: Mapping[int, Exception]
-    parts: Mapping[int, Phase]
+    parts: Mapping[int, Part]
 
 
-def applied(raised: RaisedKernel, nests: Sequence[NestSelection]) -> Applied:
+def apply_selected(raised: RaisedKernel, nests: Sequence[NestSelection]) -> Applied:
     """Apply its recipe to each nest. Nests run in phases of their own."""
     name = raised.kernel_name
+    # what a recipe writes has to be preprocessed with the rest of the kernel
     unit = _with_output_dtypes(_unscheduled(raised.t_unit, name), name, nests)
     kernel = unit[name]
     everything = frozenset(kernel.id_to_insn)
     is_alone = unit.entrypoints == {name}
     program: HostProgram | None = None
+    # of the given kernel: afterwards, instructions of a nest may number hundreds
     phases, _ = phases_of(kernel, [n.nest.instructions for n in nests if n.chosen])
     failures: dict[int, Exception] = {}
-    parts: dict[int, Phase] = {}
+    parts: dict[int, Part] = {}
     loops = {insn.id: loops_of(kernel, [insn]) for insn in kernel.instructions}
-    for k, one in enumerate(nests):
-        if not (recipe := one.chosen):
+    for k, selection in enumerate(nests):
+        if not (recipe := selection.chosen):
             continue
-        ids = frozenset(one.nest.instructions)
+        ids = frozenset(selection.nest.instructions)
         try:
             left = {i: used for i, used in loops.items() if i not in ids}
             used = frozenset[str]().union(*left.values())
-            alone, nest = extract_nest(kernel, one.nest, used)
+            # Transforms change all instructions of a kernel, and their time grows with
+            # them: each nest is transformed alone.
+            alone, nest = extract_nest(kernel, selection.nest, used)
             part = _transformed(
                 recipe, _unit_of(unit, alone), nest, is_alone and ids == everything
             )
@@ -83,6 +98,7 @@ def applied(raised: RaisedKernel, nests: Sequence[NestSelection]) -> Applied:
         parts[k] = new_ids
         phases = [new_ids if phase == ids else phase for phase in phases]
         loops = left
+    # with one nest failing, the caller selects again and builds another kernel
     if failures:
         return Applied(raised.t_unit, failures, {})
     unit = unit.with_kernel(with_barriers(kernel, phases))
@@ -98,7 +114,10 @@ def _with_output_dtypes(
     """
     kernel = unit[name]
     outputs = {
-        output for one in nests if one.chosen for output in one.nest.nest.outputs
+        output
+        for selection in nests
+        if selection.chosen
+        for output in selection.nest.nest.outputs
     }
     if all(kernel.get_var_descriptor(output).dtype is not None for output in outputs):
         return unit
@@ -123,9 +142,9 @@ def _unscheduled(unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
 def _unit_of(unit: lp.TranslationUnit, kernel: lp.LoopKernel) -> lp.TranslationUnit:
     """A unit of one kernel; Loopy's transformations reach all kernels of a unit."""
     callables = {
-        key: known
-        for key, known in unit.callables_table.items()
-        if key == kernel.name or not isinstance(known, lp.CallableKernel)
+        key: callable_
+        for key, callable_ in unit.callables_table.items()
+        if key == kernel.name or not isinstance(callable_, lp.CallableKernel)
     }
     alone = unit.copy(
         callables_table=constantdict(callables), entrypoints=frozenset({kernel.name})
@@ -135,7 +154,7 @@ def _unit_of(unit: lp.TranslationUnit, kernel: lp.LoopKernel) -> lp.TranslationU
 
 def _transformed(
     recipe: FramedSpec, alone: lp.TranslationUnit, nest: RaisedNest, is_whole: bool
-) -> Part:
+) -> TransformedNest:
     """A nest with a recipe applied; loops that it replaced are removed.
 
     Args:
@@ -150,12 +169,13 @@ def _transformed(
         program = unit.program if isinstance(unit, LibraryUnit) else None
         if program is not None:
             _check_program(recipe.spec, alone, name, is_whole)
+        # the hint that sums have no order would hold for the other instructions, too
         kernel = unit[name] if is_whole else sums_in_order(unit[name])
         kernel = lp.expand_subst(kernel)  # once: what removes loops would do it again
         left = kernel.all_inames() & nest.nest.loops
         kernel = lp.remove_unused_inames(kernel, left)
         _check_loops(recipe.spec, kernel)
-        return Part(kernel, program)
+        return TransformedNest(kernel, program)
 
 
 def _check_program(
@@ -216,11 +236,11 @@ def extract_nest(
         TransformError: if a rule of the nest has a name that the kernel uses.
     """
     ids = frozenset(nest.instructions)
-    known, names = kernel.substitutions, kernel.all_variable_names()
+    rules, names = kernel.substitutions, kernel.all_variable_names()
     for name, rule in nest.new_rules.items():
-        if name in names and known.get(name) != rule:
+        if name in names and rules.get(name) != rule:
             raise TransformError(f"the kernel has a variable {name} already")
-    own = loops_of(kernel, [kernel.id_to_insn[i] for i in nest.instructions])
+    loops = loops_of(kernel, [kernel.id_to_insn[i] for i in nest.instructions])
     kernel = _without_computed(kernel, ids)
     kernel = kernel.copy(
         loop_priority=frozenset(),
@@ -235,7 +255,7 @@ def extract_nest(
         ],
     )
     fresh = kernel.get_var_name_generator()
-    news = {i: str(fresh(i)) for i in sorted(own & frozenset(used))}
+    news = {i: str(fresh(i)) for i in sorted(loops & frozenset(used))}
     if news:
         kernel = lp.duplicate_inames(kernel, list(news), None, list(news.values()))
     return _with_hidden_arrays(kernel), _with_inames(nest, news)
@@ -317,7 +337,7 @@ def insert_nest(
     ids: Collection[str],
     transformed: lp.LoopKernel,
     gone: Collection[str],
-) -> tuple[lp.LoopKernel, Phase]:
+) -> tuple[lp.LoopKernel, Part]:
     """The kernel with some instructions replaced by those of a transformed one.
 
     Args:
@@ -335,6 +355,7 @@ def insert_nest(
         if insn.id not in ids
     ]
     rest = kernel.copy(instructions=others)
+    # two recipes of one family use the same ids
     fresh = rest.get_instruction_id_generator()
     news = {insn.id: str(fresh(insn.id)) for insn in transformed.instructions}
     parts = [
@@ -362,15 +383,16 @@ def _with_all_arrays(
     """The transformed kernel with the arrays that were hidden from it."""
     temporaries = transformed.temporary_variables
     hidden = {name for name, t in temporaries.items() if _Hidden() in t.tags}
+    # callers may pass arguments by position
     order = {arg.name: k for k, arg in enumerate(kernel.args)}
     args = [*transformed.args, *(arg for arg in kernel.args if arg.name in hidden)]
-    known = kernel.temporary_variables
+    all_temporaries = kernel.temporary_variables
     return transformed.copy(
         args=sorted(args, key=lambda arg: order.get(arg.name, len(order))),
         temporary_variables={
-            name: known[name] if name in hidden else temporary
+            name: all_temporaries[name] if name in hidden else temporary
             for name, temporary in temporaries.items()
-            if name not in hidden or name in known
+            if name not in hidden or name in all_temporaries
         },
         substitutions=constantdict(
             {**transformed.substitutions, **kernel.substitutions}
@@ -386,13 +408,14 @@ def _priorities(
     return frozenset(order for order in left if len(order) > 1)
 
 
-def with_barriers(kernel: lp.LoopKernel, phases: Sequence[Phase]) -> lp.LoopKernel:
+def with_barriers(kernel: lp.LoopKernel, phases: Sequence[Part]) -> lp.LoopKernel:
     """The kernel in which each phase waits for all of the one before it."""
     if len(phases) < 2:
         return kernel
     kernel = _with_global_exchange(kernel, phases)
     kernel, phases = _with_conditions_inside(kernel, phases)
     fresh = kernel.get_instruction_id_generator()
+    # of global memory: the phases of a GPU become kernels
     barriers = [str(fresh("phase")) for _ in phases[1:]]
     phase_of = {insn_id: k for k, phase in enumerate(phases) for insn_id in phase}
     instructions = []
@@ -411,8 +434,8 @@ def with_barriers(kernel: lp.LoopKernel, phases: Sequence[Phase]) -> lp.LoopKern
 
 
 def _with_conditions_inside(
-    kernel: lp.LoopKernel, phases: Sequence[Phase]
-) -> tuple[lp.LoopKernel, list[Phase]]:
+    kernel: lp.LoopKernel, phases: Sequence[Part]
+) -> tuple[lp.LoopKernel, list[Part]]:
     """No phase has a predicate in all of its instructions.
 
     Loopy would let the host decide, which cannot read what is on the device.
@@ -432,7 +455,7 @@ def _with_conditions_inside(
     return kernel.copy(instructions=instructions), complete
 
 
-def _barrier(insn_id: str, waits_for: Phase) -> lp.BarrierInstruction:
+def _barrier(insn_id: str, waits_for: Part) -> lp.BarrierInstruction:
     return lp.BarrierInstruction(
         id=insn_id,
         depends_on=waits_for,
@@ -445,7 +468,7 @@ def _barrier(insn_id: str, waits_for: Phase) -> lp.BarrierInstruction:
 
 
 def _with_global_exchange(
-    kernel: lp.LoopKernel, phases: Sequence[Phase]
+    kernel: lp.LoopKernel, phases: Sequence[Part]
 ) -> lp.LoopKernel:
     """Temporaries that outlive a phase are in global memory."""
     expand = SubstitutionRuleExpander(kernel.substitutions)
@@ -456,5 +479,6 @@ def _with_global_exchange(
             for name in insn.dependency_names() & set(kernel.temporary_variables):
                 seen.setdefault(name, set()).add(k)
     written = kernel.get_written_variables()
+    # private memory does not outlive the kernel of a phase
     lasting = [n for n, at in seen.items() if len(at) > 1 and n in written]
     return lp.set_temporary_address_space(kernel, lasting, "global")

@@ -41,7 +41,7 @@ from pymbolic.mapper.substitutor import make_subst_func
 from feinsum.errors import TransformError
 from feinsum.raising import called_kernels
 from feinsum.raising.affine import are_distinct_places, strides_of
-from feinsum.raising.normal.normalize import without_no_ops
+from feinsum.raising.rewriting import without_no_ops
 from feinsum.targets.host import EmbeddedCTarget
 
 WIDTHS = (4, 8)
@@ -49,7 +49,7 @@ WIDTHS = (4, 8)
 Expression: TypeAlias = Any
 
 
-def batched(unit: lp.TranslationUnit, width: int) -> lp.TranslationUnit:
+def batch_cells(unit: lp.TranslationUnit, width: int) -> lp.TranslationUnit:
     """The unit with batches of cells; name and arguments are unchanged.
 
     Args:
@@ -63,6 +63,7 @@ def batched(unit: lp.TranslationUnit, width: int) -> lp.TranslationUnit:
     (name,) = unit.entrypoints
     (called,) = called_kernels(unit, name)
     loop = loop_around(unit[name], called)
+    # the compiler could not vectorize over calls
     inlined = lp.inline_callable_kernel(unit, called)
     kernel = without_no_ops(lp.infer_unknown_types(inlined)[name])
     cells = CellLoop(kernel, loop, width)
@@ -85,16 +86,19 @@ def _kernel_of_batches(cells: CellLoop) -> lp.LoopKernel:
     ]
     inames = {n: i for n, i in cells.kernel.inames.items() if n != cells.loop}
     order = frozenset(
-        tuple(i for i in one if i != cells.loop) for one in cells.kernel.loop_priority
+        tuple(i for i in loops if i != cells.loop)
+        for loops in cells.kernel.loop_priority
     )
     kernel = cells.kernel.copy(
         domains=[*domains, *map(isl.BasicSet, batch.domains)],
         inames=inames,
         instructions=instructions,
         temporary_variables=batch.temporaries(),
-        loop_priority=frozenset(one for one in order if len(one) > 1),
+        loop_priority=frozenset(loops for loops in order if len(loops) > 1),
     )
     kernel = lp.remove_unused_inames(kernel)
+    # Loopy's newer scheduler has no vectors; where Loopy falls back, lanes run one by
+    # one
     expected = ("v1_scheduler_fallback", "vectorize_failed")
     silenced = {*kernel.silenced_warnings, *expected}
     kernel = kernel.copy(silenced_warnings=frozenset(silenced))
@@ -137,7 +141,7 @@ class _Batch:
         width = self.cells.width
         self.batch = str(self.fresh("batch"))
         names = sorted(get_dependencies((first, last)))
-        self.lane, self.ones = str(self.fresh("lane")), str(self.fresh("ones"))
+        self.lane, self.unit_vector = str(self.fresh("lane")), str(self.fresh("ones"))
         self._start = first + width * p.Variable(self.batch)
         self._last = last
         bound = f"0 <= {self.batch} and {first} + {width}*{self.batch} <= {last}"
@@ -146,27 +150,35 @@ class _Batch:
 
     def instructions(self) -> list[lp.Assignment]:
         """Each after the one before it."""
-        made = [self._set_ones()]
+        instructions = [self._set_ones()]
         arrays = self.cells.kernel.arg_dict
         for insn in self.cells.order:
+            # private values are computed for all lanes; beyond the last cell, again for
+            # that cell
             if insn.assignee_var_names()[0] not in arrays:
                 lane = p.Variable(self.lane)
-                own = self._start + lane
-                cell = p.If(p.Comparison(own, "<=", self._last), own, self._last)
-                made.append(self._moved(insn, lane, cell))
+                lane_cell = self._start + lane
+                cell = p.If(
+                    p.Comparison(lane_cell, "<=", self._last), lane_cell, self._last
+                )
+                instructions.append(self._moved(insn, lane, cell))
                 continue
+            # cells may add to the same entry, so these are stored in the order of the
+            # given loop
             for k in range(self.cells.width):
                 cell = self._start + k
                 stored = self._moved(self._with_own_loops(insn), k, cell)
                 has_cell = frozenset({p.Comparison(cell, "<=", self._last)})
                 name = str(self.ids(f"{insn.id}_lane"))
-                made.append(stored.copy(id=name, predicates=has_cell))
+                instructions.append(stored.copy(id=name, predicates=has_cell))
         return [
             insn.copy(
-                depends_on=frozenset(before.id for before in made[max(0, k - 1) : k]),
+                depends_on=frozenset(
+                    before.id for before in instructions[max(0, k - 1) : k]
+                ),
                 depends_on_is_final=True,
             )
-            for k, insn in enumerate(made)
+            for k, insn in enumerate(instructions)
         ]
 
     def _moved(
@@ -177,8 +189,9 @@ class _Batch:
         lanes = {self.lane} if lane == p.Variable(self.lane) else set()
         others = insn.within_inames - {self.cells.loop}
         value = into(insn.expression)
+        # Loopy assigns a scalar to one lane only
         if lanes and self._is_one_number(insn):
-            value = p.Product((value, p.Variable(self.ones)[lane,]))
+            value = p.Product((value, p.Variable(self.unit_vector)[lane,]))
         return insn.copy(
             assignee=into(insn.assignee),
             expression=value,
@@ -192,7 +205,7 @@ class _Batch:
         is a vector.
         """
         return lp.Assignment(
-            p.Variable(self.ones)[p.Variable(self.lane),],
+            p.Variable(self.unit_vector)[p.Variable(self.lane),],
             1.0,
             id=str(self.ids("ones")),
             within_inames=frozenset({self.batch, self.lane}),
@@ -246,7 +259,10 @@ class _Batch:
                 dim_tags=[*(f"N{k}" for k in reversed(range(len(shape)))), "vec"],
                 address_space=lp.AddressSpace.PRIVATE,
             )
-            for name, (dtype, shape) in {**values, self.ones: (self.dtype, ())}.items()
+            for name, (dtype, shape) in {
+                **values,
+                self.unit_vector: (self.dtype, ()),
+            }.items()
         }
         tables = {
             name: temporary.copy(address_space=lp.AddressSpace.GLOBAL)
@@ -286,9 +302,9 @@ class CellLoop:
     def order(self) -> list[lp.Assignment]:
         """The instructions, each after those that it waits for."""
         kernel = self.kernel
-        place = {insn.id: k for k, insn in enumerate(kernel.instructions)}
-        left = sorted(kernel.instructions, key=lambda insn: place[insn.id])
-        done: list[lp.Assignment] = []
+        position = {insn.id: k for k, insn in enumerate(kernel.instructions)}
+        left = sorted(kernel.instructions, key=lambda insn: position[insn.id])
+        ordered: list[lp.Assignment] = []
         ids: set[str] = set()
         while left:
             ready = next((i for i in left if i.depends_on <= ids), None)
@@ -296,21 +312,21 @@ class CellLoop:
                 raise TransformError("its instructions depend on each other in a cycle")
             left.remove(ready)
             ids.add(ready.id)
-            done.append(ready)
-        return done
+            ordered.append(ready)
+        return ordered
 
     @cached_property
     def private(self) -> dict[str, lp.TemporaryVariable]:
         """The private values of each cell."""
         written = self.kernel.get_written_variables()
-        known = self.kernel.temporary_variables
-        return {n: t for n, t in known.items() if n in written}
+        temporaries = self.kernel.temporary_variables
+        return {n: t for n, t in temporaries.items() if n in written}
 
     @cached_property
     def bounds(self) -> tuple[Expression, Expression]:
         """The first cell and the last one."""
-        found = self.kernel.get_iname_bounds(self.loop)
-        ends = found.lower_bound_pw_aff, found.upper_bound_pw_aff
+        bounds = self.kernel.get_iname_bounds(self.loop)
+        ends = bounds.lower_bound_pw_aff, bounds.upper_bound_pw_aff
         if any(len(end.get_pieces()) != 1 for end in ends):
             raise TransformError(f"loop {self.loop!r} has no plain bounds")
         first, last = (pw_aff_to_expr(end) for end in ends)
@@ -367,9 +383,9 @@ class CellLoop:
                 for other in self.order
                 if other.id != insn.id and name in other.dependency_names()
             ]
-            own = _without(insn.expression, insn.assignee)
+            value = _without(insn.expression, insn.assignee)
             indices = _without(insn.assignee, insn.assignee)
-            if others or name in get_dependencies((own, *indices)):
+            if others or name in get_dependencies((value, *indices)):
                 raise TransformError(
                     f"{name!r} is written, and read or written elsewhere; a cell may "
                     "depend on the one before"
@@ -398,12 +414,16 @@ class CellLoop:
             return True
         inames = insn.within_inames - {self.loop}
         extents = {i: self.kernel.get_constant_iname_length(i) for i in inames}
-        places = [strides_of(i, inames) for i in insn.assignee.index_tuple]
-        used = [i for place in places if place for i in place.inames]
+        subscripts = [strides_of(i, inames) for i in insn.assignee.index_tuple]
+        used = [i for subscript in subscripts if subscript for i in subscript.inames]
         return (
-            all(place is not None for place in places)
+            all(subscript is not None for subscript in subscripts)
             and len(set(used)) == len(used)
-            and all(are_distinct_places(place, extents) for place in places if place)
+            and all(
+                are_distinct_places(subscript, extents)
+                for subscript in subscripts
+                if subscript
+            )
             and prod(extents[i] for i in used) == prod(shape)
         )
 
@@ -420,14 +440,14 @@ def _without(expression: Expression, part: Expression) -> Any:
 class _Replacing(IdentityMapper):  # type: ignore[misc]
     """Puts other expressions in place of some."""
 
-    def __init__(self, known: Mapping[Expression, Expression]) -> None:
+    def __init__(self, replacements: Mapping[Expression, Expression]) -> None:
         super().__init__()
-        self.known = known
+        self.replacements = replacements
 
     def map_subscript(self, expr: p.Subscript, /) -> Expression:
-        if expr in self.known:
-            return self.known[expr]
+        if expr in self.replacements:
+            return self.replacements[expr]
         return super().map_subscript(expr)
 
     def map_variable(self, expr: p.Variable, /) -> Expression:
-        return self.known.get(expr, expr)
+        return self.replacements.get(expr, expr)

@@ -1,16 +1,38 @@
-"""Decisions: the recipes of a kernel's nests, as text for other ranks and processes."""
+"""Decisions: the recipes of a kernel's nests, as text for other ranks and processes.
+
+Rank 0 of a parallel program looks up and verifies, and broadcasts its decision,
+transform names with parameters, as JSON. Every rank applies it to its own kernel. If
+one of them cannot, none does ::
+
+    rank 0                               other ranks
+    retrieve: kernel, decision
+    broadcast  ----- decision ------->   raise, check the keys, apply
+    sum        <---- failed: 0/1 ---->   sum
+    the kernel, if no rank failed        the kernel, if no rank failed
+
+All ranks make the same two collective calls, whatever goes wrong in between.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from feinsum.errors import TransformError
+import numpy as np
+
+from feinsum.errors import (
+    FeinsumError,
+    RecordNotFoundError,
+    TransformError,
+    error_from_code,
+)
 from feinsum.raising import RaisedNest
-from feinsum.records import FramedSpec, Level, Match, TransformSpec
+from feinsum.records import FramedSpec, Level, Match, TransformSpec, from_json, to_json
 from feinsum.records.document import STRICT
 from feinsum.retrieval.matching import lookup_variants
-from feinsum.retrieval.selection import Candidate, NestSelection
+from feinsum.retrieval.result import Candidate, NestSelection, Retrieval
 from feinsum.words import counted
 
 
@@ -61,15 +83,17 @@ def decision_of(nests: tuple[NestSelection, ...]) -> Decision:
     return Decision(tuple(map(_decided, nests)))
 
 
-def _decided(one: NestSelection) -> DecidedNest:
-    reason = one.why_unchanged if one.chosen is None else one.match.reason
+def _decided(selection: NestSelection) -> DecidedNest:
+    reason = (
+        selection.why_unchanged if selection.chosen is None else selection.match.reason
+    )
     return DecidedNest(
-        one.nest.key,
-        one.frame,
-        one.applied,
-        one.match.level,
+        selection.nest.key,
+        selection.frame,
+        selection.applied,
+        selection.match.level,
         reason,
-        one.judgement,
+        selection.judgement,
     )
 
 
@@ -96,12 +120,114 @@ def _selection(decided: DecidedNest, nest: RaisedNest) -> NestSelection:
     if decided.spec is None:
         return NestSelection(nest, match)
     chosen = Candidate(FramedSpec(decided.spec, decided.frame), match)
+    # rank 0 may run another version
     chosen.check()
-    for one, _ in lookup_variants(nest):
-        if one.key == decided.workload:
+    # rank 0 may have looked up the nest with joined operands, or at other extents
+    for variant, _ in lookup_variants(nest):
+        if variant.key == decided.workload:
             judgement = f"{decided.judgement}, by the first rank"
-            return NestSelection(one, match, (chosen,), judgement=judgement)
+            return NestSelection(variant, match, (chosen,), judgement=judgement)
     raise TransformError(
         f"the einsum of {', '.join(nest.instructions)} has the key {nest.key} on this "
         f"rank, and {decided.workload} on rank 0; give all ranks one kernel"
     )
+
+
+logger = logging.getLogger(__name__)
+
+
+class Ranks:
+    """A communicator: an object with mpi4py's methods, lower or upper case.
+
+    Args:
+        comm: has ``Get_rank`` and ``Get_size``, and either ``bcast`` and ``allreduce``
+            or ``Bcast`` and ``Allreduce``.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
+
+    def broadcast(self, text: str) -> str:
+        """The text of rank 0, on all ranks."""
+        if hasattr(self._comm, "bcast"):
+            return str(self._comm.bcast(text if self.rank == 0 else None, root=0))
+        # Bcast takes writable buffers only
+        content = np.frombuffer(text.encode(), dtype=np.uint8).copy()
+        length = np.array([content.size], dtype=np.int64)
+        self._comm.Bcast(length, root=0)
+        if self.rank != 0:
+            content = np.empty(int(length[0]), dtype=np.uint8)
+        self._comm.Bcast(content, root=0)
+        return content.tobytes().decode()
+
+    def sum(self, number: int) -> int:
+        """The sum of the numbers of all ranks."""
+        if hasattr(self._comm, "allreduce"):
+            return int(self._comm.allreduce(number))
+        addend = np.array([number], dtype=np.int64)
+        total = np.zeros_like(addend)
+        self._comm.Allreduce(addend, total)
+        return int(total[0])
+
+
+def agree(
+    ranks: Ranks,
+    find: Callable[[], Retrieval],
+    follow: Callable[[Decision], Retrieval],
+) -> Retrieval:
+    """Rank 0's result, on all ranks or on none.
+
+    Args:
+        find: what rank 0 does.
+        follow: what the others do with its decision.
+
+    Raises:
+        RecordNotFoundError: if rank 0 found nothing, or another rank failed.
+        FeinsumError: if it failed on this one.
+    """
+    decision, retrieval = (
+        _first_rank_decision(find) if ranks.rank == 0 else (Decision(), None)
+    )
+    failure: Exception | None = None
+    text = ranks.broadcast(to_json(decision))
+    try:
+        decision = from_json(Decision, text)
+        if retrieval is None and decision.error_code is None:
+            retrieval = follow(decision)
+    except Exception as error:
+        logger.exception("the recipes of rank 0 cannot be applied on %d", ranks.rank)
+        failure = error
+    # the second collective call, which every rank makes even if it failed
+    n_failed = ranks.sum(int(failure is not None))
+    if failure is not None:
+        raise failure
+    if decision.error_code is not None:
+        raise error_from_code(decision.error_code, decision.error)
+    if n_failed:
+        raise RecordNotFoundError(
+            f"the recipes of rank 0 cannot be applied on {n_failed} of {ranks.size} "
+            "ranks; see the warning on one of these"
+        )
+    assert retrieval is not None
+    return retrieval
+
+
+def _first_rank_decision(
+    find: Callable[[], Retrieval],
+) -> tuple[Decision, Retrieval | None]:
+    """The result of rank 0, and its decision for the others."""
+    try:
+        retrieval = find()
+        if not retrieval.applied:
+            reasons = "; ".join(nest.why_unchanged for nest in retrieval.nests)
+            raise RecordNotFoundError(reasons or "the kernel has no einsum")
+        decision = decision_of(retrieval.nests)
+    except FeinsumError as error:
+        return Decision(error_code=RecordNotFoundError.code, error=str(error)), None
+    except Exception as error:  # the other ranks wait for an answer
+        logger.exception("the look-up of rank 0 failed")
+        reason = f"look-up failed on rank 0 with {type(error).__name__}: {error}"
+        return Decision(error_code=RecordNotFoundError.code, error=reason), None
+    return decision, retrieval

@@ -1,16 +1,19 @@
-"""Code generation for retrieved kernels, whose failures must not reach the user.
+"""Building the given kernel with recipes, so that no failure reaches the user.
 
+A variant of the given kernel is built in these steps, each of which may fail for one of
+its recipes: apply the recipes, generate code, put the kernel into its caller, compile.
 Settings of the user, such as an array layout or an assumption, can make Loopy refuse a
-kernel that a recipe wrote. The user's build must not be the one to find out.
+kernel that a recipe wrote; then the variant fails here, and the user's build does not.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import islpy as isl
 import loopy as lp
@@ -18,21 +21,167 @@ import numpy as np
 from loopy.target import TargetBase
 
 from feinsum.cache import default_cache
-from feinsum.errors import TransformError
+from feinsum.errors import BuildError, FeinsumError, TransformError
 from feinsum.raising import RaisedKernel
-from feinsum.retrieval.applying import Applied, applied
-from feinsum.retrieval.phases import Phase, loops_of
-from feinsum.retrieval.selection import NestSelection
+from feinsum.raising.dependences import Part
+from feinsum.records import FramedSpec, Level, Match, TransformSpec
+from feinsum.retrieval.applying import Applied, apply_selected
+from feinsum.retrieval.cell_batches import batch_cells
+from feinsum.retrieval.phases import loops_of
+from feinsum.retrieval.request import Request
+from feinsum.retrieval.result import Candidate, NestSelection
 from feinsum.targets.devices import target_of
 from feinsum.targets.quiet import quicker, quiet, uncached
 from feinsum.targets.units import CodedUnit, HeldCode, LibraryUnit
 from feinsum.words import first_lines
 
+logger = logging.getLogger(__name__)
+
+N_UNBUILT = 5
+"""Recipes of a nest with which the kernel may fail to build, if none is timed."""
+
+Variant: TypeAlias = Mapping[int, Candidate]
+"""The given kernel in which some nests have recipes: these by the numbers of the nests.
+See also :func:`batch_variant`."""
+BATCH = -1
+"""In place of the number of a nest: the loop over cells that calls it."""
+
+Built: TypeAlias = tuple[lp.TranslationUnit, Mapping[int, Exception]]
+"""A variant as the user gets it, and why recipes fail, by nest."""
+
+
+class Transformed(NamedTuple):
+    """A kernel with the best recipes, as the user gets it.
+
+    Attributes:
+        unit: the given one if no nest has a recipe.
+        gain: what the user has of the recipes, in words; empty if that was not timed.
+        batch: how many cells a loop over cells computes together, if that is what it
+            gains most by; then no nest has a recipe.
+    """
+
+    unit: lp.TranslationUnit
+    nests: tuple[NestSelection, ...]
+    gain: str = ""
+    batch: int = 0
+
+
+def variant_of(nests: Iterable[NestSelection]) -> Variant:
+    """The variant with the first candidate of each nest that has one."""
+    return {k: nest.candidates[0] for k, nest in enumerate(nests) if nest.chosen}
+
+
+def batch_variant(width: int) -> Variant:
+    """The given loop over cells, of which so many are computed together."""
+    spec = TransformSpec("cells", 1, {"width": width})
+    match = Match(Level.MISS, "no record is about batches of cells")
+    return {BATCH: Candidate(FramedSpec(spec, ""), match, is_builtin=True)}
+
+
+def batch_width(variant: Variant) -> int:
+    """The number of cells that a variant of :func:`batch_variant` computes together."""
+    return int(str(variant[BATCH].recipe.spec.parameters["width"]))
+
+
+@dataclass(frozen=True)
+class Variants:
+    """The variants of a given kernel, each built once.
+
+    Attributes:
+        are_timed: whether each is compiled by its trial, beside the given kernel; else
+            it is compiled when it is built.
+    """
+
+    request: Request
+    raised: RaisedKernel
+    nests: tuple[NestSelection, ...]
+    are_timed: bool = False
+    _built: dict[object, Built] = field(default_factory=dict)
+
+    @property
+    def is_in_loop(self) -> bool:
+        """Whether the einsums are those of a kernel that the given one calls."""
+        return bool(self.raised.t_unit.entrypoints != self.request.t_unit.entrypoints)
+
+    def build(self, variant: Variant) -> Built:
+        """Build a variant.
+
+        Its code is generated, and in the cache once it is compiled, where the first run
+        finds it.
+        """
+        key = tuple(sorted((k, c.recipe) for k, c in variant.items()))
+        if key not in self._built:
+            try:
+                built = self._build(variant)
+            except Exception as error:  # noqa: BLE001  (no recipe may break a build)
+                built = self.request.t_unit, dict.fromkeys(variant, error)
+            self._built[key] = built
+        return self._built[key]
+
+    def _build(self, variant: Variant) -> Built:
+        given_unit = self.request.t_unit
+        if BATCH in variant:
+            return batch_cells(given_unit, batch_width(variant)), {}
+        nests = [
+            replace(nest, candidates=(variant[k],))
+            if k in variant
+            else replace(nest, is_separable=False)
+            for k, nest in enumerate(self.nests)
+        ]
+        result = apply_selected(self.raised, nests)
+        if result.failures:
+            return given_unit, result.failures
+        unit = with_shelf(deliver(result.unit, self.raised.t_unit.target))
+        failures = generation_failures(self.raised, nests, result, unit)
+        if failures:
+            return unit, failures
+        unit = in_caller(given_unit, unit)
+        error = None if self.are_timed else build_failure(self.request, unit)
+        return unit, {} if error is None else dict.fromkeys(variant, error)
+
+
+def build_failure(request: Request, unit: lp.TranslationUnit) -> BuildError | None:
+    """Why a unit that is run here does not compile."""
+    is_coded = isinstance(unit, CodedUnit) and unit.shelf.code()
+    if not is_coded or default_cache() is None:
+        return None
+    try:
+        with quiet(Warning):  # Loopy's, as when code is generated
+            request.opened.build(unit)
+    except BuildError as error:
+        return error
+    except FeinsumError:  # there is no compiler, as the first run will say
+        return None
+    return None
+
+
+def build_selected(
+    variants: Variants, select: Callable[[NestSelection], NestSelection]
+) -> Transformed:
+    """The kernel with selected recipes, without those with which it does not build."""
+    nests = variants.nests
+    n_left = [N_UNBUILT] * len(nests)
+    while True:
+        nests = tuple(map(select, nests))
+        variant = variant_of(nests)
+        if not variant:
+            return Transformed(variants.request.t_unit, nests)
+        unit, failures = variants.build(variant)
+        if not failures:
+            return Transformed(unit, nests)
+        rest = [*nests]
+        for k, error in failures.items():
+            n_left[k] -= 1
+            skipped = rest[k].without_first(error)
+            logger.warning("recipe %.200s was skipped: %s", *skipped.failures[-1])
+            rest[k] = skipped if n_left[k] else replace(skipped, candidates=())
+        nests = tuple(rest)
+
 
 def generation_failures(
     raised: RaisedKernel,
     nests: Sequence[NestSelection],
-    made: Applied,
+    result: Applied,
     unit: lp.TranslationUnit,
 ) -> Mapping[int, Exception]:
     """The nests whose recipes make code generation fail, and why.
@@ -43,21 +192,25 @@ def generation_failures(
     Args:
         unit: the result, as the user gets it.
     """
-    target, some = raised.t_unit.target, sample(raised, nests, made)
-    error = refusal(_typed(unit if some is made.unit else delivered(some, target)))
-    if error is not None and some is not made.unit:
-        error = refusal(_typed(unit))  # what a sample lacks is no fault of it
+    # a program of 500 right-hand sides would take minutes
+    target, sampled = raised.t_unit.target, sample(raised, nests, result)
+    error = find_refusal(
+        _typed(unit if sampled is result.unit else deliver(sampled, target))
+    )
+    if error is not None and sampled is not result.unit:
+        error = find_refusal(_typed(unit))  # what a sample lacks is no fault of it
     if error is None:
         return {}
-    chosen = [k for k, one in enumerate(nests) if one.chosen]
+    chosen = [k for k, selection in enumerate(nests) if selection.chosen]
+    # with several, each is built alone to tell whose recipe it is
     if len(chosen) == 1:
         return {chosen[0]: error}
     alone = {
-        k: refusal(_typed(delivered(_with_one(raised, nests, k), target)))
+        k: find_refusal(_typed(deliver(_with_one(raised, nests, k), target)))
         for k in chosen
     }
-    found = {k: reason for k, reason in alone.items() if reason is not None}
-    return found or dict.fromkeys(chosen, error)
+    failures = {k: reason for k, reason in alone.items() if reason is not None}
+    return failures or dict.fromkeys(chosen, error)
 
 
 def _typed(unit: lp.TranslationUnit) -> lp.TranslationUnit:
@@ -83,19 +236,19 @@ def _with_one(
 ) -> lp.TranslationUnit:
     """The kernel in which one nest has its recipe."""
     alone = [
-        one if k == j else replace(one, is_separable=False)
-        for j, one in enumerate(nests)
+        selection if k == j else replace(selection, is_separable=False)
+        for j, selection in enumerate(nests)
     ]
-    return applied(raised, alone).unit
+    return apply_selected(raised, alone).unit
 
 
-def delivered(unit: lp.TranslationUnit, target: TargetBase) -> lp.TranslationUnit:
+def deliver(unit: lp.TranslationUnit, target: TargetBase) -> lp.TranslationUnit:
     """A unit as the user gets it, for the target of the given kernel."""
     return target_of(target).delivered(unit, target)
 
 
 def in_caller(
-    given: lp.TranslationUnit, unit: lp.TranslationUnit
+    given_unit: lp.TranslationUnit, unit: lp.TranslationUnit
 ) -> lp.TranslationUnit:
     """The given unit with the transformed kernel as its callee, if it calls that.
 
@@ -106,14 +259,14 @@ def in_caller(
     Raises:
         TransformError: if no code can be generated for it.
     """
-    if unit.entrypoints == given.entrypoints:
+    if unit.entrypoints == given_unit.entrypoints:
         return unit
-    (name,), (caller,) = unit.entrypoints, given.entrypoints
+    (name,), (caller,) = unit.entrypoints, given_unit.entrypoints
     kernel = unit[name]
-    around = given[caller].copy(index_dtype=kernel.index_dtype)
-    joined = given.with_kernel(kernel).with_kernel(around).copy(target=unit.target)
-    error = refusal(joined)
-    if error is not None and refusal(given) is None:
+    around = given_unit[caller].copy(index_dtype=kernel.index_dtype)
+    joined = given_unit.with_kernel(kernel).with_kernel(around).copy(target=unit.target)
+    error = find_refusal(joined)
+    if error is not None and find_refusal(given_unit) is None:
         raise TransformError(f"kernel {name!r} does not fit its caller: {error}")
     return joined
 
@@ -129,18 +282,18 @@ def with_shelf(unit: lp.TranslationUnit) -> lp.TranslationUnit:
     return CodedUnit.of(unit, HeldCode()) if is_run_here and is_plain else unit
 
 
-def refusal(unit: lp.TranslationUnit) -> Exception | None:
+def find_refusal(unit: lp.TranslationUnit) -> Exception | None:
     """Why Loopy cannot generate code; None if it can. Nothing is printed."""
     if isinstance(unit, LibraryUnit):
         return None
     try:
-        generated(unit)
+        generate_code(unit)
     except TransformError as error:
         return error
     return None
 
 
-def generated(unit: lp.TranslationUnit) -> str:
+def generate_code(unit: lp.TranslationUnit) -> str:
     """The code that Loopy generates. Nothing is printed.
 
     Raises:
@@ -148,6 +301,8 @@ def generated(unit: lp.TranslationUnit) -> str:
     """
     try:
         is_cached_here = default_cache() is not None
+        # Loopy's cache would keep every kernel that is tried; those that are used are
+        # in ours
         with (
             quiet(Warning),
             uncached() if is_cached_here else nullcontext(),
@@ -166,29 +321,32 @@ _NAME_OR_NUMBER = re.compile(r"[A-Za-z_]\w*|\d+")
 
 
 def sample(
-    raised: RaisedKernel, nests: Sequence[NestSelection], made: Applied
+    raised: RaisedKernel, nests: Sequence[NestSelection], result: Applied
 ) -> lp.TranslationUnit:
     """The unit with one of each set of identical nests; itself if there are none."""
     kernels = [
-        known
-        for known in made.unit.callables_table.values()
-        if isinstance(known, lp.CallableKernel)
+        callable_
+        for callable_ in result.unit.callables_table.values()
+        if isinstance(callable_, lp.CallableKernel)
     ]
-    if isinstance(made.unit, LibraryUnit) or len(kernels) > 1:
-        return made.unit  # one that others call keeps its arguments
-    alike = duplicates(raised, nests)
+    if isinstance(result.unit, LibraryUnit) or len(kernels) > 1:
+        return result.unit  # one that others call keeps its arguments
+    # a callee keeps its arguments, as its callers pass them
+    alike = find_duplicates(raised, nests)
     if not alike:
-        return made.unit
-    name, table = raised.kernel_name, made.unit.callables_table
-    kernel = _without(made.unit[name], made.parts, alike)
+        return result.unit
+    name, table = raised.kernel_name, result.unit.callables_table
+    kernel = _without(result.unit[name], result.parts, alike)
     # it may have more arguments, of which Loopy has inferred nothing
     fresh = table[name].copy(
         subkernel=kernel, arg_id_to_dtype=None, arg_id_to_descr=None
     )
-    return made.unit.copy(callables_table=table.set(name, fresh))
+    return result.unit.copy(callables_table=table.set(name, fresh))
 
 
-def duplicates(raised: RaisedKernel, nests: Sequence[NestSelection]) -> frozenset[int]:
+def find_duplicates(
+    raised: RaisedKernel, nests: Sequence[NestSelection]
+) -> frozenset[int]:
     """The numbers of nests with a recipe that are identical to an earlier one.
 
     They have the same workload and recipe, and their expressions differ only in
@@ -196,19 +354,19 @@ def duplicates(raised: RaisedKernel, nests: Sequence[NestSelection]) -> frozense
     """
     kernel = raised.t_unit[raised.kernel_name]
     seen: set[tuple[Any, ...]] = set()
-    found: set[int] = set()
-    for k, one in enumerate(nests):
-        if one.chosen is None:
+    repeated: set[int] = set()
+    for k, selection in enumerate(nests):
+        if selection.chosen is None:
             continue
-        likeness = _likeness(one, kernel)
+        likeness = _likeness(selection, kernel)
         if likeness in seen:
-            found.add(k)
+            repeated.add(k)
         seen.add(likeness)
-    return frozenset(found)
+    return frozenset(repeated)
 
 
-def _likeness(one: NestSelection, kernel: lp.LoopKernel) -> tuple[Any, ...]:
-    nest = one.nest
+def _likeness(selection: NestSelection, kernel: lp.LoopKernel) -> tuple[Any, ...]:
+    nest = selection.nest
     described = dict.fromkeys(nest.nest.loops, ":")
 
     def text(expression: Any) -> str:
@@ -229,7 +387,7 @@ def _likeness(one: NestSelection, kernel: lp.LoopKernel) -> tuple[Any, ...]:
     }
     insns = [kernel.id_to_insn[i] for i in nest.instructions]
     return (
-        one.chosen,
+        selection.chosen,
         tuple(sorted(nest.generalized.values())),
         tuple(sorted(bodies.items())),
         tuple(map(text, (*nest.nest.assignees, *nest.scale, *nest.shift))),
@@ -243,12 +401,12 @@ def _description(name: str, kernel: lp.LoopKernel) -> str:
     if not isinstance(array, (lp.ArrayArg, lp.TemporaryVariable)):
         return name
     layout = (type(array).__name__, array.dtype, array.shape, array.dim_tags)
-    place = (array.address_space, array.offset, getattr(array, "base_storage", None))
-    return f"<{', '.join(map(str, (*layout, *place)))}>"
+    memory = (array.address_space, array.offset, getattr(array, "base_storage", None))
+    return f"<{', '.join(map(str, (*layout, *memory)))}>"
 
 
 def _without(
-    kernel: lp.LoopKernel, parts: Mapping[int, Phase], dropped: Collection[int]
+    kernel: lp.LoopKernel, parts: Mapping[int, Part], dropped: Collection[int]
 ) -> lp.LoopKernel:
     """The kernel without the parts of some nests.
 
@@ -282,14 +440,14 @@ def _without(
     )
 
 
-def _assigned_in(kernel: lp.LoopKernel, part: Phase) -> frozenset[str]:
+def _assigned_in(kernel: lp.LoopKernel, part: Part) -> frozenset[str]:
     """The temporaries that a part of a kernel assigns."""
     insns = [kernel.id_to_insn[i] for i in part]
     names = frozenset[str]().union(*(insn.assignee_var_names() for insn in insns))
     return frozenset(n for n in names if n in kernel.temporary_variables)
 
 
-def _read_in(kernel: lp.LoopKernel, part: Phase) -> frozenset[str]:
+def _read_in(kernel: lp.LoopKernel, part: Part) -> frozenset[str]:
     insns = [kernel.id_to_insn[i] for i in part]
     return frozenset[str]().union(*(insn.read_dependency_names() for insn in insns))
 

@@ -29,10 +29,14 @@ from loopy.target.c import ExecutableCTarget
 
 from feinsum.errors import FeinsumError, MeasurementError, WrongResultError
 from feinsum.measure.arguments import index_bounds
+from feinsum.measure.judging import quick_sizes
 from feinsum.measure.kernel import generate_for_host
 from feinsum.measure.question import Argument, KernelComparison, Program, Verdict
-from feinsum.retrieval.generating import generated
-from feinsum.retrieval.selection import NO_FASTER
+from feinsum.measure.reference import reference_of
+from feinsum.measure.verification import tolerance_for
+from feinsum.raising import RaisedKernel
+from feinsum.retrieval.generating import generate_code
+from feinsum.retrieval.result import NO_FASTER, NestSelection
 from feinsum.select import Ratio, time_ratio
 from feinsum.targets.host import HOST, HostDevice
 from feinsum.targets.host.code import HostCTarget
@@ -51,6 +55,10 @@ MAX_BYTES = 1 << 29
 EXACTNESS = 0.6
 """Part of the digits that results must share, relative to the largest entry."""
 
+UNKNOWN_SIZE = 1000
+"""Extent of a loop that belongs to no einsum."""
+N_CELLS = 1003
+"""Cells of a loop over cells; no batch size divides it."""
 RAGGED = (37, 53, 41, 67)
 """Primes, longer than most tiles."""
 
@@ -143,15 +151,15 @@ class TimedKernels:
             written = partial(_written, Path(folder))
             programs = tuple(
                 Program(
-                    written(f"{k}.so", one.content.result()),
-                    one.arguments,
-                    one.function,
+                    written(f"{k}.so", source.content.result()),
+                    source.arguments,
+                    source.function,
                 )
-                for k, one in enumerate(self.sources)
+                for k, source in enumerate(self.sources)
             )
-            is_threaded = not all(one.function for one in self.sources)
+            is_threaded = not all(source.function for source in self.sources)
             threads = written("pool.so", pool().content) if is_threaded else ""
-            pairs = tuple(pair for some in self.pairs for pair in some)
+            pairs = tuple(pair for own_pairs in self.pairs for pair in own_pairs)
             return ask(
                 KernelComparison(
                     threads,
@@ -180,11 +188,11 @@ def times_of(
         raise MeasurementError(f"{verdict.message or 'nothing was timed'}")
     samples = verdict.samples
 
-    def times(some: Sequence[tuple[int, int]]) -> KernelTimes:
-        if any(not samples[k] for _, k in some):
+    def times(own_pairs: Sequence[tuple[int, int]]) -> KernelTimes:
+        if any(not samples[k] for _, k in own_pairs):
             return KernelTimes(0.0, 0.0, ())
-        g, k = some[0]
-        ratios = tuple(time_ratio(samples[a], samples[b]) for a, b in some)
+        g, k = own_pairs[0]
+        ratios = tuple(time_ratio(samples[a], samples[b]) for a, b in own_pairs)
         return KernelTimes(median(samples[g]), median(samples[k]), ratios)
 
     return tuple(map(times, pairs))
@@ -197,7 +205,7 @@ def _written(folder: Path, name: str, content: bytes) -> str:
 
 
 def timed_kernels(
-    given: lp.TranslationUnit,
+    given_unit: lp.TranslationUnit,
     others: Sequence[lp.TranslationUnit],
     opened: HostDevice,
     sizes: Mapping[str, int],
@@ -218,36 +226,36 @@ def timed_kernels(
     Raises:
         FeinsumError: if they cannot be timed, with the reason.
     """
-    if any(isinstance(unit, LibraryUnit) for unit in (given, *others)):
+    if any(isinstance(unit, LibraryUnit) for unit in (given_unit, *others)):
         raise MeasurementError("a program of the host takes the place of a kernel")
     with quiet(Warning):  # Loopy's use of islpy is not the user's
-        arguments = arguments_of(given, sizes, n_unknown=n_unknown)
-        checked = tuple(arguments_of(given, other) for other in checked_sizes)
+        arguments = arguments_of(given_unit, sizes, n_unknown=n_unknown)
+        checked = tuple(arguments_of(given_unit, other) for other in checked_sizes)
         tolerance = max(_tolerance(arguments), exactness)
         compiling = ThreadPoolExecutor(2, "feinsum-compiler")
         try:
-            found = _programs(given, others, opened, compiling)
+            programs = _programs(given_unit, others, opened, compiling)
         finally:
             compiling.shutdown(wait=False)  # what was submitted goes on
-    return TimedKernels(*found, arguments, tolerance, checked)
+    return TimedKernels(*programs, arguments, tolerance, checked)
 
 
 def _programs(
-    given: lp.TranslationUnit,
+    given_unit: lp.TranslationUnit,
     others: Sequence[lp.TranslationUnit],
     opened: HostDevice,
     compiling: ThreadPoolExecutor,
 ) -> _Programs:
     """The programs to compare, by how the target of a kernel is compiled."""
-    target = given.target
+    target = given_unit.target
     if HOST.serves(target) and not isinstance(target, ExecutableCTarget | HostCTarget):
-        return _plain(given, others, compiling)
+        return _plain(given_unit, others, compiling)
     has_loopy = isinstance(target, ExecutableCTarget)
-    return _threaded(given, others, opened, compiling, has_loopy=has_loopy)
+    return _threaded(given_unit, others, opened, compiling, has_loopy=has_loopy)
 
 
 def _threaded(
-    given: lp.TranslationUnit,
+    given_unit: lp.TranslationUnit,
     others: Sequence[lp.TranslationUnit],
     opened: HostDevice,
     compiling: ThreadPoolExecutor,
@@ -264,7 +272,7 @@ def _threaded(
 
     # These take the longest: they are compiled while the given one is generated.
     rest = [source(generate_for_host(unit, opened)) for unit in others]
-    first = generate_for_host(given, opened)
+    first = generate_for_host(given_unit, opened)
     ways: list[tuple[str, ...]] = [EXECUTABLE_FLAGS, ()] if has_loopy else [()]
     sources = (*(source(first, way) for way in ways), *rest)
     n = len(ways)
@@ -273,17 +281,19 @@ def _threaded(
 
 
 def _plain(
-    given: lp.TranslationUnit,
+    given_unit: lp.TranslationUnit,
     others: Sequence[lp.TranslationUnit],
     compiling: ThreadPoolExecutor,
 ) -> _Programs:
     """Plain functions, which their user compiles."""
     compiler = find_compiler()
-    first, *rest = map(generated, (given, *others))
+    first, *rest = map(generate_code, (given_unit, *others))
     codes = [_TABLES.sub("  static ", first), *rest]
     sources = []
+    # the user of a plain function compiles it; which options nobody knows, so both have
+    # to gain
     for flags in (FLAGS, (*compiler.flags, "-fvisibility=default")):
-        for unit, code in zip((given, *others), codes, strict=True):
+        for unit, code in zip((given_unit, *others), codes, strict=True):
             kernel = unit.default_entrypoint
             names = get_kernel_arg_info(kernel).passed_arg_names
             sources.append(
@@ -319,6 +329,7 @@ def arguments_of(
             value = sizes.get(arg.name, 1 if dtype.kind in "iub" else 0.75)
             arguments[arg.name] = Argument(dtype.str, value=value)
             continue
+        # an array that subscripts others must stay inside of these
         is_index = dtype.kind in "iu" and arg.name in below
         arguments[arg.name] = Argument(
             dtype.str,
@@ -327,6 +338,7 @@ def arguments_of(
             is_read=arg.name in read or arg.name not in written,
             is_written=arg.name in written,
         )
+    # both processes share the memory of the machine with others
     n_bytes = sum(a.n_entries * np.dtype(a.dtype).itemsize for a in arguments.values())
     if n_bytes > MAX_BYTES:
         raise MeasurementError(
@@ -347,24 +359,25 @@ def ragged_sizes(
     """
     if not names:
         return ()
+    # a tile that divides all sizes hides mistakes in the rest loops
     ragged = dict(zip(sorted(names), cycle(RAGGED), strict=False))
     tried = {**sizes, **dict.fromkeys(names, 1)}, {**sizes, **ragged}
-    return tuple(one for one in tried if _are_allowed(kernel, one))
+    return tuple(candidate for candidate in tried if _are_allowed(kernel, candidate))
 
 
 def _are_allowed(kernel: lp.LoopKernel, sizes: Mapping[str, int]) -> bool:
-    known = kernel.assumptions.to_set()
-    for name, axis in known.get_var_dict(isl.dim_type.param).items():
+    allowed = kernel.assumptions.to_set()
+    for name, axis in allowed.get_var_dict(isl.dim_type.param).items():
         if name in sizes:
-            known = known.fix_val(*axis, isl.Val(sizes[name]))
-    return not known.is_empty()
+            allowed = allowed.fix_val(*axis, isl.Val(sizes[name]))
+    return not allowed.is_empty()
 
 
 def _with_known_shapes(unit: Any, n_unknown: int) -> Any:
     """The unit with an extent for each axis."""
     kernel = entry_kernel(unit)
 
-    def known(arg: Any) -> Any:
+    def with_shape(arg: Any) -> Any:
         if not n_unknown or not isinstance(arg, lp.ArrayArg) or not arg.shape:
             return arg
         shape = tuple(n_unknown if extent is None else extent for extent in arg.shape)
@@ -372,7 +385,7 @@ def _with_known_shapes(unit: Any, n_unknown: int) -> Any:
 
     if not n_unknown:
         return unit
-    return unit.with_kernel(kernel.copy(args=[known(arg) for arg in kernel.args]))
+    return unit.with_kernel(kernel.copy(args=[with_shape(arg) for arg in kernel.args]))
 
 
 def _check_loops(kernel: Any) -> None:
@@ -397,3 +410,52 @@ def _tolerance(arguments: Mapping[str, Argument]) -> float:
         raise MeasurementError("the kernel has no results")
     eps = (float(np.finfo(d).eps) for d in dtypes if d.kind in "fc")
     return float(max(eps, default=0.0) ** EXACTNESS)
+
+
+def _integer_scalars(kernel: lp.LoopKernel) -> set[str]:
+    return {
+        arg.name
+        for arg in kernel.args
+        if isinstance(arg, lp.ValueArg)
+        and (arg.dtype is None or arg.dtype.numpy_dtype.kind in "iu")
+    }
+
+
+def sizes_of_loop(kernel: lp.LoopKernel) -> dict[str, int]:
+    """The values of the scalars of a loop over some cells.
+
+    Raises:
+        MeasurementError: if a scalar is no size.
+    """
+    scalars = [arg for arg in kernel.args if isinstance(arg, lp.ValueArg)]
+    if any(arg.dtype.numpy_dtype.kind not in "iu" for arg in scalars):
+        raise MeasurementError("a scalar argument is no size")
+    sizes = {arg.name: N_CELLS for arg in scalars}
+    if len(scalars) == 2:
+        sizes[scalars[0].name] = 0  # where cells begin
+    return sizes
+
+
+def sizes_for(kernel: lp.LoopKernel, raised: RaisedKernel) -> dict[str, int]:
+    """Values of the integer scalars of a kernel, near those of its einsums."""
+    scalars = _integer_scalars(kernel)
+    loops = scalars & kernel.outer_params()
+    sizes = dict.fromkeys(sorted(loops), UNKNOWN_SIZE)
+    for nest in raised.raised:
+        quick = quick_sizes(nest.einsum, nest.generalized)
+        sizes |= {name: n for name, n in quick.items() if name in scalars}
+    return sizes
+
+
+def summation_tolerance(selection: NestSelection, sizes: Mapping[str, int]) -> float:
+    """How far the results of two orders of an einsum's sums may be apart."""
+    einsum = selection.nest.einsum
+    dtype = min(einsum.output_dtypes, key=lambda d: d.itemsize)
+    all_sizes = {**sizes, **selection.nest.generalized}
+    all_sizes = {
+        x.name: all_sizes.get(x.name, UNKNOWN_SIZE) for x in einsum.size_params
+    }
+    try:
+        return 2 * tolerance_for(dtype, reference_of(einsum).n_terms(all_sizes))
+    except FeinsumError:
+        return 0.0

@@ -1,178 +1,84 @@
-"""Trials of recipes in the user's own kernel, on the host.
+"""Trials of recipes in the user's own kernel, on the host, and the choice by them.
 
 A recipe replaces loops that the user wrote, with the user's layouts, functions and
 other instructions. So the given kernel and the one with the recipe run in turns on the
 same arrays, in a separate process; their results have to agree, also at extents that no
 tile divides. Only the kernels that the user has and gets are generated for that.
 
-A *form* is the given kernel in which some nests have recipes.
+A *variant* is the given kernel in which some nests have recipes. Of a kernel with three
+einsums of which two are alike, these are tried, in this order ::
+
+    {0: packed, 1: packed, 2: streamed}   the first candidates, together: if that kernel
+                                          is right and faster, nothing else is built
+    {0: packed, 1: packed}                the candidates of einsums that are alike, one
+    {0: generic, 1: generic}              after the other, until one is as good as its
+    {2: streamed}                         record claims
+    {0: generic, 1: generic, 2: streamed} what gains alone has to gain together, too
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import loopy as lp
 
-from feinsum.cache import default_cache
 from feinsum.errors import (
     BuildError,
     FeinsumError,
     MeasurementError,
     TransformError,
 )
-from feinsum.measure.judging import quick_sizes
 from feinsum.measure.question import Question, Verdict
-from feinsum.measure.reference import reference_of
-from feinsum.measure.verification import tolerance_for
-from feinsum.raising import RaisedKernel
-from feinsum.records import (
-    OK,
-    Environment,
-    FramedSpec,
-    Level,
-    Match,
-    TransformSpec,
-)
-from feinsum.retrieval.applying import applied
-from feinsum.retrieval.cell_batches import batched
-from feinsum.retrieval.einsum_trials import (
-    MEMORY_BYTES,
-    Budget,
-    EinsumTrials,
-    Verification,
-    check_verdict,
-    own_verification,
-    verified,
-)
+from feinsum.records import OK, Device, Environment
+from feinsum.retrieval.cell_batches import WIDTHS
+from feinsum.retrieval.einsum_trials import MEMORY_BYTES, EinsumTrials
 from feinsum.retrieval.generating import (
-    delivered,
-    generation_failures,
-    in_caller,
-    with_shelf,
+    BATCH,
+    Transformed,
+    Variant,
+    Variants,
+    batch_variant,
+    batch_width,
+    build_failure,
+    variant_of,
 )
-from feinsum.retrieval.installation import is_ours
-from feinsum.retrieval.kernel_text import NoTextError, text_of
+from feinsum.retrieval.identity import NoTextError, text_of
 from feinsum.retrieval.kernel_times import (
+    N_CELLS,
     KernelTimes,
     ragged_sizes,
+    sizes_for,
+    sizes_of_loop,
+    summation_tolerance,
     timed_kernels,
 )
 from feinsum.retrieval.request import Request
-from feinsum.retrieval.selection import Candidate, NestSelection, reason_of
-from feinsum.retrieval.verdicts import TRANSIENT, CachedVerdict
-from feinsum.retrieval.verifiers import request_verdict, start_early
+from feinsum.retrieval.result import Candidate, NestSelection, reason_of
+from feinsum.retrieval.search import (
+    BORNE_OUT,
+    TIED,
+    Budget,
+    Verification,
+    check_verdict,
+    claimed_speedup,
+    own_verification,
+    select_best,
+    verification_of,
+)
+from feinsum.retrieval.verifiers import (
+    TRANSIENT,
+    CachedVerdict,
+    request_verdict,
+    show_progress,
+    start_early,
+)
 from feinsum.targets.host import HostDevice
 from feinsum.targets.layout import bind_sizes_of, entry_kernel
-from feinsum.targets.quiet import quiet
-from feinsum.targets.units import CodedUnit
 
 logger = logging.getLogger(__name__)
-
-UNKNOWN_SIZE = 1000
-"""Extent of a loop that belongs to no einsum."""
-N_CELLS = 1003
-"""Cells of a loop over cells; no batch size divides it."""
-
-Form = Mapping[int, Candidate]
-"""Recipes by the numbers of their nests; see also :func:`batch_form`."""
-BATCH = -1
-"""In place of the number of a nest: the loop over cells that calls it."""
-
-
-Built = tuple[lp.TranslationUnit, Mapping[int, Exception]]
-"""A form as the user gets it, and why recipes fail, by nest."""
-
-
-@dataclass(frozen=True)
-class Forms:
-    """The forms of a given kernel, each built once.
-
-    Attributes:
-        are_timed: whether each is compiled by its trial, beside the given kernel; else
-            it is compiled when it is built.
-    """
-
-    request: Request
-    raised: RaisedKernel
-    nests: tuple[NestSelection, ...]
-    are_timed: bool = False
-    _built: dict[object, Built] = field(default_factory=dict)
-
-    @property
-    def is_in_loop(self) -> bool:
-        """Whether the einsums are those of a kernel that the given one calls."""
-        return bool(self.raised.t_unit.entrypoints != self.request.t_unit.entrypoints)
-
-    def build(self, form: Form) -> Built:
-        """Build a form.
-
-        Its code is generated, and in the cache once it is compiled, where the first run
-        finds it.
-        """
-        key = tuple(sorted((k, c.recipe) for k, c in form.items()))
-        if key not in self._built:
-            try:
-                built = self._build(form)
-            except Exception as error:  # noqa: BLE001  (no recipe may break a build)
-                built = self.request.t_unit, dict.fromkeys(form, error)
-            self._built[key] = built
-        return self._built[key]
-
-    def _build(self, form: Form) -> Built:
-        given = self.request.t_unit
-        if BATCH in form:
-            width = int(str(form[BATCH].recipe.spec.parameters["width"]))
-            try:
-                return batched(given, width), {}
-            except Exception as why:  # noqa: BLE001  (no form may break a build)
-                return given, {BATCH: why}
-        nests = [
-            replace(one, candidates=(form[k],))
-            if k in form
-            else replace(one, is_separable=False)
-            for k, one in enumerate(self.nests)
-        ]
-        made = applied(self.raised, nests)
-        if made.failures:
-            return given, made.failures
-        unit = with_shelf(delivered(made.unit, self.raised.t_unit.target))
-        failures = generation_failures(self.raised, nests, made, unit)
-        error: Exception | None = None
-        if not failures:
-            try:
-                unit = in_caller(given, unit)
-                error = None if self.are_timed else build_failure(self.request, unit)
-            except TransformError as misfit:
-                error = misfit
-        if error is not None:
-            failures = dict.fromkeys(form, error)
-        return unit, failures
-
-
-def build_failure(request: Request, unit: lp.TranslationUnit) -> BuildError | None:
-    """Why a unit that is run here does not compile."""
-    is_coded = isinstance(unit, CodedUnit) and unit.shelf.code()
-    if not is_coded or default_cache() is None:
-        return None
-    try:
-        with quiet(Warning):  # Loopy's, as when code is generated
-            request.opened.build(unit)
-    except BuildError as error:
-        return error
-    except FeinsumError:  # there is no compiler, as the first run will say
-        return None
-    return None
-
-
-def batch_form(width: int) -> Form:
-    """The given loop over cells, of which so many are computed together."""
-    spec = TransformSpec("cells", 1, {"width": width})
-    words = "no record is about batches of cells"
-    return {BATCH: Candidate(FramedSpec(spec, ""), Match(Level.MISS, words))}
 
 
 def can_time(request: Request) -> bool:
@@ -180,130 +86,261 @@ def can_time(request: Request) -> bool:
     return isinstance(request.opened, HostDevice)
 
 
-class KernelTrials:
-    """Trials of the forms of one given kernel."""
+def choose_in_kernel(
+    variants: Variants, environment: Environment, *, has_batches: bool
+) -> Transformed:
+    """The given kernel with the recipes by which it gains most.
 
-    def __init__(self, forms: Forms, environment: Environment) -> None:
-        self.forms = forms
+    Args:
+        has_batches: whether a loop over cells may compute several together.
+    """
+    trials = KernelTrials(variants, environment)
+    may_batch = has_batches and variants.is_in_loop and variants.request.may_try_forms
+    batches = [batch_variant(width) for width in WIDTHS] if may_batch else []
+    is_sound = all(nest.is_first_usable or not nest.chosen for nest in variants.nests)
+    if batches:
+        firsts = [variant_of(variants.nests)] if is_sound else []
+        trials.verify_together([*firsts, *batches])
+    # Einsums that are alike get the same recipe: a right-hand side has dozens, and
+    # trials of one each would take minutes.
+    groups = _groups(variants.nests)
+    selected = None
+    if is_sound and len(groups) > 1:
+        selected = _all_first_candidates(variants.nests, trials)
+    if selected is None:
+        selected = _select_one_by_one(variants.nests, groups, trials)
+    return _with_batch(_built(selected, trials), batches, trials)
+
+
+def _all_first_candidates(
+    nests: Sequence[NestSelection], trials: KernelTrials
+) -> list[NestSelection] | None:
+    """All first candidates, if the kernel with them is as good as they claim."""
+    variant = variant_of(nests)
+    try:
+        verification = trials.verify(variant)
+    except TransformError as error:
+        logger.info("recipes are tried one by one: %s", error)
+        return None
+    # the whole gains at least as much as the einsum that gains the least
+    claim = min(claimed_speedup(c, trials.device) for c in variant.values())
+    if verification.speedup < max(1.0, BORNE_OUT * claim):
+        return None
+    return [
+        replace(
+            nest,
+            judgement=trials.reason(variant, k, verification),
+            speedup=verification.speedup,
+        )
+        if k in variant
+        else nest
+        for k, nest in enumerate(nests)
+    ]
+
+
+def _select_one_by_one(
+    nests: Sequence[NestSelection],
+    groups: Sequence[tuple[int, ...]],
+    trials: KernelTrials,
+) -> list[NestSelection]:
+    """The best recipe of each group of nests, and of these what gains together."""
+    if len(groups) > 1:
+        trials.verify_together(
+            [
+                dict.fromkeys(group, nests[group[0]].candidates[0])
+                for group in groups
+                if nests[group[0]].is_first_usable
+            ]
+        )
+    selected = [*nests]
+    with show_progress(len(groups), "timing recipes") as advance:
+        for group in groups:
+            best = select_best(nests[group[0]], NestTrials(trials, group))
+            for k in group:
+                selected[k] = replace(best, nest=nests[k].nest)
+            advance()
+    if len(_groups(selected)) <= 1:
+        return selected
+    variant = variant_of(selected)
+    try:
+        trials.verify(variant)
+    except TransformError as error:  # each gains something, but not all together
+        best = max((selected[k] for k in variant), key=lambda nest: nest.speedup)
+        return [
+            nest
+            if nest.applied == best.applied and nest.nest.key == best.nest.key
+            else nest.without_all(error)
+            for nest in selected
+        ]
+    return selected
+
+
+def _groups(nests: Iterable[NestSelection]) -> list[tuple[int, ...]]:
+    """The numbers of nests with equal workloads and candidates."""
+    groups: dict[object, list[int]] = {}
+    for k, nest in enumerate(nests):
+        if nest.chosen:
+            recipes = tuple(candidate.recipe for candidate in nest.candidates)
+            groups.setdefault((nest.nest.key, recipes), []).append(k)
+    return [tuple(group) for group in groups.values()]
+
+
+def _built(selected: Sequence[NestSelection], trials: KernelTrials) -> Transformed:
+    """The kernel with selected recipes."""
+    variant = variant_of(selected)
+    if not variant:
+        return Transformed(trials.variants.request.t_unit, tuple(selected))
+    unit, failures = trials.variants.build(variant)
+    if not failures:
+        return Transformed(unit, tuple(selected), trials.gain(variant))
+    # its verdict is from an earlier process, in which it could be built
+    rest = [
+        nest.without_all(failures[k]) if k in failures else nest
+        for k, nest in enumerate(selected)
+    ]
+    return _built(rest, trials)
+
+
+def _with_batch(
+    chosen: Transformed, batches: Sequence[Variant], trials: KernelTrials
+) -> Transformed:
+    """The fastest batch of cells, if it is faster than the chosen recipes."""
+    speedups: list[tuple[Variant, float]] = []
+    for batch in batches:
+        try:
+            speedups.append((batch, trials.verify(batch).speedup))
+        except TransformError as error:
+            logger.info("no batches of %d cells: %s", batch_width(batch), error)
+    if not speedups:
+        return chosen
+    chosen_speedup = max(
+        (nest.speedup for nest in chosen.nests if nest.chosen), default=0.0
+    )
+    best = max(chosen_speedup, *(speedup for _, speedup in speedups))
+    if variant_of(chosen.nests) and chosen_speedup >= TIED * best:
+        return chosen
+    batch = next(batch for batch, speedup in speedups if speedup >= TIED * best)
+    unit, _ = trials.variants.build(batch)
+    return Transformed(unit, (), trials.gain(batch), batch_width(batch))
+
+
+class KernelTrials:
+    """Trials of the variants of one given kernel."""
+
+    def __init__(self, variants: Variants, environment: Environment) -> None:
+        self.variants = variants
         self.environment = environment
         self.budget = Budget()
         self._einsums = EinsumTrials(environment, self.budget)
         self._foreign = EinsumTrials(environment, self.budget, is_final=False)
 
-    def recall(self, form: Form) -> Verdict | None:
-        """The result of an earlier trial of a form."""
-        return self._cached(form).recall()
+    @property
+    def device(self) -> Device:
+        return self.environment.device
 
-    def known(self, form: Form) -> Verification | None:
-        """What earlier trials found; see :meth:`Trials.known`.
+    def recall(self, variant: Variant) -> Verification | None:
+        """The result of an earlier trial; see :meth:`Trials.recall`.
 
         Raises:
-            TransformError: if the form must not be used.
+            TransformError: if the variant must not be used.
         """
-        for candidate in form.values():
-            if not is_ours(candidate.recipe.spec):
-                self._foreign.known(candidate)
-        verdict = self.recall(form)
-        return None if verdict is None else self._verification(verdict, form)
+        for candidate in variant.values():
+            if not candidate.is_builtin:
+                self._foreign.recall(candidate)
+        verdict = self._cached(variant).recall()
+        return None if verdict is None else self._verification(verdict, variant)
 
-    def verify(self, form: Form) -> Verification:
-        """Build and time a form, or recall its trial.
+    def verify(self, variant: Variant) -> Verification:
+        """Build and time a variant, or recall its trial.
 
         Raises:
             TransformError: if it cannot be built, is wrong, or is no faster.
         """
-        self._check_foreign(form)
-        place = self._cached(form)
-        if (verdict := place.recall()) is None:
+        for candidate in variant.values():
+            # the code of a user runs in another process before it runs in this one
+            if not candidate.is_builtin:
+                self._foreign.verify(candidate)
+        cached = self._cached(variant)
+        if (verdict := cached.recall()) is None:
             with self.budget.spending():
                 start_early()
-                self.forms.build(form)
-                with place.locked():  # another process may be timing it
-                    if (verdict := place.recall()) is None:
-                        verdict = self._time(form)
-                        place.store(verdict)
-        return self._verification(verdict, form)
+                self.variants.build(variant)
+                with cached.locked():  # another process may be timing it
+                    if (verdict := cached.recall()) is None:
+                        verdict = self._time(variant)
+                        cached.store(verdict)
+        return self._verification(verdict, variant)
 
-    def reason(self, form: Form, k: int, found: Verification) -> str:
-        """Why one nest of a form that was verified may have its recipe."""
-        if own := own_verification(form[k], self.environment):
-            return own.reason
-        verdict = self.recall(form)
-        if verdict is None or not verdict.is_ok:
-            return found.reason
-        return verified(verdict, verdict.message, form[k]).reason
-
-    def gain(self, form: Form) -> str:
-        """What the user has of the recipes, in words; empty if that was not timed."""
-        verdict = self.recall(form)
-        if verdict is None or not verdict.is_ok:
-            return ""
-        return f"{verdict.message}, timed on this machine at {verdict.found_at}"
-
-    def verify_together(self, forms: Sequence[Form]) -> None:
-        """Time several forms in one run of the given kernel; results are cached.
+    def verify_together(self, variants: Sequence[Variant]) -> None:
+        """Time several variants in one run of the given kernel; results are cached.
 
         If that fails, nothing is known about any of them.
         """
         if not self.budget.has_time:
             return
         with self.budget.spending():
-            self._time_together(forms)
+            self._time_together(variants)
 
-    def _time_together(self, forms: Sequence[Form]) -> None:
-        new: list[tuple[Form, CachedVerdict, lp.TranslationUnit]] = []
-        for form in forms:
-            place = self._cached(form)
-            if place.recall() is None and all(
-                is_ours(c.recipe.spec) for c in form.values()
-            ):
-                unit, failures = self.forms.build(form)
+    def reason(self, variant: Variant, k: int, verification: Verification) -> str:
+        """Why one nest of a variant that was verified may have its recipe."""
+        if measured := own_verification(variant[k]):
+            return measured.reason
+        verdict = self._cached(variant).recall()
+        if verdict is None or not verdict.is_ok:
+            return verification.reason
+        return verification_of(verdict, verdict.message, variant[k]).reason
+
+    def gain(self, variant: Variant) -> str:
+        """What the user has of the recipes, in words; empty if that was not timed."""
+        verdict = self._cached(variant).recall()
+        if verdict is None or not verdict.is_ok:
+            return ""
+        return f"{verdict.message}, timed on this machine at {verdict.found_at}"
+
+    def _time_together(self, variants: Sequence[Variant]) -> None:
+        new: list[tuple[Variant, CachedVerdict, lp.TranslationUnit]] = []
+        for variant in variants:
+            cached = self._cached(variant)
+            is_builtin = all(candidate.is_builtin for candidate in variant.values())
+            if is_builtin and cached.recall() is None:
+                unit, failures = self.variants.build(variant)
                 if not failures:
-                    new.append((form, place, unit))
+                    new.append((variant, cached, unit))
         if len(new) < 2:
             return
         start_early()
-        all_nests = {k: c for form, _, _ in new for k, c in form.items()}
+        all_nests = {k: c for variant, _, _ in new for k, c in variant.items()}
         try:
             with new[0][1].locked():
                 times = self._times([unit for _, _, unit in new], all_nests)
         except Exception as error:  # of Loopy, of many kinds; each is tried alone
-            is_odd = not isinstance(error, FeinsumError)
-            logger.info("forms are timed one by one: %s", error, exc_info=is_odd)
+            is_unexpected = not isinstance(error, FeinsumError)
+            message = "variants are timed one by one: %s"
+            logger.info(message, error, exc_info=is_unexpected)
             return
-        for (_, place, _), one in zip(new, times, strict=True):
-            place.store(_verdict_of(one))
+        for (_, cached, _), variant_times in zip(new, times, strict=True):
+            cached.store(_verdict_of(variant_times))
 
-    def _check_foreign(self, form: Form) -> None:
-        """Try user-defined transforms in a separate process before they are applied.
-
-        Raises:
-            TransformError: if one fails there.
-        """
-        for candidate in form.values():
-            if not is_ours(candidate.recipe.spec):
-                self._foreign.verify(candidate)
-
-    def _verification(self, verdict: Verdict, form: Form) -> Verification:
-        """The verification of a form by a verdict.
+    def _verification(self, verdict: Verdict, variant: Variant) -> Verification:
+        """The verification of a variant by a verdict.
 
         Raises:
             TransformError: if it must not be used.
         """
-        candidate = next(iter(form.values()))
+        candidate = next(iter(variant.values()))
         if verdict.code in TRANSIENT and not verdict.baseline_s:
-            return self._without_times(verdict, form.values())
+            return self._without_times(verdict, variant.values())
         if verdict.code == MeasurementError.code:
             raise TransformError(
                 f"{verdict.message}, timed on this machine at {verdict.found_at}"
             )
         check_verdict(verdict)
-        if own := own_verification(candidate, self.environment):
-            return own._replace(speedup=verdict.speedup)
-        is_alone = len(self.forms.nests) == 1 and not self.forms.is_in_loop
-        seconds = verdict.least_s if is_alone else 0.0
-        found = verified(verdict, verdict.message, candidate)
-        return found._replace(seconds=seconds)
+        if measured := own_verification(candidate):
+            return measured._replace(speedup=verdict.speedup)
+        # the seconds of a kernel are those of a recipe if it does nothing else
+        is_alone = len(self.variants.nests) == 1 and not self.variants.is_in_loop
+        verification = verification_of(verdict, verdict.message, candidate)
+        return verification._replace(seconds=verdict.least_s if is_alone else 0.0)
 
     def _without_times(
         self, verdict: Verdict, candidates: Iterable[Candidate]
@@ -322,52 +359,52 @@ class KernelTrials:
                 results.append(self._einsums.verify(candidate))
             except TransformError as error:
                 raise TransformError(f"{error}; {verdict.message}") from None
-        return min(results, key=lambda one: one.speedup)
+        return min(results, key=lambda verification: verification.speedup)
 
-    def _time(self, form: Form) -> Verdict:
-        unit, failures = self.forms.build(form)
+    def _time(self, variant: Variant) -> Verdict:
+        unit, failures = self.variants.build(variant)
         for error in failures.values():
-            code = (
-                error.code if isinstance(error, FeinsumError) else TransformError.code
-            )
+            code = getattr(error, "code", TransformError.code)
             return Verdict(code, reason_of(error))
         try:
-            (times,) = self._times([unit], form)
+            (times,) = self._times([unit], variant)
         except BuildError as error:
-            if failure := build_failure(self.forms.request, unit):
+            if failure := build_failure(self.variants.request, unit):
                 return Verdict(BuildError.code, reason_of(failure))
-            why = str(error)
+            reason = str(error)
         except FeinsumError as error:
-            why = str(error)
+            reason = str(error)
         except Exception as error:  # of Loopy, of many kinds; no timing breaks a build
             logger.info("the given kernel was not timed", exc_info=True)
-            why = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}"
         else:
             return _verdict_of(times)
-        return Verdict(MeasurementError.code, f"the given kernel was not timed: {why}")
+        message = f"the given kernel was not timed: {reason}"
+        return Verdict(MeasurementError.code, message)
 
     def _times(
-        self, units: Sequence[lp.TranslationUnit], form: Form
+        self, units: Sequence[lp.TranslationUnit], variant: Variant
     ) -> tuple[KernelTimes, ...]:
-        """The times of units, in which recipes are those of a form.
+        """The times of units, in which recipes are those of a variant.
 
         Raises:
             FeinsumError: if they cannot be timed.
         """
-        opened = self.forms.request.opened
+        opened = self.variants.request.opened
         assert isinstance(opened, HostDevice)
         sizes = self._sizes
-        nests = [self.forms.nests[k] for k in form if k != BATCH]
+        nests = [self.variants.nests[k] for k in variant if k != BATCH]
+        tolerances = (summation_tolerance(nest, sizes) for nest in nests)
         timed = timed_kernels(
-            self._given,
+            self._timed_unit,
             units,
             opened,
             sizes,
-            exactness=max((_tolerance(one, sizes) for one in nests), default=0.0),
-            n_unknown=N_CELLS if self.forms.is_in_loop else 0,
-            checked_sizes=() if self.forms.is_in_loop else self._ragged_sizes,
+            exactness=max(tolerances, default=0.0),
+            n_unknown=N_CELLS if self.variants.is_in_loop else 0,
+            checked_sizes=() if self.variants.is_in_loop else self._ragged_sizes,
         )
-        spec, frame = next(iter(form.values())).recipe
+        spec, frame = next(iter(variant.values())).recipe
         limit_s = self.budget.limit_s
         question = Question(frame, spec, opened.device.id, MEMORY_BYTES, sizes, limit_s)
         verdict = timed.request(
@@ -376,51 +413,49 @@ class KernelTrials:
         return timed.times(verdict)
 
     @property
-    def _given(self) -> lp.TranslationUnit:
+    def _timed_unit(self) -> lp.TranslationUnit:
         """The given kernel, with the dtypes and sizes of given arguments."""
-        raised, request = self.forms.raised, self.forms.request
+        raised, request = self.variants.raised, self.variants.request
         return raised.t_unit if request.arguments else request.t_unit
+
+    @cached_property
+    def _given_sizes(self) -> dict[str, int]:
+        kernel = entry_kernel(self._timed_unit)
+        return bind_sizes_of(kernel, self.variants.request.arguments or {})
 
     @cached_property
     def _sizes(self) -> dict[str, int]:
         """Values of the integer scalars: as given, or near those of the einsums."""
-        kernel = entry_kernel(self._given)
-        if self.forms.is_in_loop:
+        kernel = entry_kernel(self._timed_unit)
+        if self.variants.is_in_loop:
             return sizes_of_loop(kernel)
-        scalars = _integer_scalars(kernel)
-        loops = scalars & kernel.outer_params()
-        sizes = dict.fromkeys(sorted(loops), UNKNOWN_SIZE)
-        for one in self.forms.raised.raised:
-            quick = quick_sizes(one.einsum, one.generalized)
-            sizes |= {name: n for name, n in quick.items() if name in scalars}
-        return sizes | self._given_sizes
-
-    @cached_property
-    def _given_sizes(self) -> dict[str, int]:
-        kernel = entry_kernel(self._given)
-        return bind_sizes_of(kernel, self.forms.request.arguments or {})
+        return sizes_for(kernel, self.variants.raised) | self._given_sizes
 
     @cached_property
     def _ragged_sizes(self) -> tuple[Mapping[str, int], ...]:
         """Sizes that no tile divides, of those that are known at run time alone."""
-        kernel = entry_kernel(self._given)
+        kernel = entry_kernel(self._timed_unit)
         names = set(self._sizes) - set(self._given_sizes)
         return ragged_sizes(kernel, self._sizes, names & kernel.outer_params())
 
-    def _cached(self, form: Form) -> CachedVerdict:
+    def _cached(self, variant: Variant) -> CachedVerdict:
         recipes = "\n".join(
-            f"{k} {form[k].recipe.frame} {form[k].recipe.spec}" for k in sorted(form)
+            f"{k} {variant[k].recipe.frame} {variant[k].recipe.spec}"
+            for k in sorted(variant)
         )
-        specs = [candidate.recipe.spec for candidate in form.values()]
-        parts = "kernel", self._text, recipes
-        place = CachedVerdict.of(parts, self.environment, specs)
-        return place if self._text else place._replace(cache=None)
+        # a kernel without a text, such as one with a function, has no lasting key
+        is_kept = all(candidate.is_builtin for candidate in variant.values())
+        return CachedVerdict.of(
+            ("kernel", self._text, recipes),
+            self.environment,
+            is_kept=is_kept and bool(self._text),
+        )
 
     @cached_property
     def _text(self) -> str:
         """The text of the given kernel; empty if it has none."""
         try:
-            return text_of((self._given, sorted(self._sizes.items())))
+            return text_of((self._timed_unit, sorted(self._sizes.items())))
         except (NoTextError, MeasurementError) as error:
             logger.info("that it is faster is not cached: %s", error)
             return ""
@@ -438,47 +473,20 @@ class NestTrials:
         return self.trials.budget
 
     @property
-    def environment(self) -> Environment:
-        return self.trials.environment
+    def device(self) -> Device:
+        return self.trials.device
 
-    def known(self, candidate: Candidate) -> Verification | None:
-        """See :meth:`Trials.known`."""
-        return self.trials.known(self.form(candidate))
+    def recall(self, candidate: Candidate) -> Verification | None:
+        """See :meth:`Trials.recall`."""
+        return self.trials.recall(dict.fromkeys(self.numbers, candidate))
 
     def verify(self, candidate: Candidate) -> Verification:
         """See :meth:`Trials.verify`."""
-        return self.trials.verify(self.form(candidate))
-
-    def form(self, candidate: Candidate) -> Form:
-        return dict.fromkeys(self.numbers, candidate)
-
-
-def _integer_scalars(kernel: lp.LoopKernel) -> set[str]:
-    return {
-        arg.name
-        for arg in kernel.args
-        if isinstance(arg, lp.ValueArg)
-        and (arg.dtype is None or arg.dtype.numpy_dtype.kind in "iu")
-    }
-
-
-def sizes_of_loop(kernel: lp.LoopKernel) -> dict[str, int]:
-    """The values of the scalars of a loop over some cells.
-
-    Raises:
-        MeasurementError: if a scalar is no size.
-    """
-    scalars = [arg for arg in kernel.args if isinstance(arg, lp.ValueArg)]
-    if any(arg.dtype.numpy_dtype.kind not in "iu" for arg in scalars):
-        raise MeasurementError("a scalar argument is no size")
-    sizes = {arg.name: N_CELLS for arg in scalars}
-    if len(scalars) == 2:
-        sizes[scalars[0].name] = 0  # where cells begin
-    return sizes
+        return self.trials.verify(dict.fromkeys(self.numbers, candidate))
 
 
 def _verdict_of(times: KernelTimes) -> Verdict:
-    """A verdict that can be cached: ``ok`` for a form that is right and faster."""
+    """A verdict that can be cached: ``ok`` for a variant that is right and faster."""
     code, message = OK, str(times)
     if not times.is_faster:
         code, message = times.failure.code, str(times.failure)
@@ -488,15 +496,3 @@ def _verdict_of(times: KernelTimes) -> Verdict:
         least_s=times.kernel_s,
         baseline_s=max(times.given_s, 1e-9),
     )
-
-
-def _tolerance(one: NestSelection, sizes: Mapping[str, int]) -> float:
-    """How far the results of two orders of an einsum's sums may be apart."""
-    einsum = one.nest.einsum
-    dtype = min(einsum.output_dtypes, key=lambda d: d.itemsize)
-    known = {**sizes, **one.nest.generalized}
-    known = {x.name: known.get(x.name, UNKNOWN_SIZE) for x in einsum.size_params}
-    try:
-        return 2 * tolerance_for(dtype, reference_of(einsum).n_terms(known))
-    except FeinsumError:
-        return 0.0

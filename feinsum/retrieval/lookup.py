@@ -1,8 +1,9 @@
-"""Retrieval: a user's kernel in, the kernel with the best known recipe out.
+"""The look-up of a kernel, from the request to the kernel with the best recipes.
 
 A chain of values leads from one to the other: the request, the kernel with its einsums
 (raised), the candidate recipes for each of them (selections), and the kernel with the
-best of these that could be verified and applied.
+best of these that could be verified and applied. :mod:`feinsum.retrieval` follows one
+kernel through it.
 
 Source: paper, section 7 (figure 2, listing 4).
 """
@@ -13,40 +14,43 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import loopy as lp
 
-from feinsum.canonical import canonicalize
 from feinsum.causes import is_known_cause
 from feinsum.codegen import generate_loopy
-from feinsum.db import Database, looked_up_store, opened_store, states_of
+from feinsum.db import Database, looked_up_store, states_of
 from feinsum.errors import (
     FeinsumError,
     FeinsumWarning,
     NotAnEinsumError,
     RecordNotFoundError,
 )
-from feinsum.ir import BatchedEinsum, generalize
+from feinsum.ir import BatchedEinsum
 from feinsum.memory import remembered
 from feinsum.options import check_option
 from feinsum.predict import MEASURING, Effort, effort_of
-from feinsum.raising import RaisedKernel, check_unit
-from feinsum.records import Match, Policy, best_match
-from feinsum.retrieval.answer_cache import Answer, place_of
-from feinsum.retrieval.applying import applied
-from feinsum.retrieval.choice import choose_recipes
-from feinsum.retrieval.decision import Decision, decision_of, selections_of
-from feinsum.retrieval.facts import Facts
-from feinsum.retrieval.generating import delivered, in_caller
-from feinsum.retrieval.matching import forms_of, nearest, select_candidates
+from feinsum.raising import check_unit
+from feinsum.records import Policy
+from feinsum.retrieval.answer_cache import Answer, cache_entry
+from feinsum.retrieval.applying import apply_selected
+from feinsum.retrieval.decision import (
+    Decision,
+    Ranks,
+    agree,
+    decision_of,
+    selections_of,
+)
+from feinsum.retrieval.einsum_trials import choose_by_einsums
+from feinsum.retrieval.generating import Variants, build_selected, deliver, in_caller
+from feinsum.retrieval.kernel_trials import can_time, choose_in_kernel
+from feinsum.retrieval.matching import Facts, select_candidates
 from feinsum.retrieval.phases import mark_separable
-from feinsum.retrieval.ranks import Ranks, agreed
-from feinsum.retrieval.request import Request, policy_of
-from feinsum.retrieval.result import Retrieval
-from feinsum.retrieval.selection import NOTHING_FASTER
+from feinsum.retrieval.request import Request, RetrievalOptions, policy_of
+from feinsum.retrieval.result import NOTHING_FASTER, Retrieval
+from feinsum.retrieval.search import select_first_valid
 from feinsum.settings import quick_collections
-from feinsum.targets.devices import open_device
 from feinsum.words import counted
 
 logger = logging.getLogger(__name__)
@@ -112,9 +116,9 @@ def retrieve(
     """
     check_unit(t_unit)
     check_option("on_miss", on_miss, get_args(OnMiss))
-    _check_given(policy, effort)
+    _check_arguments(policy, effort)
 
-    def find() -> Answer:
+    def answer() -> Answer:
         request = Request.of(
             t_unit,
             arguments=arguments,
@@ -126,113 +130,15 @@ def retrieve(
             verify=verify,
             effort=effort,
         )
+        # a retrieval makes many objects; collections need not look at older ones again
         with quick_collections():
-            if comm is not None:
-                find = partial(perform_retrieval, request, has_batches=False)
-                follow = partial(follow_decision, request)
-                return Answer.of(agreed(Ranks(comm), find, follow))
-            return _answer(request)
+            return _answer(request) if comm is None else _common_answer(request, comm)
 
-    return _or_unchanged(t_unit, find, on_miss, comm)
-
-
-def _check_given(policy: Policy | None, effort: Effort | None) -> None:
-    """Misspelt arguments are errors; misspelt variables leave the kernel unchanged."""
-    if policy is not None:
-        policy_of(policy)
-    if effort is not None:
-        effort_of(effort)
-
-
-def _or_unchanged(
-    t_unit: lp.TranslationUnit, find: Callable[[], Answer], on_miss: OnMiss, comm: Any
-) -> lp.TranslationUnit:
-    """The transformed kernel; the given one if there is none, or on any error.
-
-    Of several ranks, rank 0 reports the misses.
-    """
-    try:
-        found = find()
-        unchanged = found.decision.unchanged
-        if unchanged and on_miss == "raise":
-            raise RecordNotFoundError(_joined(unchanged))
-    except Exception as error:  # a build must never break for want of a recipe
-        if on_miss == "raise":
-            raise
-        reason = _logged_reason(error)
-        is_common = isinstance(error, RecordNotFoundError)
-        is_reported = is_common and _is_reported_elsewhere(comm)
-        if on_miss != "warn" or is_reported or is_known_cause(error, "retrieve"):
-            return t_unit
-        if _is_news(reason):
-            _warn(f"kernel returned unchanged: {reason}")
-        return t_unit
-    if unchanged and on_miss == "warn" and not _is_reported_elsewhere(comm):
-        n = f"{len(unchanged)} of {counted(len(found.decision.nests), 'einsum')}"
-        if _is_news(reason := _joined(unchanged)):
-            _warn(f"{n} of the kernel left unchanged: {reason}")
-    return found.t_unit
-
-
-class _Reported(set[str]):
-    """What this process has reported, and would report with every kernel or call."""
-
-
-def _is_news(reason: str) -> bool:
-    """Whether to report it: tiny einsums are reported once."""
-    if not reason.startswith(NOTHING_FASTER):
-        return True
-    reported = remembered(_Reported)
-    is_new = reason not in reported
-    reported.add(reason)
-    return is_new
-
-
-def _is_reported_elsewhere(comm: Any) -> bool:
-    return comm is not None and Ranks(comm).rank != 0
-
-
-def _answer(request: Request) -> Answer:
-    """The answer that an earlier process cached, or one that is found now.
-
-    Raises:
-        NotAnEinsumError: if the kernel has no einsum.
-        RecordNotFoundError: if there is no recipe to apply.
-    """
-    place = place_of(request)
-    if place and (known := place.recall(request.database)):
-        return known
-    found = perform_retrieval(request)
-    if not (found.nests or found.is_changed):
-        raise _refusal(found.raised)
-    if not found.is_changed:
-        raise RecordNotFoundError(_joined(decision_of(found.nests).unchanged))
-    return (place and place.store(found)) or Answer.of(found)
-
-
-def _logged_reason(error: Exception) -> str:
-    if isinstance(error, FeinsumError):
-        logger.info("kernel returned unchanged: %s", error)
-        return str(error)
-    logger.exception("retrieval failed; the kernel is returned unchanged")
-    return f"retrieval failed with {type(error).__name__}: {error}"
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, FeinsumWarning, stacklevel=4)
+    return _or_unchanged(t_unit, answer, on_miss, comm)
 
 
 def look_up(
-    t_unit: lp.TranslationUnit,
-    *,
-    arguments: Mapping[str, Any] | None = None,
-    device: str | None = None,
-    database: Database = None,
-    instructions: str | None = None,
-    kernel_name: str | None = None,
-    policy: Policy | None = None,
-    verify: bool | None = None,
-    effort: Effort | None = None,
+    t_unit: lp.TranslationUnit, **options: Unpack[RetrievalOptions]
 ) -> Retrieval:
     """Do what :func:`retrieve` does, and return everything that it found.
 
@@ -240,61 +146,29 @@ def look_up(
         FeinsumError: if no target here runs such kernels, or the device or database
             fails.
     """
-    return perform_retrieval(
-        Request.of(
-            t_unit,
-            arguments=arguments,
-            device=device,
-            database=database,
-            instructions=instructions,
-            kernel_name=kernel_name,
-            policy=policy,
-            verify=verify,
-            effort=effort,
-        )
-    )
+    return perform_retrieval(Request.of(t_unit, **options))
 
 
 def explain(
-    target: lp.TranslationUnit | BatchedEinsum,
-    *,
-    arguments: Mapping[str, Any] | None = None,
-    device: str | None = None,
-    database: Database = None,
-    instructions: str | None = None,
-    kernel_name: str | None = None,
-    policy: Policy | None = None,
-    verify: bool | None = None,
-    effort: Effort | None = None,
+    target: lp.TranslationUnit | BatchedEinsum, **options: Unpack[RetrievalOptions]
 ) -> str:
     """Describe a kernel, and what :func:`retrieve` would do with it, as text.
 
     Args:
         target: the kernel; or an einsum, for its untransformed kernel.
-        arguments, device, database, instructions, kernel_name, policy, verify, effort:
-            as for :func:`retrieve`.
+        options: as for :func:`retrieve`.
 
     Raises:
         NotAKernelError: if ``t_unit`` is no translation unit.
         InvalidOptionError: for an unknown ``policy`` or ``effort``.
     """
-    _check_given(policy, effort)
+    _check_arguments(options.get("policy"), options.get("effort"))
     is_einsum = isinstance(target, BatchedEinsum)
     if not is_einsum:
         check_unit(target)
     try:
-        found = look_up(
-            generate_loopy(target) if is_einsum else target,
-            arguments=arguments,
-            device=device,
-            database=database,
-            instructions=instructions,
-            kernel_name=kernel_name,
-            policy=policy,
-            verify=verify,
-            effort=effort,
-        )
-        return str(found)
+        unit = generate_loopy(target) if is_einsum else target
+        return str(look_up(unit, **options))
     except NotAnEinsumError as error:
         return f"not raised: {error}\nbroken rule: {error.rule}\nkernel: unchanged"
     except FeinsumError as error:
@@ -303,64 +177,6 @@ def explain(
         logger.exception("look-up failed")
         reason = f"look-up failed with {type(error).__name__}: {error}"
         return f"not looked up: {reason}\nkernel: unchanged"
-
-
-def query(
-    einsum: BatchedEinsum,
-    *,
-    device: str | None = None,
-    database: Database = None,
-    policy: Policy | None = None,
-    effort: Effort | None = "recorded",
-    sizes: Mapping[str, int] | None = None,
-) -> Match:
-    """Look up the facts about an einsum on a device.
-
-    Long literal extents count as size parameters, as in raising.
-
-    Args:
-        einsum: the einsum to look up.
-        device, database, policy: as for :func:`retrieve`.
-        effort: by default only facts are looked up. Any other effort, or None for that
-            of ``FEINSUM_EFFORT``, also gives the recipes that would be used without
-            one; nothing is measured here.
-        sizes: values of its size parameters, and the profile of a sparse operand, as
-            for :func:`feinsum.tune`; facts at nearer sizes come first.
-
-    Raises:
-        StoreError: if the database cannot be read.
-        DeviceUnavailableError: if there is no such device.
-        InvalidOptionError: for an unknown ``policy`` or ``effort``.
-    """
-    chosen, wanted = policy_of(policy), effort_of(effort)
-    environment = open_device(device).environment({})
-    general, literal = generalize(einsum)
-    forms = forms_of(general, {**literal, **(sizes or {})})
-    with opened_store(database, has_shipped=True) as store:
-        facts = Facts(store, environment.device, chosen)
-        found, match = nearest(forms, facts, environment, chosen, wanted)
-        if match.is_hit or found.records:
-            return match
-        # A service does not answer with facts of recipes that are no faster; it lists
-        # them.
-        rest = store.query(canonicalize(general).key)
-    slower = best_match(rest, environment, chosen)
-    return match if slower.is_hit else slower
-
-
-def _refusal(raised: RaisedKernel) -> NotAnEinsumError:
-    """Why a kernel has no einsum: the first refusal."""
-    for refused in raised.refused:
-        return NotAnEinsumError(
-            refused.reason, rule=refused.rule, instructions=refused.instructions
-        )
-    return NotAnEinsumError(
-        f"kernel {raised.kernel_name!r} has no instructions", rule="kernel"
-    )
-
-
-def _joined(reasons: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(reasons))
 
 
 def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieval:
@@ -372,10 +188,12 @@ def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieva
     raised = request.raised()
     if not raised.raised:
         return Retrieval(request.t_unit, raised, ())
+    # tuning first, so that the look-up finds what it records
     if request.effort in MEASURING:
         request.measure_missing(raised)
     environment = request.opened.environment({})
     with looked_up_store(request.database) as store:
+        # one query for all nests, since the store may be far away
         wanted = [nest.form for nest in raised.raised]
         facts = Facts(store, environment.device, request.policy, wanted)
         nests = tuple(
@@ -383,22 +201,23 @@ def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieva
             for nest in raised.raised
         )
         layers = states_of(store)
-    made = choose_recipes(
-        request,
-        raised,
-        mark_separable(raised, nests),
-        environment,
-        has_batches=has_batches,
-    )
+    is_timed = request.verify and can_time(request)
+    variants = Variants(request, raised, mark_separable(raised, nests), is_timed)
+    if not request.verify:
+        transformed = build_selected(variants, select_first_valid)
+    elif is_timed:
+        transformed = choose_in_kernel(variants, environment, has_batches=has_batches)
+    else:
+        transformed = choose_by_einsums(variants, environment)
     return Retrieval(
-        made.unit,
+        transformed.unit,
         raised,
-        made.nests,
+        transformed.nests,
         facts.ids,
         request.policy,
         layers,
-        made.gain,
-        made.batch,
+        transformed.gain,
+        transformed.batch,
     )
 
 
@@ -410,8 +229,114 @@ def follow_decision(request: Request, decision: Decision) -> Retrieval:
     """
     raised = request.raised()
     nests = selections_of(decision, raised.raised)
-    made = applied(raised, nests)
-    for error in made.failures.values():
+    result = apply_selected(raised, nests)
+    for error in result.failures.values():
         raise error
-    unit = delivered(made.unit, raised.t_unit.target)
+    unit = deliver(result.unit, raised.t_unit.target)
     return Retrieval(in_caller(request.t_unit, unit), raised, nests)
+
+
+def _answer(request: Request) -> Answer:
+    """The answer that an earlier process cached, or one that is made now.
+
+    Raises:
+        NotAnEinsumError: if the kernel has no einsum.
+        RecordNotFoundError: if there is no recipe to apply.
+    """
+    entry = cache_entry(request)
+    if entry and (cached := entry.recall(request.database)):
+        return cached
+    retrieval = perform_retrieval(request)
+    if not (retrieval.nests or retrieval.is_changed):
+        raised = retrieval.raised
+        raise raised.first_refusal or NotAnEinsumError(
+            f"kernel {raised.kernel_name!r} has no instructions", rule="kernel"
+        )
+    if not retrieval.is_changed:
+        raise RecordNotFoundError(_joined(decision_of(retrieval.nests).unchanged))
+    return (entry and entry.store(retrieval)) or Answer.of(retrieval)
+
+
+def _common_answer(request: Request, comm: Any) -> Answer:
+    """The answer of rank 0, for all ranks.
+
+    Batches of cells are not among its decisions, so no rank computes them.
+    """
+    perform = partial(perform_retrieval, request, has_batches=False)
+    follow = partial(follow_decision, request)
+    return Answer.of(agree(Ranks(comm), perform, follow))
+
+
+def _or_unchanged(
+    t_unit: lp.TranslationUnit,
+    answer: Callable[[], Answer],
+    on_miss: OnMiss,
+    comm: Any,
+) -> lp.TranslationUnit:
+    """The transformed kernel; the given one if there is none, or on any error.
+
+    Of several ranks, rank 0 reports the misses.
+    """
+    try:
+        result = answer()
+        unchanged = result.decision.unchanged
+        if unchanged and on_miss == "raise":
+            raise RecordNotFoundError(_joined(unchanged))
+    except Exception as error:  # a build must never break for want of a recipe
+        if on_miss == "raise":
+            raise
+        reason = _logged_reason(error)
+        is_miss = isinstance(error, RecordNotFoundError)
+        is_reported = is_miss and _is_reported_elsewhere(comm)
+        if on_miss != "warn" or is_reported or is_known_cause(error, "retrieve"):
+            return t_unit
+        if _is_news(reason):
+            _warn(f"kernel returned unchanged: {reason}")
+        return t_unit
+    if unchanged and on_miss == "warn" and not _is_reported_elsewhere(comm):
+        n = f"{len(unchanged)} of {counted(len(result.decision.nests), 'einsum')}"
+        if _is_news(reason := _joined(unchanged)):
+            _warn(f"{n} of the kernel left unchanged: {reason}")
+    return result.t_unit
+
+
+def _is_reported_elsewhere(comm: Any) -> bool:
+    return comm is not None and Ranks(comm).rank != 0
+
+
+class _Reported(set[str]):
+    """What this process has reported, and would report with every kernel or call."""
+
+
+def _is_news(reason: str) -> bool:
+    """Whether to report a reason: that nothing is faster is reported once."""
+    if not reason.startswith(NOTHING_FASTER):
+        return True
+    reported = remembered(_Reported)
+    is_new = reason not in reported
+    reported.add(reason)
+    return is_new
+
+
+def _check_arguments(policy: Policy | None, effort: Effort | None) -> None:
+    """Misspelt arguments are errors; misspelt variables leave the kernel unchanged."""
+    if policy is not None:
+        policy_of(policy)
+    if effort is not None:
+        effort_of(effort)
+
+
+def _logged_reason(error: Exception) -> str:
+    if isinstance(error, FeinsumError):
+        logger.info("kernel returned unchanged: %s", error)
+        return str(error)
+    logger.exception("retrieval failed; the kernel is returned unchanged")
+    return f"retrieval failed with {type(error).__name__}: {error}"
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, FeinsumWarning, stacklevel=4)  # the caller of retrieve
+
+
+def _joined(reasons: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(reasons))

@@ -1,19 +1,33 @@
-"""Matching: recipes for an einsum from its facts, those at other extents, a model."""
+"""Matching: candidate recipes for an einsum from its facts, facts of others, a model.
+
+For ``ij,ej->ei`` with 10 by 10 operators, candidates are, in this order::
+
+    recorded for this workload      on this device, its architecture, any device
+    recorded at other extents       the nearest, such as 12 by 12
+    predicted by the model          the few that it expects to be the fastest
+    the recipe for every einsum
+
+The policy of a retrieval says how far down the list it goes, and the effort whether
+unmeasured recipes count. Facts are looked up for all nests of a kernel together, since
+a store may be far away.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, islice
 from typing import NamedTuple
 
 from constantdict import constantdict
 
-from feinsum.canonical import CanonicalForm, canonicalize
+from feinsum.canonical import CanonicalForm, WorkloadKey, canonicalize
 from feinsum.errors import FeinsumError, InvalidRecordError
 from feinsum.ir import PROFILE, BatchedEinsum, from_text, generalize_each
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
+from feinsum.measure.own import is_own
 from feinsum.predict import Effort, has_vectors, is_outdone, predictions
 from feinsum.predict.correction import Correction, correction_in_use
 from feinsum.raising import RaisedNest, regrouped
@@ -22,8 +36,10 @@ from feinsum.records import (
     Device,
     Environment,
     Extents,
+    FactSource,
     FramedSpec,
     Level,
+    LookUp,
     Match,
     Policy,
     Remoteness,
@@ -32,10 +48,81 @@ from feinsum.records import (
     best_match,
 )
 from feinsum.records.environment import DeviceKind
-from feinsum.retrieval.facts import Facts
-from feinsum.retrieval.selection import Candidate, NestSelection
+from feinsum.records.signature import trusted_signers, why_untrusted
+from feinsum.retrieval.identity import is_ours
+from feinsum.retrieval.result import Candidate, NestSelection
 from feinsum.transforms import REGISTRY, configurations, suits_device
 from feinsum.transforms.library import GENERIC
+
+
+@dataclass
+class Facts:
+    """The candidates of a store for a device and a policy.
+
+    Related queries are sent together, since a store may be far away. If trusted signers
+    are configured, facts of others are skipped.
+
+    Attributes:
+        wanted: the forms that are queried together with the first of them.
+
+    Raises:
+        SignatureError: if the setting of trusted signers is invalid.
+    """
+
+    store: FactSource
+    device: Device
+    policy: Policy
+    wanted: Sequence[CanonicalForm] = ()
+    _records: dict[WorkloadKey, tuple[TuningRecord, ...]] = field(default_factory=dict)
+    _signers: frozenset[str] = field(default_factory=trusted_signers)
+
+    def ask(self, forms: Iterable[CanonicalForm], *, counts: bool = True) -> None:
+        """Query the workloads that were not queried yet.
+
+        Args:
+            counts: see :class:`feinsum.records.LookUp`.
+
+        Raises:
+            StoreError: if the store fails.
+        """
+        texts = {f.key: f.text for f in forms if f.key not in self._records}
+        if texts:
+            look_up = LookUp(texts, self.device, self.policy, counts)
+            self._records.update(self.store.candidates(look_up))
+
+    def of(self, form: CanonicalForm) -> tuple[TuningRecord, ...]:
+        """The trusted records of a workload."""
+        self.ask([form, *self.wanted])
+        doubts = self._doubts(form.key)
+        return tuple(r for r in self._records[form.key] if r.id not in doubts)
+
+    def passed_over(self, form: CanonicalForm) -> list[tuple[TransformSpec, str]]:
+        """The recipes of the untrusted records of a workload, and why."""
+        doubts = self._doubts(form.key)
+        return [
+            (record.spec, f"record {record.id[:12]}: {doubts[record.id]}")
+            for record in self._records.get(form.key, ())
+            if record.id in doubts
+        ]
+
+    def _doubts(self, workload: WorkloadKey) -> dict[str, str]:
+        """Records without a trusted signer, by id, with the reason."""
+        if not self._signers:
+            return {}
+        doubts = {
+            record.id: why_untrusted(record, self._signers)
+            for record in self._records.get(workload, ())
+        }
+        return {record_id: why for record_id, why in doubts.items() if why}
+
+    @property
+    def ids(self) -> Mapping[str, tuple[str, ...]]:
+        """For each workload that was queried, the ids of its records."""
+        return {
+            workload: tuple(record.id for record in records)
+            for workload, records in self._records.items()
+        }
+
 
 logger = logging.getLogger(__name__)
 
@@ -112,8 +199,27 @@ class Nearest(NamedTuple):
             recorded = (record.recipe for record in match.ranking)
             for recipe in dict.fromkeys((*recorded, *generic)):
                 seen.add(recipe)
-                yield Candidate(recipe, match, extents[recipe.frame])
+                yield Candidate(
+                    recipe,
+                    match,
+                    extents[recipe.frame],
+                    own_record=self._own_record(recipe, match),
+                    is_builtin=is_ours(recipe.spec),
+                )
             match = self.match(without=seen)
+
+    def _own_record(self, recipe: FramedSpec, match: Match) -> TuningRecord | None:
+        """The best measurement of a recipe by this installation and software."""
+        if match.level != Level.EXACT:
+            return None
+        records = [
+            record
+            for record in match.ranking
+            if record.recipe == recipe
+            and record.environment.software == self.environment.software
+            and is_own(record.id)
+        ]
+        return max(records, key=lambda r: r.measurement.speedup, default=None)
 
 
 def select_candidates(
@@ -127,20 +233,32 @@ def select_candidates(
     nests: list[RaisedNest] = []
 
     def forms() -> Iterator[Form]:
-        for one, has_other_extents in lookup_variants(nest):
-            nests.append(one)
-            yield form_of(one.form, one.generalized, is_nearest=has_other_extents)
+        for variant, has_other_extents in lookup_variants(nest):
+            nests.append(variant)
+            yield form_of(
+                variant.form, variant.generalized, is_nearest=has_other_extents
+            )
 
-    found, match = nearest(forms(), facts, environment, policy, effort)
-    forms_seen = {one.form.key: one.form for one in nests}.values()
+    best, match = nearest(forms(), facts, environment, policy, effort)
+    forms_seen = {variant.form.key: variant.form for variant in nests}.values()
     doubted = [d for form in forms_seen for d in facts.passed_over(form)]
-    candidates = _foremost(found, tuple(found.candidates(match)))
+    candidates = _foremost(best, tuple(best.candidates(match)))
+    candidates = _libraries_last(nests[best.k], candidates)
     return NestSelection(
-        nests[found.k],
+        nests[best.k],
         match,
-        _libraries_last(nests[found.k], candidates),
+        # what this installation measured comes first, whatever others claim
+        tuple(sorted(candidates, key=lambda candidate: candidate.own_record is None)),
         tuple(doubted[:MOST_DOUBTED]),
+        own_ids=_own_ids(candidates[0].match if candidates else match),
     )
+
+
+def _own_ids(match: Match) -> frozenset[str]:
+    """The ids of the records that this installation measured."""
+    if match.level != Level.EXACT:
+        return frozenset()
+    return frozenset(record.id for record in match.ranking if is_own(record.id))
 
 
 def _libraries_last(
@@ -152,11 +270,13 @@ def _libraries_last(
     """
     if all(function.is_plain_read() for function in nest.functions.values()):
         return candidates
-    return tuple(sorted(candidates, key=lambda one: one.recipe.spec.is_on_host))
+    return tuple(
+        sorted(candidates, key=lambda candidate: candidate.recipe.spec.is_on_host)
+    )
 
 
 def _foremost(
-    found: Nearest, candidates: tuple[Candidate, ...]
+    nearest_match: Nearest, candidates: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
     """The prediction before what was recorded on another microarchitecture, if faster.
 
@@ -167,12 +287,13 @@ def _foremost(
     if predicted is None:
         return candidates
     first = candidates[0]
+    # what was recorded on this one is better than any model
     is_foreign = first.match.remoteness.is_other_microarchitecture
-    if not is_foreign or first.recipe.frame != found.form.text:
+    if not is_foreign or first.recipe.frame != nearest_match.form.text:
         return candidates
     specs = first.recipe.spec, predicted.recipe.spec
-    device = found.environment.device
-    if not is_outdone(found.form.einsum, found.sizes, device, *specs):
+    device = nearest_match.environment.device
+    if not is_outdone(nearest_match.form.einsum, nearest_match.sizes, device, *specs):
         return candidates
     return (predicted, *(c for c in candidates if c is not predicted))
 
@@ -182,9 +303,9 @@ def lookup_variants(nest: RaisedNest) -> Iterator[tuple[RaisedNest, bool]]:
 
     First the nest itself, then with operands of equal indices as one.
     """
-    for one in chain([nest], regrouped(nest)):
-        yield one, False
-        yield from ((general, True) for general in one.generalized_each())
+    for grouped in chain([nest], regrouped(nest)):
+        yield grouped, False
+        yield from ((general, True) for general in grouped.generalized_each())
 
 
 def form_of(
@@ -192,9 +313,9 @@ def form_of(
 ) -> Form:
     """A form, the extents behind the size parameters of its einsum, and a profile."""
     names = form.relabeling.size_params
-    known = {names[name]: n for name, n in sizes.items() if name in names}
-    known |= {name: n for name, n in sizes.items() if name.startswith(PROFILE)}
-    return Form(form, known, is_nearest)
+    all_sizes = {names[name]: n for name, n in sizes.items() if name in names}
+    all_sizes |= {name: n for name, n in sizes.items() if name.startswith(PROFILE)}
+    return Form(form, all_sizes, is_nearest)
 
 
 def forms_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Iterator[Form]:
@@ -224,9 +345,9 @@ def nearest(
     does not have, or whose intermediates exceed the memory limit.
     """
 
-    def known(k: int, one: Form) -> tuple[Nearest, Match]:
-        form, sizes, is_nearest = one
-        sound, extents = _known(form, sizes, facts)
+    def matched(k: int, form_queried: Form) -> tuple[Nearest, Match]:
+        form, sizes, is_nearest = form_queried
+        sound, extents = _sound_records(form, sizes, facts)
         records = [
             record
             for record in sound
@@ -234,27 +355,31 @@ def nearest(
             and _has_vectors(record, form, environment.device)
             and _has_room(record, form, extents)
         ]
-        found = Nearest(
+        candidate_form = Nearest(
             k, is_nearest, form, records, extents, environment, policy, sizes, effort
         )
-        return found, found.match()
+        return candidate_form, candidate_form.match()
 
+    # forms at other extents take time to canonicalize, and an exact fact needs none
     rest = iter(forms)
-    first = known(0, next(rest))
+    first = matched(0, next(rest))
+    # levels are ordered from the best to the worst
     if first[1].level < Level.NEAREST_EXTENTS:
         return first
     others = list(rest)
     # nobody wants the generalizations themselves: their misses are no demand
-    facts.ask((one.form for one in others), counts=False)
-    found = [known(k, one) for k, one in enumerate(others, start=1)]
-    return min([first, *found], key=lambda one: _nearness(*one))
+    facts.ask((form_queried.form for form_queried in others), counts=False)
+    matches = [
+        matched(k, form_queried) for k, form_queried in enumerate(others, start=1)
+    ]
+    return min([first, *matches], key=lambda form_queried: _nearness(*form_queried))
 
 
 def _nearness(
-    found: Nearest, match: Match
+    form_matched: Nearest, match: Match
 ) -> tuple[Level, bool, Remoteness, float, int]:
-    place = match.remoteness
-    return match.level, not match.ranking, place, match.distance, found.k
+    remoteness = match.remoteness
+    return match.level, not match.ranking, remoteness, match.distance, form_matched.k
 
 
 def match_of(
@@ -280,6 +405,7 @@ def match_of(
     match = best_match(
         left, environment, policy, is_nearest=is_nearest, extents=extents
     )
+    # a recipe with records is no prediction, whatever its level
     tried = {*(record.recipe for record in records), *without}
 
     def unmeasured(level: Level, specs: Iterable[TransformSpec], why: str) -> Match:
@@ -293,9 +419,9 @@ def match_of(
     is_open = match.level > Level.PREDICTED
     if is_open and WORST_ACCEPTED[policy] >= Level.PREDICTED:
         why = "is expected to be the fastest, and was not measured"
-        found = unmeasured(Level.PREDICTED, predicted(), why)
-        if found is not match:
-            return found
+        prediction = unmeasured(Level.PREDICTED, predicted(), why)
+        if prediction is not match:
+            return prediction
     if match.level != Level.MISS or WORST_ACCEPTED[policy] < Level.GENERIC:
         return match
     why = "is for every einsum, and was not measured"
@@ -316,10 +442,10 @@ def _predictions(
     Args:
         limit: bytes of the intermediates of a recipe.
     """
-    found = predictions(
+    ranking = predictions(
         einsum, sizes, device, correction=correction, intermediate_bytes=limit
     )
-    code = (one.spec for one in found if not one.spec.is_on_host)
+    code = (prediction.spec for prediction in ranking if not prediction.spec.is_on_host)
     return tuple(islice(code, N_PREDICTED))
 
 
@@ -333,7 +459,7 @@ def _generic_recipes(form: CanonicalForm, kind: DeviceKind) -> list[TransformSpe
     return [*islice(configurations(suited[-1], form.einsum), 1)] if suited else []
 
 
-def _known(
+def _sound_records(
     form: CanonicalForm, sizes: Mapping[str, int], facts: Facts
 ) -> tuple[list[TuningRecord], Extents]:
     """The records of a workload, and its extents in the names of each text of them.
@@ -386,18 +512,19 @@ def _in_frame(
     """
     if frame == form.text:
         return sizes
+    # the text is from a database: parsing a long one would take time, for nothing
     if len(frame) > FRAME_FACTOR * len(form.text):
         raise InvalidRecordError(f"its text of {len(frame)} characters is too long")
     try:
-        found = canonicalize(from_text(frame))
+        form_of_frame = canonicalize(from_text(frame))
     except FeinsumError as error:
         raise InvalidRecordError(
             f"its text {frame!r} is not an einsum that can be canonicalized: {error}"
         ) from None
-    if found.text != form.text:
+    if form_of_frame.text != form.text:
         raise InvalidRecordError(
             f"it has the key of another workload: {frame!r} is not {form.text!r}"
         )
-    names = found.relabeling.size_params
+    names = form_of_frame.relabeling.size_params
     nodes = {name: n for name, n in sizes.items() if name.startswith(PROFILE)}
     return nodes | {name: sizes[new] for name, new in names.items() if new in sizes}

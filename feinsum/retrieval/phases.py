@@ -1,7 +1,15 @@
 """Phases: the order in which the nests of a kernel can run one after another.
 
-A recipe parallelizes the loops of a nest. So every nest with a recipe runs alone, and
-the device waits for it to finish. Other instructions are unchanged, in phases between.
+A recipe makes the loops of a nest parallel. So every nest with a recipe runs alone, and
+the device waits until it is complete. Other instructions are unchanged, in phases
+between. The kernel ::
+
+    for e, q:  t[e, q] = sum(j, D[q, j]*u[e, j])      {id=interpolate}
+    for e, q:  s[e, q] = t[e, q]**2                   {id=square, dep=interpolate}
+    for e, i:  v[e, i] = sum(q, D[q, i]*s[e, q])      {id=integrate, dep=square}
+
+has three phases if both sums get a recipe: ``interpolate``, then ``square``, then
+``integrate``; loops that they share are duplicated.
 
 A nest is *separable* if it can be extracted: no other instruction has to run in the
 middle of it, and where it shares loops with others, they exchange no values across
@@ -10,19 +18,22 @@ iterations.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import islpy as isl
 import loopy as lp
 from loopy.kernel.data import ConcurrentTag
 from loopy.symbolic import SubstitutionRuleExpander
+from pytools.graph import compute_topological_order, get_reachable_nodes
 
 from feinsum.raising import RaisedKernel
-from feinsum.retrieval.selection import NestSelection
+from feinsum.raising.dependences import Exchanges, Part
+from feinsum.retrieval.result import NestSelection
 
-Phase = frozenset[str]
-"""Ids of the instructions that run together."""
+PartGraph: TypeAlias = Mapping[Part, Collection[Part]]
+"""By part of a kernel, the parts that wait for it."""
 
 
 def mark_separable(
@@ -30,17 +41,17 @@ def mark_separable(
 ) -> tuple[NestSelection, ...]:
     """The nests, marking those that cannot run in a separate phase."""
     kernel = raised.t_unit[raised.kernel_name]
-    wanted = [one.nest.instructions for one in nests if one.chosen]
-    _, stuck = phases_of(kernel, wanted)
+    wanted = [nest.instructions for nest in nests if nest.chosen]
+    _, inseparable = phases_of(kernel, wanted)
     return tuple(
-        replace(one, is_separable=frozenset(one.nest.instructions) not in stuck)
-        for one in nests
+        replace(nest, is_separable=frozenset(nest.instructions) not in inseparable)
+        for nest in nests
     )
 
 
 def phases_of(
     kernel: lp.LoopKernel, nests: Sequence[Collection[str]]
-) -> tuple[list[Phase], list[Phase]]:
+) -> tuple[list[Part], list[Part]]:
     """Order the instructions of a kernel into phases.
 
     Args:
@@ -51,18 +62,27 @@ def phases_of(
         their instructions are in phases with others.
     """
     wanted = [frozenset(nest) for nest in nests]
+    # most kernels are one nest, for which nothing has to be ordered
     everything = frozenset(kernel.id_to_insn)
     if everything not in wanted and _is_indivisible(kernel, wanted):
         return [everything], wanted
     if set(wanted) <= {everything}:
         return [everything], []
-    # Most kernels are one nest, and importing the library of graphs takes time.
-    from feinsum.retrieval.phase_order import ordered
+    exchanges = Exchanges(kernel)
+    inseparable: list[Part] = []
+    while True:
+        others = exchanges.groups(frozenset().union(*wanted))
+        graph = _order_graph(kernel, [*wanted, *others])
+        later = {part: get_reachable_nodes(graph, part) for part in graph}
+        entangled = (nest for nest in wanted if _is_entangled(nest, later, exchanges))
+        # without this nest the others form other groups, so each is checked again
+        if (nest := next(entangled, None)) is None:
+            return _merged_phases(kernel, graph, later, wanted), inseparable
+        inseparable.append(nest)
+        wanted.remove(nest)
 
-    return ordered(kernel, wanted)
 
-
-def _is_indivisible(kernel: lp.LoopKernel, nests: Sequence[Phase]) -> bool:
+def _is_indivisible(kernel: lp.LoopKernel, nests: Sequence[Part]) -> bool:
     """Whether Loopy could not keep the parts of a kernel apart.
 
     So it is where others have made loops parallel, where a loop of others has a bound
@@ -103,3 +123,61 @@ def loops_of(
             for insn in expanded
         )
     )
+
+
+def _order_graph(kernel: lp.LoopKernel, parts: Iterable[Part]) -> PartGraph:
+    """Which part must wait for which."""
+    part_of = {insn_id: part for part in parts for insn_id in part}
+    graph: dict[Part, set[Part]] = {part: set() for part in part_of.values()}
+    for insn in kernel.instructions:
+        for before in insn.depends_on:
+            if part_of[before] != part_of[insn.id]:
+                graph[part_of[before]].add(part_of[insn.id])
+    return graph
+
+
+def _is_entangled(nest: Part, later: PartGraph, exchanges: Exchanges) -> bool:
+    """Whether others must run in the middle of a nest, or in its iterations.
+
+    Args:
+        later: by part, itself and all parts that must run after it.
+    """
+    for part in later:
+        is_before, is_after = part in later[nest], nest in later[part]
+        if part == nest:
+            continue
+        if is_before and is_after:
+            return True
+        if not exchanges.are_separable(nest, part):
+            return True
+        if not (is_before or is_after) and exchanges.conflict(nest, part):
+            return True
+    return False
+
+
+def _merged_phases(
+    kernel: lp.LoopKernel,
+    graph: PartGraph,
+    later: PartGraph,
+    nests: Collection[Part],
+) -> list[Part]:
+    """The parts in order; what is between two nests is one phase."""
+    position = {insn.id: k for k, insn in enumerate(kernel.instructions)}
+    # parts that wait for each other, none of which is a nest, are one part
+    cycle_of = {
+        part: frozenset().union(*(x for x in later[part] if part in later[x]))
+        for part in graph
+    }
+    cycles: dict[Part, set[Part]] = {cycle: set() for cycle in cycle_of.values()}
+    for part, waiting in graph.items():
+        cycles[cycle_of[part]] |= {cycle_of[x] for x in waiting} - {cycle_of[part]}
+    phases: list[Part] = []
+    # ties by program order, so that every process finds the same phases
+    for part in compute_topological_order(
+        cycles, key=lambda cycle: min(position[i] for i in cycle)
+    ):
+        if phases and part not in nests and phases[-1] not in nests:
+            phases[-1] |= part
+        else:
+            phases.append(part)
+    return phases

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self, cast, get_args
+from typing import Any, Self, TypedDict, Unpack, cast, get_args
 
 import loopy as lp
 
@@ -15,13 +16,30 @@ from feinsum.options import option_of
 from feinsum.predict import Effort, effort_of
 from feinsum.raising import RaisedKernel, called_kernels, raise_kernel
 from feinsum.records import WORST_ACCEPTED, Level, Policy
-from feinsum.retrieval.einsum_trials import is_verification_on
 from feinsum.targets.devices import open_device, target_of
 from feinsum.targets.host import HOST
 from feinsum.targets.protocol import OpenDevice
 
 POLICY_VARIABLE = "FEINSUM_POLICY"
 """Environment variable with the policy, where none is given."""
+
+
+VERIFY_VARIABLE = "FEINSUM_VERIFY"
+"""Environment variable that is ``off`` where recipes cannot be run."""
+OFF = "off"
+
+
+class RetrievalOptions(TypedDict, total=False):
+    """The options of a retrieval; see :func:`feinsum.retrieve`."""
+
+    arguments: Mapping[str, Any] | None
+    device: str | None
+    database: Database
+    instructions: str | None
+    kernel_name: str | None
+    policy: Policy | None
+    verify: bool | None
+    effort: Effort | None
 
 
 @dataclass(frozen=True)
@@ -40,17 +58,7 @@ class Request:
 
     @classmethod
     def of(
-        cls,
-        t_unit: lp.TranslationUnit,
-        *,
-        arguments: Mapping[str, Any] | None = None,
-        device: str | None = None,
-        database: Database = None,
-        instructions: str | None = None,
-        kernel_name: str | None = None,
-        policy: Policy | None = None,
-        verify: bool | None = None,
-        effort: Effort | None = None,
+        cls, t_unit: lp.TranslationUnit, **options: Unpack[RetrievalOptions]
     ) -> Self:
         """A request; environment variables supply omitted options.
 
@@ -59,14 +67,14 @@ class Request:
         """
         return cls(
             t_unit,
-            device,
-            database,
-            arguments,
-            instructions,
-            kernel_name,
-            policy_of(policy),
-            is_verification_on(verify),
-            effort_of(effort),
+            options.get("device"),
+            options.get("database"),
+            options.get("arguments"),
+            options.get("instructions"),
+            options.get("kernel_name"),
+            policy_of(options.get("policy")),
+            is_verification_on(options.get("verify")),
+            effort_of(options.get("effort")),
         )
 
     @property
@@ -133,22 +141,31 @@ def _callee(
     is_unit = isinstance(unit, lp.TranslationUnit)
     if not is_unit or not isinstance(unit.target, lp.CTarget):
         return None
+    # a program of the host has kernels of its own, not one-cell functions
     if HOST.runs_programs(unit.target) or len(unit.entrypoints) != 1:
         return None
     (name,) = unit.entrypoints
     called = called_kernels(unit, name)
     if kernel_name not in (None, name) or len(called) != 1:
         return None
+    # the caller stays in the table of callables, and is put around the result again
     return unit.copy(entrypoints=frozenset(called))
 
 
-def policy_of(given: Policy | None) -> Policy:
+def policy_of(policy: Policy | None) -> Policy:
     """The given policy, or else the environment variable's.
 
     Raises:
         InvalidOptionError: if it is unknown.
     """
-    found = option_of(
-        "policy", given, get_args(Policy), variable=POLICY_VARIABLE, default="default"
+    name = option_of(
+        "policy", policy, get_args(Policy), variable=POLICY_VARIABLE, default="default"
     )
-    return cast(Policy, found)
+    return cast(Policy, name)
+
+
+def is_verification_on(verify: bool | None) -> bool:
+    """The argument, or else the environment variable; on by default."""
+    if verify is not None:
+        return verify
+    return os.environ.get(VERIFY_VARIABLE, "").strip().lower() != OFF

@@ -1,17 +1,210 @@
-"""The result of a retrieval, and its explanation."""
+"""What a retrieval gives: the recipe of each nest, the kernel, and the explanation.
+
+A selection has the candidates of one nest of a kernel, the best first, and the reasons
+why others were skipped. It is derived from the facts about the nest and judged before
+anything is applied. A retrieval has the selections of all nests and the kernel with the
+first candidate of each; as text, it explains both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import loopy as lp
+from constantdict import constantdict
 
 from feinsum.db import LayerState
-from feinsum.raising import RaisedKernel, RefusedNest
-from feinsum.records import Level, Policy, TransformSpec, TuningRecord
-from feinsum.retrieval.selection import NestSelection
+from feinsum.errors import FeinsumError
+from feinsum.ir import from_text
+from feinsum.raising import RaisedKernel, RaisedNest, RefusedNest
+from feinsum.records import (
+    FramedSpec,
+    Level,
+    Match,
+    Policy,
+    TransformSpec,
+    TuningRecord,
+)
+from feinsum.transforms import check_spec
 from feinsum.words import brief, counted
+
+MOST_REASONS = 10
+"""Reasons that are given for an einsum without a recipe."""
+REASON_LENGTH = 1000
+"""In characters; longer error messages are cut."""
+NO_FASTER = "no faster here than the given kernel"
+"""How the reason begins why a sound recipe is not used."""
+NO_FASTER_THAN_GENERATED = "no faster here than the kernel generated for the einsum"
+"""The same where the given kernel cannot be timed."""
+NOTHING_FASTER = "no known recipe is faster here than the given kernel"
+"""How the reason begins why an einsum gets none of its sound recipes."""
+
+
+class Candidate(NamedTuple):
+    """A candidate recipe for a nest.
+
+    Attributes:
+        sizes: extents of the kernel, in the names of the recipe's frame.
+        own_record: its best measurement by this installation, driver and software.
+        is_builtin: whether its transform is one of feinsum. One of a user is tried in a
+            separate process before it is applied in this one.
+    """
+
+    recipe: FramedSpec
+    match: Match
+    sizes: Mapping[str, int] = constantdict()
+    own_record: TuningRecord | None = None
+    is_builtin: bool = False
+
+    def check(self) -> None:
+        """Check that the recipe is in the space of its transform.
+
+        Raises:
+            TransformError: if it is not.
+        """
+        check_spec(self.recipe.spec, from_text(self.recipe.frame))
+
+    @property
+    def records(self) -> tuple[TuningRecord, ...]:
+        return tuple(r for r in self.match.ranking if r.recipe == self.recipe)
+
+    @property
+    def claim(self) -> float | None:
+        """Its recorded speed-up; None if nobody measured it."""
+        return max((r.measurement.speedup for r in self.records), default=None)
+
+
+@dataclass(frozen=True)
+class NestSelection:
+    """How one nest of a kernel was looked up, and the result.
+
+    Attributes:
+        nest: the einsum.
+        best_match: of the records about it.
+        candidates: the remaining recipes, best first.
+        failures: recipes that could not be applied, and why.
+        judgement: why the first candidate may be used on this machine.
+        speedup: of the first candidate over the kernel generated for the einsum, as
+            measured here; zero if it was not.
+        own_ids: ids of the records that this installation measured.
+        seen: what was observed here for other candidates, in words.
+        is_settled: whether the choice is final; there may have been no time to try all
+            known recipes.
+        is_separable: whether the nest can run apart from the rest of its kernel; if
+            not, no recipe is tried.
+    """
+
+    nest: RaisedNest
+    best_match: Match
+    candidates: tuple[Candidate, ...] = ()
+    failures: tuple[tuple[TransformSpec, str], ...] = ()
+    judgement: str = ""
+    speedup: float = 0.0
+    is_separable: bool = True
+    own_ids: frozenset[str] = frozenset()
+    seen: tuple[tuple[TransformSpec, str], ...] = ()
+    is_settled: bool = True
+
+    @property
+    def instructions(self) -> tuple[str, ...]:
+        """Those of the nest; see :attr:`RaisedNest.instructions`."""
+        return self.nest.instructions
+
+    @property
+    def chosen(self) -> FramedSpec | None:
+        """The chosen recipe, if any."""
+        return self.candidates[0].recipe if self._has_any else None
+
+    @property
+    def is_first_usable(self) -> bool:
+        """Whether the first candidate fits, and may be applied in this process."""
+        if not self._has_any:
+            return False
+        try:
+            self.candidates[0].check()
+        except Exception:  # noqa: BLE001  (where it is tried, the reason is kept)
+            return False
+        return self.candidates[0].is_builtin
+
+    @property
+    def _has_any(self) -> bool:
+        return self.is_separable and bool(self.candidates)
+
+    @property
+    def match(self) -> Match:
+        """The match of the chosen recipe, or of the nest if it gets none."""
+        return self.candidates[0].match if self._has_any else self.best_match
+
+    @property
+    def applied(self) -> TransformSpec | None:
+        return self.chosen.spec if self.chosen else None
+
+    @property
+    def frame(self) -> str:
+        """The text of the workload to whose names :attr:`applied` refers."""
+        return self.chosen.frame if self.chosen else ""
+
+    def without_first(self, error: Exception) -> NestSelection:
+        """Skip the first candidate."""
+        first, *others = self.candidates
+        left = self.with_failures([(first.recipe.spec, error)])
+        return replace(
+            left, candidates=tuple(others), judgement="", speedup=0.0, seen=()
+        )
+
+    def without_all(self, error: Exception) -> NestSelection:
+        """The nest without a recipe, if it had one."""
+        if not self.chosen:
+            return self
+        return replace(self.without_first(error), candidates=())
+
+    def with_failures(
+        self, failures: Iterable[tuple[TransformSpec, Exception]]
+    ) -> NestSelection:
+        """The nest with more recipes that could not be applied."""
+        more = ((spec, reason_of(error)) for spec, error in failures)
+        return replace(self, failures=(*self.failures, *more))
+
+    @property
+    def why_unchanged(self) -> str:
+        """Why no recipe was applied, with what to do."""
+        nest = self.nest
+        if self.best_match.level == Level.MISS:
+            doubts = "".join(f"skipped: {why}; " for _, why in self.failures)
+            again = " again, with more trials," if self.best_match.is_tuned else ""
+            return (
+                f"{doubts}{self.best_match.reason} (workload {nest.form.text}, key "
+                f"{nest.key}); tune it{again} with feinsum.tune or 'feinsum tune'"
+            )
+        if not self.is_separable:
+            return (
+                f"the loops of {', '.join(nest.instructions)} cannot be run apart from "
+                "other instructions; move these to other loops, or state their order"
+            )
+        return self._why_none_applied
+
+    @property
+    def _why_none_applied(self) -> str:
+        """Recipes that are too slow are only counted; ``explain`` lists them."""
+        slow = NO_FASTER, NO_FASTER_THAN_GENERATED
+        doubts = [why for _, why in self.failures if not why.startswith(slow)]
+        n_slow = len(self.failures) - len(doubts)
+        if n_slow and not doubts:
+            return f"{NOTHING_FASTER} (key {self.nest.key})"
+        named = doubts[:MOST_REASONS]
+        if len(doubts) > MOST_REASONS:
+            named.append(f"and {len(doubts) - MOST_REASONS} more")
+        if n_slow:
+            named.append(f"{n_slow} are {NO_FASTER}")
+        return f"no recorded recipe could be applied: {'; '.join(named)}"
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says, of any kind and length, in at most 1000 characters."""
+    text = str(error) if isinstance(error, FeinsumError) else repr(error)
+    return text if len(text) <= REASON_LENGTH else f"{text[:REASON_LENGTH]} ..."
 
 
 @dataclass(frozen=True)
@@ -67,31 +260,31 @@ class Retrieval:
         return "\n".join(_explanation(self))
 
 
-def _explanation(found: Retrieval) -> Iterator[str]:
-    kernel = found.raised.t_unit[found.raised.kernel_name]
-    for nest in found.nests:
+def _explanation(retrieval: Retrieval) -> Iterator[str]:
+    kernel = retrieval.raised.t_unit[retrieval.raised.kernel_name]
+    for nest in retrieval.nests:
         yield from _nest_explanation(nest)
-    for refused in found.raised.refused:
+    for refused in retrieval.raised.refused:
         yield from _refusal(refused, kernel)
-    yield f"policy: {found.policy}"
-    for layer in found.layers:
+    yield f"policy: {retrieval.policy}"
+    for layer in retrieval.layers:
         yield f"layer {layer}"
-    if found.batch > 1:
-        yield f"gain: {found.gain}"
-        yield f"kernel: cells in batches of {found.batch}"
+    if retrieval.batch > 1:
+        yield f"gain: {retrieval.gain}"
+        yield f"kernel: cells in batches of {retrieval.batch}"
         return
-    n = len(found.applied)
-    if n and found.gain:
-        yield f"gain: {found.gain}"
+    n = len(retrieval.applied)
+    if n and retrieval.gain:
+        yield f"gain: {retrieval.gain}"
     yield (
-        f"kernel: {n} of {len(found.nests)} nests transformed"
+        f"kernel: {n} of {len(retrieval.nests)} nests transformed"
         if n
         else ("kernel: unchanged")
     )
 
 
-def _nest_explanation(found: NestSelection) -> Iterator[str]:
-    nest, match = found.nest, found.match
+def _nest_explanation(selection: NestSelection) -> Iterator[str]:
+    nest, match = selection.nest, selection.match
     yield f"raised: {nest.einsum.subscripts}, {counted(nest.einsum.batch_size, 'row')}"
     yield f"instructions: {', '.join(nest.instructions)}"
     yield f"scaled by: {', '.join(map(str, nest.scale))}"
@@ -113,32 +306,32 @@ def _nest_explanation(found: NestSelection) -> Iterator[str]:
             f"speed-up {record.measurement.speedup:.1f} ({low:.1f} to {high:.1f}), "
             f"record {record.id[:12]}"
         )
-        yield f"    {_origin(record, is_own=record.id in found.own)}"
+        yield f"    {_origin(record, is_own=record.id in selection.own_ids)}"
         if record.workload_text != nest.form.text:
             yield f"    in the names of {record.workload_text}"
-    for spec, why in found.failures:
+    for spec, why in selection.failures:
         yield f"  skipped {spec}: {why}"
-    for spec, words in found.seen:
+    for spec, words in selection.seen:
         yield f"  seen here {spec}: {words}"
-    if found.applied is not None:
-        yield f"applied: {found.applied} ({_why_first(found)})"
-        yield f"trusted: {found.judgement}"
+    if selection.applied is not None:
+        yield f"applied: {selection.applied} ({_why_first(selection)})"
+        yield f"trusted: {selection.judgement}"
     elif match.level != Level.MISS:
-        yield f"not applied: {found.why_unchanged}"
+        yield f"not applied: {selection.why_unchanged}"
 
 
 def _origin(record: TuningRecord, *, is_own: bool) -> str:
     """Who measured a record: this installation, or the claimed recorder."""
     if is_own:
         return f"measured by this installation at {record.recorded_at}"
-    who = record.provenance.get("recorded_by", "an unknown recorder")
-    where = record.environment.device
-    return f"recorded by {who:.100} on {where!s:.200} at {record.recorded_at:.40}"
+    recorder = record.provenance.get("recorded_by", "an unknown recorder")
+    device = record.environment.device
+    return f"recorded by {recorder:.100} on {device!s:.200} at {record.recorded_at:.40}"
 
 
-def _why_first(found: NestSelection) -> str:
-    if found.seen:
-        return f"the fastest of {len(found.seen) + 1} timed here"
+def _why_first(selection: NestSelection) -> str:
+    if selection.seen:
+        return f"the fastest of {len(selection.seen) + 1} timed here"
     return "the first of those tied as fastest"
 
 

@@ -1,31 +1,186 @@
-"""The processes that verify and time recipes, for all retrievals of this process.
+"""The processes that verify and time recipes, and the cache of their results.
 
-One is started with the first question, and more for several questions at once. They end
-with this process, or when idle for a while.
+::
+
+    trial ---> cached? --yes--> its result
+                 |
+                 no
+                 v
+    idle process with this environment, or a new one
+      <-- question: recipe, einsum or kernels, sizes, time limit
+      --> verdict: right or wrong, times; or how the process ended
+
+A process starts with the first question, and more for several questions at once. They
+end with this process, or when idle for a while. A recipe may crash, hang or take all
+memory: it does so there, and that is its result. Results hold for this machine, device,
+driver, software and version of feinsum's source, and for no other.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from threading import Lock
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from threading import Lock, Timer
 from time import monotonic
+from typing import NamedTuple
 from weakref import finalize
 
-from feinsum.errors import InvalidRecordError, TrialCrashError, TrialTimeoutError
+from feinsum.cache import DiskCache, default_cache, locked
+from feinsum.errors import (
+    BuildError,
+    DeviceLostError,
+    InvalidParameterError,
+    InvalidRecordError,
+    MeasurementError,
+    TransformError,
+    TrialCrashError,
+    TrialTimeoutError,
+    UnknownTransformError,
+    WrongResultError,
+)
 from feinsum.measure.question import Question, Verdict
 from feinsum.memory import remembered
 from feinsum.processes import Ended, child_environment, end_session
-from feinsum.records import from_json, to_json
+from feinsum.records import OK, Environment, from_json, to_json
+from feinsum.retrieval.identity import fingerprint
 from feinsum.threads import n_threads
 from feinsum.transforms import export_transforms, local_transforms
+
+_PERMANENT = {
+    OK,
+    *(kind.code for kind in (BuildError, InvalidParameterError, TransformError,
+                             UnknownTransformError, WrongResultError)),
+}  # fmt: skip
+TRANSIENT = {
+    kind.code
+    for kind in (DeviceLostError, MeasurementError, TrialCrashError, TrialTimeoutError)
+}
+"""Failures whose cause may be gone tomorrow, such as a busy machine."""
+_TRANSIENT_AGE = timedelta(days=1)
+_LOCK = "verification.lock"
+LOCK_S = 60.0
+"""How long to wait for another process that verifies."""
+
+
+class _Verdicts(dict[str, Verdict]):
+    """The results of this process."""
+
+
+class CachedVerdict(NamedTuple):
+    """The place of one result."""
+
+    key: str
+    cache: DiskCache | None
+
+    @classmethod
+    def of(
+        cls,
+        parts: Iterable[str],
+        environment: Environment,
+        *,
+        is_kept: bool,
+    ) -> CachedVerdict:
+        """The entry of the result for what some texts describe.
+
+        Args:
+            is_kept: whether the result outlives this process. That of a user-defined
+                transform does not: its source may change under the same name and
+                version.
+        """
+        text = "\0".join((*parts, fingerprint(environment)))
+        cache = default_cache() if is_kept else None
+        return cls(hashlib.sha256(text.encode()).hexdigest(), cache)
+
+    def recall(self) -> Verdict | None:
+        """The earlier result, if it is still valid."""
+        results = remembered(_Verdicts)
+        if verdict := results.get(self.key):
+            return verdict
+        content = None if self.cache is None else self.cache.read(self.key)
+        if content is None:
+            return None
+        try:
+            verdict = from_json(Verdict, content)
+            age = datetime.now(UTC) - datetime.fromisoformat(verdict.found_at)
+        except (InvalidRecordError, TypeError, ValueError):
+            return None
+        # a machine that was busy yesterday may be idle today
+        if age > _TRANSIENT_AGE and _is_transient(verdict):
+            return None
+        results[self.key] = verdict
+        return verdict
+
+    def store(self, verdict: Verdict) -> None:
+        remembered(_Verdicts)[self.key] = verdict
+        if self.cache is not None and verdict.code in _PERMANENT | TRANSIENT:
+            self.cache.write(self.key, to_json(verdict).encode())
+
+    def locked(self) -> AbstractContextManager[object]:
+        """Processes that share the cache verify one after the other."""
+        if self.cache is None:
+            return nullcontext()
+        return locked(self.cache.folder, _LOCK, LOCK_S)
+
+
+def _is_transient(verdict: Verdict) -> bool:
+    if verdict.is_ok:
+        return verdict.speedup <= 1
+    return verdict.code in TRANSIENT
+
+
+PATIENCE_S = 1.0
+"""Longer work is shown, if there is a terminal."""
+
+
+@contextmanager
+def show_progress(total: int, words: str) -> Iterator[Callable[[], None]]:
+    """A progress bar on the terminal for anything that takes more than a second.
+
+    Yields:
+        A function to call after each step.
+    """
+    if find_spec("rich") is None or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TimeElapsedColumn,
+    )
+
+    console = Console(stderr=True)
+    bar = Progress(
+        "{task.description}",
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
+    task = bar.add_task(words, total=total)
+    # most verifications end sooner, and a bar that flashes disturbs
+    late = Timer(PATIENCE_S, bar.start)
+    late.daemon = True
+    late.start()
+    try:
+        yield lambda: bar.advance(task)
+    finally:
+        late.cancel()
+        late.join()
+        bar.stop()
+
 
 COMMAND = (sys.executable, "-W", "ignore", "-m", "feinsum.measure.verifier")
 
@@ -54,6 +209,7 @@ def request_together(
     Args:
         advance: called after each answer.
     """
+    # Loopy holds the interpreter's lock, so processes work and threads wait for them
     with ThreadPoolExecutor(min(len(requests), n_threads())) as threads:
         asking = {threads.submit(ask): k for k, ask in enumerate(requests)}
         for answer in as_completed(asking):
@@ -75,12 +231,16 @@ class _Pool:
 
     def ask(self, question: Question) -> Verdict:
         line = to_json(question).encode() + b"\n"
+        # a process that does not read would block this one in the middle of a line
         if len(line) > LONGEST_BYTES:
             why = f"its text of {len(line)} bytes is too long"
             return Verdict(InvalidRecordError.code, why)
         limit_s = question.limit_s + START_S
         surroundings = _surroundings()
+        # each thread has a process of its own while it waits
         verifier = self._pop_idle()
+        # a process started earlier has the environment of then, and transforms that may
+        # have changed
         if verifier is not None and verifier.surroundings == surroundings:
             verdict = verifier.request(line, limit_s)
             if verdict is not None or verifier.is_late:
@@ -180,6 +340,7 @@ class _Verifier:
             process.stdin.write(line)
         except OSError:
             return None
+        # a pipe has no time limit of its own
         ready = select.poll()
         ready.register(process.stdout, select.POLLIN)
         end_s, reply = monotonic() + limit_s, b""

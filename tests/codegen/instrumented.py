@@ -43,7 +43,7 @@ def executed(nest, operands, form, *, n_chunks=3, writer=Writer):
         iname, begin, end = _DOMAIN.fullmatch(domain).groups()
         bounds[iname] = f"range({begin}, {end})"
     lines, made = ["def kernel(count):"], dict(arguments)
-    held = [(a.name, tuple(map(int, a.shape or ()))) for a in written.own]
+    held = [(a.name, tuple(map(int, a.shape or ()))) for a in written.temporaries]
     held += _private(nest, form, written)
     for name, shape in held:
         made[name] = np.full(shape or (1,), np.nan)

@@ -118,16 +118,16 @@ class Resetting(Writer):
 class NotResetting(Writer):
     """Buffers keep the sums of the iterations before."""
 
-    def _zero(self, place, *rest):
-        if not place.name.startswith("X"):
-            super()._zero(place, *rest)
+    def _zero(self, array, scope):
+        if not array.name.startswith("X"):
+            super()._zero(array, scope)
 
 
 class ByExtent(Writer):
     """Bounds of the tree are one node too late."""
 
-    def _line(self, depth, text):
-        super()._line(depth, re.sub(r"(pointers\d\[\w+)\]", r"\1 + 1]", text))
+    def _line(self, scope, text):
+        super()._line(scope, re.sub(r"(pointers\d\[\w+)\]", r"\1 + 1]", text))
 
 
 WRONG = [

@@ -14,7 +14,7 @@ from feinsum.db.remote import open_remote
 from feinsum.db.remote.breaker import Breaker
 from feinsum.memory import fresh_memory
 from feinsum.records import LookUp, TransformSpec
-from feinsum.retrieval import einsum_trials, look_up, retrieve
+from feinsum.retrieval import look_up, request, retrieve, search
 from feinsum.transforms import REGISTRY
 from feinsum.transforms.plugins import VARIABLE
 from tests.docs.pages import ROOT
@@ -49,11 +49,11 @@ def _alone(tmp_path, monkeypatch):
         "FEINSUM_REMOTE_BUDGET_MS": "60000",
         "PYTHONPATH": str(ROOT),
         VARIABLE: odd_transforms.__name__,
-        einsum_trials.VERIFY_VARIABLE: "on",
+        request.VERIFY_VARIABLE: "on",
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(einsum_trials, "LIMIT_S", 600.0)  # however busy the machine is
-    monkeypatch.setattr(einsum_trials, "BUDGET_S", 3600.0)
+    monkeypatch.setattr(search, "LIMIT_S", 600.0)  # however busy the machine is
+    monkeypatch.setattr(search, "BUDGET_S", 3600.0)
     for name, transform in ODD.items():
         monkeypatch.setitem(REGISTRY, (name, 1), transform)
     with fresh_memory():

@@ -26,7 +26,7 @@ from feinsum.predict.correction import (
     write_correction,
 )
 from feinsum.records import InMemoryStore, to_json
-from feinsum.retrieval.installation import fingerprint
+from feinsum.retrieval.identity import fingerprint
 from tests.predict.made import CPU, ENVIRONMENT, FORMS, correction_with
 
 MODEL = correction_with(packed_contraction=9.0)

@@ -10,7 +10,7 @@ import pytest
 
 from feinsum import raise_kernel
 from feinsum.raising import called_kernels
-from feinsum.raising.normal import without_no_ops
+from feinsum.raising.rewriting import without_no_ops
 from tests.raising.interpreter import run, run_raised
 from tests.raising.wrappers import wrapped
 from tests.transforms.support import LOOPY_WARNINGS

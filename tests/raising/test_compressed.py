@@ -9,7 +9,7 @@ import pytest
 from feinsum import array, canonicalize, einsum, raise_kernel, sparse_array
 from feinsum.codegen import generate_nest
 from feinsum.nests import EstimatedTime, Sizes, best_nest, network, unfactorized
-from feinsum.raising.compressed import compressed_levels
+from feinsum.raising.trees import compressed_levels
 
 BOUNDS = "[a,b] -> {[k]: a<=k<b}"
 CSR = "<> a = ptr[i] {id=a}\n<> b = ptr[i+1] {id=b}\n"

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from feinsum import FeinsumWarning, open_store, retrieve
 from feinsum.errors import FeinsumError, RecordNotFoundError
-from feinsum.retrieval.kernel_text import text_of
+from feinsum.retrieval.identity import text_of
 from feinsum.transforms import REGISTRY
 from tests.retrieval.facts import fact, fact_of, recipe
 from tests.retrieval.kernels import contraction, gradients, reduction

@@ -20,8 +20,8 @@ from feinsum.cache import DiskCache
 from feinsum.errors import RecordNotFoundError
 from feinsum.measure import open_device
 from feinsum.records import TransformSpec
-from feinsum.retrieval import installation, lookup
-from feinsum.retrieval.answer_cache import Place
+from feinsum.retrieval import identity, lookup
+from feinsum.retrieval.answer_cache import CacheEntry
 from feinsum.retrieval.request import Request
 from feinsum.targets.host import HostCTarget
 from feinsum.targets.units import CodedUnit
@@ -114,7 +114,7 @@ def key(kernel=None, environment=None, **options):
     environment = environment or open_device().environment({})
     given = {"policy": "default", "verify": True, **options}
     request = Request.of(kernel or gradients().kernel, **given)
-    place = Place.of(request, environment)
+    place = CacheEntry.of(request, environment)
     assert place is not None
     return place.key
 
@@ -142,10 +142,10 @@ def test_whatever_a_retrieval_depends_on_changes_the_key(kept, monkeypatch):
     ]
     none = Transform("new", 1, "", lambda _: None, lambda unit, *_: unit)
     with monkeypatch.context() as patch:
-        patch.setattr(installation, "_versions", lambda: ("other",))
+        patch.setattr(identity, "_versions", lambda: ("other",))
         others.append(key())
     with monkeypatch.context() as patch:
-        patch.setattr(installation, "_source_digest", lambda: "other")
+        patch.setattr(identity, "_source_digest", lambda: "other")
         others.append(key())
     with monkeypatch.context() as patch:
         patch.setitem(REGISTRY, ("new", 1), none)
@@ -282,8 +282,7 @@ def two_nests():
 
 DECIDE_NOTHING = {
     "cache", "calling", "cli", "contraction", "distributed", "doctor", "drawing",
-    "integrations", "programs",
-    "service", "suites", "tuning",
+    "integrations", "programs", "service", "suites", "tuning",
 }  # fmt: skip
 """Rooms that call a retrieval, or keep what it found."""
 
@@ -292,4 +291,4 @@ def test_the_source_of_every_room_that_decides_is_digested():
     """A new one is forgotten otherwise, and what was kept outlives a change of it."""
     rooms = {module.name for module in iter_modules(feinsum.__path__) if module.ispkg}
     decide = rooms - DECIDE_NOTHING
-    assert set(installation._OURS) == decide
+    assert set(identity._OURS) == decide

@@ -13,8 +13,8 @@ from feinsum.measure.question import Argument, KernelComparison, Program, Questi
 from feinsum.memory import fresh_memory
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import look_up, verifiers
-from feinsum.retrieval.cell_batches import batched
-from feinsum.retrieval.generating import generated
+from feinsum.retrieval.cell_batches import batch_cells
+from feinsum.retrieval.generating import generate_code
 from feinsum.retrieval.kernel_trials import KernelTrials
 from feinsum.targets.host.compiler import find_compiler
 from tests.docs.pages import ROOT
@@ -48,7 +48,7 @@ def arrays_of(unit):
 
 def result_of(unit, arrays, folder, name):
     """What the function writes to ``out`` for the cells from FIRST to LAST."""
-    code = generated(unit)
+    code = generate_code(unit)
     library = folder / f"{name}.so"
     library.write_bytes(find_compiler().compile(code, ("-O1", "-fPIC", "-shared")))
     given = {k: array.copy() for k, array in arrays.items()}
@@ -88,7 +88,7 @@ def test_parts_of_an_output_are_batched(tmp_path):
 
 
 def assert_batched(unit, width, tmp_path):
-    changed = batched(unit, width)
+    changed = batch_cells(unit, width)
     before, after = unit.default_entrypoint, changed.default_entrypoint
     assert (before.name, before.args) == (after.name, after.args)
     arrays = arrays_of(unit)
@@ -128,12 +128,12 @@ def test_cells_that_depend_on_each_other_are_refused():
         ("zero", {"assignee": parse("t_A[0]")}, "'t_A' is assigned"),
     ):
         with pytest.raises(TransformError, match=reason):
-            batched(with_statement(unit, old, **changes), 4)
+            batch_cells(with_statement(unit, old, **changes), 4)
 
 
 def test_values_that_do_not_fit_the_stack_are_refused():
     with pytest.raises(TransformError, match="on the stack"):
-        batched(wrapped("mass", "hexahedron", 4), 8)
+        batch_cells(wrapped("mass", "hexahedron", 4), 8)
 
 
 ESTIMATED = {"device": "host", "effort": "estimate", "policy": "loose"}
@@ -174,7 +174,7 @@ def test_the_fastest_form_is_taken(
     else:
         assert "gain: " in str(made)
     if expected:
-        assert made.t_unit == batched(unit, expected)
+        assert made.t_unit == batch_cells(unit, expected)
         assert str(made).endswith(f"kernel: cells in batches of {expected}")
 
 

@@ -116,7 +116,7 @@ def test_recipes_that_do_not_fit_the_caller_are_left_out(monkeypatch):
     def unfit(given, unit):
         raise TransformError("kernel 'cell' does not fit its caller: no loop nesting")
 
-    monkeypatch.setattr("feinsum.retrieval.kernel_trials.in_caller", unfit)
+    monkeypatch.setattr("feinsum.retrieval.generating.in_caller", unfit)
     unit = wrapped()
     found = look_up(unit, database=InMemoryStore(), **ESTIMATED)
     assert found.applied == ()

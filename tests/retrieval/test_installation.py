@@ -6,7 +6,7 @@ from pathlib import Path
 
 import feinsum.db
 import feinsum.targets
-from feinsum.retrieval.installation import deciding_files
+from feinsum.retrieval.identity import deciding_files
 
 
 def test_packaged_facts_and_compiled_sources_decide():

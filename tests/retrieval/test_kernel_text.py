@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from loopy.types import NumpyType
 from pytools.tag import Tag
 
-from feinsum.retrieval.kernel_text import NoTextError, text_of
+from feinsum.retrieval.identity import NoTextError, text_of
 from feinsum.targets.host import HostCTarget
 from tests.docs.pages import ROOT
 from tests.raising.kernels import k21_pytato_grad as captured
@@ -117,7 +117,7 @@ def test_what_is_no_data_has_no_text():
 BUILD = """
 import hashlib, warnings
 warnings.simplefilter("ignore")
-from feinsum.retrieval.kernel_text import text_of
+from feinsum.retrieval.identity import text_of
 from tests.raising.kernels import k21_pytato_grad, k45_pytato_grad_private_bounds
 from tests.retrieval.kernels import gradients
 kernels = k21_pytato_grad.build(), k45_pytato_grad_private_bounds.build()

@@ -15,7 +15,7 @@ from feinsum import retrieve
 from feinsum.memory import fresh_memory
 from feinsum.records import InMemoryStore
 from feinsum.retrieval import look_up
-from feinsum.retrieval.selection import NOTHING_FASTER
+from feinsum.retrieval.result import NOTHING_FASTER
 from feinsum.targets.host.compiler import find_compiler
 from tests.docs.pages import ROOT
 from tests.raising.local_kernels import KERNELS, arguments

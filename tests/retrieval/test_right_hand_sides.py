@@ -17,8 +17,8 @@ from feinsum.measure.question import Question, Verdict
 from feinsum.memory import fresh_memory
 from feinsum.raising import raise_kernel
 from feinsum.records import OK, InMemoryStore
-from feinsum.retrieval import einsum_trials, look_up, progress, verifiers
-from feinsum.retrieval.generating import duplicates
+from feinsum.retrieval import einsum_trials, look_up, verifiers
+from feinsum.retrieval.generating import find_duplicates
 from tests.docs.pages import ROOT
 from tests.raising.right_hand_sides import arguments, wave
 from tests.raising.test_programs import on_device
@@ -46,7 +46,7 @@ def found(unit):
 def test_every_nest_gets_a_recipe_and_the_result_is_right(unit, found):
     """Code was generated for nests of seven kinds; that of all 17 is right."""
     assert len(found.applied) == len(found.nests) == 17
-    assert len(duplicates(found.raised, found.nests)) == 17 - 7
+    assert len(find_duplicates(found.raised, found.nests)) == 17 - 7
     given = arguments(unit)
     expected, results = (on_device(x, given) for x in (unit, found.t_unit))
     assert sorted(expected) == ["ru", "rx", "ry", "rz"]
@@ -64,7 +64,7 @@ def test_what_has_another_layout_or_tag_is_not_alike(unit, found):
             replace(found.nests[0], nest=nest, candidates=specs[nest.instructions])
             for nest in raised.raised
         ]
-        return len(nests) - len(duplicates(raised, nests))
+        return len(nests) - len(find_duplicates(raised, nests))
 
     assert n_kinds(unit) == 7
     assert n_kinds(lp.tag_array_axes(unit, "gy", "N0,N1")) == 9
@@ -168,12 +168,12 @@ class Late(Timer):
 @pytest.mark.parametrize("is_late", [False, True])
 def test_what_takes_more_than_a_second_is_shown_on_a_terminal(monkeypatch, is_late):
     """And nothing of what does not."""
-    monkeypatch.setattr(progress, "Timer", Late)
+    monkeypatch.setattr(verifiers, "Timer", Late)
     monkeypatch.setenv("TERM", "xterm")
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal, monkeypatch.context() as context:
         context.setattr(sys, "stderr", terminal)
-        with progress.shown_progress(2, "verifying recipes") as advance:
+        with verifiers.show_progress(2, "verifying recipes") as advance:
             advance()
             if is_late:
                 Late.made.function()

@@ -241,9 +241,9 @@ def test_priorities_of_other_loops_are_kept():
 def test_a_recipe_without_code_is_passed_over(monkeypatch, caplog):
     """It is found out before the kernel is handed over; the next recipe serves."""
     refuse = iter([generating.TransformError("no code can be generated: too bad")])
-    usual = generating.refusal
+    usual = generating.find_refusal
     monkeypatch.setattr(
-        generating, "refusal", lambda unit: next(refuse, None) or usual(unit)
+        generating, "find_refusal", lambda unit: next(refuse, None) or usual(unit)
     )
     found = look_up(
         made(GRADIENT), database=InMemoryStore(), verify=False, effort="estimate"
@@ -263,7 +263,7 @@ def test_a_kernel_of_which_no_recipe_has_code_comes_back(monkeypatch):
         is_given = "g.0" not in str(one)
         return None if is_given else generating.TransformError("no code: too bad")
 
-    monkeypatch.setattr(generating, "refusal", refusal)
+    monkeypatch.setattr(generating, "find_refusal", refusal)
     found = look_up(unit, database=InMemoryStore(), verify=False, effort="estimate")
     assert found.t_unit is unit
     assert len(found.nests[0].failures) == 3
@@ -276,7 +276,7 @@ def test_of_a_kernel_without_a_recipe_no_code_is_generated(monkeypatch):
     def refuse(_unit):
         raise AssertionError("code was generated")
 
-    monkeypatch.setattr(generating, "refusal", refuse)
+    monkeypatch.setattr(generating, "find_refusal", refuse)
     unit = lp.preprocess_program(made(GRADIENT))
     found = look_up(unit, database=InMemoryStore(), effort="recorded")
     assert found.t_unit is unit

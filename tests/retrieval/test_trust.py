@@ -25,16 +25,17 @@ from feinsum.measure.question import Question, Verdict
 from feinsum.memory import Memory, fresh_memory, remembered, use_memory
 from feinsum.records import Level, Processor, TransformSpec, from_json, to_json
 from feinsum.retrieval import (
-    choice,
     einsum_trials,
-    installation,
+    generating,
+    identity,
     kernel_trials,
     look_up,
     matching,
-    verdicts,
+    request,
+    search,
     verifiers,
 )
-from feinsum.retrieval.selection import NO_FASTER_THAN_GENERATED, NOTHING_FASTER
+from feinsum.retrieval.result import NO_FASTER_THAN_GENERATED, NOTHING_FASTER
 from feinsum.transforms import REGISTRY, configurations, find_transform
 from feinsum.transforms.plugins import VARIABLE
 from tests.docs.pages import ROOT
@@ -53,12 +54,12 @@ NOTHING = ("false",)
 @pytest.fixture(autouse=True)
 def kept(tmp_path, monkeypatch) -> Iterator[DiskCache]:
     """Verification is on; what it finds is kept for this test."""
-    monkeypatch.setenv(einsum_trials.VERIFY_VARIABLE, "on")
+    monkeypatch.setenv(request.VERIFY_VARIABLE, "on")
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr(einsum_trials, "LIMIT_S", 600.0)  # however busy the machine is
-    monkeypatch.setattr(einsum_trials, "BUDGET_S", 3600.0)
-    monkeypatch.setattr(einsum_trials, "SEARCH_S", 3600.0)
+    monkeypatch.setattr(search, "LIMIT_S", 600.0)  # however busy the machine is
+    monkeypatch.setattr(search, "BUDGET_S", 3600.0)
+    monkeypatch.setattr(search, "SEARCH_S", 3600.0)
     with fresh_memory():
         yield DiskCache(tmp_path / "cache")
 
@@ -115,7 +116,7 @@ def test_a_recipe_from_elsewhere_is_verified_once(
     assert_right(example, retrieved(example.kernel, database=store))
     no_process()
     assert found(store).judgement == first.judgement
-    monkeypatch.setattr(installation, "_versions", lambda: ("newer",))
+    monkeypatch.setattr(identity, "_versions", lambda: ("newer",))
     again = found(store)
     assert again.applied is None
     assert "trial-crashed" in again.why_unchanged
@@ -254,7 +255,7 @@ def test_a_kernel_that_lost_is_not_built_again(oracle, no_process, monkeypatch):
     first = look_up(executable(), database=store)
     assert not first.is_changed
     no_process()
-    monkeypatch.setattr(kernel_trials, "with_shelf", None)  # a step of building
+    monkeypatch.setattr(generating, "with_shelf", None)  # a step of building
     again = look_up(executable(), database=store)
     assert again.nests[0].failures == first.nests[0].failures
 
@@ -329,10 +330,10 @@ def test_a_record_made_with_longer_vectors_promises_less_here(features, share):
     processor = Processor("", -1, -1, -1, "", ("avx2",), 1, {})
     mine = replace(here().device, processor=processor)
     there = replace(mine, processor=replace(processor, features=features))
-    assert choice._share(mine, there) == share
+    assert search._share(mine, there) == share
     twice = replace(there, compute_units=2 * mine.compute_units)
-    assert choice._share(mine, twice) == share / 2
-    assert choice._share(mine, replace(there, processor=None)) == 1
+    assert search._share(mine, twice) == share / 2
+    assert search._share(mine, replace(there, processor=None)) == 1
 
 
 @pytest.mark.usefixtures("odd")
@@ -367,7 +368,7 @@ def test_what_is_kept_displaces_no_better_one_that_is_known(oracle):
 @pytest.mark.usefixtures("odd")
 def test_one_retrieval_tries_few_and_the_next_one_goes_on(oracle, monkeypatch):
     """What was tried is remembered; nothing is kept before all that matters is."""
-    monkeypatch.setattr(choice, "N_NEW", 1)
+    monkeypatch.setattr(search, "N_NEW", 1)
     wrong = fact(odd_einsum(), odd_spec("odd_double"), speedup=9.0)
     good = fact(odd_einsum(), odd_spec("odd_right"), speedup=5.0)
     oracle.says(odd_double="wrong-result", odd_right=(1e-3, 5e-3))
@@ -403,7 +404,7 @@ def test_a_time_near_the_least_that_is_claimed_ends_the_search(oracle, is_near):
 @pytest.mark.usefixtures("odd")
 def test_after_a_while_one_that_is_faster_is_enough(oracle, monkeypatch):
     """What claims more is tried by the next retrieval; a slow one is no result."""
-    monkeypatch.setattr(einsum_trials, "SEARCH_S", 0.0)
+    monkeypatch.setattr(search, "SEARCH_S", 0.0)
     slow = fact(odd_einsum(), odd_spec("odd_slow"), speedup=90.0)
     good = fact(odd_einsum(), odd_spec("odd_right"), speedup=30.0)
     last = fact(odd_einsum(), odd_spec("odd_right", 8), speedup=7.0)
@@ -440,7 +441,7 @@ def test_off_is_off(no_process, monkeypatch):
     store = given(fact_of(reduction(), environment=elsewhere()))
     words = "not verified on this machine: verification is off"
     assert found(store, verify=False).judgement == words
-    monkeypatch.setenv(einsum_trials.VERIFY_VARIABLE, "off")
+    monkeypatch.setenv(request.VERIFY_VARIABLE, "off")
     assert found(store).judgement == words
     assert found(store, verify=True).applied is None
 
@@ -484,7 +485,7 @@ def test_a_recipe_that_fails_is_skipped(name, words):
 @pytest.mark.usefixtures("odd")
 def test_a_recipe_that_hangs_is_stopped(monkeypatch):
     """After the time limit the process and all that it started are ended."""
-    monkeypatch.setattr(einsum_trials, "LIMIT_S", 1.0)
+    monkeypatch.setattr(search, "LIMIT_S", 1.0)
     hanging = fact(odd_einsum(), odd_spec("odd_sleeps"), environment=elsewhere())
     (nest,) = look_up(generate_loopy(odd_einsum()), database=given(hanging)).nests
     assert "no answer within 1 s" in nest.why_unchanged
@@ -501,7 +502,7 @@ def test_a_recipe_that_wants_too_much_memory_is_skipped(monkeypatch):
 def test_without_time_the_rest_is_skipped(no_process, monkeypatch):
     """One retrieval spends no more than its budget."""
     no_process()
-    monkeypatch.setattr(einsum_trials, "BUDGET_S", 0.0)
+    monkeypatch.setattr(search, "BUDGET_S", 0.0)
     store = given(fact_of(reduction(), environment=elsewhere()))
     assert "1 more recipes were not tried" in found(store).why_unchanged
 
@@ -558,7 +559,7 @@ def test_a_recipe_of_others_is_remembered_by_this_process_alone(kept):
     assert "odd_right" in str(nest.applied or nest.failures[0][0])
     assert not verdicts_in(kept)
     assert (
-        len(remembered(verdicts._Verdicts)) == 2
+        len(remembered(verifiers._Verdicts)) == 2
     )  # on the recipe, and on the kernel with it
 
 
@@ -567,7 +568,7 @@ def test_a_loose_policy_has_a_recipe_for_everything(monkeypatch):
     and says so; not if it is known to be of no use, nor if only measured recipes may be
     used.
     """
-    monkeypatch.setenv(einsum_trials.VERIFY_VARIABLE, "off")
+    monkeypatch.setenv(request.VERIFY_VARIABLE, "off")
     monkeypatch.setattr(matching, "_predictions", lambda *_: ())
     example = reduction()
     loose = found(given(), policy="loose", effort="estimate")

@@ -10,8 +10,7 @@ from constantdict import constantdict
 from feinsum import array, canonicalize, einsum
 from feinsum.records import Device, Processor, TransformSpec
 from feinsum.records.environment import HOST_PLATFORM
-from feinsum.retrieval.facts import Facts
-from feinsum.retrieval.matching import Form, nearest
+from feinsum.retrieval.matching import Facts, Form, nearest
 from tests.retrieval.facts import fact, here
 from tests.retrieval.support import given
 

@@ -369,7 +369,7 @@ def test_only_a_nest_whose_recipe_has_no_code_loses_it(monkeypatch):
     space = cache(lambda einsum: {"n": (1,)})
     transform = Transform("marking", 1, "a test transform", space, marked)
     monkeypatch.setitem(REGISTRY, ("marking", 1), transform)
-    monkeypatch.setattr(generating, "refusal", refusal)
+    monkeypatch.setattr(generating, "find_refusal", refusal)
     unit = two_nests()
     store = facts_for(unit)
     first = raise_kernel(unit).raised[0].form.einsum

@@ -36,7 +36,7 @@ from feinsum.codegen.nests import SILENCED, make_nest_kernel
 from feinsum.errors import TransformError
 from feinsum.nests import Buffer, Nest, NestForm
 from feinsum.nests.form import COPIES_BYTES, is_private
-from feinsum.raising import PARENT, PLACE, LoopNest
+from feinsum.raising import PARENT, POSITION, LoopNest
 
 N_CHUNKS = 128
 """Of the nodes of the root, as many in each: threads that are done take from others."""
@@ -73,7 +73,12 @@ def over_given_arrays(
     _check(found, form, nest, dense)
     dtype = nest.einsum.output_dtypes[0]
     writer = Writer(
-        found, form.filled(dense), form, dtype, arrays=arrays, taken=taken | {copies}
+        found,
+        form.filled(dense),
+        form,
+        dtype,
+        arrays=arrays,
+        used_names=taken | {copies},
     )
     writer.write()
     buffers = [_buffer(writer, buffer) for buffer in found.buffers]
@@ -211,7 +216,7 @@ class _Given(NestArrays):
 
     def index(self, level: int, node: str) -> str:
         index = self.tree.levels[level].index
-        return node if index is None else _text(index, {PLACE.name: node})
+        return node if index is None else _text(index, {POSITION.name: node})
 
     def value(self, leaf: str) -> str:
         rule = self._rule(0, self.nest.network.sparse or 0)

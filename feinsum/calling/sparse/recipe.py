@@ -24,10 +24,9 @@ from feinsum.measure import open_device
 from feinsum.nests import Network, nest_from_text, translated
 from feinsum.predict import MEASURING
 from feinsum.records import Match, TransformSpec
-from feinsum.retrieval.einsum_trials import EinsumTrials, is_verification_on
-from feinsum.retrieval.facts import Facts
-from feinsum.retrieval.matching import Nearest, forms_of, nearest
-from feinsum.retrieval.request import policy_of
+from feinsum.retrieval.einsum_trials import EinsumTrials
+from feinsum.retrieval.matching import Facts, Nearest, forms_of, nearest
+from feinsum.retrieval.request import is_verification_on, policy_of
 from feinsum.sparse import CSF
 from feinsum.transforms import check_spec
 from feinsum.transforms.nests import NestRecipe, recipe_of

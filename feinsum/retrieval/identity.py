@@ -1,17 +1,26 @@
-"""A kernel as text: equal in every process, and different after any change.
+"""Keys of the caches: a kernel as text, and all that determines a recipe's code.
 
-The text contains everything in a Loopy kernel, with sets sorted by the texts of their
-elements. Loopy's own digests of kernels are not used, because they are stored in the
-objects and pickled with them. Values without a text form, such as functions, are
-refused.
+The text of a kernel is equal in every process, and different after any change. It
+contains everything in a Loopy kernel, with sets sorted by the texts of their elements.
+Loopy's own digests of kernels are not used, because they are stored in the objects and
+pickled with them. Values without a text form, such as functions, are refused.
+
+The fingerprint of an installation contains the device, the versions of all software
+that generates or compiles code, and the digest of feinsum's own source.
 """
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import islpy as isl
@@ -19,7 +28,68 @@ import numpy as np
 from loopy.target import TargetBase
 from pytools.tag import Tag
 
+from feinsum.measure.own import machine_id
+from feinsum.predict.correction import correction_in_use
+from feinsum.records import Environment, TransformSpec
+from feinsum.transforms import REGISTRY
 from feinsum.words import with_article
+
+_PACKAGES = ("cgen", "constantdict", "genpy", "pymbolic", "pytools")
+"""Whose versions matter beside those that an environment names."""
+
+_OURS = (
+    "bounds", "canonical", "codegen", "db", "ir", "measure", "nests", "paths",
+    "predict", "raising", "records", "retrieval", "select", "sparse", "targets",
+    "transforms",
+)  # fmt: skip
+"""The rooms whose sources decide what comes out of a retrieval."""
+
+
+def fingerprint(environment: Environment) -> str:
+    """Machine, device, driver, versions, the model, and the registered transforms."""
+    transforms = sorted(
+        f"{t.name}@{t.version} {t.apply.__module__}" for t in REGISTRY.values()
+    )
+    # another driver or compiler may make another recipe the fastest, or a right one
+    # wrong
+    software = sorted(environment.software.items())
+    device = (environment.device, environment.driver_version)
+    platform = environment.platform_version
+    ours = _versions(), _source_digest(), correction_in_use().id
+    return repr((machine_id(), device, platform, software, *ours, transforms))
+
+
+def is_ours(spec: TransformSpec) -> bool:
+    """Whether a recipe is one of ours; the source of others may change."""
+    transform = REGISTRY.get((spec.name, spec.version))
+    return transform is None or transform.apply.__module__.startswith("feinsum.")
+
+
+@cache
+def _versions() -> tuple[str, ...]:
+    return (sys.version, *(f"{name} {version(name)}" for name in _PACKAGES))
+
+
+SUFFIXES = (".c", ".jsonl", ".py")
+"""Suffixes of files that decide: modules, C sources, packaged facts."""
+
+
+@cache
+def _source_digest() -> str:
+    """Digest of the files of this installation, as its version may stay the same."""
+    digest = hashlib.sha256()
+    for name in _OURS:
+        folder = Path(import_module(f"feinsum.{name}").__path__[0])
+        for path in deciding_files(folder):
+            label = f"{name}/{path.relative_to(folder)}\0"
+            digest.update(label.encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def deciding_files(folder: Path) -> list[Path]:
+    """The files of a room that decide what comes out of a retrieval, in order."""
+    return sorted(path for path in folder.rglob("*.*") if path.suffix in SUFFIXES)
+
 
 _LIBRARIES = {"loopy", "numpy", "pymbolic", "pytools"}
 """Whose classes are data that :func:`vars` tells in full, at one version of each."""
@@ -73,12 +143,13 @@ def _kind(value: object) -> str:
 
 
 def _named(attributes: Mapping[str, object]) -> str:
-    kept = {k: v for k, v in attributes.items() if not k.startswith(_MEMOS)}
-    return _listed("{", (f"{k}={text_of(kept[k])}" for k in sorted(kept)), "}")
+    lasting = {k: v for k, v in attributes.items() if not k.startswith(_MEMOS)}
+    return _listed("{", (f"{k}={text_of(lasting[k])}" for k in sorted(lasting)), "}")
 
 
 def _attributes(value: object) -> dict[str, object]:
     """Attributes of a library's object, in its dictionary and in its slots."""
+    # islpy's and pymbolic's classes have slots instead of a dictionary
     slots = {n for kind in type(value).__mro__ for n in getattr(kind, "__slots__", ())}
     if not slots and not hasattr(value, "__dict__"):
         raise NoTextError(

@@ -1,4 +1,16 @@
-"""Private values in loops: put in where they are read, or kept for all iterations."""
+"""Private values in loops: put in where they are read, or kept for all iterations.
+
+A private value ties the instruction that reads it to the loops of the one that writes
+it ::
+
+    for e:  for q:  t[q] = sum(j, B[q,j]*u[e,j])
+            for i:  v[e,i] = sum(q, D[i,q]*t[q])
+
+A cheap value is put in where it is read (:func:`with_values_put_in`). Others, like
+this sum, get an axis for each loop around them (:func:`with_kept_values`); then both
+instructions are einsums, in loops of their own. Kept values cost memory, so they are
+the last resort.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +21,26 @@ from typing import NamedTuple, TypeAlias
 import loopy as lp
 import numpy as np
 from constantdict import constantdict
-from loopy.symbolic import SubstitutionMapper
 from pymbolic import primitives as p
-from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent
 from feinsum.raising.affine import Affine, affine, box_extents
-from feinsum.raising.hazards import (
-    EveryNode,
+from feinsum.raising.dependences import have_own_entries
+from feinsum.raising.expressions import (
+    Expression,
     Subscripts,
     accesses_of,
-    have_own_entries,
+    count_nodes,
+    has_reduction,
+    rewrite_accesses,
     subscripts_of,
+    substitute,
 )
-from feinsum.raising.nest import Expression, in_kernel, value_of
-from feinsum.raising.normal.program import Program, is_plain, rewritten_reads
-from feinsum.raising.product import has_reduction
+from feinsum.raising.nest import in_kernel, value_of
+from feinsum.raising.rewriting import Program, is_plain
 
-Known: TypeAlias = Mapping[str, int]
+KnownExtents: TypeAlias = Mapping[str, int]
 """Extents of inames that are numbers."""
 LONGEST_EXPRESSION = 400
 """In nodes; longer ones are not put in, since chains of scalars would explode."""
@@ -40,7 +53,7 @@ class Value(NamedTuple):
 
     name: str
     writer: lp.Assignment
-    own: tuple[str, ...]
+    inner: tuple[str, ...]
     around: frozenset[str]
     readers: tuple[lp.Assignment, ...]
 
@@ -77,11 +90,12 @@ def with_kept_values(program: Program) -> Program:
     """
     for name in sorted(program.privates):
         value = _value(name, program)
+        # a value outside of all loops is kept already
         if value is None or not value.around:
             continue
         extents = _extents(value, program)
         if extents is not None:
-            return _kept(value, extents, program)
+            return _keep(value, extents, program)
     return program
 
 
@@ -94,19 +108,19 @@ def _value(name: str, program: Program) -> Value | None:
         return None
     kernel = program.kernel
     writer = kernel.id_to_insn[ids[0]]
-    own = covered(name, writer, program)
-    if own is None or name in program.reads[writer.id] or not writer.within_inames:
+    inner = find_covering_inames(name, writer, program)
+    if inner is None or name in program.reads[writer.id] or not writer.within_inames:
         return None
-    around = writer.within_inames - {*own}
+    around = writer.within_inames - {*inner}
     readers = tuple(kernel.id_to_insn[i] for i in program.touching[name] - {*ids})
     is_read_later = readers and all(
         writer.id in program.before[reader.id] and around <= reader.within_inames
         for reader in readers
     )
-    return Value(name, writer, own, around, readers) if is_read_later else None
+    return Value(name, writer, inner, around, readers) if is_read_later else None
 
 
-def covered(
+def find_covering_inames(
     name: str, writer: lp.Assignment, program: Program
 ) -> tuple[str, ...] | None:
     """The inames of an assignment that run over all entries of an array: no inames for
@@ -143,19 +157,19 @@ def _digits_of(
         extents = box_extents(program.kernel, inames, writer.id)
     except NotAnEinsumError:
         return None
-    found = []
+    digits = []
     for subscript in subscripts_of(writer.assignee):
-        known = affine(subscript, inames)
-        if known is None or known.constant:
+        sum_ = affine(subscript, inames)
+        if sum_ is None or sum_.constant:
             return None
         axis: list[Digit] = []
-        for iname in reversed(known.inames):
-            stride = known.coefficients[iname]
+        for iname in reversed(sum_.inames):
+            stride = sum_.coefficients[iname]
             if stride != _length(axis):
                 return None
             axis.insert(0, Digit(iname, stride, extents[iname]))
-        found.append(tuple(axis))
-    return found
+        digits.append(tuple(axis))
+    return digits
 
 
 def _length(axis: Sequence[Digit]) -> Expression:
@@ -167,47 +181,47 @@ def _length(axis: Sequence[Digit]) -> Expression:
 
 
 def _points_at(
-    subscripts: Subscripts, digits: Sequence[tuple[Digit, ...]], known: Known
+    subscripts: Subscripts, digits: Sequence[tuple[Digit, ...]], extents: KnownExtents
 ) -> dict[str, Expression]:
     """The iteration that assigns to an entry: the digits of its subscripts."""
     return {
         digit.iname: subscript
         if len(axis) == 1
-        else _digit(subscript, digit, known, is_first=digit is axis[0])
+        else _digit(subscript, digit, extents, is_first=digit is axis[0])
         for axis, subscript in zip(digits, subscripts, strict=True)
         for digit in axis
     }
 
 
 def _digit(
-    subscript: Expression, digit: Digit, known: Known, *, is_first: bool
+    subscript: Expression, digit: Digit, extents: KnownExtents, *, is_first: bool
 ) -> Expression:
     """The digit at a place of a number, which is not negative."""
-    high = _divided(subscript, digit.stride, known)[0]
+    high = _divided(subscript, digit.stride, extents)[0]
     if is_first:
         return high
     assert isinstance(digit.extent, int)  # the stride of the digit before it is one
-    return _divided(high, digit.extent, known)[1]
+    return _divided(high, digit.extent, extents)[1]
 
 
 def _divided(
-    number: Expression, divisor: int, known: Known
+    number: Expression, divisor: int, extents: KnownExtents
 ) -> tuple[Expression, Expression]:
     """Quotient and remainder: sums of inames if that is what they are.
 
     Args:
         known: extents of inames.
     """
-    place = affine(number, known)
-    if place is not None:
-        terms = place.coefficients.items()
+    sum_ = affine(number, extents)
+    if sum_ is not None:
+        terms = sum_.coefficients.items()
         low = {name: n for name, n in terms if n % divisor}
         high = {name: n // divisor for name, n in terms if not n % divisor}
-        constant = place.constant % divisor
-        reach = sum(n * (known[name] - 1) for name, n in low.items())
+        constant = sum_.constant % divisor
+        reach = sum(n * (extents[name] - 1) for name, n in low.items())
         if all(n > 0 for n in low.values()) and constant + reach < divisor:
             return (
-                Affine(place.constant // divisor, constantdict(high)).expression(),
+                Affine(sum_.constant // divisor, constantdict(high)).expression(),
                 Affine(constant, constantdict(low)).expression(),
             )
     return p.FloorDiv(number, divisor), p.Remainder(number, divisor)
@@ -216,8 +230,10 @@ def _divided(
 def _can_be_put_in(value: Value, program: Program) -> bool:
     """Whether the value is the same where it is read, and cheap enough."""
     writer = value.writer
+    # the conversion at the assignment would be lost
     if writer.id not in program.exact or _size(writer.expression) > LONGEST_EXPRESSION:
         return False
+    # a sum that two instructions read would be computed twice
     if has_reduction(writer.expression) and not _is_read_once(value):
         return False
     outputs = [reader.assignee_var_names()[0] for reader in value.readers]
@@ -278,12 +294,13 @@ def _is_unchanged(value: Value, reader: lp.Assignment, program: Program) -> bool
     for other in sorted(program.writers_in_storage(needed) - {writer.id}):
         insn = program.kernel.id_to_insn[other]
         if other == reader.id:
-            if value.writer.within_inames - {*value.own} != reader.within_inames:
+            if value.writer.within_inames - {*value.inner} != reader.within_inames:
                 return False
             continue
         is_ordered = (
             other in program.before[writer.id] or reader.id in program.before[other]
         )
+        # the loops in which the writer runs again before the value is read
         again = insn.within_inames & reader.within_inames
         if not is_ordered or not again <= value.around:
             return False
@@ -297,7 +314,7 @@ def _is_complete(other: lp.InstructionBase, value: Value, program: Program) -> b
 
     They do if they see nothing but what the same iteration wrote.
     """
-    shared = other.within_inames & {*value.own}
+    shared = other.within_inames & {*value.inner}
     if not shared:
         return True
     names = frozenset(other.assignee_var_names()) & program.reads[value.writer.id]
@@ -314,16 +331,16 @@ def _put_in(value: Value, program: Program) -> Program:
     writer, kernel = value.writer, program.kernel
     digits = _digits_of(writer, program)
     assert digits is not None
-    known = _known_lengths(kernel)
+    extents = _known_lengths(kernel)
 
     def value_at(subscripts: Subscripts) -> Expression:
-        points = _points_at(subscripts, digits, known)
-        return SubstitutionMapper(make_subst_func(points))(writer.expression)
+        points = _points_at(subscripts, digits, extents)
+        return substitute(writer.expression, points)
 
     changed: dict[str, lp.InstructionBase | None] = {
         reader.id: reader.copy(
-            assignee=rewritten_reads(reader.assignee, value.name, value_at),
-            expression=rewritten_reads(reader.expression, value.name, value_at),
+            assignee=rewrite_accesses(reader.assignee, value.name, value_at),
+            expression=rewrite_accesses(reader.expression, value.name, value_at),
             depends_on=(reader.depends_on | writer.depends_on) - {writer.id},
         )
         for reader in value.readers
@@ -334,17 +351,17 @@ def _put_in(value: Value, program: Program) -> Program:
     )
 
 
-def _known_lengths(kernel: lp.LoopKernel) -> Known:
+def _known_lengths(kernel: lp.LoopKernel) -> KnownExtents:
     """The extents of inames that are numbers, and whose loops begin at 0."""
-    found = {}
+    extents = {}
     for iname in sorted(kernel.all_inames()):
         try:
             extent = box_extents(kernel, {iname}, "")[iname]
         except NotAnEinsumError:
             continue
         if isinstance(extent, int):
-            found[iname] = extent
-    return found
+            extents[iname] = extent
+    return extents
 
 
 def _extents(value: Value, program: Program) -> dict[str, Extent] | None:
@@ -359,22 +376,22 @@ def _extents(value: Value, program: Program) -> dict[str, Extent] | None:
         return None
 
 
-def _kept(value: Value, extents: dict[str, Extent], program: Program) -> Program:
+def _keep(value: Value, extents: dict[str, Extent], program: Program) -> Program:
     kernel = program.kernel
     loops = _outermost_first(value.around, extents)
     sizes = [extents[iname] for iname in loops]
     old = kernel.temporary_variables[value.name]
     shape = (*(value_of(in_kernel(size)) for size in sizes), *old.shape)
     new = str(kernel.get_var_name_generator()(f"{value.name}_all"))
-    place = p.Variable(new)
+    array_of_all = p.Variable(new)
 
     def entry(subscripts: Subscripts) -> Expression:
-        return p.Subscript(place, (*map(p.Variable, loops), *subscripts))
+        return p.Subscript(array_of_all, (*map(p.Variable, loops), *subscripts))
 
     changed = {
         insn.id: insn.copy(
-            assignee=rewritten_reads(insn.assignee, value.name, entry),
-            expression=rewritten_reads(insn.expression, value.name, entry),
+            assignee=rewrite_accesses(insn.assignee, value.name, entry),
+            expression=rewrite_accesses(insn.expression, value.name, entry),
         )
         for insn in (value.writer, *value.readers)
     }
@@ -412,18 +429,4 @@ def _outermost_first(
 
 
 def _size(expression: Expression) -> int:
-    counter = _NodeCounter()
-    counter(expression)
-    return counter.n_nodes
-
-
-class _NodeCounter(EveryNode):
-    """Counts the nodes of an expression, until there are too many."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.n_nodes = 0
-
-    def visit(self, _expr: Expression, /) -> bool:
-        self.n_nodes += 1
-        return self.n_nodes <= LONGEST_EXPRESSION
+    return count_nodes(expression, LONGEST_EXPRESSION)

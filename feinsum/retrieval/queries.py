@@ -1,20 +1,25 @@
-"""Lower bounds of einsums on a device, with its measured limits."""
+"""Questions about one einsum, without a kernel: its facts, and bounds of its cost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from feinsum.bounds import Bound, MemoryLevel, bound_at, levels_of
+from feinsum.canonical import canonicalize
 from feinsum.db import Database, opened_store
 from feinsum.errors import MeasurementError
 from feinsum.ir import (
     BatchedEinsum,
     FunctionalBatchedEinsum,
+    generalize,
     require_dense,
     require_einsum,
 )
 from feinsum.measure import einsum_operations
-from feinsum.records import DevicePeaks, operations_s
+from feinsum.predict import Effort, effort_of
+from feinsum.records import DevicePeaks, Match, Policy, best_match, operations_s
+from feinsum.retrieval.matching import Facts, forms_of, nearest
+from feinsum.retrieval.request import policy_of
 from feinsum.targets.devices import open_device
 
 
@@ -74,11 +79,55 @@ def bound_on(
 ) -> Bound:
     """The bound for given levels and measured limits of the processor."""
     plain = einsum.einsum if isinstance(einsum, FunctionalBatchedEinsum) else einsum
-    found = bound_at(einsum, sizes, levels)
+    bound_of_data = bound_at(einsum, sizes, levels)
     if peaks is None:
-        return found
+        return bound_of_data
     try:
         least_s = operations_s(einsum_operations(plain, sizes), peaks)
     except MeasurementError:  # a dtype whose rate was not measured
-        return found
-    return found.with_operations(least_s)
+        return bound_of_data
+    return bound_of_data.with_operations(least_s)
+
+
+def query(
+    einsum: BatchedEinsum,
+    *,
+    device: str | None = None,
+    database: Database = None,
+    policy: Policy | None = None,
+    effort: Effort | None = "recorded",
+    sizes: Mapping[str, int] | None = None,
+) -> Match:
+    """Look up the facts about an einsum on a device.
+
+    Long literal extents count as size parameters, as in raising.
+
+    Args:
+        einsum: the einsum to look up.
+        device, database, policy: as for :func:`retrieve`.
+        effort: by default only facts are looked up. Any other effort, or None for that
+            of ``FEINSUM_EFFORT``, also gives the recipes that would be used without
+            one; nothing is measured here.
+        sizes: values of its size parameters, and the profile of a sparse operand, as
+            for :func:`feinsum.tune`; facts at nearer sizes come first.
+
+    Raises:
+        StoreError: if the database cannot be read.
+        DeviceUnavailableError: if there is no such device.
+        InvalidOptionError: for an unknown ``policy`` or ``effort``.
+    """
+    chosen, wanted = policy_of(policy), effort_of(effort)
+    environment = open_device(device).environment({})
+    # as raising does, so that the same facts answer both
+    general, literal = generalize(einsum)
+    forms = forms_of(general, {**literal, **(sizes or {})})
+    with opened_store(database, has_shipped=True) as store:
+        facts = Facts(store, environment.device, chosen)
+        best, match = nearest(forms, facts, environment, chosen, wanted)
+        if match.is_hit or best.records:
+            return match
+        # A service does not answer with facts of recipes that are no faster; it lists
+        # them.
+        rest = store.query(canonicalize(general).key)
+    slower = best_match(rest, environment, chosen)
+    return match if slower.is_hit else slower

@@ -1,4 +1,18 @@
-"""Loops that add to an entry are sums; what an entry begins with is their shift."""
+"""Loops that add to an entry as sums, and the values with which entries begin.
+
+::
+
+    for i:  out[i] = 0                       {id=clear}
+    for i, j:  out[i] = out[i] + A[i,j]*x[j] {id=add}
+
+``with_sums`` makes a sum of ``add``, since all iterations over ``j`` add to one entry::
+
+    for i:  out[i] = out[i] + sum(j, A[i,j]*x[j])
+
+``with_shifts`` puts the value of ``clear`` in the place of ``out[i]``, as nothing else
+happens in between. Instructions that then add several sums become several instructions
+(``with_single_sums``).
+"""
 
 from __future__ import annotations
 
@@ -10,16 +24,23 @@ from typing import TypeAlias
 import islpy as isl
 import loopy as lp
 from loopy.library.reduction import SumReductionOperation
-from loopy.symbolic import Reduction, SubstitutionMapper, get_dependencies
+from loopy.symbolic import Reduction, get_dependencies
 from pymbolic import primitives as p
-from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.errors import NotAnEinsumError
 from feinsum.raising.affine import box_extents
-from feinsum.raising.hazards import have_own_entries, subscripts_of
-from feinsum.raising.nest import Expression
-from feinsum.raising.normal.program import Program, is_plain, terms_of
-from feinsum.raising.product import has_reduction, multiply
+from feinsum.raising.dependences import have_own_entries
+from feinsum.raising.expressions import (
+    Expression,
+    add,
+    has_reduction,
+    is_zero,
+    multiply,
+    rename,
+    subscripts_of,
+    terms_of,
+)
+from feinsum.raising.rewriting import Program, is_plain
 
 
 def with_sums(program: Program) -> Program:
@@ -33,8 +54,8 @@ def with_sums(program: Program) -> Program:
     """
     for insn_id in program.kernel.id_to_insn:
         insn = program.kernel.id_to_insn[insn_id]
-        if (found := _accumulated(insn, program)) is not None:
-            program = _as_sum(insn, *found, program)
+        if (accumulation := _accumulated(insn, program)) is not None:
+            program = _as_sum(insn, *accumulation, program)
     return program
 
 
@@ -55,6 +76,7 @@ def _accumulated(
             if not program.never_meet(insn.id, other, name)
         )
     )
+    # what others do in these loops would otherwise see partial sums
     loops = insn.within_inames - get_dependencies(insn.assignee) - shared
     is_free = (
         loops
@@ -76,8 +98,9 @@ def _own_and_added(
     others = [term for term in terms if term != insn.assignee]
     if len(others) != len(terms) - 1 or not others:
         return None
-    added = others[0] if len(others) == 1 else p.Sum(tuple(others))
+    added = add(others)
     (name,) = insn.assignee_var_names()
+    # counters and other integers stay loops; what reads the entry is no addition
     is_sum = program.is_inexact(added) and name not in program.names(added)
     return (insn.assignee, added) if is_sum else None
 
@@ -112,6 +135,7 @@ def _keeps(insn: lp.Assignment, loops: frozenset[str], program: Program) -> bool
             return False
         (name,) = other.assignee_var_names()
         accesses = [*program.accesses(insn.id, name), *program.accesses(writer, name)]
+        # a second writer could change what was read between two iterations
         is_alone = program.writers[name] == (writer,)
         if not is_alone or not have_own_entries(accesses, common):
             return False
@@ -152,6 +176,7 @@ def _beginning(insn: lp.InstructionBase, program: Program) -> lp.Assignment | No
         return None
     kernel = program.kernel
     (name,) = insn.assignee_var_names()
+    # what stands in a rule is not rewritten
     if name in program.in_rules:
         return None
     others = program.touching[name] - {insn.id}
@@ -189,6 +214,7 @@ def _renaming(
     inames = program.kernel.all_inames()
     if not {*names, *names.values()} <= inames or len({*names.values()}) < len(names):
         return None
+    # both have to begin anew in the same iterations
     around = first.within_inames - names.keys()
     if around != insn.within_inames - {*names.values()}:
         return None
@@ -200,8 +226,8 @@ def _have_equal_bounds(
 ) -> bool:
     try:
         old, new = (
-            box_extents(program.kernel, one.within_inames, one.id)
-            for one in (first, insn)
+            box_extents(program.kernel, row.within_inames, row.id)
+            for row in (first, insn)
         )
     except NotAnEinsumError:
         return False
@@ -213,12 +239,8 @@ def _begun(insn: lp.Assignment, first: lp.Assignment, program: Program) -> Progr
     names = _renaming(first, insn, program)
     assert parts is not None
     assert names is not None
-    renamed = SubstitutionMapper(
-        make_subst_func({a: p.Variable(b) for a, b in names.items()})
-    )
-    begin = renamed(first.expression)
-    is_zero = isinstance(begin, (int, float)) and begin == 0
-    value = parts[1] if is_zero else p.Sum((begin, parts[1]))
+    begin = rename(first.expression, names)
+    value = parts[1] if is_zero(begin) else p.Sum((begin, parts[1]))
     waits = (insn.depends_on | first.depends_on) - {first.id}
     changed = insn.copy(expression=value, depends_on=waits)
     return program.with_instructions({first.id: None, insn.id: changed})
@@ -247,6 +269,8 @@ def with_single_sums(program: Program, refused: Refused) -> Program:
     Args:
         refused: the instructions of a kernel that are not einsums as they stand.
     """
+    # First sums alone are taken apart. What is refused even then is multiplied out,
+    # which makes more terms of it.
     for is_fine in (False, True):
         left = refused(program.kernel)
         for insn_id in sorted(left):
@@ -332,6 +356,7 @@ def _expanded(expression: Expression, *, is_fine: bool) -> Iterator[Expression]:
         case p.Product() if is_fine or has_reduction(expression):
             yield from map(multiply, _products(expression.children, is_fine=is_fine))
         case p.Quotient() if has_reduction(expression.numerator):
+            # (a + b)/d as a*(1/d) + b*(1/d): factors stay factors
             divisor = p.Quotient(1, expression.denominator)
             for term in _expanded(expression.numerator, is_fine=is_fine):
                 yield multiply((*_factors(term), divisor))

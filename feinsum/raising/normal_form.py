@@ -1,4 +1,14 @@
-"""One kernel in another form: sums for loops that add, values where they are read."""
+"""The form of a kernel in which raising finds most einsums.
+
+Programs write sums as loops that add, keep values in private variables, and order
+instructions that exchange nothing. :func:`normalize` takes the kernel apart: splits
+are joined, subscripts written plainly, each private value gets a name of its own, and
+orders that nothing depends on go. Then loops become sums and values go where they are
+read, one step after the other, until nothing changes.
+
+Every step is a function from a :class:`Program` to another one that computes the same,
+and says in its docstring how it rewrites a kernel.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +23,29 @@ from loopy.symbolic import IdentityMapper
 from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
-from feinsum.raising.affine import affine
-from feinsum.raising.functions import sized, without_tags
-from feinsum.raising.hazards import Subscripts, have_own_entries, storage, subscripts_of
-from feinsum.raising.nest import Expression
-from feinsum.raising.normal.accumulations import (
+from feinsum.raising.accumulations import (
     is_accumulation,
     with_shifts,
     with_single_sums,
     with_sums,
 )
-from feinsum.raising.normal.privates import (
-    covered,
+from feinsum.raising.affine import affine
+from feinsum.raising.dependences import have_own_entries, storage
+from feinsum.raising.expressions import (
+    Expression,
+    Subscripts,
+    rewrite_accesses,
+    subscripts_of,
+)
+from feinsum.raising.functions import size_literals, without_tags
+from feinsum.raising.loops import with_joined_loops
+from feinsum.raising.operands import OperandTable
+from feinsum.raising.rewriting import Program, is_plain, without_no_ops
+from feinsum.raising.temporaries import (
+    find_covering_inames,
     with_kept_values,
     with_values_put_in,
 )
-from feinsum.raising.normal.program import Program, is_plain, rewritten_reads
-from feinsum.raising.normal.splits import with_joined_loops
-from feinsum.raising.operands import OperandTable
 
 MOST_STEPS = 200
 
@@ -38,7 +53,7 @@ Refused: TypeAlias = Callable[[lp.TranslationUnit], frozenset[str]]
 """The instructions of a unit that are not einsums."""
 
 
-def normalized(
+def normalize(
     t_unit: lp.TranslationUnit, name: str, refused: Refused
 ) -> lp.TranslationUnit:
     """The kernel in a form in which raising finds more einsums; it computes the same.
@@ -56,20 +71,25 @@ def normalized(
     kernel = without_no_ops(t_unit[name])
     if not _can_be_rewritten(kernel):
         return t_unit
+    # splits first: they hide which loop an axis belongs to
     program = with_joined_loops(_program(t_unit.with_kernel(kernel), name))
     program = with_own_versions(with_plain_subscripts(program))
+    # an order that nothing depends on keeps loops together
     program = with_true_order(program)
     for _ in range(MOST_STEPS):
-        done = _without_loops(program)
-        if done.kernel is program.kernel:
+        rewritten = _without_loops(program)
+        if rewritten.kernel is program.kernel:
             # kept values cost memory, so only what cannot be put in is kept
-            done = with_kept_values(program)
-        if done.kernel is program.kernel:
+            rewritten = with_kept_values(program)
+        if rewritten.kernel is program.kernel:
             break
-        program = done
-    done = with_single_sums(program, lambda k: refused(t_unit.with_kernel(k))).kernel
-    unused = _loops(kernel) - _loops(done)
-    return t_unit.with_kernel(lp.remove_unused_inames(done, unused))
+        program = rewritten
+    rewritten = with_single_sums(
+        program, lambda k: refused(t_unit.with_kernel(k))
+    ).kernel
+    # loops of removed instructions would stay in the domains
+    unused = _loops(kernel) - _loops(rewritten)
+    return t_unit.with_kernel(lp.remove_unused_inames(rewritten, unused))
 
 
 def _loops(kernel: lp.LoopKernel) -> frozenset[str]:
@@ -82,21 +102,10 @@ def _without_loops(program: Program) -> Program:
     return with_values_put_in(with_shifts(with_sums(program)))
 
 
-def without_no_ops(kernel: lp.LoopKernel) -> lp.LoopKernel:
-    """The kernel without instructions that do nothing."""
-    idle = {insn.id: None for insn in kernel.instructions if is_no_op(insn)}
-    return Program(kernel).with_instructions(idle).kernel if idle else kernel
-
-
-def is_no_op(insn: lp.InstructionBase) -> bool:
-    """Whether an instruction does nothing: some programs mark places with these."""
-    is_empty = isinstance(insn, lp.CInstruction) and not insn.code.strip(" \t\n;")
-    return is_empty or isinstance(insn, lp.NoOpInstruction)
-
-
 def _can_be_rewritten(kernel: lp.LoopKernel) -> bool:
     tags = (tag for iname in kernel.inames.values() for tag in iname.tags)
     return (
+        # bounds that are computed would change under an instruction that is moved
         not Program(kernel).parameters() & kernel.temporary_variables.keys()
         and all(isinstance(i, lp.MultiAssignmentBase) for i in kernel.instructions)
         and not any(insn.groups for insn in kernel.instructions)
@@ -109,43 +118,45 @@ def _program(t_unit: lp.TranslationUnit, name: str) -> Program:
     plain = t_unit.with_kernel(without_tags(t_unit[name]))
     typed = lp.infer_unknown_types(plain, expect_completion=False)
     kernel = typed[name]
-    known = {}
+    dtypes = {}
     for variable in (*kernel.args, *kernel.temporary_variables.values()):
         dtype = getattr(variable.dtype, "numpy_dtype", None)
         if isinstance(dtype, np.dtype):
-            known[variable.name] = dtype
+            dtypes[variable.name] = dtype
     table = OperandTable(typed, kernel)
     plain_insns = [insn for insn in kernel.instructions if is_plain(insn)]
-    exact = frozenset(i.id for i in plain_insns if _is_exact(i, table, known))
+    # conversions that the rewritten kernel would drop, or do elsewhere
+    exact = frozenset(i.id for i in plain_insns if _is_exact(i, table, dtypes))
     summable = frozenset(
-        i.id for i in plain_insns if _is_exact(_with_sized(i, known), table, known)
+        i.id for i in plain_insns if _is_exact(_with_sized(i, dtypes), table, dtypes)
     )
-    return Program(t_unit[name], known, exact, exact | summable)
+    return Program(t_unit[name], dtypes, exact, exact | summable)
 
 
 def _with_sized(
-    insn: lp.Assignment, known: Mapping[str, np.dtype[Any]]
+    insn: lp.Assignment, dtypes: Mapping[str, np.dtype[Any]]
 ) -> lp.Assignment:
     """An instruction with its literals outside of sums as the code has them."""
-    assigned = known.get(insn.assignee_var_names()[0])
+    assigned = dtypes.get(insn.assignee_var_names()[0])
     if assigned is None or assigned.kind not in "fc":
         return insn
-    return insn.copy(expression=sized(insn.expression, _digits(assigned)))
+    return insn.copy(expression=size_literals(insn.expression, _digits(assigned)))
 
 
 def _is_exact(
-    insn: lp.Assignment, table: OperandTable, known: Mapping[str, np.dtype[Any]]
+    insn: lp.Assignment, table: OperandTable, dtypes: Mapping[str, np.dtype[Any]]
 ) -> bool:
     """Whether an instruction assigns a number, or its value without conversion.
 
     No part of it may be of another precision, for parts become sums of their own.
     """
-    assigned = known.get(insn.assignee_var_names()[0])
+    assigned = dtypes.get(insn.assignee_var_names()[0])
     if assigned is None:
         return False
+    # a literal is exact if its digits fit
     if isinstance(insn.expression, (int, float)):
         return bool(assigned.type(insn.expression) == insn.expression)
-    read = {known[name] for name in table.reads(insn.expression) & known.keys()}
+    read = {dtypes[name] for name in table.reads(insn.expression) & dtypes.keys()}
     if any(
         dtype.kind in "fc" and _digits(dtype) != _digits(assigned) for dtype in read
     ):
@@ -185,20 +196,20 @@ def with_true_order(program: Program) -> Program:
 
 
 def _conflict(
-    program: Program, one: lp.InstructionBase, other: lp.InstructionBase
+    program: Program, first: lp.InstructionBase, second: lp.InstructionBase
 ) -> bool:
     """Whether the order of two instructions matters, as far as subscripts tell."""
-    if not (isinstance(one, lp.Assignment) and isinstance(other, lp.Assignment)):
+    if not (isinstance(first, lp.Assignment) and isinstance(second, lp.Assignment)):
         return True
     kernel = program.kernel
     written, theirs = (
-        storage(kernel, insn.assignee_var_names()) for insn in (one, other)
+        storage(kernel, insn.assignee_var_names()) for insn in (first, second)
     )
     read, their_reads = (
-        storage(kernel, program.reads[insn.id]) for insn in (one, other)
+        storage(kernel, program.reads[insn.id]) for insn in (first, second)
     )
     shared = (written & (theirs | their_reads)) | (theirs & read)
-    return not all(program.never_meet(one.id, other.id, name) for name in shared)
+    return not all(program.never_meet(first.id, second.id, name) for name in shared)
 
 
 def with_plain_subscripts(program: Program) -> Program:
@@ -229,8 +240,8 @@ class _Plainer(IdentityMapper):  # type: ignore[misc]
         return p.Subscript(array, indices) if indices else array
 
     def _plain(self, index: Expression) -> Expression:
-        known = affine(index, self.inames)
-        return self.rec(index) if known is None else known.expression()
+        sum_ = affine(index, self.inames)
+        return self.rec(index) if sum_ is None else sum_.expression()
 
 
 def with_own_versions(program: Program) -> Program:
@@ -244,6 +255,7 @@ def with_own_versions(program: Program) -> Program:
                 v[i] = t*z[i]                  v[i] = t_0*z[i]
     """
     for name in sorted(program.privates):
+        # each assignment of the whole value begins another version of it
         starts = _starts(name, program)
         if len(starts) > 1 and _are_apart(name, starts, program):
             program = _renamed(name, starts, program)
@@ -257,7 +269,7 @@ def _starts(name: str, program: Program) -> list[str]:
     starts = [
         insn.id
         for insn in writers
-        if covered(name, insn, program) is not None
+        if find_covering_inames(name, insn, program) is not None
         and not is_accumulation(insn, program)
     ]
     return sorted(starts, key=lambda i: len(program.before[i] & {*starts}))
@@ -284,26 +296,28 @@ def _are_apart(name: str, starts: Sequence[str], program: Program) -> bool:
     )
 
 
-def _is_ordered(one: str, other: str, program: Program) -> bool:
-    return other in program.before[one] or one in program.before[other]
+def _is_ordered(first: str, second: str, program: Program) -> bool:
+    return second in program.before[first] or first in program.before[second]
 
 
 def _meets_whole(name: str, start: lp.Assignment, other: str, program: Program) -> bool:
     """Whether an instruction sees a whole value, or the entry of its iteration."""
-    own = start.within_inames - _around(name, start, program)
-    shared = own & program.kernel.id_to_insn[other].within_inames
-    places = [*program.accesses(other, name), subscripts_of(start.assignee)]
-    return not shared or have_own_entries(places, shared)
+    inner = start.within_inames - _around(name, start, program)
+    shared = inner & program.kernel.id_to_insn[other].within_inames
+    accesses = [*program.accesses(other, name), subscripts_of(start.assignee)]
+    return not shared or have_own_entries(accesses, shared)
 
 
 def _around(name: str, insn: lp.Assignment, program: Program) -> frozenset[str]:
     """The loops in whose iterations the value is assigned as a whole."""
-    return frozenset(insn.within_inames - {*(covered(name, insn, program) or ())})
+    return frozenset(
+        insn.within_inames - {*(find_covering_inames(name, insn, program) or ())}
+    )
 
 
 def _reads_in_place(name: str, insn: lp.Assignment, program: Program) -> bool:
-    place = subscripts_of(insn.assignee)
-    return all(read == place for read in program.accesses(insn.id, name))
+    assigned = subscripts_of(insn.assignee)
+    return all(read == assigned for read in program.accesses(insn.id, name))
 
 
 def _renamed(name: str, starts: Sequence[str], program: Program) -> Program:
@@ -316,7 +330,7 @@ def _renamed(name: str, starts: Sequence[str], program: Program) -> Program:
             new = p.Variable(names[version])
             return new[subscripts] if subscripts else new
 
-        return rewritten_reads(expression, name, entry)
+        return rewrite_accesses(expression, name, entry)
 
     changed = {}
     for insn_id in program.touching[name]:
@@ -327,10 +341,12 @@ def _renamed(name: str, starts: Sequence[str], program: Program) -> Program:
             assignee=in_version(insn.assignee, written),
             expression=in_version(insn.expression, max(read, 0)),
         )
-    known = kernel.temporary_variables
-    made = {new: known[name].copy(name=new) for new in names[1:]}
-    program = program.with_instructions(changed, temporary_variables={**known, **made})
-    dtypes = {new: program.dtypes[name] for new in made if name in program.dtypes}
+    temporaries = kernel.temporary_variables
+    versions = {new: temporaries[name].copy(name=new) for new in names[1:]}
+    program = program.with_instructions(
+        changed, temporary_variables={**temporaries, **versions}
+    )
+    dtypes = {new: program.dtypes[name] for new in versions if name in program.dtypes}
     for new, dtype in dtypes.items():
         program = program.with_dtype(new, dtype)
     return program

@@ -1,34 +1,32 @@
-"""A kernel while it is rewritten: its reads and writes, and their order."""
+"""A kernel while it is rewritten: its reads and writes, and their order.
+
+The properties of a :class:`Program` are computed once and never change, since each
+rewrite makes another program.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import islpy as isl
 import loopy as lp
 import numpy as np
 from loopy.symbolic import (
-    IdentityMapper,
-    Reduction,
     SubstitutionRuleExpander,
     get_dependencies,
 )
 from pymbolic import primitives as p
 
-from feinsum.raising.hazards import (
+from feinsum.raising.dependences import never_meet, storage
+from feinsum.raising.expressions import (
+    Expression,
     Subscripts,
     accesses_of,
-    never_meet,
-    storage,
     subscripts_of,
 )
-from feinsum.raising.nest import Expression
-
-Rewrite: TypeAlias = Callable[[Subscripts], Expression]
-"""From the subscripts of a read to what takes its place."""
 
 
 @dataclass(frozen=True)
@@ -54,35 +52,35 @@ class Program:
     @cached_property
     def before(self) -> Mapping[str, frozenset[str]]:
         """By instruction, all that must run before it."""
-        known = self.kernel.recursive_insn_dep_map()
-        return {name: frozenset(ids) for name, ids in known.items()}
+        dependencies = self.kernel.recursive_insn_dep_map()
+        return {name: frozenset(ids) for name, ids in dependencies.items()}
 
     @cached_property
     def touching(self) -> Mapping[str, frozenset[str]]:
         """By variable, the instructions that read or write it."""
-        found: dict[str, set[str]] = {}
+        touching: dict[str, set[str]] = {}
         for insn in self.kernel.instructions:
             for name in self.reads[insn.id] | frozenset(insn.assignee_var_names()):
-                found.setdefault(name, set()).add(insn.id)
-        return {name: frozenset(ids) for name, ids in found.items()}
+                touching.setdefault(name, set()).add(insn.id)
+        return {name: frozenset(ids) for name, ids in touching.items()}
 
     @cached_property
     def reads(self) -> Mapping[str, frozenset[str]]:
         """By instruction, all names that it reads, rules expanded."""
-        found = {}
+        reads = {}
         for insn in self.kernel.instructions:
             expanded = insn.with_transformed_expressions(self._expand)
-            found[insn.id] = frozenset(expanded.read_dependency_names())
-        return found
+            reads[insn.id] = frozenset(expanded.read_dependency_names())
+        return reads
 
     @cached_property
     def writers(self) -> Mapping[str, tuple[str, ...]]:
         """By variable, the instructions that assign to it."""
-        found: dict[str, tuple[str, ...]] = {}
+        writers: dict[str, tuple[str, ...]] = {}
         for insn in self.kernel.instructions:
             for name in insn.assignee_var_names():
-                found[name] = (*found.get(name, ()), insn.id)
-        return found
+                writers[name] = (*writers.get(name, ()), insn.id)
+        return writers
 
     @cached_property
     def in_rules(self) -> frozenset[str]:
@@ -96,6 +94,7 @@ class Program:
 
         In plain C, local memory is that of the function, as TSFC declares it.
         """
+        # on a GPU, local memory is shared by the threads of a work-group
         is_serial = isinstance(self.kernel.target, lp.CTarget)
         shared = {
             name
@@ -127,9 +126,9 @@ class Program:
             for access in accesses_of(e, name)
         ]
 
-    def never_meet(self, one: str, other: str, name: str) -> bool:
+    def never_meet(self, first: str, second: str, name: str) -> bool:
         """Whether two instructions have no entry of an array in common."""
-        insns = [self.kernel.id_to_insn[i] for i in (one, other)]
+        insns = [self.kernel.id_to_insn[i] for i in (first, second)]
         mine, theirs = (
             self.accesses(insn.id, name) if is_plain(insn) else [] for insn in insns
         )
@@ -161,12 +160,12 @@ class Program:
         gone = {
             name: self.kernel.id_to_insn[name].depends_on - removed for name in removed
         }
-        kept = [
+        rest = [
             _waiting(changed.get(insn.id, insn), gone, self.before)
             for insn in self.kernel.instructions
             if insn.id not in removed
         ]
-        return replace(self, kernel=self.kernel.copy(instructions=kept, **more))
+        return replace(self, kernel=self.kernel.copy(instructions=rest, **more))
 
     def names(self, expression: Expression) -> frozenset[str]:
         """Every name that an expression reads, rules expanded."""
@@ -184,14 +183,14 @@ class Program:
         """With sums of an instruction over inames that no other instruction has."""
         kernel = self.kernel
         sums = kernel.id_to_insn[insn_id].reduction_inames()
-        taken = frozenset[str]().union(
+        used = frozenset[str]().union(
             *(
                 insn.within_inames | insn.reduction_inames()
                 for insn in kernel.instructions
                 if insn.id != insn_id
             )
         )
-        shared = sorted(sums & taken)
+        shared = sorted(sums & used)
         if not shared:
             return self
         fresh = kernel.get_var_name_generator()
@@ -201,8 +200,8 @@ class Program:
 
     def without(self, names: Collection[str]) -> dict[str, lp.TemporaryVariable]:
         """The temporaries but those of ``names``."""
-        known = self.kernel.temporary_variables
-        return {name: t for name, t in known.items() if name not in names}
+        temporaries = self.kernel.temporary_variables
+        return {name: t for name, t in temporaries.items() if name not in names}
 
 
 def is_plain(insn: lp.InstructionBase) -> bool:
@@ -215,21 +214,16 @@ def is_plain(insn: lp.InstructionBase) -> bool:
     )
 
 
-def terms_of(expression: Expression) -> list[Expression]:
-    """The terms of nested sums.
-
-    >>> from pymbolic import parse
-    >>> [str(term) for term in terms_of(parse("a + (b + c*d)"))]
-    ['a', 'b', 'c*d']
-    """
-    if not isinstance(expression, p.Sum):
-        return [expression]
-    return [term for child in expression.children for term in terms_of(child)]
+def without_no_ops(kernel: lp.LoopKernel) -> lp.LoopKernel:
+    """The kernel without instructions that do nothing."""
+    idle = {insn.id: None for insn in kernel.instructions if is_no_op(insn)}
+    return Program(kernel).with_instructions(idle).kernel if idle else kernel
 
 
-def rewritten_reads(expression: Expression, name: str, rewrite: Rewrite) -> Expression:
-    """The expression with every access of ``name`` replaced."""
-    return _AccessRewriter(name, rewrite)(expression)
+def is_no_op(insn: lp.InstructionBase) -> bool:
+    """Whether an instruction does nothing: some programs mark places with these."""
+    is_empty = isinstance(insn, lp.CInstruction) and not insn.code.strip(" \t\n;")
+    return is_empty or isinstance(insn, lp.NoOpInstruction)
 
 
 def _waiting(
@@ -246,27 +240,3 @@ def _waiting(
     return insn.copy(
         depends_on=(insn.depends_on - missing) | needed, no_sync_with=silent
     )
-
-
-class _AccessRewriter(IdentityMapper):  # type: ignore[misc]
-    """Replaces the accesses of one name; subscripts inside it come first."""
-
-    def __init__(self, name: str, rewrite: Rewrite) -> None:
-        super().__init__()
-        self.name, self.rewrite = name, rewrite
-
-    def map_variable(self, expr: p.Variable, /) -> Expression:
-        return self.rewrite(()) if expr.name == self.name else expr
-
-    map_tagged_variable = map_variable
-
-    def map_subscript(self, expr: p.Subscript, /) -> Expression:
-        indices = tuple(self.rec(index) for index in expr.index_tuple)
-        if getattr(expr.aggregate, "name", None) == self.name:
-            return self.rewrite(indices)
-        return p.Subscript(self.rec(expr.aggregate), indices)
-
-    def map_reduction(self, expr: Reduction, /) -> Reduction:
-        return Reduction(
-            expr.operation, expr.inames, self.rec(expr.expr), expr.allow_simultaneous
-        )

@@ -1,0 +1,482 @@
+"""Dependences between the instructions of a kernel, as far as subscripts tell.
+
+Two accesses *meet* if some iterations of their loops reach one entry of an array. Of
+the instructions ::
+
+    for e, q:  t[e, q] = sum(j, D[q, j]*u[e, j])
+    for e, i:  v[e, i] = sum(q, D[q, i]*t[e, q])
+    for e:     w[e]    = 2*u[e, 0]
+
+the first two exchange ``t``. Every iteration of the loop over ``e`` has entries of
+``t`` of its own (:func:`have_own_entries`), so both may run in loops of their own, one
+after the other. The third one exchanges nothing with them: it reads ``u``, which nobody
+writes. ``A[2*i]`` and ``A[2*j + 1]`` never meet (:func:`never_meet`).
+
+Three clients ask for them: a row, whose sum may run in any order
+(:func:`check_hazards`); a batch, whose rows run together (:func:`may_join`); and the
+phases of a kernel, which run one after another (:class:`Exchanges`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import combinations
+from typing import Any, TypeAlias
+
+import islpy as isl
+import loopy as lp
+import numpy as np
+from loopy.diagnostic import UnableToDetermineAccessRangeError
+from loopy.kernel.array import ArrayBase
+from loopy.symbolic import SubstitutionRuleExpander, get_access_map, get_dependencies
+from pymbolic import primitives as p
+from pytools import memoize_on_first_arg
+from pytools.graph import get_reachable_nodes
+
+from feinsum.raising.expressions import (
+    Expression,
+    Subscripts,
+    accesses_in,
+    accesses_of,
+    array_of,
+    subscripts_of,
+)
+from feinsum.raising.functions import is_plain_array
+from feinsum.raising.nest import refusal
+
+
+def storage(kernel: lp.LoopKernel, names: Iterable[str]) -> frozenset[str]:
+    """The memory behind names; temporaries may share some."""
+    temporaries = kernel.temporary_variables
+    return frozenset(
+        (getattr(temporaries.get(name), "base_storage", None) or name) for name in names
+    )
+
+
+def has_distinct_entries(kernel: lp.LoopKernel, name: str) -> bool:
+    """Whether no two entries of an array share a place, as far as numbers tell."""
+    array = kernel.get_var_descriptor(name)
+    if not isinstance(array, ArrayBase):
+        return True
+    if not is_plain_array(array):
+        return False
+    if not isinstance(array.shape, tuple):
+        return True
+    strides: list[Any] = [getattr(tag, "stride", None) for tag in array.dim_tags or ()]
+    steps = []
+    for stride, extent in zip(strides, array.shape, strict=False):
+        if not _is_integer(stride) or (_is_integer(extent) and extent <= 1):
+            continue
+        if stride == 0:
+            return False
+        if _is_integer(extent):
+            steps.append((abs(stride), int(extent)))
+    # as for a positional number: each step is longer than all smaller ones can reach
+    reach = 0
+    for stride, extent in sorted(steps):
+        if stride <= reach:
+            return False
+        reach += stride * (extent - 1)
+    return True
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer))
+
+
+def never_meet(
+    kernel: lp.LoopKernel,
+    name: str,
+    mine: Iterable[Subscripts],
+    theirs: Iterable[Subscripts],
+) -> bool:
+    """Whether two sets of accesses have no entry of an array in common.
+
+    That is so if no iterations of any loops reach one entry: ``A[2*i]`` and
+    ``A[2*j + 1]`` never meet, nor do ``A[i]`` with ``i < 12`` and ``A[12 + j]``.
+    """
+    others = [*theirs]
+    return has_distinct_entries(kernel, name) and all(
+        _are_apart(kernel, a, b) for a in mine for b in others
+    )
+
+
+def _are_apart(kernel: lp.LoopKernel, first: Subscripts, second: Subscripts) -> bool:
+    # another rank is another view of the memory, about which subscripts say nothing
+    if first == second or len(first) != len(second):
+        return False
+    if any(
+        a != b
+        for a, b in zip(first, second, strict=True)
+        if _is_integer(a) and _is_integer(b)
+    ):
+        return True
+    reached = _entries(kernel, first), _entries(kernel, second)
+    if reached[0] is None or reached[1] is None:
+        return False
+    return bool(reached[0].intersect(reached[1]).is_empty())
+
+
+@memoize_on_first_arg  # type: ignore[untyped-decorator]
+def _entries(kernel: lp.LoopKernel, subscripts: Subscripts) -> isl.Set | None:
+    """All entries that an access reaches; None if isl cannot tell.
+
+    Bounds that the kernel computes differ from one iteration to the next.
+    """
+    inames = kernel.all_inames() & frozenset[str]().union(
+        *map(get_dependencies, subscripts)
+    )
+    domain = kernel.get_inames_domain(inames).to_set()
+    # what the kernel computes differs from one iteration to the next
+    sizes = kernel.get_unwritten_value_args()
+    if not sizes >= {*domain.get_var_names(isl.dim_type.param)}:
+        return None
+    try:
+        return get_access_map(
+            domain, subscripts, kernel.assumptions, allowed_constant_names=sizes
+        ).range()
+    except UnableToDetermineAccessRangeError:
+        return None
+
+
+def have_own_entries(
+    accesses: Collection[Subscripts],
+    inames: Collection[str],
+    distinct: Collection[Subscripts] = (),
+) -> bool:
+    """Whether no two iterations of loops access the same entry of an array.
+
+    That is so if each iname is a subscript at one place of all accesses, or if all
+    accesses are one that is known to be another entry in every iteration.
+
+    Args:
+        distinct: subscripts of such accesses.
+    """
+    if len({*accesses} & {*distinct}) == len({*accesses}) == 1:
+        (only,) = {*accesses}
+        return {*inames} <= frozenset[str]().union(*map(get_dependencies, only))
+    n_axes = min(map(len, accesses))
+    return all(
+        any(
+            all(_is_iname(subscripts[axis], iname) for subscripts in accesses)
+            for axis in range(n_axes)
+        )
+        for iname in inames
+    )
+
+
+def _is_iname(subscript: Expression, iname: str) -> bool:
+    return isinstance(subscript, p.Variable) and subscript.name == iname
+
+
+Part: TypeAlias = frozenset[str]
+"""Ids of instructions that run together."""
+
+
+class Exchanges:
+    """Which values the parts of a kernel exchange, and with which subscripts."""
+
+    def __init__(self, kernel: lp.LoopKernel) -> None:
+        self.kernel = kernel
+        expand = SubstitutionRuleExpander(kernel.substitutions)
+        self._accesses: dict[str, list[tuple[str, Subscripts]]] = {}
+        self._written: dict[str, frozenset[str]] = {}
+        for insn in kernel.instructions:
+            value = getattr(insn, "expression", 0)
+            accesses = [
+                (array_of(access), subscripts_of(access))
+                for expression in (*insn.assignees, value, *insn.predicates)
+                for access in accesses_in(expand(expression))
+            ]
+            self._written[insn.id] = frozenset(insn.assignee_var_names())
+            # an instruction in C names variables whose subscripts are not seen
+            names = self._written[insn.id] | insn.read_dependency_names()
+            unseen = names - {name for name, _ in accesses}
+            self._accesses[insn.id] = [*accesses, *((name, ()) for name in unseen)]
+
+    def groups(self, without: Part) -> list[Part]:
+        """The other instructions, in parts that stay together.
+
+        These share a loop, or exchange something in an order that the kernel leaves
+        open: it is for Loopy to choose it, as it was before.
+        """
+        others = [i for i in self.kernel.instructions if i.id not in without]
+        before = self.kernel.recursive_insn_dep_map()
+        neighbours: dict[object, set[object]] = {insn.id: set() for insn in others}
+
+        def connect(a: object, b: object) -> None:
+            neighbours.setdefault(a, set()).add(b)
+            neighbours.setdefault(b, set()).add(a)
+
+        for insn in others:
+            for iname in insn.within_inames:
+                connect(insn.id, ("loop", iname))
+        for a, b in combinations([insn.id for insn in others], 2):
+            is_ordered = a in before[b] or b in before[a]
+            if not is_ordered and self.conflict(frozenset({a}), frozenset({b})):
+                connect(a, b)
+        connected = (get_reachable_nodes(neighbours, insn.id) for insn in others)
+        parts = (frozenset(v for v in x if isinstance(v, str)) for x in connected)
+        return list(dict.fromkeys(parts))
+
+    def conflict(self, a: Part, b: Part) -> list[str]:
+        """The variables that one of them writes and the other one accesses.
+
+        Left out are those of which they have no entry in common.
+        """
+        names = (self._writes(a) & self._touches(b)) | (
+            self._writes(b) & self._touches(a)
+        )
+        return sorted(
+            name
+            for name in names
+            if not never_meet(
+                self.kernel, name, self._subscripts(a, name), self._subscripts(b, name)
+            )
+        )
+
+    def are_separable(self, a: Part, b: Part) -> bool:
+        """Whether the loops that two parts share can be run once for each.
+
+        They can if every iteration has its own entries of what the parts
+        exchange: each shared iname is a subscript at one place of all accesses.
+
+        Args:
+            a: a nest, each of whose iterations assigns to an entry of its own.
+        """
+        shared = self._loops(a) & self._loops(b)
+        if not shared:
+            return True
+        insns = [self.kernel.id_to_insn[i] for i in a]
+        assigned = [subscripts_of(e) for insn in insns for e in insn.assignees]
+        return all(
+            have_own_entries(self._subscripts(a | b, name), shared, assigned)
+            for name in self.conflict(a, b)
+        )
+
+    def _loops(self, part: Part) -> frozenset[str]:
+        inames = [self.kernel.id_to_insn[i].within_inames for i in part]
+        return frozenset().union(*inames)
+
+    def _writes(self, part: Part) -> frozenset[str]:
+        return frozenset().union(*(self._written[i] for i in part))
+
+    def _touches(self, part: Part) -> frozenset[str]:
+        return frozenset(name for i in part for name, _ in self._accesses[i])
+
+    def _subscripts(self, part: Part, name: str) -> list[Subscripts]:
+        return [
+            subscripts
+            for i in part
+            for array, subscripts in self._accesses[i]
+            if array == name
+        ]
+
+
+Expand: TypeAlias = Callable[[Expression], Expression]
+
+
+def check_hazards(
+    insn: lp.Assignment,
+    kernel: lp.LoopKernel,
+    inames: frozenset[str],
+    expand: Expand,
+    expressions: Iterable[Expression],
+) -> None:
+    """No operand changes while the nest runs, and nobody interferes with its output.
+
+    Args:
+        inames: the loops of the instruction and of its sums.
+        expand: expands substitution rules.
+        expressions: the factors and the scale.
+
+    Raises:
+        NotAnEinsumError: with the rule ``operand-written``, ``race`` or
+            ``output-read``.
+    """
+    (name,) = insn.assignee_var_names()
+    if not has_distinct_entries(kernel, name):
+        raise refusal(insn.id, "race", f"entries of {name!r} overlap in memory")
+    values = [expand(e) for e in expressions]
+    read = get_dependencies(expand(insn.expression)) - {name}
+    read = read.union(*map(get_dependencies, values))
+    _check_written(insn, insn, kernel, read)
+    sums = inames - insn.within_inames
+    expressions_of_insn = [insn.assignee, expand(insn.expression), *values]
+    for other in kernel.instructions:
+        if other.id == insn.id:
+            continue
+        if sums & other.within_inames:
+            _check_written(insn, other, kernel, read)
+        if insn.within_inames & other.within_inames:
+            _check_exchange(insn, other, kernel, read, expressions_of_insn, expand)
+
+
+def _check_written(
+    insn: lp.Assignment,
+    other: lp.InstructionBase,
+    kernel: lp.LoopKernel,
+    read: frozenset[str],
+) -> None:
+    if clash := _shared(kernel, read, other.assignee_var_names()):
+        raise refusal(
+            insn.id,
+            "operand-written",
+            f"it reads {clash}, which instruction {other.id!r} writes "
+            "in the same loops",
+        )
+
+
+def _check_exchange(
+    insn: lp.Assignment,
+    other: lp.InstructionBase,
+    kernel: lp.LoopKernel,
+    read: frozenset[str],
+    expressions: list[Expression],
+    expand: Expand,
+) -> None:
+    """Require that two instructions exchange values within one iteration only.
+
+    Args:
+        read: all names that ``insn`` reads, except its output.
+        expressions: those with its accesses.
+    """
+    theirs = [expand(e) for e in _expressions(other)]
+    written = other.assignee_var_names()
+    names = other.read_dependency_names().union(*map(get_dependencies, theirs))
+    (output,) = insn.assignee_var_names()
+
+    def first_clash(mine: Iterable[str], others: Iterable[str]) -> str | None:
+        clashes = (
+            name
+            for name in _shared(kernel, mine, others)
+            if not _is_kept(name, insn, other, kernel, (expressions, theirs))
+        )
+        return next(clashes, None)
+
+    elsewhere = "in the same loops, at other points of them or in no stated order"
+    if name := first_clash(read, written):
+        reason = f"it reads {name!r}, which instruction {other.id!r} writes {elsewhere}"
+        raise refusal(insn.id, "operand-written", reason)
+    if name := first_clash({output}, written):
+        raise refusal(
+            insn.id, "race", f"instruction {other.id!r} writes {name!r} {elsewhere}"
+        )
+    if name := first_clash({output}, names):
+        reason = f"instruction {other.id!r} reads {name!r} {elsewhere}"
+        raise refusal(insn.id, "output-read", reason)
+
+
+def _shared(
+    kernel: lp.LoopKernel, names: Iterable[str], others: Iterable[str]
+) -> list[str]:
+    """Those of ``names`` that lie in the memory of ``others``."""
+    # temporaries with one base storage overwrite each other
+    memory = storage(kernel, others)
+    return sorted(name for name in names if storage(kernel, [name]) & memory)
+
+
+def _is_kept(
+    name: str,
+    insn: lp.Assignment,
+    other: lp.InstructionBase,
+    kernel: lp.LoopKernel,
+    expressions: tuple[list[Expression], list[Expression]],
+) -> bool:
+    """Whether no iteration of shared loops meets entries that another one writes.
+
+    In one iteration, the dependencies of the kernel say who comes first.
+    """
+    mine, theirs = (
+        [subscripts_of(access) for e in side for access in accesses_of(e, name)]
+        for side in expressions
+    )
+    if not (mine and theirs) or storage(kernel, [name]) != {name}:
+        return False
+    if never_meet(kernel, name, mine, theirs):
+        return True
+    # without an order, Loopy may run either one first
+    is_first = insn.id in ancestors(kernel, other.id)
+    is_last = other.id in ancestors(kernel, insn.id)
+    shared = insn.within_inames & other.within_inames
+    distinct = (
+        [subscripts_of(insn.assignee)] if name in insn.assignee_var_names() else []
+    )
+    return is_first != is_last and have_own_entries([*mine, *theirs], shared, distinct)
+
+
+def reads_exactly(expression: Expression, assignee: Expression) -> bool:
+    """Whether ``expression`` reads the assigned array at the assigned place only."""
+    name = getattr(getattr(assignee, "aggregate", assignee), "name", "")
+    return all(
+        subscripts_of(access) == subscripts_of(assignee)
+        for access in accesses_of(expression, name)
+    )
+
+
+def are_independent(
+    first: lp.Assignment, second: lp.Assignment, kernel: lp.LoopKernel, expand: Expand
+) -> bool:
+    """Whether neither assignment reads or overwrites what the other one assigns."""
+    pairs = ((first, second), (second, first))
+    if any(_reads_output(expand(b.expression), a, kernel) for a, b in pairs):
+        return False
+    (name,), (other_name,) = first.assignee_var_names(), second.assignee_var_names()
+    if name == other_name:
+        subscripts = ([subscripts_of(insn.assignee)] for insn in (first, second))
+        return never_meet(kernel, name, *subscripts)
+    return not storage(kernel, [name]) & storage(kernel, [other_name])
+
+
+def may_join(
+    insn: lp.Assignment,
+    batch: Iterable[lp.Assignment],
+    kernel: lp.LoopKernel,
+    expand: Expand,
+    serving: Collection[str] = (),
+) -> bool:
+    """Whether an assignment may run with others: nothing has to run between them.
+
+    Args:
+        serving: instructions that only serve these, and are replaced with them.
+    """
+    others = list(batch)
+    ids = {insn.id, *(other.id for other in others)}
+    before = frozenset[str]().union(*(ancestors(kernel, i) for i in ids)) - ids
+    # an instruction that needs one of them and is needed by another
+    between = before.difference(serving)
+    is_interrupted = any(ids & ancestors(kernel, i) for i in between)
+    return not is_interrupted and all(
+        are_independent(insn, other, kernel, expand) for other in others
+    )
+
+
+def _reads_output(
+    expression: Expression, writer: lp.Assignment, kernel: lp.LoopKernel
+) -> bool:
+    """Whether an expression may read what ``writer`` assigns."""
+    (name,) = writer.assignee_var_names()
+    others = get_dependencies(expression) - {name}
+    read = map(subscripts_of, accesses_of(expression, name))
+    return bool(storage(kernel, others) & storage(kernel, [name])) or not never_meet(
+        kernel, name, read, [subscripts_of(writer.assignee)]
+    )
+
+
+def ancestors(kernel: lp.LoopKernel, instruction: str) -> frozenset[str]:
+    """All instructions that must run before one."""
+    before_it: set[str] = set()
+    todo = [instruction]
+    while todo:
+        for before in kernel.id_to_insn[todo.pop()].depends_on - before_it:
+            before_it.add(before)
+            todo.append(before)
+    return frozenset(before_it)
+
+
+def _expressions(insn: lp.InstructionBase) -> Iterator[Expression]:
+    """Expressions that an instruction accesses; none if it hides them."""
+    if isinstance(insn, lp.Assignment):
+        yield insn.assignee
+        yield insn.expression
+        yield from insn.predicates

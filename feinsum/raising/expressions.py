@@ -1,0 +1,222 @@
+"""Pieces of pymbolic expressions: what one reads, and the same in other terms.
+
+An *access* is a variable, or a subscript with its array. The accesses of ``x`` in
+``2*x[i] + A[x[j], k]`` are ``x[i]`` and ``x[j]``; those of ``A`` are ``A[x[j], k]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from loopy.symbolic import IdentityMapper, Reduction, SubstitutionMapper, WalkMapper
+from pymbolic import primitives as p
+from pymbolic.mapper import Mapper
+from pymbolic.mapper.substitutor import make_subst_func
+
+Expression: TypeAlias = Any
+"""A pymbolic expression."""
+
+Subscripts: TypeAlias = tuple[Expression, ...]
+"""The subscripts of one access; none for a scalar."""
+
+T = TypeVar("T")
+
+
+class EveryNode(WalkMapper):  # type: ignore[misc]
+    """A walk through all nodes. Loopy's ``UncachedWalkMapper`` is cached, in spite of
+    its name, and visits the two ``x`` of ``x*x`` once.
+    """
+
+    def __call__(self, expr: Any, /) -> None:
+        Mapper.__call__(self, expr)
+
+    rec = __call__
+
+
+class _Collector(WalkMapper):  # type: ignore[misc]
+    """Collects the nodes of some classes, outer ones first, equal ones once."""
+
+    def __init__(self, kinds: tuple[type, ...]) -> None:
+        super().__init__()
+        self.kinds = kinds
+        self.nodes: list[Any] = []
+
+    def visit(self, expr: Expression, /) -> bool:
+        if isinstance(expr, self.kinds):
+            self.nodes.append(expr)
+        return True
+
+
+def nodes_of(expression: Expression, *kinds: type[T]) -> list[T]:
+    """The different nodes of some classes in an expression, outer ones first.
+
+    >>> from pymbolic import parse
+    >>> [str(node) for node in nodes_of(parse("x[i] + A[x[i], k]"), p.Subscript)]
+    ['x[i]', 'A[x[i], k]']
+    """
+    collector = _Collector(kinds)
+    collector(expression)
+    return collector.nodes
+
+
+def has_reduction(expression: Expression) -> bool:
+    """Whether a reduction stands anywhere in ``expression``."""
+    return bool(nodes_of(expression, Reduction))
+
+
+def has_quotient(expression: Expression) -> bool:
+    """Whether a quotient stands anywhere in ``expression``."""
+    return bool(nodes_of(expression, p.Quotient))
+
+
+class _AccessFinder(EveryNode):
+    """Collects all accesses, each as often as it stands there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accesses: list[Expression] = []
+
+    def map_variable(self, expr: p.Variable, /) -> None:
+        self.accesses.append(expr)
+
+    def map_subscript(self, expr: p.Subscript, /) -> None:
+        if isinstance(expr.aggregate, p.Variable):
+            self.accesses.append(expr)
+        else:
+            self.rec(expr.aggregate)
+        for index in expr.index_tuple:
+            self.rec(index)
+
+
+def accesses_in(expression: Expression) -> list[Expression]:
+    """Every access in an expression without rules, each as often as it stands there."""
+    finder = _AccessFinder()
+    finder(expression)
+    return finder.accesses
+
+
+def accesses_of(expression: Expression, name: str) -> list[Expression]:
+    """Every access of one array or scalar in an expression without rules."""
+    return [access for access in accesses_in(expression) if array_of(access) == name]
+
+
+def array_of(access: Expression) -> str:
+    """The name of the array or scalar of an access, or of an assignee."""
+    return str(getattr(getattr(access, "aggregate", access), "name", ""))
+
+
+def subscripts_of(access: Expression) -> Subscripts:
+    """The subscripts of a read or of an assignee; none for a scalar."""
+    return access.index_tuple if isinstance(access, p.Subscript) else ()
+
+
+class _AccessRewriter(IdentityMapper):  # type: ignore[misc]
+    """Replaces the accesses of one name; subscripts inside it come first."""
+
+    def __init__(self, name: str, rewrite: Callable[[Subscripts], Expression]) -> None:
+        super().__init__()
+        self.name, self.rewrite = name, rewrite
+
+    def map_variable(self, expr: p.Variable, /) -> Expression:
+        return self.rewrite(()) if expr.name == self.name else expr
+
+    map_tagged_variable = map_variable
+
+    def map_subscript(self, expr: p.Subscript, /) -> Expression:
+        indices = tuple(self.rec(index) for index in expr.index_tuple)
+        if getattr(expr.aggregate, "name", None) == self.name:
+            return self.rewrite(indices)
+        return p.Subscript(self.rec(expr.aggregate), indices)
+
+    def map_reduction(self, expr: Reduction, /) -> Reduction:
+        # Loopy's mapper would take the inames of the sum for variables, too
+        return Reduction(
+            expr.operation, expr.inames, self.rec(expr.expr), expr.allow_simultaneous
+        )
+
+
+def rewrite_accesses(
+    expression: Expression, name: str, rewrite: Callable[[Subscripts], Expression]
+) -> Expression:
+    """The expression with every access of ``name`` replaced.
+
+    Args:
+        rewrite: from the subscripts of an access to the expression in its place.
+    """
+    return _AccessRewriter(name, rewrite)(expression)
+
+
+def substitute(expression: Expression, values: Mapping[str, Expression]) -> Expression:
+    """The expression with values in place of variables.
+
+    >>> from pymbolic import parse
+    >>> print(substitute(parse("v[p] + q"), {"p": 2 * p.Variable("k")}))
+    v[2*k] + q
+    """
+    return SubstitutionMapper(make_subst_func(values))(expression)
+
+
+def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
+    """The expression in other variables.
+
+    >>> from pymbolic import parse
+    >>> print(rename(parse("v[p] + q"), {"p": "k"}))
+    v[k] + q
+    """
+    return substitute(expression, {old: p.Variable(new) for old, new in names.items()})
+
+
+def multiply(factors: Sequence[Expression]) -> Expression:
+    """The product of factors; 1 if there are none."""
+    if not factors:
+        return 1
+    return factors[0] if len(factors) == 1 else p.Product(tuple(factors))
+
+
+def add(terms: Sequence[Expression]) -> Expression:
+    """The sum of terms; 0 if there are none."""
+    if not terms:
+        return 0
+    return terms[0] if len(terms) == 1 else p.Sum(tuple(terms))
+
+
+def terms_of(expression: Expression) -> list[Expression]:
+    """The terms of nested sums.
+
+    >>> from pymbolic import parse
+    >>> [str(term) for term in terms_of(parse("a + (b + c*d)"))]
+    ['a', 'b', 'c*d']
+    """
+    if not isinstance(expression, p.Sum):
+        return [expression]
+    return [term for child in expression.children for term in terms_of(child)]
+
+
+def is_zero(expression: Expression) -> bool:
+    """Whether an expression is the number zero.
+
+    >>> is_zero(0.0), is_zero(p.Variable("x"))
+    (True, False)
+    """
+    return isinstance(expression, (int, float, complex)) and expression == 0
+
+
+class _NodeCounter(EveryNode):
+    """Counts the nodes of an expression, until there are too many."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+        self.n_nodes = 0
+
+    def visit(self, _expr: Expression, /) -> bool:
+        self.n_nodes += 1
+        return self.n_nodes <= self.limit
+
+
+def count_nodes(expression: Expression, limit: int) -> int:
+    """The number of nodes; more than ``limit`` if there are more."""
+    counter = _NodeCounter(limit)
+    counter(expression)
+    return counter.n_nodes

@@ -1,0 +1,500 @@
+"""Loops over the nodes of a tree, as in CSR and CSF, and nodes in expressions.
+
+A sparse array is a tree with a level for each index. A loop from ``ptr[x]`` to
+``ptr[x + 1]`` runs over the children of the node at position ``x`` ::
+
+    for i                             level 0, all rows
+        for k in ptr[i] .. ptr[i+1]   level 1, the entries of row i
+            y[i] = y[i] + val[k]*x[idx[k]]
+
+Its values are positions in arrays, not indices: the entry of the node ``k`` is
+``val[k]``, and its index is ``idx[k]``. In *marked* expressions, the position of a node
+of the loop ``k`` is the variable ``k#``, and its index is ``k@``: the factors are
+``val[k#]``, a value of the tree, and ``x[k@]``, a dense operand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import islpy as isl
+import loopy as lp
+from loopy.symbolic import (
+    IdentityMapper,
+    SubstitutionMapper,
+    get_dependencies,
+    pw_aff_to_expr,
+)
+from pymbolic import primitives as p
+
+from feinsum.errors import NotAnEinsumError
+from feinsum.raising.expressions import Expression, nodes_of, rename, substitute
+from feinsum.raising.nest import PARENT, POSITION, Tree, TreeLevel, refusal
+
+Terms: TypeAlias = dict[Expression, int]
+"""A sum as its terms with their multiples; that of a number is 1."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """A loop over the children of a node.
+
+    Attributes:
+        pointers: the array with the bounds.
+        parent: the place of the node in it.
+        position: that of a child among all children, for a value of the iname.
+        scalars: temporaries that hold the bounds, the coordinate of the node, or those
+            of its children.
+    """
+
+    iname: str
+    pointers: str
+    parent: Expression
+    position: Expression
+    scalars: frozenset[str]
+
+
+def check_compressed(insn: lp.InstructionBase, levels: Mapping[str, Level]) -> None:
+    """Refuse what stands in loops over compressed rows, or finds their bounds.
+
+    Args:
+        levels: of :func:`compressed_levels`.
+
+    Raises:
+        NotAnEinsumError: with the rule ``compressed``.
+    """
+    inames = insn.within_inames | insn.reduction_inames()
+    written = set(insn.assignee_var_names())
+    for name, level in levels.items():
+        if name in inames:
+            reason = (
+                f"iname {name!r} runs from {level.pointers}[{level.parent}] to the "
+                "entry after it, over a row of a compressed sparse array; no einsum "
+                "of a sparse operand has been found in it"
+            )
+        elif written & level.scalars:
+            reason = (
+                f"it is a bound or a coordinate of {name!r}, which runs over rows of a "
+                "compressed sparse array"
+            )
+        else:
+            continue
+        raise refusal(insn.id, "compressed", reason)
+
+
+def same_place(first: Expression, second: Expression) -> bool:
+    """Whether two places are one, however they are written.
+
+    >>> from pymbolic import parse
+    >>> same_place(parse("ptr[i] + k + 1"), parse("1 + k + ptr[i]"))
+    True
+    """
+    return first == second or _terms(first) == _terms(second)
+
+
+def compressed_levels(kernel: lp.LoopKernel) -> dict[str, Level]:
+    """The loops over compressed rows, by iname.
+
+    >>> import numpy as np
+    >>> ints = [lp.GlobalArg(name, np.int32, shape="n") for name in ("ptr", "idx")]
+    >>> unit = lp.make_kernel(
+    ...     ["[n] -> {[i]: 0<=i<n-1}", "[a,b] -> {[k]: a<=k<b}"],
+    ...     '''
+    ...     for i
+    ...         <> a = ptr[i] {id=a}
+    ...         <> b = ptr[i+1] {id=b}
+    ...         y[i] = sum(k, 1.0*idx[k]) {dep=a:b}
+    ...     end
+    ...     ''',
+    ...     [*ints, lp.GlobalArg("y", np.float64, shape="n"), ...],
+    ...     lang_version=(2018, 2))
+    >>> compressed_levels(unit.default_entrypoint)["k"].pointers
+    'ptr'
+    """
+    values = _scalars(kernel)
+    if not any(_has_entry(value) for value in values.values()):
+        return {}
+    levels = {}
+    for iname in _bounded_by(kernel, values.keys()):
+        if level := _level(iname, kernel, values):
+            coordinates = _coordinates(level, values)
+            levels[iname] = replace(level, scalars=level.scalars | coordinates)
+    return levels
+
+
+def _bounded_by(kernel: lp.LoopKernel, scalars: Collection[str]) -> list[str]:
+    """The inames of domains that have one of some scalars as a parameter."""
+    return [
+        iname
+        for domain in kernel.domains
+        if not set(domain.get_var_names(isl.dim_type.param)).isdisjoint(scalars)
+        for iname in domain.get_var_names(isl.dim_type.set)
+    ]
+
+
+def _coordinates(level: Level, values: Mapping[str, Expression]) -> set[str]:
+    """Scalars with an entry at the place of the node or of a child of it."""
+    positions = [_terms(level.parent), _terms(level.position)]
+    return {
+        name
+        for name, value in values.items()
+        if _entry_of(value) is not None
+        and _terms(_resolved(value.index_tuple[0], values)) in positions
+    }
+
+
+def _scalars(kernel: lp.LoopKernel) -> dict[str, Expression]:
+    """The values of private scalars that one instruction assigns, without condition."""
+    assigned: dict[str, list[lp.InstructionBase]] = {}
+    for insn in kernel.instructions:
+        for name in insn.assignee_var_names():
+            assigned.setdefault(name, []).append(insn)
+    return {
+        name: insns[0].expression
+        for name, insns in assigned.items()
+        if len(insns) == 1
+        and isinstance(insns[0], lp.Assignment)
+        and not insns[0].predicates
+        and name in kernel.temporary_variables
+        and not kernel.temporary_variables[name].shape
+    }
+
+
+def _has_entry(expression: Expression) -> bool:
+    return bool(subscripts_in(expression))
+
+
+def _level(
+    iname: str, kernel: lp.LoopKernel, values: Mapping[str, Expression]
+) -> Level | None:
+    try:
+        bounds = kernel.get_iname_bounds(iname)
+        size = pw_aff_to_expr(bounds.size, int_ok=True)
+        lower = pw_aff_to_expr(bounds.lower_bound_pw_aff, int_ok=True)
+    except (lp.LoopyError, isl.Error, NotImplementedError):
+        return None
+    scalars = frozenset(_names([size, lower]) & values.keys())
+    if not scalars:
+        return None
+    terms = _terms(_resolved(size, values))
+    ends = [x for x, n in terms.items() if n == 1]
+    begins = [x for x, n in terms.items() if n == -1]
+    # an extent ptr[x + 1] - ptr[x] has these two terms alone
+    if len(terms) != 2 or len(ends) != 1 or len(begins) != 1:
+        return None
+    end, begin = ends[0], begins[0]
+    pointers = _entry_of(begin)
+    if pointers is None or pointers != _entry_of(end):
+        return None
+    # the bounds are neighbours: ptr[x] and ptr[x + 1]
+    step = Counter(_terms(end.index_tuple[0]))
+    step.subtract(_terms(begin.index_tuple[0]))
+    if {x: n for x, n in step.items() if n} != {1: 1}:
+        return None
+    # it runs over places, or from 0, with the first place added in subscripts
+    start = _resolved(lower, values)
+    position = p.Variable(iname) if _terms(start) == {begin: 1} else None
+    if position is None and not _terms(start):
+        position = p.Sum((begin, p.Variable(iname)))
+    if position is None:
+        return None
+    used = scalars | (_names([values[s] for s in scalars]) & values.keys())
+    return Level(iname, pointers, begin.index_tuple[0], position, used)
+
+
+def _resolved(expression: Expression, values: Mapping[str, Expression]) -> Expression:
+    """The expression with the values of scalars; those of these, too."""
+    # at most once per scalar, since `i = i + 1` would never be resolved
+    for _ in range(len(values)):
+        if not _names([expression]) & values.keys():
+            break
+        expression = substitute(expression, values)
+    return expression
+
+
+def _names(expressions: Iterable[Expression]) -> set[str]:
+    return {name for e in expressions for name in get_dependencies(e)}
+
+
+def _entry_of(expression: Expression) -> str | None:
+    """The array of one axis whose entry an expression is."""
+    is_entry = isinstance(expression, p.Subscript) and len(expression.index_tuple) == 1
+    return str(expression.aggregate.name) if is_entry else None
+
+
+def _terms(expression: Expression) -> Terms:
+    """The terms of an expression.
+
+    >>> from pymbolic import parse
+    >>> terms = _terms(parse("2*a[i] - 3 + i - 1"))
+    >>> sorted((str(term), n) for term, n in terms.items())
+    [('1', -4), ('a[i]', 2), ('i', 1)]
+    """
+    multiples: Counter[Expression] = Counter()
+    todo: list[tuple[Expression, int]] = [(expression, 1)]
+    while todo:
+        part, times = todo.pop(0)
+        if isinstance(part, p.Sum):
+            todo += [(child, times) for child in part.children]
+        elif isinstance(part, int):
+            multiples[1] += part * times
+        elif isinstance(part, p.Product) and isinstance(part.children[0], int):
+            rest = part.children[1:]
+            inner = rest[0] if len(rest) == 1 else p.Product(rest)
+            todo.append((inner, part.children[0] * times))
+        else:
+            multiples[part] += times
+    return {term: n for term, n in multiples.items() if n}
+
+
+def subscripts_in(expression: Expression) -> list[p.Subscript]:
+    """Every entry in an expression, those in subscripts included, outer ones first."""
+    return nodes_of(expression, p.Subscript)
+
+
+INDEX, ENTRY = "@", "#"
+"""After the name of a loop over nodes: the index of a node, and its place."""
+
+
+def refused(insn: lp.InstructionBase, reason: str) -> NotAnEinsumError:
+    """The refusal of an instruction in loops over nodes."""
+    return refusal(insn.id, "compressed", reason)
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The loops over the nodes of a tree, from its root.
+
+    Attributes:
+        inames: of the loops. The first one may have bounds that are known.
+        levels: the loops over children of nodes.
+        arrays: by loop, the array of the indices of its nodes.
+        is_root_stored: the first loop has known bounds and runs over nodes, not over
+            all values of an index.
+    """
+
+    inames: tuple[str, ...]
+    levels: Mapping[str, Level]
+    arrays: Mapping[str, str]
+    is_root_stored: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        insn: lp.InstructionBase,
+        inames: Collection[str],
+        levels: Mapping[str, Level],
+        values: Sequence[Expression],
+    ) -> Nodes:
+        """Those of an instruction.
+
+        Args:
+            inames: of its loops and sums.
+            levels: of the kernel.
+            values: what it reads, and its assignee.
+
+        Raises:
+            NotAnEinsumError: if they are no path, or have two arrays of indices.
+        """
+        path = _path(insn, inames, levels)
+        nodes = cls(path, levels, {})
+        if path[0] not in levels:
+            # Whether the first loop runs over stored nodes, as in DCSR, or over all
+            # rows, as in CSR, shows in the subscripts: stored nodes are used only by an
+            # array of their indices.
+            stored = replace(nodes, is_root_stored=True).with_arrays(insn, values)
+            nodes = replace(nodes, is_root_stored=stored.explains_root(values))
+        return nodes.with_arrays(insn, values)
+
+    def with_arrays(
+        self, insn: lp.InstructionBase, values: Sequence[Expression]
+    ) -> Nodes:
+        """With the arrays of indices of nodes.
+
+        Raises:
+            NotAnEinsumError: if there are two for one loop.
+        """
+        arrays_of = _gathers(map(self._placed, values))
+        for iname, arrays in arrays_of.items():
+            if len(arrays) > 1 and iname in self.levels:
+                raise refused(
+                    insn, f"nodes of {iname!r} have indices in {sorted(arrays)}"
+                )
+        # the smallest name: the order of a set differs between processes
+        return replace(self, arrays={i: min(arrays) for i, arrays in arrays_of.items()})
+
+    def explains_root(self, values: Iterable[Expression]) -> bool:
+        """Whether all that depends on the root does so by the indices of nodes."""
+        root = self.inames[0]
+        marked = [_indexed(self._placed(value), self.arrays) for value in values]
+        names = {name for value in marked for name in get_dependencies(value)}
+        return root in self.arrays and not names & {root, root + ENTRY}
+
+    @property
+    def stored(self) -> frozenset[str]:
+        """The loops whose values are places."""
+        root = {self.inames[0]} if self.is_root_stored else set[str]()
+        return frozenset(self.levels.keys() & {*self.inames} | root)
+
+    def _placed(self, expression: Expression) -> Expression:
+        """With the mark of a place, where it is a subscript."""
+        positions = {
+            i: self.levels[i].position for i in self.inames if i in self.levels
+        }
+        if self.is_root_stored:
+            positions[self.inames[0]] = p.Variable(self.inames[0])
+        return _Placed(positions)(expression)
+
+    def marked(self, insn: lp.InstructionBase, expression: Expression) -> Expression:
+        """With marks for the places and the indices of nodes.
+
+        Raises:
+            NotAnEinsumError: if it depends on a loop over nodes in another way.
+        """
+        marked = _indexed(self._placed(expression), self.arrays)
+        if wrong := sorted(get_dependencies(marked) & self.stored):
+            raise refused(
+                insn,
+                f"{expression} depends on {wrong[0]!r}, which runs over nodes of a "
+                "tree, other than by an array of indices or of values",
+            )
+        return marked
+
+    def by_index(self, marked: Expression) -> Expression:
+        """In which a loop over nodes stands for their indices."""
+        return rename(marked, {i + INDEX: i for i in self.inames})
+
+    def bare(self, marked: Expression) -> Expression:
+        """In which it stands for both; of the same dtype and names."""
+        names = {i + mark: i for i in self.inames for mark in (INDEX, ENTRY)}
+        return rename(marked, names)
+
+    def in_kernel(self, marked: Expression) -> Expression:
+        """In which it stands for places, and indices are read."""
+        points = {i + INDEX: self.point(i) for i in self.inames}
+        positions = {i + ENTRY: p.Variable(i) for i in self.inames}
+        return substitute(marked, {**points, **positions})
+
+    def point(self, index: str) -> Expression:
+        """The value of an index, by the place of its node."""
+        array, position = self.arrays.get(index), p.Variable(index)
+        return p.Variable(array)[position] if array else position
+
+    def marks(self, marked: Expression, mark: str) -> set[str]:
+        """The loops of which an expression has this mark."""
+        names = get_dependencies(marked)
+        return {i for i in self.inames if i + mark in names}
+
+    def is_leaf_of(self, array: str, marked: Expression) -> bool:
+        """Whether an expression is the entry of an array at the place of a leaf."""
+        leaf = p.Variable(self.inames[-1] + ENTRY)
+        return bool(marked == p.Variable(array)[leaf])
+
+    def tree(self, root_end: Expression, loads: Iterable[str]) -> Tree:
+        """The tree as it is stored.
+
+        Args:
+            root_end: of the first loop, if its bounds are known.
+            loads: see :class:`Tree`.
+        """
+        tree_levels = []
+        for iname in self.inames:
+            level, array = self.levels.get(iname), self.arrays.get(iname)
+            begin, end = (0, root_end) if level is None else _children(level)
+            is_all = level is None and not self.is_root_stored
+            index = (
+                POSITION if is_all else p.Variable(array)[POSITION] if array else None
+            )
+            tree_levels.append(TreeLevel(begin, end, index))
+        return Tree(self.inames, tuple(tree_levels), tuple(sorted(loads)))
+
+
+def _children(level: Level) -> tuple[Expression, Expression]:
+    above = level.parent if isinstance(level.parent, int) else PARENT
+    pointers = p.Variable(level.pointers)
+    return pointers[above], pointers[above + 1]
+
+
+def _path(
+    insn: lp.InstructionBase, inames: Collection[str], levels: Mapping[str, Level]
+) -> tuple[str, ...]:
+    """The loops over nodes of an instruction, as a path from the root."""
+    own_levels = {i: levels[i] for i in sorted(inames) if i in levels}
+    above = {i: _above(insn, level, inames, levels) for i, level in own_levels.items()}
+    # the levels of one tree have one leaf; two are two trees
+    leaves = own_levels.keys() - {*above.values()}
+    path: list[str] = []
+    at = min(leaves, default=None)
+    while at is not None and at not in path:
+        path.insert(0, at)
+        at = above.get(at)
+    if len(leaves) != 1 or not own_levels.keys() <= {*path}:
+        raise refused(
+            insn,
+            f"its loops {sorted(own_levels)} over nodes do not form a path of a tree",
+        )
+    return tuple(path)
+
+
+def _above(
+    insn: lp.InstructionBase,
+    level: Level,
+    inames: Collection[str],
+    levels: Mapping[str, Level],
+) -> str | None:
+    """The loop over the nodes whose children another one runs over; none at a root."""
+    if isinstance(level.parent, int):
+        return None
+    for iname in sorted(inames):
+        position = levels[iname].position if iname in levels else p.Variable(iname)
+        if same_place(position, level.parent):
+            return iname
+    raise refused(
+        insn,
+        f"{level.iname!r} runs over children of {level.parent}, which is not a node of "
+        "its loops",
+    )
+
+
+def _gathers(placed: Iterable[Expression]) -> dict[str, set[str]]:
+    """By loop, the arrays whose entries at places of its nodes are in subscripts."""
+    arrays_of: dict[str, set[str]] = {}
+    for expression in placed:
+        for outer in subscripts_in(expression):
+            for inner in (x for axis in outer.index_tuple for x in subscripts_in(axis)):
+                position, *others = inner.index_tuple
+                name = getattr(position, "name", "")
+                if name.endswith(ENTRY) and not others:
+                    arrays = arrays_of.setdefault(name.removesuffix(ENTRY), set())
+                    arrays.add(inner.aggregate.name)
+    return arrays_of
+
+
+def _indexed(placed: Expression, arrays: Mapping[str, str]) -> Expression:
+    """With the mark of an index for what an array has at the place of a node."""
+    marks = {
+        p.Variable(array)[p.Variable(iname + ENTRY)]: p.Variable(iname + INDEX)
+        for iname, array in arrays.items()
+    }
+    return SubstitutionMapper(marks.get)(placed)
+
+
+class _Placed(IdentityMapper):  # type: ignore[misc]
+    """Marks places of nodes, where they are subscripts."""
+
+    def __init__(self, positions: Mapping[str, Expression]) -> None:
+        super().__init__()
+        self.positions = positions
+
+    def map_subscript(self, expr: p.Subscript, /) -> Expression:
+        axes = tuple(map(self._axis, expr.index_tuple))
+        return p.Subscript(expr.aggregate, axes[0] if len(axes) == 1 else axes)
+
+    def _axis(self, axis: Expression) -> Expression:
+        for name, position in self.positions.items():
+            if same_place(axis, position):
+                return p.Variable(name + ENTRY)
+        return self.rec(axis)

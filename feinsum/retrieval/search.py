@@ -1,0 +1,379 @@
+"""The search for a recipe of one einsum: records order the trials, times decide.
+
+Candidates are tried in the order of their records, until one is about as good here as
+its record claims. The fastest of all that were tried here is used. So a record that
+claims too much costs one trial, and displaces nothing ::
+
+    candidate            claimed   seen here
+    packed(rows=4)          8.0       3.1      a claim that is not borne out: go on
+    streamed(width=8)       5.0       4.8      borne out: the search ends; it is used
+    generic()               2.0        -       not tried
+
+A trial takes about a second, so a retrieval tries few candidates per einsum and spends
+limited time; what is left is tried by the next retrieval, as results are cached.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from time import monotonic
+from typing import NamedTuple, Protocol
+
+from feinsum.errors import TransformError
+from feinsum.ir import from_text
+from feinsum.measure.judging import quick_sizes
+from feinsum.measure.question import Verdict
+from feinsum.measure.reference import einsum_operations, footprint_bytes
+from feinsum.records import Device
+from feinsum.retrieval.result import NO_FASTER, Candidate, NestSelection
+
+logger = logging.getLogger(__name__)
+
+LIMIT_S = 60.0
+"""How long one trial may take."""
+BUDGET_S = 120.0
+"""How long all trials of one retrieval may take."""
+SEARCH_S = 10.0
+"""How long they may take once a recipe is found that may be used."""
+N_NEW = 5
+"""Recipes of an einsum that one retrieval verifies and times."""
+BORNE_OUT = 0.5
+"""Part of a recorded speed-up that has to be seen here to end the search."""
+TIED = 0.95
+"""Part of the best speed-up from which candidates are equally good. The first of these
+is used, so that noise does not choose between them."""
+AT_ONCE = 64
+"""Candidates whose earlier results are looked up together."""
+UNVERIFIED = "not verified on this machine: verification is off"
+
+
+class Verification(NamedTuple):
+    """The result of a recipe that may be used here.
+
+    Attributes:
+        speedup: over the kernel that it was timed against.
+        is_own: whether this installation recorded it.
+        reason: why it may be used, in words.
+        seconds: of the recipe alone; zero if it ran with others.
+    """
+
+    speedup: float
+    is_own: bool
+    reason: str
+    seconds: float = 0.0
+
+
+@dataclass(eq=False)
+class Budget:
+    """The time that one retrieval spends on trials."""
+
+    spent_s: float = 0.0
+
+    @property
+    def has_time(self) -> bool:
+        return self.spent_s < BUDGET_S
+
+    @property
+    def has_time_for_better(self) -> bool:
+        """Whether there is time once a recipe is found that may be used."""
+        return self.spent_s < min(SEARCH_S, BUDGET_S)
+
+    @property
+    def limit_s(self) -> float:
+        """How long the next trial may take."""
+        return max(0.0, min(LIMIT_S, BUDGET_S - self.spent_s))
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Count the time of the body."""
+        begin_s = monotonic()
+        try:
+            yield
+        finally:
+            self.spent_s += monotonic() - begin_s
+
+
+class Trials(Protocol):
+    """Trials of the candidates of one nest on a device."""
+
+    @property
+    def budget(self) -> Budget: ...
+
+    @property
+    def device(self) -> Device: ...
+
+    def recall(self, candidate: Candidate) -> Verification | None:
+        """The result of an earlier trial.
+
+        Raises:
+            TransformError: if the candidate must not be used.
+        """
+
+    def verify(self, candidate: Candidate) -> Verification:
+        """The result of an earlier trial, or else of one now.
+
+        Raises:
+            TransformError: if the candidate must not be used.
+        """
+
+
+def own_verification(candidate: Candidate) -> Verification | None:
+    """The measurement of a recipe by this installation, if there is one."""
+    record = candidate.own_record
+    if record is None:
+        return None
+    speedup = record.measurement.speedup
+    reason = (
+        f"measured by this installation at {record.recorded_at}: {speedup:.1f} times "
+        "as fast as the kernel generated for the einsum"
+    )
+    return Verification(speedup, True, reason)
+
+
+def verification_of(
+    verdict: Verdict, observation: str, candidate: Candidate
+) -> Verification:
+    """The verification of a candidate that was found to be right.
+
+    Args:
+        observation: what was seen, in words.
+    """
+    claim = candidate.claim
+    claimed = "" if claim is None else f"; {claim:.2g} times were claimed"
+    when = f"verified and timed on this machine at {verdict.found_at}"
+    return Verification(verdict.speedup, False, f"{when}: {observation}{claimed}")
+
+
+def check_verdict(verdict: Verdict) -> None:
+    """Raise the reason why a recipe failed.
+
+    Raises:
+        TransformError: if it did.
+    """
+    if not verdict.is_ok:
+        raise TransformError(
+            f"failed verification on this machine at {verdict.found_at} "
+            f"({verdict.code}): {verdict.message}"
+        )
+
+
+class _Usable(NamedTuple):
+    """A candidate that may be used."""
+
+    candidate: Candidate
+    verification: Verification
+
+
+@dataclass
+class _Outcome:
+    """The outcome of the candidates of a nest.
+
+    Attributes:
+        usable: those that may be used, in the order in which they were tried.
+        untried: those for which there was no time.
+        failures: those that may not be used, and why.
+        n_new: how many were tried now.
+        is_over: whether one was about as good as its record claims.
+    """
+
+    usable: list[_Usable] = field(default_factory=list)
+    untried: list[Candidate] = field(default_factory=list)
+    failures: list[tuple[Candidate, Exception]] = field(default_factory=list)
+    n_new: int = 0
+    is_over: bool = False
+
+
+def select_best(nest: NestSelection, trials: Trials) -> NestSelection:
+    """The nest, with the candidate that is best here moved to the front."""
+    if not nest.chosen or nest.judgement:
+        return nest
+    outcome, rest = _Outcome(), iter(nest.candidates)
+    # earlier results of hundreds of candidates take longer to read than one trial
+    while not outcome.is_over and (batch := [*islice(rest, AT_ONCE)]):
+        _try(batch, trials, outcome)
+    return _with_best(nest, outcome, [*rest])
+
+
+def select_first_valid(nest: NestSelection) -> NestSelection:
+    """The nest, with the first candidate that is in the space of its transform.
+
+    Without verification, nothing else about a recipe is known.
+    """
+    if not nest.chosen:
+        return nest
+    failures: list[tuple[Candidate, Exception]] = []
+    for k, candidate in enumerate(nest.candidates):
+        try:
+            candidate.check()
+        except Exception as error:  # noqa: BLE001  (no recipe may break a build)
+            failures.append((candidate, error))
+            continue
+        measured = own_verification(candidate)
+        return replace(
+            _with_failures(nest, failures),
+            candidates=nest.candidates[k:],
+            judgement=measured.reason if measured else UNVERIFIED,
+        )
+    return replace(_with_failures(nest, failures), candidates=())
+
+
+def _try(batch: Sequence[Candidate], trials: Trials, outcome: _Outcome) -> None:
+    """Try candidates in order; earlier results of all of them count."""
+    recalled = [*_recalled(batch, trials, outcome)]
+    for k, (candidate, verification) in enumerate(recalled):
+        if verification is None:
+            budget = trials.budget
+            has_time = budget.has_time_for_better if outcome.usable else budget.has_time
+            if outcome.n_new >= N_NEW or not has_time:
+                outcome.untried.append(candidate)
+                continue
+            outcome.n_new += 1
+            try:
+                verification = trials.verify(candidate)
+            except Exception as error:  # noqa: BLE001  (no recipe may break a build)
+                outcome.failures.append((candidate, error))
+                continue
+        outcome.usable.append(_Usable(candidate, verification))
+        if _ends_search(candidate, verification, batch, trials.device):
+            outcome.is_over = True
+            # what earlier retrievals measured costs nothing, and may be faster still
+            rest = recalled[k + 1 :]
+            outcome.usable += [_Usable(c, v) for c, v in rest if v is not None]
+            outcome.untried += [c for c, v in rest if v is None]
+            return
+
+
+def _recalled(
+    batch: Iterable[Candidate], trials: Trials, outcome: _Outcome
+) -> Iterator[tuple[Candidate, Verification | None]]:
+    """The candidates that are not known to fail, with their earlier results."""
+    for candidate in batch:
+        try:
+            candidate.check()
+            yield candidate, trials.recall(candidate)
+        except Exception as error:  # noqa: BLE001  (no recipe may break a build)
+            outcome.failures.append((candidate, error))
+
+
+def _ends_search(
+    candidate: Candidate,
+    verification: Verification,
+    batch: Sequence[Candidate],
+    device: Device,
+) -> bool:
+    """Whether a candidate is about as good here as the records let expect.
+
+    A prediction claims to be faster than what it was timed against.
+    """
+    if verification.is_own:
+        return True
+    if verification.speedup >= max(1.0, BORNE_OUT * claimed_speedup(candidate, device)):
+        return True
+    # Speed-ups are over a generated kernel, which the given one may be ahead of. A time
+    # near the shortest one that any record claims ends the search, too. The claimed
+    # time of this candidate would not do: it may be slow, as its record says.
+    claims = (_claimed_s(c, device) for c in batch if c.records)
+    return 0 < verification.seconds <= min(claims, default=0.0) / BORNE_OUT
+
+
+def claimed_speedup(candidate: Candidate, device: Device) -> float:
+    """The speed-up that the records of a candidate let expect on a device."""
+    claims = (
+        record.measurement.speedup * _share(device, record.environment.device)
+        for record in candidate.records
+    )
+    return max(claims, default=0.0)
+
+
+def _claimed_s(candidate: Candidate, device: Device) -> float:
+    """The time that the records of a candidate let expect for this kernel."""
+    einsum, sizes = from_text(candidate.recipe.frame), dict(candidate.sizes)
+    sizes = {**quick_sizes(einsum, sizes), **sizes}
+    n_operations = sum(einsum_operations(einsum, sizes).values())
+    n_bytes = footprint_bytes(einsum, sizes)
+
+    def scaled_s(record_s: float, n_recorded: int, recorded_bytes: int) -> float:
+        # a record is of other sizes; einsums without operations only move bytes
+        if n_recorded:
+            return record_s * n_operations / n_recorded
+        return record_s * n_bytes / max(1, recorded_bytes)
+
+    return min(
+        scaled_s(
+            record.measurement.median_s,
+            sum(record.measurement.operations.values()),
+            record.measurement.footprint_bytes,
+        )
+        / _share(device, record.environment.device)
+        for record in candidate.records
+    )
+
+
+def _share(device: Device, recorded: Device) -> float:
+    """Share of a record's compute units and vector width that a device has."""
+    # a speed-up by 64 cores is none to be expected of 2
+    units = device.compute_units / max(1, recorded.compute_units)
+    if device.processor is None or recorded.processor is None:
+        return min(1.0, units)
+    vectors = device.processor.vector_bytes / recorded.processor.vector_bytes
+    return min(1.0, units) * min(1.0, vectors)
+
+
+def _with_best(
+    nest: NestSelection, outcome: _Outcome, rest: Sequence[Candidate]
+) -> NestSelection:
+    """The best first, this installation's own before others; then those not tried."""
+    untried = (*outcome.untried, *rest)
+    selection = _with_failures(nest, outcome.failures)
+    if outcome.usable:
+        best, *others = _ranked(outcome.usable)
+        return replace(
+            selection,
+            candidates=(best.candidate, *(x.candidate for x in others), *untried),
+            judgement=best.verification.reason,
+            speedup=best.verification.speedup,
+            seen=tuple(
+                (x.candidate.recipe.spec, x.verification.reason) for x in others
+            ),
+            is_settled=outcome.is_over or not untried,
+        )
+    if untried:
+        reason = TransformError(
+            f"{len(untried)} more recipes were not tried: a retrieval verifies at most "
+            f"{N_NEW} per einsum, in limited time; the next one continues"
+        )
+        selection = _with_failures(selection, [(untried[0], reason)])
+    return replace(selection, candidates=(), is_settled=not untried)
+
+
+def _ranked(usable: Sequence[_Usable]) -> list[_Usable]:
+    """The best first; of those tied for it, the one that was tried first."""
+    # A tuning measures for longer than a verification: its own results come first.
+    ranked = sorted(
+        usable, key=lambda x: (not x.verification.is_own, -x.verification.speedup)
+    )
+    best = ranked[0].verification
+    first = next(
+        x
+        for x in usable
+        if x.verification.is_own == best.is_own
+        and x.verification.speedup >= TIED * best.speedup
+    )
+    return [first, *(x for x in ranked if x is not first)]
+
+
+def _with_failures(
+    nest: NestSelection, failures: Sequence[tuple[Candidate, Exception]]
+) -> NestSelection:
+    """Add failures; log the first doubtful one, and how many were skipped."""
+    selection = nest.with_failures((c.recipe.spec, error) for c, error in failures)
+    new = selection.failures[len(nest.failures) :]
+    doubtful = [failure for failure in new if not failure[1].startswith(NO_FASTER)]
+    for spec, reason in doubtful[:1]:
+        message = "skipped %d recipes; the first one: %.200s: %s"
+        logger.warning(message, len(new), spec, reason)
+    return selection
