@@ -288,7 +288,7 @@ def errors_of(results: Mapping[str, Any], xp: Any) -> dict[str, float]:
 
 def _choice() -> str:
     """The call that was built last."""
-    made = [kept.made for kept in remembered(Calls).gpu.values() if kept.made]
+    made = [kept.repeated for kept in remembered(Calls).gpu.values() if kept.repeated]
     return repr(made[-1]) if made else ""
 
 

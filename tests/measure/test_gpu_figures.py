@@ -52,7 +52,7 @@ def test_an_architecture_that_is_none_is_refused():
 
 def test_what_spills_is_not_verified(stand_in, monkeypatch):
     """A recorded recipe that the compiler's figures rule out is never launched."""
-    monkeypatch.setattr("feinsum.targets.cuda.figures.MOST_SPILLED", -1)
+    monkeypatch.setattr("feinsum.targets.cuda.figures.MAX_SPILLED", -1)
     opened = open_device("cuda")
     frame = to_text(canonicalize(PRODUCT).einsum)
     spec = GPU_POINTS.spec({"block": 64})

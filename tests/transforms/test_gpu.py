@@ -319,10 +319,10 @@ def test_what_takes_cuda_is_not_for_opencl(transform, name):
 
 
 @needs_nvrtc
-def test_a_gpu_without_tensor_cores_is_told(monkeypatch):
+def test_a_gpu_without_tensor_cores_is_refused(monkeypatch):
     """By its capability, before anything is compiled."""
     old = [StandInDriver(capability=(7, 0))]
-    monkeypatch.setattr("feinsum.targets.cuda.session._FOUND", old)
+    monkeypatch.setattr("feinsum.targets.cuda.session._DRIVERS", old)
     unit = generated(ALL["matrix product"]).apply(
         spec_of(GPU_MMA, "matrix product", {})
     )
@@ -337,9 +337,9 @@ def test_a_gpu_without_tensor_cores_is_told(monkeypatch):
 )
 def test_large_tiles_stay_in_registers(parameters, architecture):
     """Of every start for tensor cores, for indices that take divisions."""
-    for one in figures_of_recipe(GPU_MMA.spec(parameters), LARGE, architecture):
-        assert one.figures.spill_bytes == 0
-        assert one.occupancy > 0
+    for launch in figures_of_recipe(GPU_MMA.spec(parameters), LARGE, architecture):
+        assert launch.figures.spill_bytes == 0
+        assert launch.occupancy > 0
 
 
 def test_every_family_for_gpus_has_cases():
@@ -384,23 +384,23 @@ def test_the_recommended_code_compiles(transform, dtype):
     ids=lambda x: getattr(x, "name", x),
 )
 def test_costs_know_what_a_kernel_takes(transform, name, changes, monkeypatch):
-    """The registers and shared bytes that the model of prediction counts with are those
-    of ptxas, up to a factor of two, where they can limit the occupancy.
+    """The cost model's registers and shared memory are those of ptxas, within a factor
+    of two, where they can limit the occupancy.
     """
     counted = []
 
-    def seen(figures, *_):
+    def full_occupancy(figures, *_):
         counted.append((figures.registers, figures.shared_bytes))
         return 1.0
 
-    monkeypatch.setattr(gpu_cost, "occupancy", seen)
+    monkeypatch.setattr(gpu_cost, "occupancy", full_occupancy)
     e, spec = ALL[name], spec_of(transform, name, changes)
     known = Workload(e, sizes_of(e, (5000, 500, 400, 3))).known
     transform.cost(known, spec.parameters, machine_of(H100))
-    made = figures_of_recipe(spec, e, "sm_90")
-    taken = [(one.figures.registers, one.shared_bytes) for one in made]
-    theirs, ours = (np.maximum(x, (FEW_REGISTERS, 0)) for x in (taken, counted))
-    assert np.all((ours <= 2 * theirs) & (theirs <= 2 * ours))
+    launches = figures_of_recipe(spec, e, "sm_90")
+    used = [(launch.figures.registers, launch.shared_bytes) for launch in launches]
+    measured, predicted = (np.maximum(x, (FEW_REGISTERS, 0)) for x in (used, counted))
+    assert np.all((predicted <= 2 * measured) & (measured <= 2 * predicted))
 
 
 @needs_nvrtc
@@ -537,11 +537,11 @@ def test_functions_of_operands_are_fused(transform, changes, stand_in):
     """
     case = with_functions(instance(transform, "float64"))
     unit = case.apply(spec_of(transform, INSTANCES[transform.name], changes))
-    made = cuda_code(unit.copy(target=CudaTarget())).temporaries
-    assert bool(made) == (transform.name in IN_GLOBAL_MEMORY)
+    temporaries = cuda_code(unit.copy(target=CudaTarget())).temporaries
+    assert bool(temporaries) == (transform.name in IN_GLOBAL_MEMORY)
     if transform is GPU_SPLIT_SUM:
         n_partial = 3 * SMALL[transform]["parts"]  # of three sums
-        assert [prod(shape) for shape, _ in made.values()] == [n_partial]
+        assert [prod(shape) for shape, _ in temporaries.values()] == [n_partial]
     sizes = sizes_of(case.einsum, (37, 18, 21))
     case.assert_right(unit, [sizes], "cuda")
 
@@ -566,12 +566,13 @@ def with_functions(e):
         case.t_unit.with_kernel(changed), e, long_extent=NEVER_LONG
     )
 
-    def expected(given):
+    def expected(arguments):
+        factor, added = arguments["factor"], arguments["added"]
         values = {
-            n: given["factor"] * 0.5 * (given[n] + given[f"{n}_too"]) + given["added"]
+            n: factor * 0.5 * (arguments[n] + arguments[f"{n}_too"]) + added
             for n in arrays
         }
-        return case.expected({**given, **values})
+        return case.expected({**arguments, **values})
 
     return Case(unit, nest, expected)
 
@@ -586,8 +587,7 @@ def test_a_retrieval_gives_such_a_recipe(transform, name, changes):
 def test_they_are_for_gpus_alone():
     """No search on a CPU meets them; one on a GPU does."""
     e = ALL["gradient"]
-    ours = set(SMALL)
-    assert not ours & set(applicable_transforms(e, "cpu"))
+    assert not set(SMALL) & set(applicable_transforms(e, "cpu"))
     assert {GPU_ELEMENTS, GPU_POINTS, GPU_ROWS} <= set(applicable_transforms(e, "gpu"))
 
 
@@ -601,7 +601,7 @@ def test_what_no_group_has_room_for_is_refused():
     fewer = {**large, "columns": 8, "rows": 8}
     with pytest.raises(InvalidParameterError, match="135168 bytes of shared memory"):
         check_spec(GPU_PRODUCT.spec(fewer), e)
-    for changes, said in [
+    for changes, message in [
         ({"rows": 64}, "do not divide the tiles"),
         ({"across": 128, "along": 128, "columns": 8, "rows": 16}, "4096 work-items in"),
         ({"along": 128, "across": 64, "rows": 64, "columns": 64}, "128 sums of a lane"),
@@ -610,7 +610,7 @@ def test_what_no_group_has_room_for_is_refused():
           "rows": 32}, "294912 bytes of shared memory"),
     ]:  # fmt: skip
         spec = spec_of(GPU_MMA, "matrix product", changes)
-        with pytest.raises(InvalidParameterError, match=said):
+        with pytest.raises(InvalidParameterError, match=message):
             check_spec(spec, e)
     with pytest.raises(InvalidParameterError, match="expected 32 to 1024"):
         check_spec(spec_of(GPU_ELEMENTS, "gradient", {"workers": 1}), ALL["gradient"])

@@ -264,7 +264,7 @@ def test_what_spills_on_a_gpu_is_not_launched(stand_in, monkeypatch):
     (summed,) = there.problem.einsum.summation_indices
     specs = [GPU_ROWS.spec({"summed": summed, "items": n, "rows": 1}) for n in (32, 64)]
     with monkeypatch.context() as patch:
-        patch.setattr("feinsum.targets.cuda.figures.MOST_SPILLED", -1)
+        patch.setattr("feinsum.targets.cuda.figures.MAX_SPILLED", -1)
         (refused,) = try_specs(there, Request(specs=specs[:1]))
     assert (refused.status, launches) == ("build-failed", [])
     assert "spills 0 bytes of a work-item" in refused.message

@@ -1,6 +1,5 @@
 """Families for GPUs: shared memory, barriers, neighbours at neighbours."""
 
-from feinsum.transforms.gpu.columns import GPU_COLUMNS
 from feinsum.transforms.gpu.elements import GPU_ELEMENTS
 from feinsum.transforms.gpu.matrices import GPU_MATRICES
 from feinsum.transforms.gpu.mma import GPU_MMA
@@ -8,8 +7,7 @@ from feinsum.transforms.gpu.operator_mma import GPU_OPERATOR_MMA
 from feinsum.transforms.gpu.operators import GPU_OPERATOR
 from feinsum.transforms.gpu.points import GPU_POINTS
 from feinsum.transforms.gpu.product import GPU_PRODUCT
-from feinsum.transforms.gpu.rows import GPU_ROWS
-from feinsum.transforms.gpu.split import GPU_SPLIT_SUM
+from feinsum.transforms.gpu.sums import GPU_COLUMNS, GPU_ROWS, GPU_SPLIT_SUM
 from feinsum.transforms.gpu.turned import GPU_TURNED
 
 __all__ = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil, inf, prod
 
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.targets.cuda.figures import KernelFigures, multiprocessor_of, occupancy
@@ -19,15 +19,15 @@ from feinsum.transforms.cost import Gpu, points
 
 WARP = 32
 SECTOR_BYTES = 32
-"""Least that the caches read."""
+"""The smallest transfer between the caches."""
 LINE_BYTES = 128
-"""Most that a warp reads in a cycle."""
+"""The most that a warp reads in a cycle."""
 CACHE_BYTES_PER_CYCLE = 24
 """Bytes that a multiprocessor reads from the second cache per cycle."""
 LATENCY_S = 6e-7
-"""From a load of the memory to its value."""
+"""Latency of a load from global memory."""
 CACHE_LATENCY_S = 2e-7
-"""The same of the second cache."""
+"""Latency of a load from the second cache."""
 UNROLLED = 4
 """Loads of a sum that a work-item waits for together."""
 BUSY_WARPS = 16
@@ -36,7 +36,7 @@ REREAD = 8
 """Groups that run together share reads: one in so many bytes that they request comes
 from memory, if the arrays are larger than the cache."""
 OVERHEAD_CYCLES = 1
-"""Of a step of a loop, for addresses and the end."""
+"""Cycles that a step of a loop spends on addresses and the test for its end."""
 OVERLAP = 0.5
 """Share of the shorter parts of the time that is added to the longest. With 0.5, the
 recipes predicted to be the fastest are nearer to the fastest on an H100 than with 0.2,
@@ -87,11 +87,13 @@ def launch_s(gpu: Gpu, launch: Launch) -> float:
     0.001
     """
     figures = KernelFigures(launch.registers, 0, 0, launch.shared_bytes)
+    # registers and shared memory decide how many groups a multiprocessor has
     part = occupancy(figures, launch.n_items, gpu.capability)
     if not part:
         return inf
     n_threads = part * multiprocessor_of(gpu.capability).threads
     n_units = gpu.n_multiprocessors
+    # the last round of groups may leave multiprocessors idle
     rounds = ceil(launch.n_groups / n_units)
     at_once = min(n_threads, launch.n_items * rounds) / WARP
     busy = launch.n_groups / n_units / rounds
@@ -102,6 +104,7 @@ def launch_s(gpu: Gpu, launch: Launch) -> float:
     cycles_per_s = n_units * gpu.cycles_per_s
     rates = gpu.matrix_multiply_adds if launch.is_on_tensor_cores else gpu.multiply_adds
     rate = rates[4 if launch.itemsize <= 4 else 8]
+    # loads that wait for each other take their latency once for each wave of groups
     waves = launch.n_groups * launch.n_items / all_at_once
     parts = (
         launch.multiply_adds / (rate * cycles_per_s * hidden),
@@ -112,6 +115,7 @@ def launch_s(gpu: Gpu, launch: Launch) -> float:
         / min(gpu.bandwidth_bytes_per_s, in_flight / LATENCY_S),
         waves * launch.steps * LATENCY_S / UNROLLED,
     )
+    # the parts overlap, but not in full: warps wait for one of them at a time
     longest = max(parts)
     return gpu.launch_s + longest + OVERLAP * (sum(parts) - longest)
 
@@ -123,12 +127,12 @@ def _memory_bytes(gpu: Gpu, launch: Launch) -> float:
 
 
 def read_bytes(
-    einsum: BatchedEinsum, term: IndexList, itemsize: int, held: Mapping[str, int]
+    einsum: BatchedEinsum, term: IndexList, itemsize: int, box: Mapping[str, int]
 ) -> float:
     """What a group reads of an array in C's order, in whole sectors.
 
     Args:
-        held: how many values of each index the group needs; of others, one.
+        box: how many values of each index the group needs; of others, one.
 
     >>> from feinsum.ir import array, einsum
     >>> copy = einsum("ij->ij", array("A", (64, 64)))
@@ -136,9 +140,11 @@ def read_bytes(
     [512, 2048]
     """
     entries, run, is_whole = 1, 1, True
+    # from the last index: as long as all values of an index are needed, the run of
+    # entries goes on into the one before
     for index in reversed(dict.fromkeys(term)):
         extent = points(einsum, (index,))
-        values = min(held.get(index, 1), extent)
+        values = min(box.get(index, 1), extent)
         entries *= values
         if is_whole:
             run *= values
@@ -165,10 +171,12 @@ def request_cycles(
     """
     steps: dict[str, int] = {}
     step = 1
+    # an index that stands twice, on a diagonal, advances both axes at once
     for index in reversed(term):
         extent = points(einsum, (index,))
         steps[index] = steps.get(index, 0) + step
         step *= extent
+    # lanes with entries in one sector share its transfer
     sectors = {
         sum(lane.get(i, 0) * n for i, n in steps.items()) * itemsize // SECTOR_BYTES
         for lane in lanes
@@ -210,8 +218,68 @@ def warp_cycles(
     return (of_term + OVERHEAD_CYCLES) * n_terms + stored
 
 
-def group_bytes(einsum: BatchedEinsum, held: Mapping[str, int]) -> float:
+def group_bytes(einsum: BatchedEinsum, box: Mapping[str, int]) -> float:
     """What a group reads and writes, in whole sectors; see :func:`read_bytes`."""
-    read = sum(read_bytes(einsum, *load, held) for load in loads(einsum))
-    written = read_bytes(einsum, einsum.output, itemsize_of(einsum), held)
+    read = sum(read_bytes(einsum, *load, box) for load in loads(einsum))
+    written = read_bytes(einsum, einsum.output, itemsize_of(einsum), box)
     return read + written * einsum.batch_size
+
+
+CALL_S = 6e-6
+"""Seconds to select and start a product or a kernel."""
+
+PEAK_SHARE = 0.85
+"""Share of the peak rate that large products reach."""
+
+BANDWIDTH_SHARE = 0.6
+"""Share of the bandwidth that products with a short side reach."""
+
+COPY_SHARE = 0.6
+"""Share of the bandwidth that transposing copies reach."""
+
+TILE = 64
+"""Sides that are shorter than that leave a part of the multiprocessor idle."""
+
+CHUNK = 1024
+"""Terms of a sum; several multiprocessors share longer ones."""
+
+
+def product_s(sizes: Sequence[int], n_bytes: float, itemsize: int, gpu: Gpu) -> float:
+    """Seconds of a stack of matrix products by cuBLAS or its like.
+
+    Args:
+        sizes: of the stack, the rows, the columns and the sum.
+        n_bytes: of all arrays.
+
+    >>> gpu = Gpu(90, 132, 1.7e9, 3e12, 1 << 25, {}, {8: 128.0})
+    >>> 0.002 < product_s((1, 4096, 4096, 4096), 3 * 8 * 4096**2, 8, gpu) < 0.004
+    True
+    """
+    n_products, m, n, k = sizes
+    n_tiles = n_products * -(-m // TILE) * -(-n // TILE) * max(1.0, k / CHUNK)
+    # short sides waste parts of cuBLAS's tiles, and few tiles leave units idle
+    share = m / (m + TILE / 4) * n / (n + TILE / 4) * k / (k + TILE / 4)
+    share *= PEAK_SHARE * min(1.0, n_tiles / gpu.n_multiprocessors)
+    rate = gpu.matrix_multiply_adds[4 if itemsize <= 4 else 8]
+    rate *= gpu.n_multiprocessors * gpu.cycles_per_s
+    moved = n_bytes / (BANDWIDTH_SHARE * gpu.bandwidth_bytes_per_s)
+    return CALL_S + max(moved, prod(sizes) / (rate * share))
+
+
+def streamed_s(n_points: float, n_bytes: float, itemsize: int, gpu: Gpu) -> float:
+    """Seconds of an einsum that is no product, by a kernel that reads everything once.
+
+    >>> gpu = Gpu(90, 132, 1.7e9, 3e12, 1 << 25, {8: 64.0}, {})
+    >>> streamed_s(1e6, 8e6, 8, gpu) < streamed_s(1e6, 8e7, 8, gpu)
+    True
+    """
+    rate = gpu.multiply_adds[4 if itemsize <= 4 else 8]
+    # half of the peak: nothing is reused in registers
+    rate *= gpu.n_multiprocessors * gpu.cycles_per_s / 2
+    moved = n_bytes / (BANDWIDTH_SHARE * gpu.bandwidth_bytes_per_s)
+    return CALL_S + max(moved, n_points / rate)
+
+
+def copied_s(n_bytes: float, gpu: Gpu) -> float:
+    """Seconds of a copy of so many bytes with its axes in another order."""
+    return CALL_S + 2 * n_bytes / (COPY_SHARE * gpu.bandwidth_bytes_per_s)

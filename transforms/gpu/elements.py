@@ -14,7 +14,7 @@ import loopy as lp
 from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.paths import pairwise_path
 from feinsum.raising import LoopNest
-from feinsum.targets.cuda.figures import MOST_REGISTERS
+from feinsum.targets.cuda.figures import MAX_REGISTERS
 from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.gpu.cost import (
     LINE_BYTES,
@@ -27,7 +27,7 @@ from feinsum.transforms.gpu.cost import (
     request_cycles,
 )
 from feinsum.transforms.gpu.element_writer import LANES, ElementWriter
-from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, SHARED_BYTES
+from feinsum.transforms.gpu.grid import GPUS, MAX_ITEMS, SHARED_BYTES
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.registry import Parameters, Space, Transform, every, register
 from feinsum.transforms.roles import (
@@ -38,11 +38,11 @@ from feinsum.transforms.roles import (
     typical,
 )
 
-FEWEST_ELEMENTS = 8
-"""Of a work-group."""
+MIN_ELEMENTS = 8
+"""Fewest elements of a work-group for which a family is offered."""
 
 STEPS_OF_SUM = 4
-"""What a sum waits for the group, in loads."""
+"""Latency of the barriers of a sum, in loads."""
 
 
 def gpu_elements(
@@ -93,14 +93,15 @@ def _space(workload: Workload) -> Space | None:
 
 
 def _fits(einsum: BatchedEinsum, element: str) -> bool:
-    return _shared_bytes(einsum, element, FEWEST_ELEMENTS, False) <= SHARED_BYTES
+    return _shared_bytes(einsum, element, MIN_ELEMENTS, False) <= SHARED_BYTES
 
 
 def _shared_bytes(
     einsum: BatchedEinsum, element: str, n_elements: int, is_staged: bool
 ) -> int:
-    """Of a work-group: operands, and products in the order that is taken."""
+    """Count the bytes of a work-group: operands, and products of the chosen path."""
     extents = {i: typical(extent) for i, extent in einsum.extents.items()}
+    # run-time extents count with a typical value, elements with those of a group
     extents[element] = n_elements
 
     def entries(span: Sequence[str]) -> int:
@@ -111,6 +112,7 @@ def _shared_bytes(
         for row in einsum.rows
         for operand, term in zip(row, einsum.inputs, strict=True)
     }
+    # operands in tiles: those with elements, and matrices if they are copied
     n_entries = sum(
         entries(term) for _, term in used if term and (element in term or is_staged)
     )
@@ -120,6 +122,7 @@ def _shared_bytes(
         if len(terms) > 1
         else ()
     )
+    # the last product goes to the output; those before it to shared memory
     for pair in path[:-1]:
         joint = dict.fromkeys(i for k in pair for i in terms[k])
         terms = [term for k, term in enumerate(terms) if k not in pair]
@@ -132,8 +135,8 @@ def _shared_bytes(
 def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     """Groups that every GPU has room for, of a warp or more."""
     n_items = number(parameters, "elements") * number(parameters, "workers")
-    if not 32 <= n_items <= MOST_ITEMS:
-        return f"{n_items} work-items in a group, expected 32 to {MOST_ITEMS}"
+    if not 32 <= n_items <= MAX_ITEMS:
+        return f"{n_items} work-items in a group, expected 32 to {MAX_ITEMS}"
     n_bytes = _shared_bytes(
         workload.einsum,
         text(parameters, "element"),
@@ -168,8 +171,9 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     element, n_elements = text(parameters, "element"), number(parameters, "elements")
     n_groups = -(-points(einsum, (element,)) // n_elements)
     multiply_adds, requests, n_sums = counted.work()
-    held = {i: points(einsum, (i,)) for i in einsum.indices} | {element: n_elements}
-    n_bytes = group_bytes(einsum, held)
+    box = {i: points(einsum, (i,)) for i in einsum.indices} | {element: n_elements}
+    n_bytes = group_bytes(einsum, box)
+    # a warp that writes far apart moves a sector for each entry
     stored = counted.stored_cycles() * counted.n_results / WARP
     words = itemsize_of(einsum) // 4
     return launch_s(
@@ -186,7 +190,9 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
             shared_bytes=_shared_bytes(
                 einsum, element, n_elements, bool(parameters["stage_matrices"])
             ),
-            registers=min(MOST_REGISTERS, 44 + 2 * words * counted.n_dealt),
+            # 44 for addresses and counters; sums that the compiler unrolls stay in
+            # registers
+            registers=min(MAX_REGISTERS, 44 + 2 * words * counted.n_dealt),
             chains=number(parameters, "rows"),
         ),
     )
@@ -210,19 +216,19 @@ class _Counted:
     def work(self) -> tuple[float, float, int]:
         """Multiply-adds, cycles of the loads, and the number of sums after another."""
         einsum, terms = self.einsum, list(self.einsum.inputs)
-        done: list[tuple[float, float]] = []
+        sums: list[tuple[float, float]] = []
         for pair in self._path()[:-1]:
             values = [terms[k] for k in pair]
             joint = dict.fromkeys(i for value in values for i in value)
             terms = [term for k, term in enumerate(terms) if k not in pair]
             outside = set(einsum.output).union(*terms)
             terms.append(tuple(index for index in joint if index in outside))
-            done.append(self._sum(values, terms[-1], {*joint} - outside))
+            sums.append(self._sum(values, terms[-1], {*joint} - outside))
         joint = dict.fromkeys(i for term in terms for i in term)
-        done.append(self._sum(terms, einsum.output, {*joint} - {*einsum.output}))
+        sums.append(self._sum(terms, einsum.output, {*joint} - {*einsum.output}))
         n_rows = einsum.batch_size
-        multiply_adds, cycles = (n_rows * sum(part) for part in zip(*done, strict=True))
-        return multiply_adds, cycles, len(done)
+        multiply_adds, cycles = (n_rows * sum(part) for part in zip(*sums, strict=True))
+        return multiply_adds, cycles, len(sums)
 
     @property
     def n_dealt(self) -> int:
@@ -232,13 +238,13 @@ class _Counted:
 
     @property
     def n_results(self) -> int:
-        """Of a group."""
+        """The results of a group."""
         return (
             prod(self.extents[i] for i in self.einsum.output) * self.einsum.batch_size
         )
 
     def stored_cycles(self) -> float:
-        """In which a warp writes what its items have; sums go to the longest index."""
+        """Count the cycles of a store of a warp; workers go along the longest index."""
         output = self.einsum.output
         others = [i for i in output if i != self.element]
         dealt = max(others, key=lambda i: self.extents[i], default=self.element)
@@ -258,6 +264,8 @@ class _Counted:
     def _sum(
         self, values: Sequence[IndexList], free: IndexList, summed: set[str]
     ) -> tuple[float, float]:
+        # without elements in the result, the first item of each worker computes it
+        # alone
         n_lanes = self.n_elements if self.element in free else 1
         others = sorted(
             (i for i in free if i != self.element), key=lambda i: (-self.extents[i], i)
@@ -268,10 +276,12 @@ class _Counted:
         n_sums = -(-length // workers) * workers * n_lanes
         n_sums *= prod(self.extents[i] for i in others[1:])
         n_terms = n_sums * prod(self.extents[i] for i in summed)
+        # a value without the dealt index is read once for all rows of a work-item
         cycles = sum(
             self._cycles(value, dealt) / (1 if dealt in value else self.rows)
             for value in values
         )
+        # warps that are not full take as long as full ones
         idle = WARP / min(WARP, n_lanes * workers)
         overhead = OVERHEAD_CYCLES / self.rows
         return (
@@ -280,9 +290,11 @@ class _Counted:
         )
 
     def _cycles(self, value: IndexList, dealt: str) -> float:
-        """In which a warp begins to read a value; what all its items read takes one."""
+        """Count the cycles of a load of a warp; an entry for all items takes one."""
         words = itemsize_of(self.einsum) / 4
         if self.is_by_element:
+            # neighbouring elements lie side by side; without them, one entry for all
+            # lanes
             return max(1.0, words) if self.element in value else 1.0
         if dealt not in value:
             return 1.0
@@ -290,6 +302,7 @@ class _Counted:
         if self.element in value or self.is_staged:
             # a stride with a divisor in common with the 32 banks hits only some of them
             return max(words, min(self.workers, gcd(int(stride * words), WARP)))
+        # from the cache: as many sectors as the workers of a warp touch
         sectors = min(self.workers * stride * words * 4 / LINE_BYTES, self.workers / 4)
         return max(1.0, sectors)
 

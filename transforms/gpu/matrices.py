@@ -1,16 +1,23 @@
 """Products of two operands by cuBLAS, and what brings them in the order that it takes.
 
+cuBLAS multiplies stacks of matrices whose rows or columns are contiguous. For
+``acd,dbc->ab`` with A functional and B an array, in launches one after another::
+
+    left[a, c, d]  = A(a,c,d)          a function has to be evaluated
+    right[b, c, d] = B[d,b,c]          (c, d) have to be one index, as in left
+    out[a, b]      = left[a, (c,d)] @ right[b, (c,d)].T
+
 Source: Springer and Bientinesi 2018, section 2 (transpose, transpose, multiply,
 transpose; loops over matrix products).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import inf, prod
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 import loopy as lp
 from pymbolic import primitives as p
@@ -21,24 +28,24 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.products import MatrixProduct
-from feinsum.transforms.cost import Gpu, Machine, points
-from feinsum.transforms.gpu.cost import itemsize_of, loads
-from feinsum.transforms.gpu.grid import GPUS
-from feinsum.transforms.gpu.packing import each_entry, extent_of, packed
-from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of
+from feinsum.transforms.cost import Machine, points
+from feinsum.transforms.gpu.cost import WARP, itemsize_of, loads, product_s
+from feinsum.transforms.gpu.grid import GPUS, extent_of, points_of
+from feinsum.transforms.gpu.layouts import grid_axes
+from feinsum.transforms.gpu.sides import MIN_REUSE, sides_of
 from feinsum.transforms.primitives import NestWriter, begin
 from feinsum.transforms.primitives.multiply_fragments import MATRICES, multiply_matrices
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
 from feinsum.transforms.registry import Parameters, Space, Transform, every, register
 from feinsum.transforms.roles import has_real_dtype, number, reuse, volume
 
-MOST_RUNNING = 2
+MAX_RUNNING = 2
 """Extents of an array that are known at run time only, beside that of the loop over
 entries that lie side by side.
 """
 
 PACKING_SHARE = 0.75
-"""Of the bandwidth, by launches that bring arrays in order."""
+"""Share of the bandwidth that launches reach which pack arrays."""
 
 
 def gpu_matrices(
@@ -101,7 +108,7 @@ class Plan:
     def of(
         cls, einsum: BatchedEinsum, extents: Mapping[str, Extent], n_stacked: int
     ) -> Plan | None:
-        """None if one step from a product to the next one does not fit an operand.
+        """Plan the products; None if an operand is no stack of matrices of one stride.
 
         >>> from feinsum.ir import array, einsum
         >>> e = einsum("bd,adc->abc", array("B", (9, 8)), array("A", (7, 8, 6)))
@@ -120,7 +127,10 @@ class Plan:
         )
         terms = einsum.inputs[1 - sides.first], einsum.inputs[sides.first]
         has = [{*stack} & {*term} for term in terms]
+        # one step leads from a matrix to the next: either by all stacked indices, or
+        # none
         is_step = all(not h or h == {*stack} for h in has)
+        # sums in the order of the larger operand, which is then less often copied
         larger = max(einsum.inputs, key=lambda term: volume(einsum, term))
         summed = tuple(i for i in dict.fromkeys(larger) if i not in output)
         is_whole = {*summed} == {*einsum.summation_indices} <= {*terms[0]} & {*terms[1]}
@@ -136,10 +146,11 @@ class Plan:
         return (*self.stack, *self.rows, *self.columns)
 
     def order(self, term: IndexList, *, is_right: bool) -> tuple[IndexList, bool]:
-        """In which an operand is wanted, and whether its matrices are turned there."""
+        """The order for an operand, and whether its matrices are transposed in it."""
         length = self.columns if is_right else self.rows
-        own = () if self.are_single[is_right] else self.stack
-        deep, wide = (*own, *length, *self.summed), (*own, *self.summed, *length)
+        stack = () if self.are_single[is_right] else self.stack
+        deep, wide = (*stack, *length, *self.summed), (*stack, *self.summed, *length)
+        # cuBLAS takes either; what lies so needs no copy, nor a transposing one
         is_deep = term == deep or (term != wide and term[-1:] == deep[-1:])
         return (deep, is_right) if is_deep else (wide, not is_right)
 
@@ -155,7 +166,7 @@ class Plan:
 def _has_many_running(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> bool:
     """Whether an array has more extents that are known at run time only than loops."""
     return any(
-        sum(not isinstance(extents[i], int) for i in term) > MOST_RUNNING
+        sum(not isinstance(extents[i], int) for i in term) > MAX_RUNNING
         for term in (*einsum.inputs, einsum.output)
     )
 
@@ -166,32 +177,36 @@ class _Products:
     def __init__(self, schedule: Schedule, plan: Plan) -> None:
         self.schedule, self.plan = schedule, plan
         self.writer = NestWriter(schedule)
-        self.made: dict[str, tuple[str, bool]] = {}
+        self.matrices: dict[str, tuple[str, bool]] = {}
         self.after: Names = ()
 
     def written(self) -> Schedule:
         """The schedule with the nest replaced."""
         for row in self.schedule.rows:
             for position, operand in enumerate(row):
-                if operand not in self.made:
-                    self.made[operand] = self._matrices(operand, position)
+                if operand not in self.matrices:
+                    self.matrices[operand] = self._matrices(operand, position)
         for k, row_id in enumerate(self.schedule.instructions):
             self._product(k)
+            # each product is a launch of its own; the end of the last one is that of
+            # the kernel
             if k + 1 < len(self.schedule.rows):
                 self.after = (*self.after, row_id, self.writer.launch_end([row_id]))
         return self.writer.finished()
 
     def _matrices(self, operand: str, position: int) -> tuple[str, bool]:
-        """The array of an operand, and whether the matrices in it are turned."""
+        """The array of an operand, and whether the matrices in it are transposed."""
         schedule, span = self.schedule, self.schedule.spans[operand]
-        order, is_turned = self.plan.order(span, is_right=position == self.plan.right)
+        order, is_transposed = self.plan.order(
+            span, is_right=position == self.plan.right
+        )
         rule = schedule.kernel.substitutions[schedule.rules[operand]]
         extents = [schedule.extents[i] for i in span]
         whole = whole_array(schedule.kernel, rule.expression, rule.arguments, extents)
         if whole is None or order != span:
-            whole, done = packed(self.writer, operand, order, self.after)
-            self.after = (*self.after, *done)
-        return whole, is_turned
+            whole, packed = pack(self.writer, operand, order, self.after)
+            self.after = (*self.after, *packed)
+        return whole, is_transposed
 
     def _product(self, k: int) -> None:
         """A row, in its place or on the way to it."""
@@ -202,12 +217,13 @@ class _Products:
             "product", shape, schedule.dtype_of_row(k), is_global=True
         )
         build = partial(multiply_matrices, self._call(k, result), len(order))
+        # what no launch has to scale or to bring in order is written by cuBLAS itself
         if direct:
             writer.replace(k, build, (), self.after)
             return
         step = writer.add("multiply", build, (), self.after)
         self.after = (*self.after, step, writer.launch_end([step]))
-        entries = each_entry(writer, schedule.output, order[-1], self.after)
+        entries = visit_entries(writer, schedule.output, order[-1], self.after)
         value = var(result)[tuple(entries.points[i] for i in order)]
         writer.store(
             k, value, entries.points, entries.loops, entries.before,
@@ -218,7 +234,7 @@ class _Products:
     def _call(self, k: int, result: str) -> MatrixProduct:
         plan = self.plan
         row = self.schedule.rows[k]
-        left, right = (self.made[row[n]] for n in (1 - plan.right, plan.right))
+        left, right = (self.matrices[row[n]] for n in (1 - plan.right, plan.right))
         sizes = plan.stack, plan.rows, plan.columns, plan.summed
         n_products, rows, columns, terms = map(self._size, sizes)
         return MatrixProduct(
@@ -243,6 +259,129 @@ class _Products:
         return whole_array(schedule.kernel, statement.assignee, inames, extents)
 
 
+ITEMS = 256
+"""Work-items of a group that packs."""
+FEW = 8
+"""Entries side by side, of one array and of the other: 64 bytes of double precision."""
+MAX_STEPS = 8
+"""Entries of a work-item, for which it computes the other indices once."""
+
+
+class Entries(NamedTuple):
+    """Loops over points.
+
+    Attributes:
+        points: the value of each index.
+        inside: conditions that have to hold.
+        before: the ids of what computes points.
+    """
+
+    loops: Names
+    points: dict[str, Expression]
+    inside: tuple[Expression, ...]
+    before: Names
+
+
+def visit_entries(writer: NestWriter, order: Names, near: str, after: Names) -> Entries:
+    """Visit the points of indices; a warp visits neighbours in two orders.
+
+    Rewrite, for the order ``kij`` with k near::
+
+        for k, i, j:  packed[k,i,j] = A[i,j,k]
+
+        for group, chunk, item, lane in parallel:
+            i, j = (32*group + item) / J, (32*group + item) % J
+            for step:
+                k = 8*(steps*chunk + step) + lane
+                packed[k,i,j] = A[i,j,k]
+
+    Args:
+        order: the indices, the last one the fastest of one array.
+        near: that of the other one.
+        after: ids of what has to be done before.
+    """
+    schedule = writer.schedule
+    extent = schedule.extents[near]
+    # where both orders end in the same index, a whole warp reads and writes a run
+    is_wide = order[-1] == near and isinstance(extent, int) and extent % WARP == 0
+    lanes = WARP if is_wide else FEW
+    steps = _steps(extent, lanes)
+    chunk = writer.loop("chunk", f"{lanes * steps}*{{}} < {extent}", tag="g.1")
+    lane = writer.loop("lane", size=lanes, tag="l.0")
+    others = [i for i in order if i != near]
+    rest = _others(writer, others, ITEMS // lanes, (chunk, lane), after)
+    step = writer.loop("step", size=steps, tag="unr")
+    of_lanes = p.Sum((steps * var(chunk), var(step)))
+    value = p.Sum((lanes * of_lanes, var(lane)))
+    inside = rest.inside
+    if not isinstance(extent, int) or extent % (lanes * steps):
+        inside = (*inside, p.Comparison(value, "<", extent_of(extent)))
+    points = {**rest.points, near: value}
+    return Entries((*rest.loops, step), points, inside, rest.before)
+
+
+def _others(
+    writer: NestWriter, order: list[str], n_rows: int, within: Names, after: Names
+) -> Entries:
+    """Loops over groups and their ``n_rows`` rows, with what the points take."""
+    axes = grid_axes(order, writer.schedule.extents)
+    # plans refuse arrays with more run-time extents than axes
+    assert axes is not None
+    first, *alone = axes
+    group = writer.loop("group", f"{n_rows}*{{}} < {first.size}", tag="g.0")
+    single = {
+        flat.indices[0]: writer.loop("group", size=flat.extents[0], tag=f"g.{axis}")
+        for axis, flat in enumerate(alone, start=2)
+    }
+    item = writer.loop("item", size=n_rows, tag="l.1")
+    chunk, lane = within
+    loops = (group, chunk, *single.values(), item, lane)
+    row = p.Sum((n_rows * var(group), var(item)))
+    rest = points_of(writer, first, 1, lambda _: row, loops, after, tile=n_rows)
+    points = {**rest.at(0), **{i: var(name) for i, name in single.items()}}
+    return Entries(loops, points, rest.inside(0), (*after, *rest.statements))
+
+
+def _steps(extent: Extent, lanes: int) -> int:
+    """Choose the steps of a work-item so that few work-items idle.
+
+    >>> [_steps(n, 8) for n in (5, 40, 72, 296)]
+    [1, 5, 5, 8]
+    """
+    if not isinstance(extent, int):
+        return MAX_STEPS
+    n = -(-extent // lanes)
+    # as few chunks as possible, and then as short ones as do
+    return -(-n // -(-n // MAX_STEPS))
+
+
+def pack(
+    writer: NestWriter, operand: str, order: Names, after: Names
+) -> tuple[str, Names]:
+    """Write an operand, array or function, in an order of its indices.
+
+    Returns:
+        The new array, and what has to be done before it is read.
+    """
+    schedule = writer.schedule
+    span = schedule.spans[operand]
+    entries = visit_entries(writer, order, span[-1], after)
+    shape = [extent_of(schedule.extents[i]) for i in order]
+    array = writer.array(
+        f"{operand}_packed", shape, schedule.dtypes[operand], is_global=True
+    )
+    packed = writer.assign(
+        "pack",
+        var(array)[tuple(entries.points[i] for i in order)],
+        var(schedule.rules[operand])(*(entries.points[i] for i in span)),
+        entries.loops,
+        entries.before,
+        where=entries.inside,
+    )
+    writer.note_apart(packed)
+    return array, (packed, writer.launch_end([packed]))
+
+
 def whole_array(
     kernel: lp.LoopKernel,
     entry: Expression,
@@ -261,6 +400,7 @@ def whole_array(
     array = kernel.arg_dict.get(entry.aggregate.name)
     if array is None or array.offset:
         return None
+    # C's order: each stride is the product of the extents behind it
     wanted: Any = 1
     for tag, extent in zip(array.dim_tags[::-1], extents[::-1], strict=True):
         stride = getattr(tag, "stride", None)
@@ -270,17 +410,17 @@ def whole_array(
     return str(array.name)
 
 
-def _are_equal(one: Expression, other: Expression) -> bool:
+def _are_equal(left: Expression, right: Expression) -> bool:
     """Whether two products of sizes are the same."""
     # pymbolic does not simplify: products with one value at odd sizes are the same
-    names = sorted(lp.symbolic.get_dependencies((one, other)))
+    names = sorted(lp.symbolic.get_dependencies((left, right)))
     values = {name: 10007 + 2 * k for k, name in enumerate(names)}
-    return bool(evaluate(one, values) == evaluate(other, values))
+    return bool(evaluate(left, values) == evaluate(right, values))
 
 
 def _space(workload: Workload) -> Space | None:
     einsum = workload.einsum
-    if not has_real_dtype(einsum) or reuse(einsum) < LEAST_REUSE:
+    if not has_real_dtype(einsum) or reuse(einsum) < MIN_REUSE:
         return None
     plans = [Plan.of(einsum, einsum.extents, n) for n in range(3)]
     return {"stacked": tuple(n for n, plan in enumerate(plans) if plan is not None)}
@@ -298,6 +438,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
         points(einsum, x) for x in (plan.stack, plan.rows, plan.columns, plan.summed)
     )
     sizes = n, rows, columns, summed
+    # what is packed is read and written, in a launch of its own
     moved = [points(einsum, term) * itemsize for term in plan.moved(einsum)]
     rate = PACKING_SHARE * gpu.bandwidth_bytes_per_s
     arrays = sum(points(einsum, term) * size for term, size in loads(einsum))
@@ -321,60 +462,3 @@ GPU_MATRICES = register(
         proposals=every(_space),
     )
 )
-
-CALL_S = 6e-6
-"""To find and begin a product or a kernel."""
-
-PEAK_SHARE = 0.85
-"""Of the rate, by large products."""
-
-BANDWIDTH_SHARE = 0.6
-"""Of the bandwidth, by products with a short side."""
-
-COPY_SHARE = 0.6
-"""Of the bandwidth, by copies with axes in another order."""
-
-TILE = 64
-"""Sides that are shorter than that leave a part of the multiprocessor idle."""
-
-CHUNK = 1024
-"""Of a sum; several multiprocessors share longer ones."""
-
-
-def product_s(sizes: Sequence[int], n_bytes: float, itemsize: int, gpu: Gpu) -> float:
-    """Seconds of a stack of matrix products by cuBLAS or its like.
-
-    Args:
-        sizes: of the stack, the rows, the columns and the sum.
-        n_bytes: of all arrays.
-
-    >>> gpu = Gpu(90, 132, 1.7e9, 3e12, 1 << 25, {}, {8: 128.0})
-    >>> 0.002 < product_s((1, 4096, 4096, 4096), 3 * 8 * 4096**2, 8, gpu) < 0.004
-    True
-    """
-    n_products, m, n, k = sizes
-    n_tiles = n_products * -(-m // TILE) * -(-n // TILE) * max(1.0, k / CHUNK)
-    share = m / (m + TILE / 4) * n / (n + TILE / 4) * k / (k + TILE / 4)
-    share *= PEAK_SHARE * min(1.0, n_tiles / gpu.n_multiprocessors)
-    rate = gpu.matrix_multiply_adds[4 if itemsize <= 4 else 8]
-    rate *= gpu.n_multiprocessors * gpu.cycles_per_s
-    moved = n_bytes / (BANDWIDTH_SHARE * gpu.bandwidth_bytes_per_s)
-    return CALL_S + max(moved, prod(sizes) / (rate * share))
-
-
-def streamed_s(n_points: float, n_bytes: float, itemsize: int, gpu: Gpu) -> float:
-    """Seconds of an einsum that is no product, by a kernel that reads everything once.
-
-    >>> gpu = Gpu(90, 132, 1.7e9, 3e12, 1 << 25, {8: 64.0}, {})
-    >>> streamed_s(1e6, 8e6, 8, gpu) < streamed_s(1e6, 8e7, 8, gpu)
-    True
-    """
-    rate = gpu.multiply_adds[4 if itemsize <= 4 else 8]
-    rate *= gpu.n_multiprocessors * gpu.cycles_per_s / 2
-    moved = n_bytes / (BANDWIDTH_SHARE * gpu.bandwidth_bytes_per_s)
-    return CALL_S + max(moved, n_points / rate)
-
-
-def copied_s(n_bytes: float, gpu: Gpu) -> float:
-    """Seconds of a copy of so many bytes with its axes in another order."""
-    return CALL_S + 2 * n_bytes / (COPY_SHARE * gpu.bandwidth_bytes_per_s)

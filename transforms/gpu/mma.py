@@ -1,5 +1,14 @@
 """Products in double precision on tensor cores.
 
+Tiles at four levels, each with its parameters::
+
+    output     batch x along x across          all groups
+    group      along x across                  a tile in shared memory, ``depth`` deep
+    warp       rows x columns                  sums in registers
+    fragment   16 x 8, ``terms`` deep          one instruction
+
+See :mod:`feinsum.transforms.gpu.fragments` for what each lane of a warp holds.
+
 Source: NVIDIA, CUTLASS, "Efficient GEMM in CUDA": tiles of groups, of warps, and of
 instructions.
 """
@@ -7,7 +16,6 @@ instructions.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from math import inf, prod
 
 import loopy as lp
@@ -20,18 +28,16 @@ from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.gpu.cost import LINE_BYTES
-from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS
-from feinsum.transforms.gpu.shares import (
-    Items,
-    Points,
-    Tiled,
-    Turn,
-    points_of,
-    tile_entries,
+from feinsum.transforms.gpu.fragments import HALVES, QUAD, Lane, WarpProduct
+from feinsum.transforms.gpu.grid import GPUS, MAX_ITEMS, Items, Points, points_of
+from feinsum.transforms.gpu.layouts import (
+    UNSWIZZLED,
+    Swizzle,
+    n_tile_entries,
     uneven_tile,
 )
 from feinsum.transforms.gpu.sides import (
-    LEAST_REUSE,
+    MIN_REUSE,
     pieces_of,
     sides_of,
     staged,
@@ -41,16 +47,15 @@ from feinsum.transforms.gpu.tiled_product import (
     ARGUMENTS,
     COPY_WAYS,
     TiledProduct,
-    Tiles,
+    TileSizes,
     tiled_s,
 )
+from feinsum.transforms.gpu.tiles import Tiled
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
     PRODUCTS,
     ROWS,
     WARP,
-    FragmentProduct,
-    multiply_fragments,
 )
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
 from feinsum.transforms.primitives.store_pair import STORES
@@ -58,24 +63,27 @@ from feinsum.transforms.registry import Parameters, Space, Transform, choices, r
 from feinsum.transforms.roles import number, reuse, volume
 
 SHARED_BYTES = 163 << 10
-"""Of a work-group, on a GPU of sm_80; some newer ones have less, and refuse it."""
+"""Shared memory of a work-group on sm_80; some newer GPUs have less, and refuse it."""
 
 GROUPS = 1024
-"""Groups up to which sums are shared."""
+"""Groups up to which sums are shared: about two rounds of four groups on each of the
+132 multiprocessors of an H100."""
 
-MOST_SHARES = 64
+MAX_SHARES = 64
+"""Parts of a sum; the second launch reads as many entries for each result."""
 
-LEAST_TILES = 8
-"""Along the summed indices, in each of several shares."""
+MIN_TILES = 8
+"""Fewest tiles along the summed indices in each of several shares."""
 
-MOST_SUMS = 64
-"""Of a lane, each of two registers of 255."""
+MAX_SUMS = 64
+"""Most sums of a lane, of which each takes two of 255 registers."""
 
 
 def space_1(workload: Workload) -> Space | None:
+    """Products with a reuse; all values of a parameter, the recommended one first."""
     einsum = workload.einsum
     is_product = sides_of(einsum, einsum.extents) is not None
-    if not is_product or not is_double(einsum) or reuse(einsum) < LEAST_REUSE:
+    if not is_product or not is_double(einsum) or reuse(einsum) < MIN_REUSE:
         return None
     return {
         "across": (64, 128, 32),
@@ -90,6 +98,7 @@ def space_1(workload: Workload) -> Space | None:
 
 
 def space(workload: Workload) -> Space | None:
+    """That of version 1, with tiles of 80, pieces, and shares of sums."""
     former, einsum = space_1(workload), workload.einsum
     sides = sides_of(einsum, einsum.extents)
     if former is None or sides is None:
@@ -116,14 +125,15 @@ def constraint_1(workload: Workload, parameters: Parameters) -> str | None:
     across, along, depth, columns, rows, terms = (
         number(parameters, name) for name in NAMES[:6]
     )
+    # warps have whole blocks, and tiles whole instructions
     if across % columns or along % rows or depth % terms:
         return "blocks of a warp and terms of an instruction do not divide the tiles"
     n_items = WARP * (across // columns) * (along // rows)
-    if n_items > MOST_ITEMS:
-        return f"{n_items} work-items in a group, expected at most {MOST_ITEMS}"
+    if n_items > MAX_ITEMS:
+        return f"{n_items} work-items in a group, expected at most {MAX_ITEMS}"
     n_sums = len(workload.einsum.rows) * rows * columns // WARP
-    if n_sums > MOST_SUMS:
-        return f"{n_sums} sums of a lane, expected at most {MOST_SUMS}"
+    if n_sums > MAX_SUMS:
+        return f"{n_sums} sums of a lane, expected at most {MAX_SUMS}"
     uneven = uneven_tile((across, along), depth, n_items)
     if uneven is not None:
         return uneven
@@ -137,9 +147,10 @@ def constraint(workload: Workload, parameters: Parameters) -> str | None:
     """Sums that are long enough to share, and all of the former."""
     shares, depth = number(parameters, "shares"), number(parameters, "depth")
     einsum = workload.known
+    # short shares would spend their time on filling the pipeline
     n_tiles = volume(einsum, tuple(einsum.summation_indices)) // depth
-    if shares > 1 and n_tiles < LEAST_TILES * shares:
-        return f"{n_tiles} tiles of a sum, expected {LEAST_TILES} for each share"
+    if shares > 1 and n_tiles < MIN_TILES * shares:
+        return f"{n_tiles} tiles of a sum, expected {MIN_TILES} for each share"
     return constraint_1(workload, parameters)
 
 
@@ -150,18 +161,15 @@ NAMES = (
 
 
 def shared_bytes_of(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """Of a work-group."""
+    """The shared memory of a work-group, in bytes."""
     across, along, depth, stages = (
         number(parameters, name) for name in ("across", "along", "depth", "stages")
     )
     cut = number(parameters, "cut") if "cut" in parameters else 1
-    turn = Turn(cut, across // cut)
+    of_across = n_tile_entries(across, depth, Swizzle(cut, across // cut))
+    of_along = n_tile_entries(along, depth, UNSWIZZLED)
     return stages * sum(
-        8
-        * tile_entries(
-            *((across, depth, turn) if is_across else (along, depth, Turn()))
-        )
-        for _, is_across in staged(einsum)
+        8 * (of_across if is_across else of_along) for _, is_across in staged(einsum)
     )
 
 
@@ -186,7 +194,7 @@ for functional contractions of TCCG on an H100.
 
 
 def starts(workload: Workload) -> tuple[Parameters, ...]:
-    """With the longest pieces, and shares that make two rounds of groups on a GPU."""
+    """Begin with the longest pieces, and shares that make two rounds of groups."""
     einsum = workload.known
     cut = pieces_of(workload.einsum)[0]
     tried = [(*values, cut, _shares(einsum, *values[:3])) for values in TRIED]
@@ -201,12 +209,13 @@ def _shares(einsum: BatchedEinsum, across: int, along: int, depth: int) -> int:
         for flat, tile in ((sides.across, across), (sides.along, along))
     )
     n_tiles = volume(einsum, sides.summed.indices) // depth
+    # double the shares while the GPU has room for more groups
     shares = 1
     while (
         not sides.batch.indices
-        and shares < MOST_SHARES
+        and shares < MAX_SHARES
         and 2 * shares * n_groups <= GROUPS
-        and 2 * shares * LEAST_TILES <= n_tiles
+        and 2 * shares * MIN_TILES <= n_tiles
     ):
         shares *= 2
     return shares
@@ -232,7 +241,7 @@ def proposals(workload: Workload) -> Iterable[Parameters]:
 
 
 def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    """In a step of a sum, a warp reads the sides of its block from shared memory."""
+    """Predict the seconds; a warp reads the sides of its block from shared memory."""
     across, along, depth, columns, rows, terms, stages = (
         number(parameters, name) for name in NAMES[:7]
     )
@@ -247,10 +256,12 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> flo
     return tiled_s(
         einsum,
         machine,
-        Tiles(across, along, depth, stages, cut, shares),
+        TileSizes(across, along, depth, stages, cut, shares),
         n_items=WARP * (across // columns) * (along // rows),
+        # 8 bytes of each row and column; the loop around an instruction takes a cycle
         cycles=n_rows * ((rows + columns) * 8 / LINE_BYTES + 1 / terms),
         shared_bytes=shared_bytes_of(einsum, parameters),
+        # a number of double precision takes two; 40 are for addresses and counters
         registers=40 + 2 * (n_rows * n_sums + fragments),
         chains=n_sums,
         is_on_tensor_cores=True,
@@ -299,13 +310,19 @@ def gpu_mma(
 
 
 class _Product(TiledProduct):
-    """Writes the loops; see :func:`gpu_mma`."""
+    """Writes the loops; see :func:`gpu_mma`.
+
+    The operand along the rows is the left factor: rows of a tile go down, in blocks of
+    16, and columns go across, in blocks of 8. Warps divide the tile of a group among
+    themselves, those along ``l.1`` its columns, those along ``l.2`` its rows.
+    """
 
     keeps_order = True
 
     def items(self, parameters: Parameters) -> Items:
+        # version 1 stores all sums one by one; its facts refer to that code
         self.has_pairs = "shares" in parameters
-        self.terms, self.rows, self.columns = (
+        terms, self.rows, self.columns = (
             number(parameters, name) for name in ("terms", "rows", "columns")
         )
         n_across = self.across.tile // self.columns
@@ -313,108 +330,79 @@ class _Product(TiledProduct):
         self.lane = self.writer.loop("lane", size=WARP, tag="l.0")
         self.warp_across = self.writer.loop("warp", size=n_across, tag="l.1")
         self.warp_along = self.writer.loop("warp", size=n_along, tag="l.2")
+        self.warp_product = WarpProduct(
+            self.writer, Lane.of(self.lane), self.rows, self.columns, terms
+        )
         inames = (self.lane, self.warp_across, self.warp_along)
         return Items(inames, (WARP, n_across, n_along))
-
-    @property
-    def _place(self) -> tuple[Expression, Expression]:
-        """A lane's row and column in a fragment: ``g`` and ``t`` of the primitive."""
-        return p.FloorDiv(var(self.lane), 4), p.Remainder(var(self.lane), 4)
 
     def sum(
         self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
     ) -> tuple[Names, str]:
-        writer = self.writer
-        n_rows, n_columns = self.rows // ROWS, self.columns // COLUMNS
-        acc = writer.array(
-            "acc", (n_rows, n_columns, 4), self.schedule.dtype_of_row(row)
-        )
-        every = [self.unrolled(n) for n in (n_rows, n_columns, 4)]
-        zero = writer.assign(
-            "zero", var(acc)[tuple(map(var, every))], np.float64(0),
-            [*self.around, *every],
-        )  # fmt: skip
-        k = self.unrolled(self.depth // self.terms)
+        product, dtype = self.warp_product, self.schedule.dtype_of_row(row)
+        acc, zero = product.zeroed((), dtype, self.around)
+        k = self.unrolled(self.depth // product.terms)
         inside = (*loops, k)
-        lefts, one = self._fragments(along, k, inside, after, is_left=True)
-        rights, two = self._fragments(across, k, inside, after, is_left=False)
-        r, c = self.unrolled(n_rows), self.unrolled(n_columns)
-        block = (*inside, r, c)
-        (sums, *steps), (held, *more), (given, *others) = (
-            writer.place_of(entry, block)
-            for entry in (
-                var(acc)[var(r), var(c), 0],
-                var(lefts)[var(r), 0, 0],
-                var(rights)[var(c), 0, 0],
-            )
-        )
-        product = FragmentProduct(
-            self.terms, (acc, sums), (lefts, held), (rights, given)
-        )
-        step = writer.add(
-            "multiply", partial(multiply_fragments, product), block,
-            [zero, one, two, *steps, *more, *others],
+        left, left_id = self._load_fragments(along, k, inside, after, is_left=True)
+        right, right_id = self._load_fragments(across, k, inside, after, is_left=False)
+        down, right_block = (self.unrolled(n) for n in product.n_blocks)
+        step = product.multiply(
+            (acc, ()), left, (right, lambda block: (block, 0, 0)),
+            (*inside, down, right_block), (down, right_block),
+            [zero, left_id, right_id],
         )  # fmt: skip
         self._store(row, acc, (step,))
-        return (one, two), step
+        return (left_id, right_id), step
 
-    def _fragments(
+    def _load_fragments(
         self, tile: Tiled, k: str, loops: Names, after: Names, *, is_left: bool
     ) -> tuple[str, str]:
         """The entries of a tile that a lane holds for one instruction of each block."""
-        writer, (g, t) = self.writer, self._place
-        name, length, n_halves, warp, block = (
-            ("left", ROWS, 2, self.warp_along, self.rows)
+        product = self.warp_product
+        stem, length, n_halves, warp, size = (
+            ("left", ROWS, HALVES, self.warp_along, self.rows)
             if is_left
             else ("right", COLUMNS, 1, self.warp_across, self.columns)
         )
-        shape = (block // length, self.terms // 4, n_halves)
-        array = writer.array(name, shape, np.dtype(np.float64))
-        inames = [self.unrolled(n) for n in shape]
-        b, q, h = map(var, inames)
-        deep = p.Sum((self.terms * var(k), 4 * q, t))
-        wide = p.Sum((block * var(warp), length * b, 8 * h, g))
-        inside = [*loops, *inames]
-        entry = var(array)[b, q, h]
-        return array, writer.assign(
-            "fragment", entry, tile.at(deep, wide), inside, after
-        )
+
+        def entry(block: Expression, quad: Expression, half: Expression) -> Expression:
+            wide = product.row_or_column(size * var(warp), length, block, half)
+            return tile.at(product.term(var(k), quad), wide)
+
+        shape = (size // length, product.terms // QUAD, n_halves)
+        return product.load_fragments(stem, shape, entry, loops, after)
 
     def _store(self, row: int, acc: str, after: Names) -> None:
-        """Of 16 rows and 8 columns a lane has two of each."""
-        writer, (g, t) = self.writer, self._place
+        """Store sums: of 16 rows and 8 columns a lane has two of each."""
+        writer, lane = self.writer, self.warp_product.lane
         x, y = self.across, self.along
-        n_rows, n_columns = self.rows // ROWS, self.columns // COLUMNS
-        down = p.Sum((y.start, self.rows * var(self.warp_along), g))
-        right = p.Sum((self.columns * var(self.warp_across), 2 * t))
+        n_down, n_across = self.warp_product.n_blocks
+        down = p.Sum((y.start, self.rows * var(self.warp_along), lane.g))
+        right = p.Sum((self.columns * var(self.warp_across), 2 * lane.t))
+        # halves of 8 rows follow each other, also from one block to the next
         rows = points_of(
-            writer, y.flat, 2 * n_rows, lambda step: p.Sum((down, 8 * step)),
+            writer, y.flat, HALVES * n_down, lambda step: p.Sum((down, 8 * step)),
             self.around, after, tile=y.tile,
         )  # fmt: skip
+        # two neighbouring columns of each block of 8
         columns = points_of(
-            writer, x.flat, 2 * n_columns,
-            lambda step: x.start + x.turn.load_of(
-                p.Sum((right, 8 * p.FloorDiv(step, 2), p.Remainder(step, 2)))
+            writer, x.flat, 2 * n_across,
+            lambda step: x.start + x.swizzle.to_load_order(
+                p.Sum((right, COLUMNS * p.FloorDiv(step, 2), p.Remainder(step, 2)))
             ),
             self.around, after, tile=x.tile,
         )  # fmt: skip
-        self._write(row, acc, (n_rows, n_columns), rows, columns)
+        self._store_sums(row, acc, rows, columns)
 
-    def _write(
-        self,
-        row: int,
-        acc: str,
-        shape: tuple[int, int],
-        rows: Points,
-        columns: Points,
-    ) -> None:
+    def _store_sums(self, row: int, acc: str, rows: Points, columns: Points) -> None:
         """Store sums, of which two lie side by side, in pairs where that is known."""
         writer, is_paired = self.writer, self._is_paired(row)
-        steps = (shape[0], 2, shape[1], 1 if is_paired else 2)
+        n_down, n_across = self.warp_product.n_blocks
+        steps = (n_down, HALVES, n_across, 1 if is_paired else 2)
         loops = *self.around, *(inames := [self.unrolled(n) for n in steps])
-        r, h, c, e = map(var, inames)
-        at_row, at_column = 2 * r + h, 2 * c + e
-        value = var(acc)[r, c, 2 * h + e]
+        down, half, across, e = map(var, inames)
+        at_row, at_column = HALVES * down + half, 2 * across + e
+        value = var(acc)[down, across, 2 * half + e]
         before = (*rows.statements, *columns.statements)
         inside = (*rows.inside(at_row), *columns.inside(at_column))
         points = {**self.batch, **rows.at(at_row), **columns.at(at_column)}
@@ -429,14 +417,14 @@ class _Product(TiledProduct):
         writer.note_apart(self.schedule.instructions[row])
 
     def _is_paired(self, row: int) -> bool:
-        """Whether the columns of a lane are neighbours in the output."""
-        schedule, flat = self.schedule, self.across.flat
-        place = -1 - bool(flat.cut)
-        is_turned = self.across.turn.piece > 1
-        if not self.has_pairs or self.parts.n > 1 or bool(flat.cut) != is_turned:
+        """Whether the two columns of a lane are neighbours in the output."""
+        schedule, flat, swizzle = self.schedule, self.across.flat, self.across.swizzle
+        is_swizzled = swizzle.piece > 1
+        if not self.has_pairs or self.parts.n > 1 or bool(flat.cut) != is_swizzled:
             return False
-        index, factor, extent = flat.parts[place]
-        run = self.across.turn.run if is_turned else self.across.tile
+        # behind the last index of the output there may be the piece of a cut one
+        index, factor, extent = flat.parts[-1 - bool(flat.cut)]
+        run = swizzle.run if is_swizzled else self.across.tile
         # pairs begin at even places, and none goes over the end of a row
         is_even = isinstance(extent, int) and extent % 2 == 0 and run % 2 == 0
         return (

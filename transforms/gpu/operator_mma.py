@@ -17,7 +17,7 @@ from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.gpu.cost import LINE_BYTES, Launch, group_bytes, launch_s
-from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS
+from feinsum.transforms.gpu.grid import GPUS, MAX_ITEMS
 from feinsum.transforms.gpu.mma import is_double
 from feinsum.transforms.gpu.operator_mma_writer import OperatorMmaWriter
 from feinsum.transforms.gpu.operator_steps import Steps
@@ -28,15 +28,15 @@ from feinsum.transforms.registry import Parameters, Space, Transform, choices, r
 from feinsum.transforms.roles import element_indices, text
 
 SHARED_BYTES = 163 << 10
-"""Of a multiprocessor of sm_80; some newer ones have less, and may refuse it."""
-MOST_HELD = 96
-"""Sums and entries of matrices of a lane, each of two registers of 255."""
+"""Shared memory of a multiprocessor of sm_80; some newer ones have less."""
+MAX_HELD = 96
+"""Most sums and entries of matrices of a lane, of which each takes two registers."""
 REGISTERS = 1 << 16
-"""Of a multiprocessor."""
-FEWEST_REGISTERS = 32
-"""Of a lane, for addresses and what is on its way."""
+"""Registers of a multiprocessor."""
+MIN_REGISTERS = 32
+"""Registers of a lane for addresses and for what is loaded."""
 STEPS, STEPS_AHEAD = 16, 2
-"""What a tile waits for itself and its sums, in loads."""
+"""Latency of a tile and its sums, in loads; the second one with loads ahead."""
 
 
 def gpu_operator_mma(
@@ -95,6 +95,8 @@ def _apply_1(
 def _steps(einsum: BatchedEinsum, element: str) -> Steps | None:
     """Steps in which all of a tile is summed, for results that lie in order."""
     steps = Steps.of(einsum, element)
+    # an outer index of the tile would take a tile for each value; the store goes
+    # through shared memory in the order of the output, so rows have to lie together
     if steps is None or {*steps.tile} != {*steps.contracted} or not steps.contracted:
         return None
     return steps if steps.lies_in_order(einsum) else None
@@ -129,13 +131,15 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     if tiles.elements % tiles.height:
         return f"{tiles.height} elements of a warp do not divide {tiles.elements}"
     n_items = WARP * tiles.n_warps
-    if n_items > MOST_ITEMS:
-        return f"{n_items} work-items in a group, expected at most {MOST_ITEMS}"
+    if n_items > MAX_ITEMS:
+        return f"{n_items} work-items in a group, expected at most {MAX_ITEMS}"
+    # what a lane holds over a whole turn; fragments of the tile come and go
     n_held = tiles.n_sums + tiles.n_fragments
-    if n_held > MOST_HELD:
-        return f"{n_held} numbers of a lane, expected at most {MOST_HELD}"
+    if n_held > MAX_HELD:
+        return f"{n_held} numbers of a lane, expected at most {MAX_HELD}"
+    # `__launch_bounds__` makes the compiler spill what exceeds this
     most = REGISTERS // (n_items * tiles.groups)
-    if tiles.groups > 1 and 2 * n_held + FEWEST_REGISTERS > most:
+    if tiles.groups > 1 and 2 * n_held + MIN_REGISTERS > most:
         return f"{n_held} numbers of a lane do not fit {most} registers"
     n_bytes = 8 * tiles.n_shared
     if tiles.groups * n_bytes > SHARED_BYTES:
@@ -166,18 +170,20 @@ def _fitting_starts(workload: Workload) -> tuple[Parameters, ...]:
 
 
 def _proposals(workload: Workload) -> Iterable[Parameters]:
-    """Where searches begin, and every tile of the fastest kind."""
+    """Propose where searches begin, and every tile of the fastest kind."""
     space = _space(workload)
     if space is None:
         return
     yield from _fitting_starts(workload)
+    # with more terms an instruction, more zeros are multiplied at the end of a sum
     yield from choices({**space, "terms": (4,), "turns": (4, 7, 10), "ahead": (True,)})
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    """A warp reads its elements from shared memory, where all goes in and out once."""
+    """Predict the seconds; tiles and results pass through shared memory once."""
     gpu = machine.gpu
     assert gpu is not None
+    # tensor cores that are not faster than the other units gain nothing
     if gpu.matrix_multiply_adds[8] <= gpu.multiply_adds[8]:
         return inf
     element = text(parameters, "element")
@@ -187,14 +193,17 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     n_rows = einsum.batch_size
     n_turns = -(-points(einsum, (element,)) // tiles.elements)
     n_groups = -(-n_turns // tiles.turns)
-    held = {i: points(einsum, (i,)) for i in einsum.indices}
-    matrices = 8 * tiles.n_matrices * tiles.n_kept * tiles.n_rows * tiles.n_terms
-    n_bytes = group_bytes(einsum, held | {element: tiles.elements}) - matrices
-    products = tiles.n_kept * tiles.across * tiles.width * tiles.depth
+    box = {i: points(einsum, (i,)) for i in einsum.indices}
+    # read once for a group, from the cache, and not for each tile
+    matrices = 8 * tiles.n_matrices * tiles.n_deferred * tiles.n_rows * tiles.n_terms
+    n_bytes = group_bytes(einsum, box | {element: tiles.elements}) - matrices
+    products = tiles.n_deferred * tiles.across * tiles.width * tiles.depth
     per_line = LINE_BYTES // 8
     n_items = WARP * tiles.n_warps
     of_element = [i for i in einsum.inputs[tiles.streamed] if i != element]
     most = min(255, REGISTERS // (tiles.groups * n_items))
+    # shared memory, for each element: fragments by every warp across, results in and
+    # out, and the tile with its factors in
     entries = tiles.across * tiles.depth + 2 * tiles.n_fan * tiles.n_rows
     entries += (len(steps.early) + 2) * tiles.n_terms
     return launch_s(

@@ -23,7 +23,7 @@ class Steps:
         early: positions that are multiplied into a tile of the elements.
         late: positions that the sums in registers are multiplied with.
         rows: of the matrix, in the output.
-        kept: of the matrix, in registers until ``late`` sums over them.
+        deferred: of the matrix, in registers until ``late`` sums over them.
         contracted: of the matrix, summed with it.
         tile: of the tile, but for the element.
         gathered: summed in the tile.
@@ -36,7 +36,7 @@ class Steps:
     early: tuple[int, ...]
     late: tuple[int, ...]
     rows: tuple[str, ...]
-    kept: tuple[str, ...]
+    deferred: tuple[str, ...]
     contracted: tuple[str, ...]
     tile: tuple[str, ...]
     gathered: tuple[str, ...]
@@ -51,22 +51,25 @@ class Steps:
         >>> e = einsum("xre,rij,ej->xei", array("J", (3, 3, "N")),
         ...            array("D", (3, 10, 10)), array("u", ("N", 10)))
         >>> steps = Steps.of(e, "e")
-        >>> steps.early, steps.late, steps.rows, steps.kept, steps.contracted, steps.fan
-        ((2,), (0,), ('i',), ('r',), ('j',), ('x',))
+        >>> steps.early, steps.late, steps.rows, steps.deferred
+        ((2,), (0,), ('i',), ('r',))
+        >>> steps.contracted, steps.fan
+        (('j',), ('x',))
         """
         without = [k for k, t in enumerate(einsum.inputs) if element not in t]
+        # several matrices would have to be multiplied with each other first
         if len(without) != 1:
             return None
         (matrix,) = without
         others = [k for k in range(einsum.n_operands) if k != matrix]
-        found = [
+        candidates = [
             steps
             for n in range(1, len(others) + 1)
             for early in combinations(others, n)
             if (steps := cls._split(einsum, element, matrix, early)) is not None
         ]
-        cost = {steps: steps.operations(einsum) for steps in found}
-        return min(found, key=cost.__getitem__, default=None)
+        cost = {steps: steps.operations(einsum) for steps in candidates}
+        return min(candidates, key=cost.__getitem__, default=None)
 
     @classmethod
     def _split(
@@ -78,12 +81,16 @@ class Steps:
         of_matrix, output = einsum.inputs[matrix], einsum.output
         of_early = _joint(einsum, early)
         of_late = _joint(einsum, late)
+        # what early operands alone have is summed while the tile is filled
         rest = {*of_matrix, *output, *of_late}
         tile = tuple(i for i in of_early if i in rest and i != element)
         rows = tuple(i for i in output if i in of_matrix)
-        kept = tuple(i for i in of_matrix if i in of_late and i not in output)
+        deferred = tuple(i for i in of_matrix if i in of_late and i not in output)
+        # indices of the tile and the output repeat the product, for the same matrix
         outer = tuple(i for i in tile if i in output)
         inner = {*of_matrix} - {*rows}
+        # rows of the matrix are free, all else of it is in the tile or comes late, and
+        # late operands have no index that neither the matrix nor the output has
         is_product = (
             bool(rows)
             and not {*rows} & {*tile}
@@ -98,8 +105,8 @@ class Steps:
             early,
             late,
             rows,
-            kept,
-            tuple(i for i in of_matrix if i not in rows and i not in kept),
+            deferred,
+            tuple(i for i in of_matrix if i not in rows and i not in deferred),
             tile,
             tuple(i for i in of_early if i not in rest),
             outer,
@@ -113,7 +120,7 @@ class Steps:
 
     def operations(self, einsum: BatchedEinsum) -> int:
         """Additions and multiplications of an element, about."""
-        sums = {*self.rows, *self.kept, *self.outer}
+        sums = {*self.rows, *self.deferred, *self.outer}
         steps = [
             (len(self.early), {*self.tile, *self.gathered}),
             (2, {*sums, *self.contracted}),

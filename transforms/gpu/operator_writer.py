@@ -1,4 +1,16 @@
-"""Writes the loops of a product of elements with a matrix, by blocks in registers."""
+"""Writes the loops of a product of elements with a matrix, by blocks in registers.
+
+Lanes go along the elements, workers along the rows of the matrix; a work-item has
+``columns`` elements, ``lanes`` apart, and ``rows`` neighbouring rows::
+
+                 elements    l0  l1  l2 ... | l0  l1  l2 ...       columns = 2
+    rows of D   worker 0     ##  .   .      | ##  .   .            rows = 2
+                             ##  .   .      | ##  .   .
+                worker 1     .   .   .      | .   .   .
+
+At each step of the sum it reads ``rows`` entries of the matrix, the same for all lanes,
+and ``columns`` of the tile, neighbours for neighbouring lanes, for their product.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +22,11 @@ import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.transforms.gpu.grid import Flat
+from feinsum.transforms.gpu.grid import ElementGroup, add_up
+from feinsum.transforms.gpu.layouts import clamped
 from feinsum.transforms.gpu.operator_steps import Steps
-from feinsum.transforms.primitives import NestWriter, Schedule
-from feinsum.transforms.primitives.schedule import Expression, calls_product
+from feinsum.transforms.primitives import Schedule
+from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
 from feinsum.transforms.registry import Parameters
 from feinsum.transforms.roles import number
 
@@ -23,9 +36,9 @@ class _Block:
     """Loops over the sums of a work-item.
 
     Attributes:
-        loops: over kept indices, rows and elements.
+        loops: over deferred indices, rows and elements.
         sums: the place of a sum in its array.
-        points: of kept indices, rows and the element, which counts within its group.
+        points: of these; the element counts within its group.
     """
 
     loops: list[str]
@@ -33,27 +46,23 @@ class _Block:
     points: dict[str, Expression]
 
 
-class OperatorWriter:
+class OperatorWriter(ElementGroup):
     """Writes the loops; see :func:`feinsum.transforms.gpu.operators.gpu_operator`."""
 
     def __init__(
         self, schedule: Schedule, steps: Steps, parameters: Parameters
     ) -> None:
-        self.schedule, self.steps = schedule, steps
-        self.writer = writer = NestWriter(schedule)
         self.n_lanes = number(parameters, "lanes")
         self.n_columns = number(parameters, "columns")
+        super().__init__(schedule, steps.element, self.n_lanes * self.n_columns)
+        self.steps, writer = steps, self.writer
         self.n_rows = number(parameters, "rows")
         self.is_matrix_staged = bool(parameters["stage_matrix"])
         self.is_output_staged = bool(parameters["stage_output"])
-        self.flat_rows = Flat(
-            steps.rows, tuple(schedule.extents[i] for i in steps.rows)
-        )
-        self.n_matrix_rows = self._volume(steps.rows)
+        self.flat_rows = self.flat(steps.rows)
+        self.n_matrix_rows = self.volume(steps.rows)
         self.n_workers = -(-self.n_matrix_rows // self.n_rows)
         self.n_items = self.n_lanes * self.n_workers
-        self.n_elements = self.n_lanes * self.n_columns
-        self.extent = schedule.extents[steps.element]
         self.group = writer.loop(
             "group", f"{self.n_elements}*{{}} < {self.extent}", tag="g.0"
         )
@@ -70,9 +79,9 @@ class OperatorWriter:
             for row in self.schedule.rows:
                 name = row[steps.matrix]
                 if name not in matrices:
-                    matrices[name] = self._staged_matrix(name)
+                    matrices[name] = self._stage_matrix(name)
         dtype = self.schedule.dtype_of_row(0)
-        shape = [self._length(i) for i in steps.tile]
+        shape = [self.length(i) for i in steps.tile]
         tile = var(
             # an odd stride: neighbours along other indices are in other banks
             writer.array("tile", (*shape, self.n_elements + 1), dtype, is_shared=True)
@@ -90,54 +99,48 @@ class OperatorWriter:
 
     # what lies in shared memory
 
-    def _staged_matrix(self, name: str) -> tuple[str, str]:
+    def _stage_matrix(self, name: str) -> tuple[str, str]:
         """The array of a matrix, rows side by side, and what fills it."""
         writer, schedule, steps = self.writer, self.schedule, self.steps
         span = schedule.spans[name]
-        inner = (*steps.contracted, *steps.kept)
+        inner = (*steps.contracted, *steps.deferred)
         array = writer.array(
             f"{name}_tile",
-            (*(self._length(i) for i in inner), self.n_workers * self.n_rows),
+            (*(self.length(i) for i in inner), self.n_workers * self.n_rows),
             schedule.dtypes[name],
             is_shared=True,
         )
         *outside, slow, fast = ("", *span)[-max(len(span), 2) :]
-        extra = {i: writer.loop(i, size=self._length(i)) for i in outside}
-        loops, points = self._dealt(slow, [fast])
+        extra = {i: writer.loop(i, size=self.length(i)) for i in outside}
+        loops, points = self._share_points(slow, (fast,))
         points |= {i: var(iname) for i, iname in extra.items()}
         value = var(schedule.rules[name])(*(points[i] for i in span))
-        place = (*(points[i] for i in inner), self._row(points))
+        entry = var(array)[(*(points[i] for i in inner), self.flat_rows.ravel(points))]
         loops = [*self.around, *extra.values(), *loops]
-        return array, writer.assign("load", var(array)[place], value, loops)
+        return array, writer.assign("load", entry, value, loops)
 
-    def _row(self, points: Mapping[str, Expression]) -> Expression:
-        """The indices of rows as one, the last the fastest."""
-        value: Expression = 0
-        for index in self.steps.rows:
-            value = value * self._length(index) + points[index]
-        return value
-
-    def _dealt(
-        self, slow: str, fast: Sequence[str]
+    def _share_points(
+        self, slow: str, fast: Names
     ) -> tuple[list[str], dict[str, Expression]]:
         """Loops in which work-items take points, neighbours along the last index.
 
         As many values of ``slow`` are taken at a time as there are work-items for:
         then no index is divided in a loop.
         """
-        writer, volume = self.writer, self._volume(fast)
+        writer, volume = self.writer, self.volume(fast)
         item = f"({self.lane} + {self.n_lanes}*{self.worker})"
-        flat = Flat(tuple(fast), tuple(self._length(i) for i in fast))
+        flat = self.flat(fast)
         at_once = self.n_items // volume
         if not at_once:
-            own = self._steps(slow, "{0}")
+            steps = self._steps(slow, "{0}")
             turn = writer.loop("turn", f"{item} + {self.n_items}*{{}} < {volume}")
-            points = flat.points(p.Sum((self.item, self.n_items * var(turn))))
-            return [*own, turn], {**points, slow: var(own[0])}
+            points = flat.unravel(p.Sum((self.item, self.n_items * var(turn))))
+            return [*steps, turn], {**points, slow: var(steps[0])}
+        # work-items beyond a whole number of values idle
         idle = f"{item} + 0*{{0}} < {at_once * volume}"
         loops = self._steps(slow, f"{item} + {at_once * volume}*{{0}}", volume, idle)
         value = p.Sum((p.FloorDiv(self.item, volume), at_once * var(loops[0])))
-        return loops, {**flat.points(p.Remainder(self.item, volume)), slow: value}
+        return loops, {**flat.unravel(p.Remainder(self.item, volume)), slow: value}
 
     def _steps(self, index: str, value: str, times: int = 1, *limits: str) -> list[str]:
         """A loop while an index is one within the group, and below its extent.
@@ -149,7 +152,7 @@ class OperatorWriter:
             value: so many times the index, rounded up, with ``{0}`` for the loop.
         """
         writer = self.writer
-        within = f"{value} < {times * self._length(index)}"
+        within = f"{value} < {times * self.length(index)}"
         step = writer.loop("step", *limits, within)
         if index != self.steps.element:
             return [step]
@@ -167,35 +170,35 @@ class OperatorWriter:
         """Multiply what comes early, in the order in which most of it lies."""
         writer, schedule, steps = self.writer, self.schedule, self.steps
         early = tuple(row[k] for k in steps.early)
-        loops, points = self._dealt_tile(early)
+        loops, points = self._share_tile(early)
         others = [i for i in steps.tile if i not in points]
-        sums = [self._length(i) for i in others]
+        sums = [self.length(i) for i in others]
         total = var(writer.array("total", sums or (), dtype))
 
         def of_others() -> tuple[list[str], dict[str, Expression], Expression]:
-            inames = [writer.loop(i, size=self._length(i), tag="unr") for i in others]
+            inames = [writer.loop(i, size=self.length(i), tag="unr") for i in others]
             at = tuple(map(var, inames))
-            own = dict(zip(others, at, strict=True))
-            return inames, {**points, **own}, total[at] if at else total
+            of_total = dict(zip(others, at, strict=True))
+            return inames, {**points, **of_total}, total[at] if at else total
 
-        def placed(at: Mapping[str, Expression]) -> Expression:
+        def of_tile(at: Mapping[str, Expression]) -> Expression:
             return tile[(*(at[i] for i in steps.tile), at[steps.element])]
 
         inames, at, entry = of_others()
         if not steps.gathered:
-            value = calls_product(schedule, early, self._global(at))
-            return writer.assign("fill", placed(at), value, [*loops, *inames], before)
+            value = calls_product(schedule, early, self._of_all(at))
+            return writer.assign("fill", of_tile(at), value, [*loops, *inames], before)
         last = writer.assign("zero", entry, dtype.type(0), [*loops, *inames], before)
-        gathered = {i: writer.loop(i, size=self._length(i)) for i in steps.gathered}
+        gathered = {i: writer.loop(i, size=self.length(i)) for i in steps.gathered}
         inames, at, entry = of_others()
         at |= {i: var(iname) for i, iname in gathered.items()}
-        value = p.Sum((entry, calls_product(schedule, early, self._global(at))))
+        value = p.Sum((entry, calls_product(schedule, early, self._of_all(at))))
         inside = [*loops, *gathered.values(), *inames]
         last = writer.assign("add", entry, value, inside, [last])
         inames, at, entry = of_others()
-        return writer.assign("fill", placed(at), entry, [*loops, *inames], [last])
+        return writer.assign("fill", of_tile(at), entry, [*loops, *inames], [last])
 
-    def _dealt_tile(
+    def _share_tile(
         self, early: Sequence[str]
     ) -> tuple[list[str], dict[str, Expression]]:
         """Loops over a tile, and the points in them.
@@ -206,24 +209,24 @@ class OperatorWriter:
         """
         writer, steps = self.writer, self.steps
         spans = [self.schedule.spans[name] for name in early]
-        span = max(spans, key=lambda s: prod(map(self._length, s)))
-        own = [i for i in span if i in steps.tile or i == steps.element]
-        at = own.index(steps.element)
-        tail = own[at:]
+        span = max(spans, key=lambda s: prod(map(self.length, s)))
+        span = tuple(i for i in span if i in steps.tile or i == steps.element)
+        at = span.index(steps.element)
+        tail = span[at:]
         if len(tail) > 1:
-            outside = own[:at]
-            loops, points = self._dealt(steps.element, tail[1:])
+            outside = span[:at]
+            loops, points = self._share_points(steps.element, tail[1:])
         else:
-            outside, nearest = own[: max(at - 1, 0)], own[max(at - 1, 0) : at]
+            outside, nearest = span[: max(at - 1, 0)], span[max(at - 1, 0) : at]
             loops = self._steps(steps.element, self._lane_of("{0}"))
             value = var(self.lane) + self.n_lanes * var(loops[0])
             points = {steps.element: value}
             for index in nearest:
                 of_worker = f"{self.worker} + {self.n_workers}*{{}}"
-                turn = writer.loop("turn", f"{of_worker} < {self._length(index)}")
+                turn = writer.loop("turn", f"{of_worker} < {self.length(index)}")
                 points[index] = var(self.worker) + self.n_workers * var(turn)
                 loops.append(turn)
-        extra = {i: writer.loop(i, size=self._length(i)) for i in outside}
+        extra = {i: writer.loop(i, size=self.length(i)) for i in outside}
         points |= {i: var(iname) for i, iname in extra.items()}
         return [*self.around, *extra.values(), *loops], points
 
@@ -244,16 +247,16 @@ class OperatorWriter:
         """Add up the blocks of a row, and store them; the last use of the tile."""
         writer, schedule, steps = self.writer, self.schedule, self.steps
         name, dtype = row[steps.matrix], schedule.dtype_of_row(k)
-        outer = {i: writer.loop(i, size=self._length(i)) for i in steps.outer}
+        outer = {i: writer.loop(i, size=self.length(i)) for i in steps.outer}
         around = [*self.around, *outer.values()]
-        shape = [self._length(i) for i in steps.kept]
+        shape = [self.length(i) for i in steps.deferred]
         shape += [self.n_rows, self.n_columns]
         acc = var(writer.array("acc", shape, dtype))
         block = self._block()
         zero = writer.assign(
             "zero", acc[block.sums], dtype.type(0), [*around, *block.loops]
         )
-        sums = {i: writer.loop(i, size=self._length(i)) for i in steps.contracted}
+        sums = {i: writer.loop(i, size=self.length(i)) for i in steps.contracted}
         block = self._block()
         at = {
             **block.points,
@@ -263,12 +266,13 @@ class OperatorWriter:
         after = [zero, *before]
         if name in matrices:
             array, load = matrices[name]
-            inner = (*steps.contracted, *steps.kept)
+            inner = (*steps.contracted, *steps.deferred)
             factor = var(array)[(*(at[i] for i in inner), block.points[""])]
             after.append(load)
         else:
-            at |= self.flat_rows.points(self._clamped(block.points[""]))
+            at |= self.flat_rows.unravel(self._existing(block.points[""]))
             factor = var(schedule.rules[name])(*(at[i] for i in schedule.spans[name]))
+        # in the order of the operands
         pair = (factor, entry) if steps.matrix < steps.early[0] else (entry, factor)
         add = writer.assign(
             "add",
@@ -283,20 +287,22 @@ class OperatorWriter:
     def _block(self, *, is_bounded: bool = False) -> _Block:
         """Unrolled loops over the sums of a work-item; bounded, those that exist."""
         writer, steps = self.writer, self.steps
-        kept = {i: writer.loop(i, size=self._length(i), tag="unr") for i in steps.kept}
+        sums = {
+            i: writer.loop(i, size=self.length(i), tag="unr") for i in steps.deferred
+        }
         start = f"{self.n_elements}*{self.group}"
         limits = [f"{start} + {self._lane_of('{}')} < {self.extent}"]
         limits = limits if is_bounded else []
         column = writer.loop("column", *limits, size=self.n_columns, tag="unr")
-        own = f"{self.n_rows}*{self.worker} + {{}}"
-        limits = [f"{own} < {self.n_matrix_rows}"] if is_bounded else []
+        of_worker = f"{self.n_rows}*{self.worker} + {{}}"
+        limits = [f"{of_worker} < {self.n_matrix_rows}"] if is_bounded else []
         row = writer.loop("row", *limits, size=self.n_rows, tag="unr")
-        points: dict[str, Expression] = {i: var(iname) for i, iname in kept.items()}
+        points: dict[str, Expression] = {i: var(iname) for i, iname in sums.items()}
         points[steps.element] = var(self.lane) + self.n_lanes * var(column)
         points[""] = self.n_rows * var(self.worker) + var(row)
         return _Block(
-            [*kept.values(), column, row],
-            (*map(var, kept.values()), var(row), var(column)),
+            [*sums.values(), column, row],
+            (*map(var, sums.values()), var(row), var(column)),
             points,
         )
 
@@ -311,67 +317,40 @@ class OperatorWriter:
     ) -> None:
         """Multiply with what comes late, and write results where they belong."""
         writer, steps = self.writer, self.steps
-        fan = {i: writer.loop(i, size=self._length(i)) for i in steps.fan}
+        fan = {i: writer.loop(i, size=self.length(i)) for i in steps.fan}
         around = [*self.around, *outer.values(), *fan.values()]
         named = {i: var(iname) for i, iname in {**outer, **fan}.items()}
         block = self._block(is_bounded=True)
-        n_kept = len(steps.kept)
-        kept, inside = block.loops[:n_kept], block.loops[n_kept:]
-        points = {**block.points, **named, **self.flat_rows.points(block.points[""])}
+        n_deferred = len(steps.deferred)
+        sums, inside = block.loops[:n_deferred], block.loops[n_deferred:]
+        points = {**block.points, **named, **self.flat_rows.unravel(block.points[""])}
         value, last = acc[block.sums], list(after)
         late = tuple(row[k] for k in steps.late)
         if late:
             dtype = self.schedule.dtype_of_row(k)
-            at = self._global(points)
+            at = self._of_all(points)
             value = p.Product((value, calls_product(self.schedule, late, at)))
-            if kept:
-                total = var(writer.array("total", (), dtype))
-                zero = writer.assign(
-                    "zero", total, dtype.type(0), [*around, *inside], last
-                )
-                loops = [*around, *inside, *kept]
-                add = writer.assign(
-                    "add", total, p.Sum((total, value)), loops, [zero, *last]
-                )
-                value, last = total, [add]
+            if sums:
+                of_entry = [*around, *inside]
+                value, add = add_up(writer, dtype, value, of_entry, sums, last)
+                last = [add]
         if result is None:
-            writer.store(k, value, self._global(points), [*around, *inside], last)
+            writer.store(k, value, self._of_all(points), [*around, *inside], last)
             return
-        place = result[points[steps.element], block.points[""]]
+        entry = result[points[steps.element], block.points[""]]
         last += self.schedule.instructions[:k][-1:]  # the row before reads `result`
-        share = writer.assign("share", place, value, [*around, *inside], last)
-        loops, dealt = self._dealt(steps.element, steps.rows)
-        of_row = self._row(dealt)
-        points = {**named, **dealt}
-        loops = [*around, *loops]
+        share = writer.assign("share", entry, value, [*around, *inside], last)
+        loops, of_store = self._share_points(steps.element, steps.rows)
+        points = {**named, **of_store}
         writer.store(
-            k,
-            result[points[steps.element], of_row],
-            self._global(points),
-            loops,
-            [share],
-        )
+            k, result[points[steps.element], self.flat_rows.ravel(of_store)],
+            self._of_all(points), [*around, *loops], [share],
+        )  # fmt: skip
 
-    def _clamped(self, row: Expression) -> Expression:
+    def _existing(self, row: Expression) -> Expression:
         """The row, or the last one for a work-item that has none."""
         n = self.n_matrix_rows
-        if self.n_workers * self.n_rows == n:
-            return row
-        return p.If(p.Comparison(row, "<", n), row, n - 1)
+        return row if self.n_workers * self.n_rows == n else clamped(row, n)
 
-    def _global(self, points: Mapping[str, Expression]) -> dict[str, Expression]:
-        """The points, elements counted from the first of all."""
-        start = self.n_elements * var(self.group)
-        element = points[self.steps.element]
-        return {**points, self.steps.element: p.Sum((start, element))}
-
-    def _length(self, index: str) -> int:
-        """How many values an index has within a group."""
-        extent = self.schedule.extents[index]
-        if index == self.steps.element:
-            return self.n_elements
-        assert isinstance(extent, int)
-        return extent
-
-    def _volume(self, indices: Sequence[str]) -> int:
-        return prod(map(self._length, indices))
+    def _of_all(self, points: Mapping[str, Expression]) -> dict[str, Expression]:
+        return self.points_of_all(points, self.group)

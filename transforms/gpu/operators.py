@@ -26,7 +26,7 @@ from feinsum.transforms.gpu.cost import (
     launch_s,
     request_cycles,
 )
-from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS
+from feinsum.transforms.gpu.grid import GPUS, MAX_ITEMS
 from feinsum.transforms.gpu.operator_steps import Steps
 from feinsum.transforms.gpu.operator_writer import OperatorWriter
 from feinsum.transforms.primitives import begin
@@ -40,14 +40,14 @@ from feinsum.transforms.roles import (
 )
 
 SHARED_BYTES = 96 << 10
-"""Of a work-group: more than what a kernel may declare, and what GPUs from Volta on
-give to a launch that asks for it, but for Turing.
+"""Shared memory of a work-group: more than what a kernel may declare, and what GPUs
+from Volta on give to a launch that asks for it, but for Turing.
 """
-MOST_SUMS = 64
-"""Of a work-item in registers."""
-FEWEST_ITEMS = 32
+MAX_SUMS = 64
+"""Most sums of a work-item in registers."""
+MIN_ITEMS = 32
 STEPS_OF_ROW = 8
-"""What a row waits for its tile and its sums, in loads."""
+"""Latency of a row of the batch: of its tile and its sums, in loads."""
 
 
 def gpu_operator(
@@ -125,14 +125,15 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
 
     n_rows = volume(steps.rows)
     n_workers = -(-n_rows // rows)
-    if not FEWEST_ITEMS <= lanes * n_workers <= MOST_ITEMS:
+    if not MIN_ITEMS <= lanes * n_workers <= MAX_ITEMS:
         return (
-            f"{lanes * n_workers} work-items in a group, expected {FEWEST_ITEMS} to "
-            f"{MOST_ITEMS}"
+            f"{lanes * n_workers} work-items in a group, expected {MIN_ITEMS} to "
+            f"{MAX_ITEMS}"
         )
-    n_sums = volume(steps.kept) * rows * columns
-    if n_sums > MOST_SUMS:
-        return f"{n_sums} sums of a work-item, of {MOST_SUMS}"
+    # more sums would spill, whatever else the work-item holds
+    n_sums = volume(steps.deferred) * rows * columns
+    if n_sums > MAX_SUMS:
+        return f"{n_sums} sums of a work-item, of {MAX_SUMS}"
     n_bytes = _shared_bytes(einsum, steps, parameters)
     if n_bytes > SHARED_BYTES:
         return f"{n_bytes} bytes of shared memory, of {SHARED_BYTES}"
@@ -140,7 +141,7 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
 
 
 def _shared_bytes(einsum: BatchedEinsum, steps: Steps, parameters: Parameters) -> int:
-    """Of a work-group."""
+    """The shared memory of a work-group, in bytes."""
     lanes, columns, rows = (
         number(parameters, name) for name in ("lanes", "columns", "rows")
     )
@@ -149,10 +150,11 @@ def _shared_bytes(einsum: BatchedEinsum, steps: Steps, parameters: Parameters) -
         return prod(typical(einsum.extents[i]) for i in indices)
 
     n_rows, n_elements = volume(steps.rows), lanes * columns
+    # one entry more, and an odd number of rows below: see `OperatorWriter.written`
     entries = volume(steps.tile) * (n_elements + 1)
     if parameters["stage_matrix"]:
         n_matrices = len({row[steps.matrix] for row in einsum.rows})
-        inner = volume((*steps.contracted, *steps.kept))
+        inner = volume((*steps.contracted, *steps.deferred))
         entries += n_matrices * inner * -(-n_rows // rows) * rows
     if parameters["stage_output"]:
         entries += n_elements * (n_rows | 1)
@@ -181,7 +183,7 @@ def _fitting_starts(workload: Workload) -> tuple[Parameters, ...]:
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    """A step of a sum reads a row of the matrix and a column of the tile."""
+    """Predict the seconds; a step reads a row of the matrix and a column of a tile."""
     assert machine.gpu is not None
     element = text(parameters, "element")
     steps = Steps.of(einsum, element)
@@ -189,25 +191,30 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     lanes, columns, rows = (
         number(parameters, name) for name in ("lanes", "columns", "rows")
     )
+    # the last worker may have fewer rows, and takes as long
     n_workers = -(-points(einsum, steps.rows) // rows)
     n_elements, n_items = lanes * columns, lanes * n_workers
     n_groups = -(-points(einsum, (element,)) // n_elements)
     itemsize, n_rows = itemsize_of(einsum), einsum.batch_size
-    held = {i: points(einsum, (i,)) for i in einsum.indices} | {element: n_elements}
-    n_bytes = group_bytes(einsum, held)
-    n_sums = points(einsum, steps.kept) * rows * columns
+    box = {i: points(einsum, (i,)) for i in einsum.indices} | {element: n_elements}
+    n_bytes = group_bytes(einsum, box)
+    n_sums = points(einsum, steps.deferred) * rows * columns
     n_steps = points(einsum, (*steps.outer, *steps.contracted))
-    of_step = points(einsum, steps.kept) * rows + columns * itemsize / 4
+    # entries of the matrix are broadcast to the lanes, those of the tile are not
+    of_step = points(einsum, steps.deferred) * rows + columns * itemsize / 4
     filled = n_elements * points(einsum, (*steps.tile, *steps.gathered))
+    # neighbouring lanes have neighbouring elements: so are their reads and stores
     near = [{element: k} for k in range(min(WARP, lanes))]
     n_results = points(einsum, (*steps.outer, *steps.fan)) * rows * columns
     late = sum(request_cycles(einsum, einsum.inputs[k], itemsize, near)
                for k in steps.late)  # fmt: skip
+    # by way of shared memory, stores are in runs
     stored = 1.0
     if not parameters["stage_output"]:
         stored = request_cycles(einsum, einsum.output, itemsize, near)
-    of_results = n_results * (points(einsum, steps.kept) * late + 2 * stored)
+    of_results = n_results * (points(einsum, steps.deferred) * late + 2 * stored)
     of_item = n_steps * (of_step + OVERHEAD_CYCLES) + of_results
+    # each entry of the tile takes a load for each early operand, and a store
     cycles = n_items / WARP * of_item + (len(steps.early) + 1) * filled / WARP
     written = n_items / WARP * n_results * stored * LINE_BYTES
     return launch_s(
@@ -217,7 +224,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
             n_items=n_items,
             itemsize=itemsize,
             multiply_adds=n_groups * n_items * n_rows
-            * (n_steps * n_sums + n_results * points(einsum, steps.kept)),
+            * (n_steps * n_sums + n_results * points(einsum, steps.deferred)),
             requests=n_groups * (n_rows * cycles + 2 * n_bytes / LINE_BYTES),
             cached_bytes=n_groups * (n_bytes + n_rows * written),
             distinct_bytes=sum(distinct_bytes(einsum)),

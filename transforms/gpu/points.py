@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import loopy as lp
-from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, distinct_bytes, points
@@ -21,7 +17,14 @@ from feinsum.transforms.gpu.cost import (
     launch_s,
     warp_cycles,
 )
-from feinsum.transforms.gpu.grid import GPUS, has_plain_dtype, parts_of
+from feinsum.transforms.gpu.grid import (
+    GPUS,
+    OutputGrid,
+    add_up,
+    has_plain_dtype,
+    n_output_groups,
+)
+from feinsum.transforms.gpu.layouts import grid_axes
 from feinsum.transforms.primitives import NestWriter, begin
 from feinsum.transforms.primitives.schedule import calls_product
 from feinsum.transforms.registry import Parameters, Space, Transform, register
@@ -47,31 +50,18 @@ def gpu_points(
     """
     schedule = begin(t_unit, nest)
     writer, block = NestWriter(schedule), number(parameters, "block")
-    parts = parts_of(schedule.output, schedule.extents)
-    if parts is None:
-        raise TransformError("the output has more run-time extents than a grid axes")
-    first, *others = parts
-    group = writer.loop("group", f"{block}*{{}} < {first.size}", tag="g.0")
-    item = writer.loop(
-        "item", f"{block}*{group} + {{}} < {first.size}", size=block, tag="l.0"
-    )
-    points = first.points(p.Sum((block * var(group), var(item))))
-    around = [group, item]
-    for axis, part in enumerate(others, start=1):
-        around.append(writer.loop("group", size=part.extents[0], tag=f"g.{axis}"))
-        points[part.indices[0]] = var(around[-1])
+    grid = OutputGrid.of(writer, "item", block)
+    around, points = [*grid.groups, grid.item], grid.points
     for k, row in enumerate(schedule.rows):
         sums = {i: writer.loop(i, size=schedule.extents[i]) for i in schedule.summed}
         at = {**points, **{i: var(name) for i, name in sums.items()}}
         product = calls_product(schedule, row, at)
+        # a product needs no register, and no store of its own
         if not sums:
             writer.store(k, product, points, around)
             continue
-        dtype = schedule.dtype_of_row(k)
-        total = var(writer.array("total", (), dtype))
-        zero = writer.assign("zero", total, dtype.type(0), around)
-        step = writer.assign(
-            "add", total, p.Sum((total, product)), [*around, *sums.values()], [zero]
+        total, step = add_up(
+            writer, schedule.dtype_of_row(k), product, around, [*sums.values()]
         )
         writer.store(k, total, points, around, [step])
     return writer.finished().t_unit
@@ -79,7 +69,7 @@ def gpu_points(
 
 def _space(workload: Workload) -> Space | None:
     einsum = workload.einsum
-    if not has_plain_dtype(einsum) or parts_of(einsum.output, einsum.extents) is None:
+    if not has_plain_dtype(einsum) or grid_axes(einsum.output, einsum.extents) is None:
         return None
     return {"block": (256, 128, 64, 512)}
 
@@ -87,14 +77,13 @@ def _space(workload: Workload) -> Space | None:
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
     """Every work-item reads its terms; those of neighbours are shared in the cache."""
     assert machine.gpu is not None
-    parts, block = parts_of(einsum.output, einsum.extents), number(parameters, "block")
-    assert parts is not None
-    first, *others = parts
-    n_groups = -(-first.number() // block) * prod(part.number() for part in others)
-    lanes = [first.at(k) for k in range(min(WARP, first.number()))]
+    block = number(parameters, "block")
+    first, n_groups = n_output_groups(einsum, block)
+    # neighbours of the output may be far apart in an operand
+    lanes = [first.unravel_number(k) for k in range(min(WARP, first.n_values))]
     summed = einsum.summation_indices
     n_terms, n_warps = points(einsum, summed), n_groups * block / WARP
-    held = {**first.held(block), **{i: points(einsum, (i,)) for i in summed}}
+    box = {**first.box_of(block), **{i: points(einsum, (i,)) for i in summed}}
     return launch_s(
         machine.gpu,
         Launch(
@@ -103,7 +92,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
             itemsize=itemsize_of(einsum),
             multiply_adds=n_groups * block * n_terms * factors_of(einsum),
             requests=n_warps * warp_cycles(einsum, lanes, n_terms),
-            cached_bytes=n_groups * group_bytes(einsum, held),
+            cached_bytes=n_groups * group_bytes(einsum, box),
             distinct_bytes=sum(distinct_bytes(einsum)),
             steps=n_terms,
         ),

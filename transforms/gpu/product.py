@@ -1,5 +1,12 @@
 """Products with much to reuse: tiles in shared memory, blocks in registers.
 
+A work-item has a block of sums, whose rows and columns are not all neighbours: with
+``x`` of 8 work-items along a side of 32, and vectors of 2, item 0 has the columns::
+
+    0 1 . . . . . . . . . . . . . . 16 17 . . . . . . . . . . . . . .
+
+So it reads two at a time, and the items of a warp together read neighbours.
+
 Source: Nath, Tomov and Dongarra, An Improved MAGMA GEMM for Fermi GPUs (2010).
 """
 
@@ -21,24 +28,29 @@ from feinsum.transforms.gpu.cost import (
     WARP,
     itemsize_of,
 )
-from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, has_plain_dtype
-from feinsum.transforms.gpu.shares import (
-    PADDING,
+from feinsum.transforms.gpu.grid import (
+    GPUS,
+    MAX_ITEMS,
     Items,
-    Side,
-    Tiled,
+    has_plain_dtype,
     points_of,
-    uneven_tile,
 )
-from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suited
-from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct, Tiles, tiled_s
+from feinsum.transforms.gpu.layouts import PADDING, uneven_tile
+from feinsum.transforms.gpu.sides import MIN_REUSE, sides_of, staged, suited
+from feinsum.transforms.gpu.tiled_product import (
+    COPY_WAYS,
+    TiledProduct,
+    TileSizes,
+    tiled_s,
+)
+from feinsum.transforms.gpu.tiles import Side, Tiled
 from feinsum.transforms.primitives.copy_async import VECTOR_BYTES
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
 from feinsum.transforms.roles import number, reuse
 
 SHARED_BYTES = 96 << 10
-"""Of a work-group, on a GPU of sm_70; OpenCL often has 48 KiB, and refuses more."""
+"""Shared memory of a work-group on sm_70; OpenCL often has 48 KiB, and refuses more."""
 
 
 def gpu_product(
@@ -90,7 +102,7 @@ class _Block(NamedTuple):
     lanes: int = 1
 
     def at(self, step: Expression) -> Expression:
-        """The place of a value in its tile."""
+        """The place of a value in its tile: vectors of all items, one after another."""
         vectors = p.Sum((var(self.item), self.n_items * p.FloorDiv(step, self.lanes)))
         return p.Sum((self.lanes * vectors, p.Remainder(step, self.lanes)))
 
@@ -123,31 +135,33 @@ class _Product(TiledProduct):
         self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
     ) -> tuple[Names, str]:
         writer, dtype = self.writer, self.schedule.dtype_of_row(row)
-        x, y = (self._beside(block, dtype.itemsize) for block in (self.x, self.y))
+        x, y = (self._in_vectors(block, dtype.itemsize) for block in (self.x, self.y))
         acc = var(writer.array("acc", (y.n, x.n), dtype))
         r, c = self.unrolled(y.n), self.unrolled(x.n)
         zero = writer.assign(
             "zero", acc[var(r), var(c)], dtype.type(0), [*self.around, r, c]
         )
+        # not unrolled by tag: the compiler knows its length, and decides
         k = writer.loop("k", size=self.depth)
         inside = (*loops, k)
-        left, one = self._held(along, y, k, inside, after)
-        right, two = self._held(across, x, k, inside, after)
+        left, left_id = self._load_block(along, y, k, inside, after)
+        right, right_id = self._load_block(across, x, k, inside, after)
         r, c = self.unrolled(y.n), self.unrolled(x.n)
         factors = var(left)[var(r)], var(right)[var(c)]
+        # in the order of the operands
         value = p.Product(factors if self.sides.first else factors[::-1])
         step = writer.assign(
             "add", acc[var(r), var(c)], p.Sum((acc[var(r), var(c)], value)),
-            [*inside, r, c], [zero, one, two],
+            [*inside, r, c], [zero, left_id, right_id],
         )  # fmt: skip
         self._store(row, acc, x, y, (step,))
-        return (one, two), step
+        return (left_id, right_id), step
 
-    def _beside(self, block: _Block, itemsize: int) -> _Block:
-        """As many values side by side as the compiler reads at once."""
+    def _in_vectors(self, block: _Block, itemsize: int) -> _Block:
+        """Make as many values contiguous as one instruction reads."""
         return block._replace(lanes=min(block.n, max(VECTOR_BYTES // itemsize, 1)))
 
-    def _held(
+    def _load_block(
         self, tile: Tiled, block: _Block, k: str, loops: Names, after: Names
     ) -> tuple[str, str]:
         """The entries of a tile that a work-item multiplies, in registers."""
@@ -182,13 +196,15 @@ class _Product(TiledProduct):
 
 
 TILES = (64, 32, 128, 16)
+"""Lengths of tiles, the recommended one first."""
 BLOCKS = (4, 2, 8, 1)
+"""Values of a work-item along each side."""
 
 
 def _space(workload: Workload) -> Space | None:
     einsum = workload.einsum
     is_product = sides_of(einsum, einsum.extents) is not None
-    if not is_product or not has_plain_dtype(einsum) or reuse(einsum) < LEAST_REUSE:
+    if not is_product or not has_plain_dtype(einsum) or reuse(einsum) < MIN_REUSE:
         return None
     return {
         "across": TILES,
@@ -210,11 +226,12 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
         number(parameters, name) for name in NAMES[:-2]
     )
     n_items = across // columns * (along // rows)
-    if not 32 <= n_items <= MOST_ITEMS:
-        return f"{n_items} work-items in a group, expected 32 to {MOST_ITEMS}"
+    if not 32 <= n_items <= MAX_ITEMS:
+        return f"{n_items} work-items in a group, expected 32 to {MAX_ITEMS}"
     uneven = uneven_tile((across, along), depth, n_items)
     if uneven is not None:
         return uneven
+    # groups that exceed it are refused by the driver, after compiling
     n_bytes = _shared_bytes(workload.einsum, parameters)
     if n_bytes > SHARED_BYTES:
         return f"{n_bytes} bytes of shared memory, of {SHARED_BYTES}"
@@ -222,7 +239,7 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
 
 
 def _shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """Of a work-group."""
+    """The shared memory of a work-group, in bytes."""
     across, along, depth, stages = (
         number(parameters, name) for name in ("across", "along", "depth", "stages")
     )
@@ -253,25 +270,27 @@ def _proposals(workload: Workload) -> Iterable[Parameters]:
     if space is None:
         return
     yield from _starts(workload)
+    # millions of choices: the cost of the others hardly differs from these
     fewer = {**space, "depth": (16, 8), "stages": (3,), "copies": COPY_WAYS[:1]}
     yield from choices(fewer)
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    """In a step of a sum, a work-item reads a column and a row from shared memory."""
+    """Predict the seconds; each step reads a column and a row from shared memory."""
     across, along, depth, columns, rows, stages = (
         number(parameters, name) for name in NAMES[:-1]
     )
     itemsize, n_rows = itemsize_of(einsum), einsum.batch_size
     lanes = max(VECTOR_BYTES // itemsize, 1)
+    # a warp reads one value of its row and neighbouring ones of its columns
     n_x = min(WARP, across // columns)
     x_cycles = max(1.0, n_x * min(columns, lanes) * itemsize / LINE_BYTES)
     of_k = -(-columns // lanes) * x_cycles + -(-rows // lanes) + OVERHEAD_CYCLES / 4
-    words = itemsize // 4
+    words = itemsize // 4  # registers of a number
     return tiled_s(
         einsum,
         machine,
-        Tiles(across, along, depth, stages),
+        TileSizes(across, along, depth, stages),
         n_items=across // columns * (along // rows),
         cycles=n_rows * of_k,
         shared_bytes=_shared_bytes(einsum, parameters),

@@ -1,4 +1,10 @@
-"""Where operands are read: arrays, and functions of arrays."""
+"""Where operands are read: arrays, and functions of arrays.
+
+A kernel may compute an operand in the place where it is read, such as
+``A(i,k) = scale*0.5*(a[i,k] + b[i,k])``. What can be copied to shared memory without
+arithmetic is an array; of such a function, ``a`` and ``b`` can be copied, and the rest
+is evaluated on entries of their tiles.
+"""
 
 from __future__ import annotations
 
@@ -24,28 +30,28 @@ from feinsum.transforms.primitives.vector_store import flat_subscript
 
 @dataclass(frozen=True)
 class Source:
-    """Where an operand is read that is an array, and no function.
+    """The array that an operand is, and where its entries lie.
 
     Attributes:
         arguments: those of its rule.
-        place: of an entry, in terms of the arguments.
+        offset: of an entry, in terms of the arguments.
         neighbour: the argument along which entries lie side by side; may be empty.
     """
 
     array: str
     arguments: tuple[str, ...]
-    place: Expression
+    offset: Expression
     neighbour: str
 
     def at(self, values: Sequence[Expression]) -> Expression:
-        """The place for values of the arguments."""
-        given = dict(zip(self.arguments, values, strict=True))
-        found: Expression = SubstitutionMapper(make_subst_func(given))(self.place)
-        return found
+        """The offset of an entry for values of the arguments."""
+        value_of = dict(zip(self.arguments, values, strict=True))
+        offset: Expression = SubstitutionMapper(make_subst_func(value_of))(self.offset)
+        return offset
 
 
 def source_of(schedule: Schedule, operand: str) -> Source | None:
-    """Where an operand can be copied from; None if it takes arithmetic."""
+    """Find the array that an operand is; None if it takes arithmetic."""
     rule = schedule.kernel.substitutions[schedule.rules[operand]]
     if not isinstance(rule.expression, p.Subscript):
         return None
@@ -57,13 +63,15 @@ def source_of(schedule: Schedule, operand: str) -> Source | None:
 def _source_of(
     kernel: lp.LoopKernel, entry: p.Subscript, arguments: Names, dtype: np.dtype[Any]
 ) -> Source | None:
-    """Where the entries of a subscript can be copied from."""
+    """Find the array of a subscript; None if its entries cannot be copied."""
     array = kernel.arg_dict.get(entry.aggregate.name)
     if array is None or array.dtype.numpy_dtype != dtype or array.offset:
         return None
     strides = [getattr(tag, "stride", None) for tag in array.dim_tags]
+    # cp.async moves 4, 8 or 16 bytes
     if dtype.itemsize not in (4, 8) or None in strides:
         return None
+    # entries are neighbours along the last argument only if no other axis has it
     last, *others = entry.index_tuple[::-1]
     is_alone = isinstance(last, p.Variable) and not any(
         last.name in get_dependencies(other) for other in others
@@ -85,19 +93,21 @@ class Reads:
 
 
 def reads_of(schedule: Schedule, operand: str) -> Reads | None:
-    """What an operand is a function of; None if it depends on indices in other ways."""
+    """Find the entries of which an operand is a function; None if indices matter."""
     kernel, dtype = schedule.kernel, schedule.dtypes[operand]
     rule = kernel.substitutions[schedule.rules[operand]]
     body = SubstitutionRuleExpander(kernel.substitutions)(rule.expression)
+    # by their text, so that the same kernel gets the same tiles in every process
     entries = sorted(_subscripts(body), key=str)
 
     def value(values: Sequence[Expression]) -> Expression:
-        given = dict(zip(entries, values, strict=True))
-        found: Expression = SubstitutionMapper(given.get)(body)
-        return found
+        value_of = dict(zip(entries, values, strict=True))
+        result: Expression = SubstitutionMapper(value_of.get)(body)
+        return result
 
     sources = [_source_of(kernel, entry, rule.arguments, dtype) for entry in entries]
     copied = tuple(source for source in sources if source is not None)
+    # what is left without the entries may not depend on the point: tiles lack it
     rest = get_dependencies(value([0] * len(entries)))
     is_function = bool(copied) and len(copied) == len(entries)
     return (
@@ -106,11 +116,11 @@ def reads_of(schedule: Schedule, operand: str) -> Reads | None:
 
 
 def _subscripts(body: Expression) -> set[p.Subscript]:
-    found: set[p.Subscript] = set()
+    subscripts: set[p.Subscript] = set()
 
     class Collector(WalkMapper):  # type: ignore[misc]
         def map_subscript(self, expr: p.Subscript) -> None:
-            found.add(expr)
+            subscripts.add(expr)
 
     Collector()(body)
-    return found
+    return subscripts

@@ -1,4 +1,17 @@
-"""The sides of a product of two operands, each as one index."""
+"""The sides of a product of two operands, each as one index.
+
+For ``aebf,dfce->abcd`` the second operand has d, the last index of the output, so it
+is the one across::
+
+    C[along, across] = sum(summed, A[along, summed]*B[summed, across])
+
+    across = (c, d)     along = (a, b)     summed = (e, f)
+
+Where an operand lies along an index that is not the fastest of its side, neighbours of
+the side are not neighbours in memory. Such an index is cut in pieces, which go
+fastest: of the sum above, B ends in e, and A in f; with ``e`` cut in fours, each piece
+of four is one sector of B.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
-from feinsum.transforms.gpu.grid import CUT, Flat, flat_of
+from feinsum.transforms.gpu.layouts import PIECE, Flat, flat_of
 from feinsum.transforms.registry import Parameters
 from feinsum.transforms.roles import number, volume
 
 LONG_SUM = 256
-"""Terms of a sum, from which loads count more than stores."""
+"""Terms of a sum from which on loads take longer than stores."""
 
 PIECES = (8, 4, 16)
 """Values of an operand's last index that stay together in a tile."""
@@ -19,8 +32,8 @@ PIECES = (8, 4, 16)
 SHORT = 32
 """The length of tiles that are for short sides."""
 
-LEAST_REUSE = 4.0
-"""Points of the loop nest per entry, below which tiles are no use."""
+MIN_REUSE = 4.0
+"""Points of the loop nest per entry, below which tiles do not pay."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +79,17 @@ def sides_of(
     last = next((i for i in reversed(einsum.output) if i not in both), None)
     if last is None:
         return None
+    # neighbouring work-items have neighbouring values of the output's last index
     first = 0 if last in terms[0] else 1
     ends = [term[-1:] for term in einsum.inputs]
     others = [i for i in einsum.output if i in terms[1 - first] - both]
+    # all kinds in the order of the output, so that a tile of it is in few runs
     kinds = (
         [i for i in einsum.output if i in both],
         [i for i in einsum.output if i in terms[first] - both],
         # the last index of the operand is the fastest: neighbours read neighbours
         sorted(others, key=lambda i: (i,) == ends[1 - first]),
-        sorted(einsum.summation_indices, key=place_in(einsum)),
+        sorted(einsum.summation_indices, key=operand_order(einsum)),
     )
     flats = [flat_of(kind, extents) for kind in kinds]
     if any(flat is None for flat in flats) or not all(kinds[1:]):
@@ -83,17 +98,18 @@ def sides_of(
     for end in ends:
         summed = _cut(summed, end)
     if piece is None:
-        piece = CUT if volume(einsum, summed.indices) >= LONG_SUM else 1
+        piece = PIECE if volume(einsum, summed.indices) >= LONG_SUM else 1
     if piece > 1:
         across = _cut(across, ends[first], piece)
     return Sides(batch, across, along, summed, first)
 
 
-def _cut(flat: Flat, end: IndexList, piece: int = CUT) -> Flat:
-    """With the last index of an operand in pieces, if that is not the fastest one."""
+def _cut(flat: Flat, end: IndexList, piece: int = PIECE) -> Flat:
+    """Cut the last index of an operand in pieces, if it is not the fastest one."""
     if flat.cut or not end or end[0] not in flat.indices[:-1]:
         return flat
     extent = dict(zip(flat.indices, flat.extents, strict=True))[end[0]]
+    # pieces that are not full would take a guard of their own
     is_even = isinstance(extent, int) and extent % piece == 0
     return replace(flat, cut=end[0], piece=piece) if is_even else flat
 
@@ -108,15 +124,15 @@ def pieces_of(einsum: BatchedEinsum) -> tuple[int, ...]:
     return (*(piece for piece, cut in cuts.items() if cut), 1)
 
 
-def place_in(einsum: BatchedEinsum) -> Callable[[str], tuple[bool, int, str]]:
-    """Where an index stands in the operands: late ones have neighbours in memory."""
+def operand_order(einsum: BatchedEinsum) -> Callable[[str], tuple[bool, int, str]]:
+    """How late an index stands in the operands: late ones have neighbours in memory."""
 
-    def place(index: str) -> tuple[bool, int, str]:
+    def order_of(index: str) -> tuple[bool, int, str]:
         terms = einsum.inputs
         is_last = any(term[-1:] == (index,) for term in terms)
         return is_last, max(t.index(index) for t in terms if index in t), index
 
-    return place
+    return order_of
 
 
 def suit(workload: Workload, across: int, along: int) -> bool:
@@ -127,20 +143,18 @@ def suit(workload: Workload, across: int, along: int) -> bool:
     >>> [suit(Workload(thin), 128, along) for along in (32, 64)]
     [True, False]
     """
-    known = workload.known
-    sides = sides_of(known, known.extents)
+    einsum = workload.known
+    sides = sides_of(einsum, einsum.extents)
     assert sides is not None
-    lengths = [volume(known, flat.indices) for flat in (sides.across, sides.along)]
+    lengths = [volume(einsum, flat.indices) for flat in (sides.across, sides.along)]
     tiles = (across, along)
+    # long and narrow tiles reuse little: they are for sides that are short themselves
     is_thin = min(tiles) <= SHORT < max(tiles)
+    # a tile of twice the side would leave half of the group idle
     return all(
         tile <= SHORT or tile < 2 * length
         for tile, length in zip(tiles, lengths, strict=True)
     ) and (not is_thin or min(lengths) <= SHORT)
-
-
-def size_of(flat: Flat) -> str:
-    return f"{{}} < {flat.size}"
 
 
 def staged(einsum: BatchedEinsum) -> set[tuple[Operand, bool]]:

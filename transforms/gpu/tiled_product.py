@@ -2,6 +2,21 @@
 
 That is their cost, too, and parts of sums: groups hand them to a second launch.
 
+An einsum of two operands is ``C[along, across] = sum(summed, ...)``: ``across`` are the
+indices of the operand that has the last index of the output, so that neighbouring
+work-items write neighbours, ``along`` are those of the other one::
+
+                  across                     each group has a tile of C, and goes
+               +----+----+----+              through the tiles of both operands
+               |    | B0 |    |  depth
+               |    | B1 |    |              share s of S has the tiles s, s + S, ...
+               +----+----+----+              and leaves its part of C to the
+     +-------+ +----+----+----+              second launch
+     |       | |    |    |    |
+     | A0 A1 | |    | C  |    |  along
+     |       | |    |    |    |
+     +-------+ +----+----+----+
+
 Source: Osama, Merrill, Cecka, Garland and Owens, Stream-K (2023), section 2: "split-k".
 """
 
@@ -11,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import loopy as lp
 from pymbolic import parse, var
@@ -20,7 +35,7 @@ from pymbolic import primitives as p
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import LoopNest
-from feinsum.targets.cuda.figures import MOST_REGISTERS
+from feinsum.targets.cuda.figures import MAX_REGISTERS
 from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.gpu.cost import (
     LATENCY_S,
@@ -33,18 +48,10 @@ from feinsum.transforms.gpu.cost import (
     loads,
     read_bytes,
 )
-from feinsum.transforms.gpu.grid import Flat
-from feinsum.transforms.gpu.shares import (
-    Dealt,
-    Items,
-    Points,
-    Side,
-    Tiled,
-    Turn,
-    points_of,
-)
-from feinsum.transforms.gpu.sides import Sides, sides_of, size_of
-from feinsum.transforms.gpu.tiles import Key, TileWriter
+from feinsum.transforms.gpu.grid import Items, Points, add_up, points_of
+from feinsum.transforms.gpu.layouts import Flat, Swizzle
+from feinsum.transforms.gpu.sides import Sides, sides_of
+from feinsum.transforms.gpu.tiles import Key, Side, Tiled, TileRange, TileWriter
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
 from feinsum.transforms.primitives.copy_async import COPIES
 from feinsum.transforms.primitives.schedule import Expression, Names
@@ -54,24 +61,27 @@ from feinsum.transforms.roles import number
 COPY_WAYS = ("asynchronous", "registers")
 """How arrays come to tiles; functions of arrays come through registers."""
 
+ARGUMENTS = "arguments"
+"""A third way: what functions read is copied, and they are evaluated on tiles."""
+
 FEW = 16
 """Tiles of the shorter side, up to which it is the faster one of the grid."""
 
-MOST_ROWS = 1 << 20
+MAX_ROWS = 1 << 20
 """Entries of the longer side: a grid has 65535 groups along its second axis."""
 
-ARGUMENTS = "arguments"
-"""Another way: what functions read is copied, and they are evaluated in the end."""
+ADDING_ITEMS = 128
+"""Work-items of a group that adds parts of sums."""
 
 
-def _has_few(flat: Flat, tile: int, other: Flat) -> bool:
+def _has_few_tiles(flat: Flat, tile: int, other: Flat) -> bool:
     """Whether a side has few tiles, but several: one group after the other has them,
     then, so that what they read of the longer side is still in the cache.
     """
     if not (flat.is_known and other.is_known):
         return False
-    n = flat.number()
-    return tile < n <= FEW * tile and n < other.number() <= MOST_ROWS
+    n = flat.n_values
+    return tile < n <= FEW * tile and n < other.n_values <= MAX_ROWS
 
 
 class TiledProduct(ABC):
@@ -99,18 +109,19 @@ class TiledProduct(ABC):
         self.depth = number(parameters, "depth")
         batch: list[str] = []
         if sides.batch.indices:
-            batch = [writer.loop("batch", size_of(sides.batch), tag="g.0")]
-        self.batch = sides.batch.points(var(batch[0])) if batch else {}
+            batch = [writer.loop("batch", f"{{}} < {sides.batch.size}", tag="g.0")]
+        self.batch = sides.batch.unravel(var(batch[0])) if batch else {}
         self.across, self.along = self._sides(parameters, piece, len(batch))
-        shares = number(parameters, "shares") if "shares" in parameters else 1
-        self.parts = Parts(writer, self.across, self.along, shares)
+        n_shares = number(parameters, "shares") if "shares" in parameters else 1
+        self.parts = PartialSums(writer, self.across, self.along, n_shares)
+        # outermost first; Loopy maps them to axes of the grid by their tags alone
         grid = (*batch, self.across.group, self.along.group, *self.parts.loops)
         self.tiles = TileWriter(
             writer, self.items(parameters), sides.summed, self.depth, self.batch, grid,
             stages=number(parameters, "stages"),
             is_copied=parameters["copies"] != COPY_WAYS[1],
             is_late=parameters["copies"] == ARGUMENTS,
-            keeps_order=self.keeps_order, dealt=self.parts.dealt,
+            keeps_order=self.keeps_order, tile_range=self.parts.tile_range,
         )  # fmt: skip
         self.around = self.tiles.around
 
@@ -120,11 +131,12 @@ class TiledProduct(ABC):
         """Loops over the tiles of both sides, from an axis of the grid on."""
         x, y = self.sides.across, self.sides.along
         n_x, n_y = number(parameters, "across"), number(parameters, "along")
-        is_turned = piece is not None and _has_few(y, n_y, x)
-        across = self._side(x, n_x, axis + is_turned)
-        along = self._side(y, n_y, axis + (not is_turned))
+        # groups are started along the first axis of the grid first
+        is_exchanged = piece is not None and _has_few_tiles(y, n_y, x)
+        across = self._side(x, n_x, axis + is_exchanged)
+        along = self._side(y, n_y, axis + (not is_exchanged))
         if piece is not None and x.cut:
-            across = replace(across, turn=Turn(piece, n_x // piece))
+            across = replace(across, swizzle=Swizzle(piece, n_x // piece))
         return across, along
 
     def _side(self, flat: Flat, tile: int, axis: int) -> Side:
@@ -136,24 +148,26 @@ class TiledProduct(ABC):
         first = self.sides.first
         wanted: dict[Key, tuple[str, Side]] = {}
         for row in self.schedule.rows:
+            # rows that share an operand share its tiles; one that is on both sides has
+            # two
             wanted[row[first], True] = row[first], self.across
             wanted[row[1 - first], False] = row[1 - first], self.along
-        self.tiles.multiplied(wanted, self._sums)
-        self.parts.add()
+        self.tiles.write_products(wanted, self._sums)
+        self.parts.add_up()
         return self.writer.finished().with_preamble(COPIES)
 
     def _sums(
         self, tiles: Mapping[Key, Tiled], loops: Names, after: Names
     ) -> tuple[Names, Names]:
-        """Of all rows."""
+        """Write the sums of all rows of the batch."""
         first = self.sides.first
         reads: list[str] = []
         last: list[str] = []
         for k, row in enumerate(self.schedule.rows):
             pair = tiles[row[1 - first], False], tiles[row[first], True]
-            read, done = self.sum(k, *pair, loops, after)
-            reads += read
-            last.append(done)
+            row_reads, row_last = self.sum(k, *pair, loops, after)
+            reads += row_reads
+            last.append(row_last)
         return tuple(reads), tuple(last)
 
     @abstractmethod
@@ -174,12 +188,8 @@ class TiledProduct(ABC):
         return self.writer.loop("u", size=n, tag="unr")
 
 
-ITEMS = 128
-"""Work-items of a group that adds parts."""
-
-
-class Parts:
-    """Where each group leaves its part of the sums, if there are several shares.
+class PartialSums:
+    """The parts of sums that groups leave to a second launch, if there are shares.
 
     Rewrite::
 
@@ -190,23 +200,22 @@ class Parts:
         for y, x:  out[y,x] = sum(share, part[share,y,x])
 
     Args:
-        shares: of the tiles along the summed indices.
+        n: shares of the tiles along the summed indices.
 
     Attributes:
         loops: over the shares.
-        dealt: the tiles of a group.
+        tile_range: the tiles of a group.
     """
 
-    def __init__(
-        self, writer: NestWriter, across: Side, along: Side, shares: int
-    ) -> None:
-        self.writer, self.across, self.along, self.n = writer, across, along, shares
+    def __init__(self, writer: NestWriter, across: Side, along: Side, n: int) -> None:
+        self.writer, self.across, self.along, self.n = writer, across, along, n
         self.loops: Names = ()
-        self.dealt = Dealt()
-        if shares > 1:
-            share = writer.loop("share", size=shares, tag="g.2")
-            self.loops, self.dealt = (share,), Dealt(share, shares)
-        self.written: dict[int, tuple[Expression, str]] = {}
+        self.tile_range = TileRange()
+        if n > 1:
+            # the third axis: only products without batch indices have it free
+            share = writer.loop("share", size=n, tag="g.2")
+            self.loops, self.tile_range = (share,), TileRange(share, n)
+        self.stored: dict[int, tuple[Expression, str]] = {}
 
     def store(
         self,
@@ -227,70 +236,52 @@ class Parts:
         dtype = writer.schedule.dtype_of_row(row)
         part = var(writer.array("part", shape, dtype, is_global=True))
         (rows, at_row), (columns, at_column) = y, x
-        place = var(rows.value)[at_row], var(columns.value)[at_column]
-        done = writer.assign(
-            "part", part[(var(self.dealt.share), *place)], value, loops, after,
+        # sides stay flat: the indices are taken apart by the second launch, once
+        at = var(rows.value)[at_row], var(columns.value)[at_column]
+        stored = writer.assign(
+            "part", part[(var(self.tile_range.share), *at)], value, loops, after,
             where=(*rows.inside(at_row), *columns.inside(at_column)),
         )  # fmt: skip
-        writer.note_apart(done)
-        self.written[row] = part, done
+        writer.note_apart(stored)
+        self.stored[row] = part, stored
 
-    def add(self) -> None:
+    def add_up(self) -> None:
         """Write the second launch, if there is one."""
-        if not self.written:
+        if not self.stored:
             return
-        writer, done = self.writer, [done for _, done in self.written.values()]
-        after = (*done, writer.launch_end(done))
-        group = writer.loop(
-            "group", f"{ITEMS}*{{}} < {self.across.flat.size}", tag="g.0"
-        )
+        writer, stored = self.writer, [insn_id for _, insn_id in self.stored.values()]
+        after = (*stored, writer.launch_end(stored))
+        n = ADDING_ITEMS
+        group = writer.loop("group", f"{n}*{{}} < {self.across.flat.size}", tag="g.0")
         line = writer.loop("line", f"{{}} < {self.along.flat.size}", tag="g.1")
-        item = writer.loop("item", size=ITEMS, tag="l.0")
+        item = writer.loop("item", size=n, tag="l.0")
         around = (group, line, item)
-        x, y = (
-            points_of(writer, side.flat, 1, _always(value), around, after, tile=tile)
-            for side, value, tile in (
-                (self.across, p.Sum((ITEMS * var(group), var(item))), ITEMS),
-                (self.along, var(line), 1),
-            )
+        at_x = p.Sum((n * var(group), var(item)))
+        x = points_of(
+            writer, self.across.flat, 1, lambda _: at_x, around, after, tile=n
+        )
+        y = points_of(
+            writer, self.along.flat, 1, lambda _: var(line), around, after, tile=1
         )
         before = (*after, *y.statements, *x.statements)
-        for row, (part, _) in self.written.items():
-            self._sum(row, part, y, x, around, before)
-
-    def _sum(
-        self,
-        row: int,
-        part: Expression,
-        y: Points,
-        x: Points,
-        around: Names,
-        before: Names,
-    ) -> None:
-        writer = self.writer
-        dtype = writer.schedule.dtype_of_row(row)
-        total = var(writer.array("total", (), dtype))
-        zero = writer.assign("zero", total, dtype.type(0), around, before)
-        share = writer.loop("share", size=self.n)
-        value = part[var(share), var(y.value)[0], var(x.value)[0]]
-        step = writer.assign(
-            "add", total, p.Sum((total, value)), (*around, share), [zero, *before],
-            where=x.inside(0),
-        )  # fmt: skip
-        points = {**y.at(0), **x.at(0)}
-        writer.store(row, total, points, around, [step, *before], where=x.inside(0))
-        writer.note_apart(writer.schedule.instructions[row])
-
-
-def _always(value: Expression) -> Any:
-    return lambda _step: value
+        for row, (part, _) in self.stored.items():
+            share = writer.loop("share", size=self.n)
+            term = part[var(share), var(y.value)[0], var(x.value)[0]]
+            total, step = add_up(
+                writer, writer.schedule.dtype_of_row(row), term, around, [share],
+                before, conditions=x.inside(0),
+            )  # fmt: skip
+            points = {**y.at(0), **x.at(0)}
+            before_store = [step, *before]
+            writer.store(row, total, points, around, before_store, where=x.inside(0))
+            writer.note_apart(writer.schedule.instructions[row])
 
 
 STEPS_OF_TILE = 4
 """Latency of a tile until it is in shared memory, in loads of a sum."""
 
 
-class Tiles(NamedTuple):
+class TileSizes(NamedTuple):
     """Lengths of the tiles; ``stages`` of them are in shared memory at once.
 
     Attributes:
@@ -309,7 +300,7 @@ class Tiles(NamedTuple):
 def tiled_s(
     einsum: BatchedEinsum,
     machine: Machine,
-    tiles: Tiles,
+    tiles: TileSizes,
     *,
     n_items: int,
     cycles: float,
@@ -328,54 +319,64 @@ def tiled_s(
     gpu, sides = machine.gpu, sides_of(einsum, einsum.extents, tiles.piece)
     assert gpu is not None
     assert sides is not None
-    if registers > MOST_REGISTERS:
+    if registers > MAX_REGISTERS:
         return inf
-    n_tiles = -(-sides.summed.number() // (tiles.depth * tiles.shares))
-    n_groups = (
-        sides.batch.number()
-        * tiles.shares
-        * (
-            -(-sides.across.number() // tiles.across)
-            * -(-sides.along.number() // tiles.along)
-        )
-    )
-    itemsize, n_rows = itemsize_of(einsum), einsum.batch_size
-    held = {
-        **sides.across.held(tiles.across),
-        **sides.along.held(tiles.along),
-        **sides.summed.held(tiles.depth),
-    }
-    tile_bytes = sum(read_bytes(einsum, *load, held) for load in loads(einsum))
-    out = read_bytes(einsum, einsum.output, itemsize, held) * n_rows
+    n_rows = einsum.batch_size
+    n_groups, n_tiles = _n_groups_and_tiles(sides, tiles)
+    tile_bytes, out_bytes = _bytes_of_group(einsum, sides, tiles)
     # tiles are read from the caches and written to shared memory
     requests = 2 * tile_bytes / LINE_BYTES + n_items / WARP * tiles.depth * cycles
     entries = tiles.depth * tiles.across * tiles.along
-    product_s = launch_s(
-        gpu,
-        Launch(
-            n_groups=n_groups,
-            n_items=n_items,
-            itemsize=itemsize,
-            multiply_adds=n_groups * n_tiles * entries * n_rows,
-            requests=n_groups * (n_tiles * requests + out / LINE_BYTES),
-            cached_bytes=n_groups * (n_tiles * tile_bytes + out),
-            distinct_bytes=sum(distinct_bytes(einsum)),
-            steps=STEPS_OF_TILE * n_tiles / max(tiles.stages - 1, 1),
-            shared_bytes=shared_bytes,
-            registers=registers,
-            chains=chains,
-            is_on_tensor_cores=is_on_tensor_cores,
-        ),
+    launch = Launch(
+        n_groups=n_groups,
+        n_items=n_items,
+        itemsize=itemsize_of(einsum),
+        # also of ragged tiles, which are multiplied as if they were full
+        multiply_adds=n_groups * n_tiles * entries * n_rows,
+        requests=n_groups * (n_tiles * requests + out_bytes / LINE_BYTES),
+        cached_bytes=n_groups * (n_tiles * tile_bytes + out_bytes),
+        distinct_bytes=sum(distinct_bytes(einsum)),
+        # tiles that are ahead wait together
+        steps=STEPS_OF_TILE * n_tiles / max(tiles.stages - 1, 1),
+        shared_bytes=shared_bytes,
+        registers=registers,
+        chains=chains,
+        is_on_tensor_cores=is_on_tensor_cores,
     )
-    return product_s + _parts_s(einsum, machine, tiles.shares)
+    return launch_s(gpu, launch) + _adding_s(einsum, machine, tiles.shares)
 
 
-def _parts_s(einsum: BatchedEinsum, machine: Machine, shares: int) -> float:
-    """To write parts of sums, and to add them in a second launch."""
+def _n_groups_and_tiles(sides: Sides, tiles: TileSizes) -> tuple[int, int]:
+    """Work-groups of a product, and tiles along the sum that each has."""
+    n_tiles = -(-sides.summed.n_values // (tiles.depth * tiles.shares))
+    n_of_output = (
+        -(-sides.across.n_values // tiles.across)
+        * -(-sides.along.n_values // tiles.along)
+    )  # fmt: skip
+    return sides.batch.n_values * tiles.shares * n_of_output, n_tiles
+
+
+def _bytes_of_group(
+    einsum: BatchedEinsum, sides: Sides, tiles: TileSizes
+) -> tuple[float, float]:
+    """What a group reads for a step along the sum, and what it writes in all."""
+    box = {
+        **sides.across.box_of(tiles.across),
+        **sides.along.box_of(tiles.along),
+        **sides.summed.box_of(tiles.depth),
+    }
+    tile_bytes = sum(read_bytes(einsum, *load, box) for load in loads(einsum))
+    of_row = read_bytes(einsum, einsum.output, itemsize_of(einsum), box)
+    return tile_bytes, of_row * einsum.batch_size
+
+
+def _adding_s(einsum: BatchedEinsum, machine: Machine, shares: int) -> float:
+    """Predict the seconds to write parts of sums and to add them."""
     gpu = machine.gpu
     assert gpu is not None
     if shares == 1:
         return 0.0
     n_bytes = points(einsum, einsum.output) * itemsize_of(einsum) * einsum.batch_size
+    # parts are written once and read once
     rate = gpu.bandwidth_bytes_per_s
     return gpu.launch_s + LATENCY_S * shares / UNROLLED + 2 * shares * n_bytes / rate

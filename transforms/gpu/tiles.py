@@ -1,33 +1,42 @@
-"""Tiles of operands in shared memory: who loads what, and where it lies there."""
+"""Tiles of operands in shared memory: who loads what, and when.
+
+A tile of an operand is ``depth`` values of the summed indices by ``side.tile`` of the
+others; ``stages`` of them are in shared memory at once. With three stages, copies are
+two tiles ahead of the products::
+
+    tile     0        1        2        3
+    copy     0  1 |   2    |   3    |   4          (| is a barrier)
+    wait          0   |    1   |    2   |    3     (all copies but the last one)
+    multiply      0   |    1   |    2   |    3
+    slot of the copy  2        0        1          later = (tile + 2) % 3
+
+One barrier for each tile is enough: behind it, all work-items have their copies of this
+tile, and none still reads the tile before, whose slot is the one that is filled next.
+
+Source: NVIDIA, CUTLASS, "Efficient GEMM in CUDA", "Pipelining".
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.transforms.gpu.grid import Flat
-from feinsum.transforms.gpu.reads import Reads, Source, reads_of, source_of
-from feinsum.transforms.gpu.shares import (
-    Dealt,
-    Items,
-    Points,
-    Share,
-    Side,
-    Tile,
-    Tiled,
-    Turn,
-    are_dealt_evenly,
-    is_even,
-    points_of,
-    shares_of,
-    size_of,
+from feinsum.transforms.gpu.grid import Items, Points, points_of
+from feinsum.transforms.gpu.layouts import (
+    UNSWIZZLED,
+    Flat,
+    Partition,
+    Swizzle,
+    is_evenly_partitioned,
+    partition,
 )
+from feinsum.transforms.gpu.reads import Reads, Source, reads_of, source_of
 from feinsum.transforms.primitives import NestWriter
 from feinsum.transforms.primitives.copy_async import (
     VECTOR_BYTES,
@@ -43,12 +52,103 @@ Key: TypeAlias = tuple[str, bool]
 
 
 @dataclass(frozen=True)
+class Tile:
+    """Tiles of an operand in shared memory, of which several are there at once.
+
+    Attributes:
+        is_deep: whether entries along the summed indices lie side by side.
+        swizzle: where entries along the others lie.
+    """
+
+    array: str
+    is_deep: bool
+    swizzle: Swizzle
+
+    def at(self, slot: Expression, deep: Expression, wide: Expression) -> p.Subscript:
+        """The entry by its places along the summed indices and along the others."""
+        return self._entry(slot, deep, self.swizzle.position(wide))
+
+    def loaded(
+        self, slot: Expression, deep: Expression, wide: Expression
+    ) -> p.Subscript:
+        """The entry, by its place in the order in which operands are read."""
+        return self._entry(slot, deep, self.swizzle.position_of_load(wide))
+
+    def _entry(
+        self, slot: Expression, deep: Expression, wide: Expression
+    ) -> p.Subscript:
+        at = (wide, deep) if self.is_deep else (deep, wide)
+        return var(self.array)[(slot, *at)]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One operand's part of the output, cut into tiles.
+
+    Attributes:
+        group: the iname of the tiles.
+        tile: its length.
+        swizzle: the order of its entries.
+    """
+
+    flat: Flat
+    group: str
+    tile: int
+    swizzle: Swizzle = UNSWIZZLED
+
+    @property
+    def start(self) -> Expression:
+        return self.tile * var(self.group)
+
+
+@dataclass(frozen=True)
+class TileRange:
+    """Every so many-th tile along the summed indices, from one on.
+
+    Attributes:
+        share: the iname of the first one; empty for zero.
+        n: in how many shares they are dealt out.
+    """
+
+    share: str = ""
+    n: int = 1
+
+    @property
+    def text(self) -> str:
+        """A tile by its number in a share, in isl's syntax with ``{}`` for that."""
+        return f"{self.share} + {self.n}*{{}}" if self.share else "{}"
+
+    def tile(self, number: Expression) -> Expression:
+        return p.Sum((var(self.share), self.n * number)) if self.share else number
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """An operand at the present step of the loop over tiles.
+
+    Attributes:
+        tiles: of what it reads.
+        slot: the scalar that says which ones they are.
+        value: of the operand, given the entries and the place along the sums.
+    """
+
+    tiles: tuple[Tile, ...]
+    slot: str
+    dtype: np.dtype[Any]
+    value: Callable[[Sequence[Expression], Expression], Expression]
+
+    def at(self, deep: Expression, wide: Expression) -> Expression:
+        entries = [tile.at(var(self.slot), deep, wide) for tile in self.tiles]
+        return self.value(entries, deep)
+
+
+@dataclass(frozen=True)
 class Load:
     """An operand and the way that it takes to its tiles.
 
     Attributes:
         deep, wide: what a work-item has of a tile.
-        dealt: the ids of what computes where these begin.
+        partitioned: the ids of what computes where these begin.
         points: of the indices that are not summed.
         source: if it is copied; else it is computed in registers first.
         lanes: entries of one copy.
@@ -57,13 +157,51 @@ class Load:
 
     operand: str
     tile: Tile
-    deep: Share
-    wide: Share
-    dealt: Names
+    deep: Partition
+    wide: Partition
+    partitioned: Names
     points: Points
     source: Source | None
     lanes: int
     registers: str
+
+
+class _Steps(NamedTuple):
+    """What the statements of a load have in common.
+
+    Attributes:
+        at: steps along the summed indices and along the others.
+        points: of the operand's span.
+        inside: conditions to be within the extents.
+        before: the ids of what has to be done before.
+    """
+
+    loops: Names
+    at: tuple[Expression, Expression]
+    points: tuple[Expression, ...]
+    inside: tuple[Expression, ...]
+    before: Names
+
+
+class _Stage(NamedTuple):
+    """A step of the loop over tiles.
+
+    Attributes:
+        loops: with that over tiles.
+        tile: the number of the tile that is multiplied.
+        later: that of the tile that is loaded.
+        now, slot: the scalars that hold their places in shared memory.
+        barrier: ids of the barrier and of what computes these places.
+        set_slot: the id of the latter for ``slot``.
+    """
+
+    loops: Names
+    tile: Expression
+    later: Expression
+    now: str
+    slot: str
+    barrier: Names
+    set_slot: str
 
 
 class TileWriter:
@@ -90,7 +228,7 @@ class TileWriter:
             tile; else those are that are not along the summed indices.
         is_late: whether functions of arrays are evaluated when a tile is read, and
             what they read is copied.
-        dealt: which tiles a group has; by default all.
+        tile_range: which tiles a group has; by default all.
     """
 
     def __init__(
@@ -106,9 +244,10 @@ class TileWriter:
         is_copied: bool,
         keeps_order: bool,
         is_late: bool = False,
-        dealt: Dealt | None = None,
+        tile_range: TileRange | None = None,
     ) -> None:
-        self.writer, self.items, self.dealt = writer, items, dealt or Dealt()
+        self.writer, self.items = writer, items
+        self.tile_range = tile_range or TileRange()
         self.summed, self.depth, self.batch = summed, depth, batch
         self.stages, self.is_copied, self.keeps_order = stages, is_copied, keeps_order
         self.is_late = is_late
@@ -118,7 +257,7 @@ class TileWriter:
             "number", var(self.item), items.number, self.around
         )
 
-    def multiplied(
+    def write_products(
         self,
         wanted: Mapping[Key, tuple[str, Side]],
         multiply: Callable[[Mapping[Key, Tiled], Names, Names], tuple[Names, Names]],
@@ -131,51 +270,64 @@ class TileWriter:
                 writes the products; the ids of those that read tiles, and of the last
                 ones.
         """
-        writer, n_ahead = self.writer, self.stages - 1
         by_key = {key: self._loads(*pair) for key, pair in wanted.items()}
         loads = [load for several in by_key.values() for load in several]
-        early = writer.loop("early", size=n_ahead, tag="unr")
-        first = [
-            self._begun(load, var(early), var(early), [*self.around, early], [])
+        first, closed = self._load_first(loads)
+        stage = self._next_stage(loads, closed)
+        begun = [
+            self._begin_copy(load, stage.later, var(stage.slot), stage.loops,
+                             stage.barrier)
             if load.source is not None
-            else self._computed(load, var(early), [*self.around, early], [], var(early))
+            else self._compute(load, stage.later, stage.loops, stage.barrier)
+            for load in loads
+        ]  # fmt: skip
+        closed = self._close_copies(stage.loops, begun)
+        size, sized = self._summed_size(wanted)
+        tiled = {
+            key: self._tiled(wanted[key][0], several, stage.now, stage.tile, size)
+            for key, several in by_key.items()
+        }
+        reads, last = multiply(tiled, stage.loops, (*stage.barrier, *closed, *sized))
+        after = [*last, *begun, stage.set_slot]
+        settled = [
+            self._settle(load, var(stage.slot), stage.loops, after)
+            for load in loads
+            if load.source is None
+        ]
+        # the barrier and the waits above order these, which Loopy cannot see
+        self.writer.note_ordered(*first, *begun, *reads, *settled)
+
+    def _load_first(self, loads: Sequence[Load]) -> tuple[list[str], list[str]]:
+        """Load all tiles but one before the loop; ids of loads, and of their groups."""
+        early = self.writer.loop("early", size=self.stages - 1, tag="unr")
+        loops, tile = [*self.around, early], var(early)
+        first = [
+            self._begin_copy(load, tile, tile, loops, [])
+            if load.source is not None
+            else self._compute(load, tile, loops, [], tile)
             for load in loads
         ]
-        closed = self._closed([*self.around, early], first)
+        return first, self._close_copies(loops, first)
+
+    def _next_stage(self, loads: Sequence[Load], closed: Sequence[str]) -> _Stage:
+        """The loop over tiles, up to the barrier."""
+        writer, n_ahead = self.writer, self.stages - 1
         tile = writer.loop(
-            "tile", f"{self.depth}*({self.dealt.text}) < {self.summed.size}"
+            "tile", f"{self.depth}*({self.tile_range.text}) < {self.summed.size}"
         )
         loops = (*self.around, tile)
         now, set_now = writer.place("now", p.Remainder(var(tile), self.stages), loops)
         later = p.Sum((var(tile), n_ahead))
         slot, set_slot = writer.place("slot", p.Remainder(later, self.stages), loops)
         before = [*closed, set_now, set_slot]
-        if self._has_copies(loads):
+        if any(load.source is not None for load in loads):
             # stages - 1 tiles are on their way; the oldest has to be there
             wait = partial(await_groups, self.stages - 2)
             before = [writer.add("wait", wait, loops, before)]
         # one barrier for each tile: after it, nobody reads the one before, whose
         # place is filled next
-        barrier = [writer.barrier(loops, before), set_now, set_slot]
-        begun = [
-            self._begun(load, later, var(slot), loops, barrier)
-            if load.source is not None
-            else self._computed(load, later, loops, barrier)
-            for load in loads
-        ]
-        closed = self._closed(loops, begun)
-        size, sized = self._summed_size(wanted)
-        tiled = {
-            key: self._tiled(wanted[key][0], several, now, var(tile), size)
-            for key, several in by_key.items()
-        }
-        reads, last = multiply(tiled, loops, (*barrier, *closed, *sized))
-        settled = [
-            self._settled(load, var(slot), loops, [*last, *begun, set_slot])
-            for load in loads
-            if load.source is None
-        ]
-        writer.note_ordered(*first, *begun, *reads, *settled)
+        barrier = (writer.barrier(loops, before), set_now, set_slot)
+        return _Stage(loops, var(tile), later, now, slot, barrier, set_slot)
 
     def _loads(self, operand: str, side: Side) -> list[Load]:
         """One of an operand, or one of each array that it is a function of."""
@@ -186,7 +338,7 @@ class TileWriter:
         return [self._load(operand, side, source)]
 
     def _reads(self, operand: str) -> Reads | None:
-        """If it is a function that is evaluated in the end."""
+        """What it reads, if it is a function that is evaluated in the end."""
         schedule = self.writer.schedule
         if not self.is_late or source_of(schedule, operand) is not None:
             return None
@@ -200,10 +352,10 @@ class TileWriter:
             self._reads(operand) is not None for operand, _ in wanted.values()
         )
         if self.summed.is_known or not is_late:
-            return size_of(self.summed), ()
+            return self.summed.size_in_c, ()
         # in a scalar, as Loopy understands no casts where it checks bounds
-        size, done = self.writer.place("size", size_of(self.summed), self.around)
-        return var(size), (done,)
+        size, computed = self.writer.place("size", self.summed.size_in_c, self.around)
+        return var(size), (computed,)
 
     def _tiled(
         self,
@@ -218,56 +370,60 @@ class TileWriter:
         dtype = self.writer.schedule.dtypes[operand]
         if reads is None:
             return Tiled(tiles, now, dtype, lambda entries, _: entries[0])
-        start = self.depth * self.dealt.tile(tile)
+        start = self.depth * self.tile_range.tile(tile)
 
         def value(entries: Sequence[Expression], deep: Expression) -> Expression:
-            found = reads.value(entries)
-            if is_even(self.summed, self.depth):
-                return found
+            in_full = reads.value(entries)
+            if self.summed.is_divided_by(self.depth):
+                return in_full
+            # the entries beyond are zero, of which the function may be anything
             inside = p.Comparison(p.Sum((start, deep)), "<", size)
-            return p.If(inside, found, dtype.type(0))
+            return p.If(inside, in_full, dtype.type(0))
 
         return Tiled(tiles, now, dtype, value)
 
     def _load(self, operand: str, side: Side, source: Source | None) -> Load:
+        """The tiles of an operand, and the part of each that a work-item loads."""
         writer, schedule = self.writer, self.writer.schedule
         span, dtype = schedule.spans[operand], schedule.dtypes[operand]
+        # neighbours in memory are loaded by neighbours: along the last index
         is_deep = bool(span) and span[-1] in self.summed.indices
         shape = (side.tile, self.depth) if is_deep else (self.depth, side.tile)
         is_kept = self.keeps_order or not is_deep
         n_rows, n_columns = shape if is_kept else shape[::-1]
-        turn = Turn() if is_deep else side.turn
+        swizzle = UNSWIZZLED if is_deep else side.swizzle
         array = writer.array(
-            f"{operand}_tile", (self.stages, n_rows, n_columns + turn.padding), dtype,
-            is_shared=True,
+            f"{operand}_tile", (self.stages, n_rows, n_columns + swizzle.padding),
+            dtype, is_shared=True,
         )  # fmt: skip
-        fast = self.summed if is_deep else side.flat
         lanes = 1
-        if source is not None and is_kept and turn.piece == 1:
+        if source is not None and is_kept and swizzle.piece == 1:
+            fast = self.summed if is_deep else side.flat
             lanes = self._lanes(source, operand, fast, shape)
-        shares = [
-            self._share(share)
-            for share in shares_of(*shape, self.items.n, var(self.item), lanes)
+        parts = [
+            self._with_scalar_start(part)
+            for part in partition(*shape, self.items.n, var(self.item), lanes)
         ]
-        (deep, one), (wide, two) = shares[::-1] if is_deep else shares
+        (deep, deep_id), (wide, wide_id) = parts[::-1] if is_deep else parts
         points = points_of(
             writer, side.flat, wide.n, wide.after(side.start), self.around,
-            [one, two], tile=side.tile,
+            [deep_id, wide_id], tile=side.tile,
         )  # fmt: skip
         registers = ""
         if source is None:
             registers = writer.array("ahead", (deep.n, wide.n), dtype)
-        tile = Tile(array, is_deep and is_kept, turn)
         return Load(
-            operand, tile, deep, wide, (one, two), points, source, lanes, registers
-        )
+            operand, Tile(array, is_deep and is_kept, swizzle), deep, wide,
+            (deep_id, wide_id), points, source, lanes, registers,
+        )  # fmt: skip
 
-    def _share(self, share: Share) -> tuple[Share, str]:
-        """A share that begins at a scalar, and the id of what computes this."""
-        first, done = self.writer.place(
-            "first", share.first, self.around, (self.numbered,)
+    def _with_scalar_start(self, part: Partition) -> tuple[Partition, str]:
+        """A partition that begins at a scalar, and the id of what computes this."""
+        # else each step would divide the number of the work-item anew
+        first, computed = self.writer.place(
+            "first", part.first, self.around, (self.numbered,)
         )
-        return replace(share, first=var(first)), done
+        return replace(part, first=var(first)), computed
 
     def _lanes(
         self, source: Source, operand: str, fast: Flat, shape: tuple[int, int]
@@ -282,14 +438,12 @@ class TileWriter:
         fits = (
             isinstance(extent, int)
             and extent % lanes == 0
-            and are_dealt_evenly(shape[0], shape[1] // lanes, self.items.n)
+            and is_evenly_partitioned(shape[0], shape[1] // lanes, self.items.n)
         )
         return lanes if fits else 1
 
-    def _has_copies(self, loads: Sequence[Load]) -> bool:
-        return any(load.source is not None for load in loads)
-
-    def _closed(self, loops: Sequence[str], begun: list[str]) -> list[str]:
+    def _close_copies(self, loops: Sequence[str], begun: list[str]) -> list[str]:
+        """Make a group of the copies of a tile, so that it can be waited for."""
         if not self.is_copied:
             return begun
         return [self.writer.add("close", close_group, loops, begun), *begun]
@@ -300,12 +454,12 @@ class TileWriter:
         """The points of a tile, which may be beyond the last, for a work-item."""
         deep = points_of(
             self.writer, self.summed, load.deep.n,
-            load.deep.after(self.depth * self.dealt.tile(tile)),
-            loops, [*load.dealt, *after], tile=None,
+            load.deep.after(self.depth * self.tile_range.tile(tile)),
+            loops, [*load.partitioned, *after], tile=None,
         )  # fmt: skip
         k, s = (
-            self.writer.loop("step", size=x.n, tag="unr")
-            for x in (load.deep, load.wide)
+            self.writer.loop("step", size=part.n, tag="unr")
+            for part in (load.deep, load.wide)
         )
         points = {**self.batch, **load.points.at(var(s)), **deep.at(var(k))}
         span = self.writer.schedule.spans[load.operand]
@@ -314,10 +468,10 @@ class TileWriter:
             (var(k), var(s)),
             tuple(points[index] for index in span),
             (*deep.inside(var(k)), *load.points.inside(var(s))),
-            (*load.dealt, *load.points.statements, *deep.statements, *after),
+            (*load.partitioned, *load.points.statements, *deep.statements, *after),
         )
 
-    def _begun(
+    def _begin_copy(
         self,
         load: Load,
         tile: Expression,
@@ -331,24 +485,26 @@ class TileWriter:
         steps = self._steps(load, tile, loops, after)
         k, s = steps.at
         entry = load.tile.loaded(slot, load.deep.at(k), load.wide.at(s))
-        target, one = writer.place_of(entry, steps.loops, steps.before)
-        origin, two = writer.place(
+        target, target_id = writer.place_of(entry, steps.loops, steps.before)
+        origin, origin_id = writer.place(
             "origin", source.at(steps.points), steps.loops, steps.before
         )
+        # outside, the copy writes zeros: no branch, and no tile with old entries
         inside: Expression = 1
         if steps.inside:
             inside = p.If(p.LogicalAnd(steps.inside), 1, 0)
-        is_inside, three = writer.place("inside", inside, steps.loops, steps.before)
+        is_inside, inside_id = writer.place("inside", inside, steps.loops, steps.before)
         copy = AsyncCopy(
             load.lanes, (load.tile.array, target), (source.array, origin), is_inside
         )
-        done = writer.add(
-            "copy", partial(copy_async, copy), steps.loops, (one, two, three)
-        )
-        writer.note_apart(done)
-        return done
+        begun = writer.add(
+            "copy", partial(copy_async, copy), steps.loops,
+            (target_id, origin_id, inside_id),
+        )  # fmt: skip
+        writer.note_apart(begun)
+        return begun
 
-    def _computed(
+    def _compute(
         self,
         load: Load,
         tile: Expression,
@@ -367,38 +523,25 @@ class TileWriter:
         target = var(load.registers)[k, s]
         if slot is not None:
             target = load.tile.loaded(slot, load.deep.at(k), load.wide.at(s))
-        done = writer.assign("load", target, value, steps.loops, steps.before)
-        writer.note_apart(done)
-        return done
+        computed = writer.assign("load", target, value, steps.loops, steps.before)
+        writer.note_apart(computed)
+        return computed
 
-    def _settled(
+    def _settle(
         self, load: Load, slot: Expression, loops: Sequence[str], after: Collection[str]
     ) -> str:
-        """Move what is in registers to the tile."""
+        """Move what is in registers to the tile, after the products of this step.
+
+        By then the loads have had as long as the products took.
+        """
         writer = self.writer
         k, s = (
-            writer.loop("step", size=x.n, tag="unr") for x in (load.deep, load.wide)
+            writer.loop("step", size=part.n, tag="unr")
+            for part in (load.deep, load.wide)
         )
         target = load.tile.loaded(slot, load.deep.at(var(k)), load.wide.at(var(s)))
         value = var(load.registers)[var(k), var(s)]
-        before = [*load.dealt, *after]
-        done = writer.assign("settle", target, value, [*loops, k, s], before)
-        writer.note_apart(done)
-        return done
-
-
-class _Steps(NamedTuple):
-    """What the statements of a load have in common.
-
-    Attributes:
-        at: steps along the summed indices and along the others.
-        points: of the operand's span.
-        inside: conditions to be within the extents.
-        before: the ids of what has to be done before.
-    """
-
-    loops: Names
-    at: tuple[Expression, Expression]
-    points: tuple[Expression, ...]
-    inside: tuple[Expression, ...]
-    before: Names
+        before = [*load.partitioned, *after]
+        settled = writer.assign("settle", target, value, [*loops, k, s], before)
+        writer.note_apart(settled)
+        return settled

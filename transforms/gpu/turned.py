@@ -1,4 +1,14 @@
-"""Products that turn an operand: squares of it pass through shared memory."""
+"""Products with a transposed operand: squares of it pass through shared memory.
+
+A warp reads 32 neighbours of A and writes 32 neighbours of the result, which are a
+column of A. So a group reads a square row by row, and writes it column by column::
+
+    A[i0.., j0..]          square, 33 entries a row       out[j0.., i0..]
+    row y: x -> j   ---->  [y][0] [y][1] ... [y][31] .    row y: x -> i
+    reads neighbours       [x][y] for all x: 32 banks     writes neighbours
+
+With 32 entries a row, a column would be in one bank of shared memory.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +36,20 @@ from feinsum.transforms.gpu.cost import (
     loads,
     request_cycles,
 )
-from feinsum.transforms.gpu.grid import GPUS, flat_of, has_plain_dtype, strided
-from feinsum.transforms.gpu.rows import BARRIER_CYCLES
+from feinsum.transforms.gpu.grid import GPUS, has_plain_dtype, strided
+from feinsum.transforms.gpu.layouts import flat_of
+from feinsum.transforms.gpu.sums import BARRIER_CYCLES
 from feinsum.transforms.library.turned import turned_index
 from feinsum.transforms.primitives import NestWriter, begin
 from feinsum.transforms.primitives.schedule import Expression, Schedule, calls_product
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import number, text
 
-Places = Mapping[str, Expression]
-"""Of indices."""
+Points = Mapping[str, Expression]
+"""The value of each index."""
 
 SIDE = 32
-"""Of a square: what neighbouring work-items read, and what they write."""
+"""Entries of a side of a square: a warp reads and writes as many neighbours."""
 
 
 def gpu_turned(
@@ -83,8 +94,8 @@ class _Squares:
     pair: tuple[str, str]
     rows: int
     grid: list[str]
-    tiles: Places
-    fixed: Places
+    tiles: Points
+    fixed: Points
 
     @classmethod
     def of(cls, schedule: Schedule, read: str, rows: int) -> Self:
@@ -102,7 +113,7 @@ class _Squares:
             writer.loop("tile", f"{SIDE}*{{}} < {extents[index]}", tag=f"g.{axis}")
             for axis, index in enumerate(pair, start=len(groups))
         ]
-        fixed = rest.points(var(groups[0])) if groups else {}
+        fixed = rest.unravel(var(groups[0])) if groups else {}
         counted = dict(zip(pair, map(var, tiles), strict=True))
         return cls(writer, pair, rows, [*groups, *tiles], counted, fixed)
 
@@ -113,43 +124,46 @@ class _Squares:
         return self.writer.finished()
 
     def _row(self, k: int) -> None:
-        """Squares of the operands that are turned, then the results of a row."""
+        """Squares of the operands that are transposed, then the results of a row."""
         schedule, (read, written) = self.writer.schedule, self.pair
         row = schedule.rows[k]
-        turned = [n for n in row if _is_turned(schedule.spans[n], read, written)]
-        loops, places = self._square(read, written)
-        squares, held = [], []
-        for name in turned:
+        transposed = [
+            n for n in row if _is_transposed(schedule.spans[n], read, written)
+        ]
+        loops, within = self._square(read, written)
+        squares, loads = [], []
+        for name in transposed:
             # one entry more, so that a column is spread over all banks
             dtype, shape = schedule.dtypes[name], (SIDE, SIDE + 1)
             square = var(self.writer.array("square", shape, dtype, is_shared=True))
-            value = calls_product(schedule, (name,), self._at(places))
-            here = square[places[written], places[read]]
-            held.append(self.writer.assign("load", here, value, loops))
+            value = calls_product(schedule, (name,), self._at(within))
+            entry = square[within[written], within[read]]
+            loads.append(self.writer.assign("load", entry, value, loops))
             squares.append(square)
-        loops, places = self._square(written, read)
-        factors = [one[places[written], places[read]] for one in squares]
-        if left := tuple(name for name in row if name not in turned):
-            factors.append(calls_product(schedule, left, self._at(places)))
+        # the same square, now with neighbouring work-items along the other index
+        loops, within = self._square(written, read)
+        factors = [square[within[written], within[read]] for square in squares]
+        if left := tuple(name for name in row if name not in transposed):
+            factors.append(calls_product(schedule, left, self._at(within)))
         product = p.Product(tuple(factors))
-        self.writer.store(k, product, self._at(places), loops, held)
+        self.writer.store(k, product, self._at(within), loops, loads)
 
-    def _square(self, fast: str, slow: str) -> tuple[list[str], Places]:
-        """Loops over a square, and the place in it for each of its indices."""
+    def _square(self, fast: str, slow: str) -> tuple[list[str], Points]:
+        """Loops over a square, and the value within it of each of its indices."""
         writer, extents = self.writer, self.writer.schedule.extents
-        within = {i: f"{SIDE}*{self.tiles[i]} + {{}} < {extents[i]}" for i in self.pair}
-        lane = writer.loop("lane", within[fast], size=SIDE, tag="l.0")
+        limits = {i: f"{SIDE}*{self.tiles[i]} + {{}} < {extents[i]}" for i in self.pair}
+        lane = writer.loop("lane", limits[fast], size=SIDE, tag="l.0")
         item = writer.loop("item", size=self.rows, tag="l.1")
-        dealt = strided(writer, "step", item, self.rows, f"{{}} < {SIDE}", within[slow])
-        loops = [*self.grid, lane, item, *dealt.inames]
-        return loops, {fast: var(lane), slow: dealt.value}
+        step = strided(writer, "step", item, self.rows, f"{{}} < {SIDE}", limits[slow])
+        loops = [*self.grid, lane, item, step.iname]
+        return loops, {fast: var(lane), slow: step.value}
 
-    def _at(self, places: Places) -> Places:
+    def _at(self, within: Points) -> Points:
         starts = {index: SIDE * tile for index, tile in self.tiles.items()}
-        return {**self.fixed, **{i: p.Sum((starts[i], x)) for i, x in places.items()}}
+        return {**self.fixed, **{i: p.Sum((starts[i], x)) for i, x in within.items()}}
 
 
-def _is_turned(term: IndexList, read: str, written: str) -> bool:
+def _is_transposed(term: IndexList, read: str, written: str) -> bool:
     return term[-1:] == (read,) and written in term
 
 
@@ -175,11 +189,12 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     itemsize, terms = itemsize_of(einsum), [*loads(einsum)]
     cycles = request_cycles(einsum, einsum.output, itemsize, _lanes(written))
     for term, size in terms:
-        lanes = _lanes(read if _is_turned(term, read, written) else written)
+        lanes = _lanes(read if _is_transposed(term, read, written) else written)
         cycles += request_cycles(einsum, term, size, lanes)
     steps = SIDE // rows
-    n_turned = sum(_is_turned(term, read, written) for term, _ in terms)
-    work = steps * (cycles + 2 * OVERHEAD_CYCLES + 2 * n_turned) + BARRIER_CYCLES
+    n_squares = sum(_is_transposed(term, read, written) for term, _ in terms)
+    # in and out of each square, beside the operands and the result
+    work = steps * (cycles + 2 * OVERHEAD_CYCLES + 2 * n_squares) + BARRIER_CYCLES
     return launch_s(
         machine.gpu,
         Launch(
@@ -191,7 +206,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
             cached_bytes=n_groups * group_bytes(einsum, {read: SIDE, written: SIDE}),
             distinct_bytes=sum(distinct_bytes(einsum)),
             steps=2,
-            shared_bytes=n_turned * SIDE * (SIDE + 1) * itemsize,
+            shared_bytes=n_squares * SIDE * (SIDE + 1) * itemsize,
         ),
     )
 

@@ -77,21 +77,26 @@ def build(reading: Reading, site: Site) -> GpuCall:
     """
     opened = site.opened
     if reading.is_empty:
+        # an empty sum is zero, and BLAS takes no empty matrices
         return ZerosCall(reading, opened)
     view = view_call(reading, opened)
     if view is not None:
         return view
     opened.check_room(result_bytes(reading), "a result")
-    found = [*_contenders(reading, site)]
-    limit = PLAUSIBLE * min((x.seconds for x in found if not x.is_proven), default=0.0)
-    made = [one.attempt() for one in found if one.is_proven or one.seconds <= limit]
-    calls = [flattened(x, opened, site.arrays) for x in made if x is not None]
+    contenders = [*_contenders(reading, site)]
+    predicted = [x.seconds for x in contenders if not x.is_proven]
+    limit = PLAUSIBLE * min(predicted, default=0.0)
+    # the others are not even compiled, which takes longer than all runs
+    plausible = [x for x in contenders if x.is_proven or x.seconds <= limit]
+    attempted = [x.attempt() for x in plausible]
+    calls = [flattened(x, opened, site.arrays) for x in attempted if x is not None]
     return fastest(calls or [_required(library_call(reading, opened), reading)], site)
 
 
 def _contenders(reading: Reading, site: Site) -> Iterator[Contender]:
     """The ways to compute an einsum."""
     problem = _contraction(reading, site)
+    # BLAS multiplies no integers
     if len(problem.terms) == 2 and reading.work_dtype.kind in "fc":
         yield from _products(reading, site, problem)
     for plan in _plans(reading, site, problem):
@@ -99,6 +104,7 @@ def _contenders(reading: Reading, site: Site) -> Iterator[Contender]:
         yield Contender("steps", plan.seconds, make)
     if reading.work_dtype.kind in "iuf":
         yield from kernel_contenders(reading, site)
+    # of more operands, the library chooses a path of its own, of which nothing is known
     library = library_call(reading, site.opened)
     if library is not None and len(problem.terms) <= 2:
         seconds, _ = step_of(problem, problem.values, problem.output)
@@ -108,11 +114,13 @@ def _contenders(reading: Reading, site: Site) -> Iterator[Contender]:
 def _products(
     reading: Reading, site: Site, problem: Contraction
 ) -> Iterator[Contender]:
-    """By BLAS as it is expected to be the fastest; also whole, if that is in parts."""
+    """Yield the fastest product of BLAS, and also a whole one if that is in parts."""
     is_half = reading.dtype == np.float16  # in which no partial sums are kept
     for is_whole in (True,) if is_half else (False, True):
-        how = {"is_free": not site.is_exact, "is_whole": is_whole}
-        seconds, product = step_of(problem, problem.values, problem.output, **how)
+        seconds, product = step_of(
+            problem, problem.values, problem.output,
+            is_free=not site.is_exact, is_whole=is_whole,
+        )  # fmt: skip
         if product is None:
             return
         make = partial(_product, reading, site, product)
@@ -125,8 +133,9 @@ def _plans(reading: Reading, site: Site, problem: Contraction) -> Iterator[Plan]
     """Paths, and the result in the order of the operands, which is then a view."""
     n_operands = len(problem.terms)
     path = untransformed_path(reading.einsum, reading.sizes)
-    found = plans(problem, path or (tuple(range(n_operands)),))[:N_PLANS]
-    yield from (plan for plan in found if plan.seconds <= CLOSE * found[0].seconds)
+    fastest_plans = plans(problem, path or (tuple(range(n_operands)),))[:N_PLANS]
+    limit = CLOSE * fastest_plans[0].seconds if fastest_plans else 0.0
+    yield from (plan for plan in fastest_plans if plan.seconds <= limit)
     order = as_operands(problem)
     if order != problem.output and not site.is_exact:
         seconds, _ = step_of(problem, problem.values, order)
@@ -135,7 +144,7 @@ def _plans(reading: Reading, site: Site, problem: Contraction) -> Iterator[Plan]
 
 
 def view_call(reading: Reading, opened: CudaDevice) -> ViewCall | None:
-    """None if entries are added, or there are several operands."""
+    """The call as a view; None if entries are added, or there are several operands."""
     term, output = reading.einsum.inputs[0], reading.einsum.output
     if len(reading.einsum.inputs) > 1 or {*term} != {*output}:
         return None
@@ -143,7 +152,8 @@ def view_call(reading: Reading, opened: CudaDevice) -> ViewCall | None:
 
 
 def library_call(reading: Reading, opened: CudaDevice) -> LibraryCall | None:
-    """None if the notation of the library has too few letters."""
+    """The call of a library; None if its notation has too few letters."""
+    # one letter for each index
     is_short = len(reading.einsum.indices) <= len(LETTERS)
     is_needed = is_short and not reading.is_empty
     return LibraryCall(reading, opened) if is_needed else None
@@ -199,6 +209,7 @@ def _added(reading: Reading, site: Site, product: Product) -> GpuCall | None:
         return None
     shape, session = (product.n_parts, product.n_results), site.opened.session
     parts = session.empty(shape, blas_dtype(reading))
+    # what is allocated may have any entries; the contenders are run on these
     session.clear(parts, site.stream)
     return build(read("ij->j", [parts], (0,)), site.part(parts))
 
@@ -206,12 +217,12 @@ def _added(reading: Reading, site: Site, product: Product) -> GpuCall | None:
 def _copy(term: IndexList, order: IndexList, array: Any, site: Site) -> GpuCall:
     """How an array is copied with its indices in another order."""
     reading = read(write_subscripts([term], order), [array], (0,))
-    here = site.part(array)
+    of_copy = site.part(array)
     calls: list[GpuCall | None] = [CopyCall(reading, site.opened)]
     is_packed = array.ndim > 1 and site.opened.session.is_packed(array)
     if is_packed and reading.work_dtype.kind in "iuf":
-        calls += [one.attempt() for one in kernel_contenders(reading, here)]
-    return fastest([call for call in calls if call is not None], here)
+        calls += [x.attempt() for x in kernel_contenders(reading, of_copy)]
+    return fastest([call for call in calls if call is not None], of_copy)
 
 
 def _steps(reading: Reading, site: Site, plan: Plan) -> StepsCall:
@@ -220,16 +231,16 @@ def _steps(reading: Reading, site: Site, plan: Plan) -> StepsCall:
     feeds = shaped(reading, site.arrays, reading.work_dtype, site.opened.session)
     values = [(term, feeds[k]) for k, term in zip(numbers, terms, strict=True)]
     steps = []
-    for taken, output in plan.steps:
-        chosen = [values[k] for k in taken]
-        values = [value for k, value in enumerate(values) if k not in taken]
+    for positions, output in plan.steps:
+        chosen = [values[k] for k in positions]
+        values = [value for k, value in enumerate(values) if k not in positions]
         arrays = [array for _, array in chosen]
         text = write_subscripts([term for term, _ in chosen], output)
-        given = read(text, arrays, first_uses(arrays))
+        of_step = read(text, arrays, first_uses(arrays))
         # the plan counts on C order for all results but the last
         is_exact = site.is_exact or bool(values)
-        call = build(given, site.part(*arrays, is_exact=is_exact))
-        steps.append((taken, call))
+        call = build(of_step, site.part(*arrays, is_exact=is_exact))
+        steps.append((positions, call))
         values.append((output, call(arrays, site.stream)))
     return StepsCall(reading, site.opened, tuple(steps))
 
@@ -241,8 +252,9 @@ N_FAMILIES = 3
 def kernel_contenders(reading: Reading, site: Site) -> Iterator[Contender]:
     """What is recorded, or the best recipes that are predicted of some families."""
     opened, einsum, sizes = site.opened, reading.einsum, reading.sizes
+    # a recorded recipe was measured: predictions are for what has none
     recorded = cached_kernel(
-        (einsum, sizes_that_matter(einsum, sizes), site.where),
+        (einsum, sizes_that_matter(einsum, sizes), site.lookup_key),
         lambda: recorded_kernel(einsum, sizes, {}, opened, site.options),
     )
     if recorded is not None:
@@ -250,6 +262,7 @@ def kernel_contenders(reading: Reading, site: Site) -> Iterator[Contender]:
         yield Contender("kernel", 0.0, lambda: call, is_proven=True)
     if recorded is not None or site.options.effort == "recorded":
         return
+    # recipes are for the kernel that is built, whose indices are merged
     merged = _with_fixed_end(_merged(reading))
     problem = Problem(merged.einsum, merged.sizes, strides={}, given={}, steps={})
     for family in predicted_families(problem, opened)[:N_FAMILIES]:
@@ -275,7 +288,7 @@ def _merged(reading: Reading) -> Reading:
 
 
 def _with_fixed_end(reading: Reading) -> Reading:
-    """With the extent of the result's last index in the kernel, if others are there.
+    """Fix the extent of the result's last index in the kernel, if others are fixed.
 
     Families put indices whose extents they do not know before all others, and then
     work-items side by side would write entries far apart.
@@ -308,16 +321,17 @@ def _magnitudes(reading: Reading) -> tuple[int, ...]:
 def _predicted(
     reading: Reading, site: Site, problem: Problem, family: Sequence[Costed]
 ) -> KernelCall | None:
-    """With the first one of these recipes that is correct and spills little."""
+    """Build the first one of these recipes that is correct and spills little."""
     einsum, opened = problem.einsum, site.opened
 
     def make() -> CallKernel | None:
+        # a recipe that once crashed the GPU is not tried again
         usable = (x for x in family if not is_faulty(einsum, x.spec, opened))
         tried = [*islice(usable, N_TRIED)]
-        found = predicted_kernel(problem, opened, _check_figures, tried)
-        return None if found is None else found[0]
+        kernel_and_time = predicted_kernel(problem, opened, _check_figures, tried)
+        return None if kernel_and_time is None else kernel_and_time[0]
 
-    key = reading.einsum, _magnitudes(reading), family[0].spec.name, site.where
+    key = reading.einsum, _magnitudes(reading), family[0].spec.name, site.lookup_key
     kernel = cached_kernel(key, make)
     return None if kernel is None else _with_kernel(reading, site, kernel)
 

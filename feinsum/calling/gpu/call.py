@@ -47,7 +47,7 @@ from feinsum.errors import (
 from feinsum.memory import remembered
 from feinsum.targets.cuda import CUDA, CudaDevice
 from feinsum.targets.cuda.cupy_errors import CudaErrors
-from feinsum.targets.cuda.session import Session
+from feinsum.targets.cuda.cupy_session import CupySession
 from feinsum.words import type_in_words
 
 LIBRARIES = {"torch": "torch", "jaxlib": "jax.dlpack"}
@@ -94,26 +94,28 @@ def _called(
 ) -> Any:
     """The result, where the GPU is the current one."""
     session = opened.session
-    given = operands
-    for operand in filter(is_tensor, given):
+    originals = operands
+    for operand in filter(is_tensor, originals):
         check_tensor(operand)
     if is_differentiating():
         key = None  # which tells nothing of tangents
     with CudaErrors("the operands cannot be read"):
-        operands = [resolved(operand) for operand in given]
-    if not all(map(operator.is_, given, operands)):
-        key = None  # a kept call would read the memory of what was given
+        operands = [resolved(operand) for operand in originals]
+    if not all(map(operator.is_, originals, operands)):
+        key = None  # a call by addresses would read the memory of the originals
+    # DLPack makes CuPy's stream wait for that of each array
     adopted = [session.adopted(operand) for operand in operands]
     arrays, stream = [array for array, _ in adopted], adopted[0][1]
     site = Site(arrays, stream, opened, options)
-    kept = cached_calls(subscripts, operands, site)
-    is_new = kept.made is None
-    call = kept.next(site)
+    cached = cached_calls(subscripts, operands, site)
+    is_new = cached.repeated is None
+    call = cached.next(site)
     if out is None and _are_of(operands, "torch"):
         if isinstance(call, LibraryCall) and call.is_for_torch:
             return call.with_torch(sys.modules["torch"], operands)
         if isinstance(call, FlatCall):
             return _of_tensors(call, operands, session, key)
+    # once for each kind of call: asking the driver takes longer than a short kernel
     if is_new:
         opened.check_room(least_bytes(call), "what a call needs")
     if out is not None:
@@ -121,11 +123,13 @@ def _called(
         _hand_back([*operands, out], stream, session)
         return out
     result = call(arrays, stream)
+    # arrays of CuPy: the next call can take their addresses by a quick key
     if all(map(operator.is_, arrays, operands)):
         know_form(type(operands[0]), session.form)
-        if kept.made is not None:
-            keep_ready(key, Ready(kept.made, session))
+        if cached.repeated is not None:
+            keep_ready(key, Ready(cached.repeated, session))
         return result
+    # JAX imports no strided arrays
     if _library(operands[0]) == IMMUTABLE:  # whose arrays are packed
         result = session.packed(result)
     _hand_back(operands, stream, session)
@@ -135,7 +139,7 @@ def _called(
 def _of_tensors(
     call: FlatCall,
     operands: Sequence[Any],
-    session: Session,
+    session: CupySession,
     key: Hashable | None,
 ) -> Any:
     """The result on torch's stream, and in its memory, as of repeated calls."""
@@ -145,13 +149,13 @@ def _of_tensors(
     return ready.run(operands)
 
 
-def _hand_back(given: Sequence[Any], stream: Any, session: Session) -> None:
+def _hand_back(arrays: Sequence[Any], stream: Any, session: CupySession) -> None:
     """Let the libraries of the arrays wait for what was launched on a stream.
 
     They may reuse the memory of an operand once it is freed, and read the array for the
     result.
     """
-    libraries = {_library(array) for array in given} - {"cupy"}
+    libraries = {_library(array) for array in arrays} - {"cupy"}
     if libraries == {"torch"}:
         torch = sys.modules["torch"]
         session.wait(session.stream_at(torch.cuda.current_stream().cuda_stream), stream)
@@ -182,13 +186,14 @@ def _write(
         raise MeasurementError("out is an array of JAX, which cannot be written")
     if resolved(out) is not out:
         raise MeasurementError("out is negated or conjugated; give a plain tensor")
+    # out has to be on the GPU of the operands
     _ordinal([*operands, out])
     into, _ = opened.session.adopted(out)
     reading = call.reading
-    given = tuple(into.shape), np.dtype(into.dtype)
-    if given != (reading.shape, reading.dtype):
+    shape, dtype = tuple(into.shape), np.dtype(into.dtype)
+    if (shape, dtype) != (reading.shape, reading.dtype):
         raise InvalidEinsumError(
-            f"out has shape {given[0]} and dtype {given[1]}, the result has "
+            f"out has shape {shape} and dtype {dtype}, the result has "
             f"{reading.shape} and {reading.dtype}",
             rules=("shape",),
         )
@@ -197,19 +202,19 @@ def _write(
 
 def _ordinal(operands: Sequence[Any]) -> int:
     """The GPU on which all operands are."""
-    places = []
+    ordinals = []
     for position, operand in enumerate(operands):
         if not is_cuda_array(operand):
             raise MeasurementError(
                 f"operand {position} is {type_in_words(operand)} that is not on a "
                 "CUDA GPU, unlike others; give arrays on one device"
             )
-        places.append(int(operand.__dlpack_device__()[1]))
-    if len(set(places)) > 1:
+        ordinals.append(int(operand.__dlpack_device__()[1]))
+    if len(set(ordinals)) > 1:
         raise MeasurementError(
-            f"the operands are on the GPUs {places}; give arrays on one device"
+            f"the operands are on the GPUs {ordinals}; give arrays on one device"
         )
-    return places[0]
+    return ordinals[0]
 
 
 def _library(array: Any) -> str:
@@ -230,7 +235,7 @@ def _as_given(result: Any, operand: Any) -> Any:
         return importlib.import_module(name).from_dlpack(result)
 
 
-MOST_BYTES = 1 << 30
+MAX_FIRST_BYTES = 1 << 30
 """Of operands and result, for which a library may need several times as much."""
 
 
@@ -240,25 +245,26 @@ class CachedCalls:
 
     Attributes:
         first: answers the first one, sooner than a kernel is built.
-        made: answers the others.
+        repeated: answers the others.
     """
 
     reading: Reading
     first: GpuCall | None
-    made: GpuCall | None = None
+    repeated: GpuCall | None = None
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def next(self, site: Site) -> GpuCall:
         """What answers the next call; threads wait while one of them builds it."""
-        if self.made is not None:
-            return self.made
+        if self.repeated is not None:
+            return self.repeated
         with self._lock:
+            # one thread gets the library's answer; the next call builds the kernel
             first, self.first = self.first, None
             if first is not None:
                 return first
-            if self.made is None:
-                self.made = build(self.reading, site)
-            return self.made
+            if self.repeated is None:
+                self.repeated = build(self.reading, site)
+            return self.repeated
 
 
 def cached_calls(subscripts: str, operands: Sequence[Any], site: Site) -> CachedCalls:
@@ -275,13 +281,15 @@ def cached_calls(subscripts: str, operands: Sequence[Any], site: Site) -> Cached
 
     def make() -> CachedCalls:
         reading = read(subscripts, site.arrays, first)
+        # who asks for a policy wants the kernel, not the library's answer
         is_usual = site.options == CallOptions(site.options.database)
         n_bytes = result_bytes(reading) + sum(array.nbytes for array in site.arrays)
+        # a view is ready at once
         has_view = view_call(reading, site.opened) is not None
-        is_first = is_usual and not has_view and n_bytes <= MOST_BYTES
+        is_first = is_usual and not has_view and n_bytes <= MAX_FIRST_BYTES
         library = library_call(reading, site.opened) if is_first else None
         return CachedCalls(reading, library)
 
-    key = str(subscripts), first, site.where, *map(session.form, site.arrays)
-    found: CachedCalls = remembered(Calls).gpu.get(key, make)
-    return found
+    key = str(subscripts), first, site.lookup_key, *map(session.form, site.arrays)
+    cached: CachedCalls = remembered(Calls).gpu.get(key, make)
+    return cached

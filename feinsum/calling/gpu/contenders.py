@@ -47,13 +47,14 @@ class Contender(NamedTuple):
 
 def fastest(calls: Sequence[GpuCall], site: Site) -> GpuCall:
     """The call that takes the least time with these arrays."""
+    # nothing to compare, and so nothing to run
     if len(calls) == 1:
         return calls[0]
     return min(calls, key=lambda call: _seconds(call, site))
 
 
 def _seconds(call: GpuCall, site: Site) -> float:
-    """Of the GPU, or of the host if that takes longer."""
+    """Time a call on the GPU, or on the host if that takes longer."""
 
     def run() -> None:
         start = perf_counter()
@@ -62,7 +63,7 @@ def _seconds(call: GpuCall, site: Site) -> float:
 
     on_host: list[float] = []
     try:
-        run()
+        run()  # compiles and allocates, which is not timed
         timed = site.opened.session.timed
         on_gpu = min(timed(run, site.stream) for _ in range(N_TIMED))
     except DeviceLostError:
@@ -72,17 +73,20 @@ def _seconds(call: GpuCall, site: Site) -> float:
         logger.warning("skipped %r: %s", call, error)
         return float("inf")
     logger.debug("%r takes %.3g s, the host %.3g s", call, on_gpu, min(on_host))
+    # a call cannot be repeated faster than the host launches it
     return max(on_gpu, min(on_host))
 
 
 def _note_faults(call: GpuCall, site: Site) -> None:
     """Leave out its predicted recipes from now on, one of which is to blame."""
-    for one in _kernels_of(call):
-        if one.kernel.spec is not None:
-            note_fault(one.reading.einsum, one.kernel.spec, site.opened)
+    # an error shows at the next synchronization: it may be of any launch of the call
+    for part in _kernels_of(call):
+        if part.kernel.spec is not None:
+            note_fault(part.reading.einsum, part.kernel.spec, site.opened)
 
 
 def _kernels_of(call: GpuCall | None) -> Iterator[KernelCall]:
+    # a flat call repeats the launches of another one
     if isinstance(call, FlatCall):
         call = call.origin
     if isinstance(call, KernelCall):

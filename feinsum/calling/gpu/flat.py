@@ -23,11 +23,11 @@ from feinsum.calling.gpu.prepared import (
 )
 from feinsum.calling.reading import Reading
 from feinsum.targets.cuda import CudaDevice
-from feinsum.targets.cuda.session import Session
+from feinsum.targets.cuda.cupy_session import CupySession
 
 ALIGNMENT = 256
 """Of intermediate results, in bytes."""
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Of all intermediate results together; more are allocated one by one."""
 
 BYTE = np.dtype(np.uint8)
@@ -52,6 +52,7 @@ class _Program:
 
     def room(self, n_bytes: int) -> int:
         """The place in the table of an intermediate result."""
+        # rounded up, so that each begins as an allocation of its own would
         self.offsets.append(self.n_bytes)
         self.n_bytes += -(-n_bytes // ALIGNMENT) * ALIGNMENT
         return self.n_operands + len(self.offsets)
@@ -78,7 +79,7 @@ class FlatCall:
     """
 
     origin: GpuCall
-    session: Session
+    session: CupySession
     launches: tuple[tuple[Launch, tuple[int, ...]], ...]
     offsets: tuple[int, ...]
     n_bytes: int
@@ -119,15 +120,16 @@ class FlatCall:
         if self.n_bytes:
             start = addresses.pop()
             addresses += [start + offset for offset in self.offsets]
-        for launch, places in self.launches:
-            launch([addresses[k] for k in places], stream)
+        for launch, positions in self.launches:
+            launch([addresses[k] for k in positions], stream)
 
 
 def flattened(call: GpuCall, opened: CudaDevice, arrays: Sequence[Any]) -> GpuCall:
     """The call as a program, if it is one for such arrays; else the call."""
     program = _Program(len(arrays))
     written = _write(program, call, [*range(len(arrays))], arrays, len(arrays))
-    if written is None or program.n_bytes > MOST_BYTES:
+    # one large allocation may fail where several fit
+    if written is None or program.n_bytes > MAX_BYTES:
         return call
     return FlatCall(
         call,
@@ -150,38 +152,40 @@ def least_bytes(call: GpuCall) -> int:
 def _write(
     program: _Program,
     call: GpuCall,
-    given: Sequence[int],
+    operands: Sequence[int],
     arrays: Sequence[Any],
     out: int,
 ) -> Written | None:
     """Add the launches of a call; None if there is more to do.
 
     Args:
-        given: the places of its arrays in the table.
-        out: the place of its result.
+        operands: the positions of its arrays in the table.
+        out: that of its result.
     """
     if isinstance(call, FlatCall):
         call = call.origin
     used = [arrays[feed.position] for feed in call.reading.feeds]
+    # another dtype takes a cast, which is a launch that is not prepared
     if any(array.dtype != call.reading.dtype for array in used):
         return None
     if isinstance(call, KernelCall):
-        return _write_kernel(program, call, given, out)
+        return _write_kernel(program, call, operands, out)
     if isinstance(call, ProductCall):
-        return _write_product(program, call, given, arrays, out)
+        return _write_product(program, call, operands, arrays, out)
     if isinstance(call, StepsCall):
-        return _write_steps(program, call, given, arrays, out)
+        return _write_steps(program, call, operands, arrays, out)
     return None
 
 
 def _write_kernel(
-    program: _Program, call: KernelCall, given: Sequence[int], out: int
+    program: _Program, call: KernelCall, operands: Sequence[int], out: int
 ) -> Written | None:
     if not call.is_plain:
         return None
+    # in the order of `PreparedLaunches`: operands, result, temporaries
     temporaries, launches = call.launches
     table = [
-        *(given[feed.position] for feed in call.reading.feeds),
+        *(operands[feed.position] for feed in call.reading.feeds),
         out,
         *(program.room(n * dtype.itemsize) for n, dtype in temporaries),
     ]
@@ -197,18 +201,19 @@ def _in_order(shape: tuple[int, ...]) -> Written:
 def _write_product(
     program: _Program,
     call: ProductCall,
-    given: Sequence[int],
+    operands: Sequence[int],
     arrays: Sequence[Any],
     out: int,
 ) -> Written | None:
     sides = []
     for (number, _), copy in zip(call.terms, call.copies, strict=True):
         position = call.reading.feeds[number].position
-        sides.append(given[position])
+        sides.append(operands[position])
         if copy is not None:
+            # the copy is an intermediate result, which the product reads in its place
             sides[-1] = program.room(arrays[position].nbytes)
-            own = [given[position]], [arrays[position]], sides[-1]
-            if _write(program, copy, *own) is None:
+            of_copy = [operands[position]], [arrays[position]], sides[-1]
+            if _write(program, copy, *of_copy) is None:
                 return None
     left, right = reversed(sides) if call.product.gemm.is_swapped else sides
     if call.added is None:
@@ -224,26 +229,27 @@ def _write_product(
 def _write_steps(
     program: _Program,
     call: StepsCall,
-    given: Sequence[int],
+    operands: Sequence[int],
     arrays: Sequence[Any],
     out: int,
 ) -> Written | None:
     positions = [call.reading.feeds[number].position for number, _ in call.terms]
-    values: list[tuple[int, Any]] = [(given[k], arrays[k]) for k in positions]
+    values: list[tuple[int, Any]] = [(operands[k], arrays[k]) for k in positions]
     written: Written | None = None
-    for step, (taken, one) in enumerate(call.steps, start=1):
-        chosen = [values[k] for k in taken]
-        values = [value for k, value in enumerate(values) if k not in taken]
-        is_last = all(type(later) is ViewCall for _, later in call.steps[step:])
-        if type(one) is ViewCall and written is not None and one.axes is not None:
-            return Written(written.shape, tuple(written.axes[k] for k in one.axes))
-        n_bytes = result_bytes(one.reading)
-        place = out if is_last else program.room(n_bytes)
-        places, held = zip(*chosen, strict=True)
-        written = _write(program, one, places, held, place)
+    for number, (chosen_at, step) in enumerate(call.steps, start=1):
+        chosen = [values[k] for k in chosen_at]
+        values = [value for k, value in enumerate(values) if k not in chosen_at]
+        # views after it launch nothing: it is the one that writes the result
+        is_last = all(type(later) is ViewCall for _, later in call.steps[number:])
+        if type(step) is ViewCall and written is not None and step.axes is not None:
+            return Written(written.shape, tuple(written.axes[k] for k in step.axes))
+        n_bytes = result_bytes(step.reading)
+        target = out if is_last else program.room(n_bytes)
+        inputs, like = zip(*chosen, strict=True)
+        written = _write(program, step, inputs, like, target)
         if written is None:
             return None
-        values.append((place, _HandedOn(one.reading.dtype, n_bytes)))
+        values.append((target, _HandedOn(step.reading.dtype, n_bytes)))
     return written
 
 

@@ -16,7 +16,7 @@ from feinsum.calling.reading import Reading, terms_of
 from feinsum.ir import IndexList
 from feinsum.targets.cuda import CudaBuilt, CudaDevice, PreparedLaunches
 from feinsum.targets.cuda.cupy_errors import CudaErrors
-from feinsum.targets.cuda.session import Session
+from feinsum.targets.cuda.cupy_session import CupySession
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -45,12 +45,12 @@ class _Prepared:
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """Of the work."""
+        """The dtype in which the einsum is computed."""
         return self.reading.work_dtype
 
     @cached_property
     def terms(self) -> list[tuple[int, IndexList]]:
-        """Of each operand of the einsum: which feed it is, and its indices."""
+        """The number of the feed and the indices of each operand."""
         return [*zip(*terms_of(self.reading), strict=True)]
 
     def prepare(self, arrays: Sequence[Any]) -> list[Any]:
@@ -66,16 +66,16 @@ def result_bytes(reading: Reading) -> int:
 
 
 def shaped(
-    reading: Reading, arrays: Sequence[Any], dtype: np.dtype[Any], session: Session
+    reading: Reading, arrays: Sequence[Any], dtype: np.dtype[Any], session: CupySession
 ) -> list[Any]:
     """The arrays of a call as the einsum's operands."""
-    found = []
+    operands = []
     for feed in reading.feeds:
         array = arrays[feed.position]
         if array.shape != feed.shape:
             array = array.reshape(feed.shape)
-        found.append(session.cast(array, dtype))
-    return found
+        operands.append(session.cast(array, dtype))
+    return operands
 
 
 def blas_dtype(reading: Reading) -> np.dtype[Any]:
@@ -117,6 +117,7 @@ class ViewCall(_Prepared):
             [*zip(term, array.strides, strict=True)],
             self.reading.einsum.output,
         )
+        # along a diagonal all axes of an index advance at once
         strides = [sum(step for i, step in steps if i == index) for index in output]
         return self.opened.session.strided(array, self.reading.shape, strides)
 
@@ -153,8 +154,8 @@ class LibraryCall(_Prepared):
         """The result of tensors by torch itself, on its own stream."""
         reading = self.reading
         kind = getattr(torch, str(reading.work_dtype))
-        what = "torch's einsum {!r} with a result of {} entries of {}"
-        with CudaErrors(what, self.text, reading.shape, reading.dtype):
+        failure = "torch's einsum {!r} with a result of {} entries of {}"
+        with CudaErrors(failure, self.text, reading.shape, reading.dtype):
             inputs = [
                 tensors[feed.position].reshape(feed.shape).to(kind)
                 for feed in reading.feeds
@@ -194,12 +195,12 @@ class ProductCall(_Prepared):
     def axes(self) -> tuple[int, ...]:
         """The axes of what the product writes, in the order of the result."""
         output = self.reading.einsum.output
-        made = output if self.product.made is None else self.product.made
-        return tuple(made.index(index) for index in output)
+        order = output if self.product.order is None else self.product.order
+        return tuple(order.index(index) for index in output)
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Of what the product writes."""
+        """The shape of what the product writes."""
         extent = dict(zip(self.axes, self.reading.shape, strict=True))
         return tuple(extent[axis] for axis in range(len(extent)))
 
@@ -219,6 +220,7 @@ class ProductCall(_Prepared):
         session, product = self.opened.session, self.product
         parts = product.n_parts, product.n_results
         shape = self.shape if self.added is None else parts
+        # parts of a sum go to a matrix each, which `added` sums up
         result = session.empty(shape, self.dtype)
         self.multiply(session.addresses((left, right, result)), stream)
         if self.added is not None:
@@ -249,6 +251,7 @@ class KernelCall(_Prepared):
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
         session, reading = self.opened.session, self.reading
+        # kernels read arrays in C's order; of others there are copies
         packed = [session.packed(array) for array in self.prepare(arrays)]
         result = session.empty(reading.shape, self.dtype)
         self.launches.run(session, packed, result, stream)
@@ -272,9 +275,10 @@ class StepsCall(_Prepared):
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
         feeds = self.prepare(arrays)
         values = [feeds[k] for k, _ in self.terms]
-        for taken, call in self.steps:
-            chosen = [values[k] for k in taken]
-            for k in sorted(taken, reverse=True):
+        for positions, call in self.steps:
+            chosen = [values[k] for k in positions]
+            # dropped here, so that their memory is free as soon as the call is made
+            for k in sorted(positions, reverse=True):
                 del values[k]
             values.append(call(chosen, stream))
         return self.finish(values[0])

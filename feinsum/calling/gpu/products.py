@@ -15,7 +15,7 @@ TILE = 64
 """A side of the part of a matrix that a multiprocessor computes."""
 ENOUGH = 256
 """Such parts, of which several multiprocessors are busy each."""
-LEAST_TERMS = 128
+MIN_TERMS = 128
 """Of a part of a sum."""
 
 Steps = Mapping[str, int]
@@ -29,13 +29,13 @@ class Product:
     Attributes:
         orders: for each operand, the order of its indices in the copy; None if it is
             read where it is.
-        made: the order of the indices that the product writes; None for the result's.
+        order: of the indices that the product writes; None for the result's.
         n_parts: of the sum, each of which gives a matrix; these are added afterwards.
     """
 
     gemm: Gemm
     orders: tuple[IndexList | None, IndexList | None]
-    made: IndexList | None
+    order: IndexList | None
     n_parts: int = 1
 
     @property
@@ -64,7 +64,7 @@ def products_of(
     >>> sizes = {"i": 4, "j": 5, "k": 6}
     >>> terms, strides = [("i", "j"), ("j", "k")], [(5, 1), (6, 1)]
     >>> first = next(products_of(terms, ("i", "k"), sizes, strides))
-    >>> first.orders, first.made, first.gemm.sizes, first.gemm.is_swapped
+    >>> first.orders, first.order, first.gemm.sizes, first.gemm.is_swapped
     ((None, None), None, (1, 6, 4, 5), True)
     """
     kinds = _kinds(terms, output, sizes)
@@ -72,10 +72,11 @@ def products_of(
         return
     arrays = [*terms, output]
     steps: list[Steps] = [
-        dict(zip(term, held, strict=True))
-        for term, held in zip(terms, strides, strict=True)
+        dict(zip(term, of_operand, strict=True))
+        for term, of_operand in zip(terms, strides, strict=True)
     ]
     steps.append(_c_steps(output, sizes))
+    # fewest copies first; the third array is the result
     for copied in _subsets(3):
         order = _in_order(kinds, steps, copied)
         orders = {k: _copy_order(arrays[k], order) for k in copied}
@@ -94,12 +95,13 @@ def products_of(
                 parts = replace(
                     gemm, out=(gemm.sizes[1] * gemm.sizes[2], *gemm.out[1:])
                 )
-                given = orders.get(0), orders.get(1)
-                yield Product(parts, given, orders.get(2), gemm.sizes[0])
+                inputs = orders.get(0), orders.get(1)
+                yield Product(parts, inputs, orders.get(2), gemm.sizes[0])
 
 
 def _copy_order(term: IndexList, order: Sequence[Sequence[str]]) -> IndexList:
     """The stack first; indices of one value stand anywhere."""
+    # an index of one value has no stride that matters
     long = [index for kind in order for index in kind if index in term]
     return (*long, *(index for index in term if index not in long))
 
@@ -117,10 +119,11 @@ def _kinds(
     """
     if len(terms) != 2 or any(len(set(t)) < len(t) for t in (*terms, output)):
         return None
-    one, two = map(set, terms)
-    if (one ^ two) - set(output) or not set(output) <= one | two:
+    left, right = map(set, terms)
+    if (left ^ right) - set(output) or not set(output) <= left | right:
         return None
-    kinds = (one & two & {*output}, one - two, two - one, (one & two) - {*output})
+    both = left & right
+    kinds = (both & {*output}, left - right, right - left, both - {*output})
     return [[i for i in sizes if i in kind and sizes[i] > 1] for kind in kinds]
 
 
@@ -141,7 +144,7 @@ def _in_order(
         ruling = next((k for k in holders if k not in copied), holders[0])
         return sorted(kind, key=lambda index: -steps[ruling][index])
 
-    return [ordered(*one) for one in zip(kinds, HOLDERS, strict=True)]
+    return [ordered(*pair) for pair in zip(kinds, HOLDERS, strict=True)]
 
 
 Way = tuple[Sequence[Sequence[str]], Sequence[Sequence[int]]]
@@ -168,11 +171,12 @@ def _ways_by_parts(order: Sequence[Sequence[str]]) -> Iterator[Way]:
 
 
 def _split(product: Product) -> Iterator[Product]:
-    """In parts for about all multiprocessors, where one matrix is for a few of them."""
+    """Split a sum into parts for all multiprocessors, if its matrix keeps few busy."""
     stack, m, n, k = product.gemm.sizes
     n_tiles = -(-m // TILE) * -(-n // TILE)
     wanted = ENOUGH // n_tiles
-    fit = [d for d in range(2, k // LEAST_TERMS + 1) if k % d == 0]
+    # only equal parts are one call of a stack
+    fit = [d for d in range(2, k // MIN_TERMS + 1) if k % d == 0]
     if stack == 1 and fit and wanted > 1 and _is_dense(product.gemm):
         n_parts = min(fit, key=lambda d: abs(log(d / wanted)))
         yield replace(product, gemm=product.gemm.split(n_parts), n_parts=n_parts)
@@ -189,16 +193,16 @@ def _gemm(
     steps: Sequence[Steps],
     sizes: Mapping[str, int],
 ) -> Gemm | None:
-    """None if the arrays are no stacks of matrices with a side of stride 1."""
+    """The call of BLAS; None if a matrix has no side of stride 1."""
     at: list[list[int]] = []
     for number, array in enumerate(steps):
-        found = [
+        joint = [
             _joint(kind, array, sizes) if number in having else ANY
             for kind, having in zip(order, holders, strict=True)
         ]
-        if None in found:
+        if None in joint:
             return None
-        at.append([stride for stride in found if stride is not None])
+        at.append([stride for stride in joint if stride is not None])
     counts = [prod(sizes[i] for i in kind) for kind in order]
     b, m, n, k = range(4)
     # cuBLAS writes columns: a result in rows is that of the transposed product
@@ -217,6 +221,7 @@ def _gemm(
 
 def _joint(kind: Sequence[str], steps: Steps, sizes: Mapping[str, int]) -> int | None:
     """The stride of several indices as one; None if they are none."""
+    # neighbours of the outer index are a whole run of the inner one apart
     is_one = all(steps[a] == steps[b] * sizes[b] for a, b in pairwise(kind))
     if not is_one or any(steps[index] <= 0 for index in kind):
         return None

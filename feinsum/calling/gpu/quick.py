@@ -28,7 +28,7 @@ class Ready:
     session: Any
 
     def run(self, operands: Sequence[Any]) -> Any:
-        """On CuPy's current stream; None if another GPU is the current one."""
+        """Run on CuPy's current stream; None if another GPU is the current one."""
         stream = self.session.current_stream()
         return None if stream is None else self.call(operands, stream)
 
@@ -42,7 +42,7 @@ class ReadyForTensors:
     torch: Any
 
     def run(self, operands: Sequence[Any]) -> Any:
-        """On torch's current stream; None if another GPU is the current one."""
+        """Run on torch's current stream; None if another GPU is the current one."""
         if self.session.current_stream() is None:
             return None
         torch, call, device = self.torch, self.call, operands[0].device
@@ -66,8 +66,8 @@ def _explain(error: RuntimeError, call: FlatCall) -> None:
     """Raise an error of feinsum if torch is out of memory."""
     from feinsum.targets.cuda.cupy_errors import CudaErrors  # loads Loopy, for a second
 
-    what = "a result of {} entries of {} with {} bytes of intermediate results"
-    CudaErrors(what, call.written.shape, call.dtype, call.n_bytes).explain(error)
+    failure = "a result of {} entries of {} with {} bytes of intermediate results"
+    CudaErrors(failure, call.written.shape, call.dtype, call.n_bytes).explain(error)
 
 
 def form_of_tensor(tensor: Any) -> Hashable:
@@ -91,12 +91,14 @@ def quick_key(
         options: as they were given: database, policy, what a miss does, and effort.
     """
     kind = type(operands[0]) if operands else None
+    # only types whose calls have been made ready have a form
     form = remembered(Calls).forms.get(kind)
     if form is None:
         return None
     for operand in operands:
         if type(operand) is not kind:
             return None
+    # one object given twice is one operand, for which there is another kernel
     first = first_uses(operands) if n_objects < len(operands) else None
     database, policy, on_miss, effort = options
     if effort is None:
@@ -119,6 +121,7 @@ def ready_result(key: Hashable | None, operands: Sequence[Any]) -> Any:
 
 def keep_ready(key: Hashable | None, ready: Ready | ReadyForTensors) -> None:
     calls = remembered(Calls)
+    # dropping all is quicker than noting which one was used last
     if len(calls.ready) >= CACHE_BOUND:
         calls.ready.clear()
     if key is not None:

@@ -32,15 +32,16 @@ class Site(NamedTuple):
     is_exact: bool = False
 
     def part(self, *arrays: Any, is_exact: bool = True) -> Site:
-        """For a part of the call, of which nobody expects a record."""
+        """The site of a part of the call, for which a miss is not reported."""
         options = replace(self.options, on_miss="return")
         return self._replace(arrays=arrays, options=options, is_exact=is_exact)
 
     @property
-    def where(self) -> Hashable:
-        """All but the einsum that decides which kernel is found."""
+    def lookup_key(self) -> Hashable:
+        """What decides beside the einsum which kernel is found."""
         options = self.options
         return (
+            # a kernel of a parent process has no context here
             self.opened, os.getpid(), name_of(options.database),
             options.policy, options.on_miss, options.effort,
         )  # fmt: skip
@@ -53,5 +54,5 @@ class Site(NamedTuple):
 
 
 def read(text: str, arrays: Sequence[Any], first: Sequence[int]) -> Reading:
-    given = [(tuple(array.shape), np.dtype(array.dtype)) for array in arrays]
-    return read_shapes(text, given, first)
+    forms = [(tuple(array.shape), np.dtype(array.dtype)) for array in arrays]
+    return read_shapes(text, forms, first)

@@ -16,13 +16,13 @@ from feinsum.calling.gpu.products import Product, products_of
 from feinsum.calling.reading.strided import c_steps
 from feinsum.ir import IndexList
 from feinsum.transforms.cost import Gpu
-from feinsum.transforms.gpu.matrices import copied_s, product_s, streamed_s
+from feinsum.transforms.gpu.cost import copied_s, product_s, streamed_s
 
-MOST_OPERANDS = 4
-"""Of which all paths are tried."""
-MOST_PLANS = 4
+MAX_OPERANDS = 4
+"""Operands of which all paths are tried: 18 of four, 180 of five."""
+MAX_PLANS = 4
 """Paths for which orders are chosen: those that are the fastest without copies."""
-MOST_BLOCKS = 4
+MAX_BLOCKS = 4
 """Of indices, all of whose orders are tried."""
 
 Path = tuple[tuple[int, ...], ...]
@@ -61,16 +61,21 @@ class Contraction:
 
 
 class Step(NamedTuple):
-    """Attributes:
-    taken: positions among operands and earlier results; see ``StepsCall``.
-    output: indices of the result.
+    """A step of a plan.
+
+    Attributes:
+        positions: of what it takes among operands and earlier results; see
+            ``StepsCall``.
+        output: indices of the result.
     """
 
-    taken: tuple[int, ...]
+    positions: tuple[int, ...]
     output: IndexList
 
 
 class Plan(NamedTuple):
+    """Steps, and their predicted time."""
+
     seconds: float
     steps: tuple[Step, ...]
 
@@ -82,12 +87,15 @@ def plans(problem: Contraction, path: Path) -> list[Plan]:
         path: the only one that is tried for many operands.
     """
     n_operands = len(problem.terms)
-    paths = {path} if n_operands > MOST_OPERANDS else {*_pairwise(n_operands)}
-    whole = {_with_sums_first(problem, one) for one in paths}
-    many = [_plan(problem, one, is_ordered=False) for one in whole if len(one) > 1]
-    best = sorted(many)[:MOST_PLANS]
-    ordered = [_plan(problem, tuple(step.taken for step in one.steps)) for one in best]
-    return sorted(ordered)
+    paths = {path} if n_operands > MAX_OPERANDS else {*_pairwise(n_operands)}
+    whole = {_with_sums_first(problem, path) for path in paths}
+    # orders are chosen for the best paths alone: there are up to 24 at each step
+    unordered = [
+        _plan(problem, path, is_ordered=False) for path in whole if len(path) > 1
+    ]
+    best = sorted(unordered)[:MAX_PLANS]
+    best_paths = [tuple(step.positions for step in plan.steps) for plan in best]
+    return sorted(_plan(problem, path) for path in best_paths)
 
 
 def as_operands(problem: Contraction) -> IndexList:
@@ -95,6 +103,7 @@ def as_operands(problem: Contraction) -> IndexList:
 
     Then neighbours are read, and neighbours are written.
     """
+    # the largest operand first: its order counts most
     terms = sorted(problem.terms, key=lambda term: -problem.n_points(term))
     order = tuple(dict.fromkeys(index for term in terms for index in term))
     return order if {*order} == {*problem.output} else problem.output
@@ -115,16 +124,17 @@ def _with_sums_first(problem: Contraction, path: Path) -> Path:
     moved, steps = [*left], list[tuple[int, ...]]()
     for k, term in enumerate(terms):
         others = set(problem.output).union(*terms[:k], *terms[k + 1 :])
+        # a diagonal, or a sum over one operand, which makes it smaller
         if len(terms) > 1 and (len({*term}) < len(term) or {*term} - others):
             steps.append((moved.index(k),))
             moved.append(moved.pop(moved.index(k)))
     for step in path:
         chosen = [left[k] for k in step]
-        steps.append(tuple(moved.index(one) for one in chosen))
+        steps.append(tuple(moved.index(value) for value in chosen))
         # results have negative numbers, as operands have their positions
-        made = -len(steps)
-        left = [one for one in left if one not in chosen] + [made]
-        moved = [one for one in moved if one not in chosen] + [made]
+        result = -len(steps)
+        left = [value for value in left if value not in chosen] + [result]
+        moved = [value for value in moved if value not in chosen] + [result]
     return tuple(steps)
 
 
@@ -136,17 +146,18 @@ def _plan(problem: Contraction, path: Path, *, is_ordered: bool = True) -> Plan:
     """
     values = problem.values
     steps, seconds = [], 0.0
-    for taken, next_taken in zip_longest(path, path[1:], fillvalue=()):
-        chosen = [values[at] for at in taken]
-        values = [value for at, value in enumerate(values) if at not in taken]
+    for positions, next_positions in zip_longest(path, path[1:], fillvalue=()):
+        chosen = [values[at] for at in positions]
+        values = [value for at, value in enumerate(values) if at not in positions]
         output = _needed(problem, chosen, values)
-        if is_ordered and len(values) in next_taken:
-            follows = [values[at] for at in next_taken if at < len(values)]
-            left = [v for at, v in enumerate(values) if at not in next_taken]
+        # the result comes last in the list: only the very next step is looked at
+        if is_ordered and len(values) in next_positions:
+            follows = [values[at] for at in next_positions if at < len(values)]
+            left = [v for at, v in enumerate(values) if at not in next_positions]
             output = _in_best_order(problem, chosen, output, follows, left)
-        found, product = step_of(problem, chosen, output, is_free=not values)
-        seconds += found - (0.0 if is_ordered else _copies_s(problem, chosen, product))
-        steps.append(Step(taken, output))
+        step_s, product = step_of(problem, chosen, output, is_free=not values)
+        seconds += step_s - (0.0 if is_ordered else _copies_s(problem, chosen, product))
+        steps.append(Step(positions, output))
         values.append((output, problem.c_steps(output)))
     return Plan(seconds, tuple(steps))
 
@@ -177,9 +188,9 @@ def _in_best_order(
 
     def seconds(order: IndexList) -> float:
         this, _ = step_of(problem, chosen, order)
-        taken = [*follows, (order, problem.c_steps(order))]
-        result = _needed(problem, taken, left)
-        return this + step_of(problem, taken, result, is_free=True)[0]
+        next_values = [*follows, (order, problem.c_steps(order))]
+        result = _needed(problem, next_values, left)
+        return this + step_of(problem, next_values, result, is_free=True)[0]
 
     return min(_orders(chosen, output, follows), key=seconds)
 
@@ -190,9 +201,10 @@ def _orders(
     """Orders in which indices stay together that the same operands have."""
     blocks: dict[tuple[bool, ...], list[str]] = {}
     for index in output:
+        # indices that the same operands have stay together: as one index of a matrix
         key = tuple(index in term for term, _ in (*chosen, *follows))
         blocks.setdefault(key, []).append(index)
-    if len(blocks) > MOST_BLOCKS:
+    if len(blocks) > MAX_BLOCKS:
         yield output
         return
     for order in permutations(blocks.values()):
@@ -214,28 +226,29 @@ def step_of(
         is_whole: whether its sum is not computed in parts.
     """
     terms = [term for term, _ in chosen]
-    strides = [held for _, held in chosen]
+    strides = [of_operand for _, of_operand in chosen]
     n_bytes = problem.n_bytes(*terms, output)
 
     def seconds(product: Product) -> float:
-        found = product_s(product.gemm.sizes, n_bytes, problem.itemsize, problem.gpu)
-        if product.made is not None and not is_free:
-            found += copied_s(problem.n_bytes(output), problem.gpu)
+        time_s = product_s(product.gemm.sizes, n_bytes, problem.itemsize, problem.gpu)
+        if product.order is not None and not is_free:
+            time_s += copied_s(problem.n_bytes(output), problem.gpu)
         if product.n_parts > 1:
             n_added = product.n_parts * product.n_results
             moved = 2 * n_added * problem.itemsize
-            found += streamed_s(n_added, moved, problem.itemsize, problem.gpu)
-        return found + _copies_s(problem, chosen, product)
+            time_s += streamed_s(n_added, moved, problem.itemsize, problem.gpu)
+        return time_s + _copies_s(problem, chosen, product)
 
-    found = products_of(terms, output, problem.sizes, strides)
     fit = (
-        one
-        for one in found
-        if not one.is_pointwise and not (is_whole and one.n_parts > 1)
+        product
+        for product in products_of(terms, output, problem.sizes, strides)
+        # BLAS is slow where nothing is reused
+        if not product.is_pointwise and not (is_whole and product.n_parts > 1)
     )
     best = min(fit, key=seconds, default=None)
     if best is not None:
         return seconds(best), best
+    # no product: a kernel reads everything once
     n_points = problem.n_points(tuple(index for term in terms for index in term))
     return streamed_s(n_points, n_bytes, problem.itemsize, problem.gpu), None
 

@@ -16,8 +16,9 @@ from pymbolic.mapper.evaluator import evaluate
 from feinsum.errors import BuildError, MeasurementError
 from feinsum.options import CUDA_CACHE_VARIABLE
 from feinsum.targets.cuda.code import CudaCode, CudaLaunch
+from feinsum.targets.cuda.cupy_session import CupySession
 from feinsum.targets.cuda.figures import (
-    MOST_THREADS,
+    MAX_THREADS,
     KernelFigures,
     checked_occupancy,
     figures_of,
@@ -25,7 +26,6 @@ from feinsum.targets.cuda.figures import (
 )
 from feinsum.targets.cuda.gemm import Gemm
 from feinsum.targets.cuda.nvrtc import CudaBinary
-from feinsum.targets.cuda.session import Session
 from feinsum.targets.layout import Layout, array_layout, entry_kernel
 from feinsum.targets.protocol import Timer
 
@@ -64,6 +64,7 @@ def check_launch(launch: CudaLaunch, capability: int) -> None:
     Raises:
         BuildError: naming the figure.
     """
+    # else the driver would refuse the binary with an error that names no reason
     if capability < launch.least_capability:
         raise BuildError(
             f"{launch.name!r} uses tensor cores of sm_{launch.least_capability} or "
@@ -77,14 +78,16 @@ def check_launch(launch: CudaLaunch, capability: int) -> None:
             f"a work-group of {launch.name!r} takes {n_bytes} bytes of shared memory; "
             f"sm_{capability} has {has.group_shared_bytes}; use smaller tiles"
         )
-    if launch.n_threads is not None and launch.n_threads > MOST_THREADS:
+    if launch.n_threads is not None and launch.n_threads > MAX_THREADS:
         raise BuildError(
             f"a work-group of {launch.name!r} has {launch.n_threads} work-items; "
-            f"expected at most {MOST_THREADS}"
+            f"expected at most {MAX_THREADS}"
         )
 
 
 class _Sized(NamedTuple):
+    """A launch for given values of the scalars."""
+
     launch: CudaLaunch
     function: Any
     grid: tuple[int, ...]
@@ -96,6 +99,7 @@ def _arrays_of(launch: CudaLaunch, scalars: Mapping[str, Any]) -> list[str]:
     """The arrays of a launch; those of a product in cuBLAS's order."""
     product = launch.product
     if product is not None:
+        # the transposed product of Fortran's order: see `MatrixProduct.gemm`
         return [product.right, product.left, product.result]
     return [name for name in launch.arguments if name not in scalars]
 
@@ -113,13 +117,14 @@ class PreparedLaunches(NamedTuple):
     launches: tuple[tuple[Callable[[Sequence[int], Any], None], tuple[int, ...]], ...]
 
     def run(
-        self, session: Session, operands: Sequence[Any], result: Any, stream: Any
+        self, session: CupySession, operands: Sequence[Any], result: Any, stream: Any
     ) -> None:
         """Launch on the current GPU."""
-        made = [session.empty((n,), dtype) for n, dtype in self.temporaries]
-        table = session.addresses((*operands, result, *made))
-        for launch, places in self.launches:
-            launch([table[k] for k in places], stream)
+        # on the current stream, whose order makes their reuse safe
+        buffers = [session.empty((n,), dtype) for n, dtype in self.temporaries]
+        table = session.addresses((*operands, result, *buffers))
+        for launch, positions in self.launches:
+            launch([table[k] for k in positions], stream)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,15 +157,19 @@ class CudaBuilt:
             return
         for launch, figures in zip(self.code.launches, self.figures(), strict=True):
             n_threads = launch.n_threads or 1
-            given = figures, n_threads, self.opened.capability, launch.shared_bytes
-            checked_occupancy(launch.name, *given)
+            checked_occupancy(
+                launch.name, figures, n_threads, self.opened.capability,
+                launch.shared_bytes,
+            )  # fmt: skip
 
     def run(self, arguments: Mapping[str, Any], timer: Timer) -> float:
         """Seconds by events, or by the wall clock from the launch to the end."""
         session = self.opened.session
+        # arguments are bound before the clock starts
         launch = self.launcher(arguments)
         if cache_state() == "flushed":
             self.opened.flush()
+        # what was begun before is not timed
         session.synchronize()
         if timer == "cuda-events":
             return session.timed(launch)
@@ -189,33 +198,33 @@ class CudaBuilt:
     ) -> list[Callable[[], None]]:
         session = self.opened.session
 
-        def step(one: _Sized) -> Callable[[], None]:
-            product = one.launch.product
-            if product is not None and one.gemm is not None:
+        def step(sized: _Sized) -> Callable[[], None]:
+            product = sized.launch.product
+            if product is not None and sized.gemm is not None:
                 first, second, result = (
                     self._passed(name, values[name])
                     for name in (product.right, product.left, product.result)
                 )
                 return partial(
-                    session.multiply, one.gemm, first, second, result, stream
+                    session.multiply, sized.gemm, first, second, result, stream
                 )
-            given = [self._passed(name, values[name]) for name in one.launch.arguments]
+            launch = sized.launch
+            arguments = [self._passed(name, values[name]) for name in launch.arguments]
             return partial(
-                session.launch,
-                one.function, one.grid, one.block, given, one.launch.shared_bytes,
-                stream,
+                session.launch, sized.function, sized.grid, sized.block, arguments,
+                launch.shared_bytes, stream,
             )  # fmt: skip
 
         return list(map(step, sized))
 
     def _sized(self, scalars: Mapping[str, Any]) -> list[_Sized]:
         """The launches that have a work-group."""
-        found = []
+        launches = []
         for launch, function in zip(self.code.launches, self.functions, strict=True):
             grid, block = map(tuple, launch.sizes(scalars))
-            found.append(_Sized(launch, function, grid, block, launch.gemm(scalars)))
+            launches.append(_Sized(launch, function, grid, block, launch.gemm(scalars)))
         # CUDA refuses to launch an empty grid
-        return [one for one in found if prod(one.grid)]
+        return [launch for launch in launches if prod(launch.grid)]
 
     def repeated(self, arguments: Mapping[str, Any], n: int) -> Callable[[], None]:
         """``n`` runs as one graph, which the GPU starts without the host.
@@ -223,6 +232,7 @@ class CudaBuilt:
         CuPy captures no calls of cuBLAS: runs with these are made one by one.
         """
         run = self.launcher(arguments)
+        # a graph takes the host's part out of the time of short kernels
         if all(launch.product is None for launch in self.code.launches):
             return self.opened.session.repeated(run, n)
 
@@ -253,6 +263,7 @@ class CudaBuilt:
                 with session.active():
                     result = run(arrays, place or session.current_stream())
                 return _delivered(result.reshape(layout.shape), out)
+            # arrays of numpy: the stream of the target, and a result that is there
             with session.active(session.stream):
                 result = run([*map(self._uploaded, arrays)], session.stream)
             session.synchronize()
@@ -270,34 +281,36 @@ class CudaBuilt:
         """
         (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
         scalars = {name: constants[name] for name in self.code.scalars}
-        held = *names, output.name, *self.code.temporaries
+        # the table of addresses of PreparedLaunches.run, by name
+        table = *names, output.name, *self.code.temporaries
         launches = [
             (
-                self._launcher(one, scalars),
-                tuple(held.index(x) for x in _arrays_of(one.launch, scalars)),
+                self._launcher(sized, scalars),
+                tuple(table.index(x) for x in _arrays_of(sized.launch, scalars)),
             )
-            for one in self._sized(scalars)
+            for sized in self._sized(scalars)
         ]
         temporaries = self._temporary_sizes(scalars).values()
         return PreparedLaunches(tuple(temporaries), tuple(launches))
 
     def _launcher(
-        self, one: _Sized, scalars: Mapping[str, Any]
+        self, sized: _Sized, scalars: Mapping[str, Any]
     ) -> Callable[[Sequence[int], Any], None]:
-        launch = one.launch
-        if one.gemm is not None and launch.product is not None:
+        launch = sized.launch
+        if sized.gemm is not None and launch.product is not None:
             dtype = self._dtype_of(launch.product.result)
-            return self.opened.session.multiplier(one.gemm, dtype)
+            return self.opened.session.multiplier(sized.gemm, dtype)
+        # None for an array, whose address comes with the call
         values = [
             self._passed(name, scalars[name]) if name in scalars else None
             for name in launch.arguments
         ]
         return self.opened.session.launcher(
-            one.function, one.grid, one.block, launch.shared_bytes, values
+            sized.function, sized.grid, sized.block, launch.shared_bytes, values
         )
 
     def _dtype_of(self, name: str) -> np.dtype[Any]:
-        """Of an array of the kernel."""
+        """The dtype of an array of the kernel."""
         kernel = entry_kernel(self.t_unit)
         arrays = {**kernel.temporary_variables, **kernel.arg_dict}
         dtype: np.dtype[Any] = arrays[name].dtype.numpy_dtype
@@ -309,11 +322,11 @@ class CudaBuilt:
 
     def _temporaries(self, scalars: Mapping[str, Any]) -> dict[str, Any]:
         """Arrays that one launch hands to the next."""
-        made = {}
+        buffers = {}
         for name, (n_entries, dtype) in self._temporary_sizes(scalars).items():
             self.opened.check_room(n_entries * dtype.itemsize)
-            made[name] = self.opened.session.allocate(n_entries, dtype)
-        return made
+            buffers[name] = self.opened.session.allocate(n_entries, dtype)
+        return buffers
 
     def _temporary_sizes(
         self, scalars: Mapping[str, Any]
@@ -321,18 +334,21 @@ class CudaBuilt:
         """Their entries and dtypes."""
         values = dict(scalars)
         return {
+            # an array of no entries has no address
             name: (max(1, prod(int(evaluate(n, values)) for n in shape)), dtype)
             for name, (shape, dtype) in self.code.temporaries.items()
         }
 
     def _passed(self, name: str, value: Any) -> Any:
+        # the driver takes the bytes of a scalar as they are, so its dtype has to be
+        # that of the parameter
         dtype = self.code.scalars.get(name)
         if dtype is not None:
             return dtype.type(value)
         return value.flat if isinstance(value, DeviceArray) else value
 
 
-def _by_wall(session: Session, launch: Callable[[], None]) -> float:
+def _by_wall(session: CupySession, launch: Callable[[], None]) -> float:
     start = perf_counter()
     launch()
     session.synchronize()

@@ -40,9 +40,9 @@ from feinsum.targets.layout import entry_kernel
 from feinsum.targets.quiet import quicker
 
 STATIC_SHARED_BYTES = 48 << 10
-"""Most shared memory that a kernel declares; more is requested at the launch."""
+"""The most shared memory that a kernel can declare; a launch can ask for more."""
 
-LEAST_CAPABILITY = "feinsum_least_capability"
+CAPABILITY_MACRO = "feinsum_least_capability"
 """The macro with the least compute capability for a source."""
 
 ALIGNMENT = 16
@@ -54,14 +54,14 @@ SHARED = "feinsum_shared"
 
 @dataclass(frozen=True)
 class LeastGroups(Tag):  # type: ignore[misc]
-    """Of a kernel: so many work-groups fit the registers of a multiprocessor."""
+    """Tag of a kernel: ``n`` work-groups fit the registers of a multiprocessor."""
 
     n: int
 
 
 @dataclass(frozen=True)
 class OrderedLoads(Tag):  # type: ignore[misc]
-    """Of a kernel: loads stay between the barriers where they are.
+    """Tag of a kernel: loads stay between the barriers where they are.
 
     Otherwise arrays are restricted and loads of what nobody writes may move anywhere.
     """
@@ -69,10 +69,10 @@ class OrderedLoads(Tag):  # type: ignore[misc]
 
 def _source_digest() -> str:
     """Loopy keeps code on disk by the hash of a target; see the host's."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 SOURCE = _source_digest()
@@ -94,6 +94,7 @@ class CudaTarget(lp.CudaTarget):  # type: ignore[misc]
     @cache  # noqa: B019  (targets of one class are equal)
     def get_dtype_registry(self) -> Any:
         registry = super().get_dtype_registry()
+        # Loopy writes C's declarations by the registered names
         for (entry, lanes), dtype in VECTORS.items():
             name = vector_name(entry, lanes)
             registry.get_or_register_dtype([name], NumpyType(dtype))
@@ -108,10 +109,10 @@ class CudaTarget(lp.CudaTarget):  # type: ignore[misc]
         Raises:
             LoopyError: if there is no such vector.
         """
-        found = VECTORS.get((base.numpy_dtype, count))
-        if found is None:
+        vector = VECTORS.get((base.numpy_dtype, count))
+        if vector is None:
             raise LoopyError(f"no vectors of {count} lanes of {base} in CUDA")
-        return NumpyType(found)
+        return NumpyType(vector)
 
     def get_host_ast_builder(self) -> Any:
         return _HostBuilder(self)
@@ -153,6 +154,7 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
         preambles, declared = super().get_function_declaration(
             codegen_state, codegen_result, schedule_index
         )
+        # __launch_bounds__: else the compiler takes registers for one group alone
         for least in codegen_state.kernel.tags_of_type(LeastGroups):
             declared.subdecl.min_blocks_per_mp = least.n
         return preambles, declared
@@ -163,11 +165,13 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
     def arg_to_cgen_declarator(
         self, kernel: Any, passed_name: str, is_written: bool
     ) -> Any:
-        found = super().arg_to_cgen_declarator(kernel, passed_name, is_written)
-        is_array = isinstance(found, CudaRestrictPointer)
+        declarator = super().arg_to_cgen_declarator(kernel, passed_name, is_written)
+        is_array = isinstance(declarator, CudaRestrictPointer)
         if is_array and kernel.tags_of_type(OrderedLoads):
-            return Pointer(found.subdecl)
-        return found
+            # what a restricted pointer reads may be read behind any later barrier, and
+            # the compiler moves such loads to where they are needed first
+            return Pointer(declarator.subdecl)
+        return declarator
 
     def get_array_arg_declarator(self, arg: Any, is_written: bool) -> Any:
         """Read-only arrays are const: the compiler uses the read-only path for them."""
@@ -179,6 +183,8 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
     def _pointer(self, array: Any, is_written: bool) -> Any:
         entry = self.get_array_base_declarator(array)
         if not is_written:
+            # const, and restricted: what nobody writes may come through the read-only
+            # cache
             (kind,), name = entry.get_decl_pair()
             entry = Value(f"const {kind}", name)
         return CudaRestrictPointer(entry)
@@ -186,20 +192,20 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
     def get_temporary_decls(self, codegen_state: Any, schedule_index: int) -> Any:
         """Shared arrays that are too large together become parts of one memory."""
         declared = [
-            AlignedAttribute(ALIGNMENT, one) if isinstance(one, CudaShared) else one
-            for one in super().get_temporary_decls(codegen_state, schedule_index)
+            AlignedAttribute(ALIGNMENT, line) if isinstance(line, CudaShared) else line
+            for line in super().get_temporary_decls(codegen_state, schedule_index)
         ]
-        places, n_bytes = _shared_places(codegen_state.kernel, schedule_index)
+        offsets, n_bytes = _shared_offsets(codegen_state.kernel, schedule_index)
         if n_bytes <= STATIC_SHARED_BYTES:
             return declared
-        kept = [one for one in declared if _declared_name(one) not in places]
+        private = [line for line in declared if _declared_name(line) not in offsets]
         arrays = codegen_state.kernel.temporary_variables
         lines = [f"extern __shared__ __align__({ALIGNMENT}) char {SHARED}[];"]
-        for name, place in places.items():
+        for name, offset in offsets.items():
             entry = self.get_array_base_declarator(arrays[name])
             (kind,), _ = entry.get_decl_pair()
-            lines.append(f"{kind} *const {name} = ({kind} *) ({SHARED} + {place});")
-        return [*map(Line, lines), *kept]
+            lines.append(f"{kind} *const {name} = ({kind} *) ({SHARED} + {offset});")
+        return [*map(Line, lines), *private]
 
 
 def _declared_name(declaration: Any) -> str:
@@ -209,23 +215,25 @@ def _declared_name(declaration: Any) -> str:
     return str(getattr(declaration, "name", ""))
 
 
-def _shared_places(kernel: Any, schedule_index: int) -> tuple[dict[str, int], int]:
-    """Where the shared arrays of one launch lie, in bytes, and how many there are."""
+def _shared_offsets(kernel: Any, schedule_index: int) -> tuple[dict[str, int], int]:
+    """The offsets of the shared arrays of a launch, and their size, in bytes."""
     ids = get_insn_ids_for_block_at(kernel.linearization, schedule_index)
     insns = [kernel.id_to_insn[i] for i in ids]
     used = set().union(
         *(insn.read_dependency_names() | insn.write_dependency_names()
           for insn in insns)
     )  # fmt: skip
-    places: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     end = 0
+    # sorted, so that the source does not depend on the order of a dictionary
     for name, array in sorted(kernel.temporary_variables.items()):
         if name in used and array.address_space == AddressSpace.LOCAL:
-            places[name] = end
+            offsets[name] = end
             lanes = prod(int(n) for n in array.shape)
+            # each begins where a vector may: copies of 16 bytes end in any of them
             n_bytes = lanes * array.dtype.itemsize
             end += -(-n_bytes // ALIGNMENT) * ALIGNMENT
-    return places, end
+    return offsets, end
 
 
 @dataclass(frozen=True)
@@ -301,21 +309,25 @@ def generated(t_unit: Any) -> CudaCode:
     """
     kernel = entry_kernel(t_unit)
     arrays = (*kernel.args, *kernel.temporary_variables.values())
+    # Loopy declares types for these that no header here defines
     if any(a.dtype is not None and a.dtype.is_complex() for a in arrays):
         raise BuildError(
             f"kernel {kernel.name!r} has complex numbers, which the target cuda does "
             "not have; take an OpenCL device or the host"
         )
+    # linearized first, as the launches are read off the linearization
     with quicker():
         unit = linearize(lp.preprocess_program(t_unit))
         source = lp.generate_code_v2(unit).device_code()
     kernel = entry_kernel(unit)
-    least = re.search(rf"#define {LEAST_CAPABILITY} (\d+)", source)
+    # primitives that need a newer GPU say so in their preamble
+    least = re.search(rf"#define {CAPABILITY_MACRO} (\d+)", source)
     launches = tuple(
         _launch(kernel, unit.callables_table, at, int(least[1]) if least else 0)
         for at, item in enumerate(kernel.linearization)
         if isinstance(item, CallKernel)
     )
+    # what one launch hands to another is an argument of both
     passed = {name for launch in launches for name in launch.arguments}
     return CudaCode(
         source,
@@ -337,7 +349,7 @@ def _launch(kernel: Any, callables: Any, at: int, capability: int) -> CudaLaunch
     name = kernel.linearization[at].kernel_name
     ids = get_insn_ids_for_block_at(kernel.linearization, at)
     grid, block = kernel.get_grid_sizes_for_insn_ids_as_exprs(ids, callables)
-    _, n_bytes = _shared_places(kernel, at)
+    _, n_bytes = _shared_offsets(kernel, at)
     is_large = n_bytes > STATIC_SHARED_BYTES
     products = [
         tag
@@ -357,8 +369,9 @@ def _launch(kernel: Any, callables: Any, at: int, capability: int) -> CudaLaunch
 
 
 def _three(extents: Sequence[Any]) -> tuple[Any, Any, Any]:
-    one, two, three = (*extents, 1, 1, 1)[:3]
-    return one, two, three
+    # Loopy gives as many axes as the kernel has
+    x, y, z = (*extents, 1, 1, 1)[:3]
+    return x, y, z
 
 
 LANES = (2, 3, 4, 8, 16)

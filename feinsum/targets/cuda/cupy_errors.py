@@ -32,20 +32,20 @@ class CudaErrors:
     If the process can no longer use the GPU, that is a ``DeviceLostError``.
 
     Args:
-        what: what failed, a format string; it is filled in only then.
+        failure: what failed, a format string; it is filled in only then.
         parts: for the format.
         kind: of the error, unless the GPU is lost.
     """
 
-    __slots__ = ("kind", "parts", "what")
+    __slots__ = ("failure", "kind", "parts")
 
     def __init__(
         self,
-        what: str,
+        failure: str,
         *parts: object,
         kind: type[MeasurementError] = MeasurementError,
     ) -> None:
-        self.what, self.parts, self.kind = what, parts, kind
+        self.failure, self.parts, self.kind = failure, parts, kind
 
     def __enter__(self) -> None: ...
 
@@ -57,28 +57,28 @@ class CudaErrors:
         """Raise feinsum's error for one of a library; return for any other."""
         if isinstance(error, MeasurementError):
             return
-        what = self.what.format(*self.parts)
+        failure = self.failure.format(*self.parts)
         if type(error).__name__ == "OutOfMemoryError":  # of CuPy, or of torch
-            said = f"{what}: {NO_MEMORY} ({first_lines(error)})"
-            raise self.kind(said) from error
+            message = f"{failure}: {NO_MEMORY} ({first_lines(error)})"
+            raise self.kind(message) from error
         if isinstance(error, RuntimeError):  # of the driver, cuBLAS or cuTENSOR
             kind = DeviceLostError if is_lasting(str(error)) else self.kind
-            raise kind(f"{what}: {explained(str(error))}") from error
+            raise kind(f"{failure}: {explained(str(error))}") from error
 
 
-def explained(said: str) -> str:
+def explained(message: str) -> str:
     """A CUDA error in words, with what to do about it.
 
     >>> explained("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access")[:44]
     'the kernel accessed memory that is not its o'
     """
-    name, told = _name(said), first_lines(said)
+    name, text = _name(message), first_lines(message)
     meaning = next((words for code, words in _MEANINGS.items() if code in name), "")
-    end = f"; {LOST}" if is_lasting(said) else ""
-    return (f"{meaning} ({told})" if meaning else told) + end
+    end = f"; {LOST}" if is_lasting(message) else ""
+    return (f"{meaning} ({text})" if meaning else text) + end
 
 
-def is_lasting(said: str) -> bool:
+def is_lasting(message: str) -> bool:
     """Whether this process can no longer use the GPU after an error.
 
     Source: NVIDIA, CUDA Runtime API, "Data types used by CUDA Runtime", ``cudaError``.
@@ -90,10 +90,10 @@ def is_lasting(said: str) -> bool:
     >>> is_lasting("CUDA_ERROR_OUT_OF_MEMORY: out of memory")
     False
     """
-    return any(code in _name(said) for code in _LASTING)
+    return any(code in _name(message) for code in _LASTING)
 
 
-def _name(said: str) -> str:
+def _name(message: str) -> str:
     """The name of an error, spelled alike for the driver, the runtime and torch.
 
     >>> _name("CUDA_ERROR_LAUNCH_FAILED: why"), _name("cudaErrorLaunchFailure: why")
@@ -101,13 +101,14 @@ def _name(said: str) -> str:
     >>> _name("CUDA error: unspecified launch failure")
     'unspecifiedlaunchfailure'
     """
-    name = said.removeprefix("CUDA error: ").partition(":")[0]
+    name = message.removeprefix("CUDA error: ").partition(":")[0]
     return name.replace("_", "").replace(" ", "").lower()
 
 
 ILLEGAL = "the kernel accessed memory that is not its own"
 LOST = "this process can no longer use the GPU; start another one"
 
+# after these the context is gone: every later call of the process fails as well
 _LASTING = (
     "illegaladdress",
     "illegalmemoryaccess",

@@ -26,10 +26,10 @@ from feinsum.targets.cuda.nvrtc import CudaBinary
 from feinsum.targets.protocol import Array
 from feinsum.words import first_lines, type_in_words
 
-MOST_SHARED_BYTES = 8
+MAX_SHARED_BYTES_ATTRIBUTE = 8
 """``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES``."""
 
-MOST_MODULES = 64
+MAX_MODULES = 64
 """Loaded binaries that are kept for further functions, and for being built again."""
 
 
@@ -50,7 +50,7 @@ def _stream(cupy: Any, address: int) -> Any:
 
 
 HEAD_START_CYCLES = np.int64(200_000)
-"""For which the GPU is kept busy while the host enqueues what is timed, some 0.1 ms:
+"""Cycles for which the GPU is kept busy while the host enqueues what is timed:
 otherwise the time of a short kernel is that of its launch.
 """
 
@@ -69,9 +69,9 @@ def _delay_kernel(_device: int) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class CupySession:
-    """A GPU with a stream of the target.
+    """One open GPU. Arrays are flat; a stream of None is that of the target.
 
-    See :class:`feinsum.targets.cuda.session.Session`.
+    Tests stand in for it where there is no GPU.
     """
 
     device: Any
@@ -80,70 +80,87 @@ class CupySession:
     _streams: dict[int, Any] = field(default_factory=dict)
 
     def allocate(self, n_entries: int, dtype: np.dtype[Any]) -> Any:
+        """An array for the stream of the target."""
         with self.active(self.stream):
             return self.empty((n_entries,), dtype)
 
     def write(self, array: Any, values: Array) -> None:
+        """Copy entries from the host."""
         with CudaErrors("an array cannot be written"), self.device, self.stream:
             array.set(values)
             # the copy may be asynchronous, and callers reuse `values`
             self.stream.synchronize()
 
     def read(self, array: Any) -> Array:
+        """Copy entries to the host, and wait for them."""
         with CudaErrors("an array cannot be read"), self.device:
             values: Array = array.get(stream=self.stream)
             self.stream.synchronize()
             return values
 
     def clear(self, array: Any, stream: Any = None) -> None:
+        """Write zeros, without the host."""
         with CudaErrors("an array cannot be written"), self.device:
             array.data.memset_async(0, array.nbytes, stream or self.stream)
 
     def strided(self, array: Any, shape: Sequence[int], strides: Sequence[int]) -> Any:
+        """View memory with other axes, whose strides are in bytes."""
         return load_cupy().ndarray(shape, array.dtype, array.data, strides)
 
     def packed(self, array: Any) -> Any:
+        """The array, or a copy of it in C's order, aligned as kernels expect."""
         if self.is_packed(array):
             return array
         with CudaErrors("a copy of {} bytes", array.nbytes), self.device:
             return array.copy("C")
 
     def cast(self, array: Any, dtype: np.dtype[Any]) -> Any:
+        """The array, or a copy of it with another dtype."""
         if array.dtype == dtype:
             return array
         with CudaErrors("a copy of {} entries of {}", array.shape, dtype), self.device:
             return array.astype(dtype)
 
     def is_packed(self, array: Any) -> bool:
+        """Whether an array lies in C's order, aligned as kernels expect."""
         return bool(array.flags.c_contiguous) and not array.data.ptr % ALIGNMENT
 
     def form(self, array: Any) -> Hashable:
-        place = array.data
-        lag = place.ptr % ALIGNMENT
-        return array.shape, array.strides, array.dtype, place.device_id, lag
+        """The properties of an array on which a call depends."""
+        memory = array.data
+        lag = memory.ptr % ALIGNMENT
+        return array.shape, array.strides, array.dtype, memory.device_id, lag
 
     def current_stream(self) -> Any:
+        """The caller's; None if another GPU is the current one."""
         cuda = load_cupy().cuda
         if cuda.runtime.getDevice() != self.device.id:
             return None
         return cuda.get_current_stream()
 
     def stream_at(self, address: int) -> Any:
+        """A stream of another library; 0 is the default one."""
         kind = load_cupy().cuda.Stream
         if not address:
             return kind.null
-        found = self._streams.get(address)
-        if found is None:
-            found = self._streams[address] = _stream(load_cupy(), address)
-        return found
+        stream = self._streams.get(address)
+        if stream is None:
+            stream = self._streams[address] = _stream(load_cupy(), address)
+        return stream
 
     @contextmanager
     def active(self, stream: Any = None) -> Iterator[None]:
+        """While it is entered, this GPU and the given stream are the current ones."""
         # CuPy hands memory that was freed to the next array of the same stream
         with self.device, stream or nullcontext():
             yield
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
+        """An array for the current stream; this GPU has to be the current one.
+
+        On another stream its memory may still be in use: it is handed out again as soon
+        as the host has freed it.
+        """
         try:
             return load_cupy().ndarray(shape, dtype)
         except (MemoryError, RuntimeError) as error:
@@ -158,7 +175,16 @@ class CupySession:
         shared_bytes: int,
         values: Sequence[np.generic | None],
     ) -> Callable[[Sequence[int], Any], None]:
+        """A quick function of addresses and a stream that launches a kernel.
+
+        This GPU has to be the current one.
+
+        Args:
+            values: the arguments in their order; None for an array.
+        """
         api = importlib.import_module("cupy_backends.cuda.api.driver")
+        # cuLaunchKernel by its address: CuPy's own call checks and converts every
+        # argument, which takes longer than many a kernel
         sizes = *grid, *block, shared_bytes
         launcher = Launcher(api.launchKernel, function, sizes, values)
 
@@ -174,8 +200,15 @@ class CupySession:
     def multiplier(
         self, gemm: Gemm, dtype: np.dtype[Any]
     ) -> Callable[[Sequence[int], Any], None]:
+        """A function of addresses and a stream that multiplies by BLAS.
+
+        The addresses are those of left, right and the result; see :class:`Gemm`. This
+        GPU has to be the current one.
+        """
+        # a stack of one matrix is quicker as a single product, but for half precision,
+        # of which only the call of stacks adds up in single precision
         is_stack = gemm.sizes[0] > 1 or dtype == np.float16
-        function, one, zero = blas(dtype.char, is_stack)
+        function, unit, zero = blas(dtype.char, is_stack)
         cuda, arguments = load_cupy().cuda, gemm.arguments(is_stack=is_stack)
         current_stream = cuda.get_current_stream
         handle_here = cuda.device.get_cublas_handle
@@ -184,10 +217,10 @@ class CupySession:
             try:
                 # CuPy's handle works on the current stream: others are entered first
                 if stream is current_stream():
-                    function(handle_here(), *arguments(one, zero, *addresses))
+                    function(handle_here(), *arguments(unit, zero, *addresses))
                 else:
                     with stream:
-                        function(handle_here(), *arguments(one, zero, *addresses))
+                        function(handle_here(), *arguments(unit, zero, *addresses))
             except RuntimeError as error:
                 CudaErrors("the product failed").explain(error)
                 raise
@@ -195,9 +228,11 @@ class CupySession:
         return multiply
 
     def addresses(self, arrays: Sequence[Any]) -> list[int]:
+        """The addresses of the first entries of arrays."""
         return [array.data.ptr for array in arrays]
 
     def overwrite(self, array: Any, values: Any, stream: Any = None) -> None:
+        """Copy an array over another one of the same shape, both with any strides."""
         with CudaErrors("an array cannot be written"), self.device, self._on(stream):
             array[...] = values
 
@@ -205,26 +240,27 @@ class CupySession:
         """CuBLAS by CuPy, and cuTENSOR where ``CUPY_ACCELERATORS`` names it."""
         cupy = load_cupy()
         with CudaErrors("CuPy's einsum failed"), self.device, self._on(stream):
-            found = cupy.einsum(subscripts, *arrays, optimize=True)
-            return self.packed(found)
+            result = cupy.einsum(subscripts, *arrays, optimize=True)
+            return self.packed(result)
 
     def _on(self, stream: Any) -> Any:
         return stream or self.stream
 
     def function(self, binary: CudaBinary, name: str, shared_bytes: int) -> Any:
+        """A loaded kernel that may take ``shared_bytes`` at the launch."""
         cupy = load_cupy()
         with CudaErrors("the kernel {!r} cannot be loaded", name), self.device:
             module = self._modules.get(binary.image)
             if module is None:
                 module = cupy.cuda.function.Module()
                 module.load(binary.image)
-                if len(self._modules) >= MOST_MODULES:
+                if len(self._modules) >= MAX_MODULES:
                     self._modules.clear()  # functions keep their own
                 self._modules[binary.image] = module
             function = module.get_function(name)
             if shared_bytes:
                 cupy.cuda.driver.funcSetAttribute(
-                    function.ptr, MOST_SHARED_BYTES, shared_bytes
+                    function.ptr, MAX_SHARED_BYTES_ATTRIBUTE, shared_bytes
                 )
             return function
 
@@ -237,6 +273,7 @@ class CupySession:
         shared_bytes: int,
         stream: Any = None,
     ) -> None:
+        """Launch a kernel; see :meth:`launcher` for one that is launched often."""
         with CudaErrors("the kernel failed to start"), self.device:
             function(
                 tuple(grid), tuple(block), tuple(arguments),
@@ -246,22 +283,28 @@ class CupySession:
     def multiply(
         self, gemm: Gemm, left: Any, right: Any, result: Any, stream: Any = None
     ) -> None:
+        """A stack of products of matrices, by cuBLAS."""
         multiply = self.multiplier(gemm, result.dtype)
         with self.device:
             multiply(self.addresses((left, right, result)), self._on(stream))
 
     def synchronize(self, stream: Any = None) -> None:
+        """Wait until all work on a stream has ended."""
         with CudaErrors("the kernel failed to run"), self.device:
             self._on(stream).synchronize()
 
     def wait(self, waiting: Any, awaited: Any) -> None:
+        """Let later work on a stream wait for the earlier work on another one."""
         with CudaErrors("a stream cannot wait"), self.device:
             waiting.wait_event(awaited.record())
 
     def timed(self, run: Callable[[], None], stream: Any = None) -> float:
+        """Seconds between two events around what ``run`` launches."""
         cupy = load_cupy()
         with CudaErrors("the kernel failed to run"), self.device:
             first, last = cupy.cuda.Event(), cupy.cuda.Event()
+            # the first event is recorded while the GPU still waits: so the launches
+            # that follow are all enqueued before the clock starts
             delay = _delay_kernel(self.device.id)
             delay((1,), (1,), (HEAD_START_CYCLES,), stream=self._on(stream))
             first.record(self._on(stream))
@@ -272,6 +315,7 @@ class CupySession:
         return max(float(elapsed_ms) * 1e-3, 1e-9)
 
     def repeated(self, run: Callable[[], None], n: int) -> Callable[[], None]:
+        """A graph that does ``n`` times what ``run`` launches."""
         with CudaErrors("the launches cannot be captured"), self.device, self.stream:
             self.stream.begin_capture()
             try:
@@ -280,13 +324,14 @@ class CupySession:
             finally:  # else nothing could be launched on the stream any more
                 graph = self.stream.end_capture()
 
-        def replay(_kept: Callable[[], None] = run) -> None:
+        def replay(_alive: Callable[[], None] = run) -> None:
             """The arrays that it works on live as long as what launches them."""
             graph.launch(self.stream)
 
         return replay
 
     def free_bytes(self) -> int:
+        """The most that can be allocated, as far as it is known."""
         cupy = load_cupy()
         with CudaErrors("the free memory cannot be read"), self.device:
             free, total = cupy.cuda.runtime.memGetInfo()
@@ -297,7 +342,11 @@ class CupySession:
             return int(free) + int(pool.free_bytes())
 
     def adopted(self, array: Any) -> tuple[Any, Any]:
-        """On CuPy's current stream: DLPack makes it wait for the array's own."""
+        """Import an array of any library; CuPy's current stream waits for its own.
+
+        Returns:
+            The array of CuPy, and the stream on which it is ready.
+        """
         cupy = load_cupy()
         with CudaErrors("an array cannot be imported"), self.device:
             stream = cupy.cuda.get_current_stream()
@@ -335,15 +384,16 @@ def blas(kind: str, is_stack: bool) -> tuple[Callable[..., None], int, int]:
     Half precision, of stacks alone, is added up in single precision.
     """
     cublas = load_cublas()
-    one, zero = _NUMBERS.setdefault(kind, _one_and_zero(kind))
+    unit, zero = _NUMBERS.setdefault(kind, _unit_and_zero(kind))
     if kind == "e":
-        return _of_halves(cublas), one.ctypes.data, zero.ctypes.data
+        # the stacks of cublasHgemm add up in half precision, those of GemmEx in single
+        return _of_halves(cublas), unit.ctypes.data, zero.ctypes.data
     name = {"f": "s", "d": "d", "F": "c", "D": "z"}[kind] + "gemm"
     function = getattr(cublas, name + "StridedBatched" * is_stack)
-    return function, one.ctypes.data, zero.ctypes.data
+    return function, unit.ctypes.data, zero.ctypes.data
 
 
-def _one_and_zero(kind: str) -> tuple[Array, Array]:
+def _unit_and_zero(kind: str) -> tuple[Array, Array]:
     dtype = "f" if kind == "e" else kind
     return np.ones(1, dtype), np.zeros(1, dtype)
 
@@ -354,10 +404,10 @@ CUDA_R_16F, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT = 2, 68, -1
 def _of_halves(cublas: Any) -> Callable[..., None]:
     half = CUDA_R_16F
 
-    def multiply(*given: int) -> None:
-        *head, one, a, lda, step_a, b, ldb, step_b, zero, c, ldc, step_c, n = given
+    def multiply(*arguments: int) -> None:
+        *head, unit, a, lda, step_a, b, ldb, step_b, zero, c, ldc, step_c, n = arguments
         cublas.gemmStridedBatchedEx(
-            *head, one, a, half, lda, step_a, b, half, ldb, step_b,
+            *head, unit, a, half, lda, step_a, b, half, ldb, step_b,
             zero, c, half, ldc, step_c, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT,
         )  # fmt: skip
 
@@ -368,7 +418,7 @@ _NUMBERS: dict[str, tuple[Array, Array]] = {}
 """One and zero, which BLAS reads where they are."""
 
 SLOT_BYTES = 8
-"""Of one argument: a pointer, or a number that is no longer."""
+"""Bytes of one argument: a pointer, or a number that is no longer."""
 
 
 class Launcher:
@@ -390,16 +440,16 @@ class Launcher:
     ) -> None:
         slots = (ctypes.c_uint64 * len(values))()
         start = ctypes.addressof(slots)
-        places = [start + SLOT_BYTES * k for k in range(len(values))]
-        for place, value in zip(places, values, strict=True):
+        slot_addresses = [start + SLOT_BYTES * k for k in range(len(values))]
+        for address, value in zip(slot_addresses, values, strict=True):
             if value is not None:
                 # the driver reads as many bytes of a slot as the parameter has
-                ctypes.memmove(place, value.tobytes(), value.nbytes)
+                ctypes.memmove(address, value.tobytes(), value.nbytes)
         self._function = function  # which keeps its module loaded
         self._launch, self._head = launch, (function.ptr, *sizes)
         self._slots, self._turn = slots, Lock()
-        self._places = (ctypes.c_void_p * len(values))(*places)
-        self._tail = ctypes.addressof(self._places), 0
+        self._pointers = (ctypes.c_void_p * len(values))(*slot_addresses)
+        self._tail = ctypes.addressof(self._pointers), 0
         self._arrays = [k for k, value in enumerate(values) if value is None]
 
     def __call__(self, addresses: Sequence[int], stream: int) -> None:

@@ -18,8 +18,9 @@ from feinsum.records import Device, Environment
 from feinsum.records.environment import CUDA_PLATFORM
 from feinsum.targets.cuda.built import CudaBuilt, DeviceArray, cache_state, check_launch
 from feinsum.targets.cuda.code import PREAMBLE, CudaTarget, generated
+from feinsum.targets.cuda.cupy_session import CupySession
 from feinsum.targets.cuda.nvrtc import INSTALL_HINT, CudaBinary, find_nvrtc
-from feinsum.targets.cuda.session import Driver, GpuFacts, Session, find_driver
+from feinsum.targets.cuda.session import Driver, GpuFacts, find_driver
 from feinsum.targets.layout import Layout
 from feinsum.targets.protocol import Array, Memory, Timer, software
 from feinsum.targets.units import for_target
@@ -31,7 +32,7 @@ class CudaDevice:
 
     device: Device
     facts: GpuFacts
-    session: Session
+    session: CupySession
     _flusher: list[Any] = field(default_factory=list)
 
     timer: Timer = "cuda-events"
@@ -44,12 +45,13 @@ class CudaDevice:
 
     @property
     def memory(self) -> Memory:
+        # one array may take all of it
         total = self.facts.memory_bytes
         return Memory(total, total, self.facts.cache_bytes)
 
     @property
     def capability(self) -> int:
-        """As a number, such as 90."""
+        """The compute capability as a number, such as 90."""
         major, minor = self.facts.capability
         return 10 * major + minor
 
@@ -68,11 +70,12 @@ class CudaDevice:
         )
 
     def prepare(self, t_unit: Any) -> Any:
+        # a unit for Loopy's own CUDA target lacks vectors and dynamic shared memory
         is_ours = type(t_unit.target) is CudaTarget
         return t_unit if is_ours else for_target(t_unit, CudaTarget())
 
     def compiled(self, source: str) -> CudaBinary:
-        """For the compute capability of the device.
+        """Compile for the compute capability of the device.
 
         Raises:
             BuildError: if it cannot be compiled.
@@ -98,11 +101,11 @@ class CudaDevice:
         self.session.write(flat, buffer)
         return DeviceArray(flat, layout)
 
-    def check_room(self, n_bytes: int, what: str = "an array") -> None:
+    def check_room(self, n_bytes: int, purpose: str = "an array") -> None:
         """Refuse what the memory of the GPU cannot hold, before anything is launched.
 
         Args:
-            what: takes the memory.
+            purpose: what takes the memory.
 
         Raises:
             MeasurementError: if it does not fit what is free.
@@ -110,7 +113,7 @@ class CudaDevice:
         free = self.session.free_bytes()
         if n_bytes > free:
             raise MeasurementError(
-                f"{what} of {n_bytes / 1e9:.2f} GB does not fit the memory of "
+                f"{purpose} of {n_bytes / 1e9:.2f} GB does not fit the memory of "
                 f"{self.device}, of which {free / 1e9:.2f} GB are free: compute it in "
                 "parts, or free memory of other libraries, such as by "
                 "torch.cuda.empty_cache()"
@@ -128,6 +131,7 @@ class CudaDevice:
     def flush(self) -> None:
         """Fill the cache with other data."""
         if not self._flusher:
+            # twice the cache, so that nothing of it is left whatever it evicts
             n_bytes = 2 * max(self.facts.cache_bytes, 1 << 20)
             flat = self.session.allocate(n_bytes, np.dtype(np.uint8))
             self._flusher.append(flat)
@@ -145,22 +149,24 @@ class Cuda:
         return isinstance(loopy_target, lp.CudaTarget)
 
     def devices(self) -> tuple[Device, ...]:
-        """In the order of the driver.
+        """List the GPUs in the order of the driver.
 
         Raises:
             DeviceUnavailableError: saying whether a driver, a GPU or CuPy is missing.
         """
-        found = find_driver().gpus()
-        if found:
+        gpus = find_driver().gpus()
+        if gpus:
+            # a GPU for which nothing can be compiled is none
             find_nvrtc()
-        return tuple(dict.fromkeys(map(describe, found)))
+        return tuple(dict.fromkeys(map(describe, gpus)))
 
     def open(self, device: Device) -> CudaDevice:
         """One session per device and process; of equal ones the first."""
         driver = find_driver()
-        for known in [*_open_ones(driver).values()]:  # other threads may open more
-            if known.device == device:
-                return known
+        for opened in [*_open_devices(driver).values()]:  # other threads may open more
+            if opened.device == device:
+                return opened
+        # equal GPUs of one machine have one description: the first one serves
         for facts in driver.gpus():
             if describe(facts) == device:
                 return _opened(driver, facts)
@@ -176,16 +182,16 @@ class Cuda:
             DeviceUnavailableError: if there is none of that number.
         """
         driver = find_driver()
-        known = _open_ones(driver).get(ordinal)
-        if known is not None:
-            return known
+        opened = _open_devices(driver).get(ordinal)
+        if opened is not None:
+            return opened
         for facts in driver.gpus():
             if facts.ordinal == ordinal:
                 return _opened(driver, facts)
         raise DeviceUnavailableError(f"there is no GPU {ordinal}; {INSTALL_HINT}")
 
     def delivered(self, t_unit: Any, loopy_target: Any) -> Any:
-        """For the target that it came with, completed, which is compiled by others."""
+        """Prepare a unit for the target that it came with; others compile it."""
         ours = isinstance(loopy_target, CudaTarget)
         return for_target(t_unit, loopy_target if ours else CudaTarget())
 
@@ -196,22 +202,22 @@ class Cuda:
 CUDA = Cuda()
 
 _OPEN: dict[tuple[int, Driver], dict[int, CudaDevice]] = {}
-"""By process, since a context does not survive a fork, and driver; then by ordinal."""
+"""Open GPUs by process and driver, then by ordinal: no context survives a fork."""
 
 _OPENING = Lock()
 
 
-def _open_ones(driver: Driver) -> dict[int, CudaDevice]:
+def _open_devices(driver: Driver) -> dict[int, CudaDevice]:
     return _OPEN.setdefault((os.getpid(), driver), {})
 
 
 def _opened(driver: Driver, facts: GpuFacts) -> CudaDevice:
-    known = _open_ones(driver)
+    devices = _open_devices(driver)
     with _OPENING:
-        if facts.ordinal not in known:
+        if facts.ordinal not in devices:
             session = driver.open(facts.ordinal)
-            known[facts.ordinal] = CudaDevice(describe(facts), facts, session)
-        return known[facts.ordinal]
+            devices[facts.ordinal] = CudaDevice(describe(facts), facts, session)
+        return devices[facts.ordinal]
 
 
 def describe(facts: GpuFacts) -> Device:
@@ -228,7 +234,7 @@ def describe(facts: GpuFacts) -> Device:
 
 
 BLOCK = 256
-"""Work-items of a group, where the caller has no wish."""
+"""Work-items of a group, if the caller does not choose."""
 
 _NAMES = "\n".join(
     f"#define {kind}{lanes} feinsum_vec<{kind}, {lanes}>"
@@ -256,13 +262,13 @@ _DIALECT = f"""{PREAMBLE}
 class CudaProgram:
     """A kernel that is loaded; see :class:`feinsum.targets.protocol.Program`."""
 
-    session: Session
+    session: CupySession
     function: Any
 
     @classmethod
     def of(
         cls,
-        session: Session,
+        session: CupySession,
         compiled: Callable[[str], CudaBinary],
         source: str,
         name: str,
@@ -278,12 +284,12 @@ class CudaProgram:
     ) -> float:
         """Seconds of a run over ``n_items`` work-items."""
         block = n_local or _block(n_items)
-        given = [getattr(x, "flat", x) if hasattr(x, "layout") else x
-                 for x in arguments]  # fmt: skip
+        values = [getattr(x, "flat", x) if hasattr(x, "layout") else x
+                  for x in arguments]  # fmt: skip
 
         def launch() -> None:
             grid = (n_items // block, 1, 1)
-            self.session.launch(self.function, grid, (block, 1, 1), given, 0)
+            self.session.launch(self.function, grid, (block, 1, 1), values, 0)
 
         self.session.synchronize()
         if timer != "wall":

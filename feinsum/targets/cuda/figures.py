@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from feinsum.errors import BuildError
 
 WARP = 32
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 """Most work-items of a work-group."""
-MOST_REGISTERS = 255
+MAX_REGISTERS = 255
 """Most registers of a work-item."""
 REGISTERS = 1 << 16
 """Registers of a multiprocessor."""
-MOST_SPILLED = 512
+MAX_SPILLED = 512
 """Most spilled bytes of a work-item; kernels that spill more are too slow."""
 REGISTER_STEP = 256
 """Granularity of the registers of a warp."""
@@ -52,25 +52,26 @@ def figures_of(log: str, name: str) -> KernelFigures:
     ...     "ptxas info : Used 10 registers, used 1 barriers, 1280 bytes smem", "f")
     KernelFigures(registers=10, spill_bytes=8, stack_bytes=8, shared_bytes=1280)
     """
-    _, found, own = log.partition(f"Compiling entry function '{name}'")
-    own = own.partition("Compiling entry function")[0]
-    registers = re.search(r"Used (\d+) registers", own)
-    if not found or registers is None:
+    _, heading, section = log.partition(f"Compiling entry function '{name}'")
+    # the log has a section for each kernel of the source
+    section = section.partition("Compiling entry function")[0]
+    registers = re.search(r"Used (\d+) registers", section)
+    if not heading or registers is None:
         raise BuildError(
             f"the log of ptxas has no figures of {name!r}; compile for one of the "
             "architectures sm_..., not for compute_..."
         )
     return KernelFigures(
         int(registers[1]),
-        _number(own, "bytes spill stores") + _number(own, "bytes spill loads"),
-        _number(own, "bytes stack frame"),
-        _number(own, "bytes smem"),
+        _number(section, "bytes spill stores") + _number(section, "bytes spill loads"),
+        _number(section, "bytes stack frame"),
+        _number(section, "bytes smem"),
     )
 
 
-def _number(text: str, what: str) -> int:
-    found = re.search(rf"(\d+) {what}", text)
-    return int(found[1]) if found else 0
+def _number(text: str, unit: str) -> int:
+    match = re.search(rf"(\d+) {unit}", text)
+    return int(match[1]) if match else 0
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Multiprocessor:
     reserved_bytes: int
 
 
-_KNOWN = {
+_MULTIPROCESSORS = {
     70: Multiprocessor(2048, 32, 96 << 10, 96 << 10, 0),
     72: Multiprocessor(2048, 32, 96 << 10, 96 << 10, 0),
     75: Multiprocessor(1024, 16, 64 << 10, 64 << 10, 0),
@@ -114,13 +115,14 @@ def multiprocessor_of(capability: int) -> Multiprocessor:
     Raises:
         BuildError: if it is older than all that are known.
     """
-    older = [known for known in _KNOWN if known <= capability]
+    # an unknown device counts as the nearest older one
+    older = [key for key in _MULTIPROCESSORS if key <= capability]
     if not older:
         raise BuildError(
             f"compute capability {capability} is not supported; expected "
-            f"{min(_KNOWN)} or more"
+            f"{min(_MULTIPROCESSORS)} or more"
         )
-    return _KNOWN[max(older)]
+    return _MULTIPROCESSORS[max(older)]
 
 
 def occupancy(
@@ -142,19 +144,21 @@ def occupancy(
     """
     has = multiprocessor_of(capability)
     shared = figures.shared_bytes + dynamic_bytes
-    if n_threads > MOST_THREADS or shared > has.group_shared_bytes:
+    if n_threads > MAX_THREADS or shared > has.group_shared_bytes:
         return 0.0
     warps = -(-n_threads // WARP)
+    # a warp gets registers in steps, and a group all of its warps or none
     of_warp = -(-figures.registers * WARP // REGISTER_STEP) * REGISTER_STEP
     by_registers = REGISTERS // of_warp // warps if of_warp else has.groups
-    taken = shared + has.reserved_bytes
-    by_shared = has.shared_bytes // taken if taken else has.groups
+    of_group = shared + has.reserved_bytes
+    by_shared = has.shared_bytes // of_group if of_group else has.groups
+    # whichever runs out first
     groups = min(has.groups, has.threads // (warps * WARP), by_registers, by_shared)
     return groups * warps * WARP / has.threads
 
 
 def checked_occupancy(
-    what: str,
+    label: str,
     figures: KernelFigures,
     n_threads: int,
     capability: int,
@@ -166,9 +170,9 @@ def checked_occupancy(
         BuildError: if it is 0, or the kernel spills too much to be worth its time.
     """
     at_once = occupancy(figures, n_threads, capability, dynamic_bytes)
-    if figures.spill_bytes > MOST_SPILLED or not at_once:
+    if figures.spill_bytes > MAX_SPILLED or not at_once:
         raise BuildError(
-            f"{what} spills {figures.spill_bytes} bytes of a work-item, its occupancy "
-            f"is {at_once}; expected at most {MOST_SPILLED} bytes, and more than 0"
+            f"{label} spills {figures.spill_bytes} bytes of a work-item, its occupancy "
+            f"is {at_once}; expected at most {MAX_SPILLED} bytes, and more than 0"
         )
     return at_once

@@ -80,18 +80,18 @@ class Gemm:
     def arguments(self, *, is_stack: bool) -> Callable[..., tuple[int, ...]]:
         """What BLAS takes after its handle.
 
-        The function takes the addresses of one, zero, left, right and out.
+        The function takes the addresses of 1, 0, left, right and out.
 
         Args:
             is_stack: whether it takes a stack of matrices, or single ones.
         """
         *head, lda, left_step, ldb, right_step, ldc, out_step, b = self.numbers
         if not is_stack:
-            return lambda one, zero, left, right, out: (
-                *head, one, left, lda, right, ldb, zero, out, ldc
+            return lambda unit, zero, left, right, out: (
+                *head, unit, left, lda, right, ldb, zero, out, ldc
             )  # fmt: skip
-        return lambda one, zero, left, right, out: (
-            *head, one, left, lda, left_step, right, ldb, right_step,
+        return lambda unit, zero, left, right, out: (
+            *head, unit, left, lda, left_step, right, ldb, right_step,
             zero, out, ldc, out_step, b,
         )  # fmt: skip
 
@@ -100,6 +100,7 @@ def multiply(gemm: Gemm, left: Any, right: Any, out: Any) -> None:
     """The meaning of a product, on flat arrays of numpy."""
     b, m, n, k = gemm.sizes
     shapes = (b, m, k), (b, k, n), (b, m, n)
+    # the addresses and strides that BLAS gets, so that a wrong stride shows
     views = [
         np.lib.stride_tricks.as_strided(
             array, shape, [stride * array.itemsize for stride in strides]

@@ -88,7 +88,8 @@ class Nvrtc:
         wanted = 10 * capability[0] + capability[1]
         if wanted in self.architectures:
             return f"sm_{wanted}"
-        older = [known for known in self.architectures if known < wanted]
+        # PTX, which the driver compiles for a device that NVRTC does not know yet
+        older = [number for number in self.architectures if number < wanted]
         if not older:
             raise BuildError(
                 f"NVRTC {self.version} compiles for {self._range}, the device is of "
@@ -109,18 +110,19 @@ class Nvrtc:
         Raises:
             BuildError: with the first lines of the log.
         """
-        kept_in = default_cache()
-        given = ("cubin", self.version, architecture, *FLAGS, *HEADERS.values())
-        key = hashlib.sha256("\0".join((*given, source)).encode()).hexdigest()
-        kept = None if kept_in is None else kept_in.read(key)
-        if kept is not None:
+        cache = default_cache()
+        # all that decides what comes out, and nothing that differs between machines
+        inputs = ("cubin", self.version, architecture, *FLAGS, *HEADERS.values())
+        key = hashlib.sha256("\0".join((*inputs, source)).encode()).hexdigest()
+        entry = None if cache is None else cache.read(key)
+        if entry is not None:
             # the log is text, so its end is the first NUL; the image may have more
-            log, _, image = kept.partition(b"\0")
+            log, _, image = entry.partition(b"\0")
             return CudaBinary(source, image, log.decode())
-        made = self._compiled(source, architecture)
-        if kept_in is not None:
-            kept_in.write(key, made.log.encode() + b"\0" + made.image)
-        return made
+        binary = self._compiled(source, architecture)
+        if cache is not None:
+            cache.write(key, binary.log.encode() + b"\0" + binary.image)
+        return binary
 
     def _compiled(self, source: str, architecture: str) -> CudaBinary:
         program = ctypes.c_void_p()
@@ -137,30 +139,31 @@ class Nvrtc:
         )  # fmt: skip
         try:
             options = (f"--gpu-architecture={architecture}", *FLAGS)
-            given = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
-            failed = library.nvrtcCompileProgram(program, len(options), given)
+            flags = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
+            failed = library.nvrtcCompileProgram(program, len(options), flags)
+            # the log has ptxas's figures where all went well, too
             log = self._text(program, "ProgramLog").rstrip(b"\0").decode()
             if failed:
                 raise BuildError(f"NVRTC {self.version}: {first_lines(log)}")
-            what = "CUBIN" if architecture.startswith("sm_") else "PTX"
-            return CudaBinary(source, self._text(program, what), log)
+            output = "CUBIN" if architecture.startswith("sm_") else "PTX"
+            return CudaBinary(source, self._text(program, output), log)
         finally:
             library.nvrtcDestroyProgram(ctypes.byref(program))
 
-    def _text(self, program: ctypes.c_void_p, what: str) -> bytes:
+    def _text(self, program: ctypes.c_void_p, output: str) -> bytes:
         size = ctypes.c_size_t()
         self._check(
-            getattr(self.library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+            getattr(self.library, f"nvrtcGet{output}Size")(program, ctypes.byref(size))
         )
         buffer = ctypes.create_string_buffer(size.value)
-        self._check(getattr(self.library, f"nvrtcGet{what}")(program, buffer))
+        self._check(getattr(self.library, f"nvrtcGet{output}")(program, buffer))
         return buffer.raw
 
     def _check(self, code: int) -> None:
         if code:
             self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
-            said = self.library.nvrtcGetErrorString(code).decode()
-            raise BuildError(f"NVRTC {self.version}: {said}")
+            message = self.library.nvrtcGetErrorString(code).decode()
+            raise BuildError(f"NVRTC {self.version}: {message}")
 
 
 @cache
@@ -170,9 +173,9 @@ def find_nvrtc() -> Nvrtc:
     Raises:
         DeviceUnavailableError: if there is none.
     """
-    for place in _places():
+    for name in _library_names():
         try:
-            return _loaded(ctypes.CDLL(place))
+            return _loaded(ctypes.CDLL(name))
         except (
             OSError,
             AttributeError,
@@ -187,16 +190,17 @@ def _loaded(library: Any) -> Nvrtc:
     major, minor, n = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     library.nvrtcGetNumSupportedArchs(ctypes.byref(n))
-    known = (ctypes.c_int * n.value)()
-    library.nvrtcGetSupportedArchs(known)
-    return Nvrtc(library, f"{major.value}.{minor.value}", tuple(known))
+    numbers = (ctypes.c_int * n.value)()
+    library.nvrtcGetSupportedArchs(numbers)
+    return Nvrtc(library, f"{major.value}.{minor.value}", tuple(numbers))
 
 
-def _places() -> Iterator[str]:
+def _library_names() -> Iterator[str]:
     spec = importlib.util.find_spec("nvidia")
     folders = [] if spec is None else (spec.submodule_search_locations or [])
     for folder in folders:
-        found = Path(folder).glob("*/lib/libnvrtc.so.*")
-        own = (path for path in found if re.fullmatch(r"libnvrtc\.so\.\d+", path.name))
-        yield from map(str, sorted(own))
+        paths = Path(folder).glob("*/lib/libnvrtc.so.*")
+        # not its alternatives, such as libnvrtc.so.12.alt
+        main = (path for path in paths if re.fullmatch(r"libnvrtc\.so\.\d+", path.name))
+        yield from map(str, sorted(main))
     yield from ("libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so", TOOLKIT)

@@ -34,7 +34,7 @@ class MatrixProduct(Tag):  # type: ignore[misc]
     are_single: tuple[bool, bool]
 
     def gemm(self, scalars: Mapping[str, int]) -> Gemm:
-        """For the values of the scalars.
+        """The call of BLAS for the values of the scalars.
 
         The transposed matrices of C are those of Fortran, so the right one comes first.
 
@@ -45,6 +45,7 @@ class MatrixProduct(Tag):  # type: ignore[misc]
         n_products, rows, columns, summed = (
             int(evaluate(size, dict(scalars))) for size in self.sizes
         )
+        # a step of 0: all products have the same matrix
         left_steps, right_steps = (
             0 if is_single else length * summed
             for length, is_single in zip((rows, columns), self.are_single, strict=True)

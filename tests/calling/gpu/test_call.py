@@ -132,7 +132,7 @@ def test_neighbours_write_neighbours(stand_in):
 
 def test_a_kernel_that_spills_is_skipped(stand_in, monkeypatch):
     """If there is no other one, libraries compute the einsum."""
-    monkeypatch.setattr("feinsum.targets.cuda.figures.MOST_SPILLED", -1)
+    monkeypatch.setattr("feinsum.targets.cuda.figures.MAX_SPILLED", -1)
     session = open_device("cuda").session
     session.launches.clear()
     a = RNG.random((5, 6))

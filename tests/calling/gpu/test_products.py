@@ -27,7 +27,7 @@ def test_products_mean_their_einsum(subscripts, n_copies):
     """With copies where the arrays are not in order, and no more of them."""
     found = _checked(subscripts, SIZES)
     first = next(product for product in found if product.n_parts == 1)
-    orders = [*first.orders, first.made]
+    orders = [*first.orders, first.order]
     assert sum(order is not None for order in orders) == n_copies
 
 
@@ -68,7 +68,7 @@ def _computed(product, terms, arrays, output, sizes):
     ]
     if product.gemm.is_swapped:
         given.reverse()
-    made = "".join(output if product.made is None else product.made)
+    made = "".join(output if product.order is None else product.order)
     shape = [sizes[i] for i in made]
     parts = np.empty([product.n_parts, *shape])
     multiply(product.gemm, *given, parts)

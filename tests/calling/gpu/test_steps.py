@@ -67,5 +67,5 @@ def test_results_are_handed_on_in_an_order_that_needs_no_copy():
         values = [value for k, value in enumerate(values) if k not in taken]
         _, product = step_of(problem, chosen, made, is_free=not values)
         assert product.orders == (None, None)
-        assert not values or product.made is None
+        assert not values or product.order is None
         values.append((made, problem.c_steps(made)))

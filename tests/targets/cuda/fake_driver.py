@@ -360,7 +360,7 @@ def fake_gpu(monkeypatch):
     """The GPU, which CuPy and the driver find."""
     for name, module in MODULES.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(session, "_FOUND", [Driver()])
+    monkeypatch.setattr(session, "_DRIVERS", [Driver()])
     for cache in CACHES:
         cache.cache_clear()
     GPU.reset()

@@ -42,7 +42,7 @@ needs_nvrtc = pytest.mark.skipif(bool(_why_no_nvrtc()), reason=_why_no_nvrtc())
 def stand_in(monkeypatch):
     """A driver with one GPU."""
     made = StandInDriver()
-    monkeypatch.setattr(session, "_FOUND", [made])
+    monkeypatch.setattr(session, "_DRIVERS", [made])
     return made
 
 
@@ -74,7 +74,7 @@ class StandInDriver:
 
 @dataclass(frozen=True, eq=False)
 class StandInSession:
-    """Arrays are those of numpy; see :class:`feinsum.targets.cuda.session.Session`.
+    """Arrays are those of numpy; see ``feinsum.targets.cuda.cupy_session``.
 
     Attributes:
         streams: where each of the launches, and what else is enqueued, went.

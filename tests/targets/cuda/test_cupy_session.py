@@ -209,7 +209,7 @@ def test_memory_of_another_allocator_is_not_counted(session, fake_gpu):
 
 def test_few_binaries_are_kept(session, monkeypatch):
     """They take memory of the GPU; functions keep theirs as long as they live."""
-    monkeypatch.setattr(cupy_session, "MOST_MODULES", 2)
+    monkeypatch.setattr(cupy_session, "MAX_MODULES", 2)
     for block in (1, 2, 4):
         compile_kernel(doubled(block), open_device("cuda"))
         assert 0 < len(session._modules) <= 2

@@ -164,7 +164,7 @@ def test_complex_numbers_are_refused_by_name():
 def test_an_array_that_does_not_fit_is_refused_before_a_launch(monkeypatch):
     """With what is free."""
     monkeypatch.setattr(
-        "feinsum.targets.cuda.session._FOUND", [StandInDriver(memory_bytes=100)]
+        "feinsum.targets.cuda.session._DRIVERS", [StandInDriver(memory_bytes=100)]
     )
     with pytest.raises(MeasurementError, match=r"of which 0\.00 GB are free"):
         compile_kernel(doubled(), open_device("cuda")).bind(
@@ -232,7 +232,7 @@ def test_the_compiler_tells_registers(architecture):
 def test_a_compiler_older_than_the_device_gives_ptx(monkeypatch):
     """The driver makes the rest of it; ptxas has no figures then."""
     monkeypatch.setattr(
-        "feinsum.targets.cuda.session._FOUND", [StandInDriver(capability=(19, 0))]
+        "feinsum.targets.cuda.session._DRIVERS", [StandInDriver(capability=(19, 0))]
     )
     built = compile_kernel(doubled(), open_device("cuda")).built
     assert b".target sm_121" in built.binary.image
@@ -338,7 +338,7 @@ def test_devices_of_other_capabilities_are_others():
 
 def test_libraries_that_are_no_compiler_of_ours_are_passed_over(monkeypatch):
     """Such as those of CUDA 11.0, which do not tell the architectures."""
-    monkeypatch.setattr(nvrtc, "_places", lambda: ["libm.so.6", "no library"])
+    monkeypatch.setattr(nvrtc, "_library_names", lambda: ["libm.so.6", "no library"])
     with pytest.raises(DeviceUnavailableError, match="is not installed; pip install"):
         find_nvrtc.__wrapped__()
 

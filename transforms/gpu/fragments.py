@@ -1,0 +1,235 @@
+"""Tensor cores: which lane of a warp holds which entries, and the product of a warp.
+
+One instruction ``mma.m16n8k{4,8,16}`` of double precision adds a product of fragments,
+``sums[16,8] += left[16,k] @ right[k,8]``. Before sm_90 it is two of ``m8n8k4`` for each
+four terms, of which each has eight of the rows. The 32 lanes are numbered ``4*g + t``
+with ``g < 8, t < 4``, and each holds, in registers,
+
+===========  =====================  ================================
+fragment     entry of a lane        its coordinates
+===========  =====================  ================================
+left         ``[q, h]``             row ``8*h + g``, term ``4*q + t``
+right        ``[q, 0]``             term ``4*q + t``, column ``g``
+sums         ``[h, e]``             row ``8*h + g``, column ``2*t + e``
+===========  =====================  ================================
+
+Drawn for k = 4, with ``g.t`` for the lane; m8n8k4 is the upper half (h = 0)::
+
+    left   t: 0   1   2   3       right  column: 0   1   2  ...  7
+    row 0   0.0 0.1 0.2 0.3       term 0       0.0 1.0 2.0 ... 7.0
+    row 1   1.0 1.1 1.2 1.3       term 1       0.1 1.1 2.1 ... 7.1
+    ...                           term 2       0.2 1.2 2.2 ... 7.2
+    row 7   7.0 7.1 7.2 7.3       term 3       0.3 1.3 2.3 ... 7.3
+    row 8   0.0 0.1 0.2 0.3   h = 1
+    ...                           sums column: 0   1   2   3   4   5   6   7
+    row 15  7.0 7.1 7.2 7.3       row 0       0.0 0.0 0.1 0.1 0.2 0.2 0.3 0.3
+                                  row 1       1.0 1.0 1.1 1.1 1.2 1.2 1.3 1.3
+                                         e =   0   1   0   1   0   1   0   1
+
+With k = 8 and 16 there are two and four such blocks of terms, numbered by q. As layouts
+(see :mod:`feinsum.transforms.gpu.layouts`) these are the module's ``TERM``,
+``LEFT_ROW``, ``RIGHT_COLUMN`` and ``SUM_COLUMN``. A warp multiplies a tile of several
+fragments, numbered by *blocks* down and across::
+
+               block 0   block 1          columns of the tile, 8 of each block
+    block 0   [ 16x8 ]  [ 16x8 ]
+    block 1   [ 16x8 ]  [ 16x8 ]          rows of the tile, 16 of each block
+
+Source: NVIDIA, PTX ISA, "Matrix Fragments for mma.m8n8k4 / m16n8k4 / m16n8k8 /
+m16n8k16 with .f64 floating point type".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from pymbolic import primitives as p
+from pymbolic import var
+
+from feinsum.transforms.gpu.layouts import Layout
+from feinsum.transforms.primitives import NestWriter
+from feinsum.transforms.primitives.multiply_fragments import (
+    COLUMNS,
+    ROWS,
+    WARP,
+    FragmentProduct,
+    multiply_fragments,
+)
+from feinsum.transforms.primitives.schedule import Expression, Names
+
+DOUBLE = np.dtype(np.float64)
+ZERO = np.float64(0)
+
+HALVES, QUAD = 2, 4
+"""Halves of the rows of a fragment, and lanes that share a row."""
+
+PER_LANE = ROWS * COLUMNS // WARP
+"""Sums of a fragment that a lane holds: two rows of two columns."""
+
+TERM = Layout((4, QUAD), (4, 1))
+"""The term of an entry, by q and t; the first extent is that of k = 16."""
+LEFT_ROW = Layout((HALVES, 8), (8, 1))
+"""The row of an entry of the left fragment or of the sums, by h and g."""
+RIGHT_COLUMN = Layout((1, 8), (8, 1))
+"""The column of an entry of the right fragment, by h, which is 0, and g."""
+SUM_COLUMN = Layout((QUAD, 2), (2, 1))
+"""The column of a sum, by t and e: a lane has two neighbours, for one store."""
+
+INTERLEAVED_COLUMN = Layout((2, QUAD), (4, 1))
+"""The column of the matrix, by e and t, for ``SUM_COLUMN``, if the right fragment is
+loaded by :meth:`Lane.interleaved_column`. Then the lanes of a quad, not the registers
+of a lane, have neighbouring columns, and write them side by side to shared memory."""
+
+
+class Lane(NamedTuple):
+    """A lane of a warp, ``4*g + t``.
+
+    Attributes:
+        g: of the eight rows.
+        t: of the four terms.
+    """
+
+    g: Expression
+    t: Expression
+
+    @classmethod
+    def of(cls, iname: str) -> Lane:
+        return cls(p.FloorDiv(var(iname), QUAD), p.Remainder(var(iname), QUAD))
+
+    def interleaved_column(self) -> Expression:
+        """The column of the matrix that stands in column g of the right fragment.
+
+        Column ``2*t + e`` of the sums comes from column ``g = 2*t + e`` of the right
+        fragment. So that it is ``4*e + t`` of the matrix, lane g loads
+        ``4*(g % 2) + g / 2``::
+
+            g                      0 1 2 3 4 5 6 7
+            column of the matrix   0 4 1 5 2 6 3 7
+        """
+        return INTERLEAVED_COLUMN(p.Remainder(self.g, 2), p.FloorDiv(self.g, 2))
+
+
+@dataclass(frozen=True)
+class WarpProduct:
+    """A warp's tile of ``height`` by ``width`` sums, ``terms`` at a time.
+
+    Attributes:
+        lane: its lanes.
+    """
+
+    writer: NestWriter
+    lane: Lane
+    height: int
+    width: int
+    terms: int
+
+    @property
+    def n_blocks(self) -> tuple[int, int]:
+        """Fragments down and across."""
+        return self.height // ROWS, self.width // COLUMNS
+
+    def unroll(self, n: int) -> str:
+        # registers cannot be indexed at run time: all loops over fragments are unrolled
+        return self.writer.loop("u", size=n, tag="unr")
+
+    def term(self, step: Expression, quad: Expression) -> Expression:
+        """The term of a lane's entry q of the step-th instruction along the sum."""
+        return p.Sum((self.terms * step, *_terms_of(TERM, quad, self.lane.t)))
+
+    def row_or_column(
+        self, first: Expression, length: int, block: Expression, half: Expression
+    ) -> Expression:
+        """A lane's row, of a left fragment or a sum, or its column of a right one.
+
+        Args:
+            first: of the warp's tile.
+            length: of a block: ``ROWS`` of two halves, or ``COLUMNS`` of one.
+        """
+        of_block = _terms_of(LEFT_ROW, half, self.lane.g)
+        return p.Sum((first, length * block, *of_block))
+
+    def zeroed(
+        self,
+        outer: Sequence[int],
+        dtype: np.dtype[np.generic],
+        around: Sequence[str],
+        after: Collection[str] = (),
+    ) -> tuple[str, str]:
+        """The array of a lane's sums, and the id of what sets it to zero.
+
+        Args:
+            outer: the lengths of axes before those of the tile.
+        """
+        shape = (*outer, *self.n_blocks, PER_LANE)
+        acc = self.writer.array("acc", shape, dtype)
+        inames = [self.unroll(n) for n in shape]
+        entry = var(acc)[tuple(map(var, inames))]
+        return acc, self.writer.assign("zero", entry, ZERO, [*around, *inames], after)
+
+    def load_fragments(
+        self,
+        stem: str,
+        shape: tuple[int, int, int],
+        entry_at: Callable[[Expression, Expression, Expression], Expression],
+        loops: Sequence[str],
+        after: Collection[str],
+    ) -> tuple[str, str]:
+        """Load what a lane holds for one instruction of each block.
+
+        Args:
+            shape: of the array: blocks, quads of terms, and halves.
+            entry_at: the entry to load, by these three.
+        """
+        array = self.writer.array(stem, shape, DOUBLE)
+        inames = [self.unroll(n) for n in shape]
+        block, quad, half = map(var, inames)
+        return array, self.writer.assign(
+            "fragment", var(array)[block, quad, half], entry_at(block, quad, half),
+            [*loops, *inames], after,
+        )  # fmt: skip
+
+    def multiply(
+        self,
+        sums: tuple[str, Names],
+        left: str,
+        right: tuple[str, Callable[[Expression], tuple[Expression, ...]]],
+        loops: Sequence[str],
+        blocks: tuple[str, str],
+        after: Collection[str],
+    ) -> str:
+        """One instruction for each block; the id of the statement.
+
+        Args:
+            sums: the array, and the inames of its axes before those of the tile.
+            left: an array of :meth:`load_fragments`.
+            right: an array, and where a block's first entry is, by the block.
+            blocks: the inames of the blocks, down and across.
+        """
+        writer, (down, across) = self.writer, map(var, blocks)
+        outer = tuple(map(var, sums[1]))
+        # C takes pointers to the first entries, so offsets go through scalars
+        entries = (
+            var(sums[0])[(*outer, down, across, 0)],
+            var(left)[down, 0, 0],
+            var(right[0])[right[1](across)],
+        )
+        offsets = [writer.place_of(entry, loops) for entry in entries]
+        (at_sums, *_), (at_left, *_), (at_right, *_) = offsets
+        product = FragmentProduct(
+            self.terms, (sums[0], at_sums), (left, at_left), (right[0], at_right)
+        )
+        return writer.add(
+            "multiply", partial(multiply_fragments, product), loops,
+            [*after, *(insn_id for _, insn_id in offsets)],
+        )  # fmt: skip
+
+
+def _terms_of(layout: Layout, *coordinates: Expression) -> tuple[Expression, ...]:
+    """The terms of a position, for a longer sum."""
+    position = layout(*coordinates)
+    assert isinstance(position, p.Sum)
+    return tuple(position.children)
