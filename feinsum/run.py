@@ -80,14 +80,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(comm: Any, chosen: argparse.Namespace) -> None:
     inputs, output = chosen.inputs, chosen.output
-    made = _on_all(comm, lambda: read_plan(chosen.plan.read_bytes()))
-    plan, rank = plan_in(made), comm.Get_rank()
-    meaning = made.meaning if isinstance(made, ProgramPlan) else None
+    plan_document = _on_all(comm, lambda: read_plan(chosen.plan.read_bytes()))
+    plan, rank = plan_in(plan_document), comm.Get_rank()
+    meaning = plan_document.meaning if isinstance(plan_document, ProgramPlan) else None
     blocks = _on_all(comm, lambda: _blocks(plan, rank, inputs))
     if chosen.record is None:
         parts = run_on_ranks(plan, blocks, comm, meaning=meaning)
     else:
-        parts = _recorded(comm, made, blocks, chosen)
+        parts = _recorded(comm, plan_document, blocks, chosen)
     if plan.statements is None:
         parts = {plan.outputs[0]: parts}
     shapes = {name: plan.shape(name) for name in plan.outputs}
@@ -105,10 +105,13 @@ def _run(comm: Any, chosen: argparse.Namespace) -> None:
 
 
 def _recorded(
-    comm: Any, made: AnyPlan, blocks: Mapping[str, Any], chosen: argparse.Namespace
+    comm: Any,
+    plan_document: AnyPlan,
+    blocks: Mapping[str, Any],
+    chosen: argparse.Namespace,
 ) -> Any:
-    """The parts of the result; rank 0 tells what was recorded."""
-    plan, rank = plan_in(made), comm.Get_rank()
+    """Return the parts of the result; rank 0 tells what was recorded."""
+    plan, rank = plan_in(plan_document), comm.Get_rank()
 
     def read(name: str, box: Box) -> Any:
         dtype = plan.operands[name]
@@ -116,7 +119,7 @@ def _recorded(
 
     with opened_on_rank_0(comm, chosen.record) as store:
         parts, fact = record_on_ranks(
-            made, blocks, read, comm, store=store, runs=chosen.runs
+            plan_document, blocks, read, comm, store=store, runs=chosen.runs
         )
     if rank == 0:
         sys.stdout.write(f"recorded {fact.id[:12]}: {fact}\n")
@@ -129,19 +132,19 @@ def _nothing() -> None:
 
 def _on_all(comm: Any, work: Callable[[], T]) -> T:
     """Do work on each rank; if it fails on one, all raise the same error."""
-    found, failure = None, ""
+    result, failure = None, ""
     try:
-        found = work()
+        result = work()
     except (FeinsumError, OSError, ValueError) as error:
         failure = str(error) or type(error).__name__
     failures = [text for text in comm.allgather(failure) if text]
     if failures:
         raise PlanError(failures[0], rules=("files",))
-    return found  # type: ignore[return-value]  # work has returned it
+    return result  # type: ignore[return-value]  # work has returned it
 
 
 def _blocks(plan: Plan, rank: int, source: Path) -> dict[str, Any]:
-    """The blocks of this rank, of arrays in files."""
+    """Return the blocks of this rank, of arrays in files."""
     return {
         name: read_block(
             source, name, plan.shape(name), dtype, plan.start_box(name, rank)

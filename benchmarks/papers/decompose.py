@@ -31,7 +31,7 @@ from feinsum.distributed.groups import Group
 from feinsum.distributed.program_plan import name_of_index, statements_of
 from feinsum.errors import ProgramError
 from feinsum.ir.program import Program
-from feinsum.programs.places import same_places
+from feinsum.programs.stages import equal_indices
 
 Grids = NDArray[np.int64]
 """Parts of each index of a statement, a row for each way to cut it."""
@@ -258,7 +258,7 @@ def split_along(
     (4, True)
     """
     model = Model(program, sizes or {})
-    same = same_places(program.statements)
+    same = equal_indices(program.statements)
     seeds = {
         same[one.result, term[k]]
         for one in program.statements

@@ -102,9 +102,9 @@ def test_the_faster_of_parts_and_wholes_is_kept():
     with fresh_memory():
         for _ in range(2 * MAX_ROUNDS + 2):
             assert_right(given, arrays)
-        (race,) = remembered(Calls).fused.values()
-        assert race.is_over
-        assert race.trial.baseline_s
+        (choice,) = remembered(Calls).fused.values()
+        assert choice.is_over
+        assert choice.trial.baseline_s
 
 
 def test_products_that_would_be_slower_in_blocks_are_whole():

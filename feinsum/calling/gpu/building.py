@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 from constantdict import constantdict
 
-from feinsum.calling.faults import is_faulty
+from feinsum.calling.einsum_call import (
+    EinsumCall,
+    StridedTerm,
+    c_steps,
+    normalize,
+    terms_of,
+    with_terms,
+)
 from feinsum.calling.gpu.contenders import Contender, fastest
 from feinsum.calling.gpu.flat import flattened
 from feinsum.calling.gpu.prepared import (
@@ -45,14 +52,14 @@ from feinsum.calling.kernel import (
     untransformed_path,
 )
 from feinsum.calling.kernel_cache import cached_kernel
+from feinsum.calling.operands import first_uses
 from feinsum.calling.predicted import (
     N_TRIED,
     Problem,
+    is_faulty,
     predicted_families,
     predicted_kernel,
 )
-from feinsum.calling.reading import Reading, first_uses, reading_of, terms_of
-from feinsum.calling.reading.strided import StridedTerm, c_steps, simplified
 from feinsum.errors import BuildError
 from feinsum.ir import IndexList, with_extents, write_subscripts
 from feinsum.targets.cuda import CudaDevice
@@ -67,7 +74,7 @@ LIBRARY_SHARE = 2.0
 """Time of CuPy's einsum, as a multiple of what the operation takes at best."""
 
 
-def build(reading: Reading, site: Site) -> GpuCall:
+def build(parsed: EinsumCall, site: Site) -> GpuCall:
     """The fastest known call.
 
     Raises:
@@ -76,55 +83,55 @@ def build(reading: Reading, site: Site) -> GpuCall:
         MeasurementError: if there is no memory for the result.
     """
     opened = site.opened
-    if reading.is_empty:
-        return ZerosCall(reading, opened)
-    view = view_call(reading, opened)
+    if parsed.is_empty:
+        return ZerosCall(parsed, opened)
+    view = view_call(parsed, opened)
     if view is not None:
         return view
-    opened.check_room(result_bytes(reading), "a result")
-    found = [*_contenders(reading, site)]
+    opened.check_room(result_bytes(parsed), "a result")
+    found = [*_contenders(parsed, site)]
     limit = PLAUSIBLE * min((x.seconds for x in found if not x.is_proven), default=0.0)
     made = [one.attempt() for one in found if one.is_proven or one.seconds <= limit]
     calls = [flattened(x, opened, site.arrays) for x in made if x is not None]
-    return fastest(calls or [_required(library_call(reading, opened), reading)], site)
+    return fastest(calls or [_required(library_call(parsed, opened), parsed)], site)
 
 
-def _contenders(reading: Reading, site: Site) -> Iterator[Contender]:
+def _contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
     """The ways to compute an einsum."""
-    problem = _contraction(reading, site)
-    if len(problem.terms) == 2 and reading.work_dtype.kind in "fc":
-        yield from _products(reading, site, problem)
-    for plan in _plans(reading, site, problem):
-        make = partial(_steps, reading, site, plan)
+    problem = _contraction(parsed, site)
+    if len(problem.terms) == 2 and parsed.work_dtype.kind in "fc":
+        yield from _products(parsed, site, problem)
+    for plan in _plans(parsed, site, problem):
+        make = partial(_steps, parsed, site, plan)
         yield Contender("steps", plan.seconds, make)
-    if reading.work_dtype.kind in "iuf":
-        yield from kernel_contenders(reading, site)
-    library = library_call(reading, site.opened)
+    if parsed.work_dtype.kind in "iuf":
+        yield from kernel_contenders(parsed, site)
+    library = library_call(parsed, site.opened)
     if library is not None and len(problem.terms) <= 2:
         seconds, _ = step_of(problem, problem.values, problem.output)
         yield Contender("library", LIBRARY_SHARE * seconds, lambda: library)
 
 
 def _products(
-    reading: Reading, site: Site, problem: Contraction
+    parsed: EinsumCall, site: Site, problem: Contraction
 ) -> Iterator[Contender]:
     """By BLAS as it is expected to be the fastest; also whole, if that is in parts."""
-    is_half = reading.dtype == np.float16  # in which no partial sums are kept
+    is_half = parsed.dtype == np.float16  # in which no partial sums are kept
     for is_whole in (True,) if is_half else (False, True):
         how = {"is_free": not site.is_exact, "is_whole": is_whole}
         seconds, product = step_of(problem, problem.values, problem.output, **how)
         if product is None:
             return
-        make = partial(_product, reading, site, product)
+        make = partial(_product, parsed, site, product)
         yield Contender("product", seconds, make)
         if product.n_parts == 1:
             return
 
 
-def _plans(reading: Reading, site: Site, problem: Contraction) -> Iterator[Plan]:
+def _plans(parsed: EinsumCall, site: Site, problem: Contraction) -> Iterator[Plan]:
     """Paths, and the result in the order of the operands, which is then a view."""
     n_operands = len(problem.terms)
-    path = untransformed_path(reading.einsum, reading.sizes)
+    path = untransformed_path(parsed.einsum, parsed.sizes)
     found = plans(problem, path or (tuple(range(n_operands)),))[:N_PLANS]
     yield from (plan for plan in found if plan.seconds <= CLOSE * found[0].seconds)
     order = as_operands(problem)
@@ -134,91 +141,91 @@ def _plans(reading: Reading, site: Site, problem: Contraction) -> Iterator[Plan]
         yield Plan(seconds, (every, Step((0,), problem.output)))
 
 
-def view_call(reading: Reading, opened: CudaDevice) -> ViewCall | None:
+def view_call(parsed: EinsumCall, opened: CudaDevice) -> ViewCall | None:
     """None if entries are added, or there are several operands."""
-    term, output = reading.einsum.inputs[0], reading.einsum.output
-    if len(reading.einsum.inputs) > 1 or {*term} != {*output}:
+    term, output = parsed.einsum.inputs[0], parsed.einsum.output
+    if len(parsed.einsum.inputs) > 1 or {*term} != {*output}:
         return None
-    return ViewCall(reading, opened)
+    return ViewCall(parsed, opened)
 
 
-def library_call(reading: Reading, opened: CudaDevice) -> LibraryCall | None:
+def library_call(parsed: EinsumCall, opened: CudaDevice) -> LibraryCall | None:
     """None if the notation of the library has too few letters."""
-    is_short = len(reading.einsum.indices) <= len(LETTERS)
-    is_needed = is_short and not reading.is_empty
-    return LibraryCall(reading, opened) if is_needed else None
+    is_short = len(parsed.einsum.indices) <= len(LETTERS)
+    is_needed = is_short and not parsed.is_empty
+    return LibraryCall(parsed, opened) if is_needed else None
 
 
-def _required(library: GpuCall | None, reading: Reading) -> GpuCall:
+def _required(library: GpuCall | None, parsed: EinsumCall) -> GpuCall:
     """The call of a library, where there is no other one."""
     if library is None:
         raise BuildError(
-            f"nothing computes {reading.einsum.subscripts} on a GPU: libraries take at "
+            f"nothing computes {parsed.einsum.subscripts} on a GPU: libraries take at "
             f"most {len(LETTERS)} indices, and no family for GPUs fits; copy the "
             "operands to the host"
         )
     return library
 
 
-def _contraction(reading: Reading, site: Site) -> Contraction:
-    numbers, terms = terms_of(reading)
-    feeds = shaped(reading, site.arrays, blas_dtype(reading), site.opened.session)
+def _contraction(parsed: EinsumCall, site: Site) -> Contraction:
+    numbers, terms = terms_of(parsed)
+    arguments = shaped(parsed, site.arrays, blas_dtype(parsed), site.opened.session)
     strides = [
-        tuple(stride // feed.itemsize for stride in feed.strides) for feed in feeds
+        tuple(stride // feed.itemsize for stride in feed.strides) for feed in arguments
     ]
     sizes = {
-        index: extent if isinstance(extent, int) else reading.sizes[extent.name]
-        for index, extent in reading.einsum.extents.items()
+        index: extent if isinstance(extent, int) else parsed.sizes[extent.name]
+        for index, extent in parsed.einsum.extents.items()
     }
     return Contraction(
         tuple(terms),
-        reading.einsum.output,
+        parsed.einsum.output,
         sizes,
         tuple(strides[k] for k in numbers),
-        blas_dtype(reading).itemsize,
+        blas_dtype(parsed).itemsize,
         site.gpu,
     )
 
 
-def _product(reading: Reading, site: Site, product: Product) -> ProductCall:
+def _product(parsed: EinsumCall, site: Site, product: Product) -> ProductCall:
     """The call of BLAS, with the quickest copies that it needs."""
-    numbers, terms = terms_of(reading)
-    feeds = shaped(reading, site.arrays, blas_dtype(reading), site.opened.session)
+    numbers, terms = terms_of(parsed)
+    arguments = shaped(parsed, site.arrays, blas_dtype(parsed), site.opened.session)
     copies = (
-        None if order is None else _copy(term, order, feeds[k], site)
+        None if order is None else _copy(term, order, arguments[k], site)
         for k, term, order in zip(numbers, terms, product.orders, strict=True)
     )
     return ProductCall(
-        reading, site.opened, product, tuple(copies), _added(reading, site, product)
+        parsed, site.opened, product, tuple(copies), _added(parsed, site, product)
     )
 
 
-def _added(reading: Reading, site: Site, product: Product) -> GpuCall | None:
+def _added(parsed: EinsumCall, site: Site, product: Product) -> GpuCall | None:
     """How partial results are added up."""
     if product.n_parts == 1:
         return None
     shape, session = (product.n_parts, product.n_results), site.opened.session
-    parts = session.empty(shape, blas_dtype(reading))
+    parts = session.empty(shape, blas_dtype(parsed))
     session.clear(parts, site.stream)
     return build(read("ij->j", [parts], (0,)), site.part(parts))
 
 
 def _copy(term: IndexList, order: IndexList, array: Any, site: Site) -> GpuCall:
     """How an array is copied with its indices in another order."""
-    reading = read(write_subscripts([term], order), [array], (0,))
+    parsed = read(write_subscripts([term], order), [array], (0,))
     here = site.part(array)
-    calls: list[GpuCall | None] = [CopyCall(reading, site.opened)]
+    calls: list[GpuCall | None] = [CopyCall(parsed, site.opened)]
     is_packed = array.ndim > 1 and site.opened.session.is_packed(array)
-    if is_packed and reading.work_dtype.kind in "iuf":
-        calls += [one.attempt() for one in kernel_contenders(reading, here)]
+    if is_packed and parsed.work_dtype.kind in "iuf":
+        calls += [one.attempt() for one in kernel_contenders(parsed, here)]
     return fastest([call for call in calls if call is not None], here)
 
 
-def _steps(reading: Reading, site: Site, plan: Plan) -> StepsCall:
+def _steps(parsed: EinsumCall, site: Site, plan: Plan) -> StepsCall:
     """The call of a plan, whose steps are built with what those before them give."""
-    numbers, terms = terms_of(reading)
-    feeds = shaped(reading, site.arrays, reading.work_dtype, site.opened.session)
-    values = [(term, feeds[k]) for k, term in zip(numbers, terms, strict=True)]
+    numbers, terms = terms_of(parsed)
+    arguments = shaped(parsed, site.arrays, parsed.work_dtype, site.opened.session)
+    values = [(term, arguments[k]) for k, term in zip(numbers, terms, strict=True)]
     steps = []
     for taken, output in plan.steps:
         chosen = [values[k] for k in taken]
@@ -231,82 +238,82 @@ def _steps(reading: Reading, site: Site, plan: Plan) -> StepsCall:
         call = build(given, site.part(*arrays, is_exact=is_exact))
         steps.append((taken, call))
         values.append((output, call(arrays, site.stream)))
-    return StepsCall(reading, site.opened, tuple(steps))
+    return StepsCall(parsed, site.opened, tuple(steps))
 
 
 N_FAMILIES = 3
 """Families whose best recipes are timed."""
 
 
-def kernel_contenders(reading: Reading, site: Site) -> Iterator[Contender]:
+def kernel_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
     """What is recorded, or the best recipes that are predicted of some families."""
-    opened, einsum, sizes = site.opened, reading.einsum, reading.sizes
+    opened, einsum, sizes = site.opened, parsed.einsum, parsed.sizes
     recorded = cached_kernel(
         (einsum, sizes_that_matter(einsum, sizes), site.where),
         lambda: recorded_kernel(einsum, sizes, {}, opened, site.options),
     )
     if recorded is not None:
-        call = _with_kernel(reading, site, recorded)
+        call = _with_kernel(parsed, site, recorded)
         yield Contender("kernel", 0.0, lambda: call, is_proven=True)
     if recorded is not None or site.options.effort == "recorded":
         return
-    merged = _with_fixed_end(_merged(reading))
-    problem = Problem(merged.einsum, merged.sizes, strides={}, given={}, steps={})
+    merged = _with_fixed_end(_merged(parsed))
+    problem = Problem(merged.einsum, merged.sizes, strides={}, arrays={}, steps={})
     for family in predicted_families(problem, opened)[:N_FAMILIES]:
         make = partial(_predicted, merged, site, problem, family)
         yield Contender("kernel", family[0].seconds, make)
 
 
-def _merged(reading: Reading) -> Reading:
+def _merged(parsed: EinsumCall) -> EinsumCall:
     """The einsum with indices as one that stand side by side in all arrays.
 
     Fewer divisions find the place of an entry. Arrays are in C's order.
     """
-    numbers, terms = terms_of(reading)
-    feeds = [reading.feeds[k] for k in numbers]
+    numbers, terms = terms_of(parsed)
+    arguments = [parsed.arguments[k] for k in numbers]
     inputs = [
         StridedTerm(term, feed.shape, c_steps(feed.shape))
-        for term, feed in zip(terms, feeds, strict=True)
+        for term, feed in zip(terms, arguments, strict=True)
     ]
-    shape = reading.shape
-    output = StridedTerm(reading.einsum.output, shape, c_steps(shape))
-    positions = [feed.position for feed in feeds]
-    return reading_of(reading, positions, *simplified(inputs, output))
+    shape = parsed.shape
+    output = StridedTerm(parsed.einsum.output, shape, c_steps(shape))
+    positions = [feed.position for feed in arguments]
+    return with_terms(parsed, positions, *normalize(inputs, output))
 
 
-def _with_fixed_end(reading: Reading) -> Reading:
+def _with_fixed_end(parsed: EinsumCall) -> EinsumCall:
     """With the extent of the result's last index in the kernel, if others are there.
 
     Families put indices whose extents they do not know before all others, and then
     work-items side by side would write entries far apart.
     """
-    extents, output = dict(reading.einsum.extents), reading.einsum.output
+    extents, output = dict(parsed.einsum.extents), parsed.einsum.output
     has_fixed = any(isinstance(extents[index], int) for index in output)
     last = extents[output[-1]] if output else 0
     if not has_fixed or isinstance(last, int):
-        return reading
-    extents[output[-1]] = reading.sizes[last.name]
-    einsum = with_extents(reading.einsum, extents)
-    left = {x.name: reading.sizes[x.name] for x in einsum.size_params}
-    return replace(reading, einsum=einsum, sizes=constantdict(left))
+        return parsed
+    extents[output[-1]] = parsed.sizes[last.name]
+    einsum = with_extents(parsed.einsum, extents)
+    left = {x.name: parsed.sizes[x.name] for x in einsum.size_params}
+    return replace(parsed, einsum=einsum, sizes=constantdict(left))
 
 
-def _with_kernel(reading: Reading, site: Site, kernel: CallKernel) -> KernelCall:
+def _with_kernel(parsed: EinsumCall, site: Site, kernel: CallKernel) -> KernelCall:
     session = site.opened.session
-    arrays = [site.arrays[feed.position] for feed in reading.feeds]
-    is_plain = reading.dtype == reading.work_dtype and all(
-        session.is_packed(array) and array.dtype == reading.dtype for array in arrays
+    arrays = [site.arrays[feed.position] for feed in parsed.arguments]
+    is_plain = parsed.dtype == parsed.work_dtype and all(
+        session.is_packed(array) and array.dtype == parsed.dtype for array in arrays
     )
-    return KernelCall(reading, site.opened, kernel, is_plain)
+    return KernelCall(parsed, site.opened, kernel, is_plain)
 
 
-def _magnitudes(reading: Reading) -> tuple[int, ...]:
+def _magnitudes(parsed: EinsumCall) -> tuple[int, ...]:
     """Sizes for which one recipe does: small products take other ones than large."""
-    return tuple(n.bit_length() for n in reading.sizes.values())
+    return tuple(n.bit_length() for n in parsed.sizes.values())
 
 
 def _predicted(
-    reading: Reading, site: Site, problem: Problem, family: Sequence[Costed]
+    parsed: EinsumCall, site: Site, problem: Problem, family: Sequence[Costed]
 ) -> KernelCall | None:
     """With the first one of these recipes that is correct and spills little."""
     einsum, opened = problem.einsum, site.opened
@@ -317,9 +324,9 @@ def _predicted(
         found = predicted_kernel(problem, opened, _check_figures, tried)
         return None if found is None else found[0]
 
-    key = reading.einsum, _magnitudes(reading), family[0].spec.name, site.where
+    key = parsed.einsum, _magnitudes(parsed), family[0].spec.name, site.where
     kernel = cached_kernel(key, make)
-    return None if kernel is None else _with_kernel(reading, site, kernel)
+    return None if kernel is None else _with_kernel(parsed, site, kernel)
 
 
 def _check_figures(kernel: CallKernel) -> None:

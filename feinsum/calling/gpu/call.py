@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from feinsum.calling.einsum_call import EinsumCall
 from feinsum.calling.gpu.building import build, library_call, view_call
 from feinsum.calling.gpu.flat import FlatCall, least_bytes
 from feinsum.calling.gpu.prepared import GpuCall, LibraryCall, result_bytes
@@ -30,20 +31,19 @@ from feinsum.calling.gpu.quick import (
     know_form,
 )
 from feinsum.calling.gpu.site import Site, read
-from feinsum.calling.kernel_cache import Calls
-from feinsum.calling.options import CallOptions
-from feinsum.calling.reading import Reading, first_uses
-from feinsum.calling.reading.libraries import (
+from feinsum.calling.kernel_cache import Calls, LookupOptions
+from feinsum.calling.operands import (
     check_tensor,
+    first_uses,
     is_differentiating,
     is_tensor,
 )
-from feinsum.device_arrays import is_cuda_array, resolved
 from feinsum.errors import (
     DeviceUnavailableError,
     InvalidEinsumError,
     MeasurementError,
 )
+from feinsum.libraries import is_cuda_array, resolved
 from feinsum.memory import remembered
 from feinsum.targets.cuda import CUDA, CudaDevice
 from feinsum.targets.cuda.cupy_errors import CudaErrors
@@ -60,7 +60,7 @@ def call_on_gpu(
     subscripts: str,
     operands: Sequence[Any],
     device: str | None,
-    options: CallOptions,
+    options: LookupOptions,
     out: Any,
     key: Hashable | None,
 ) -> Any:
@@ -88,7 +88,7 @@ def _called(
     subscripts: str,
     operands: Sequence[Any],
     opened: CudaDevice,
-    options: CallOptions,
+    options: LookupOptions,
     out: Any,
     key: Hashable | None,
 ) -> Any:
@@ -184,12 +184,12 @@ def _write(
         raise MeasurementError("out is negated or conjugated; give a plain tensor")
     _ordinal([*operands, out])
     into, _ = opened.session.adopted(out)
-    reading = call.reading
+    parsed = call.parsed
     given = tuple(into.shape), np.dtype(into.dtype)
-    if given != (reading.shape, reading.dtype):
+    if given != (parsed.shape, parsed.dtype):
         raise InvalidEinsumError(
             f"out has shape {given[0]} and dtype {given[1]}, the result has "
-            f"{reading.shape} and {reading.dtype}",
+            f"{parsed.shape} and {parsed.dtype}",
             rules=("shape",),
         )
     opened.session.overwrite(into, call(arrays, stream), stream)
@@ -243,7 +243,7 @@ class CachedCalls:
         made: answers the others.
     """
 
-    reading: Reading
+    parsed: EinsumCall
     first: GpuCall | None
     made: GpuCall | None = None
     _lock: Lock = field(default_factory=Lock, repr=False)
@@ -257,7 +257,7 @@ class CachedCalls:
             if first is not None:
                 return first
             if self.made is None:
-                self.made = build(self.reading, site)
+                self.made = build(self.parsed, site)
             return self.made
 
 
@@ -274,13 +274,13 @@ def cached_calls(subscripts: str, operands: Sequence[Any], site: Site) -> Cached
     session = site.opened.session
 
     def make() -> CachedCalls:
-        reading = read(subscripts, site.arrays, first)
-        is_usual = site.options == CallOptions(site.options.database)
-        n_bytes = result_bytes(reading) + sum(array.nbytes for array in site.arrays)
-        has_view = view_call(reading, site.opened) is not None
+        parsed = read(subscripts, site.arrays, first)
+        is_usual = site.options == LookupOptions(site.options.database)
+        n_bytes = result_bytes(parsed) + sum(array.nbytes for array in site.arrays)
+        has_view = view_call(parsed, site.opened) is not None
         is_first = is_usual and not has_view and n_bytes <= MOST_BYTES
-        library = library_call(reading, site.opened) if is_first else None
-        return CachedCalls(reading, library)
+        library = library_call(parsed, site.opened) if is_first else None
+        return CachedCalls(parsed, library)
 
     key = str(subscripts), first, site.where, *map(session.form, site.arrays)
     found: CachedCalls = remembered(Calls).gpu.get(key, make)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
-from feinsum.calling.faults import note_fault
 from feinsum.calling.gpu.flat import FlatCall
 from feinsum.calling.gpu.prepared import GpuCall, KernelCall, ProductCall, StepsCall
 from feinsum.calling.gpu.site import Site
+from feinsum.calling.predicted import note_fault
 from feinsum.errors import DeviceLostError, FeinsumError
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def _note_faults(call: GpuCall, site: Site) -> None:
     """Leave out its predicted recipes from now on, one of which is to blame."""
     for one in _kernels_of(call):
         if one.kernel.spec is not None:
-            note_fault(one.reading.einsum, one.kernel.spec, site.opened)
+            note_fault(one.parsed.einsum, one.kernel.spec, site.opened)
 
 
 def _kernels_of(call: GpuCall | None) -> Iterator[KernelCall]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from feinsum.calling.einsum_call import EinsumCall
 from feinsum.calling.gpu.prepared import (
     GpuCall,
     KernelCall,
@@ -21,7 +22,6 @@ from feinsum.calling.gpu.prepared import (
     ViewCall,
     result_bytes,
 )
-from feinsum.calling.reading import Reading
 from feinsum.targets.cuda import CudaDevice
 from feinsum.targets.cuda.session import Session
 
@@ -88,12 +88,12 @@ class FlatCall:
         return repr(self.origin)
 
     @property
-    def reading(self) -> Reading:
-        return self.origin.reading
+    def parsed(self) -> EinsumCall:
+        return self.origin.parsed
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        return self.reading.dtype
+        return self.parsed.dtype
 
     @cached_property
     def is_in_order(self) -> bool:
@@ -144,7 +144,7 @@ def least_bytes(call: GpuCall) -> int:
     if type(call) is ViewCall:
         return 0
     between = call.n_bytes if isinstance(call, FlatCall) else 0
-    return result_bytes(call.reading) + between
+    return result_bytes(call.parsed) + between
 
 
 def _write(
@@ -162,8 +162,8 @@ def _write(
     """
     if isinstance(call, FlatCall):
         call = call.origin
-    used = [arrays[feed.position] for feed in call.reading.feeds]
-    if any(array.dtype != call.reading.dtype for array in used):
+    used = [arrays[feed.position] for feed in call.parsed.arguments]
+    if any(array.dtype != call.parsed.dtype for array in used):
         return None
     if isinstance(call, KernelCall):
         return _write_kernel(program, call, given, out)
@@ -181,13 +181,13 @@ def _write_kernel(
         return None
     temporaries, launches = call.launches
     table = [
-        *(given[feed.position] for feed in call.reading.feeds),
+        *(given[feed.position] for feed in call.parsed.arguments),
         out,
         *(program.room(n * dtype.itemsize) for n, dtype in temporaries),
     ]
     for launch, order in launches:
         program.launches.append((launch, tuple(table[k] for k in order)))
-    return _in_order(call.reading.shape)
+    return _in_order(call.parsed.shape)
 
 
 def _in_order(shape: tuple[int, ...]) -> Written:
@@ -203,7 +203,7 @@ def _write_product(
 ) -> Written | None:
     sides = []
     for (number, _), copy in zip(call.terms, call.copies, strict=True):
-        position = call.reading.feeds[number].position
+        position = call.parsed.arguments[number].position
         sides.append(given[position])
         if copy is not None:
             sides[-1] = program.room(arrays[position].nbytes)
@@ -228,7 +228,7 @@ def _write_steps(
     arrays: Sequence[Any],
     out: int,
 ) -> Written | None:
-    positions = [call.reading.feeds[number].position for number, _ in call.terms]
+    positions = [call.parsed.arguments[number].position for number, _ in call.terms]
     values: list[tuple[int, Any]] = [(given[k], arrays[k]) for k in positions]
     written: Written | None = None
     for step, (taken, one) in enumerate(call.steps, start=1):
@@ -237,13 +237,13 @@ def _write_steps(
         is_last = all(type(later) is ViewCall for _, later in call.steps[step:])
         if type(one) is ViewCall and written is not None and one.axes is not None:
             return Written(written.shape, tuple(written.axes[k] for k in one.axes))
-        n_bytes = result_bytes(one.reading)
+        n_bytes = result_bytes(one.parsed)
         place = out if is_last else program.room(n_bytes)
         places, held = zip(*chosen, strict=True)
         written = _write(program, one, places, held, place)
         if written is None:
             return None
-        values.append((place, _HandedOn(one.reading.dtype, n_bytes)))
+        values.append((place, _HandedOn(one.parsed.dtype, n_bytes)))
     return written
 
 
