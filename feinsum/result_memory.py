@@ -30,7 +30,7 @@ LINE = 64
 """They begin at a line of the cache, where vectors can be stored past the caches."""
 CHECKED_BYTES = 1 << 28
 """Results of this size or more are made only if there is room for them."""
-MOST_IDLE_BYTES = 1 << 30
+MAX_IDLE_BYTES = 1 << 30
 """By default; some results of the largest einsums that fit a small machine."""
 STEPS = 8
 """Sizes between a power of two and the next, to which requests are rounded up."""
@@ -45,7 +45,7 @@ def idle_limit_bytes() -> int:
     named = os.environ.get(IDLE_VARIABLE, "").strip()
     # an eighth, so that a small machine keeps room for operands
     if not named:
-        return min(MOST_IDLE_BYTES, _total_bytes() // 8)
+        return min(MAX_IDLE_BYTES, _total_bytes() // 8)
     if not named.isdecimal():
         raise MeasurementError(
             f"{IDLE_VARIABLE} is {named!r}; expected a number of bytes, or 0"

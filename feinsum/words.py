@@ -64,7 +64,7 @@ def first_lines(cause: object, n_lines: int = 12, width: int = 200) -> str:
     return f"{shown} ..." if len(lines) > n_lines else shown
 
 
-MOST = 300
+MAX_CHARACTERS = 300
 """Characters of a value in one line."""
 
 
@@ -75,8 +75,8 @@ def brief(value: object, text: str) -> str:
     '<int an integer>'
     """
     line = " ".join(text.split())
-    if len(line) > MOST:
-        line = f"{line[: MOST - 1]}…"
+    if len(line) > MAX_CHARACTERS:
+        line = f"{line[: MAX_CHARACTERS - 1]}…"
     return f"<{type(value).__name__} {line}>"
 
 

@@ -159,11 +159,11 @@ def sizes_that_matter(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Hashab
     return None if all_have_room(einsum, sizes) else tuple(sorted(sizes.items()))
 
 
-LEAST_TERMS = 1 << 15
+MIN_TERMS = 1 << 15
 """Of a sum that is added up in double precision. Shorter ones lose no more than a dot
 product of numpy, and their operands may be in a cache, where conversions take time.
 """
-MOST_READS = 2
+MAX_READS = 2
 """Products for each entry of the operands, up to which a kernel waits for memory."""
 WIDE = {np.dtype("f4"): np.dtype("f8"), np.dtype("c8"): np.dtype("c16")}
 
@@ -239,4 +239,4 @@ def _is_long(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
     entries = sum(prod(extents[i] for i in {*term}) for term in einsum.inputs)
     n_products = prod(extents.values())
     is_single = {*einsum.output_dtypes} <= {*WIDE}
-    return is_single and n_terms >= LEAST_TERMS and n_products <= MOST_READS * entries
+    return is_single and n_terms >= MIN_TERMS and n_products <= MAX_READS * entries

@@ -196,7 +196,7 @@ def _integer(value: object) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
-MOST_DIGITS = 1000
+MAX_DIGITS = 1000
 """Python reads no longer integers by default than of 4300 digits."""
 
 _OPERAND = re.compile(r"([^\s\[\]]+)\[([^\s\[\]]*)\]:(csf=?(?=[<>|]))?(\S+)")
@@ -276,8 +276,8 @@ def _operand(text: str) -> Operand:
 def _read_extent(text: str) -> Extent:
     if not text.isdecimal():
         return SizeParam(text)
-    if len(text) > MOST_DIGITS:
-        raise _refuse(f"{text:.20}...", f"an extent has over {MOST_DIGITS} digits")
+    if len(text) > MAX_DIGITS:
+        raise _refuse(f"{text:.20}...", f"an extent has over {MAX_DIGITS} digits")
     return int(text)
 
 

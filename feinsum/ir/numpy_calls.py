@@ -35,7 +35,7 @@ Shapes = Sequence[Shape]
 NUMPY = "numpy"
 """The word that a numpy statement has in place of a reduction."""
 
-MOST_ENTRIES = 1 << 40
+MAX_ENTRIES = 1 << 40
 """Largest result of a constant: a text must not claim more than can be there."""
 
 
@@ -395,7 +395,7 @@ def _dtype_of_places(dtypes: Sequence[np.dtype[Any]], *_: Any) -> np.dtype[Any]:
 
 
 def _constant_shape(_: Shapes, dtype: str, shape: Sequence[int], data: str) -> Shape:
-    if not all(type(n) is int and n >= 0 for n in shape) or prod(shape) > MOST_ENTRIES:
+    if not all(type(n) is int and n >= 0 for n in shape) or prod(shape) > MAX_ENTRIES:
         raise ProgramError(f"{shape} is no shape")
     # refuses data that do not fit the shape when the program is read, not when it runs
     _constant([], dtype, tuple(shape), data)

@@ -19,7 +19,7 @@ STATEMENT = re.compile(
 )
 ACCESS = re.compile(r"(\w+)\[([\w, ]*)\]")
 OUTPUTS = re.compile(r"-> *(?P<names>.*)")
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 
 
 def program_from_text(text: str) -> Program:
@@ -42,9 +42,9 @@ def program_from_text(text: str) -> Program:
     -> E
     """
     # texts come from strangers, by way of the service
-    if len(text) > MOST_BYTES:
+    if len(text) > MAX_BYTES:
         raise ProgramError(
-            f"the text of the program has {len(text)} characters; at most {MOST_BYTES} "
+            f"the text of the program has {len(text)} characters; at most {MAX_BYTES} "
             "are read"
         )
     inputs: list[Operand] = []

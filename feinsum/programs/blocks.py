@@ -36,11 +36,11 @@ BLOCK_BYTES = 1 << 22
 """Bytes of the largest array in a block: several stay in a last-level cache, and their
 kernels take about a millisecond, where calling them takes tenths of one.
 """
-LEAST_BLOCK_BYTES = 1 << 18
+MIN_BLOCK_BYTES = 1 << 18
 """Blocks of less are not worth another thread."""
 BLOCKS = 4
 """Blocks for each thread, so that none waits long for another."""
-LEAST_ROWS = 64
+MIN_ROWS = 64
 """Values of an index that some operand of a product lacks: fewer make products slow."""
 STATEMENT_S = 1.5e-5
 """The overhead of a statement of a block."""
@@ -253,11 +253,11 @@ def _block(
     inner = [name for stage in stages for name in stage.outputs if name not in outputs]
     largest = max(1, *(_n_bytes(program, name, sizes) for name in inner))
     # as many blocks as keep all threads at work
-    share = max(LEAST_BLOCK_BYTES, largest // (BLOCKS * n_threads))
+    share = max(MIN_BLOCK_BYTES, largest // (BLOCKS * n_threads))
     for k in order:
         fitting = max(1, min(BLOCK_BYTES, share) * extents[k] // largest)
         # a product with few rows reads its other operand too often
-        least = 1 if is_free[k] else min(LEAST_ROWS, extents[k])
+        least = 1 if is_free[k] else min(MIN_ROWS, extents[k])
         lengths[k] = min(extents[k], max(least, fitting))
         largest = max(1, largest * lengths[k] // extents[k])
     return Block(

@@ -23,9 +23,9 @@ from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
 from feinsum.programs.choice import KernelChoice, Results, shared_choice
 
-LEAST_SHARE = 0.1
+MIN_SHARE = 0.1
 """The fraction of an einsum's time bound that a fusion must save."""
-LEAST_BYTES = 1 << 18
+MIN_BYTES = 1 << 18
 """The minimum bytes that it must save: less stays in the caches anyway."""
 BYTES_PER_S = 1e10
 OPERATIONS_PER_S = 1e11
@@ -327,7 +327,7 @@ class _Search:
 
     def _pays(self, fusion: Fusion) -> bool:
         """Return whether the savings are a good part of the einsum's minimum time."""
-        if fusion.saved_bytes < LEAST_BYTES or not self._is_legal(fusion.rows):
+        if fusion.saved_bytes < MIN_BYTES or not self._is_legal(fusion.rows):
             return False
         contraction = fusion.rows[0].contraction
         points = prod(map(self._value, self.program.extents(contraction).values()))
@@ -336,7 +336,7 @@ class _Search:
         n_bytes = sum(map(self._n_bytes, arrays))
         # no kernel is faster than the roofline, so that the share is not overestimated
         bound_s = max(operations / OPERATIONS_PER_S, n_bytes / BYTES_PER_S)
-        return fusion.saved_bytes / BYTES_PER_S >= LEAST_SHARE * bound_s
+        return fusion.saved_bytes / BYTES_PER_S >= MIN_SHARE * bound_s
 
     def _n_bytes(self, name: str) -> int:
         operand = self.program.arrays[name]

@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MOST_LETTERS = len(ascii_letters)
-MOST_WHOLE_BYTES = 1 << 25
+MAX_LETTERS = len(ascii_letters)
+MAX_WHOLE_BYTES = 1 << 25
 """Largest results inside a block for which parts are timed against the whole: they
 fit into a last-level cache. Larger ones are never stored.
 """
@@ -157,7 +157,7 @@ class _Run:
         )
         is_real = all(array.dtype.char in TOLERANCE for array in arrays)
         # nothing passes between stages, or more than a cache holds
-        if not (0 < size <= MOST_WHOLE_BYTES and is_real):
+        if not (0 < size <= MAX_WHOLE_BYTES and is_real):
             return None
         program, sizes, n_workers = self.program, self.sizes, self.n_workers
 
@@ -387,7 +387,7 @@ def contracted(statement: Statement, operands: Sequence[Array]) -> Array:
     from feinsum.calling import call_einsum  # plans are read without it
 
     # recipes are of real and complex numbers; einsum strings have letters
-    is_called = len(statement.indices) <= MOST_LETTERS and all(
+    is_called = len(statement.indices) <= MAX_LETTERS and all(
         array.dtype.kind in "fc" and array.size for array in operands
     )
     if not is_called:

@@ -34,7 +34,7 @@ SHARE_BYTES, SHARES = 1 << 22, 4
 """Each thread gets one part, or up to four of this size, so that none waits long for
 another.
 """
-LEAST_S = 0.005
+MIN_S = 0.005
 """Seconds that a stage takes before it is compiled: less than the compiler, since
 programs are run many times.
 """
@@ -200,7 +200,7 @@ def _choice_of(kernel: StageKernel) -> KernelChoice[Part]:
     from feinsum.calling.kernel_cache import Calls  # plans are read without it
 
     def choice() -> KernelChoice[Part]:
-        return KernelChoice(lambda: Part.run, LEAST_S, Part.copied)
+        return KernelChoice(lambda: Part.run, MIN_S, Part.copied)
 
     shared: KernelChoice[Part] = remembered(Calls).stages.get(kernel, choice)
     return shared

@@ -20,7 +20,7 @@ from feinsum.ir.numpy_calls import constant_body
 from feinsum.programs.builder import ProgramBuilder, Tensor
 from feinsum.words import counted, type_in_words
 
-MOST_CONSTANT_BYTES = 1 << 19
+MAX_CONSTANT_BYTES = 1 << 19
 """Of an array that the function makes itself: it becomes a part of the program."""
 
 
@@ -139,7 +139,7 @@ def constant(array: np.ndarray[Any, Any], recording: Recording) -> Tensor:
     if array.dtype.kind not in "biufc" or array.dtype.char in "gG":
         refuse(f"an array of its own of {array.dtype}")
     body = constant_body(array)
-    if len(body) > MOST_CONSTANT_BYTES:
+    if len(body) > MAX_CONSTANT_BYTES:
         refuse(
             f"an array of its own with {counted(array.nbytes, 'byte', ',')} (make "
             "it an operand)"

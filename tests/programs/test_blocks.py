@@ -27,7 +27,7 @@ def assert_right(given, arrays):
 def small(monkeypatch):
     """Blocks of few entries, whatever they cost."""
     monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(blocks_module, "LEAST_ROWS", 2)
+    monkeypatch.setattr(blocks_module, "MIN_ROWS", 2)
     monkeypatch.setattr(blocks_module, "STATEMENT_S", 0.0)
     monkeypatch.setattr(blocks_module, "CACHED_BYTES_PER_S", 1e30)
     blocks_module._blocks_of.cache_clear()

@@ -177,7 +177,7 @@ def test_a_kernel_is_compared_where_statements_overwrite_operands(compared):
 
 def test_the_compiled_way_is_used_where_it_is_faster(monkeypatch):
     """And computes the same from run to run, in the memory of what is read last."""
-    monkeypatch.setattr(parts_module, "LEAST_S", 0.0)
+    monkeypatch.setattr(parts_module, "MIN_S", 0.0)
     clear_call_cache()
     p = program()
     p.softmax(p.map("tanh(x0) + cos(x0)", p.input("X", (WIDE, WIDE))))
@@ -193,7 +193,7 @@ def test_the_compiled_way_is_used_where_it_is_faster(monkeypatch):
 
 def test_without_a_compiler_numpy_computes(monkeypatch, caplog):
     monkeypatch.setenv("FEINSUM_CC", "/no/such/compiler")
-    monkeypatch.setattr(parts_module, "LEAST_S", 0.0)
+    monkeypatch.setattr(parts_module, "MIN_S", 0.0)
     p = program()
     p.softmax(p.input("X", (5, 6)))
     built = p.build()

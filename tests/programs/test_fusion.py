@@ -26,8 +26,8 @@ from tests.programs.random_programs import numbers
 
 @pytest.fixture(autouse=True)
 def everything_pays(monkeypatch):
-    monkeypatch.setattr(fusion_module, "LEAST_BYTES", 0)
-    monkeypatch.setattr(fusion_module, "LEAST_SHARE", 0)
+    monkeypatch.setattr(fusion_module, "MIN_BYTES", 0)
+    monkeypatch.setattr(fusion_module, "MIN_SHARE", 0)
     blocks_module._blocks_of.cache_clear()
     yield
     blocks_module._blocks_of.cache_clear()

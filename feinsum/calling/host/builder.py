@@ -203,6 +203,7 @@ def _loaded(parsed: EinsumCall, answer: dict[str, Any]) -> PreparedCall:
 
 def _answer(request: BuildRequest) -> dict[str, Any]:
     """Return the best kernel of a call; empty if it is none."""
+    parsed = request.parsed  # refuses a wrong request before Loopy is loaded
     from feinsum.calling.host.building import build_call
     from feinsum.measure import open_device
 
@@ -215,7 +216,6 @@ def _answer(request: BuildRequest) -> dict[str, Any]:
         device_key(arrays, None),
         LookupOptions(request.database),
     )
-    parsed = request.parsed
     call = build_call(parsed, key, arrays, N_RIVALS)
     if call.kernel is None or not call.kernel.compiled.built.n_launches:
         return {}

@@ -369,7 +369,7 @@ def _kernel(
 
 ENTRY = "entry of the sparse operand"
 """Name of the index of entries; no index of a call has spaces."""
-MOST_BYTES = 1 << 26
+MAX_BYTES = 1 << 26
 """Most memory for what is gathered of one operand at once."""
 
 
@@ -419,7 +419,7 @@ def _parts(
     terms = [*network.inputs, network.output]
     rest = (prod(sizes.extents[i] for i in {*term} - sparse) for term in terms)
     # at least one entry, however large its rows are
-    n = max(1, MOST_BYTES // (dtype.itemsize * max(1, *rest)))
+    n = max(1, MAX_BYTES // (dtype.itemsize * max(1, *rest)))
     for begin in range(0, nnz, n):
         yield slice(begin, begin + n)
 

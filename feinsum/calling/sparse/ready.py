@@ -21,7 +21,7 @@ from feinsum.sparse import CSF
 if TYPE_CHECKING:
     from feinsum.measure import CompiledKernel
 
-MOST_REPEATED = 16
+MAX_REPEATED = 16
 """Calls with one tree that are kept ready."""
 
 
@@ -61,7 +61,7 @@ class RepeatedCall(NamedTuple):
     def keep(self, ready: ReadyCall) -> None:
         calls = remembered(Calls).trees.setdefault(self.tree, {})
         # the oldest first: dictionaries keep the order of insertion
-        while len(calls) >= MOST_REPEATED:
+        while len(calls) >= MAX_REPEATED:
             calls.pop(next(iter(calls)))
         calls[self.key] = ready
 

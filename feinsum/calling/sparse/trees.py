@@ -129,7 +129,7 @@ def _sort_once(entries: COO, axes: tuple[int, ...]) -> _OfCoordinates | None:
     return _OfCoordinates(CSF(*parts, values), order)
 
 
-MOST_AXES = 4
+MAX_AXES = 4
 """Most axes of tensors whose orders (24) are all estimated."""
 GAIN = 1.25
 """Least predicted speedup for another order of coordinates."""
@@ -182,7 +182,7 @@ def in_levels(
         if not isinstance(operand, COO):
             return _best_of(network_of, operand, arrays)
         tree = tree_of_coordinates(operand, usual)
-        if len(usual) > MOST_AXES or not tree.profile[-1] or is_recorded(tree):
+        if len(usual) > MAX_AXES or not tree.profile[-1] or is_recorded(tree):
             return usual
         best = _best_order(network, operand, arrays)
         if best != usual:

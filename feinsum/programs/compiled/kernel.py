@@ -18,9 +18,9 @@ from feinsum.programs.stages import Access, Loops, Stage, loops_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DTYPES = {"f", "d"}
-MOST_SCRATCH_BYTES = 1 << 23
+MAX_SCRATCH_BYTES = 1 << 23
 """What statements pass to each other has to stay in the caches."""
-MOST_STATEMENTS = 50
+MAX_STATEMENTS = 50
 """With more, compilers take seconds."""
 
 
@@ -100,7 +100,7 @@ def kernel_for(
     """
     # numpy's promotions between dtypes are not those of C
     dtype, *others = {*dtypes.values()}
-    is_long = len(stage.statements) > MOST_STATEMENTS
+    is_long = len(stage.statements) > MAX_STATEMENTS
     if others or dtype.char not in DTYPES or is_long:
         return None
     loops = loops_of(stage)
@@ -140,7 +140,7 @@ def _kernel(
     contiguous = tuple(by_loop.get(vector) == 1 for by_loop in strides)
     source = Source(loops, dtype, vector, contiguous)
     ordered = tuple(extents[k] for k in range(loops.n_loops))
-    if source.scratch_entries(ordered) * dtype.itemsize > MOST_SCRATCH_BYTES:
+    if source.scratch_entries(ordered) * dtype.itemsize > MAX_SCRATCH_BYTES:
         return None
     return StageKernel(
         source, ordered, tuple(n for by_loop in strides for n in by_loop.values())

@@ -36,7 +36,7 @@ additions wait for each other.
 """
 BLOCK = 128
 """Terms of a lane that are added one after the other, as in ``numpy.sum``."""
-MOST_LEVELS = 48
+MAX_LEVELS = 48
 """Of the tree of blocks: more terms than fit into any memory."""
 BUILTIN = ("ceil", "copysign", "fabs", "floor", "rint", "sqrt", "trunc")
 """Functions that are instructions."""
@@ -322,7 +322,7 @@ class _Writer:
         # other reductions round nothing, so that their order does not matter
         if statement.reduction == "sum":
             state = "int64_t n_blocks = 0; int n_terms = 0;"
-            levels = f"R levels[{MOST_LEVELS * lanes}];"
+            levels = f"R levels[{MAX_LEVELS * lanes}];"
             lines = [state, levels, *lines]
             lines.append(f"feinsum_collect(sums, levels, n_blocks, {lanes});")
         return [*lines, *stored]
