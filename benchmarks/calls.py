@@ -97,9 +97,9 @@ def measure(
     prepared = prepare_call(subscripts, *operands, database=NO_FACTS)
     inputs = [
         operands[position] if take is None else take(operands[position])
-        for position, take in prepared.takes
+        for position, take in prepared.inputs
     ]
-    out = np.empty(prepared.reading.shape, prepared.reading.dtype)
+    out = np.empty(prepared.parsed.shape, prepared.parsed.dtype)
     arguments = (inputs,) if hasattr(operands[0], "queue") else (inputs, out)
     return Times(
         first_s,

@@ -28,11 +28,12 @@ def is_known_cause(error: Exception, about: str) -> bool:
     False
     True
     """
+    # what is wrong with one kernel says nothing about the next
     if not isinstance(error, OF_MACHINE):
         return False
     # not its text: each file has another name
-    told = str(error.errno) if isinstance(error, OSError) else str(error)
-    cause = f"{about}: {type(error).__name__}: {told}"
+    reason = str(error.errno) if isinstance(error, OSError) else str(error)
+    cause = f"{about}: {type(error).__name__}: {reason}"
     reported = remembered(_Reported)
     is_known = cause in reported
     reported.add(cause)

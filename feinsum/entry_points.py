@@ -23,18 +23,19 @@ PLANNERS = "feinsum.planners"
 
 @cache
 def registered(group: str, name: str) -> tuple[Callable[..., Any], ...]:
-    """The functions registered under a name; several packages may register one.
+    """Return the functions registered under a name; several packages may register one.
 
     >>> [function.__name__ for function in registered(DOCUMENTS, "plan")]
     ['findings']
     >>> registered(DOCUMENTS, "record")
     ()
     """
+    # loaded once per process: importlib reads the metadata of all packages
     return tuple(entry.load() for entry in entry_points(group=group, name=name))
 
 
 def required(group: str, name: str) -> Callable[..., Any]:
-    """The function registered under a name.
+    """Return the function registered under a name.
 
     Raises:
         FeinsumError: if there is none, as in a copy of the sources that was not

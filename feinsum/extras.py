@@ -12,7 +12,7 @@ from feinsum.errors import FeinsumError
 def requiring(
     package: str,
     extra: str | None,
-    what: str,
+    feature: str,
     error_of: Callable[[str], FeinsumError] = FeinsumError,
 ) -> Iterator[None]:
     """In the body a package is imported; say so if it cannot be.
@@ -38,8 +38,10 @@ def requiring(
         yield
     except ImportError as error:
         absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        # an import error inside of an installed package is another problem than a
+        # missing one
         is_missing = (absent or "").partition(".")[0] == package
         why = "is not installed" if is_missing else f"cannot be imported ({error})"
         target = package if extra is None else f"'feinsum[{extra}]'"
-        message = f"{what} needs {package}, which {why}; run: pip install {target}"
+        message = f"{feature} needs {package}, which {why}; run: pip install {target}"
         raise error_of(message) from error

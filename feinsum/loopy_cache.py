@@ -22,14 +22,15 @@ N_BYTES = 1 << 14
 
 
 def loopy_folder() -> Path:
-    """Where Loopy keeps its databases."""
+    """Return the folder of Loopy's databases."""
     return Path(user_cache_dir("pytools", "pytools"))
 
 
 def find_folder_problem(folder: Path) -> str:
-    """Why no small database can be kept in a folder; empty if it can."""
+    """Return why no small database can be kept in a folder; empty if it can."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # a quota shows only when something is written
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             if file.write(bytes(N_BYTES)) < N_BYTES:
                 return f"{folder}: there is no room"
@@ -48,6 +49,7 @@ def _keep_in_memory() -> None:
     def open_anywhere(self: Any, identifier: str, *args: Any, **options: Any) -> None:
         try:
             usual(self, identifier, *args, **options)
+        # the folder was usable at the start, and may be full now
         except (OSError, sqlite3.Error):
             self.mutex = Lock()
             self.filename = ":memory:"

@@ -29,15 +29,17 @@ class Memory:
         self._making = RLock()
 
     def part(self, kind: type[T]) -> T:
-        """The part of that type; one for all threads."""
+        """Return the part of that type; one for all threads."""
         try:
-            found: T = self._parts[kind]
+            part: T = self._parts[kind]
+        # the lock only where a part is made: this is on the path of every call
         except KeyError:
             with self._making:
-                found = self._parts.setdefault(kind, kind())
-        return found
+                part = self._parts.setdefault(kind, kind())
+        return part
 
     def drop(self, kind: type[Any]) -> None:
+        # in a forked child, a lost thread may hold the old one
         self._making = RLock()  # in a forked child, a lost thread may hold it
         self._parts.pop(kind, None)
 
@@ -46,17 +48,17 @@ _current = Memory()
 
 
 def remembered(kind: type[T]) -> T:
-    """The part of that type that this process has."""
+    """Return the part of that type that this process has."""
     return _current.part(kind)
 
 
 def forget(kind: type[Any]) -> None:
-    """Drop the part of that type: it is made anew when it is next asked for."""
+    """Drop the part of that type; the next access makes it anew."""
     _current.drop(kind)
 
 
 def use_memory(memory: Memory) -> Memory:
-    """Remember there from now on; the memory until now."""
+    """Make this the memory of the process; return the one before."""
     global _current
     before, _current = _current, memory
     return before
@@ -64,7 +66,7 @@ def use_memory(memory: Memory) -> Memory:
 
 @contextmanager
 def fresh_memory() -> Iterator[None]:
-    """Be a process that has just begun, as far as its memory goes."""
+    """Run the body with an empty memory, as in a new process."""
     before = use_memory(Memory())
     try:
         yield

@@ -31,14 +31,15 @@ def with_options_of(source: Callable[..., Any]) -> Callable[[Function], Function
     """
 
     def decorate(function: Function) -> Function:
-        own = signature(function)
-        named = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        declared = signature(function)
+        named = [p for p in declared.parameters.values() if p.kind is not p.VAR_KEYWORD]
         further = [
             parameter
             for name, parameter in signature(source).parameters.items()
-            if parameter.kind is Parameter.KEYWORD_ONLY and name not in own.parameters
+            if parameter.kind is Parameter.KEYWORD_ONLY
+            and name not in declared.parameters
         ]
-        shown = own.replace(parameters=[*named, *further])
+        shown = declared.replace(parameters=[*named, *further])
         setattr(function, "__signature__", shown)  # noqa: B010  (of no type of its own)
         return function
 
@@ -63,17 +64,23 @@ def check_option(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def option_of(
-    name: str, given: str | None, choices: Sequence[str], *, variable: str, default: str
+    name: str,
+    argument: str | None,
+    choices: Sequence[str],
+    *,
+    variable: str,
+    default: str,
 ) -> str:
-    """The given value, else the variable's, else the default.
+    """Return the given value, else the variable's, else the default.
 
     Raises:
         InvalidOptionError: if the option does not take it.
     """
-    value = given
+    value = argument
+    # an argument overrides the variable
     if value is None:
         value = os.environ.get(variable, "").strip() or default
-    check_option(name if given is not None else variable, value, choices)
+    check_option(name if argument is not None else variable, value, choices)
     return value
 
 
@@ -97,8 +104,8 @@ MEASURING: frozenset[Effort] = frozenset({"measure", "patient", "exhaustive"})
 """Efforts that measure before first use."""
 
 
-def effort_of(given: Effort | None, default: Effort = "estimate") -> Effort:
-    """The given effort, else the variable's, else the default.
+def effort_of(argument: Effort | None, default: Effort = "estimate") -> Effort:
+    """Return the given effort, else the variable's, else the default.
 
     Raises:
         InvalidOptionError: if it is none.
@@ -107,10 +114,11 @@ def effort_of(given: Effort | None, default: Effort = "estimate") -> Effort:
     'recorded'
     """
     choices = get_args(Effort)
-    found = option_of(
-        "effort", given, choices, variable=EFFORT_VARIABLE, default=default
+    effort = option_of(
+        "effort", argument, choices, variable=EFFORT_VARIABLE, default=default
     )
-    return cast(Effort, found)
+    # the check has made it one of the literals
+    return cast(Effort, effort)
 
 
 CUDA_CACHE_VARIABLE = "FEINSUM_CUDA_CACHE"
@@ -130,7 +138,7 @@ INTERMEDIATE_VARIABLE = "FEINSUM_INTERMEDIATE_BYTES"
 
 
 def named_intermediate_bytes() -> int | None:
-    """The limit of intermediates that is set; None if there is none.
+    """Return the limit of intermediates that is set; None if there is none.
 
     Raises:
         MeasurementError: if it is not a number.

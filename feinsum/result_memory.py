@@ -30,21 +30,22 @@ LINE = 64
 """They begin at a line of the cache, where vectors can be stored past the caches."""
 CHECKED_BYTES = 1 << 28
 """Results of this size or more are made only if there is room for them."""
-MOST_IDLE_BYTES = 1 << 30
+MAX_IDLE_BYTES = 1 << 30
 """By default; some results of the largest einsums that fit a small machine."""
 STEPS = 8
 """Sizes between a power of two and the next, to which requests are rounded up."""
 
 
 def idle_limit_bytes() -> int:
-    """The value of the variable; by default 1 GiB, or an eighth of the memory.
+    """Return the value of the variable; by default 1 GiB, or an eighth of the memory.
 
     Raises:
         MeasurementError: if the variable is no number.
     """
     named = os.environ.get(IDLE_VARIABLE, "").strip()
+    # an eighth, so that a small machine keeps room for operands
     if not named:
-        return min(MOST_IDLE_BYTES, _total_bytes() // 8)
+        return min(MAX_IDLE_BYTES, _total_bytes() // 8)
     if not named.isdecimal():
         raise MeasurementError(
             f"{IDLE_VARIABLE} is {named!r}; expected a number of bytes, or 0"
@@ -53,7 +54,7 @@ def idle_limit_bytes() -> int:
 
 
 def _total_bytes() -> int:
-    """Of the machine; where the system says so, without what :func:`_memory` loads."""
+    """Return the memory of the machine, if possible without loading psutil."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -61,7 +62,7 @@ def _total_bytes() -> int:
 
 
 def _memory() -> Any:
-    """The memory of the machine."""
+    """Return the memory of the machine."""
     import psutil  # takes as long to load as all that a first call needs
 
     return psutil.virtual_memory()
@@ -79,8 +80,9 @@ class ResultMemory:
         self._idle: dict[int, list[_Block]] = {}
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """An array in a block that is taken back when nothing shows it any more."""
+        """Return an array in a block that returns here when no array uses it."""
         size = rounded(prod(shape) * dtype.itemsize)
+        # popping from a list is atomic, so that no lock is needed
         waiting = self._idle.get(size)
         try:
             block = waiting.pop() if waiting else None
@@ -93,25 +95,27 @@ class ResultMemory:
             self.idle_bytes -= size
         return np.asarray(_Lease(self, size, block, shape, dtype))
 
-    def check_room(self, size: int, what: str, hint: str = "") -> None:
+    def check_room(self, size: int, description: str, hint: str = "") -> None:
         """Refuse what the memory cannot hold; blocks that wait make room for it.
 
         The system would promise the memory, and end the process when it is written.
         """
         if size < CHECKED_BYTES or size <= _memory().available:
             return
+        # what waits is memory, too, and the system does not know that it is free
         self._idle.clear()
         self.idle_bytes = 0
         free = _memory().available
         if size > free:
             advice = ", ".join(filter(None, ("compute it in parts", hint)))
             raise MeasurementError(
-                f"{what} of {size / 1e9:.1f} GB does not fit into memory, of which "
-                f"{free / 1e9:.1f} GB are free: {advice}"
+                f"{description} of {size / 1e9:.1f} GB does not fit into memory, of "
+                f"which {free / 1e9:.1f} GB are free: {advice}"
             )
 
     def keep(self, size: int, block: _Block) -> None:
         """Keep a block for the next result; drop others beyond the limit."""
+        # one block beyond the limit would drop all others
         if size > self.limit_bytes:
             return
         self._idle.setdefault(size, []).append(block)
@@ -177,16 +181,18 @@ class _Lease:
 
 
 def rounded(n_bytes: int) -> int:
-    """The next size of which blocks are made, at most an eighth larger.
+    """Return the next size of which blocks are made, at most an eighth larger.
 
     >>> rounded(1 << 20), rounded((1 << 20) + 1)
     (1048576, 1179648)
     """
+    # eighths of a power of two: a program that varies its sizes reuses blocks, and
+    # wastes at most an eighth
     step = max(1 << max(n_bytes.bit_length() - 1, 0), 1) // STEPS or 1
     return -(-n_bytes // step) * step
 
 
-def check_room(n_bytes: int, what: str) -> None:
+def check_room(n_bytes: int, description: str) -> None:
     """Refuse an array that the memory cannot hold, before it is made.
 
     Args:
@@ -196,12 +202,13 @@ def check_room(n_bytes: int, what: str) -> None:
         MeasurementError: if it does not fit what is free.
     """
     if n_bytes >= CHECKED_BYTES:
-        remembered(ResultMemory).check_room(n_bytes, what)
+        remembered(ResultMemory).check_room(n_bytes, description)
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """A new array, in memory that is used again if it is large."""
+    """Return a new array, in memory that is used again if it is large."""
     n_bytes = prod(shape) * dtype.itemsize
+    # glibc itself reuses freed memory of such sizes
     if n_bytes < LARGE_BYTES:
         return np.empty(shape, dtype)
     return remembered(ResultMemory).array(shape, dtype)

@@ -32,6 +32,8 @@ class SharedSetting:
     @contextmanager
     def __call__(self) -> Iterator[None]:
         with self._counting:
+            # the first user makes the setting, inside of the lock: a second one must
+            # not run without it
             if not self._n_users:
                 self._end = self._begin()
             self._n_users += 1

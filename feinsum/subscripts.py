@@ -31,14 +31,14 @@ _NOTATION = frozenset("{}.->")
 
 
 def is_index_name(name: object) -> bool:
-    """Whether the text of an einsum can name an index so."""
+    """Return whether the text of an einsum can name an index so."""
     return isinstance(name, str) and bool(name) and not _NO_NAME.search(name)
 
 
 def parse_subscripts(
     subscripts: str, ranks: Sequence[int] | None = None
 ) -> tuple[tuple[IndexList, ...], IndexList]:
-    """The index list of each term and of the output.
+    """Return the index list of each term and of the output.
 
     Args:
         subscripts: as for :func:`numpy.einsum`, with longer names in braces.
@@ -62,6 +62,7 @@ def parse_subscripts(
         _expand(term, fill, None if ranks is None else ranks[p])
         for p, term in enumerate(terms)
     )
+    # numpy's rule: the indices that occur once, sorted
     if output_text is None:
         return inputs, _implicit_output(inputs, fill)
     output = _tokens(subscripts, output_text)
@@ -73,7 +74,7 @@ def parse_subscripts(
 def write_subscripts(
     inputs: Iterable[Iterable[str]], output: Iterable[str] | None = None
 ) -> str:
-    """Index lists as text; names of several letters in braces.
+    """Write index lists as text; names of several letters in braces.
 
     Inverse of :func:`feinsum.ir.parse_subscripts`.
 
@@ -97,7 +98,7 @@ def _in_notation(name: str) -> str:
 
 
 def ellipsis_indices(subscripts: str, ranks: Sequence[int]) -> IndexList:
-    """The names that :func:`parse_subscripts` gives to the axes of an ellipsis.
+    """Return the names that :func:`parse_subscripts` gives to the axes of an ellipsis.
 
     >>> ellipsis_indices("...i,i", ranks=(3, 1))
     ('_0', '_1')
@@ -106,7 +107,7 @@ def ellipsis_indices(subscripts: str, ranks: Sequence[int]) -> IndexList:
 
 
 def subscripts_of_words(text: str) -> str:
-    """The subscripts of terms whose names are separated by spaces.
+    """Return the subscripts of terms whose names are separated by spaces.
 
     >>> subscripts_of_words("cell dof, dof -> cell")
     '{cell}{dof}, {dof} -> {cell}'
@@ -120,7 +121,7 @@ def subscripts_of_words(text: str) -> str:
 
 
 def _terms(subscripts: str, ranks: Sequence[int] | None) -> list[IndexList]:
-    """The names in each term."""
+    """Return the names in each term."""
     texts = _split_arrow(subscripts)[0].split(",")
     if ranks is not None and len(ranks) != len(texts):
         raise _refuse(
@@ -144,6 +145,7 @@ def _refuse_words(
     """Refuse letters that do not fit where words would, which were read once."""
     texts = subscripts.partition("->")[0].split(",")
     words = [text.replace(ELLIPSIS, f" {ELLIPSIS} ").split() for text in texts]
+    # not a text of words either: the general message says more
     if "{" in subscripts or not all(map(_fits, words, ranks)):
         return
     wrong = next(p for p, term in enumerate(terms) if not _fits(term, ranks[p]))
@@ -174,7 +176,7 @@ def _split_arrow(subscripts: str) -> tuple[str, str | None]:
 
 
 def _tokens(subscripts: str, text: str) -> IndexList:
-    """The names of a term, and its ellipsis."""
+    """Return the names of a term, and its ellipsis."""
     names = []
     for token in _TOKEN.finditer(text):
         name = token["name"]
@@ -201,7 +203,7 @@ def _check_letter(subscripts: str, letter: str) -> None:
 def _ellipsis_indices(
     subscripts: str, terms: Sequence[IndexList], ranks: Sequence[int] | None
 ) -> IndexList:
-    """Fresh names for the longest ellipsis; shorter ones take its last names."""
+    """Return new names for the longest ellipsis; shorter ones take its last names."""
     if not any(ELLIPSIS in term for term in terms):
         return ()
     if ranks is None:
@@ -217,6 +219,7 @@ def _ellipsis_indices(
                     f"{p}, which has {rank}",
                 )
     used = set(chain.from_iterable(terms))
+    # names that the caller cannot see, and has not used
     fresh = (name for k in count() if (name := f"_{k}") not in used)
     return tuple(next(fresh) for _ in range(max(lengths)))
 
@@ -226,17 +229,18 @@ def _expand(term: IndexList, fill: IndexList, rank: int | None) -> IndexList:
         return term
     at = term.index(ELLIPSIS)
     length = len(fill) if rank is None else rank - (len(term) - 1)
+    # aligned from the last axis, as numpy broadcasts
     return (*term[:at], *fill[len(fill) - length :], *term[at + 1 :])
 
 
 def _implicit_output(inputs: Sequence[IndexList], fill: IndexList) -> IndexList:
-    """Ellipsis first, then the names that occur once, sorted (as numpy does)."""
+    """Return the ellipsis, then the names that occur once, sorted (as numpy does)."""
     counts = Counter(name for term in inputs for name in term)
     once = sorted(name for name, n in counts.items() if n == 1 and name not in fill)
     return (*fill, *once)
 
 
-def _refuse(subscripts: str, what: str) -> InvalidEinsumError:
+def _refuse(subscripts: str, problem: str) -> InvalidEinsumError:
     return InvalidEinsumError(
-        f"subscripts {subscripts!r}: the text {what}", rules=("subscripts",)
+        f"subscripts {subscripts!r}: the text {problem}", rules=("subscripts",)
     )

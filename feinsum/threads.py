@@ -25,6 +25,7 @@ def n_threads() -> int:
         DeviceUnavailableError: if the first variable is no positive number.
     """
     named = os.environ.get(THREADS_VARIABLE, "").strip()
+    # a wrong value is an error, not a default: the user meant something
     if named:
         if not named.isdecimal() or int(named) < 1:
             from feinsum.errors import DeviceUnavailableError
@@ -41,7 +42,7 @@ def n_threads() -> int:
 
 
 def n_cores(groups: str | Path = GROUPS, own_groups: str | Path = OWN_GROUPS) -> int:
-    """The cores that this process may use.
+    """Return the cores that this process may use.
 
     Those on which it may run, but no more than its control groups give it the time of,
     as containers limit it: further threads would wait for each other, stopped.
@@ -58,7 +59,8 @@ def n_cores(groups: str | Path = GROUPS, own_groups: str | Path = OWN_GROUPS) ->
 
 @cache  # calls of libraries ask each time
 def _quota(groups: str | Path, own_groups: str | Path) -> float:
-    """The least number of processors of which a control group gives the time."""
+    """Return the least number of processors of which a control group gives the time."""
+    # without a control group, or outside of Linux
     quotas = [inf]
     for line in _read(own_groups).splitlines():
         _, controllers, name = line.split(":", 2)
@@ -87,7 +89,7 @@ def _quota_of_version_1(folder: str) -> float:
 
 
 def _ratio(quota: str, period: str) -> float:
-    """Infinite without a limit, which is the word ``max``, or a negative number."""
+    """Return the quota; infinite for the word ``max`` or a negative number."""
     quota, period = quota.strip(), period.strip()
     is_limited = quota.isdecimal() and period.isdecimal() and int(period) > 0
     return int(quota) / int(period) if is_limited else inf

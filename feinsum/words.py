@@ -12,7 +12,7 @@ _PLURALS = {"axis": "axes", "entry": "entries", "index": "indices",
 
 
 def counted(number: int, noun: str, style: str = "") -> str:
-    """How many of what; in a style of numbers such as ``","``.
+    """Write a number with its noun; the style of the number is one such as ``","``.
 
     >>> counted(1, "row"), counted(2_000, "row"), counted(0, "axis")
     ('1 row', '2000 rows', '0 axes')
@@ -23,7 +23,7 @@ def counted(number: int, noun: str, style: str = "") -> str:
 
 
 def with_article(noun: str) -> str:
-    """A noun after "a" or "an".
+    """Return a noun after "a" or "an".
 
     >>> with_article("list"), with_article("int"), with_article("ndarray")
     ('a list', 'an int', 'an ndarray')
@@ -33,7 +33,7 @@ def with_article(noun: str) -> str:
 
 
 def type_in_words(value: object) -> str:
-    """The type of a value, with its article.
+    """Return the type of a value, with its article.
 
     >>> type_in_words(3), type_in_words([])
     ('an int', 'a list')
@@ -42,7 +42,7 @@ def type_in_words(value: object) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """What an error says; of one of syntax, without a file and line of no file.
+    """Return the message of an error; of a syntax error without file and line.
 
     >>> try:
     ...     compile("a +", "<unknown>", "eval")
@@ -54,7 +54,7 @@ def reason_of(error: Exception) -> str:
 
 
 def first_lines(cause: object, n_lines: int = 12, width: int = 200) -> str:
-    """The first lines of a text that are not empty, each cut at ``width``.
+    """Return the first lines of a text that are not empty, each cut at ``width``.
 
     >>> first_lines("one" + chr(10) + chr(10) + "two", n_lines=1)
     'one ...'
@@ -64,24 +64,24 @@ def first_lines(cause: object, n_lines: int = 12, width: int = 200) -> str:
     return f"{shown} ..." if len(lines) > n_lines else shown
 
 
-MOST = 300
+MAX_CHARACTERS = 300
 """Characters of a value in one line."""
 
 
 def brief(value: object, text: str) -> str:
-    """The ``repr`` of a value that does not fit a line.
+    """Return the ``repr`` of a value that does not fit a line.
 
     >>> brief(3, "an integer")
     '<int an integer>'
     """
     line = " ".join(text.split())
-    if len(line) > MOST:
-        line = f"{line[: MOST - 1]}…"
+    if len(line) > MAX_CHARACTERS:
+        line = f"{line[: MAX_CHARACTERS - 1]}…"
     return f"<{type(value).__name__} {line}>"
 
 
 def inline_svg(file: bytes) -> str:
-    """A file of SVG as an element of HTML, without what comes ahead of it.
+    """Return a file of SVG as an element of HTML, without what comes ahead of it.
 
     >>> inline_svg(b"<?xml version='1.0'?><svg></svg>")
     '<svg></svg>'
@@ -91,7 +91,7 @@ def inline_svg(file: bytes) -> str:
 
 
 def html_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table of HTML; texts are escaped.
+    """Return a table of HTML; texts are escaped.
 
     >>> html_table(["a"], [["<b>"]])
     '<table><tr><th>a</th></tr><tr><td>&lt;b&gt;</td></tr></table>'

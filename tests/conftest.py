@@ -62,8 +62,8 @@ settings.register_profile(
 @pytest.fixture(autouse=True)
 def _no_kernel_fails_silently() -> None:
     """That numpy answers instead, a process is warned of once: here, each test is."""
-    if fallback := sys.modules.get("feinsum.calling.fallback"):
-        sys.modules["feinsum.memory"].forget(fallback.Reported)
+    if by_numpy := sys.modules.get("feinsum.calling.by_numpy"):
+        sys.modules["feinsum.memory"].forget(by_numpy.Reported)
 
 
 def pytest_configure(config: pytest.Config) -> None:

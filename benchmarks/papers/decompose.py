@@ -32,7 +32,7 @@ from feinsum.distributed.program_plan import name_of_index, statements_of
 from feinsum.distributed.statements import Group
 from feinsum.errors import ProgramError
 from feinsum.ir.program import Program
-from feinsum.programs.places import same_places
+from feinsum.programs.stages import equal_indices
 
 Grids = NDArray[np.int64]
 """Parts of each index of a statement, a row for each way to cut it."""
@@ -265,7 +265,7 @@ def split_along(
     (4, True)
     """
     model = Model(program, sizes or {})
-    same = same_places(program.statements)
+    same = equal_indices(program.statements)
     # indices that run along the axis, in any statement, by equal positions
     seeds = {
         same[statement.result, term[k]]

@@ -1,6 +1,6 @@
 """Calls of einsums on arrays: the numpy-style client of retrieval.
 
-Three values lead from arrays to a result: a :class:`Reading` (the einsum of the
+Three values lead from arrays to a result: a :class:`EinsumCall` (the einsum of the
 arguments), a :class:`CallKernel` (the retrieved and built kernel) and a
 :class:`PreparedCall` (both, kept for the next call of the same kind).
 

@@ -1,5 +1,3 @@
-from .backend import tensordot as tensordot
-from .backend import transpose as transpose
 from .by_numpy import StepsCall as StepsCall
 from .call import call_einsum as call_einsum
 from .call import prepare_call as prepare_call
@@ -7,12 +5,14 @@ from .contraction import ContractExpression as ContractExpression
 from .contraction import contract as contract
 from .contraction import contract_expression as contract_expression
 from .contraction import contract_path as contract_path
+from .contraction import tensordot as tensordot
+from .contraction import transpose as transpose
 from .dispatch import einsum as einsum
+from .einsum_call import EinsumCall as EinsumCall
 from .explanation import explain as explain
+from .host.building import read_call as read_call
 from .host.prepared import PreparedCall as PreparedCall
-from .host.simple import read_call as read_call
 from .kernel import CallKernel as CallKernel
 from .kernel_cache import clear_call_cache as clear_call_cache
-from .reading import Reading as Reading
 from .tuning import autotune as autotune
 from .tuning import tune as tune

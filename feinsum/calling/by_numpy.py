@@ -1,22 +1,30 @@
 """Calls without a kernel of their own, in steps of one or two arrays.
 
 Calls are computed so until a kernel pays off; those of dtypes or sizes that no kernel
-has, and large networks, for which a compiler takes minutes, always.
+has, and large networks, for which a compiler takes minutes, always::
+
+    ab,bc,cd->ad   =   bc,cd->bd   then   ab,bd->ad
+
+A kernel is an improvement, never a condition: without a compiler, a home, room on disk
+or a healthy database, a call still has a result. Where a kernel cannot be built or
+fails, numpy computes the call, too, and one warning of the process says why.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from feinsum.calling.reading.dtypes import DType, fits_kernels
-from feinsum.calling.reading.terms import Terms
+from feinsum.calling.operands import DType, fits_kernels
+from feinsum.calling.terms import Terms
 from feinsum.contraction import (
     PlannedStep,
     Step,
@@ -27,16 +35,27 @@ from feinsum.contraction import (
 )
 from feinsum.contraction.by_numpy import MAX_LETTERS, einsum_by_numpy
 from feinsum.contraction.direct import compute
-from feinsum.errors import InvalidEinsumError, InvalidTypeError
+from feinsum.errors import (
+    BuildError,
+    FeinsumError,
+    FeinsumWarning,
+    InvalidEinsumError,
+    InvalidOptionError,
+    InvalidTypeError,
+    MeasurementError,
+)
+from feinsum.memory import remembered
 from feinsum.options import INTERMEDIATE_VARIABLE
 from feinsum.result_memory import CHECKED_BYTES, check_room
 from feinsum.subscripts import IndexList
 from feinsum.words import counted
 
 if TYPE_CHECKING:
-    from feinsum.calling.reading import Reading
+    from feinsum.calling.einsum_call import EinsumCall
     from feinsum.paths import Path
 
+
+T = TypeVar("T")
 Arrays = Sequence[Any]
 
 
@@ -63,6 +82,7 @@ class StepsCall:
     _plan: Sequence[PlannedStep] = ()
     _is_direct: bool = False
 
+    # read by what shows calls, which have a kernel or none
     kernel = None
     """No call of this kind has one."""
 
@@ -83,18 +103,21 @@ class StepsCall:
         return _steps(self.terms.inputs, self.terms.output, self.path)
 
     def run(self, arrays: Arrays, out: Any = None) -> Any:
-        """The result of :meth:`PreparedCall.run`.
+        """Return the result of :meth:`PreparedCall.run`.
 
         Raises:
             MeasurementError: if the result does not fit into memory.
         """
+        # the extension orders the steps anew, and keeps products in the cache
         if self.subscripts is not None and out is None:
             result = compute(self.subscripts, tuple(arrays), True)
             if result is not NotImplemented:
                 return np.asarray(result)  # of a number, too
+            # it will not answer the next one, either
             self.subscripts = None
         if self._is_direct and out is None:
             return run_plan(self._plan, arrays)
+        # the system would promise memory that it does not have
         if self.result_bytes >= CHECKED_BYTES:
             check_room(self.result_bytes, "a result")
         shaped = [
@@ -113,6 +136,7 @@ class StepsCall:
                     and all(x is y for x, y in zip(shaped, arrays, strict=True))
                 )
             result = run_plan(self._plan, shaped)
+            # halves are rounded once, at the end
             if result.dtype != self.result_dtype:
                 result = result.astype(self.result_dtype)
         if out is None:
@@ -126,7 +150,7 @@ class StepsCall:
         return out
 
     def _operand(self, array: Any, term: IndexList) -> Any:
-        """Without axes that are broadcast, in the dtype of the steps."""
+        """Drop axes that are broadcast, and cast to the dtype of the steps."""
         if self.dtype is not None and array.dtype != self.dtype:
             array = np.asarray(array, self.dtype)
         if array.ndim == len(term):
@@ -140,7 +164,7 @@ def steps_call(
     max_entries: int | None = None,
     path: Path | None = None,
 ) -> StepsCall:
-    """The call in steps.
+    """Return the call in steps.
 
     Args:
         max_entries: of an intermediate.
@@ -154,8 +178,10 @@ def steps_call(
     is_view = len(dtypes) == 1 and set(terms.inputs[0]) == {*terms.output}
     if not is_view:
         _check_dtypes(dtypes)
+    # a view keeps the byte order of its operand
     common = dtypes[0] if is_view else np.result_type(*dtypes)
     native = common if is_view else common.newbyteorder("=")
+    # products of objects need not be associative, so that there is no path
     if any(dtype.hasobject for dtype in dtypes):
         path = None
     elif path is None:
@@ -176,12 +202,13 @@ def _path(terms: Terms, max_entries: int | None) -> Path:
     """A contraction order; that of extents of about the same size is searched once."""
     if len(terms.inputs) < 3:
         return (tuple(range(len(terms.inputs))),)
+    # so that a program that varies a batch size searches once
     rounded = tuple((i, _rounded(n)) for i, n in terms.extents.items())
     return _found_path(terms.inputs, terms.output, rounded, max_entries)
 
 
 def _rounded(extent: int) -> int:
-    """To a power of two above 16, where half as many change no order much."""
+    """Round up to a power of two above 16: no order depends on less."""
     return extent if extent <= 16 else 1 << (extent - 1).bit_length()
 
 
@@ -200,7 +227,7 @@ def _found_path(
 def numpy_call(
     terms: Terms, dtypes: Sequence[DType], *, may_predict: bool
 ) -> StepsCall | None:
-    """The call in steps, if no kernel can compute it.
+    """Return the call in steps, if no kernel can compute it.
 
     Args:
         may_predict: whether the kernel would be predicted, and not only looked up.
@@ -213,49 +240,11 @@ def numpy_call(
         for term in (*terms.inputs, terms.output)
     ]
     has_limit = bool(os.environ.get(INTERMEDIATE_VARIABLE))
+    # generated code has a loop for each index
     is_large = may_predict and len(terms.extents) > MAX_LETTERS and not has_limit
     if fits_kernels(dtypes, shapes) and not is_large:
         return None
     return steps_call(terms, dtypes)
-
-
-def evaluate_by_numpy(reading: Reading, arrays: Arrays, path: Path | None) -> Any:
-    """The result of a call that a kernel could compute, too.
-
-    Args:
-        path: None only for a view, or for at most as many indices that are longer than
-            1 as numpy has letters.
-    """
-    # half precision is added up in single precision, and rounded once
-    is_half = reading.dtype == np.float16 and path is not None and len(arrays) > 1
-    dtype = reading.work_dtype if is_half else reading.dtype
-    given = {
-        feed.name: np.asarray(arrays[feed.position], dtype).reshape(feed.shape)
-        for feed in reading.feeds
-    }
-    (row,) = reading.einsum.rows
-    operands = [given[operand.name] for operand in row]
-    terms, output = reading.einsum.inputs, reading.einsum.output
-    result = einsum_in_steps(terms, output, operands, path)
-    return result.astype(np.float16) if is_half else result
-
-
-def find_numpy_path(reading: Reading) -> Path | None:
-    """The contraction order for numpy; None for a view of a single operand."""
-    einsum = reading.einsum
-    if len(einsum.inputs) == 1 and {*einsum.inputs[0]} == {*einsum.output}:
-        return None
-    from feinsum.paths import find_path
-
-    return find_path(einsum.inputs, einsum.output, extents_of(reading))
-
-
-def extents_of(reading: Reading) -> dict[str, int]:
-    """The extent of each index, as a number."""
-    return {
-        index: n if isinstance(n, int) else reading.sizes[n.name]
-        for index, n in reading.einsum.extents.items()
-    }
 
 
 def einsum_in_steps(
@@ -264,7 +253,7 @@ def einsum_in_steps(
     arrays: Arrays,
     path: Path | None,
 ) -> Any:
-    """An einsum along a path, as an array, even of rank 0.
+    """Return an einsum along a path, as an array, even of rank 0.
 
     Args:
         arrays: of one dtype, if there is a path.
@@ -279,6 +268,7 @@ _steps = lru_cache(4096)(find_steps)
 
 
 def _check_indices(terms: Terms) -> None:
+    # axes of extent 1 are dropped before numpy names the others
     n_long = sum(n != 1 for n in terms.extents.values())
     if n_long > MAX_LETTERS:
         raise InvalidEinsumError(
@@ -301,3 +291,118 @@ def _check_dtypes(dtypes: Sequence[DType]) -> None:
 
 def _names(dtypes: Sequence[DType]) -> str:
     return ", ".join(map(str, dict.fromkeys(dtypes)))
+
+
+@dataclass(frozen=True, eq=False)
+class FallbackCall:
+    """A call that numpy evaluates each time, because no kernel could be built.
+
+    Attributes:
+        error: why; None if the process is ending, which nobody needs to be told.
+    """
+
+    parsed: EinsumCall
+    error: Exception | None
+
+    @property
+    def settled(self) -> Any:
+        """There is no kernel.
+
+        Raises:
+            Exception: the reason.
+        """
+        raise self.error or BuildError("the process is ending")
+
+    def run(self, arrays: Arrays, out: Any = None) -> Any:
+        """Return the result of :meth:`PreparedCall.run`."""
+        return answer_by_numpy(self.parsed, arrays, out, self.error)
+
+
+def answer_by_numpy(
+    parsed: EinsumCall, arrays: Arrays, out: Any, error: Exception | None
+) -> Any:
+    """Return the result of a call of host arrays whose kernel failed.
+
+    Raises:
+        Exception: of numpy, or the given one if it is about the call itself.
+    """
+
+    def evaluate() -> Any:
+        einsum = parsed.einsum
+        position = {x.name: x.position for x in parsed.arguments}
+        operands = [arrays[position[operand.name]] for operand in einsum.rows[0]]
+        extents = einsum.extents_at(parsed.sizes)
+        terms = Terms(einsum.inputs, einsum.output, extents)
+        return steps_call(terms, [x.dtype for x in operands]).run(operands)
+
+    result = evaluate_instead(evaluate, error)
+    if out is None:
+        return result
+    out[...] = result
+    return out
+
+
+def evaluate_instead(evaluate: Callable[[], T], error: Exception | None) -> T:
+    """Return the result of what replaces a kernel that failed, with the warning.
+
+    Args:
+        error: why; None if nobody needs to be told.
+
+    Raises:
+        Exception: of the evaluation, or the given one if it is about the call itself.
+    """
+    if error is not None and is_for_caller(error):
+        raise error
+    result = evaluate()
+    if error is not None:
+        report_fallback(error)
+    return result
+
+
+def is_for_caller(error: Exception) -> bool:
+    """Whether an error is about the call itself, which numpy could not answer either.
+
+    A bare MeasurementError says that there is no memory, or that the limit of
+    intermediates is no number. A warning is an error only where the user asked for it.
+    """
+    is_invalid = isinstance(error, InvalidEinsumError | InvalidOptionError | Warning)
+    return is_invalid or type(error) is MeasurementError
+
+
+class Reported(list[str]):
+    """The reason of which this process has warned."""
+
+
+def report_fallback(error: Exception) -> None:
+    """Warn that numpy answers, once per process; later reasons are logged."""
+    cause = str(error) if isinstance(error, FeinsumError) else _described(error)
+    import logging  # takes as long to load as a hundred calls
+
+    logging.getLogger(__name__).info("numpy answers a call: %s", cause, exc_info=error)
+    # one warning: a program may make millions of calls
+    if reported := remembered(Reported):
+        return
+    reported.append(cause)
+    warnings.warn(
+        f"numpy answers calls of einsum here, because no kernel can be built or run: "
+        f"{cause}; 'feinsum doctor' says what to do",
+        FeinsumWarning,
+        stacklevel=level_of_caller(),
+    )
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def level_of_caller() -> int:
+    """Return the level of the first frame outside of this package."""
+    frame, level = inspect.currentframe(), 0
+    # the warning names the line of the user, at whatever depth it arises
+    while frame and _is_ours(frame.f_globals.get("__name__", "")):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == "feinsum"

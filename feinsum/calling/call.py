@@ -1,44 +1,56 @@
-"""``call_einsum``: :func:`numpy.einsum` with a retrieved kernel."""
+"""``call_einsum``: :func:`numpy.einsum` with a retrieved kernel.
+
+A call of ``"ij,jk->ik", A, B`` goes through these values::
+
+    quick key  ->  kept call  ------------------------------------------->  result
+       | first call
+    CallKey    ->  GeneralCall: steps, and a kernel once it pays off  ---->  result
+       | effort, device, policy or store given
+    EinsumCall ->  CallKernel  ->  PreparedCall  ------------------------->  result
+
+Operands on a GPU and sparse ones leave this path early, for packages of their own.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Sequence
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    TypeAlias,
-    TypedDict,
-    TypeVar,
-    Unpack,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy import ndarray
 
-from feinsum.calling.by_numpy import StepsCall, numpy_call, steps_call
-from feinsum.calling.compilers import outside_of_compilers
-from feinsum.calling.fallback import (
+from feinsum.calling.by_numpy import (
+    StepsCall,
     answer_by_numpy,
-    start_build,
+    numpy_call,
+    steps_call,
 )
-from feinsum.calling.host.general import GeneralCall
-from feinsum.calling.kernel_cache import CACHE_BOUND, GENERAL_BOUND, Call, Calls
-from feinsum.calling.options import CallOptions
-from feinsum.calling.place import name_of, place_of
-from feinsum.calling.reading.dtypes import first_uses
-from feinsum.calling.reading.forms import Form, as_array, form_of, has_sparse
-from feinsum.calling.reading.libraries import (
+from feinsum.calling.host.general import CallKey, GeneralCall
+from feinsum.calling.kernel_cache import (
+    CACHE_BOUND,
+    GENERAL_BOUND,
+    Call,
+    Calls,
+    LookupOptions,
+    database_key,
+    device_key,
+)
+from feinsum.calling.operands import (
+    Form,
+    as_array,
     as_given,
     by_override,
+    first_uses,
+    form_of,
     has_override,
+    has_sparse,
     is_tensor,
     memory_of,
 )
-from feinsum.calling.reading.terms import read_terms
-from feinsum.device_arrays import is_cuda_array, is_device_array
+from feinsum.calling.terms import read_terms
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
+from feinsum.libraries import is_cuda_array, is_device_array, outside_of_compilers
 from feinsum.memory import remembered
 from feinsum.options import (
     DEVICE_VARIABLE,
@@ -47,17 +59,13 @@ from feinsum.options import (
     effort_of,
     named_intermediate_bytes,
 )
+from feinsum.subscripts import parse_subscripts
 from feinsum.words import type_in_words
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from numpy.typing import NDArray
 
-    from feinsum.calling.host.builder import BuildRequest
-    from feinsum.calling.host.general import Built
     from feinsum.calling.host.prepared import PreparedCall
-    from feinsum.calling.reading import Reading
     from feinsum.db import Database
     from feinsum.records import Policy
     from feinsum.retrieval import OnMiss
@@ -135,7 +143,7 @@ def call_einsum(
         InvalidTypeError: if a dtype, or the type of an argument, is not possible.
         MeasurementError: if there is no memory; if the given device is not there,
             refuses or fails. Without a device, numpy answers: see
-            :mod:`feinsum.calling.fallback`.
+            :mod:`feinsum.calling.by_numpy`.
         FeinsumError: with ``on_miss="raise"``, the reason why there is no recipe; also
             for an unknown effort.
 
@@ -144,56 +152,44 @@ def call_einsum(
     >>> call_einsum("ij,j", np.eye(2), [3.0, 4.0], database=facts).tolist()
     [3.0, 4.0]
     """
+    are_arrays = out is None and all(type(x) is ndarray for x in operands)
     n_objects = len({id(x) for x in operands})
-    how = database, policy, on_miss, effort
+    # an array given twice makes another einsum, which the quick key cannot tell
+    if are_arrays and n_objects == len(operands):
+        key = _quick_key(
+            subscripts, operands, device, database, policy, on_miss, effort
+        )
+        call = _find_ready(key)
+        if call is None:
+            options = _lookup_options(database, policy, on_miss, effort)
+            call = _keep_ready(
+                key, _prepare(subscripts, operands, operands, device, options)
+            )
+        try:
+            return call.run(operands)
+        except Exception as error:
+            if isinstance(call, StepsCall) or device is not None or on_miss == "raise":
+                raise
+            return answer_by_numpy(call.parsed, operands, None, error)
     gpu_key = None
-    if out is None:
-        # an array given twice makes another einsum, which the key there cannot tell
-        if n_objects == len(operands) and all(type(x) is ndarray for x in operands):
-            return _of_arrays(subscripts, operands, device, how)
-        if device is None:
-            from feinsum.calling.gpu.quick import quick_key, ready_result
+    if out is None and device is None and not are_arrays:
+        from feinsum.calling.gpu.quick import quick_key, ready_result
 
-            gpu_key = quick_key(subscripts, operands, n_objects, *how)
-            result = None if gpu_key is None else ready_result(gpu_key, operands)
-            if result is not None:
-                return result
-    return _called(subscripts, operands, device, _options(how), out, gpu_key)
-
-
-_How: TypeAlias = "tuple[Database, Policy | None, OnMiss, Effort | None]"
-"""How a kernel is looked up, as it was given."""
-
-
-def _of_arrays(
-    subscripts: str, operands: Sequence[Any], device: str | None, how: _How
-) -> Any:
-    """The result for arrays of numpy, by keys that are quick to compute."""
-    key = _quick_key(subscripts, operands, device, how)
-    calls = remembered(Calls)
-    call: Call | None = calls.quick.get(key) or calls.general.get(key)
-    if type(call) is GeneralCall and call.built is not None:
-        calls.general.pop(key, None)
-        call = _keep(calls.quick, key, call.built, CACHE_BOUND)
-    if call is None:
-        call = _prepared(subscripts, operands, operands, device, _options(how), None)
-        if isinstance(call, GeneralCall | StepsCall):
-            _keep(calls.general, key, call, GENERAL_BOUND)
-        else:
-            _keep(calls.quick, key, call, CACHE_BOUND)
-    try:
-        return call.run(operands)
-    except Exception as error:
-        if isinstance(call, StepsCall) or device is not None or how[2] == "raise":
-            raise
-        return answer_by_numpy(call.reading, operands, None, error)
+        gpu_key = quick_key(
+            subscripts, operands, n_objects, database, policy, on_miss, effort
+        )
+        result = None if gpu_key is None else ready_result(gpu_key, operands)
+        if result is not None:
+            return result
+    options = _lookup_options(database, policy, on_miss, effort)
+    return _call_any(subscripts, operands, device, options, out, gpu_key)
 
 
 def known_result(subscripts: str, operands: Sequence[Any]) -> Any:
-    """The result of a call without options whose like was made before.
+    """Return the result of a call without options whose like was made before.
 
-    What takes a call without a kernel its time is to find out what it is: this is that
-    part of :func:`call_einsum`, again, with as few steps as can be.
+    Most of the time of a small call without a kernel goes into finding out what it is.
+    This is that part of :func:`call_einsum` again, in as few steps as possible.
 
     Returns:
         NotImplemented for any other call.
@@ -201,35 +197,31 @@ def known_result(subscripts: str, operands: Sequence[Any]) -> Any:
     for operand in operands:
         if type(operand) is not ndarray:
             return NotImplemented
-    known = remembered(Calls).general
-    call = known.get(_quick_key(subscripts, operands, None, _USUAL))
+    calls = remembered(Calls).general
+    call = calls.get(_quick_key(subscripts, operands))
     if type(call) is not GeneralCall or call.built is not None:
         return NotImplemented
     return call.run(operands)
 
 
-T = TypeVar("T")
-
-
-def _keep(kept: dict[Hashable, T], key: Hashable, call: T, bound: int) -> T:
-    """No LRU cache, which is slower to read: ``prepared`` still has the calls."""
-    if len(kept) >= bound:
-        kept.clear()
-    kept[key] = call
-    return call
-
-
-_USUAL: _How = (None, None, "return", None)
-
-
 def _quick_key(
-    subscripts: str, operands: Sequence[Any], device: str | None, how: _How
+    subscripts: str,
+    operands: Sequence[Any],
+    device: str | None = None,
+    database: Database = None,
+    policy: Policy | None = None,
+    on_miss: OnMiss = "return",
+    effort: Effort | None = None,
 ) -> tuple[Hashable, ...]:
-    database, policy, on_miss, effort = how
+    """The key of a call of arrays: options as they were given, and what they lie like.
+
+    It has the values of variables, which count at every call, and the process, since
+    kernels do not survive a fork.
+    """
     return (
         subscripts,
         os.environ.get(DEVICE_VARIABLE, "") if device is None else device,
-        name_of(database),
+        database_key(database),
         policy,
         on_miss,
         os.environ.get(EFFORT_VARIABLE) if effort is None else effort,
@@ -238,42 +230,71 @@ def _quick_key(
     )
 
 
-def _options(how: _How) -> CallOptions:
-    database, policy, on_miss, effort = how
-    amount = effort_of(effort, default="amortized")
-    return CallOptions(database, policy, on_miss, amount)
+def _find_ready(key: Hashable) -> Call | None:
+    """The call kept under a quick key; the one with a kernel, once that is faster."""
+    calls = remembered(Calls)
+    call: Call | None = calls.quick.get(key) or calls.general.get(key)
+    if type(call) is GeneralCall and call.built is not None:
+        calls.general.pop(key, None)
+        return _keep_ready(key, call.built)
+    return call
 
 
-def _called(
+def _keep_ready(key: Hashable, call: Call) -> Call:
+    """Keep a call under a quick key.
+
+    Not in an LRU cache, which is slower to read: ``Calls.prepared`` still has the calls
+    that are dropped here.
+    """
+    calls = remembered(Calls)
+    ready: dict[Hashable, Any] = calls.quick
+    bound = CACHE_BOUND
+    if isinstance(call, GeneralCall | StepsCall):
+        ready, bound = calls.general, GENERAL_BOUND
+    if len(ready) >= bound:
+        ready.clear()
+    ready[key] = call
+    return call
+
+
+def _lookup_options(
+    database: Database, policy: Policy | None, on_miss: OnMiss, effort: Effort | None
+) -> LookupOptions:
+    chosen = effort_of(effort, default="amortized")
+    return LookupOptions(database, policy, on_miss, chosen)
+
+
+def _call_any(
     subscripts: str,
     operands: Sequence[Any],
     device: str | None,
-    options: CallOptions,
+    options: LookupOptions,
     out: Any,
     gpu_key: Hashable | None,
 ) -> Any:
-    """A call with any operands and any ``out``.
+    """Return a call with any operands and any ``out``.
 
     Args:
         gpu_key: the key of calls on a GPU.
     """
+    # a GPU first: its arrays must not be read as arrays of the host
     if any(type(x) is not np.ndarray and is_cuda_array(x) for x in operands):
         from feinsum.calling.gpu.call import call_on_gpu  # loads Loopy, for a second
 
         return call_on_gpu(subscripts, operands, device, options, out, gpu_key)
     if has_sparse(operands):
-        return _called_sparse(subscripts, operands, device, options, out)
+        return _call_sparse(subscripts, operands, device, options, out)
     if has_override(operands):
-        given = {} if out is None else {"out": out}
-        return by_override(subscripts, operands, **given)
+        out_option = {} if out is None else {"out": out}
+        return by_override(subscripts, operands, **out_option)
     if is_tensor(out):
         memory = memory_of(out)
-        _called(subscripts, operands, device, options, memory, gpu_key)
+        _call_any(subscripts, operands, device, options, memory, gpu_key)
         return out
     arrays = [_as_array(operand) for operand in operands]
     if out is not None:
         _check_out(out)
-    call = _prepared(subscripts, operands, arrays, device, options, out)
+    call = _prepare(subscripts, operands, arrays, device, options, out)
     try:
         result = call.run(arrays, out)
     except Exception as error:
@@ -282,18 +303,18 @@ def _called(
             raise
         if device is not None or options.on_miss == "raise":
             raise
-        result = answer_by_numpy(call.reading, arrays, out, error)
+        result = answer_by_numpy(call.parsed, arrays, out, error)
     return as_given(result, operands) if out is None else out
 
 
-def _called_sparse(
+def _call_sparse(
     subscripts: str,
     operands: Sequence[Any],
     device: str | None,
-    options: CallOptions,
+    options: LookupOptions,
     out: Any,
 ) -> Any:
-    """A call with a sparse operand and any ``out``."""
+    """Return a call with a sparse operand and any ``out``."""
     from feinsum.calling.sparse.call import call_sparse
 
     if out is not None:
@@ -311,6 +332,7 @@ def _called_sparse(
             f"{type_in_words(result)} of shape {result.shape}",
             rules=("shape",),
         )
+    # a kernel may have written into out; numpy's answer is copied
     if not np.may_share_memory(out, result):
         np.copyto(out, result)
     return out
@@ -328,22 +350,22 @@ def prepare_call(
 ) -> PreparedCall | StepsCall:
     """Build what :func:`call_einsum` keeps for these arguments, without computing."""
     arrays = [_as_array(operand) for operand in operands]
-    options = _options((database, policy, on_miss, effort))
-    call = _prepared(subscripts, operands, arrays, device, options, out)
+    options = _lookup_options(database, policy, on_miss, effort)
+    call = _prepare(subscripts, operands, arrays, device, options, out)
     if isinstance(call, GeneralCall):
         call = call.with_kernel(arrays)
     return call.settled
 
 
 def find_call(subscripts: str, arrays: Sequence[Any]) -> Call | None:
-    """What this process has kept for a call without options; None for nothing."""
-    key = _quick_key(subscripts, arrays, None, _USUAL)
+    """Return the call without options that this process has kept; None without one."""
+    key = _quick_key(subscripts, arrays)
     calls = remembered(Calls)
     return calls.quick.get(key) or calls.general.get(key)
 
 
 def prepare_without_kernel(subscripts: str, arrays: Sequence[Any]) -> StepsCall:
-    """A call in steps of one or two arrays.
+    """Return a call in steps of one or two arrays.
 
     Raises:
         InvalidEinsumError: if subscripts and shapes do not match.
@@ -359,90 +381,68 @@ def _as_array(operand: Any) -> Any:
     return as_array(operand)
 
 
-def _prepared(
-    subscripts: str,
+def _prepare(
+    subscripts: Any,
     operands: Sequence[Any],
     arrays: Sequence[Any],
     device: str | None,
-    options: CallOptions,
-    out: Any,
+    options: LookupOptions,
+    out: Any = None,
 ) -> Call:
-    place = place_of(arrays, device)
-    forms = tuple(map(form_of if place.is_host else _form_there, arrays))
-    target = None if out is None else form_of(out)
-    first = first_uses(operands)
-    where = (
-        place,
-        name_of(options.database),
-        options.policy,
-        options.on_miss,
-        options.effort,
+    """Return the call, from the cache if an equal one was made.
+
+    Args:
+        operands: as given; an object passed twice is one operand.
+        arrays: the operands as arrays of numpy or pyopencl.
+    """
+    if not isinstance(subscripts, str):
+        parse_subscripts(subscripts)  # refuses it
+    device_id = device_key(arrays, device)
+    key = CallKey(
+        # an instance of a subclass of str compares equal, but may change what methods
+        # do
+        str(subscripts),
+        tuple(map(form_of if device_id.is_host else _device_form, arrays)),
+        None if out is None else form_of(out),
+        first_uses(operands),
+        device_id,
+        options,
     )
-
-    def make() -> Call:
-        given = [(form.shape, form.dtype) for form in forms]
-        # another process, which would build the kernel, has no object of this one
-        usual = CallOptions(
-            None if is_in_process(options.database) else options.database
-        )
-        is_usual = place.is_host and options == usual and not place.selector
-        steps = None
-        if place.is_host and options.on_miss != "raise":
-            terms = read_terms(subscripts, [shape for shape, _ in given])
-            dtypes = [dtype for _, dtype in given]
-            may_predict = options.effort in ("amortized", "estimate")
-            call = numpy_call(terms, dtypes, may_predict=may_predict)
-            if call is not None:
-                return call
-            if is_usual:
-                steps = steps_call(terms, dtypes, _max_entries(dtypes))
-                steps.subscripts = subscripts
-
-        def read() -> Reading:
-            from feinsum.calling.reading import read_shapes  # steps need no einsum
-
-            return read_shapes(subscripts, given, first)
-
-        def build(arrays: Sequence[Any]) -> Future[Built]:
-            def build_with_kernel() -> PreparedCall:
-                # loads Loopy, for a second
-                from feinsum.calling.host.building import build_call
-
-                # of what is computed to check a kernel
-                with np.errstate(all="ignore"):
-                    return build_call(read(), arrays, forms, target, where, options)
-
-            is_optional = device is None and options.on_miss != "raise"
-            return start_build(
-                build_with_kernel, read(), is_optional=is_optional and place.is_host
-            )
-
-        database = options.database
-
-        def request() -> BuildRequest | None:
-            if not (database is None or isinstance(database, str | os.PathLike)):
-                return None
-            from feinsum.calling.host.builder import BuildRequest
-
-            return BuildRequest.of(subscripts, forms, first, database)
-
-        if steps is not None:
-            _check_form(target, steps.shape, steps.result_dtype)
-        else:
-            reading = read()
-            _check_form(target, reading.shape, reading.dtype)
-        return GeneralCall(read, steps, build, request)
-
-    key = (str(subscripts), forms, target, first, where)
-    call = remembered(Calls).prepared.get(key, make)
+    is_optional = device_id.is_host and device is None and options.on_miss != "raise"
+    call = remembered(Calls).prepared.get(key, lambda: _new_call(key, is_optional))
     if isinstance(call, GeneralCall) and call.steps is None:
         # not while making it: what is built may call einsum, from another thread
         return call.with_kernel(arrays)
     return call
 
 
-def _form_there(array: Any) -> Form:
-    """The form of an array on a device, in C order."""
+def _new_call(key: CallKey, is_optional: bool) -> Call:
+    """The call in steps where no kernel can compute it, or as long as none has paid
+    off; else one that builds its kernel when it first runs.
+    """
+    steps = None
+    if key.device.is_host and key.options.on_miss != "raise":
+        terms = read_terms(key.subscripts, [form.shape for form in key.forms])
+        dtypes = [form.dtype for form in key.forms]
+        # a prediction looks at every index; a look-up compares keys
+        may_predict = key.options.effort in ("amortized", "estimate")
+        call = numpy_call(terms, dtypes, may_predict=may_predict)
+        if call is not None:
+            return call
+        # other calls have a kernel from the first one on, so that they need no steps
+        if key.is_usual:
+            steps = steps_call(terms, dtypes, _max_entries(dtypes))
+            steps.subscripts = key.subscripts
+    if steps is not None:
+        _check_form(key.target, steps.shape, steps.result_dtype)
+    else:
+        parsed = key.parse()
+        _check_form(key.target, parsed.shape, parsed.dtype)
+    return GeneralCall(key, steps, is_optional)
+
+
+def _device_form(array: Any) -> Form:
+    """Return the form of an array on a device, in C order."""
     return Form(array.shape, (), array.dtype, True)
 
 
@@ -457,11 +457,6 @@ def _check_out(out: Any) -> None:
         )
 
 
-def is_in_process(database: Database) -> bool:
-    """Whether facts were given that no other process has."""
-    return not (database is None or isinstance(database, str | os.PathLike))
-
-
 def _check_form(out: Form | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     if out is not None and (out.shape, out.dtype) != (shape, dtype):
         raise InvalidEinsumError(
@@ -472,10 +467,11 @@ def _check_form(out: Form | None, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 
 
 def _max_entries(dtypes: Sequence[np.dtype[Any]]) -> int | None:
-    """Of an intermediate, where a limit is set.
+    """Return the most entries of an intermediate; None without a limit.
 
     Raises:
-        MeasurementError: if that is no number.
+        MeasurementError: if the limit is no number.
     """
+    # two operands have no intermediate
     limit = named_intermediate_bytes() if len(dtypes) > 2 else None
     return None if limit is None else limit // np.result_type(*dtypes).itemsize

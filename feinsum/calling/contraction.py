@@ -1,23 +1,27 @@
-"""``contract`` and its companions, with opt_einsum's interface."""
+"""``contract`` and its companions, with opt_einsum's interface.
+
+``tensordot`` and ``transpose`` are the functions, besides ``einsum``, that opt_einsum
+requires of a backend.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from feinsum.calling.by_numpy import StepsCall, steps_call
-from feinsum.calling.compilers import outside_of_compilers
 from feinsum.calling.dispatch import einsum
 from feinsum.calling.numpy_options import check_call_options
-from feinsum.calling.reading.forms import Form, form_of
-from feinsum.calling.reading.interleaved import as_subscripts
-from feinsum.calling.reading.terms import in_letters, read_terms
+from feinsum.calling.operands import Form, form_of, is_tensor, rank_of
+from feinsum.calling.terms import as_subscripts, in_letters, read_terms
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import IndexList, parse_subscripts, write_subscripts
+from feinsum.libraries import outside_of_compilers
 from feinsum.options import with_options_of
 from feinsum.paths import (
     OPTIMAL_UP_TO,
@@ -65,13 +69,14 @@ def contract(
     6.0
     """
     is_free = optimize is True and memory_limit is None and backend == "auto"
+    # the usual call goes straight to the kernels
     if is_free and out is None and not options:
         return einsum(subscripts, *operands)
     _check_backend(backend)
     check_call_options("contract", options)
-    text, given = as_subscripts((subscripts, *operands))
-    path = requested_path(text, given, optimize, memory_limit)
-    return einsum(text, *given, out=out, optimize=path or optimize, **options)
+    text, arrays = as_subscripts((subscripts, *operands))
+    path = requested_path(text, arrays, optimize, memory_limit)
+    return einsum(text, *arrays, out=out, optimize=path or optimize, **options)
 
 
 def contract_path(
@@ -94,12 +99,12 @@ def contract_path(
     >>> contract_path("ij,jk,kl->il", (9, 2), (2, 9), (9, 2), shapes=True)[0]
     [(1, 2), (0, 1)]
     """
-    text, given = as_subscripts((subscripts, *operands))
-    sizes = [tuple(x) if shapes else _shape(x) for x in given]
+    text, arrays = as_subscripts((subscripts, *operands))
+    sizes = [tuple(x) if shapes else _shape(x) for x in arrays]
     read_terms(text, sizes)  # refuses by name what does not fit
     return search_path(
         in_letters(text, [len(size) for size in sizes]),
-        *given,
+        *arrays,
         optimize=optimize,
         use_blas=use_blas,
         memory_limit=memory_limit,
@@ -113,7 +118,7 @@ class ContractExpression:
 
     Attributes:
         contraction: the subscripts, with constants in brackets.
-        text, known: the remaining einsum, and its constant operands by position;
+        text, constants: the remaining einsum, and its constant operands by position;
             products of constants are already computed.
         num_args: the number of arrays that it takes.
         options: for :func:`feinsum.einsum`.
@@ -122,7 +127,7 @@ class ContractExpression:
 
     contraction: str
     text: str
-    known: Mapping[int, Any]
+    constants: Mapping[int, Any]
     num_args: int
     options: Mapping[str, Any]
     find_steps: Callable[[], tuple[Any, list[Any]]]
@@ -138,7 +143,7 @@ class ContractExpression:
         *arrays: Any,
         out: Any = None,
         backend: str | None = "auto",
-        **how: Any,
+        **options: Any,
     ) -> Any:
         """The result for these arrays, in the order of the non-constant operands.
 
@@ -146,7 +151,7 @@ class ContractExpression:
             InvalidEinsumError: for the wrong number of arrays, and as :func:`contract`.
         """
         _check_backend(backend)
-        check_call_options("ContractExpression", how)
+        check_call_options("ContractExpression", options)
         if len(arrays) != self.num_args:
             raise InvalidEinsumError(
                 f"{self!r} takes {counted(self.num_args, 'array')}, not {len(arrays)}",
@@ -154,12 +159,12 @@ class ContractExpression:
             )
         rest = iter(arrays)
         operands = [
-            self.known[k] if k in self.known else next(rest)
-            for k in range(self.num_args + len(self.known))
+            self.constants[k] if k in self.constants else next(rest)
+            for k in range(self.num_args + len(self.constants))
         ]
         if out is not None:
-            how["out"] = out
-        return einsum(self.text, *operands, **self.options, **how)
+            options["out"] = out
+        return einsum(self.text, *operands, **self.options, **options)
 
     def __repr__(self) -> str:
         return f"<ContractExpression({self.contraction!r})>"
@@ -175,7 +180,7 @@ def contract_expression(
     memory_limit: int | str | None = None,
     **options: Any,
 ) -> ContractExpression:
-    """An einsum to be called later with arrays, as in opt_einsum.
+    """Return an einsum to be called later with arrays, as in opt_einsum.
 
     Args:
         shapes: shapes of the operands; for a constant operand, the array itself.
@@ -201,30 +206,36 @@ def contract_expression(
             rules=("path",),
         )
     check_call_options("contract_expression", options)
-    text, given = as_subscripts((subscripts, *shapes))
+    text, arguments = as_subscripts((subscripts, *shapes))
     whole = text
-    known = {k: given[_position(k, len(given))] for k in sorted(constants or ())}
-    sizes = [_shape(x) if k in known else tuple(x) for k, x in enumerate(given)]
+    constants_at = {
+        k: arguments[_position(k, len(arguments))] for k in sorted(constants or ())
+    }
+    sizes = [
+        _shape(x) if k in constants_at else tuple(x) for k, x in enumerate(arguments)
+    ]
     read_terms(text, sizes)  # refuses what does not fit now, not at the first call
     path = requested_path(text, sizes, optimize, memory_limit, shapes=True)
     terms, output = parse_subscripts(text, [len(size) for size in sizes])
-    shown = _shown(text, known)
-    n_free = len(given) - len(known)
+    shown = _shown(text, constants_at)
+    n_free = len(arguments) - len(constants_at)
     if path is not None:
         options["optimize"] = path
-    elif len(known) > 1:
+    elif len(constants_at) > 1:
         letters = in_letters(text, [len(size) for size in sizes])
+        # opt_einsum folds constants along its own path, and so do expressions here
         order, _ = search_path(letters, *sizes, shapes=True)
-        values = [known.get(k) for k in range(len(given))]
+        values = [constants_at.get(k) for k in range(len(arguments))]
         terms, values = _folded(list(terms), values, output, order, options)
-        known = {k: value for k, value in enumerate(values) if value is not None}
-    text = write_subscripts(terms, output) if len(terms) != len(given) else text
+        # positions are checked here; a wrong one would read another operand
+        constants_at = {k: value for k, value in enumerate(values) if value is not None}
+    text = write_subscripts(terms, output) if len(terms) != len(arguments) else text
     find_steps = partial(
         search_path, in_letters(whole, [*map(len, sizes)]), *sizes, use_blas=use_blas,
         optimize=optimize if path is None else path, memory_limit=memory_limit,
         shapes=True, einsum_call=True,
     )  # fmt: skip
-    return ContractExpression(shown, text, known, n_free, options, find_steps)
+    return ContractExpression(shown, text, constants_at, n_free, options, find_steps)
 
 
 def _position(constant: int, n_operands: int) -> int:
@@ -238,17 +249,18 @@ def _position(constant: int, n_operands: int) -> int:
 
 
 def follow_path(
-    text: str, operands: Sequence[Any], path: Path | None, how: Mapping[str, Any]
+    text: str, operands: Sequence[Any], path: Path | None, options: Mapping[str, Any]
 ) -> Any:
-    """The result of an einsum, step by step along a path, if there is one.
+    """Return the result of an einsum, step by step along a path, if there is one.
 
     Without options, arrays of numpy need no kernel for a step.
     """
     from feinsum.calling.call import call_einsum
 
     if path is None:
-        return call_einsum(text, *operands, **how)
-    if not how and all(type(operand) is np.ndarray for operand in operands):
+        return call_einsum(text, *operands, **options)
+    # steps of numpy arrays need neither kernels nor a look-up
+    if not options and all(type(operand) is np.ndarray for operand in operands):
         forms = tuple(map(form_of, operands))
         return _call_along(text, path, forms).run(operands)
     ranks = [len(_shape(operand)) for operand in operands]
@@ -257,17 +269,19 @@ def follow_path(
     for step in path:
         chosen = [left[at] for at in step]
         left = [pair for at, pair in enumerate(left) if at not in step]
-        made = _product(
+        indices = _product(
             [term for term, _ in chosen], [term for term, _ in left], output
         )
-        line = write_subscripts([term for term, _ in chosen], made)
-        left.append((made, call_einsum(line, *(value for _, value in chosen), **how)))
+        line = write_subscripts([term for term, _ in chosen], indices)
+        left.append(
+            (indices, call_einsum(line, *(value for _, value in chosen), **options))
+        )
     return left[0][1]
 
 
 @lru_cache(512)
 def _call_along(text: str, path: Path, forms: tuple[Form, ...]) -> StepsCall:
-    """The call of arrays with these properties, in the steps of a path."""
+    """Return the call of arrays with these properties, in the steps of a path."""
     terms = read_terms(text, [form.shape for form in forms])
     return steps_call(terms, [form.dtype for form in forms], path=path)
 
@@ -280,7 +294,7 @@ def requested_path(
     *,
     shapes: bool = False,
 ) -> Path | None:
-    """The path given in a call, or found by the search given there.
+    """Return the path given in a call, or found by the search given there.
 
     Returns:
         None if the order is left to feinsum.
@@ -297,14 +311,14 @@ def requested_path(
     if isinstance(optimize, bool | str):
         sizes = [tuple(x) if shapes else _shape(x) for x in operands]
         return _searched(text, tuple(sizes), optimize, memory_limit)
-    found, _ = contract_path(
+    steps, _ = contract_path(
         text, *operands, optimize=optimize, memory_limit=memory_limit, shapes=shapes
     )
-    return _steps(found, len(operands))
+    return _steps(steps, len(operands))
 
 
 def is_search(optimize: Any, operands: Sequence[Any]) -> bool:
-    """Whether a search is named, for more operands than have all orders tried."""
+    """Return whether a search is named, for too many operands to try all orders."""
     is_named = isinstance(optimize, str) and optimize != "auto"
     return is_named and len(operands) > OPTIMAL_UP_TO
 
@@ -316,14 +330,14 @@ def _searched(
     optimize: bool | str,
     memory_limit: int | str | None,
 ) -> Path:
-    found, _ = contract_path(
+    steps, _ = contract_path(
         text, *sizes, optimize=optimize, memory_limit=memory_limit, shapes=True
     )
-    return _steps(found, len(sizes))
+    return _steps(steps, len(sizes))
 
 
 def _is_limited_search(optimize: Any) -> bool:
-    """Whether this is numpy's pair of a search and the most entries it may make."""
+    """Return whether this is numpy's pair of a search and a limit of entries."""
     is_pair = isinstance(optimize, Sequence) and len(optimize) == 2
     if not is_pair or not isinstance(optimize[0], str) or optimize[0] == "einsum_path":
         return False
@@ -337,45 +351,47 @@ def _folded(
     path: Sequence[Sequence[int]],
     options: Mapping[str, Any],
 ) -> tuple[tuple[IndexList, ...], list[Any]]:
-    """Operands after all steps of a path whose operands are constants.
+    """Contract the constants that a path multiplies with each other alone.
 
     Args:
         values: of the constants; None for all else.
     """
-    at_hand: list[int | None] = list(range(len(terms)))
+    # numbers of the terms that are left; None for a product with other operands
+    numbers: list[int | None] = list(range(len(terms)))
     gone: set[int] = set()
     for step in path:
-        chosen = [at_hand[at] for at in step]
-        at_hand = [one for at, one in enumerate(at_hand) if at not in step]
-        known = [one for one in chosen if one is not None and values[one] is not None]
-        if len(known) < len(chosen) or len(known) < 2:
-            at_hand.append(None)
+        chosen = [numbers[at] for at in step]
+        numbers = [k for at, k in enumerate(numbers) if at not in step]
+        folded = [k for k in chosen if k is not None and values[k] is not None]
+        if len(folded) < len(chosen) or len(folded) < 2:
+            numbers.append(None)
             continue
-        gone.update(known)
+        gone.update(folded)
         rest = [term for k, term in enumerate(terms) if k not in gone]
-        made = _product([terms[k] for k in known], rest, output)
-        line = write_subscripts([terms[k] for k in known], made)
-        value = einsum(line, *(values[k] for k in known), **options)
-        at_hand.append(len(terms))
+        indices = _product([terms[k] for k in folded], rest, output)
+        line = write_subscripts([terms[k] for k in folded], indices)
+        value = einsum(line, *(values[k] for k in folded), **options)
+        numbers.append(len(terms))
         if isinstance(value, np.generic):
             value = np.asarray(value)
-        terms, values = [*terms, made], [*values, value]
-    kept = [k for k in range(len(terms)) if k not in gone]
-    return tuple(terms[k] for k in kept), [values[k] for k in kept]
+        terms, values = [*terms, indices], [*values, value]
+    remaining = [k for k in range(len(terms)) if k not in gone]
+    return tuple(terms[k] for k in remaining), [values[k] for k in remaining]
 
 
 def _product(
     chosen: Sequence[IndexList], left: Sequence[IndexList], output: IndexList
 ) -> IndexList:
-    """The indices of a step, in the order of the result if it is the last one."""
+    """Return the indices of a step; of the last one, in the order of the result."""
     if not left:
         return output
+    # indices that nobody needs any more are summed here
     needed = {index for term in (*left, output) for index in term}
     return tuple(dict.fromkeys(i for term in chosen for i in term if i in needed))
 
 
 def _steps(path: Sequence[Any], n_operands: int) -> Path:
-    """A path of opt_einsum or of numpy, which begins with a word."""
+    """Return a path of opt_einsum or of numpy, which begins with a word."""
     if path and path[0] == "einsum_path":
         path = path[1:]
     try:
@@ -389,10 +405,11 @@ def _steps(path: Sequence[Any], n_operands: int) -> Path:
     return steps
 
 
-def _shown(text: str, known: Collection[int]) -> str:
+def _shown(text: str, constants: Collection[int]) -> str:
     inputs, arrow, output = text.partition("->")
     terms = [
-        f"[{term}]" if k in known else term for k, term in enumerate(inputs.split(","))
+        f"[{term}]" if k in constants else term
+        for k, term in enumerate(inputs.split(","))
     ]
     return ",".join(terms) + arrow + output
 
@@ -409,3 +426,61 @@ def _check_backend(backend: str | None) -> None:
             "backend, and pass arrays that numpy or DLPack can read",
             rules=("option",),
         )
+
+
+@outside_of_compilers
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    """Sum products over pairs of axes, as :func:`numpy.tensordot` does.
+
+    Args:
+        axes: the number of last axes of ``a`` and first axes of ``b`` to sum over; or
+            the axes of ``a`` and, in the same order, of ``b``.
+
+    Raises:
+        InvalidEinsumError: if the axes do not fit the arrays.
+
+    >>> A = np.arange(6.0).reshape(2, 3)
+    >>> tensordot(A, A, axes=([1], [1])).tolist()
+    [[5.0, 14.0], [14.0, 50.0]]
+    """
+    ranks = rank_of(a), rank_of(b)
+    try:
+        left, right = _pairs(axes, *ranks)
+    except (IndexError, TypeError, ValueError):
+        raise InvalidEinsumError(
+            f"axes={axes!r} do not match arrays of rank {ranks[0]} and {ranks[1]}; "
+            "give a number, or the axes of both: ([1, 2], [0, 1])",
+            rules=("option",),
+        ) from None
+    of_a = list(range(ranks[0]))
+    of_b = [ranks[0] + k for k in range(ranks[1])]
+    for k, n in zip(left, right, strict=True):
+        of_b[n] = of_a[k]
+    free = [k for k in of_a if k not in of_b] + [k for k in of_b if k not in of_a]
+    return einsum(a, of_a, b, of_b, free)
+
+
+def _pairs(axes: Any, n_left: int, n_right: int) -> tuple[list[int], list[int]]:
+    """Return the axes counted from the front; each at most once."""
+    if isinstance(axes, Sequence | np.ndarray):
+        left, right = ([side] if np.ndim(side) == 0 else [*side] for side in axes)
+    else:
+        left, right = [*range(index(axes) * -1, 0)], [*range(axes)]
+    left = [range(n_left)[index(k)] for k in left]
+    right = [range(n_right)[index(k)] for k in right]
+    if len({*left}) != len({*right}) or len(left) != len({*left}):
+        raise ValueError(axes)
+    return left, right
+
+
+def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
+    """Return a view with the axes in another order, as :func:`numpy.transpose`.
+
+    A tensor of torch gives a tensor.
+
+    >>> transpose(np.ones((2, 3))).shape
+    (3, 2)
+    """
+    if not is_tensor(a):
+        return np.transpose(a, axes)
+    return a.permute([*reversed(range(a.ndim))] if axes is None else [*axes])

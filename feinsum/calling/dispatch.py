@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_overloads, overload
 
-from feinsum.calling.compilers import is_compiling
 from feinsum.contraction.direct import compute
+from feinsum.libraries import is_compiling
 from feinsum.options import with_options_of
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ def einsum(subscripts: Any, *operands: Any, **options: Any) -> Any:
     ij,j->i of (A x) with A[n,4]:<f8, x[4]:<f8
     """
     if (not options or _are_usual(options, len(operands))) and not is_compiling():
+        # the extension reads the call itself: no Python between the caller and the
+        # kernel
         result = compute(subscripts, operands)
         if result is not NotImplemented:
             return result
@@ -98,9 +100,10 @@ with_options_of(get_overloads(einsum)[-1])(einsum)
 
 
 def _are_usual(options: dict[str, Any], n_operands: int) -> bool:
-    """Whether options change nothing: feinsum chooses the order of few operands."""
+    """Return whether options have no effect: few operands have one best order."""
     if len(options) > 1 or "optimize" not in options:
         return False
     optimize = options["optimize"]
+    # numpy's default searches would take longer than such a call
     is_name = isinstance(optimize, str) and optimize in ("greedy", "optimal", "auto")
     return isinstance(optimize, bool) or (is_name and n_operands <= FEW_OPERANDS)

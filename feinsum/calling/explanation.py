@@ -17,7 +17,7 @@ import numpy as np
 from feinsum.calling.call import find_call, prepare_without_kernel
 from feinsum.calling.host.general import GAIN, LOOK_UP_S, GeneralCall
 from feinsum.calling.kernel_cache import Calls
-from feinsum.calling.reading.forms import as_array
+from feinsum.calling.operands import as_array
 from feinsum.contraction.direct import compute
 from feinsum.memory import remembered
 from feinsum.options import DEVICE_VARIABLE, EFFORT_VARIABLE, with_options_of
@@ -118,7 +118,7 @@ def _computed_by(
 
 
 def _setting() -> str | None:
-    """The variable with which the first call builds its kernel, if it is set."""
+    """Return the variable with which the first call builds its kernel, if it is set."""
     effort = os.environ.get(EFFORT_VARIABLE, "") not in ("", "amortized")
     device = os.environ.get(DEVICE_VARIABLE, "") != ""
     return EFFORT_VARIABLE if effort else DEVICE_VARIABLE if device else None
@@ -129,7 +129,7 @@ def _n_steps(steps: StepsCall) -> int:
 
 
 def _kernel(call: Call | None) -> str:
-    """Whether the call has a kernel of its own, or when it gets one."""
+    """Describe the kernel of a call, or say when it gets one."""
     if call is None and (setting := _setting()) is not None:
         return f"built by the first call, since {setting} is set"
     if call is None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
-from feinsum.calling.accumulators import with_wide_sums
-from feinsum.calling.options import CallOptions
+import numpy as np
+
+from feinsum.calling.kernel_cache import LookupOptions
 from feinsum.codegen import (
     ContractionPath,
     Strides,
@@ -16,7 +18,7 @@ from feinsum.codegen import (
     generate_loopy,
 )
 from feinsum.errors import BuildError
-from feinsum.ir import BatchedEinsum
+from feinsum.ir import BatchedEinsum, SizeParam
 from feinsum.measure import CompiledKernel, OpenDevice, compile_kernel
 from feinsum.measure.intermediates import (
     all_have_room,
@@ -58,9 +60,9 @@ def recorded_kernel(
     sizes: Mapping[str, int],
     strides: Mapping[str, Strides],
     opened: OpenDevice,
-    options: CallOptions,
+    options: LookupOptions,
 ) -> CallKernel | None:
-    """The kernel with the best recorded recipe; None if none works.
+    """Return the kernel with the best recorded recipe; None if none works.
 
     With an effort that measures, the einsum is tuned unless it already was. Recipes
     that exceed the memory limit at these sizes are ignored.
@@ -80,8 +82,9 @@ def recorded_kernel(
             device=opened.device.id,
             database=options.database,
         )
+    # the look-up raises this kernel, as it would raise one of the user
     plain = opened.prepare(generate_loopy(einsum, strides=strides))
-    found = retrieve(
+    unit = retrieve(
         plain,
         device=opened.device.id,
         database=options.database,
@@ -89,13 +92,15 @@ def recorded_kernel(
         on_miss=options.on_miss,
         effort="recorded",
     )
-    if found is plain or not fits_memory(found, einsum, sizes):
+    # a miss; or a recipe of other sizes, whose intermediates are too large here
+    if unit is plain or not fits_memory(unit, einsum, sizes):
         return None
     if opened.reads_in_place:
-        found = with_wide_sums(found, einsum, sizes)
+        unit = with_wide_sums(unit, einsum, sizes)
     try:
-        return CallKernel(compile_kernel(found, opened), is_retrieved=True)
+        return CallKernel(compile_kernel(unit, opened), is_retrieved=True)
     except BuildError:
+        # the caller asked for the recorded recipe, and gets the reason
         if options.on_miss == "raise":
             raise
         logger.exception("skipped the retrieved kernel")
@@ -108,7 +113,7 @@ def untransformed_kernel(
     strides: Mapping[str, Strides],
     opened: OpenDevice,
 ) -> CallKernel:
-    """A kernel without a recipe; more than two operands are contracted pairwise.
+    """Return a kernel without a recipe; more than two operands are contracted pairwise.
 
     The memory for these products is limited; see
     :func:`feinsum.measure.intermediates.intermediate_limit_bytes`.
@@ -139,15 +144,99 @@ def untransformed_path(
 
 
 def fits_memory(t_unit: Any, einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
-    """Whether the temporaries of a kernel fit into the memory limit."""
+    """Return whether the temporaries of a kernel fit into the memory limit."""
     n_bytes = temporary_bytes(t_unit, sizes)
     return not n_bytes or n_bytes <= intermediate_limit_bytes(einsum, sizes)
 
 
 def sizes_that_matter(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Hashable:
-    """What calls of an einsum have in common if they share a kernel.
+    """Return a key of the sizes on which the kernel of an einsum depends.
 
     None where every intermediate that a kernel could have fits the memory; the sizes
     where one does not, as it decides on the kernel.
     """
+    # with room for all intermediates, one kernel serves all sizes
     return None if all_have_room(einsum, sizes) else tuple(sorted(sizes.items()))
+
+
+MIN_TERMS = 1 << 15
+"""Of a sum that is added up in double precision. Shorter ones lose no more than a dot
+product of numpy, and their operands may be in a cache, where conversions take time.
+"""
+MAX_READS = 2
+"""Products for each entry of the operands, up to which a kernel waits for memory."""
+WIDE = {np.dtype("f4"): np.dtype("f8"), np.dtype("c8"): np.dtype("c16")}
+
+
+def with_wide_sums(t_unit: Any, einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Any:
+    """Return a unit whose private sums are wide, if those of an einsum are long.
+
+    Args:
+        sizes: values of the size parameters.
+    """
+    if not _is_long(einsum, sizes):
+        return t_unit
+    wide = WIDE[np.result_type(*einsum.output_dtypes)]
+    # sorted, so that equal calls generate equal code
+    for name in sorted(t_unit.callables_table):
+        kernel = getattr(t_unit.callables_table[name], "subkernel", None)
+        if kernel is not None:
+            t_unit = t_unit.with_kernel(_widened(kernel, wide))
+    return t_unit
+
+
+def _widened(kernel: Any, wide: np.dtype[Any]) -> Any:
+    """Return the kernel with wide private variables where instructions add to them.
+
+    Sums that are not yet loops get wide terms, and so become wide variables.
+    """
+    from loopy import AddressSpace
+    from loopy.types import NumpyType
+
+    added = {
+        name
+        for instruction in kernel.instructions
+        for name in instruction.assignee_var_names()
+        if name in instruction.read_dependency_names()
+    }
+    variables = {
+        name: variable.copy(dtype=NumpyType(WIDE[variable.dtype.numpy_dtype]))
+        if name in added
+        and variable.address_space == AddressSpace.PRIVATE
+        and variable.dtype.numpy_dtype in WIDE
+        else variable
+        for name, variable in kernel.temporary_variables.items()
+    }
+    widen = _wide_terms(wide)
+    instructions = [
+        instruction.with_transformed_expressions(widen)
+        for instruction in kernel.instructions
+    ]
+    return kernel.copy(temporary_variables=variables, instructions=instructions)
+
+
+def _wide_terms(wide: np.dtype[Any]) -> Any:
+    """Return a mapper of expressions that converts the terms of sums."""
+    from loopy.library.reduction import SumReductionOperation
+    from loopy.symbolic import IdentityMapper, Reduction, TypeCast
+
+    class Mapper(IdentityMapper):  # type: ignore[misc]
+        def map_reduction(self, expr: Any, *context: Any) -> Any:
+            if not isinstance(expr.operation, SumReductionOperation):
+                return expr
+            term = TypeCast(wide, expr.expr)
+            return Reduction(expr.operation, expr.inames, term, expr.allow_simultaneous)
+
+    return Mapper()
+
+
+def _is_long(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
+    extents = {
+        index: sizes[n.name] if isinstance(n, SizeParam) else n
+        for index, n in einsum.extents.items()
+    }
+    n_terms = prod(extents[i] for i in einsum.summation_indices)
+    entries = sum(prod(extents[i] for i in {*term}) for term in einsum.inputs)
+    n_products = prod(extents.values())
+    is_single = {*einsum.output_dtypes} <= {*WIDE}
+    return is_single and n_terms >= MIN_TERMS and n_products <= MAX_READS * entries

@@ -1,45 +1,141 @@
-"""The per-process cache of calls: how they are computed, and their shared kernels."""
+"""The per-process cache of calls, and the keys under which it has them.
+
+A call is looked up by three keys, the one that is quickest to compute first::
+
+    quick key    subscripts, options as given, variables, shapes and strides
+       | miss    (:func:`feinsum.calling.call.call_einsum`)
+    call key     device, options, forms of the operands, which of them are one array
+       | miss    (:class:`feinsum.calling.host.general.CallKey`)
+    kernel key   the einsum and its named strides: several calls share a kernel
+
+Calls are kept in bounded caches. A kernel is kept as long as one of its calls is.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from cachetools import LRUCache
 
+from feinsum.errors import DeviceUnavailableError
+from feinsum.libraries import is_device_array
 from feinsum.memory import forget, remembered
+from feinsum.options import DATABASE_VARIABLE, DEVICE_VARIABLE, Effort
 
 if TYPE_CHECKING:
-    from feinsum.calling.by_numpy import StepsCall
-    from feinsum.calling.fallback import FallbackCall
+    from feinsum.calling.by_numpy import FallbackCall, StepsCall
     from feinsum.calling.host.general import GeneralCall
     from feinsum.calling.host.prepared import PreparedCall
     from feinsum.calling.kernel import CallKernel
+    from feinsum.db import Database
+    from feinsum.records import Policy
+    from feinsum.retrieval import OnMiss
     from feinsum.sparse import COO, CSF
+
+
+@dataclass(frozen=True)
+class LookupOptions:
+    """How a kernel is looked up; see :func:`feinsum.retrieve`.
+
+    Options are equal, and a key of caches, if they find the same kernels: databases are
+    compared by :attr:`database_key`, which a variable decides where none is given.
+    """
+
+    database: Database = field(default=None, compare=False)
+    policy: Policy | None = None
+    on_miss: OnMiss = "return"
+    effort: Effort = "amortized"
+    database_key: Hashable = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "database_key", database_key(self.database))
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether another process can look up the same: a call gave no more than the
+        address of a database.
+        """
+        return has_address(self.database) and self == LookupOptions(self.database)
+
+
+def database_key(database: Database) -> Hashable:
+    """Return a key of a database: its address, or the store itself."""
+    if database is None:
+        return os.environ.get(DATABASE_VARIABLE, "")
+    if isinstance(database, str | os.PathLike):
+        return os.fspath(database)
+    # an id alone may be that of another store once this one is gone
+    return database if type(database).__hash__ is not None else id(database)
+
+
+def has_address(database: Database) -> bool:
+    """Whether another process can open a database, unlike a store of this process."""
+    return database is None or isinstance(database, str | os.PathLike)
+
+
+class DeviceKey(NamedTuple):
+    """Identifies where a call is computed.
+
+    Attributes:
+        process: its id, since a context of OpenCL does not survive a fork.
+        queue: the address of the operands' queue; 0 for operands on the host.
+        selector: part of a device name, for operands on the host: any matching device
+            will do. Else the address of the device.
+    """
+
+    process: int
+    queue: int
+    selector: str
+
+    @property
+    def is_host(self) -> bool:
+        """Whether the operands are on the host."""
+        return not self.queue
+
+
+def device_key(arrays: Sequence[Any], device: str | None) -> DeviceKey:
+    """Return the key of the device that computes a call of these operands.
+
+    Raises:
+        DeviceUnavailableError: if a device is given for operands that are on one.
+    """
+    if not any(map(is_device_array, arrays)):
+        named = os.environ.get(DEVICE_VARIABLE, "") if device is None else device
+        return DeviceKey(os.getpid(), 0, named)
+    if device is not None:
+        raise DeviceUnavailableError(
+            f"device={device!r} was given, but the operands are on a device already; "
+            "omit it: the einsum is evaluated where they are"
+        )
+    from feinsum.targets.opencl.device import check_device_arrays
+
+    check_device_arrays(arrays)
+    queue = arrays[0].queue
+    return DeviceKey(os.getpid(), queue.int_ptr, str(queue.device.int_ptr))
+
 
 CACHE_BOUND = 256
 """Calls, told apart by notation, shapes and dtypes, whose kernels are kept."""
 GENERAL_BOUND = 1 << 14
 """Calls without a kernel that are kept; each takes two or three kilobytes."""
+BUILD_S = 4.0
+"""Seconds that the first build of a process is expected to take: imports, the next
+recipes that may be faster, and the comparison."""
 
 Call: TypeAlias = "PreparedCall | FallbackCall | GeneralCall | StepsCall"
-
-
-BUILD_S = 4.0
-"""Seconds that the first build of a process is expected to take, with imports, the next
-recipes that may be faster, and the comparison."""
 
 
 class Builds:
     """Builds that no call waits for.
 
     Attributes:
-        expected_s: what the next one takes: as long as the last; infinite after one
-            that failed.
+        expected_s: seconds of the next one: as many as the last; infinite after a
+            failure.
         lock: held by the one that is running.
     """
 
@@ -53,17 +149,18 @@ class Calls:
 
     Attributes:
         builds: of kernels that pay off.
+        prepared: calls by their call key.
         kernels: kernels shared by several calls, kept as long as one of those is.
-        quick: the same calls under keys that are cheaper to compute; dropped when there
-            are many.
-        general: those of them that have no kernel.
+        quick: prepared calls by their quick key; dropped when there are many.
+        general: likewise, those that have no kernel.
         gpu: calls of arrays on a GPU.
-        ready: the quick ones among them.
-        forms: by the type of an array there, the function that makes its key.
+        ready: calls on a GPU by their quick key.
+        forms: by the type of an array on a GPU, the function that makes its key.
         sparse: nests and kernels of calls with a sparse operand.
         fused: races of fused kernels of programs.
-        stages: races of their compiled stages.
-        trees: such calls, ready to be repeated, kept as long as their tree lives.
+        stages: races of compiled stages of programs.
+        trees: calls with a sparse operand that are ready to be repeated, kept as long
+            as their tree lives.
         matrices: trees of compressed matrices, by the id of the matrix, while it lives.
         coordinates: trees of coordinates, by level order.
     """
@@ -84,6 +181,13 @@ class Calls:
         self.matrices: dict[int, Any] = {}
         self.coordinates: WeakKeyDictionary[COO, dict[Any, Any]] = WeakKeyDictionary()
 
+    def clear(self) -> None:
+        """Forget all calls; how arrays on a GPU are told apart stays known."""
+        for name, cache in vars(self).items():
+            if name not in ("builds", "forms"):
+                cache.clear()
+        self.builds = Builds()
+
 
 if hasattr(os, "register_at_fork"):
     # kernels do not survive a fork, and a lost thread may hold the locks of the caches
@@ -92,47 +196,18 @@ if hasattr(os, "register_at_fork"):
 
 def clear_call_cache() -> None:
     """Clear all cached kernels of calls and programs: the next ones query new facts."""
-    calls = remembered(Calls)
-    calls.builds = Builds()
-    calls.prepared.clear()
-    calls.kernels.clear()
-    calls.quick.clear()
-    calls.general.clear()
-    calls.gpu.clear()
-    calls.ready.clear()
-    calls.sparse.clear()
-    calls.fused.clear()
-    calls.stages.clear()
-    calls.trees.clear()
-    calls.matrices.clear()
-    calls.coordinates.clear()
+    remembered(Calls).clear()
 
 
-Make: TypeAlias = "Callable[[], CallKernel | None]"
-
-
-def cached_kernel(key: Hashable, make: Make) -> CallKernel | None:
-    """A kernel shared by calls, kept as long as one of them is."""
+def cached_kernel(
+    key: Hashable, make: Callable[[], CallKernel | None]
+) -> CallKernel | None:
+    """Return a kernel shared by calls, kept as long as one of them is."""
     kernels = remembered(Calls).kernels
     kernel = kernels.get(key)
-    if kernel is None:
-        kernel = make()
-        if kernel is not None:
-            kernels[key] = kernel
+    if kernel is None and (kernel := make()) is not None:
+        kernels[key] = kernel
     return kernel
-
-
-@dataclass(frozen=True)
-class SharedKernels:
-    """The kernels of calls with the same look-up options."""
-
-    where: Hashable
-
-    def get(self, key: Hashable, /) -> CallKernel | None:
-        return remembered(Calls).kernels.get((key, self.where))
-
-    def __setitem__(self, key: Hashable, kernel: CallKernel, /) -> None:
-        remembered(Calls).kernels[key, self.where] = kernel
 
 
 K = TypeVar("K", bound=Hashable)
@@ -159,11 +234,11 @@ class BoundedCache(Generic[K, V]):
 
     def get(self, key: K, make: Callable[[], V]) -> V:
         """The value of a key; ``make`` runs once for all threads that request it."""
-        value = self._known(key)
+        value = self._find(key)
         if value is not None:
             return value
         with self._making:
-            value = self._known(key)
+            value = self._find(key)
             if value is None:
                 value = make()
                 self._keep(key, value)
@@ -177,7 +252,7 @@ class BoundedCache(Generic[K, V]):
         with self._using:
             self._entries.clear()
 
-    def _known(self, key: K) -> V | None:
+    def _find(self, key: K) -> V | None:
         with self._using:
             return self._entries.get(key)
 

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feinsum.calling.compilers import outside_of_compilers
-from feinsum.calling.reading.interleaved import as_subscripts
-from feinsum.calling.reading.libraries import (
+from feinsum.calling.operands import (
+    as_array,
     as_given,
     by_override,
     has_override,
+    has_sparse,
     is_jax_array,
     is_tensor,
     memory_of,
 )
+from feinsum.calling.terms import as_subscripts, read_terms
 from feinsum.contraction.direct import compute
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
+from feinsum.libraries import is_cuda_array, is_device_array, outside_of_compilers
 from feinsum.words import type_in_words
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
 ORDERS = ("C", "F", "A", "K")
 CHECKED = ("order", "casting")
-HOW = {"device", "database", "policy", "on_miss", "effort"}
+LOOKUP_OPTIONS = {"device", "database", "policy", "on_miss", "effort"}
 
 
 @outside_of_compilers
@@ -41,11 +43,12 @@ def einsum_with_options(
     order: str | None = "K",
     casting: str = "safe",
     optimize: Any = True,
-    **how: Any,
+    **lookup: Any,
 ) -> Any:
-    """The result of :func:`feinsum.einsum` for any arguments."""
+    """Return the result of :func:`feinsum.einsum` for any arguments."""
     is_plain = out is None and dtype is None and order == "K" and casting == "safe"
-    if is_plain and optimize is True and not how and type(subscripts) is str:
+    has_options = not is_plain or optimize is not True or bool(lookup)
+    if not has_options and type(subscripts) is str:
         # loaded with the first call of arrays: symbolic einsums need no more
         module = sys.modules.get("feinsum.calling.call")
         known_result = getattr(module, "known_result", None)
@@ -53,80 +56,101 @@ def einsum_with_options(
             result = known_result(subscripts, operands)
             if result is not NotImplemented:
                 return _as_scalar(result)
-    text, given = as_subscripts((subscripts, *operands))
-    if is_plain and optimize is True and not how and text is not subscripts:
-        result = compute(text, given)
+    text, arrays = as_subscripts((subscripts, *operands))
+    # the extension was asked for text; index lists have become one only now
+    if not has_options and text is not subscripts:
+        result = compute(text, arrays)
         if result is not NotImplemented:
             return result
     # loaded by whoever made a symbolic operand; another thread may still import it
     symbol = getattr(sys.modules.get("feinsum.ir"), "Operand", ())
-    n_symbolic = sum(isinstance(operand, symbol) for operand in given)
+    n_symbolic = sum(isinstance(operand, symbol) for operand in arrays)
     if n_symbolic:
         from feinsum.ir import einsum as symbolic_einsum
 
-        _check_symbolic(given, n_symbolic, is_plain and optimize is True and not how)
-        return symbolic_einsum(text, *given)
-    if how.keys() - HOW:
-        check_call_options("einsum", how, HOW)
+        _check_symbolic(arrays, n_symbolic, is_plain=not has_options)
+        return symbolic_einsum(text, *arrays)
+    if lookup.keys() - LOOKUP_OPTIONS:
+        check_call_options("einsum", lookup, LOOKUP_OPTIONS)
     _check_optimize(optimize)
-    from feinsum.calling.call import call_einsum  # symbolic einsums need no more
-    from feinsum.calling.reading.forms import as_array
-    from feinsum.device_arrays import is_cuda_array
-
     if not is_plain:
         casting, order = _name("casting", casting), _name("order", order)
-    in_steps = _is_path(optimize)
-    if isinstance(optimize, str) and optimize != "auto":
-        from feinsum.calling.contraction import is_search
+    return _einsum_of_arrays(
+        text, arrays, is_plain, out, dtype, order or "K", casting, optimize, lookup
+    )
 
-        in_steps = is_search(optimize, given)
+
+def _einsum_of_arrays(
+    text: str,
+    arrays: Sequence[Any],
+    is_plain: bool,
+    out: Any,
+    dtype: DTypeLike | None,
+    order: str,
+    casting: str,
+    optimize: Any,
+    lookup: Mapping[str, Any],
+) -> Any:
+    """Cast the operands, compute, and lay out the result: options are checked before.
+
+    Args:
+        is_plain: whether out, dtype, order and casting have their defaults.
+    """
+    from feinsum.calling.call import call_einsum  # symbolic einsums need no more
+
+    in_steps = _has_path(optimize, arrays)
     if not is_plain or in_steps:
-        given_options = {"out": out, "dtype": dtype, "order": order, "casting": casting}
-        if has_override(given):
-            return _by_override(text, given, given_options)
+        options = {"out": out, "dtype": dtype, "order": order, "casting": casting}
+        if has_override(arrays):
+            return _by_override(text, arrays, options)
         if is_tensor(out) and not is_cuda_array(out):
-            given_options["out"] = memory_of(out)
-            options = {"optimize": optimize, **given_options, **how}
-            einsum_with_options(text, given, **options)
+            options = {**options, "out": memory_of(out), "optimize": optimize}
+            einsum_with_options(text, arrays, **options, **lookup)
             return out
         _check_out(out)
-    operands = _cast(text, given, out, dtype, casting, in_steps=in_steps)
+    operands = _cast(text, arrays, out, dtype, casting, in_steps=in_steps)
     if in_steps:
         from feinsum.calling.contraction import follow_path, requested_path
 
         path = requested_path(text, operands, optimize, None)
-        result = follow_path(text, operands, path, how)
-    elif _is_for_call(out, operands):
-        return call_einsum(text, *operands, out=out, **how)
+        result = follow_path(text, operands, path, lookup)
+    elif out is not None and _takes_out(out, operands):
+        return call_einsum(text, *operands, out=out, **lookup)
     else:
-        result = call_einsum(text, *operands, **how)
+        result = call_einsum(text, *operands, **lookup)
     if is_plain:
         return _as_scalar(result)
     if (is_tensor(result) or is_jax_array(result)) and not is_cuda_array(result):
         result = as_array(result)
-    result = _finished(result, out, order or "K", given)
-    return as_given(result, given) if out is None else out
+    result = _finished(result, out, order, arrays)
+    return as_given(result, arrays) if out is None else out
 
 
-def _by_override(text: str, given: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """The einsum of a library, with the options that are not those by default."""
+def _has_path(optimize: Any, arrays: Sequence[Any]) -> bool:
+    """Return whether the contraction follows a path, given or found by a search."""
+    if not isinstance(optimize, str):
+        return _is_path(optimize)
+    if optimize == "auto":
+        return False
+    from feinsum.calling.contraction import is_search
+
+    return is_search(optimize, arrays)
+
+
+def _by_override(text: str, operands: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """Return the einsum of a library, with the options that are no defaults."""
     usual = {"out": None, "dtype": None, "order": "K", "casting": "safe"}
     rest = {name: x for name, x in options.items() if x is not usual[name]}
-    return by_override(text, given, **rest)
+    return by_override(text, operands, **rest)
 
 
 def _as_scalar(result: Any) -> Any:
-    """Numpy's scalar in place of an array of rank 0."""
+    """Convert an array of rank 0 to a scalar, as numpy does."""
     return result[()] if type(result) is np.ndarray and not result.ndim else result
 
 
-def _is_for_call(out: Any, operands: Sequence[Any]) -> bool:
-    """Whether the call writes into an array itself, without a cast."""
-    if out is None:
-        return False
-    from feinsum.calling.reading.forms import as_array, has_sparse
-    from feinsum.device_arrays import is_cuda_array
-
+def _takes_out(out: Any, operands: Sequence[Any]) -> bool:
+    """Return whether the call itself writes into ``out``, without a cast."""
     if any(map(is_cuda_array, (out, *operands))):
         return True
     if not isinstance(out, np.ndarray) or has_sparse(operands):
@@ -140,18 +164,20 @@ def _is_path(optimize: Any) -> bool:
 
 def check_call_options(
     caller: str,
-    given: Iterable[str],
-    known: Collection[str] = HOW | {"dtype", *CHECKED},
+    options: Iterable[str],
+    allowed: Collection[str] = LOOKUP_OPTIONS | {"dtype", *CHECKED},
 ) -> None:
     """Refuse an option that a function does not take, with the most similar name.
 
     Raises:
         TypeError: naming the function that was called.
     """
-    unknown = sorted(set(given) - set(known))
+    unknown = sorted(set(options) - set(allowed))
     if not unknown:
         return
-    names = sorted({"out", "dtype", "optimize", *CHECKED, *HOW} - {unknown[0]})
+    names = sorted(
+        {"out", "dtype", "optimize", *CHECKED, *LOOKUP_OPTIONS} - {unknown[0]}
+    )
     from difflib import get_close_matches
 
     near = get_close_matches(unknown[0], names, n=1)
@@ -176,16 +202,16 @@ def _check_optimize(optimize: Any) -> None:
 
 
 def _name(option: str, value: Any) -> str:
-    """One of the names that an option has; of an order in any case, or None for K."""
-    known = CASTINGS if option == "casting" else ORDERS
+    """Check the name given for an option; an order may be lower case, or None for K."""
+    choices = CASTINGS if option == "casting" else ORDERS
     name = value.decode() if isinstance(value, bytes) else value
     if option == "order":
         name = "K" if name is None else name.upper() if isinstance(name, str) else name
-    if isinstance(name, str) and name in known:
+    if isinstance(name, str) and name in choices:
         return name
     kind = InvalidEinsumError if isinstance(name, str) else InvalidTypeError
     raise kind(
-        f"{option}={value!r}; expected one of {', '.join(known)}", rules=("option",)
+        f"{option}={value!r}; expected one of {', '.join(choices)}", rules=("option",)
     )
 
 
@@ -204,16 +230,16 @@ def _check_out(out: Any) -> None:
     )
 
 
-def _check_symbolic(given: Sequence[Any], n_symbolic: int, is_plain: bool) -> None:
+def _check_symbolic(operands: Sequence[Any], n_symbolic: int, is_plain: bool) -> None:
     """Refuse options that only apply to numbers."""
-    if n_symbolic < len(given):
+    if n_symbolic < len(operands):
         from feinsum.ir import Operand
 
-        other = next(k for k, x in enumerate(given) if not isinstance(x, Operand))
+        other = next(k for k, x in enumerate(operands) if not isinstance(x, Operand))
         raise InvalidEinsumError(
-            f"operand {other} is of type {type(given[other]).__name__}, while others "
-            "are symbolic; pass only arrays to compute a result, or only operands from "
-            "feinsum.array for a symbolic einsum",
+            f"operand {other} is of type {type(operands[other]).__name__}, while "
+            "others are symbolic; pass only arrays to compute a result, or only "
+            "operands from feinsum.array for a symbolic einsum",
             rules=("operand",),
         )
     if not is_plain:
@@ -233,7 +259,7 @@ def _cast(
     *,
     in_steps: bool,
 ) -> tuple[Any, ...]:
-    """Operands in the dtype of the computation; an object given twice stays one.
+    """Cast the operands to the dtype of the computation; equal objects stay equal.
 
     Sparse operands stay as they are: dense ones of a wider dtype suffice.
 
@@ -245,19 +271,16 @@ def _cast(
     has_target = in_steps or isinstance(out, np.ndarray)
     if is_free and not (has_target and _is_mixed(out, operands)):
         return tuple(operands)
-    from feinsum.calling.reading.forms import as_array, has_sparse
-    from feinsum.calling.reading.terms import read_terms
-
     is_kept = {id(x): is_free and has_sparse([x]) for x in operands}
     arrays = {id(x): x if is_kept[id(x)] else as_array(x) for x in operands}
     dtypes = [_dtype_of(array) for array in arrays.values()]
     wanted = _common_dtype(dtypes, out, dtype)
     for position, operand in enumerate(operands):
-        found = _dtype_of(arrays[id(operand)])
-        if not np.can_cast(found, wanted, casting):
+        source = _dtype_of(arrays[id(operand)])
+        if not np.can_cast(source, wanted, casting):
             read_terms(text, [np.shape(arrays[id(x)]) for x in operands])
             raise InvalidTypeError(
-                f"operand {position} has dtype {found}; casting={casting!r} does not "
+                f"operand {position} has dtype {source}; casting={casting!r} does not "
                 f"allow a cast to {wanted}",
                 rules=("dtype",),
             )
@@ -268,22 +291,20 @@ def _cast(
             rules=("dtype",),
         )
     with np.errstate(all="ignore"):
-        made = {
+        cast_arrays = {
             at: array if is_kept[at] else array.astype(wanted, copy=False)
             for at, array in arrays.items()
         }
-    return tuple(made[id(operand)] for operand in operands)
+    return tuple(cast_arrays[id(operand)] for operand in operands)
 
 
 def _is_mixed(out: Any, operands: Sequence[Any]) -> bool:
-    """Whether arrays on the host, with ``out``, may have several dtypes."""
+    """Return whether arrays on the host, with ``out``, may have several dtypes."""
     dtypes = {x.dtype if type(x) is np.ndarray else None for x in operands}
     if isinstance(out, np.ndarray):
         dtypes.add(out.dtype)
     if len(dtypes) == 1 and None not in dtypes:
         return False
-    from feinsum.device_arrays import is_cuda_array, is_device_array
-
     return not any(is_cuda_array(x) or is_device_array(x) for x in operands)
 
 
@@ -298,7 +319,7 @@ def _dtype_of(array: Any) -> np.dtype[Any]:
 def _common_dtype(
     dtypes: Sequence[np.dtype[Any]], out: Any, dtype: DTypeLike | None
 ) -> np.dtype[Any]:
-    """The dtype asked for; else that of numpy for the operands and ``out``."""
+    """Return the given dtype; else that of numpy for the operands and ``out``."""
     try:
         if dtype is not None:
             return np.dtype(dtype)
@@ -312,10 +333,10 @@ def _common_dtype(
         ) from None
 
 
-def _finished(result: Any, out: Any, order: str, given: Sequence[Any]) -> Any:
-    """The result in ``out``, or in the requested memory order."""
+def _finished(result: Any, out: Any, order: str, operands: Sequence[Any]) -> Any:
+    """Return the result in ``out``, or in the requested memory order."""
     if out is None:
-        return _as_scalar(_in_order(result, order, given))
+        return _as_scalar(_in_order(result, order, operands))
     if not isinstance(out, np.ndarray) or out.shape != result.shape:
         kind = InvalidEinsumError if isinstance(out, np.ndarray) else InvalidTypeError
         raise kind(
@@ -328,7 +349,7 @@ def _finished(result: Any, out: Any, order: str, given: Sequence[Any]) -> Any:
     return out
 
 
-def _in_order(result: Any, order: str, given: Sequence[Any]) -> Any:
+def _in_order(result: Any, order: str, operands: Sequence[Any]) -> Any:
     if order == "K":
         return result
     if not hasattr(result, "flags"):
@@ -338,7 +359,7 @@ def _in_order(result: Any, order: str, given: Sequence[Any]) -> Any:
             rules=("option",),
         )
     if order == "A":
-        order = "F" if all(map(_is_fortran, given)) else "C"
+        order = "F" if all(map(_is_fortran, operands)) else "C"
     flags = result.flags
     is_so = flags.c_contiguous if order == "C" else flags.f_contiguous
     return result if is_so else result.copy(order)

@@ -7,6 +7,7 @@ everything else together.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.calling.accumulators import with_wide_sums
-from feinsum.calling.faults import note_fault
-from feinsum.calling.kernel import OUTPUT, CallKernel
-from feinsum.calling.reading.strided import StridedTerm, c_steps
+from feinsum.cache import default_cache
+from feinsum.calling.einsum_call import StridedTerm, c_steps
+from feinsum.calling.kernel import OUTPUT, CallKernel, with_wide_sums
 from feinsum.codegen import Strides, generate_loopy
 from feinsum.errors import DeviceLostError, FeinsumError
-from feinsum.ir import BatchedEinsum, shape_at
+from feinsum.ir import BatchedEinsum, shape_at, to_text
 from feinsum.measure import OpenDevice, compile_kernel, footprint_bytes
 from feinsum.measure.cases import check_samples, patterned, ragged_cases
 from feinsum.measure.reference import NEVER_LONG
@@ -29,6 +29,7 @@ from feinsum.predict import predictions
 from feinsum.raising import identify_as_einsum
 from feinsum.records import TransformSpec
 from feinsum.result_memory import aligned_empty
+from feinsum.retrieval.installation import fingerprint, is_ours
 from feinsum.targets.protocol import Array
 from feinsum.transforms import apply_spec
 from feinsum.transforms.ranking import Costed
@@ -59,7 +60,7 @@ class Problem:
     einsum: BatchedEinsum
     sizes: Mapping[str, int]
     strides: Mapping[str, Strides]
-    given: Mapping[str, Array]
+    arrays: Mapping[str, Array]
     steps: Mapping[str, int]
 
 
@@ -67,9 +68,9 @@ def predicted_kernel(
     problem: Problem,
     opened: OpenDevice,
     accept: Callable[[CallKernel], None] = lambda _kernel: None,
-    found: Sequence[Costed] | None = None,
+    candidates: Sequence[Costed] | None = None,
 ) -> tuple[CallKernel, list[TransformSpec]] | None:
-    """The kernel expected to be the fastest among the correct ones.
+    """Return the kernel expected to be the fastest among the correct ones.
 
     Args:
         accept: raises a FeinsumError for a kernel that is not to be taken.
@@ -81,39 +82,44 @@ def predicted_kernel(
 
     Raises:
         DeviceLostError: if one of them cost this process the device; see
-            :mod:`feinsum.calling.faults`.
+            :mod:`feinsum.calling.predicted`.
     """
-    if found is None:
-        found = _predictions(problem, opened)
-    for k, one in enumerate(found[:N_TRIED]):
+    if candidates is None:
+        candidates = _predictions(problem, opened)
+    # each that fails costs a build: after a few, a plain kernel is the better use of
+    # time
+    for k, candidate in enumerate(candidates[:N_TRIED]):
         try:
-            kernel = checked_kernel(one.spec, problem, opened)
+            kernel = checked_kernel(candidate.spec, problem, opened)
             accept(kernel)
         except DeviceLostError:
-            note_fault(problem.einsum, one.spec, opened)
+            note_fault(problem.einsum, candidate.spec, opened)
             raise
         except FeinsumError as error:
-            logger.warning("skipped the predicted recipe %s: %s", one.spec, error)
+            logger.warning("skipped the predicted recipe %s: %s", candidate.spec, error)
         except Exception:  # no recipe may break a call
-            logger.exception("skipped the predicted recipe %s", one.spec)
+            logger.exception("skipped the predicted recipe %s", candidate.spec)
         else:
-            near = (x for x in found[k + 1 :] if x.seconds <= DOUBT * one.seconds)
+            # a model may err by so much
+            near = (
+                x for x in candidates[k + 1 :] if x.seconds <= DOUBT * candidate.seconds
+            )
             return kernel, [x.spec for x in near]
     return None
 
 
 def predicted_families(problem: Problem, opened: OpenDevice) -> list[list[Costed]]:
-    """The predictions by family, the fastest first."""
-    found: dict[str, list[Costed]] = {}
-    for one in _predictions(problem, opened):
-        found.setdefault(one.spec.name, []).append(one)
-    return [*found.values()]
+    """Return the predictions by family, the fastest first."""
+    families: dict[str, list[Costed]] = {}
+    for prediction in _predictions(problem, opened):
+        families.setdefault(prediction.spec.name, []).append(prediction)
+    return [*families.values()]
 
 
 def checked_kernel(
     spec: TransformSpec, problem: Problem, opened: OpenDevice
 ) -> CallKernel:
-    """The kernel with a recipe, if it is correct.
+    """Return the kernel with a recipe, if it is correct.
 
     Raises:
         FeinsumError: if it cannot be built, or is wrong.
@@ -124,7 +130,7 @@ def checked_kernel(
 
 
 def _predictions(problem: Problem, opened: OpenDevice) -> list[Costed]:
-    """Nothing if a family fails to say what it costs."""
+    """Return all predictions; none if the cost function of a family fails."""
     try:
         return predictions(problem.einsum, problem.sizes, opened.device)
     except Exception:  # families may be those of users
@@ -135,6 +141,7 @@ def _predictions(problem: Problem, opened: OpenDevice) -> list[Costed]:
 def _built(spec: TransformSpec, problem: Problem, opened: OpenDevice) -> CallKernel:
     einsum = problem.einsum
     plain = opened.prepare(generate_loopy(einsum, strides=problem.strides))
+    # recipes refer to the names of the canonical einsum, as raising finds them
     t_unit, nest = identify_as_einsum(plain, einsum, long_extent=NEVER_LONG)
     unit = apply_spec(spec, t_unit, nest)
     if opened.reads_in_place:
@@ -164,14 +171,15 @@ def _check(kernel: CallKernel, problem: Problem) -> None:
 def _cases(
     problem: Problem,
 ) -> Iterator[tuple[Mapping[str, int], Mapping[str, Array], Mapping[str, int]]]:
-    """Sizes, operands and values of strides.
+    """Yield sizes, operands and values of strides for the checks.
 
     Extents that are known at run time are tried where no tile divides them.
     """
     einsum = problem.einsum
     tried = ragged_cases(einsum)[1] if einsum.size_params else [{}]
-    if not einsum.size_params and problem.given and _is_large(einsum):
-        yield problem.sizes, problem.given, problem.steps
+    # to make arrays of that size again would take longer than the call
+    if not einsum.size_params and problem.arrays and _is_large(einsum):
+        yield problem.sizes, problem.arrays, problem.steps
         return
     for sizes in tried:
         steps: dict[str, int] = {}
@@ -207,6 +215,7 @@ def _laid_out(
         steps: gets these values.
     """
     wanted = [None] * len(shape) if strides is None else [*strides]
+    # an axis of unit step is innermost, the others as in C order
     order = sorted(range(len(shape)), key=lambda axis: (wanted[axis] != 1, -axis))
     chosen, step = [0] * len(shape), 1
     for axis in order:
@@ -219,10 +228,32 @@ def _laid_out(
 
 
 def view_as(array: Array, strided: StridedTerm) -> Array:
-    """The same memory with other axes."""
+    """Return the same memory with other axes."""
     strides = tuple(step * array.itemsize for step in strided.steps)
     if array.shape == strided.extents and array.strides == strides:
         return array
     if array.flags.c_contiguous and strided.steps == c_steps(strided.extents):
         return array.reshape(strided.extents)
     return np.lib.stride_tricks.as_strided(array, strided.extents, strides)
+
+
+def note_fault(einsum: BatchedEinsum, spec: TransformSpec, opened: OpenDevice) -> None:
+    """Remember a recipe for an einsum.
+
+    Those of users are not, whose source may change; nor is any without a cache.
+    """
+    cache = default_cache()
+    if cache is not None and is_ours(spec):
+        cache.write(_key(einsum, spec, opened), str(spec).encode())
+
+
+def is_faulty(einsum: BatchedEinsum, spec: TransformSpec, opened: OpenDevice) -> bool:
+    """Return whether a process of this machine lost its GPU to the recipe."""
+    cache = default_cache()
+    return cache is not None and cache.read(_key(einsum, spec, opened)) is not None
+
+
+def _key(einsum: BatchedEinsum, spec: TransformSpec, opened: OpenDevice) -> str:
+    device = fingerprint(opened.environment({}))
+    text = "\0".join(("fault", to_text(einsum), str(spec), device))
+    return hashlib.sha256(text.encode()).hexdigest()

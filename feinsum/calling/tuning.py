@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from feinsum.calling.kernel_cache import clear_call_cache
-from feinsum.calling.reading.interleaved import as_subscripts
+from feinsum.calling.terms import as_subscripts
 from feinsum.errors import FeinsumError, InvalidEinsumError
 from feinsum.extras import requiring
 from feinsum.ir import BatchedEinsum, Operand
@@ -103,12 +103,12 @@ def tune(
     with requiring("rich", "tune", "a progress bar"):
         from feinsum.tuning.bar import TuningBar, can_show
 
-    einsum, known = _einsum_of(target, operands)
+    einsum, call_sizes = _einsum_of(target, operands)
     bar = TuningBar(is_hidden=not (can_show() if progress is None else progress))
     with bar:
         report = tune_einsum(
             einsum,
-            sizes=known | _checked(sizes),
+            sizes=call_sizes | _checked(sizes),
             device=device,
             database=database,
             n_trials=n_trials,
@@ -137,19 +137,19 @@ def _build_for_later(
 
     They do so once they have taken a while, and would build one themselves much later.
     """
+    # another process cannot open a store of this one
     if not operands or not (
         database is None or isinstance(database, str | os.PathLike)
     ):
         return
-    text, given = as_subscripts((target, *operands))
-    if any(isinstance(operand, Operand) for operand in given):
+    text, arrays = as_subscripts((target, *operands))
+    if any(isinstance(operand, Operand) for operand in arrays):
         return
     from feinsum.calling.host.builder import BuildRequest, build_elsewhere
-    from feinsum.calling.reading.dtypes import first_uses
-    from feinsum.calling.reading.forms import as_array, form_of
+    from feinsum.calling.operands import as_array, first_uses, form_of
 
-    forms = [form_of(as_array(operand)) for operand in given]
-    request = BuildRequest.of(text, forms, first_uses(given), database)
+    forms = [form_of(as_array(operand)) for operand in arrays]
+    request = BuildRequest.of(text, forms, first_uses(arrays), database)
     try:
         if request is not None:
             build_elsewhere(request)
@@ -171,29 +171,29 @@ def _checked(sizes: Any) -> dict[str, int]:
 
 
 def _einsum_of(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str, int]]:
-    """The tuned einsum or kernel, and the sizes of a call."""
+    """Return the tuned einsum or kernel, and the sizes of a call."""
     if not operands and not isinstance(target, str):
         return target, {}
-    text, given = as_subscripts((target, *operands))
-    if any(isinstance(operand, Operand) for operand in given):
-        return symbolic_einsum(text, *given), {}
-    if any(is_sparse(operand) for operand in given):
+    text, arrays = as_subscripts((target, *operands))
+    if any(isinstance(operand, Operand) for operand in arrays):
+        return symbolic_einsum(text, *arrays), {}
+    if any(is_sparse(operand) for operand in arrays):
         raise InvalidEinsumError(
             "a sparse array was given; tune a symbolic einsum with "
             "feinsum.sparse_array and the sizes of its profile",
             rules=("storage",),
         )
-    from feinsum.calling.host.simple import read_call
+    from feinsum.calling.host.building import read_call
 
-    reading = read_call(text, *given)
-    if reading.is_empty:
+    parsed = read_call(text, *arrays)
+    if parsed.is_empty:
         raise InvalidEinsumError(
             "an array has no entries: there is nothing to tune", rules=("extent",)
         )
-    (term, *others), output = reading.einsum.inputs, reading.einsum.output
+    (term, *others), output = parsed.einsum.inputs, parsed.einsum.output
     if not others and {*term} == {*output}:
         raise InvalidEinsumError(
             "the result is a view of the operand: there is nothing to tune",
             rules=("subscripts",),
         )
-    return reading.einsum, dict(reading.sizes)
+    return parsed.einsum, dict(parsed.sizes)

@@ -35,7 +35,7 @@ from feinsum.ir.program import Program
 from feinsum.ir.program_text import program_from_text
 from feinsum.ir.reductions import combined, neutral_of
 from feinsum.ir.statement import Statement
-from feinsum.programs.contraction import contracted
+from feinsum.programs.local import contracted
 from feinsum.records.document import STRICT, content_id, to_json
 
 Array = NDArray[Any]

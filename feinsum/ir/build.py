@@ -28,7 +28,7 @@ def array(
     shape: int | str | SizeParam | Sequence[int | str | SizeParam] = (),
     dtype: DTypeLike = "float64",
 ) -> Operand:
-    """A symbolic operand: a name, a shape and a dtype, without data.
+    """Return a symbolic operand: a name, a shape and a dtype, without data.
 
     Args:
         name: an identifier; operands with the same name are one array.
@@ -43,6 +43,7 @@ def array(
     u[Nel,20]:<f8
     """
     axes: tuple[int | str | SizeParam, ...]
+    # a name is iterable, too, but is one extent
     if isinstance(shape, str) or not isinstance(shape, Iterable):
         axes = (shape,)
     else:
@@ -63,7 +64,7 @@ def sparse_array(
     *,
     gives_pattern: bool = False,
 ) -> Operand:
-    """A symbolic operand stored as a tree, without data.
+    """Return a symbolic operand stored as a tree, without data.
 
     Args:
         name: an identifier.
@@ -100,7 +101,7 @@ def einsum(subscripts: str, *operands: Operand) -> BatchedEinsum:
 
 
 def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> BatchedEinsum:
-    """A batch of einsums of one notation over shared operands.
+    """Return a batch of einsums of one notation over shared operands.
 
     Args:
         subscripts: see :func:`feinsum.ir.parse.parse_subscripts`.
@@ -124,12 +125,14 @@ def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> Batche
     for operand in (operand for row in table for operand in row):
         if not isinstance(operand, Operand):
             raise InvalidEinsumError(_no_operand(operand), rules=("operand",))
+    # before the rank of its first row is needed
     if not table:
         raise InvalidEinsumError(
             "ill-formed einsum: [no-rows] the batch has no rows", rules=("no-rows",)
         )
     ranks = [operand.rank for operand in table[0]]
     inputs, output = parse_subscripts(subscripts, ranks)
+    # named indices have one extent everywhere; only those of an ellipsis are broadcast
     axes = frozenset(ellipsis_indices(subscripts, ranks))
     if axes and all([op.rank for op in row] == ranks for row in table):
         inputs, table = _broadcast(inputs, table, axes)
@@ -157,6 +160,7 @@ def _broadcast(inputs: Terms, table: Rows, axes: frozenset[str]) -> tuple[Terms,
     Args:
         axes: the indices behind an ellipsis; of others the extents must agree.
     """
+    # in any row: an index that is long in one of them is an axis of the result
     long = {
         index
         for row in table
@@ -164,19 +168,21 @@ def _broadcast(inputs: Terms, table: Rows, axes: frozenset[str]) -> tuple[Terms,
         for index, extent in zip(term, operand.shape, strict=True)
         if index in axes and extent != 1
     }
-    kept = [
+    kept_axes = [
         [k for k, i in enumerate(term) if i not in long or operand.shape[k] != 1]
         for term, operand in zip(inputs, table[0], strict=True)
     ]
     rows = tuple(
         tuple(
-            replace(operand, shape=tuple(operand.shape[k] for k in places))
-            for operand, places in zip(row, kept, strict=True)
+            replace(operand, shape=tuple(operand.shape[k] for k in axis_numbers))
+            for operand, axis_numbers in zip(row, kept_axes, strict=True)
         )
         for row in table
     )
-    terms = zip(inputs, kept, strict=True)
-    return tuple(tuple(term[k] for k in places) for term, places in terms), rows
+    terms = zip(inputs, kept_axes, strict=True)
+    return tuple(
+        tuple(term[k] for k in axis_numbers) for term, axis_numbers in terms
+    ), rows
 
 
 def _extent(value: int | str | SizeParam) -> Extent:
@@ -186,18 +192,18 @@ def _extent(value: int | str | SizeParam) -> Extent:
 
 
 def _integer(value: object) -> Any:
-    """A plain int where numpy's integers are given; all else is the checker's."""
+    """Convert integers of numpy to int; the rules refuse anything else."""
     return int(value) if isinstance(value, np.integer) else value
 
 
-MOST_DIGITS = 1000
+MAX_DIGITS = 1000
 """Python reads no longer integers by default than of 4300 digits."""
 
 _OPERAND = re.compile(r"([^\s\[\]]+)\[([^\s\[\]]*)\]:(csf=?(?=[<>|]))?(\S+)")
 
 
 def to_text(einsum: BatchedEinsum) -> str:
-    """The einsum as one line: notation, then operands, then rows.
+    """Return the einsum as one line: notation, then operands, then rows.
 
     >>> from feinsum.ir.build import array, einsum
     >>> to_text(einsum("ij,j->i", array("A", ("N", 4)), array("x", 4)))
@@ -217,7 +223,7 @@ def join_text(
     operands: Iterable[str],
     rows: Iterable[Iterable[str]],
 ) -> str:
-    """The text of an einsum, its operands as :func:`operand_text` gives them."""
+    """Return the text of an einsum, its operands as :func:`operand_text` gives them."""
     terms = ", ".join(map(" ".join, inputs))
     row_text = "; ".join(map(" ".join, rows))
     return f"{terms} -> {' '.join(output)} | {' '.join(operands)} | {row_text}"
@@ -247,6 +253,7 @@ def from_text(text: str) -> BatchedEinsum:
         raise _refuse(text, f"row names unknown operand {error}") from None
     inputs = tuple(tuple(term.split()) for term in terms.split(","))
     einsum = BatchedEinsum(tuple(output.split()), inputs, rows)
+    # a key is computed from the text, so one einsum must not have two texts
     if einsum.operands != listed:
         raise _refuse(text, "expected every operand once, in the order of first use")
     return einsum
@@ -259,6 +266,7 @@ def _operand(text: str) -> Operand:
     name, shape, storage, dtype = match.groups()
     try:
         numpy_dtype = np.dtype(dtype)
+    # numpy parses a dtype such as "(1" as Python, and warns of deprecated ones
     except (SyntaxError, TypeError, ValueError, Warning):
         raise _refuse(text, f"{dtype!r} is not a numpy dtype") from None
     extents = tuple(_read_extent(x) for x in shape.split(",")) if shape else ()
@@ -268,10 +276,10 @@ def _operand(text: str) -> Operand:
 def _read_extent(text: str) -> Extent:
     if not text.isdecimal():
         return SizeParam(text)
-    if len(text) > MOST_DIGITS:
-        raise _refuse(f"{text:.20}...", f"an extent has over {MOST_DIGITS} digits")
+    if len(text) > MAX_DIGITS:
+        raise _refuse(f"{text:.20}...", f"an extent has over {MAX_DIGITS} digits")
     return int(text)
 
 
-def _refuse(text: str, what: str) -> InvalidEinsumError:
-    return InvalidEinsumError(f"einsum text {text!r}: {what}", rules=("text",))
+def _refuse(text: str, problem: str) -> InvalidEinsumError:
+    return InvalidEinsumError(f"einsum text {text!r}: {problem}", rules=("text",))

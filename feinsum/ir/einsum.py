@@ -63,6 +63,7 @@ class BatchedEinsum:
     rows: tuple[tuple[Operand, ...], ...]
 
     def __post_init__(self) -> None:
+        # the class is frozen, and callers may give lists
         object.__setattr__(self, "output", tuple(self.output))
         object.__setattr__(self, "inputs", tuple(map(tuple, self.inputs)))
         object.__setattr__(self, "rows", tuple(map(tuple, self.rows)))
@@ -97,10 +98,11 @@ class BatchedEinsum:
     @cached_property
     def extents(self) -> constantdict[str, Extent]:
         """The extent of every index, in the order of :attr:`indices`."""
-        found: dict[str, Extent] = {}
+        extents: dict[str, Extent] = {}
+        # all rows agree on the extents: a rule of well-formed einsums
         for term, operand in zip(self.inputs, self.rows[0], strict=True):
-            found.update(zip(term, operand.shape, strict=True))
-        return constantdict({index: found[index] for index in self.indices})
+            extents.update(zip(term, operand.shape, strict=True))
+        return constantdict({index: extents[index] for index in self.indices})
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
@@ -110,6 +112,7 @@ class BatchedEinsum:
     @property
     def sparse_position(self) -> int | None:
         """Position of the operand stored as a tree; None if all are dense."""
+        # the same in all rows: a rule of well-formed einsums
         stored = (p for p, operand in enumerate(self.rows[0]) if operand.storage)
         return next(stored, None)
 
@@ -119,7 +122,7 @@ class BatchedEinsum:
         return _unique(x for x in self.extents.values() if isinstance(x, SizeParam))
 
     def extents_at(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The extent of every index, with these values of size parameters."""
+        """Return the extent of every index, with these values of size parameters."""
         return dict(
             zip(self.extents, shape_at(self.extents.values(), sizes), strict=True)
         )
@@ -139,7 +142,7 @@ class BatchedEinsum:
         return write_subscripts(self.inputs, self.output)
 
     def operand_indices(self, name: str) -> tuple[IndexList, ...]:
-        """The distinct index lists with which the named operand is accessed."""
+        """Return the distinct index lists with which the named operand is accessed."""
         return _unique(
             term
             for row in self.rows
@@ -161,7 +164,7 @@ class BatchedEinsum:
         return f"<code>{escape(self.subscripts)}</code>{table}{self._repr_svg_() or ''}"
 
     def _repr_svg_(self) -> str | None:
-        """The induced graph, where matplotlib is installed."""
+        """Return the induced graph, where matplotlib is installed."""
         # only notebooks ask, and pictures are made in a room above this one
         return cast("str | None", import_module("feinsum.drawing").svg_of(self))
 
@@ -171,7 +174,7 @@ def _unique(items: Iterable[T]) -> tuple[T, ...]:
 
 
 def require_dense(einsum: BatchedEinsum) -> BatchedEinsum:
-    """``einsum``, if no operand of it is sparse.
+    """Return the einsum, if no operand of it is sparse.
 
     Raises:
         InvalidEinsumError: with the rule ``storage``, naming the operand that is.
@@ -188,7 +191,7 @@ def require_dense(einsum: BatchedEinsum) -> BatchedEinsum:
 
 
 def require_einsum(value: object) -> BatchedEinsum:
-    """``value``, if it is an einsum.
+    """Return the value, if it is an einsum.
 
     Raises:
         InvalidEinsumError: saying what it is, and how an einsum is made.
@@ -245,6 +248,7 @@ def rank(einsum: BatchedEinsum) -> Iterator[str]:
     for p, term, operand in _accesses(einsum):
         if len(term) != len(operand.shape):
             text = " ".join(map(str, term)) or "(empty)"
+            # the first row with this operand, since rows may share it
             k = next(
                 k for k, row in enumerate(einsum.rows) if operand in row[p : p + 1]
             )
@@ -257,10 +261,10 @@ def rank(einsum: BatchedEinsum) -> Iterator[str]:
 
 def extents(einsum: BatchedEinsum) -> Iterator[str]:
     """All axes that carry one index have one extent."""
-    known: dict[str, Extent] = {}
+    first_extents: dict[str, Extent] = {}
     for _, term, operand in _accesses(einsum):
         for axis, (index, extent) in enumerate(zip(term, operand.shape, strict=False)):
-            first = known.setdefault(index, extent)
+            first = first_extents.setdefault(index, extent)
             if first is not extent and first != extent:
                 yield (
                     f"index {index!r} has extent {first} on {_first(einsum, index)} "
@@ -269,7 +273,7 @@ def extents(einsum: BatchedEinsum) -> Iterator[str]:
 
 
 def _first(einsum: BatchedEinsum, index: str) -> str:
-    """The first axis that carries an index."""
+    """Return the first axis that carries an index."""
     for _, term, operand in _accesses(einsum):
         if index in term:
             return f"axis {term.index(index)} of {operand.name!r}"
@@ -281,8 +285,8 @@ def output_bound(einsum: BatchedEinsum) -> Iterator[str]:
     bound = {index for term in einsum.inputs for index in term}
     for index in einsum.output:
         if index not in bound:
-            known = sorted(bound, key=str)
-            yield f"output index {index!r} occurs in no term, they have {known}"
+            names = sorted(bound, key=str)
+            yield f"output index {index!r} occurs in no term, they have {names}"
 
 
 def output_distinct(einsum: BatchedEinsum) -> Iterator[str]:
@@ -298,9 +302,9 @@ def one_name_one_array(einsum: BatchedEinsum) -> Iterator[str]:
     """Operands of one name have one shape and one dtype."""
     first: dict[str, Operand] = {}
     for _, _, operand in _accesses(einsum):
-        known = first.setdefault(operand.name, operand)
-        if known is not operand and known != operand:
-            yield f"two arrays are named {operand.name!r}: {known} and {operand}"
+        other = first.setdefault(operand.name, operand)
+        if other is not operand and other != operand:
+            yield f"two arrays are named {operand.name!r}: {other} and {operand}"
 
 
 def storage(einsum: BatchedEinsum) -> Iterator[str]:
@@ -347,23 +351,25 @@ RULES: dict[str, Rule] = {
 
 
 def violations(einsum: BatchedEinsum) -> tuple[Violation, ...]:
-    """Every rule that ``einsum`` breaks, with a message for each place."""
+    """Return every rule that an einsum breaks, with a message for each place."""
     return tuple(
         Violation(code, message)
         for code, rule in RULES.items()
+        # rows that share an operand would report it once each
         for message in dict.fromkeys(rule(einsum))
     )
 
 
 def raise_if_ill_formed(einsum: BatchedEinsum) -> None:
     """Raise :class:`InvalidEinsumError` naming every broken rule."""
+    # all rules at once, so that one error names everything that is wrong
     raise_if_any(violations(einsum))
 
 
 def _accesses(
     einsum: BatchedEinsum,
 ) -> Iterator[tuple[int, IndexList, Operand]]:
-    """Every position with its term and the different operands that rows have there."""
+    """Yield each position with its term and the operands that rows have there."""
     columns = zip_longest(*einsum.rows)
     for p, (term, column) in enumerate(zip(einsum.inputs, columns, strict=False)):
         for operand in dict.fromkeys(column):

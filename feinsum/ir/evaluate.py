@@ -54,15 +54,17 @@ def evaluate(
         raise InvalidEinsumError(
             f"expected arrays by name, got {type(arrays).__name__}", rules=("shape",)
         )
+    # refuses missing arrays and shapes that do not fit, by name
     bind_sizes(einsum, {name: np.shape(value) for name, value in arrays.items()})
     for operand in einsum.operands:
-        given = np.asarray(arrays[operand.name]).dtype
-        if given != operand.dtype:
+        dtype = np.asarray(arrays[operand.name]).dtype
+        if dtype != operand.dtype:
             raise InvalidEinsumError(
-                f"array {operand.name!r} has dtype {given}, expected {operand.dtype}",
+                f"array {operand.name!r} has dtype {dtype}, expected {operand.dtype}",
                 rules=("dtype",),
             )
     return tuple(
+        # a copy in the result's dtype: numpy would multiply integers in theirs
         _evaluate_row(
             einsum, [np.array(arrays[op.name], dtype) for op in row], optimize
         )
@@ -73,7 +75,7 @@ def evaluate(
 def bind_sizes(
     einsum: BatchedEinsum, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, int]:
-    """The value of every size parameter, from the shapes of the operands.
+    """Return the value of every size parameter, from the shapes of the operands.
 
     Raises:
         InvalidEinsumError: with the rule ``shape``.
@@ -82,21 +84,22 @@ def bind_sizes(
     for operand in einsum.operands:
         shape = shapes.get(operand.name)
         if shape is None or len(shape) != operand.rank:
-            what = "is missing" if shape is None else f"has shape {shape}"
+            problem = "is missing" if shape is None else f"has shape {shape}"
             raise InvalidEinsumError(
-                f"array {operand.name!r} {what}, expected {operand}", rules=("shape",)
+                f"array {operand.name!r} {problem}, expected {operand}",
+                rules=("shape",),
             )
-        for axis, (expected, given) in enumerate(
+        for axis, (expected, extent) in enumerate(
             zip(operand.shape, shape, strict=True)
         ):
             if isinstance(expected, SizeParam):
-                known = sizes.setdefault(expected.name, given)
+                value = sizes.setdefault(expected.name, extent)
             else:
-                known = expected
-            if known != given:
+                value = expected
+            if value != extent:
                 raise InvalidEinsumError(
-                    f"axis {axis} of array {operand.name!r} has extent {given}, "
-                    f"expected {expected} = {known}",
+                    f"axis {axis} of array {operand.name!r} has extent {extent}, "
+                    f"expected {expected} = {value}",
                     rules=("shape",),
                 )
     return sizes
@@ -133,12 +136,14 @@ def evaluate_program(
     >>> evaluate_program(program, {"X": np.zeros((2, 2))})["S"].tolist()
     [2.0, 2.0]
     """
-    known = dict(checked_arrays(program, arrays))
-    for one in program.statements:
-        operands = [known[name] for name in one.operands]
-        result = evaluate_statement(one, operands)
-        known[one.result] = result.astype(program.arrays[one.result].dtype, copy=False)
-    return {name: known[name] for name in program.outputs}
+    values = dict(checked_arrays(program, arrays))
+    for statement in program.statements:
+        operands = [values[name] for name in statement.operands]
+        result = evaluate_statement(statement, operands)
+        values[statement.result] = result.astype(
+            program.arrays[statement.result].dtype, copy=False
+        )
+    return {name: values[name] for name in program.outputs}
 
 
 def evaluate_statement(
@@ -147,7 +152,7 @@ def evaluate_statement(
     first: Mapping[str, int] | None = None,
     steps: Mapping[str, int] | None = None,
 ) -> Array:
-    """The result of one statement.
+    """Return the result of one statement.
 
     Args:
         first: the first value of each index, if the operands are parts of arrays.
@@ -159,6 +164,7 @@ def evaluate_statement(
     """
     if statement.is_numpy:
         return numpy_value(statement.body, operands)
+    # sums of products go to BLAS; all else needs the products in memory
     if _is_plain(statement, operands):
         arrays = {operand_name(p): array for p, array in enumerate(operands)}
         shapes = [array.shape for array in operands]
@@ -169,6 +175,7 @@ def evaluate_statement(
         return result if statement.factor == 1 else result * statement.factor
     names = _names_of(statement, operands, first or {}, steps or {})
     shape = statement.shape_of(operands, statement.indices)
+    # reduced indices come last among the indices of a statement
     axes = [*range(len(statement.output), len(shape))]
     whole = np.broadcast_to(np.asarray(body_value(statement.body, names)), shape)
     return reduced(statement.reduction, whole, axes) if axes else np.array(whole)
@@ -203,12 +210,13 @@ def _names_of(
     first: Mapping[str, int],
     steps: Mapping[str, int],
 ) -> dict[str, Any]:
-    """The names of a body: arrays that broadcast to the shape of all indices."""
+    """Return the names of a body: arrays that broadcast to the shape of all indices."""
     indices = statement.indices
     names: dict[str, Any] = {
         operand_name(p): _aligned(array, term, indices)
         for p, (term, array) in enumerate(zip(statement.inputs, operands, strict=True))
     }
+    # bodies such as "x0 if t <= s else 0" compare indices as numbers
     if used := statement.counted_indices:
         shape = statement.shape_of(operands, indices)
         counts = zip(indices, np.indices(shape, sparse=True), strict=True)
@@ -226,39 +234,40 @@ def einsum_of(
     dtypes: Sequence[np.dtype[Any]],
     names: Sequence[str] | None = None,
 ) -> BatchedEinsum:
-    """A sum of products as an einsum of arrays of these shapes.
+    """Return a sum of products as an einsum of arrays of these shapes.
 
     Args:
         names: names of its operands; by default derived from their positions.
     """
-    given = names or [operand_name(p) for p in range(len(shapes))]
+    operand_names = names or [operand_name(p) for p in range(len(shapes))]
     row = tuple(
         Operand(name, tuple(shape), dtype)
-        for name, shape, dtype in zip(given, shapes, dtypes, strict=True)
+        for name, shape, dtype in zip(operand_names, shapes, dtypes, strict=True)
     )
     return BatchedEinsum(statement.output, statement.inputs, (row,))
 
 
 def checked_arrays(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
-    """The given arrays, checked against the inputs of the program.
+    """Return the given arrays, checked against the inputs of the program.
 
     Raises:
         ProgramError: describing the first one that does not match.
     """
     sizes: dict[str, int] = {}
     if unknown := sorted(set(arrays) - {operand.name for operand in program.inputs}):
-        known = ", ".join(operand.name for operand in program.inputs)
-        raise ProgramError(f"the program has no input {unknown[0]!r}; it has {known}")
-    found: dict[str, Array] = {}
+        names = ", ".join(operand.name for operand in program.inputs)
+        raise ProgramError(f"the program has no input {unknown[0]!r}; it has {names}")
+    checked: dict[str, Array] = {}
     for operand in program.inputs:
         if operand.name not in arrays:
             raise ProgramError(f"input {operand} is missing")
-        array = found[operand.name] = np.asarray(arrays[operand.name])
+        array = checked[operand.name] = np.asarray(arrays[operand.name])
         expected = tuple(
-            sizes.setdefault(extent.name, given)
+            sizes.setdefault(extent.name, actual)
             if isinstance(extent, SizeParam)
             else extent
-            for extent, given in zip(operand.shape, array.shape, strict=False)
+            # of another rank, which is refused below
+            for extent, actual in zip(operand.shape, array.shape, strict=False)
         )
         if array.shape != expected or array.ndim != operand.rank:
             raise ProgramError(
@@ -269,16 +278,17 @@ def checked_arrays(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, 
                 f"input {operand.name!r} has dtype {array.dtype}, expected "
                 f"{operand.dtype}"
             )
-    return found
+    return checked
 
 
 def _aligned(array: Array, term: IndexList, indices: IndexList) -> Array:
     """With one axis for each index of a statement, of extent one where it has none."""
-    distinct, order, place = _alignment(term, indices)
+    distinct, order, new_axes = _alignment(term, indices)
+    # a repeated index reads the diagonal
     if len(distinct) < len(term):
         number = {index: k for k, index in enumerate(distinct)}
         array = np.einsum(array, [number[i] for i in term], [*range(len(distinct))])
-    turned: Array = array.transpose(order)[place]
+    turned: Array = array.transpose(order)[new_axes]
     return turned
 
 
@@ -286,17 +296,18 @@ def _aligned(array: Array, term: IndexList, indices: IndexList) -> Array:
 def _alignment(
     term: IndexList, indices: IndexList
 ) -> tuple[IndexList, tuple[int, ...], tuple[slice | None, ...]]:
-    """The distinct indices of a term, their order in a statement, and new axes."""
+    """Return the distinct indices of a term, their order, and where axes are new."""
     distinct = tuple(dict.fromkeys(term))
     order = sorted(range(len(distinct)), key=lambda k: indices.index(distinct[k]))
-    place = tuple(slice(None) if i in distinct else None for i in indices)
-    return distinct, tuple(order), place
+    new_axes = tuple(slice(None) if i in distinct else None for i in indices)
+    return distinct, tuple(order), new_axes
 
 
 def _is_plain(statement: Statement, operands: Sequence[Array]) -> bool:
-    """Whether numpy's einsum computes it: of booleans that is no sum."""
+    """Return whether numpy's einsum computes it: of booleans that is no sum."""
     if len(operands) == 1:  # numpy reduces one array with less ado
         return False
     kinds = {array.dtype.kind for array in operands}
+    # a factor such as 0.5 would turn integers into floats after the sum
     is_exact = statement.factor == 1 or kinds <= {"f", "c"}
     return statement.is_einsum and is_exact and "b" not in kinds

@@ -18,7 +18,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def body_value(body: str, names: Mapping[str, Any]) -> Any:
-    """The value of an expression of :class:`OperandFunction`'s grammar.
+    """Return the value of an expression of :class:`OperandFunction`'s grammar.
 
     Args:
         names: what the expression may use: arrays that broadcast, and scalars.
@@ -85,14 +85,16 @@ def evaluate_node(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> 
             return _BINARY[type(op)](*sides)
         case ast.BoolOp(op=op, values=[first, *rest]):
             value = evaluate_node(first, names, live)
+            # as in Python, what follows counts only where nothing was decided
             for other in rest:
                 decided = value if isinstance(op, ast.Or) else np.logical_not(value)
-                here = np.logical_and(live, np.logical_not(decided))
-                value = _BINARY[type(op)](value, evaluate_node(other, names, here))
+                undecided = np.logical_and(live, np.logical_not(decided))
+                value = _BINARY[type(op)](value, evaluate_node(other, names, undecided))
             return value
         case ast.UnaryOp(op=op, operand=inner) if type(op) in _UNARY:
             return _UNARY[type(op)](evaluate_node(inner, names, live))
         case ast.IfExp(test=test, body=then, orelse=other):
+            # both branches are computed everywhere; `live` says where each one counts
             condition = np.asarray(evaluate_node(test, names, live), np.bool_)
             return np.where(
                 condition,
@@ -101,8 +103,8 @@ def evaluate_node(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> 
             )
         case ast.Subscript(value=ast.Name(id=name), slice=index) if name in names:
             parts = index.elts if isinstance(index, ast.Tuple) else [index]
-            place = tuple(evaluate_node(p, names, live) for p in parts)
-            return _read(name, np.asarray(names[name]), place, live)
+            subscripts = tuple(evaluate_node(p, names, live) for p in parts)
+            return _read(name, np.asarray(names[name]), subscripts, live)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
             function = function_of(name, len(args))
             if function is not None:
@@ -114,26 +116,29 @@ def evaluate_node(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> 
     )
 
 
-def _read(name: str, array: Array, place: tuple[Any, ...], live: Any) -> Any:
-    """The entries of an array; outside of it there are none, also before it."""
-    if len(place) != array.ndim:
-        raise _unreadable(name, array, f"{len(place)} subscripts")
+def _read(name: str, array: Array, subscripts: tuple[Any, ...], live: Any) -> Any:
+    """Return the entries of an array; outside of it there are none, also before it."""
+    if len(subscripts) != array.ndim:
+        raise _unreadable(name, array, f"{len(subscripts)} subscripts")
     inside = []
-    for index, extent in zip(place, array.shape, strict=True):
+    for index, extent in zip(subscripts, array.shape, strict=True):
         if np.asarray(index).dtype.kind not in "iu":
             raise _unreadable(name, array, f"the subscript {index}")
         is_inside = np.logical_and(index >= 0, index < extent)
         if np.any(np.logical_and(live, ~is_inside)):
             raise _unreadable(name, array, f"the subscript {index}")
+        # numpy reads somewhere, and the condition drops the entry
         inside.append(np.where(is_inside, index, 0))
+    # nothing could be read, and nothing is: every subscript is guarded
     if 0 in array.shape:
-        return np.zeros(np.broadcast_shapes(*map(np.shape, place)), array.dtype)
+        return np.zeros(np.broadcast_shapes(*map(np.shape, subscripts)), array.dtype)
     return array[tuple(inside)]
 
 
-def _unreadable(name: str, array: Array, what: str) -> InvalidEinsumError:
+def _unreadable(name: str, array: Array, problem: str) -> InvalidEinsumError:
     return InvalidEinsumError(
-        f"operand function: array {name!r} of shape {array.shape} is read with {what}",
+        f"operand function: array {name!r} of shape {array.shape} is read with "
+        f"{problem}",
         rules=("function",),
     )
 
@@ -189,14 +194,15 @@ FUNCTIONS = frozenset({*UFUNCS, *_OTHERS})
 
 
 def function_of(name: str, n_args: int) -> Callable[..., Any] | None:
-    """The function of that name and number of arguments; None if there is none.
+    """Return the function of that name and number of arguments; None if there is none.
 
     >>> function_of("sqrt", 1)(4.0), function_of("open", 1)
     (np.float64(2.0), None)
     """
-    if (known := {**_OTHERS, **_CASTS}.get(name)) and n_args == 1:
-        return known
+    if (function_of_name := {**_OTHERS, **_CASTS}.get(name)) and n_args == 1:
+        return function_of_name
     # A ufunc takes one argument more, into which it writes: that is no number.
+    # A ufunc of numpy, by its name in C or its own.
     function = UFUNCS.get(name) or getattr(np, name, None)
     if not isinstance(function, np.ufunc) or function.signature is not None:
         return None
@@ -229,9 +235,10 @@ def body_into(body: str, names: Mapping[str, Any], out: Array, spent: str = "") 
     >>> x.tolist()
     [-1.0, 2.0]
     """
-    known = {**names, spent: out} if spent else names
+    values = {**names, spent: out} if spent else names
     with np.errstate(all="ignore"):  # a condition may guard a division
-        value = _InPlace(known, out, spent).value(parse_expression(body), out)
+        value = _InPlace(values, out, spent).value(parse_expression(body), out)
+        # a constant, or an expression of another shape or dtype
         if value is not out:
             out[...] = value
 
@@ -256,6 +263,8 @@ class _InPlace:
             ):
                 return self._applied(UFUNCS[name], args, into)
             case ast.IfExp(test=test, body=then, orelse=other):
+                # the condition is computed before either branch overwrites what it
+                # reads
                 is_then = np.asarray(evaluate_node(test, self.names), np.bool_)
 
                 return self._applied(partial(_chosen, is_then), [then, other], into)
@@ -264,28 +273,31 @@ class _InPlace:
     def _applied(
         self, function: Callable[..., Any], sides: Sequence[ast.expr], into: Any
     ) -> Any:
-        """The function of the values of some nodes.
+        """Return the function of the values of some nodes.
 
         One of them may be computed in ``into``: the one that reads what is spent if no
         other does, and then before the others.
         """
         reads = [self._reads_spent(side) for side in sides]
         is_free = sum(reads) < 2
+        # the side that reads the spent array first, before another one overwrites it
         order = sorted(range(len(sides)), key=lambda k: not reads[k])
         values: dict[int, Any] = {}
         for k in order:
             values[k] = self.value(sides[k], into if is_free else None)
+            # at most one value may live in `into`
             is_free = is_free and not any(reads) and values[k] is not into
         if into is None:
             into = np.empty_like(self.out)
-        found: Array = function(*(values[k] for k in range(len(sides))), out=into)
-        return found
+        result: Array = function(*(values[k] for k in range(len(sides))), out=into)
+        return result
 
     def _reads_spent(self, node: ast.expr) -> bool:
         return self.spent != "" and self.spent in _names_in(node)
 
     def _is_whole(self, node: ast.expr) -> bool:
-        """Whether a value is an array of floating point numbers like ``out``."""
+        """Return whether a value is an array of floating point numbers like ``out``."""
+        # integers keep numpy's promotion, which an output array would hide
         if self.out.dtype.kind not in "fc" or isinstance(node, ast.Name):
             return False
         read = (self.names.get(name) for name in _names_read(node))
@@ -298,6 +310,7 @@ class _InPlace:
 
 
 def _chosen(is_then: Array, then: Any, other: Any, out: Array) -> Any:
+    # copy only what differs: one of the branches may already be in place
     if then is out:
         np.copyto(out, other, where=~is_then)
         return out
@@ -309,12 +322,14 @@ def _chosen(is_then: Array, then: Any, other: Any, out: Array) -> Any:
 
 @lru_cache(maxsize=4096)
 def _names_in(node: ast.AST) -> frozenset[str]:
-    return frozenset(one.id for one in ast.walk(node) if isinstance(one, ast.Name))
+    return frozenset(
+        child.id for child in ast.walk(node) if isinstance(child, ast.Name)
+    )
 
 
 @lru_cache(maxsize=4096)
 def _names_read(node: ast.AST) -> frozenset[str]:
-    """Names in a node, without those of functions and those in conditions."""
+    """Return the names in a node, without those of functions and conditions."""
     match node:
         case ast.Name(id=name):
             return frozenset({name})

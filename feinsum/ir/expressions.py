@@ -21,13 +21,13 @@ from feinsum.words import reason_of
 
 
 def operand_name(position: int) -> str:
-    """The name of an operand in the body of a statement."""
+    """Return the name of an operand in the body of a statement."""
     return f"x{position}"
 
 
 @lru_cache(maxsize=1024)
 def parse_expression(text: str) -> ast.expr:
-    """The tree of an expression, shared by all callers: they do not change it.
+    """Return the tree of an expression, shared by all callers: they do not change it.
 
     Raises:
         InvalidEinsumError: if it is not one.
@@ -45,7 +45,7 @@ def parse_expression(text: str) -> ast.expr:
 
 
 def product_of(n_operands: int) -> str:
-    """The body that multiplies all operands.
+    """Return the body that multiplies all operands.
 
     >>> product_of(3)
     'x0*x1*x2'
@@ -70,7 +70,7 @@ def factor_of_product(body: str, n_operands: int) -> float | None:
 
 
 def names_in(body: str) -> tuple[str, ...]:
-    """The names used in a body, in order of first use, without called functions.
+    """Return the names used in a body, in order of first use, without called functions.
 
     Raises:
         InvalidEinsumError: if it is not an expression.
@@ -78,13 +78,13 @@ def names_in(body: str) -> tuple[str, ...]:
     >>> names_in("exp(x0 - x1) if s >= t else 0.0")
     ('s', 't', 'x0', 'x1')
     """
-    found: dict[str, None] = {}
-    _collect(parse_expression(body), found)
-    return tuple(found)
+    names: dict[str, None] = {}
+    _collect(parse_expression(body), names)
+    return tuple(names)
 
 
 def normal_body(body: str, renamed: Mapping[str, str]) -> str:
-    """A body with names replaced, in normal form.
+    """Return a body with names replaced, in normal form.
 
     >>> normal_body("( x0-x1 )* s", {"s": "_0"})
     '(x0 - x1) * _0'
@@ -94,11 +94,12 @@ def normal_body(body: str, renamed: Mapping[str, str]) -> str:
 
 def _rewritten(body: str, rewriter: ast.NodeTransformer) -> str:
     # Rewriters change their tree, and parsed ones are shared.
+    # ast.unparse writes the normal form: one spelling for one tree
     return ast.unparse(rewriter.visit(deepcopy(parse_expression(body))))
 
 
 def _multiplied(node: ast.expr, names: list[str]) -> float | None:
-    """The number in a product, whose other factors are added to ``names``."""
+    """Return the number in a product, whose other factors are added to ``names``."""
     match node:
         case ast.Name(id=name):
             names.append(name)
@@ -123,14 +124,15 @@ def _multiplied(node: ast.expr, names: list[str]) -> float | None:
     return None
 
 
-def _collect(node: ast.AST, found: dict[str, None]) -> None:
+def _collect(node: ast.AST, names: dict[str, None]) -> None:
     """In the order in which an expression is evaluated."""
     if isinstance(node, ast.Name):
-        found.setdefault(node.id)
+        names.setdefault(node.id)
         return
+    # the name of a called function is no variable
     children = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
     for child in children:
-        _collect(child, found)
+        _collect(child, names)
 
 
 class _Renamed(ast.NodeTransformer):
@@ -146,7 +148,7 @@ class _Renamed(ast.NodeTransformer):
 
 
 def substituted(body: str, texts: Mapping[str, str]) -> str:
-    """A body with expressions in place of names.
+    """Return a body with expressions in place of names.
 
     >>> substituted("0.5*(x0 + x1)", {"x0": "u[i]", "x1": "-v"})
     '0.5 * (u[i] + -v)'
@@ -160,12 +162,12 @@ def linear_in(body: str, name: str) -> tuple[str, str] | None:
     >>> linear_in("x1 - 0.5*x0", "x0"), linear_in("x0*x0", "x0")
     (('(-1.0) * (0.5)', 'x1'), None)
     """
-    found = _linear(parse_expression(body), name)
-    return found if found is not None and found[0] != "0" else None
+    parts = _linear(parse_expression(body), name)
+    return parts if parts is not None and parts[0] != "0" else None
 
 
 def is_cheap(body: str, indices: Collection[str]) -> bool:
-    """Whether compilers generate fast vector code for a body.
+    """Return whether compilers generate fast vector code for a body.
 
     >>> is_cheap("max(x0, 0.0) if t <= s else x1 / 2", "st"), is_cheap("exp(x0)", ())
     (True, False)
@@ -203,14 +205,15 @@ def _is_cheap(node: ast.AST, indices: frozenset[str]) -> bool:
 
 def _linear(node: ast.expr, name: str) -> tuple[str, str] | None:
     """Scale and shift; the scale of what has not the name is "0"."""
+    # without the name: all of it is shift
     if all(not isinstance(x, ast.Name) or x.id != name for x in ast.walk(node)):
         return "0", ast.unparse(node)
     match node:
         case ast.Name():
             return "1", "0"
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            found = _linear(inner, name)
-            return found and (_times("-1.0", found[0]), _times("-1.0", found[1]))
+            parts = _linear(inner, name)
+            return parts and (_times("-1.0", parts[0]), _times("-1.0", parts[1]))
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
             first, second = _linear(left, name), _linear(right, name)
             if first is None or second is None:
@@ -220,6 +223,7 @@ def _linear(node: ast.expr, name: str) -> tuple[str, str] | None:
             return _plus(first[0], second[0]), _plus(first[1], second[1])
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             first, second = _linear(left, name), _linear(right, name)
+            # a product of two factors with the name is not linear
             if first is None or second is None or "0" not in (first[0], second[0]):
                 return None
             factor, rest = (first, second) if first[0] == "0" else (second, first)
@@ -233,18 +237,20 @@ def _linear(node: ast.expr, name: str) -> tuple[str, str] | None:
     return None
 
 
-def _times(one: str, other: str) -> str:
-    if "0" in (one, other):
+def _times(left: str, right: str) -> str:
+    # zeros and ones are folded, so that the text stays readable and the compiler sees
+    # no multiplication by one
+    if "0" in (left, right):
         return "0"
-    if "1" in (one, other):
-        return other if one == "1" else one
-    return f"({one}) * ({other})"
+    if "1" in (left, right):
+        return right if left == "1" else left
+    return f"({left}) * ({right})"
 
 
-def _plus(one: str, other: str) -> str:
-    if "0" in (one, other):
-        return other if one == "0" else one
-    return f"({one}) + ({other})"
+def _plus(left: str, right: str) -> str:
+    if "0" in (left, right):
+        return right if left == "0" else left
+    return f"({left}) + ({right})"
 
 
 class _Substituted(ast.NodeTransformer):
@@ -261,6 +267,7 @@ class _Substituted(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         """Integers as numbers with a point: C would divide them otherwise."""
+        # in kernels x0 / 2 divides floats, and 1 / 2 would be 0
         match node.value:
             case bool():
                 return node

@@ -45,7 +45,7 @@ class OperandFunction:
     body: str
 
     def tabulate(self, shape: tuple[int, ...], arrays: Mapping[str, Any]) -> Array:
-        """The values of the function at every index tuple of ``shape``.
+        """Return the values of the function at every index tuple of ``shape``.
 
         Raises:
             InvalidEinsumError: if the body uses what is not in its grammar.
@@ -55,8 +55,9 @@ class OperandFunction:
         return np.array(np.broadcast_to(body_value(self.body, names), shape))
 
     def is_plain_read(self) -> bool:
-        """Whether the body is one array subscripted by the parameters in order."""
+        """Return whether the body is one array subscripted by all parameters."""
         node = parse_expression(self.body)
+        # a scalar is read by its name alone
         if isinstance(node, ast.Name):
             return not self.parameters
         if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)):
@@ -99,7 +100,7 @@ class FunctionalBatchedEinsum:
 
     @classmethod
     def idealized(cls, einsum: BatchedEinsum) -> FunctionalBatchedEinsum:
-        """The case where every function reads its array (paper, section 7)."""
+        """Return the case where every function reads its array (paper, section 7)."""
         return cls(
             einsum,
             constantdict(
@@ -114,7 +115,7 @@ class FunctionalBatchedEinsum:
         *,
         optimize: bool = False,
     ) -> tuple[Array, ...]:
-        """The results of all rows, by tabulating every function.
+        """Return the results of all rows, by tabulating every function.
 
         Args:
             arrays: what the bodies read: arrays and scalars by name.
@@ -124,6 +125,7 @@ class FunctionalBatchedEinsum:
         tables = {}
         for operand in self.einsum.operands:
             shape = shape_at(operand.shape, sizes)
+            # the definition: a function is an array of its values
             table = self.functions[operand.name].tabulate(shape, arrays)
             tables[operand.name] = table.astype(operand.dtype)
         return evaluate(self.einsum, tables, optimize=optimize)

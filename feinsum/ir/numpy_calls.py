@@ -35,7 +35,7 @@ Shapes = Sequence[Shape]
 NUMPY = "numpy"
 """The word that a numpy statement has in place of a reduction."""
 
-MOST_ENTRIES = 1 << 40
+MAX_ENTRIES = 1 << 40
 """Largest result of a constant: a text must not claim more than can be there."""
 
 
@@ -68,7 +68,7 @@ class _Call(NamedTuple):
 
 
 def numpy_shape(body: str, shapes: Shapes) -> Shape:
-    """The shape of a numpy statement.
+    """Return the shape of a numpy statement.
 
     Raises:
         ProgramError: if the body is no call, or is not defined for these shapes.
@@ -88,7 +88,7 @@ def numpy_shape(body: str, shapes: Shapes) -> Shape:
 
 
 def numpy_dtype(body: str, dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
-    """The dtype of a numpy statement.
+    """Return the dtype of a numpy statement.
 
     >>> numpy_dtype("concatenate(x0, x1, 0)", [np.dtype("f4"), np.dtype("i4")])
     dtype('float64')
@@ -101,7 +101,7 @@ def numpy_dtype(body: str, dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
 
 
 def numpy_value(body: str, operands: Sequence[Array]) -> Array:
-    """The value of a numpy statement: possibly a view of an operand.
+    """Return the value of a numpy statement: possibly a view of an operand.
 
     Raises:
         ProgramError: if an entry of an operand is no place in another.
@@ -117,12 +117,12 @@ def numpy_value(body: str, operands: Sequence[Array]) -> Array:
 
 
 def is_view(body: str, n_operands: int) -> bool:
-    """Whether a result may share its memory."""
+    """Return whether a result may share its memory."""
     return _call_of(body, n_operands).function.is_view
 
 
 def constant_body(array: Array) -> str:
-    """The body of a statement whose value is an array of numbers.
+    """Return the body of a statement whose value is an array of numbers.
 
     >>> numpy_value(constant_body(np.eye(2, dtype="f4")), [])
     array([[1., 0.],
@@ -130,6 +130,7 @@ def constant_body(array: Array) -> str:
     """
     dtype = array.dtype.newbyteorder("<")
     data = np.ascontiguousarray(array, dtype).reshape(-1)
+    # an array of one repeated entry, such as np.zeros, is written as that entry
     first = data[:1].tobytes()
     raw = first if data.tobytes() == first * data.size else data.tobytes()
     text = base64.b64encode(raw).decode()
@@ -146,7 +147,7 @@ def _text(shape: Shape) -> str:
 
 @lru_cache(maxsize=1024)
 def _call_of(body: str, n_operands: int) -> _Call:
-    """The function that a body names, with its literals."""
+    """Return the function that a body names, with its literals."""
     try:
         node = ast.parse(body.strip(), mode="eval").body
         call, n_used = _parsed(node)
@@ -168,6 +169,7 @@ def _parsed(node: ast.expr) -> tuple[_Call | None, int]:
         ):
             n = sum(isinstance(arg, ast.Name) for arg in args)
             names = [arg.id for arg in args[:n] if isinstance(arg, ast.Name)]
+            # operands in order, each once: then positions need no names
             if names == [*map(operand_name, range(n))]:
                 literals = tuple(map(ast.literal_eval, args[n:]))
                 return _Call(FUNCTIONS[name], literals), n
@@ -180,18 +182,22 @@ def _parsed(node: ast.expr) -> tuple[_Call | None, int]:
 
 
 def _subscripts(parts: Sequence[ast.expr]) -> tuple[Any, ...]:
-    found: list[Any] = []
+    subscripts: list[Any] = []
     for part in parts:
         if isinstance(part, ast.Slice):
             ends = (part.lower, part.upper, part.step)
-            found.append(slice(*(None if x is None else _integer(x) for x in ends)))
+            subscripts.append(
+                slice(*(None if x is None else _integer(x) for x in ends))
+            )
         elif isinstance(part, ast.Name):
-            found.append(_Operand(1 + sum(isinstance(x, _Operand) for x in found)))
+            subscripts.append(
+                _Operand(1 + sum(isinstance(x, _Operand) for x in subscripts))
+            )
         elif isinstance(part, ast.Constant) and part.value in (None, Ellipsis):
-            found.append(part.value)
+            subscripts.append(part.value)
         else:
-            found.append(_integer(part))
-    return tuple(found)
+            subscripts.append(_integer(part))
+    return tuple(subscripts)
 
 
 def _integer(node: ast.expr) -> int:
@@ -201,7 +207,7 @@ def _integer(node: ast.expr) -> int:
     return value
 
 
-def _known(extent: Extent) -> int:
+def _literal(extent: Extent) -> int:
     if isinstance(extent, SizeParam):
         raise ProgramError(f"the extent {extent} of the axis is not known")
     return extent
@@ -230,6 +236,7 @@ def _reshaped(shapes: Shapes, shape: Sequence[int]) -> Shape:
         )
     if not params and (n != rest if not free else rest == 0 or n % rest):
         raise ProgramError(f"{_text(old)} does not become {wanted}")
+    # -1 stands for the size parameter, or for what remains of the entries
     missing = params[0] if params else n // rest if free else 0
     return tuple(missing if x == -1 else x for x in shape)
 
@@ -249,7 +256,7 @@ def _concatenated(shapes: Shapes, axis: int) -> Shape:
             raise ProgramError(
                 f"{_text(first)} and {_text(other)} differ beside axis {at}"
             )
-    total = sum(_known(shape[at]) for shape in shapes)
+    total = sum(_literal(shape[at]) for shape in shapes)
     return (*first[:at], total, *first[at + 1 :])
 
 
@@ -264,18 +271,19 @@ def _broadcast(shapes: Shapes, shape: Sequence[int]) -> Shape:
 
 def _along(shapes: Shapes, axis: int) -> Shape:
     """Entries chosen along an axis by an array that is as long along all others."""
-    (old, places), at = shapes, _axis(axis, len(shapes[0]))
-    beside = [
-        (n, m) for k, (n, m) in enumerate(zip(old, places, strict=True)) if k != at
+    (old, chosen), at = shapes, _axis(axis, len(shapes[0]))
+    other_axes = [
+        (n, m) for k, (n, m) in enumerate(zip(old, chosen, strict=True)) if k != at
     ]
-    if any(n != m for n, m in beside):
-        raise ProgramError(f"{_text(old)} and {_text(places)} differ beside axis {at}")
-    return tuple(places)
+    if any(n != m for n, m in other_axes):
+        raise ProgramError(f"{_text(old)} and {_text(chosen)} differ beside axis {at}")
+    return tuple(chosen)
 
 
 def _without(shapes: Shapes, axis: int) -> Shape:
     (old,) = shapes
     at = _axis(axis, len(old))
+    # argmax of nothing is an error of numpy
     if old[at] == 0:
         raise ProgramError("an axis without entries has none that is the largest")
     return (*old[:at], *old[at + 1 :])
@@ -299,7 +307,7 @@ def _repeated(shapes: Shapes, n: int, axis: int) -> Shape:
     at = _axis(axis, len(old))
     if n < 0:
         raise ProgramError(f"{n} repeats")
-    return (*old[:at], n * _known(old[at]), *old[at + 1 :])
+    return (*old[:at], n * _literal(old[at]), *old[at + 1 :])
 
 
 def _padded(shapes: Shapes, widths: Sequence[tuple[int, int]], _: Any) -> Shape:
@@ -307,7 +315,7 @@ def _padded(shapes: Shapes, widths: Sequence[tuple[int, int]], _: Any) -> Shape:
     if min((n for pair in widths for n in pair), default=0) < 0:
         raise ProgramError(f"widths {widths}")
     pairs = zip(old, widths, strict=True)
-    return tuple(n if pair == (0, 0) else sum(pair) + _known(n) for n, pair in pairs)
+    return tuple(n if pair == (0, 0) else sum(pair) + _literal(n) for n, pair in pairs)
 
 
 def _subscripted(shapes: Shapes, key: tuple[Any, ...]) -> Shape:
@@ -320,29 +328,31 @@ def _subscripted(shapes: Shapes, key: tuple[Any, ...]) -> Shape:
     shape: list[Extent] = []
     chosen: list[Shape] = []
     at: list[int] = []
-    where: list[int] = []
+    numbers: list[int] = []
     for k, part in enumerate(full):
+        # a new axis, which takes none of the array's
         if part is None:
             shape.append(1)
             continue
         extent = old.pop(0)
         if isinstance(part, slice):
             whole = part == slice(None)
-            n = extent if whole else len(range(_known(extent))[part])
+            n = extent if whole else len(range(_literal(extent))[part])
             shape.append(n)
             continue
+        # numpy refuses a number that is out of range, and so must the shape
         if isinstance(part, int):
-            range(_known(extent))[part]  # or an IndexError
+            range(_literal(extent))[part]  # or an IndexError
         if are_places:
             is_operand = isinstance(part, _Operand)
             chosen.append(shapes[part.position] if is_operand else ())
             at.append(len(shape))
-            where.append(k)
+            numbers.append(k)
     if not are_places:
         return tuple(shape)
-    is_together = where == [*range(where[0], where[-1] + 1)]
-    place = at[0] if is_together else 0
-    return (*shape[:place], *_together(chosen), *shape[place:])
+    is_together = numbers == [*range(numbers[0], numbers[-1] + 1)]
+    begin = at[0] if is_together else 0
+    return (*shape[:begin], *_together(chosen), *shape[begin:])
 
 
 def _without_ellipsis(key: tuple[Any, ...], rank: int) -> list[Any]:
@@ -357,17 +367,17 @@ def _without_ellipsis(key: tuple[Any, ...], rank: int) -> list[Any]:
 
 
 def _together(shapes: Shapes) -> Shape:
-    """The shape to which arrays broadcast."""
-    found: list[Extent] = []
+    """Return the shape to which arrays broadcast."""
+    extents: list[Extent] = []
     for k in range(max(map(len, shapes))):
         sides = {shape[-1 - k] for shape in shapes if len(shape) > k} - {1}
         if len(sides) > 1:
             raise ProgramError(f"{' and '.join(map(_text, shapes))} do not broadcast")
-        found.append(sides.pop() if sides else 1)
-    return tuple(found[::-1])
+        extents.append(sides.pop() if sides else 1)
+    return tuple(extents[::-1])
 
 
-def _taken(arrays: Sequence[Array], key: tuple[Any, ...]) -> Any:
+def _take(arrays: Sequence[Array], key: tuple[Any, ...]) -> Any:
     return arrays[0][
         tuple(arrays[x.position] if isinstance(x, _Operand) else x for x in key)
     ]
@@ -385,8 +395,9 @@ def _dtype_of_places(dtypes: Sequence[np.dtype[Any]], *_: Any) -> np.dtype[Any]:
 
 
 def _constant_shape(_: Shapes, dtype: str, shape: Sequence[int], data: str) -> Shape:
-    if not all(type(n) is int and n >= 0 for n in shape) or prod(shape) > MOST_ENTRIES:
+    if not all(type(n) is int and n >= 0 for n in shape) or prod(shape) > MAX_ENTRIES:
         raise ProgramError(f"{shape} is no shape")
+    # refuses data that do not fit the shape when the program is read, not when it runs
     _constant([], dtype, tuple(shape), data)
     return tuple(shape)
 
@@ -402,6 +413,7 @@ def _kept_constant(dtype: str, shape: tuple[int, ...], data: str) -> Array:
         raise ProgramError(
             f"{counted(entries.size, 'entry')} for the shape {_text(shape)}"
         )
+    # the cached array is shared by all evaluations
     entries.flags.writeable = False
     if entries.size != prod(shape):
         return np.broadcast_to(entries[0], shape)
@@ -412,7 +424,7 @@ def _constant(_: Sequence[Array], dtype: str, shape: Sequence[int], data: str) -
     return _kept_constant(dtype, tuple(shape), data)
 
 
-_SUBSCRIPT = Function(_taken, _subscripted, _dtype_of_entries, is_view=True)
+_SUBSCRIPT = Function(_take, _subscripted, _dtype_of_entries, is_view=True)
 
 FUNCTIONS: Mapping[str, Function] = {
     "argmax": Function(lambda a, k: np.argmax(a[0], k), _without, _dtype_of_places),

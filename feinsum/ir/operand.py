@@ -32,7 +32,7 @@ Extent: TypeAlias = int | SizeParam
 
 
 def shape_at(extents: Iterable[Extent], sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Extents with the values of size parameters in their place.
+    """Replace size parameters in extents by their values.
 
     >>> shape_at((4, SizeParam("N")), {"N": 9})
     (4, 9)
@@ -71,6 +71,7 @@ class Operand:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(map(_plain, self.shape)))
+        # metadata would make equal dtypes unequal, and is in no text
         if getattr(self.dtype, "metadata", None) is not None:
             object.__setattr__(self, "dtype", np.dtype(self.dtype.str))
         raise_if_any(_violations(self))
@@ -91,12 +92,12 @@ class Operand:
 def operand_text(
     name: str, shape: Iterable[str], dtype: np.dtype[Any], storage: str = ""
 ) -> str:
-    """Name, shape, storage and dtype as in ``u[Nel,20]:<f8``, ``T[9,9]:csf<f8``."""
+    """Write an operand as in ``u[Nel,20]:<f8`` and ``T[9,9]:csf<f8``."""
     return f"{name}[{','.join(shape)}]:{storage}{dtype.str}"
 
 
 def stored(text: str) -> tuple[str, str]:
-    """Storage and dtype out of a text that has the one ahead of the other.
+    """Split a text into storage and dtype.
 
     >>> stored("<f8"), stored("csf=<f8")
     (('', '<f8'), ('csf=', '<f8'))
@@ -118,6 +119,7 @@ def _violations(operand: Operand) -> Iterator[Violation]:
     name, dtype = operand.name, operand.dtype
     if not (isinstance(name, str) and name.isidentifier()):
         yield Violation("operand-name", f"operand name {name!r} is not an identifier")
+    # booleans, integers, floats and complex numbers
     if not isinstance(dtype, np.dtype) or dtype.kind not in "biufc":
         yield Violation(
             "dtype", f"operand {name!r} has dtype {dtype!r}; expected a numeric one"
@@ -145,6 +147,7 @@ def _extent_violations(
                     f"size parameter {name!r} (axis {axis} of {operand.name!r}) is not "
                     "an identifier",
                 )
+        # True is an int for Python
         case bool():
             yield Violation(
                 "extent",
@@ -169,15 +172,15 @@ class Violation(NamedTuple):
 
 def raise_if_any(broken: Iterable[Violation]) -> None:
     """Raise one :class:`InvalidEinsumError` that names every broken rule."""
-    found = tuple(broken)
-    if found:
-        text = "; ".join(f"[{v.rule}] {v.message}" for v in found)
-        rules = tuple(dict.fromkeys(v.rule for v in found))
+    violations = tuple(broken)
+    if violations:
+        text = "; ".join(f"[{v.rule}] {v.message}" for v in violations)
+        rules = tuple(dict.fromkeys(v.rule for v in violations))
         raise InvalidEinsumError(f"ill-formed einsum: {text}", rules=rules)
 
 
 def precise_first(dtypes: Iterable[np.dtype[Any]]) -> list[int]:
-    """Positions in the order in which C multiplies without rounding on the way.
+    """Order the factors so that C multiplies without rounding on the way.
 
     C multiplies from left to right, each product in the dtype of its two factors:
     with the most precise one first, all are computed in its precision.
@@ -185,5 +188,6 @@ def precise_first(dtypes: Iterable[np.dtype[Any]]) -> list[int]:
     >>> precise_first([np.dtype("f4"), np.dtype("i4"), np.dtype("f8")])
     [2, 0, 1]
     """
+    # an integer loses nothing in whatever the other factor is
     precisions = [np.finfo(d).precision if d.kind in "fc" else 0 for d in dtypes]
     return sorted(range(len(precisions)), key=lambda k: -precisions[k])

@@ -55,6 +55,7 @@ class Program:
     outputs: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        # the class is frozen, and callers may give lists
         for name in ("inputs", "statements", "outputs"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         raise_if_ill_formed(self)
@@ -62,24 +63,27 @@ class Program:
     @cached_property
     def arrays(self) -> Mapping[str, Operand]:
         """Every array by name: inputs, then results."""
-        found = {operand.name: operand for operand in self.inputs}
+        arrays = {operand.name: operand for operand in self.inputs}
+        # in dataflow order: operands are there before their readers
         for statement in self.statements:
-            found[statement.result] = _result(statement, found)
-        return constantdict(found)
+            arrays[statement.result] = _result(statement, arrays)
+        return constantdict(arrays)
 
     @cached_property
     def producers(self) -> Mapping[str, Statement]:
         """The statement of each result."""
-        return constantdict({one.result: one for one in self.statements})
+        return constantdict(
+            {statement.result: statement for statement in self.statements}
+        )
 
     @cached_property
     def shared(self) -> frozenset[str]:
         """The arrays that may have their memory in common with others."""
         return frozenset(
             name
-            for one in self.statements
-            if one.is_numpy and is_view(one.body, len(one.operands))
-            for name in (one.result, *one.operands)
+            for statement in self.statements
+            if statement.is_numpy and is_view(statement.body, len(statement.operands))
+            for name in (statement.result, *statement.operands)
         )
 
     @cached_property
@@ -88,12 +92,14 @@ class Program:
         return tuple(dict.fromkeys(x for x in extents if isinstance(x, SizeParam)))
 
     def extents(self, statement: Statement) -> Mapping[str, Extent]:
-        """The extent of every index of a statement."""
+        """Return the extent of every index of a statement."""
         return constantdict(_extents(statement, self.arrays))
 
     def readers(self, name: str) -> tuple[Statement, ...]:
-        """The statements that read an array."""
-        return tuple(one for one in self.statements if name in one.operands)
+        """Return the statements that read an array."""
+        return tuple(
+            statement for statement in self.statements if name in statement.operands
+        )
 
     def __repr__(self) -> str:
         return brief(self, str(self).replace("\n", "; "))
@@ -104,14 +110,14 @@ class Program:
 
 
 def _extents(statement: Statement, arrays: Mapping[str, Operand]) -> dict[str, Extent]:
-    found: dict[str, Extent] = {}
+    extents: dict[str, Extent] = {}
     if statement.is_numpy:
         shapes = [arrays[name].shape for name in statement.operands]
         shape = numpy_shape(statement.body, shapes)
-        found |= dict(zip(statement.output, shape, strict=True))
+        extents |= dict(zip(statement.output, shape, strict=True))
     for term, name in zip(statement.inputs, statement.operands, strict=True):
-        found |= dict(zip(term, arrays[name].shape, strict=True))
-    return {index: found[index] for index in statement.indices}
+        extents |= dict(zip(term, arrays[name].shape, strict=True))
+    return {index: extents[index] for index in statement.indices}
 
 
 def _result(statement: Statement, arrays: Mapping[str, Operand]) -> Operand:
@@ -121,6 +127,7 @@ def _result(statement: Statement, arrays: Mapping[str, Operand]) -> Operand:
 
 
 def _dtype(statement: Statement, arrays: Mapping[str, Operand]) -> np.dtype[Any]:
+    # "any" and "all" give booleans of whatever they reduce
     if is_truth(statement.reduction) and statement.reduced_indices:
         return np.dtype(np.bool_)
     dtypes = [arrays[name].dtype for name in statement.operands]
@@ -136,7 +143,7 @@ CONSTANTS: Mapping[str, float] = {"inf": inf, "pi": pi}
 def body_dtype(
     body: str, dtypes: Sequence[np.dtype[Any]], indices: IndexList
 ) -> np.dtype[Any]:
-    """The dtype of a body for operands of these dtypes.
+    """Return the dtype of a body for operands of these dtypes.
 
     Raises:
         ProgramError: if the body uses anything that is not allowed.
@@ -151,10 +158,10 @@ def body_dtype(
 def _body_dtype(
     body: str, dtypes: tuple[np.dtype[Any], ...], indices: IndexList
 ) -> np.dtype[Any]:
-    ones = {operand_name(p): np.ones(1, dtype) for p, dtype in enumerate(dtypes)}
+    operands = {operand_name(p): np.ones(1, dtype) for p, dtype in enumerate(dtypes)}
     zeros = {index: np.zeros(1, np.int64) for index in indices}
     try:
-        value = body_value(body, {**CONSTANTS, **zeros, **ones})
+        value = body_value(body, {**CONSTANTS, **zeros, **operands})
     except InvalidEinsumError as error:
         raise ProgramError(f"body {body!r:.200}: {error}", rules=("body",)) from None
     except (TypeError, ValueError, OverflowError) as error:  # numpy, on bits of floats
@@ -180,7 +187,7 @@ def has_statements(program: Program) -> Iterator[str]:
 
 def names(program: Program) -> Iterator[str]:
     """Names of arrays and indices are identifiers, and names of arrays are unique."""
-    results = [one.result for one in program.statements]
+    results = [statement.result for statement in program.statements]
     counts = Counter([*(operand.name for operand in program.inputs), *results])
     for name, count in counts.items():
         if count > 1:
@@ -189,12 +196,16 @@ def names(program: Program) -> Iterator[str]:
             )
         if not (isinstance(name, str) and name.isidentifier()):
             yield f"{name!r} is no name of an array; take one such as 'scores'"
-    for one in program.statements:
-        for index in one.indices:
+    for statement in program.statements:
+        for index in statement.indices:
             if not (isinstance(index, str) and index.isidentifier()):
-                yield f"{one.result}: index {index!r} is no identifier"
+                yield f"{statement.result}: index {index!r} is no identifier"
+            # 64 operands are more than any body has
             elif index in CONSTANTS or index in map(operand_name, range(64)):
-                yield f"{one.result}: the name of index {index!r} means something else"
+                yield (
+                    f"{statement.result}: the name of index {index!r} means something "
+                    "else"
+                )
 
 
 def dense(program: Program) -> Iterator[str]:
@@ -206,21 +217,25 @@ def dense(program: Program) -> Iterator[str]:
 
 def dataflow(program: Program) -> Iterator[str]:
     """A statement reads inputs or earlier results; every output is listed once."""
-    results = {one.result: k for k, one in enumerate(program.statements)}
-    given = {operand.name for operand in program.inputs}
+    results = {statement.result: k for k, statement in enumerate(program.statements)}
+    inputs = {operand.name for operand in program.inputs}
+    # a cycle breaks the order, too; naming it says more
     if cycle := _cycle(program):
         yield f"the statements depend on each other: {' -> '.join(cycle)}"
         return
-    for k, one in enumerate(program.statements):
-        for name in one.operands:
-            if name not in given and name not in results:
-                known = ", ".join(sorted([*given, *results]))
+    for k, statement in enumerate(program.statements):
+        for name in statement.operands:
+            if name not in inputs and name not in results:
+                names = ", ".join(sorted([*inputs, *results]))
                 yield (
-                    f"{one.result} reads {name!r}, which nothing computes; known: "
-                    f"{known}"
+                    f"{statement.result} reads {name!r}, which nothing computes; "
+                    f"known: {names}"
                 )
             elif results.get(name, -1) >= k:
-                yield f"{one.result} reads {name!r}, which a later statement computes"
+                yield (
+                    f"{statement.result} reads {name!r}, which a later statement "
+                    "computes"
+                )
     for name, count in Counter(program.outputs).items():
         if name not in results:
             yield f"output {name!r} is no result of a statement"
@@ -231,20 +246,20 @@ def dataflow(program: Program) -> Iterator[str]:
 def terms(program: Program) -> Iterator[str]:
     """A statement has operands, each with one index per axis."""
     ranks = {operand.name: operand.rank for operand in program.inputs}
-    for one in program.statements:
-        ranks[one.result] = len(one.output)
-        if not (one.operands or one.is_numpy):
-            yield f"{one.result} has no operands"
-        if len(one.inputs) != len(one.operands):
+    for statement in program.statements:
+        ranks[statement.result] = len(statement.output)
+        if not (statement.operands or statement.is_numpy):
+            yield f"{statement.result} has no operands"
+        if len(statement.inputs) != len(statement.operands):
             yield (
-                f"{one.result} has {counted(len(one.inputs), 'term')} and "
-                f"{len(one.operands)} "
+                f"{statement.result} has {counted(len(statement.inputs), 'term')} and "
+                f"{len(statement.operands)} "
                 "operands"
             )
-        for name, term in zip(one.operands, one.inputs, strict=False):
+        for name, term in zip(statement.operands, statement.inputs, strict=False):
             if len(term) != ranks[name]:
                 yield (
-                    f"edge {name} -> {one.result}: {name!r} has "
+                    f"edge {name} -> {statement.result}: {name!r} has "
                     f"{counted(ranks[name], 'axis')}, "
                     f"its term {' '.join(term) or '(empty)'!r} has "
                     f"{counted(len(term), 'index')}"
@@ -256,79 +271,98 @@ def output_indices(program: Program) -> Iterator[str]:
 
     In a numpy statement, every axis has an index of its own.
     """
-    for one in program.statements:
-        if one.is_numpy:
-            places = Counter(i for term in (one.output, *one.inputs) for i in term)
-            for index, count in places.items():
+    for statement in program.statements:
+        # numpy sees whole arrays, so an index shared with an operand would mean nothing
+        if statement.is_numpy:
+            counts = Counter(
+                i for term in (statement.output, *statement.inputs) for i in term
+            )
+            for index, count in counts.items():
                 if count > 1:
-                    yield f"{one.result}: index {index!r} of {count} axes of numpy's"
+                    yield (
+                        f"{statement.result}: index {index!r} of {count} axes of "
+                        "numpy's"
+                    )
             continue
-        bound = {index for term in one.inputs for index in term}
-        for index, count in Counter(one.output).items():
+        bound = {index for term in statement.inputs for index in term}
+        for index, count in Counter(statement.output).items():
             if index not in bound:
-                yield f"{one.result}: index {index!r} of the result is in no operand"
+                yield (
+                    f"{statement.result}: index {index!r} of the result is in no "
+                    "operand"
+                )
             if count > 1:
-                yield f"{one.result}: index {index!r} is {count} times in the result"
+                yield (
+                    f"{statement.result}: index {index!r} is {count} times in the "
+                    "result"
+                )
 
 
 def extents(program: Program) -> Iterator[str]:
     """All axes with the same index in a statement have the same extent."""
     arrays = {operand.name: operand.shape for operand in program.inputs}
-    for one in program.statements:
-        known: dict[str, tuple[Extent, str]] = {}
-        for name, term in zip(one.operands, one.inputs, strict=True):
+    for statement in program.statements:
+        seen: dict[str, tuple[Extent, str]] = {}
+        for name, term in zip(statement.operands, statement.inputs, strict=True):
             for axis, index in enumerate(term):
                 extent = arrays[name][axis]
-                first, where = known.setdefault(index, (extent, name))
+                first, owner = seen.setdefault(index, (extent, name))
                 if first != extent:
                     yield (
-                        f"edge {name} -> {one.result}: index {index!r} has extent "
-                        f"{extent} on axis {axis} of {name!r}, and {first} in {where!r}"
+                        f"edge {name} -> {statement.result}: index {index!r} has "
+                        f"extent {extent} on axis {axis} of {name!r}, and {first} in "
+                        f"{owner!r}"
                     )
-        if not one.is_numpy:
-            arrays[one.result] = tuple(known[index][0] for index in one.output)
+        if not statement.is_numpy:
+            arrays[statement.result] = tuple(
+                seen[index][0] for index in statement.output
+            )
             continue
-        shape = numpy_shape(one.body, [arrays[name] for name in one.operands])
-        if len(shape) != len(one.output):
+        shape = numpy_shape(
+            statement.body, [arrays[name] for name in statement.operands]
+        )
+        if len(shape) != len(statement.output):
             yield (
-                f"{one.result} has {counted(len(shape), 'axis')}, not {len(one.output)}"
+                f"{statement.result} has {counted(len(shape), 'axis')}, not "
+                f"{len(statement.output)}"
             )
             return
-        arrays[one.result] = shape
+        arrays[statement.result] = shape
 
 
 def bodies(program: Program) -> Iterator[str]:
     """A body uses all its operands, possibly indices, and nothing else."""
-    for one in program.statements:
-        if one.is_numpy:
+    for statement in program.statements:
+        if statement.is_numpy:
             continue  # its shape was found
         try:
-            used = names_in(one.body)
+            used = names_in(statement.body)
         except InvalidEinsumError as error:
-            yield f"{one.result}: {error}"
+            yield f"{statement.result}: {error}"
             continue
-        operands = [operand_name(p) for p in range(len(one.operands))]
-        known = {*operands, *one.indices, *CONSTANTS}
+        operands = [operand_name(p) for p in range(len(statement.operands))]
+        names = {*operands, *statement.indices, *CONSTANTS}
         for name in used:
-            if name not in known:
+            if name not in names:
                 yield (
-                    f"{one.result}: body {one.body!r} uses {name!r}; known are "
-                    f"{', '.join([*operands, *one.indices])}"
+                    f"{statement.result}: body {statement.body!r} uses {name!r}; "
+                    f"known are {', '.join([*operands, *statement.indices])}"
                 )
         for name in operands:
             if name not in used:
-                yield f"{one.result}: body {one.body!r} does not use {name}"
+                yield f"{statement.result}: body {statement.body!r} does not use {name}"
 
 
 def reductions(program: Program) -> Iterator[str]:
     """A reduction is associative and commutative, as tested on samples."""
-    for one in program.statements:
-        if one.is_numpy:
+    for statement in program.statements:
+        if statement.is_numpy:
             continue
         try:
-            check_reduction(one.reduction)
+            # parts of a sum are combined in any order
+            check_reduction(statement.reduction)
         except ProgramError as error:
-            yield f"{one.result}: {error}"
+            yield f"{statement.result}: {error}"
 
 
 def dtypes(program: Program) -> Iterator[str]:
@@ -368,24 +402,27 @@ def raise_if_ill_formed(program: Program) -> None:
     """
     for code, rules in RULES.items():
         for rule in rules:
-            if found := list(dict.fromkeys(rule(program))):
-                text = "; ".join(f"[{code}] {message}" for message in found)
+            if messages := list(dict.fromkeys(rule(program))):
+                text = "; ".join(f"[{code}] {message}" for message in messages)
                 raise ProgramError(f"ill-formed program: {text}", rules=(code,))
 
 
 def _cycle(program: Program) -> list[str]:
     """Results that depend on each other, the first one again at the end."""
-    reads = {one.result: one.operands for one in program.statements}
-    done: set[str] = set()
+    reads = {statement.result: statement.operands for statement in program.statements}
+    finished: set[str] = set()
     for start in reads:
         path: list[str] = []
         stack: list[tuple[str, Iterator[str]]] = [(start, iter(reads[start]))]
         path.append(start)
+        # depth first without recursion: programs may have thousands of statements
         while stack:
             name, rest = stack[-1]
-            following = next((n for n in rest if n in reads and n not in done), None)
+            following = next(
+                (n for n in rest if n in reads and n not in finished), None
+            )
             if following is None:
-                done.add(name)
+                finished.add(name)
                 stack.pop()
                 path.pop()
             elif following in path:

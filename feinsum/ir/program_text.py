@@ -19,7 +19,7 @@ STATEMENT = re.compile(
 )
 ACCESS = re.compile(r"(\w+)\[([\w, ]*)\]")
 OUTPUTS = re.compile(r"-> *(?P<names>.*)")
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 
 
 def program_from_text(text: str) -> Program:
@@ -41,9 +41,10 @@ def program_from_text(text: str) -> Program:
     E[i,j] = map exp(x0 - x1) : X[i,j], M[i]
     -> E
     """
-    if len(text) > MOST_BYTES:
+    # texts come from strangers, by way of the service
+    if len(text) > MAX_BYTES:
         raise ProgramError(
-            f"the text of the program has {len(text)} characters; at most {MOST_BYTES} "
+            f"the text of the program has {len(text)} characters; at most {MAX_BYTES} "
             "are read"
         )
     inputs: list[Operand] = []
@@ -52,12 +53,12 @@ def program_from_text(text: str) -> Program:
     for number, line in enumerate(text.splitlines(), 1):
         if not (content := line.partition("#")[0].strip()):
             continue
-        if found := ARRAY.fullmatch(content):
-            inputs.append(_operand(found, number))
-        elif found := STATEMENT.fullmatch(content):
-            statements.append(_statement(found))
-        elif found := OUTPUTS.fullmatch(content):
-            outputs = _names(found["names"])
+        if match := ARRAY.fullmatch(content):
+            inputs.append(_operand(match, number))
+        elif match := STATEMENT.fullmatch(content):
+            statements.append(_statement(match))
+        elif match := OUTPUTS.fullmatch(content):
+            outputs = _names(match["names"])
         else:
             raise ProgramError(
                 f"line {number} of the program is {content!r:.200}; expected an array "
@@ -67,24 +68,24 @@ def program_from_text(text: str) -> Program:
     return Program(tuple(inputs), tuple(statements), outputs)
 
 
-def _operand(found: re.Match[str], number: int) -> Operand:
-    storage, dtype = stored(found["dtype"])
+def _operand(match: re.Match[str], number: int) -> Operand:
+    storage, dtype = stored(match["dtype"])
     shape = tuple(
         int(extent) if extent.isdecimal() else SizeParam(extent)
-        for extent in _names(found["shape"])
+        for extent in _names(match["shape"])
     )
     try:
-        return Operand(found["name"], shape, np.dtype(dtype), storage)
+        return Operand(match["name"], shape, np.dtype(dtype), storage)
     except (FeinsumError, TypeError) as error:
         raise ProgramError(f"line {number} of the program: {error}") from None
 
 
-def _statement(found: re.Match[str]) -> Statement:
-    accesses = ACCESS.findall(found["operands"] or "")
-    reduction, body = _parts(found["function"])
+def _statement(match: re.Match[str]) -> Statement:
+    accesses = ACCESS.findall(match["operands"] or "")
+    reduction, body = _parts(match["function"])
     return Statement(
-        found["result"],
-        _names(found["output"]),
+        match["result"],
+        _names(match["output"]),
         tuple(_names(term) for _, term in accesses),
         tuple(name for name, _ in accesses),
         body,
@@ -98,6 +99,7 @@ def _parts(text: str) -> tuple[str, str]:
     >>> _parts("sum x0*x1"), _parts("((a + b) * 1.0) exp(x0)")
     (('sum', 'x0*x1'), ('(a + b) * 1.0', 'exp(x0)'))
     """
+    # a reduction that is an expression stands in brackets
     if not text.startswith("("):
         reduction, _, body = text.partition(" ")
         return reduction, body.strip()

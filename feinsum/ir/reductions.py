@@ -46,6 +46,7 @@ def reduced(reduction: str, values: Array, axes: Sequence[int]) -> Array:
     """
     if not axes:
         return values
+    # numpy has no maximum of nothing
     if any(values.shape[axis] == 0 for axis in axes) and not _has_neutral(reduction):
         raise ProgramError(
             f"the {reduction} of no values is undefined: a reduced index has extent 0"
@@ -54,21 +55,21 @@ def reduced(reduction: str, values: Array, axes: Sequence[int]) -> Array:
         return _summed(values, tuple(axes))
     if (function := REDUCTIONS.get(reduction)) is not None:
         return np.asarray(function.reduce(values, axis=tuple(axes)))
-    kept = [axis for axis in range(values.ndim) if axis not in set(axes)]
-    turned = values.transpose([*axes, *kept])
+    other_axes = [axis for axis in range(values.ndim) if axis not in set(axes)]
+    turned = values.transpose([*axes, *other_axes])
     return _folded(reduction, turned.reshape(-1, *turned.shape[len(axes) :]))
 
 
-def combined(reduction: str, one: Array, other: Array) -> Array:
-    """Two partial results combined."""
+def combined(reduction: str, left: Array, right: Array) -> Array:
+    """Combine two partial results."""
     function = REDUCTIONS.get(reduction)
     if function is not None:
-        return np.asarray(function(one, other))
-    return _combined(reduction, one, other)
+        return np.asarray(function(left, right))
+    return _combined(reduction, left, right)
 
 
 def neutral_of(reduction: str, dtype: np.dtype[Any]) -> Any:
-    """The neutral element of a reduction; None if unknown.
+    """Return the neutral element of a reduction; None if unknown.
 
     >>> neutral_of("max", np.dtype("int8")), neutral_of("a + b - a*b", np.dtype("f8"))
     (-128, 0)
@@ -83,6 +84,7 @@ def neutral_of(reduction: str, dtype: np.dtype[Any]) -> Any:
     if function is not None:
         return function.identity
     samples = np.random.default_rng(1).uniform(-2.0, 2.0, N_SAMPLES)
+    # of an expression it can only be guessed, and tried on samples
     for guess in (0, 1, -np.inf, np.inf):
         values = _combined(reduction, samples, np.full(N_SAMPLES, float(guess)))
         if np.array_equal(values, samples):
@@ -91,7 +93,7 @@ def neutral_of(reduction: str, dtype: np.dtype[Any]) -> Any:
 
 
 def is_truth(reduction: str) -> bool:
-    """Whether the result is a boolean."""
+    """Return whether the result is a boolean."""
     return reduction in ("any", "all")
 
 
@@ -105,6 +107,7 @@ def check_reduction(reduction: str) -> None:
     if reduction in REDUCTIONS:
         return
     source = np.random.default_rng(0)
+    # a fixed seed: the same program is refused everywhere, or nowhere
     a, b, c = source.uniform(-2.0, 2.0, (3, N_SAMPLES))
     try:
         first, turned = _combined(reduction, a, b), _combined(reduction, b, a)
@@ -115,21 +118,27 @@ def check_reduction(reduction: str) -> None:
             f"reduction {reduction!r} is neither one of {', '.join(REDUCTIONS)} nor an "
             f"expression over a and b: {error}"
         ) from None
-    for law, one, other in (
+    for law, left_result, right_result in (
         ("commutative", first, turned),
         ("associative", left, right),
     ):
-        if not np.allclose(one, other, TOLERANCE, TOLERANCE, equal_nan=True):
-            k = int(np.argmax(~np.isclose(one, other, TOLERANCE, TOLERANCE)))
+        if not np.allclose(
+            left_result, right_result, TOLERANCE, TOLERANCE, equal_nan=True
+        ):
+            k = int(
+                np.argmax(~np.isclose(left_result, right_result, TOLERANCE, TOLERANCE))
+            )
             raise ProgramError(
                 f"reduction {reduction!r} is not {law}: of {a[k]:.3g}, {b[k]:.3g} and "
-                f"{c[k]:.3g} it gives {one[k]:.3g} in one order and {other[k]:.3g} in "
-                "another; use one that does not depend on the order"
+                f"{c[k]:.3g} it gives {left_result[k]:.3g} in one order and "
+                f"{right_result[k]:.3g} in another; use one that does not depend on "
+                "the order"
             )
 
 
 def _summed(values: Array, axes: tuple[int, ...]) -> Array:
-    """A sum of blocks; numpy itself adds pairwise only along contiguous axes."""
+    """Return a sum of blocks; numpy itself adds pairwise only along contiguous axes."""
+    # numpy adds halves in single precision, and so do blocks
     if values.dtype == np.float16:
         return _summed(values.astype(np.float32), axes).astype(np.float16)
     long = max(axes, key=lambda axis: values.shape[axis])
@@ -153,7 +162,8 @@ def _has_neutral(reduction: str) -> bool:
 
 
 def _folded(reduction: str, values: Array) -> Array:
-    """Pairs of halves, until one is left."""
+    """Combine the first half with the second, until one entry is left."""
+    # a tree, whose rounding error grows with the logarithm of the length
     while len(values) > 1:
         half = len(values) // 2
         pairs = _combined(reduction, values[:half], values[half : 2 * half])

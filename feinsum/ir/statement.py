@@ -45,6 +45,7 @@ class Statement:
         object.__setattr__(self, "inputs", tuple(map(tuple, self.inputs)))
         object.__setattr__(self, "operands", tuple(self.operands))
         object.__setattr__(self, "body", self.body or product_of(len(self.operands)))
+        # equal statements are equal values: without a sum, the reduction means nothing
         if not self.reduced_indices and not self.is_numpy:
             object.__setattr__(self, "reduction", "sum")
 
@@ -69,6 +70,7 @@ class Statement:
 
         None if the body is not such a product.
         """
+        # the body of such a statement is a call, not an expression
         if self.is_numpy:
             return None
         return factor_of_product(self.body, len(self.operands))
@@ -86,6 +88,7 @@ class Statement:
     @property
     def is_contraction(self) -> bool:
         """Whether it sums products, so that it is a separate kernel."""
+        # one operand needs no kernel of its own: numpy sums as fast as memory delivers
         return self.is_einsum and len(self.operands) > 1 and bool(self.reduced_indices)
 
     @cached_property
@@ -96,7 +99,7 @@ class Statement:
     def shape_of(
         self, operands: Sequence[Any], indices: IndexList | None = None
     ) -> tuple[int, ...]:
-        """The extents of some indices, by default the shape of the result.
+        """Return the extents of some indices, by default the shape of the result.
 
         Args:
             operands: arrays, or parts of them.

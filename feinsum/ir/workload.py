@@ -60,7 +60,7 @@ WorkloadLike: TypeAlias = BatchedEinsum | Workload
 
 
 def workload_of(subject: WorkloadLike) -> Workload:
-    """A workload as it is; an einsum with nothing known of its sizes."""
+    """Return a workload as it is; an einsum with nothing known of its sizes."""
     return subject if isinstance(subject, Workload) else Workload(subject)
 
 
@@ -87,6 +87,7 @@ def generalize(
     A[n900,4]:<f8 {'n900': 900}
     """
     require_einsum(einsum)
+    # trees first: their parameters are named after indices, others after extents
     without, of_tree = _without_tree_extents(einsum)
     general, literal = _with_params(without, lambda extent: extent >= long_extent)
     return general, constantdict({**of_tree, **literal})
@@ -106,6 +107,7 @@ def generalize_each(
     [{'n384': 384}, {'n9': 9}]
     """
     free = {einsum.extents[index] for index in einsum.free_indices}
+    # the number of quadrature points, or of dimensions, is no problem size
     literal = {extent for extent in free if isinstance(extent, int) and extent >= 8}
     for chosen in sorted(literal, reverse=True):
         general, sizes = _with_params(einsum, chosen.__eq__)
@@ -122,16 +124,16 @@ def _without_tree_extents(
     """
     if einsum.sparse_position is None:
         return einsum, {}
-    taken = {x.name for x in einsum.size_params}
+    names = {x.name for x in einsum.size_params}
     extents, sizes = dict(einsum.extents), dict[str, int]()
     for index in einsum.inputs[einsum.sparse_position]:
         extent = extents[index]
         if not isinstance(extent, int):
             continue
         name = f"n_{index}"
-        while name in taken:
+        while name in names:
             name += "_"
-        taken.add(name)
+        names.add(name)
         sizes[name] = extent
         extents.update(dict.fromkeys(_tied_to({index}, einsum), SizeParam(name)))
     return with_extents(einsum, extents), sizes
@@ -140,6 +142,7 @@ def _without_tree_extents(
 def _with_params(
     einsum: BatchedEinsum, is_long: Callable[[int], bool]
 ) -> tuple[BatchedEinsum, constantdict[str, int]]:
+    # a sum of parametric length would be another kernel
     tied = _tied_to_sums(einsum)
     long = {
         index: extent
@@ -156,12 +159,12 @@ def _with_params(
 
 
 def _tied_to_sums(einsum: BatchedEinsum) -> set[str]:
-    """The indices whose extent an array ties to that of a contraction index."""
+    """Return the indices whose extent an array ties to that of a contraction index."""
     return _tied_to(set(einsum.summation_indices), einsum)
 
 
 def _tied_to(indices: set[str], einsum: BatchedEinsum) -> set[str]:
-    """The indices whose extent an array ties to that of some, and these.
+    """Return the indices whose extent an array ties to that of some, and these.
 
     Every axis of an array has one extent, whatever indices it is read with.
     """
@@ -172,26 +175,27 @@ def _tied_to(indices: set[str], einsum: BatchedEinsum) -> set[str]:
                 groups.setdefault((operand.name, axis), set()).add(index)
     tied: set[str] = set()
     grown = set(indices)
+    # one array may tie an index that another array ties further
     while grown - tied:
         tied |= grown
         grown = {i for group in groups.values() if group & tied for i in group}
     return tied
 
 
-def _named_params(extents: set[int], taken: set[str]) -> dict[int, SizeParam]:
-    """A parameter for each extent, of a name that no other one has."""
+def _named_params(extents: set[int], names: set[str]) -> dict[int, SizeParam]:
+    """Return a parameter for each extent, of a name that no other one has."""
     params = {}
     for extent in sorted(extents):
         name = f"n{extent}"
-        while name in taken:
+        while name in names:
             name += "_"
-        taken.add(name)
+        names.add(name)
         params[extent] = SizeParam(name)
     return params
 
 
 def with_extents(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> BatchedEinsum:
-    """The same notation over operands of other shapes.
+    """Return the same notation over operands of other shapes.
 
     Raises:
         InvalidEinsumError: if one array would need two shapes.
@@ -211,7 +215,7 @@ PROFILE = "nodes."
 
 
 def profile_names(einsum: BatchedEinsum) -> tuple[str, ...]:
-    """The names of the numbers of nodes, from the root; none without a tree.
+    """Return the names of the numbers of nodes, from the root; none without a tree.
 
     >>> from feinsum.ir.build import array, einsum, sparse_array
     >>> spmv = einsum("ij,j->i", sparse_array("A", ("M", "N")), array("x", "N"))
@@ -229,7 +233,7 @@ def size_names(einsum: BatchedEinsum) -> tuple[str, ...]:
 
 
 def nodes_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The profile among sizes; empty if it is not known, or there is no tree."""
+    """Return the profile among sizes; empty if it is not known, or there is no tree."""
     names = profile_names(einsum)
     if not all(name in sizes for name in names):
         return ()
@@ -237,7 +241,7 @@ def nodes_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> tuple[int, ...]
 
 
 def check_profile(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> str | None:
-    """The fault of a profile; None if a tree has it, or no profile is given.
+    """Return the fault of a profile; None if a tree has it, or no profile is given.
 
     Each node has one to as many children as the level below has values.
 
@@ -252,9 +256,11 @@ def check_profile(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> str | None
         return None
     term = einsum.inputs[einsum.sparse_position or 0]
     extents = shape_at((einsum.extents[index] for index in term), sizes)
-    for level, (above, here) in enumerate(pairwise((1, *nodes))):
+    for level, (above, level_nodes) in enumerate(pairwise((1, *nodes))):
         most = above * extents[level]
-        if not (1 if level == 0 else above) <= here <= min(most, prod(extents)):
+        # the root may have fewer nodes than its extent, since empty slices are not
+        # stored
+        if not (1 if level == 0 else above) <= level_nodes <= min(most, prod(extents)):
             least = 1 if level == 0 else above
-            return f"{PROFILE}{level}={here}; expected {least} to {most}"
+            return f"{PROFILE}{level}={level_nodes}; expected {least} to {most}"
     return None

@@ -24,7 +24,7 @@ from feinsum.programs.fusion import Fusion, fusions_of
 from feinsum.programs.stages import (
     Stage,
     common_cuts,
-    kept_of,
+    outputs_of,
     stage_of,
     stages_of,
 )
@@ -36,11 +36,11 @@ BLOCK_BYTES = 1 << 22
 """Bytes of the largest array in a block: several stay in a last-level cache, and their
 kernels take about a millisecond, where calling them takes tenths of one.
 """
-LEAST_BLOCK_BYTES = 1 << 18
+MIN_BLOCK_BYTES = 1 << 18
 """Blocks of less are not worth another thread."""
 BLOCKS = 4
 """Blocks for each thread, so that none waits long for another."""
-LEAST_ROWS = 64
+MIN_ROWS = 64
 """Values of an index that some operand of a product lacks: fewer make products slow."""
 STATEMENT_S = 1.5e-5
 """The overhead of a statement of a block."""
@@ -60,7 +60,7 @@ class Block:
             for a stage that runs as a whole.
         lengths: number of values of each of them in one block.
         extents: extent of each of them.
-        kept: the results that are read later, or are outputs.
+        outputs: the results that are read later, or are outputs.
         fusion: the functional batched einsum that the stages form, if any.
     """
 
@@ -68,25 +68,28 @@ class Block:
     cuts: tuple[Mapping[str, str], ...] = ()
     lengths: tuple[int, ...] = ()
     extents: tuple[int, ...] = ()
-    kept: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     fusion: Fusion | None = None
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        return tuple(one for stage in self.stages for one in stage.statements)
+        return tuple(
+            statement for stage in self.stages for statement in stage.statements
+        )
 
     def spent_after(self, k: int, owned: Iterable[str] = ()) -> frozenset[str]:
-        """What nothing reads after the k-th stage.
+        """Return the arrays that nothing reads after the k-th stage.
 
         Args:
             owned: arrays from before the block that nothing reads after it.
         """
-        made = {one.result for one in self.statements}
+        # the outputs outlive the block
+        results = {statement.result for statement in self.statements}
         later = {name for stage in self.stages[k + 1 :] for name in stage.operands}
-        return frozenset({*made, *owned} - later - {*self.kept})
+        return frozenset({*results, *owned} - later - {*self.outputs})
 
     def boxes(self) -> Iterator[tuple[slice, ...]]:
-        """The values of the partitioned indices, block by block."""
+        """Yield the values of the partitioned indices, block by block."""
         yield from product(
             *(
                 [slice(low, min(low + n, extent)) for low in range(0, extent, n)]
@@ -95,7 +98,7 @@ class Block:
         )
 
     def box_of(self, result: str, values: Sequence[slice]) -> Box:
-        """The values of a statement's indices in one of :meth:`boxes`."""
+        """Return the values of a statement's indices in one of :meth:`boxes`."""
         names = (cut[result] for cut in self.cuts)
         return dict(zip(names, values, strict=True))
 
@@ -111,7 +114,7 @@ def blocks_of(program: Program, sizes: Sizes, n_threads: int = 1) -> tuple[Block
     >>> p = program()
     >>> _ = attention(p, *(p.input(name, (512, 32, 64)) for name in "QKV"))
     >>> (block,) = blocks_of(p.build(), {})
-    >>> block.extents, block.lengths, block.kept
+    >>> block.extents, block.lengths, block.outputs
     ((32, 512), (2, 512), ('r5',))
     """
     return _blocks_of(program, tuple(sorted(sizes.items())), n_threads)
@@ -122,119 +125,139 @@ def _blocks_of(
     program: Program, sizes: tuple[tuple[str, int], ...], n_threads: int
 ) -> tuple[Block, ...]:
     """Choose blocks first, then fusions among the rest."""
-    known = dict(sizes)
-    found = [
-        one
-        for block in _in_rows(program, known, n_threads)
-        for one in (_dissolved(program, block, known) or [block])
+    values = dict(sizes)
+    blocks = [
+        statement
+        for block in _in_rows(program, values, n_threads)
+        for statement in (_dissolved(program, block, values) or [block])
     ]
-    free = [one for block in found if not block.cuts for one in block.statements]
-    fusions = fusions_of(program, free, known)
-    return tuple(_with_fusions(program, found, fusions))
+    free = [
+        statement
+        for block in blocks
+        if not block.cuts
+        for statement in block.statements
+    ]
+    fusions = fusions_of(program, free, values)
+    return tuple(_with_fusions(program, blocks, fusions))
 
 
 def _dissolved(program: Program, block: Block, sizes: Sizes) -> list[Block]:
-    """The stages one by one where fusion saves as much as the block; else none."""
+    """Return the stages one by one if fusion saves as much as the block; else none."""
+    # a stage that runs as a whole is no block
     if not block.cuts:
         return []
     fusions = fusions_of(program, block.statements, sizes)
-    if sum(one.saved_bytes for one in fusions) < _passed_bytes(program, block, sizes):
+    if sum(statement.saved_bytes for statement in fusions) < _passed_bytes(
+        program, block, sizes
+    ):
         return []
     return [*map(_alone, block.stages)]
 
 
 def _passed_bytes(program: Program, block: Block, sizes: Sizes) -> int:
-    """The traffic between stages of a block that need not go through memory."""
+    """Return the traffic between stages of a block that need not go through memory."""
     return 2 * inner_bytes(program, block, sizes)
 
 
 def inner_bytes(program: Program, block: Block, sizes: Sizes) -> int:
-    """Bytes of all that one stage of a block leaves to another, as a whole."""
+    """Return the bytes of all results that pass between stages of a block."""
     return sum(
         _n_bytes(program, name, sizes)
         for stage in block.stages
-        for name in stage.kept
-        if name not in block.kept
+        for name in stage.outputs
+        if name not in block.outputs
     )
 
 
 def _with_fusions(
     program: Program, blocks: Sequence[Block], fusions: Sequence[Fusion]
 ) -> Iterator[Block]:
-    """Each fusion where its last statement was; what it has is left out elsewhere."""
-    fused = {one.result: fusion for fusion in fusions for one in fusion.statements}
-    place = {one.result: k for k, one in enumerate(program.statements)}
-    last = {max(f.statements, key=lambda one: place[one.result]): f for f in fusions}
+    """Put each fusion in the place of its last statement."""
+    fused = {
+        statement.result: fusion
+        for fusion in fusions
+        for statement in fusion.statements
+    }
+    position = {statement.result: k for k, statement in enumerate(program.statements)}
+    last = {
+        max(f.statements, key=lambda statement: position[statement.result]): f
+        for f in fusions
+    }
     for block in blocks:
-        if not any(one.result in fused for one in block.statements):
+        if not any(statement.result in fused for statement in block.statements):
             yield block
             continue
         rest: list[Statement] = []
-        for one in block.statements:
-            if one.result not in fused:
-                rest.append(one)
-            elif one in last:
+        for statement in block.statements:
+            if statement.result not in fused:
+                rest.append(statement)
+            elif statement in last:
                 if rest:
                     yield _alone(stage_of(program, rest))
                     rest = []
-                yield _fused(program, last[one])
+                yield _fused(program, last[statement])
         if rest:
             yield _alone(stage_of(program, rest))
 
 
 def _alone(stage: Stage) -> Block:
-    return Block((stage,), kept=stage.kept)
+    return Block((stage,), outputs=stage.outputs)
 
 
 def _fused(program: Program, fusion: Fusion) -> Block:
-    """With the stages that compute the same without it."""
-    order = {one.result: k for k, one in enumerate(program.statements)}
-    ordered = sorted(fusion.statements, key=lambda one: order[one.result])
-    stages = tuple(stage_of(program, [one]) for one in ordered)
-    return Block(stages, kept=fusion.results, fusion=fusion)
+    """Make the block of a fusion, with the stages that compute the same."""
+    order = {statement.result: k for k, statement in enumerate(program.statements)}
+    ordered = sorted(fusion.statements, key=lambda statement: order[statement.result])
+    stages = tuple(stage_of(program, [statement]) for statement in ordered)
+    return Block(stages, outputs=fusion.results, fusion=fusion)
 
 
-def _in_rows(program: Program, known: Sizes, n_threads: int) -> tuple[Block, ...]:
-    """The grouping of consecutive stages that saves the most."""
+def _in_rows(program: Program, sizes: Sizes, n_threads: int) -> tuple[Block, ...]:
+    """Return the grouping of consecutive stages that saves the most."""
     stages = stages_of(program)
     best: list[tuple[float, tuple[Block, ...]]] = [(0.0, ())]
     for end in range(1, len(stages) + 1):
         last = stages[end - 1]
         saved, before = best[end - 1]
-        found = saved, (*before, Block((last,), kept=last.kept))
+        candidate = saved, (*before, Block((last,), outputs=last.outputs))
+        # the best of all ways to end here: optimal for costs that add up
         for begin in range(end - 1):
-            block = _block(program, stages[begin:end], known, n_threads)
+            block = _block(program, stages[begin:end], sizes, n_threads)
             if block is None:
                 continue
-            total = best[begin][0] + _saved_s(program, block, known)
-            if total > found[0]:
-                found = total, (*best[begin][1], block)
-        best.append(found)
+            total = best[begin][0] + _saved_s(program, block, sizes)
+            if total > candidate[0]:
+                candidate = total, (*best[begin][1], block)
+        best.append(candidate)
     return best[-1][1]
 
 
 def _block(
     program: Program, stages: Sequence[Stage], sizes: Sizes, n_threads: int
 ) -> Block | None:
-    """Stages cut along all indices that they share; None if that is no use."""
-    statements = [one for stage in stages for one in stage.statements]
-    kept = kept_of(program, statements)
+    """Cut stages along all indices that they share; None if that saves nothing."""
+    statements = [statement for stage in stages for statement in stage.statements]
+    outputs = outputs_of(program, statements)
     cuts = [*common_cuts(statements)]
-    if not cuts or all(name in kept for stage in stages for name in stage.kept):
+    # a block whose inner results are all stored saves no traffic
+    if not cuts or all(name in outputs for stage in stages for name in stage.outputs):
         return None
     first = statements[0].result
     extents = [_extents(program, statements[0], sizes)[cut[first]] for cut in cuts]
     if 0 in extents:
         return None
     is_free = [_is_free(statements, cut) for cut in cuts]
+    # first the indices that cost nothing to cut
     order = sorted(range(len(cuts)), key=lambda k: not is_free[k])
     lengths = list(extents)
-    inner = [name for stage in stages for name in stage.kept if name not in kept]
+    inner = [name for stage in stages for name in stage.outputs if name not in outputs]
     largest = max(1, *(_n_bytes(program, name, sizes) for name in inner))
-    share = max(LEAST_BLOCK_BYTES, largest // (BLOCKS * n_threads))
+    # as many blocks as keep all threads at work
+    share = max(MIN_BLOCK_BYTES, largest // (BLOCKS * n_threads))
     for k in order:
         fitting = max(1, min(BLOCK_BYTES, share) * extents[k] // largest)
-        least = 1 if is_free[k] else min(LEAST_ROWS, extents[k])
+        # a product with few rows reads its other operand too often
+        least = 1 if is_free[k] else min(MIN_ROWS, extents[k])
         lengths[k] = min(extents[k], max(least, fitting))
         largest = max(1, largest * lengths[k] // extents[k])
     return Block(
@@ -242,13 +265,17 @@ def _block(
         tuple(cuts[k] for k in order),
         tuple(lengths[k] for k in order),
         tuple(extents[k] for k in order),
-        kept,
+        outputs,
     )
 
 
 def _is_free(statements: Sequence[Statement], cut: Mapping[str, str]) -> bool:
-    """Whether every operand has the index: then nothing is read again."""
-    return all(cut[one.result] in term for one in statements for term in one.inputs)
+    """Return whether every operand has the index: then nothing is read again."""
+    return all(
+        cut[statement.result] in term
+        for statement in statements
+        for term in statement.inputs
+    )
 
 
 def _saved_s(program: Program, block: Block, sizes: Sizes) -> float:
@@ -258,12 +285,13 @@ def _saved_s(program: Program, block: Block, sizes: Sizes) -> float:
     saved = _passed_bytes(program, block, sizes)
     counts = [-(-n // k) for n, k in zip(block.extents, block.lengths, strict=True)]
     again = 0
-    for one in block.statements:
-        for name, term in zip(one.operands, one.inputs, strict=True):
+    for statement in block.statements:
+        for name, term in zip(statement.operands, statement.inputs, strict=True):
+            # an operand without the index is read once for each block
             lacking = [
                 count
                 for cut, count in zip(block.cuts, counts, strict=True)
-                if cut[one.result] not in term
+                if cut[statement.result] not in term
             ]
             again += (prod(lacking) - 1) * _n_bytes(program, name, sizes)
     n_calls = prod(counts) * len(block.statements)
@@ -276,10 +304,10 @@ def _n_bytes(program: Program, name: str, sizes: Sizes) -> int:
     return prod(shape) * operand.dtype.itemsize
 
 
-def _extents(program: Program, one: Statement, sizes: Sizes) -> Mapping[str, int]:
+def _extents(program: Program, statement: Statement, sizes: Sizes) -> Mapping[str, int]:
     return constantdict(
         {
             index: sizes[n.name] if isinstance(n, SizeParam) else n
-            for index, n in program.extents(one).items()
+            for index, n in program.extents(statement).items()
         }
     )

@@ -71,7 +71,7 @@ class ProgramBuilder:
         return tuple(self._inputs)
 
     def is_output(self, tensor: Tensor) -> bool:
-        """Whether a result is marked as an output."""
+        """Return whether a result is marked as an output."""
         return tensor.name in self._outputs
 
     def input(
@@ -159,6 +159,7 @@ class ProgramBuilder:
         """
         tensors = [self._tensor_of(operand) for operand in operands]
         rank = len(numpy_shape(body, [x.shape for x in tensors]))
+        # every axis has an index of its own: numpy sees whole arrays
         indices = iter(_indices(rank + sum(x.rank for x in tensors)))
         output = tuple(islice(indices, rank))
         inputs = [tuple(islice(indices, x.rank)) for x in tensors]
@@ -187,7 +188,7 @@ class ProgramBuilder:
     def softmax(
         self, operand: Tensor | Operand, axis: int | str = -1, name: str = ""
     ) -> Tensor:
-        """The softmax along an axis, scaled so that no exponential overflows.
+        """Return the softmax along an axis, scaled so that no exponential overflows.
 
         Args:
             axis: a number, or an index of the statement that computed the operand.
@@ -198,11 +199,12 @@ class ProgramBuilder:
         [[0.5, 0.5]]
         """
         tensor = self._tensor_of(operand)
-        place = self._place(tensor, axis) if isinstance(axis, str) else axis
-        most = self.reduce("max", tensor, place)
-        powers = self.along("exp(x0 - x1)", tensor, most, place)
-        total = self.reduce("sum", powers, place)
-        return self.along("x0 / x1", powers, total, place, name)
+        number = self._axis_number(tensor, axis) if isinstance(axis, str) else axis
+        # exp of a large score would be infinite
+        most = self.reduce("max", tensor, number)
+        powers = self.along("exp(x0 - x1)", tensor, most, number)
+        total = self.reduce("sum", powers, number)
+        return self.along("x0 / x1", powers, total, number, name)
 
     def output(self, tensor: Tensor) -> Tensor:
         """Mark a result as an output.
@@ -211,7 +213,7 @@ class ProgramBuilder:
             ProgramError: if it is not the result of a statement.
         """
         self._tensor_of(tensor)
-        if all(tensor.name != one.result for one in self._statements):
+        if all(tensor.name != statement.result for statement in self._statements):
             raise ProgramError(
                 f"{tensor.name!r} is an input; an output is the result of a statement",
                 rules=("dataflow",),
@@ -226,8 +228,13 @@ class ProgramBuilder:
         Raises:
             ProgramError: if it is ill-formed.
         """
-        read = {name for one in self._statements for name in one.operands}
-        unread = [one.result for one in self._statements if one.result not in read]
+        read = {name for statement in self._statements for name in statement.operands}
+        unread = [
+            statement.result
+            for statement in self._statements
+            if statement.result not in read
+        ]
+        # without a mark, whatever nothing reads was computed to be returned
         outputs = tuple(self._outputs or unread)
         return Program(tuple(self._inputs), tuple(self._statements), outputs)
 
@@ -261,6 +268,7 @@ class ProgramBuilder:
         built = self.build()
         if plan is None and engine == "local" and on is None:
             return run_program(built, arrays)
+        # plans stand above programs, and are known by what they do
         if not hasattr(plan, "prepare"):
             if isinstance(plan, bool) or not isinstance(plan, int):
                 raise ProgramError(
@@ -312,12 +320,12 @@ class ProgramBuilder:
             raise ProgramError(f"an array {result!r} already exists", rules=("name",))
         names = tuple(x.name for x in tensors)
         statement = Statement(result, output, tuple(inputs), names, body, reduction)
-        given = {x.name: x.operand for x in tensors}
+        operands = {x.name: x.operand for x in tensors}
         # errors belong to the line that makes them
-        alone = Program(tuple(given.values()), (statement,), (result,))
+        alone = Program(tuple(operands.values()), (statement,), (result,))
         self._statements.append(statement)
-        found = self._tensors[result] = Tensor(alone.arrays[result], self)
-        return found
+        tensor = self._tensors[result] = Tensor(alone.arrays[result], self)
+        return tensor
 
     def _tensor_of(self, value: Tensor | Operand) -> Tensor:
         if isinstance(value, Tensor) and value.owner is self:
@@ -330,22 +338,23 @@ class ProgramBuilder:
                 f"{type(value).__name__}; pass numeric arrays to run()",
                 rules=("name",),
             )
-        known = self._tensors.get(value.name)
-        if known is None:
+        tensor = self._tensors.get(value.name)
+        if tensor is None:
             self._inputs.append(value)
-            known = self._tensors[value.name] = Tensor(value, self)
-        if known.operand != value:
+            tensor = self._tensors[value.name] = Tensor(value, self)
+        # one name is one array, as everywhere in feinsum
+        if tensor.operand != value:
             raise ProgramError(
-                f"two arrays are named {value.name!r}: {known.operand} and {value}",
+                f"two arrays are named {value.name!r}: {tensor.operand} and {value}",
                 rules=("name",),
             )
-        return known
+        return tensor
 
-    def _place(self, tensor: Tensor, index: str) -> int:
-        """The axis of a result that a statement calls by a name."""
-        for one in self._statements:
-            if one.result == tensor.name and index in one.output:
-                return one.output.index(index)
+    def _axis_number(self, tensor: Tensor, index: str) -> int:
+        """Return the axis of a result that a statement calls by a name."""
+        for statement in self._statements:
+            if statement.result == tensor.name and index in statement.output:
+                return statement.output.index(index)
         raise ProgramError(
             f"{tensor!r} has no axis {index!r}; give its number", rules=("term",)
         )
@@ -376,11 +385,11 @@ def _without(
     indices: IndexList, axis: int | Sequence[int], tensor: Tensor
 ) -> IndexList:
     gone = set()
-    for one in [axis] if isinstance(axis, int) else axis:
-        if not -tensor.rank <= one < tensor.rank:
+    for number in [axis] if isinstance(axis, int) else axis:
+        if not -tensor.rank <= number < tensor.rank:
             raise ProgramError(
-                f"{tensor!r} has {counted(tensor.rank, 'axis')}, but no axis {one}",
+                f"{tensor!r} has {counted(tensor.rank, 'axis')}, but no axis {number}",
                 rules=("term",),
             )
-        gone.add(one % tensor.rank)
+        gone.add(number % tensor.rank)
     return tuple(index for k, index in enumerate(indices) if k not in gone)

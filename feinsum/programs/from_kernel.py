@@ -8,7 +8,7 @@ from feinsum.ir.program import Program
 
 
 def program_from_kernel(t_unit: Any, *, kernel_name: str | None = None) -> Program:
-    """The program of a Loopy kernel with any number of nests.
+    """Return the program of a Loopy kernel with any number of nests.
 
     Every assignment becomes a statement, preceded by one for every reduction in it.
     pytato generates such kernels; an array context passes them to

@@ -9,19 +9,23 @@ Source: Feinsum, section 7 (functional batched einsums).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from feinsum.ir import Extent, Operand, SizeParam
 from feinsum.ir.expressions import is_cheap, linear_in, operand_name, substituted
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
+from feinsum.programs.choice import KernelChoice, Results, shared_choice
 
-LEAST_SHARE = 0.1
+MIN_SHARE = 0.1
 """The fraction of an einsum's time bound that a fusion must save."""
-LEAST_BYTES = 1 << 18
+MIN_BYTES = 1 << 18
 """The minimum bytes that it must save: less stays in the caches anyway."""
 BYTES_PER_S = 1e10
 OPERATIONS_PER_S = 1e11
@@ -60,53 +64,56 @@ class FusedRow:
     @cached_property
     def pattern(self) -> object:
         """Equal for rows of one batch."""
-        one, names = self.contraction, self.indices
-        terms = (one.output, *one.inputs)
+        contraction, names = self.contraction, self.indices
+        terms = (contraction.output, *contraction.inputs)
         return tuple(tuple(names[i] for i in term) for term in terms)
 
     def factors(self) -> tuple[str, ...]:
-        """For each operand, an expression over arrays, by their program names."""
-        one = self.contraction
+        """Write each operand as an expression over arrays of the program."""
+        contraction = self.contraction
         return tuple(
             self._read(name, [self.indices[i] for i in term])
-            for name, term in zip(one.operands, one.inputs, strict=True)
+            for name, term in zip(contraction.operands, contraction.inputs, strict=True)
         )
 
     def scale_and_shift(self) -> tuple[str, str]:
-        """The scale of the sum, and the shift added to it."""
+        """Return the scale of the sum, and the shift added to it."""
         factor = self.contraction.factor
-        own = "1" if factor == 1 else repr(factor)
+        multiplier = "1" if factor == 1 else repr(factor)
         if self.finish is None:
-            return own, "0"
-        one = self.finish
-        k = one.operands.index(self.contraction.result)
-        found = linear_in(one.body, operand_name(k))
-        assert found is not None
-        made = zip(one.inputs[k], self.contraction.output, strict=True)
-        names = {theirs: self.indices[ours] for theirs, ours in made}
+            return multiplier, "0"
+        finish = self.finish
+        # the map reads the sum once: a rule of _finish
+        k = finish.operands.index(self.contraction.result)
+        linear = linear_in(finish.body, operand_name(k))
+        assert linear is not None
+        pairs = zip(finish.inputs[k], self.contraction.output, strict=True)
+        names = {theirs: self.indices[ours] for theirs, ours in pairs}
         texts = {
             operand_name(n): _subscripted(name, [names[i] for i in term])
-            for n, (name, term) in enumerate(zip(one.operands, one.inputs, strict=True))
+            for n, (name, term) in enumerate(
+                zip(finish.operands, finish.inputs, strict=True)
+            )
             if n != k
         }
         scale, shift = (
             text if text in ("0", "1") else substituted(text, {**names, **texts})
-            for text in found
+            for text in linear
         )
-        return (scale if own == "1" else f"{own} * ({scale})"), shift
+        return (scale if multiplier == "1" else f"{multiplier} * ({scale})"), shift
 
-    def _read(self, name: str, places: Sequence[str]) -> str:
-        made = next((x for x in self.maps if x.result == name), None)
-        if made is None:
-            return _subscripted(name, places)
-        names = dict(zip(made.output, places, strict=True))
+    def _read(self, name: str, indices: Sequence[str]) -> str:
+        producer = next((x for x in self.maps if x.result == name), None)
+        if producer is None:
+            return _subscripted(name, indices)
+        names = dict(zip(producer.output, indices, strict=True))
         texts = {
             operand_name(k): self._read(other, [names[i] for i in term])
             for k, (other, term) in enumerate(
-                zip(made.operands, made.inputs, strict=True)
+                zip(producer.operands, producer.inputs, strict=True)
             )
         }
-        return substituted(made.body, {**names, **texts})
+        return substituted(producer.body, {**names, **texts})
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,7 @@ class Fusion:
 
     @cached_property
     def statements(self) -> tuple[Statement, ...]:
-        return tuple(one for row in self.rows for one in row.statements)
+        return tuple(statement for row in self.rows for statement in row.statements)
 
     @cached_property
     def results(self) -> tuple[str, ...]:
@@ -131,15 +138,15 @@ class Fusion:
     @cached_property
     def operands(self) -> tuple[str, ...]:
         """The arrays that are read, each once."""
-        made = {one.result for one in self.statements}
-        read = (name for one in self.statements for name in one.operands)
-        return tuple(dict.fromkeys(name for name in read if name not in made))
+        results = {statement.result for statement in self.statements}
+        read = (name for statement in self.statements for name in statement.operands)
+        return tuple(dict.fromkeys(name for name in read if name not in results))
 
 
 def fusions_of(
     program: Program, statements: Sequence[Statement], sizes: Sizes
 ) -> tuple[Fusion, ...]:
-    """The fusions that are worthwhile among some statements of a program.
+    """Return the fusions that are worthwhile among some statements of a program.
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program
@@ -152,6 +159,7 @@ def fusions_of(
     >>> found.rows[0].factors(), found.rows[0].scale_and_shift()
     (('x_L[i1, i2]', '0.5 * (x_u[i0, i2] + x_v[i0, i2])'), ('-1.0', 'x_w[i0, i1]'))
     """
+    # the search keeps track of what is already absorbed
     search = _Search(program, statements, sizes)
     return tuple(search.fusions())
 
@@ -161,15 +169,22 @@ class _Search:
         self, program: Program, statements: Sequence[Statement], sizes: Sizes
     ) -> None:
         self.program, self.sizes = program, sizes
-        self.free = {one.result: one for one in statements}
-        self.place = {one.result: k for k, one in enumerate(program.statements)}
+        self.free = {statement.result: statement for statement in statements}
+        self.position = {
+            statement.result: k for k, statement in enumerate(program.statements)
+        }
         self.used: set[str] = set()
 
     def fusions(self) -> Iterator[Fusion]:
-        """No statement is in two rows: the last contraction absorbs first."""
+        """Yield the fusions; each statement is in at most one row."""
         batches: list[list[FusedRow]] = []
-        backwards = [self._row(one) for one in reversed(self._contractions())]
+        # a map between two contractions finishes the first or feeds the second: the
+        # second takes it
+        backwards = [
+            self._row(statement) for statement in reversed(self._contractions())
+        ]
         for row in reversed(backwards):
+            # rows of one pattern share loops, and the operand that they have in common
             batch = next((b for b in batches if self._fits(b, row)), None)
             if batch is None:
                 batches.append([row])
@@ -186,64 +201,73 @@ class _Search:
 
     def _contractions(self) -> list[Statement]:
         return [
-            one
-            for one in self.free.values()
-            if one.is_contraction
-            and len(set(one.output)) == len(one.output)
-            and self._is_plain(one)
+            statement
+            for statement in self.free.values()
+            if statement.is_contraction
+            # of a diagonal, the kernel would leave most entries unwritten
+            and len(set(statement.output)) == len(statement.output)
+            and self._is_plain(statement)
         ]
 
-    def _is_plain(self, one: Statement) -> bool:
-        """Whether its arrays are of one dtype of real numbers, and have entries."""
-        arrays = [self.program.arrays[name] for name in (*one.operands, one.result)]
+    def _is_plain(self, statement: Statement) -> bool:
+        """Return whether all arrays are of one real dtype, and have entries."""
+        arrays = [
+            self.program.arrays[name]
+            for name in (*statement.operands, statement.result)
+        ]
         dtypes = {operand.dtype for operand in arrays}
+        # generated kernels convert no dtypes
         is_real = len(dtypes) == 1 and dtypes.pop().kind == "f"
         return is_real and all(
             operand.shape and 0 not in self._shape(operand) for operand in arrays
         )
 
-    def _row(self, one: Statement) -> FusedRow:
+    def _row(self, statement: Statement) -> FusedRow:
         maps: dict[str, Statement] = {}
-        self._add_maps(one, one, maps)
-        ordered = sorted(maps.values(), key=lambda x: self.place[x.result])
-        row = FusedRow(one, tuple(ordered), self._finish(one))
+        self._add_maps(statement, statement, maps)
+        ordered = sorted(maps.values(), key=lambda x: self.position[x.result])
+        row = FusedRow(statement, tuple(ordered), self._finish(statement))
         self.used |= {x.result for x in row.statements}
         return row
 
     def _add_maps(
-        self, one: Statement, reader: Statement, maps: dict[str, Statement]
+        self, statement: Statement, reader: Statement, maps: dict[str, Statement]
     ) -> None:
         for name in dict.fromkeys(reader.operands):
-            made = self.free.get(name)
-            if made is not None and self._is_map(made, [reader]):
-                maps[name] = made
-                self._add_maps(one, made, maps)
+            producer = self.free.get(name)
+            if producer is not None and self._is_map(producer, [reader]):
+                maps[name] = producer
+                # maps of maps, as far as they have one reader
+                self._add_maps(statement, producer, maps)
 
-    def _is_map(self, one: Statement, readers: Sequence[Statement]) -> bool:
+    def _is_map(self, statement: Statement, readers: Sequence[Statement]) -> bool:
         return (
-            not one.reduced_indices
-            and one.result not in self.used
-            and not self._is_wanted(one)
-            and [*self.program.readers(one.result)] == [*readers]
-            and len(set(one.output)) == len(one.output)
-            and self._is_plain(one)
-            and is_cheap(one.body, one.indices)
+            not statement.reduced_indices
+            and statement.result not in self.used
+            and not self._is_wanted(statement)
+            # with another reader, the result would have to be stored anyway
+            and [*self.program.readers(statement.result)] == [*readers]
+            and len(set(statement.output)) == len(statement.output)
+            and self._is_plain(statement)
+            # it is computed again for every use in the sum
+            and is_cheap(statement.body, statement.indices)
         )
 
-    def _is_wanted(self, one: Statement) -> bool:
-        return one.result in self.program.outputs
+    def _is_wanted(self, statement: Statement) -> bool:
+        return statement.result in self.program.outputs
 
-    def _finish(self, one: Statement) -> Statement | None:
-        """The only reader, if it is linear in the sum and has the same indices."""
-        readers = self.program.readers(one.result)
-        if self._is_wanted(one) or len(readers) != 1:
+    def _finish(self, statement: Statement) -> Statement | None:
+        """Return the only reader if it is linear in the sum, and has its indices."""
+        readers = self.program.readers(statement.result)
+        if self._is_wanted(statement) or len(readers) != 1:
             return None
         (last,) = readers
         if last.result not in self.free or last.result in self.used:
             return None
-        if last.operands.count(one.result) != 1:
+        # x * x of a sum is not linear in it
+        if last.operands.count(statement.result) != 1:
             return None
-        k = last.operands.index(one.result)
+        k = last.operands.index(statement.result)
         term = last.inputs[k]
         fits = (
             not last.reduced_indices
@@ -256,54 +280,63 @@ class _Search:
         return last if fits else None
 
     def _fits(self, batch: Sequence[FusedRow], row: FusedRow) -> bool:
-        """Whether a row can be one of a batch, and shares an operand with it."""
-        first, one = batch[0].contraction, row.contraction
+        """Return whether a row can be one of a batch, and shares an operand with it."""
+        first, contraction = batch[0].contraction, row.contraction
         arrays = self.program.arrays
         return (
             row.pattern == batch[0].pattern
-            and any(a == b for a, b in zip(first.operands, one.operands, strict=True))
-            and _extents(self.program, first) == _extents(self.program, one)
-            and arrays[first.result].dtype == arrays[one.result].dtype
+            and any(
+                a == b
+                for a, b in zip(first.operands, contraction.operands, strict=True)
+            )
+            and _extents(self.program, first) == _extents(self.program, contraction)
+            and arrays[first.result].dtype == arrays[contraction.result].dtype
             and batch[0].last.output == row.last.output
             and self._is_legal([*batch, row])
         )
 
     def _is_legal(self, rows: Sequence[FusedRow]) -> bool:
-        """Whether nothing else needs a result before the last one can be there."""
-        own = {one.result for row in rows for one in row.statements}
-        last = max(self.place[name] for name in own)
+        """Return whether no other statement needs a result before the last one."""
+        results = {statement.result for row in rows for statement in row.statements}
+        last = max(self.position[name] for name in results)
         return all(
-            self.place[reader.result] > last
-            for name in own
+            self.position[reader.result] > last
+            for name in results
             for reader in self.program.readers(name)
-            if reader.result not in own
-        ) and not any(name in own for row in rows for name in self._from_outside(row))
+            if reader.result not in results
+        ) and not any(
+            name in results for row in rows for name in self._from_outside(row)
+        )
 
     def _from_outside(self, row: FusedRow) -> set[str]:
-        own = {one.result for one in row.statements}
-        return {name for one in row.statements for name in one.operands} - own
+        results = {statement.result for statement in row.statements}
+        return {
+            name for statement in row.statements for name in statement.operands
+        } - results
 
     def _saved(self, rows: Sequence[FusedRow]) -> int:
-        """Bytes that are not written and read, or not read once more."""
+        """Return the bytes that are not written and read, or not read once more."""
         total = 0
         for row in rows:
             passed = [*row.maps, *([row.contraction] if row.finish else [])]
-            total += sum(2 * self._n_bytes(one.result) for one in passed)
+            total += sum(2 * self._n_bytes(statement.result) for statement in passed)
+        # an operand that several rows share is read once
         for names in zip(*(row.contraction.operands for row in rows), strict=True):
             total += (len(names) - len(set(names))) * self._n_bytes(names[0])
         return total
 
-    def _pays(self, found: Fusion) -> bool:
-        """Whether the savings are a good part of the einsum's minimum time."""
-        if found.saved_bytes < LEAST_BYTES or not self._is_legal(found.rows):
+    def _pays(self, fusion: Fusion) -> bool:
+        """Return whether the savings are a good part of the einsum's minimum time."""
+        if fusion.saved_bytes < MIN_BYTES or not self._is_legal(fusion.rows):
             return False
-        one = found.rows[0].contraction
-        points = prod(map(self._value, self.program.extents(one).values()))
-        operations = len(one.operands) * points * len(found.rows)
-        arrays = {*found.operands, *found.results}
+        contraction = fusion.rows[0].contraction
+        points = prod(map(self._value, self.program.extents(contraction).values()))
+        operations = len(contraction.operands) * points * len(fusion.rows)
+        arrays = {*fusion.operands, *fusion.results}
         n_bytes = sum(map(self._n_bytes, arrays))
+        # no kernel is faster than the roofline, so that the share is not overestimated
         bound_s = max(operations / OPERATIONS_PER_S, n_bytes / BYTES_PER_S)
-        return found.saved_bytes / BYTES_PER_S >= LEAST_SHARE * bound_s
+        return fusion.saved_bytes / BYTES_PER_S >= MIN_SHARE * bound_s
 
     def _n_bytes(self, name: str) -> int:
         operand = self.program.arrays[name]
@@ -316,14 +349,96 @@ class _Search:
         return self.sizes[extent.name] if isinstance(extent, SizeParam) else extent
 
 
-def _extents(program: Program, one: Statement) -> tuple[Extent, ...]:
-    return tuple(program.extents(one).values())
+def _extents(program: Program, statement: Statement) -> tuple[Extent, ...]:
+    return tuple(program.extents(statement).values())
 
 
 def array_name(name: str) -> str:
-    """The name of an array in a kernel, distinct from all index names."""
+    """Return the name of an array in a kernel, distinct from all index names."""
     return f"x_{name}"
 
 
-def _subscripted(name: str, places: Sequence[str]) -> str:
-    return f"{array_name(name)}[{', '.join(places)}]"
+def _subscripted(name: str, indices: Sequence[str]) -> str:
+    return f"{array_name(name)}[{', '.join(indices)}]"
+
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Kernel = Callable[[Mapping[str, Array]], Results]
+
+
+def choice_of(
+    program: Program, fusion: Fusion, sizes: Mapping[str, int]
+) -> KernelChoice[Mapping[str, Array]]:
+    """Return the choice of a fusion, shared by programs with the same statements."""
+    arrays = tuple(program.arrays[name] for name in (*fusion.operands, *fusion.results))
+    key = fusion.rows, arrays, tuple(sorted(sizes.items()))
+    return shared_choice(key, lambda: _kernel(program, fusion, dict(sizes)))
+
+
+def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
+    """Return the kernel with the best recipe that is known or predicted.
+
+    Raises:
+        FeinsumError: if there is none, or if it cannot be built.
+    """
+    # loads Loopy, for a second
+    from feinsum.codegen.generate import Row, generate_rows
+    from feinsum.measure import compile_kernel, open_device
+    from feinsum.result_memory import aligned_empty
+    from feinsum.retrieval import retrieve
+
+    first = fusion.rows[0]
+    extents = {
+        first.indices[i]: n for i, n in program.extents(first.contraction).items()
+    }
+    rows = [
+        Row(
+            _in_kernel(program.arrays[row.last.result]),
+            _output(row),
+            row.factors(),
+            *row.scale_and_shift(),
+        )
+        for row in fusion.rows
+    ]
+    arrays = [_in_kernel(program.arrays[name]) for name in fusion.operands]
+    opened = open_device("")
+    unit = opened.prepare(generate_rows(rows, arrays, extents))
+    used = {x.name: sizes[x.name] for x in extents.values() if isinstance(x, SizeParam)}
+    retrieved = retrieve(unit, arguments=used, on_miss="raise")
+    built = compile_kernel(retrieved, opened).built
+    shapes = {
+        name: tuple(_value(n, sizes) for n in program.arrays[name].shape)
+        for name in fusion.results
+    }
+
+    def kernel(operands: Mapping[str, Array]) -> Results:
+        results = {
+            name: aligned_empty(shapes[name], program.arrays[name].dtype)
+            for name in fusion.results
+        }
+        values = {
+            array_name(name): np.ascontiguousarray(array)
+            for name, array in {**operands, **results}.items()
+        }
+        built.run({**values, **used}, "wall")
+        return results
+
+    return kernel
+
+
+def _output(row: Any) -> tuple[str, ...]:
+    """The output indices in the order of the result's axes, in names of the batch."""
+    if row.finish is None:
+        return tuple(row.indices[i] for i in row.contraction.output)
+    finish = row.finish
+    term = finish.inputs[finish.operands.index(row.contraction.result)]
+    names = dict(zip(term, row.contraction.output, strict=True))
+    return tuple(row.indices[names[i]] for i in finish.output)
+
+
+def _in_kernel(operand: Operand) -> Operand:
+    return Operand(array_name(operand.name), operand.shape, operand.dtype)
+
+
+def _value(extent: Extent, sizes: Mapping[str, int]) -> int:
+    return sizes[extent.name] if isinstance(extent, SizeParam) else extent

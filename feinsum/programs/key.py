@@ -65,7 +65,7 @@ class _Graph:
 
 
 def program_key(program: Program) -> ProgramKey:
-    """The key of a program.
+    """Return the key of a program.
 
     Programs that differ only in names, in the order of statements or outputs, or in the
     order of the operands of products have the same key; all others have different keys.
@@ -81,6 +81,7 @@ def program_key(program: Program) -> ProgramKey:
     >>> program_key(p.build()) == canonicalize(alone).key
     True
     """
+    # a program of one einsum has that einsum's records
     if (alone := as_einsum(program)) is not None:
         return ProgramKey(canonicalize(alone).key)
     text = str(canonical_program(program))
@@ -89,21 +90,22 @@ def program_key(program: Program) -> ProgramKey:
 
 
 def as_einsum(program: Program) -> BatchedEinsum | None:
-    """The einsum that a program consists of; None if it is more than that."""
+    """Return the einsum that a program consists of; None if it is more than that."""
     if len(program.statements) > 1:
         return None
-    (one,) = program.statements
-    arrays = [program.arrays[name] for name in one.operands]
-    has_unread = len(set(one.operands)) < len(program.inputs)
-    if not one.is_einsum or one.factor != 1 or has_unread:
+    (statement,) = program.statements
+    arrays = [program.arrays[name] for name in statement.operands]
+    # an input that nothing reads would be lost
+    has_unread = len(set(statement.operands)) < len(program.inputs)
+    if not statement.is_einsum or statement.factor != 1 or has_unread:
         return None
     shapes, dtypes = [a.shape for a in arrays], [a.dtype for a in arrays]
-    return einsum_of(one, shapes, dtypes, one.operands)
+    return einsum_of(statement, shapes, dtypes, statement.operands)
 
 
 @lru_cache(maxsize=256)
 def canonical_program(program: Program) -> Program:
-    """The program with canonical names, in a canonical order.
+    """Return the program with canonical names, in a canonical order.
 
     Raises:
         CanonicalizationError: if that takes too long.
@@ -122,33 +124,34 @@ def canonical_program(program: Program) -> Program:
     """
     graph = _graph_of(program)
     try:
-        places = canonical_places(graph.colors, graph.edges)
+        positions = canonical_places(graph.colors, graph.edges)
     except CanonicalizationError as error:
         n = len(program.statements)
         raise CanonicalizationError(
             f"a program of {counted(n, 'statement')} cannot be canonicalized: {error}"
         ) from None
-    return _Renaming(program, graph, places).program()
+    return _Renaming(program, graph, positions).program()
 
 
 def _graph_of(program: Program) -> _Graph:
     graph = _Graph()
-    given = {operand.name for operand in program.inputs}
+    inputs = {operand.name for operand in program.inputs}
     for name, operand in program.arrays.items():
-        vertex = graph.add("array", name in given, text=operand.dtype.str)
+        vertex = graph.add("array", name in inputs, text=operand.dtype.str)
         graph.arrays[name] = vertex
-        if name in given:
+        # extents of results follow from those of the inputs
+        if name in inputs:
             _add_shape(graph, vertex, operand.shape)
-    for one in program.statements:
-        _add_statement(graph, program, one)
+    for statement in program.statements:
+        _add_statement(graph, program, statement)
     return graph
 
 
 def _add_shape(graph: _Graph, vertex: int, shape: tuple[Extent, ...]) -> None:
     """Extents of an input that nothing may read."""
-    for place, extent in enumerate(shape):
-        known = extent if isinstance(extent, int) else -1
-        axis = graph.add("extent", place, known)
+    for axis_number, extent in enumerate(shape):
+        literal = extent if isinstance(extent, int) else -1
+        axis = graph.add("extent", axis_number, literal)
         graph.edges.append((vertex, axis))
         if isinstance(extent, SizeParam):
             graph.edges.append((axis, _param(graph, extent)))
@@ -160,62 +163,71 @@ def _param(graph: _Graph, extent: SizeParam) -> int:
     return graph.params[extent]
 
 
-def _add_statement(graph: _Graph, program: Program, one: Statement) -> None:
-    body, places = _positional(one)
-    wanted = one.result in program.outputs
-    vertex = graph.add("statement", wanted, text=f"{one.reduction}\0{body}")
-    graph.statements[one.result] = vertex
-    graph.edges.append((vertex, graph.arrays[one.result]))
-    for index, extent in program.extents(one).items():
-        place = one.output.index(index) if index in one.output else -1
-        known = extent if isinstance(extent, int) else -1
-        found = graph.add("index", place, places.get(index, -1), known)
-        graph.indices[one.result, index] = found
-        graph.edges.append((vertex, found))
+def _add_statement(graph: _Graph, program: Program, statement: Statement) -> None:
+    body, numbers = _positional(statement)
+    wanted = statement.result in program.outputs
+    vertex = graph.add("statement", wanted, text=f"{statement.reduction}\0{body}")
+    graph.statements[statement.result] = vertex
+    graph.edges.append((vertex, graph.arrays[statement.result]))
+    for index, extent in program.extents(statement).items():
+        position = statement.output.index(index) if index in statement.output else -1
+        literal = extent if isinstance(extent, int) else -1
+        vertex_of_index = graph.add("index", position, numbers.get(index, -1), literal)
+        graph.indices[statement.result, index] = vertex_of_index
+        graph.edges.append((vertex, vertex_of_index))
         if isinstance(extent, SizeParam):
-            graph.edges.append((found, _param(graph, extent)))
-    for position in range(len(one.operands)):
-        _add_use(graph, one, position, vertex)
+            graph.edges.append((vertex_of_index, _param(graph, extent)))
+    for position in range(len(statement.operands)):
+        _add_use(graph, statement, position, vertex)
 
 
-def _add_use(graph: _Graph, one: Statement, position: int, statement: int) -> None:
-    use = graph.add("use", -1 if one.is_product else position)
-    graph.uses[one.result, position] = use
-    graph.edges += [(use, statement), (use, graph.arrays[one.operands[position]])]
+def _add_use(graph: _Graph, statement: Statement, position: int, vertex: int) -> None:
+    # operands of a product may be exchanged
+    use = graph.add("use", -1 if statement.is_product else position)
+    graph.uses[statement.result, position] = use
+    graph.edges += [(use, vertex), (use, graph.arrays[statement.operands[position]])]
     axes = []
-    for place, index in enumerate(one.inputs[position]):
-        axes.append(graph.add("axis", place))
-        graph.edges.append((axes[-1], graph.indices[one.result, index]))
+    for axis_number, index in enumerate(statement.inputs[position]):
+        axes.append(graph.add("axis", axis_number))
+        graph.edges.append((axes[-1], graph.indices[statement.result, index]))
+    # a chain: it has the order of the axes
     graph.edges += pairwise([use, *axes])
 
 
-def _positional(one: Statement) -> tuple[str, Mapping[str, int]]:
-    """The body without names of indices, and the number that each of these got."""
-    if one.factor is not None:
-        product = product_of(len(one.operands))
-        return (product if one.factor == 1 else f"{one.factor!r}*{product}"), {}
-    used = [name for name in names_in(one.body) if name in one.indices]
-    places = {index: k for k, index in enumerate(used)}
-    return normal_body(one.body, {i: f"_{k}" for i, k in places.items()}), places
+def _positional(statement: Statement) -> tuple[str, Mapping[str, int]]:
+    """Replace the names of indices in a body by numbers, and return these, too."""
+    if statement.factor is not None:
+        product = product_of(len(statement.operands))
+        return (
+            product if statement.factor == 1 else f"{statement.factor!r}*{product}"
+        ), {}
+    # numbered by first use: names mean nothing
+    used = [name for name in names_in(statement.body) if name in statement.indices]
+    numbers = {index: k for k, index in enumerate(used)}
+    return normal_body(
+        statement.body, {i: f"_{k}" for i, k in numbers.items()}
+    ), numbers
 
 
 class _Renaming:
     """Writes a program by the places of its vertices."""
 
-    def __init__(self, program: Program, graph: _Graph, places: list[int]) -> None:
-        self.given, self.graph, self.places = program, graph, places
+    def __init__(self, program: Program, graph: _Graph, positions: list[int]) -> None:
+        self.source, self.graph, self.positions = program, graph, positions
         self.order = self._statements()
         inputs = sorted(
-            (operand.name for operand in program.inputs), key=self._place_of_array
+            (operand.name for operand in program.inputs), key=self._position_of_array
         )
         self.names = {name: f"A{k}" for k, name in enumerate(inputs)}
-        self.names |= {one.result: f"R{k}" for k, one in enumerate(self.order)}
+        self.names |= {
+            statement.result: f"R{k}" for k, statement in enumerate(self.order)
+        }
         self.inputs = inputs
 
     def program(self) -> Program:
         params = sorted(self.graph.params, key=lambda x: self._at(self.graph.params[x]))
         extents = {param: SizeParam(f"N{k}") for k, param in enumerate(params)}
-        arrays = self.given.arrays
+        arrays = self.source.arrays
         inputs = []
         for name in self.inputs:
             operand = arrays[name]
@@ -223,56 +235,62 @@ class _Renaming:
                 extents[x] if isinstance(x, SizeParam) else x for x in operand.shape
             )
             inputs.append(type(operand)(self.names[name], shape, operand.dtype))
-        outputs = sorted((self.names[n] for n in self.given.outputs), key=_number)
-        statements = [self._statement(one) for one in self.order]
+        outputs = sorted((self.names[n] for n in self.source.outputs), key=_number)
+        statements = [self._statement(statement) for statement in self.order]
         return Program(tuple(inputs), tuple(statements), tuple(outputs))
 
     def _at(self, vertex: int) -> int:
-        return self.places[vertex]
+        return self.positions[vertex]
 
-    def _place_of_array(self, name: str) -> int:
+    def _position_of_array(self, name: str) -> int:
         return self._at(self.graph.arrays[name])
 
     def _statements(self) -> list[Statement]:
-        """Each behind those that it reads; of those that may come next, the first."""
-        left = {one.result: one for one in self.given.statements}
-        found: list[Statement] = []
+        """Sort the statements: each after those that it reads, then by vertex."""
+        left = {statement.result: statement for statement in self.source.statements}
+        ordered: list[Statement] = []
         while left:
             free = [
-                one
-                for one in left.values()
-                if not any(name in left for name in one.operands)
+                statement
+                for statement in left.values()
+                if not any(name in left for name in statement.operands)
             ]
+            # the canonical order of the graph decides between statements that do not
+            # depend on each other
             first = min(free, key=lambda x: self._at(self.graph.statements[x.result]))
-            found.append(left.pop(first.result))
-        return found
+            ordered.append(left.pop(first.result))
+        return ordered
 
-    def _statement(self, one: Statement) -> Statement:
+    def _statement(self, statement: Statement) -> Statement:
         uses = [
-            self._at(self.graph.uses[one.result, p]) for p in range(len(one.operands))
+            self._at(self.graph.uses[statement.result, p])
+            for p in range(len(statement.operands))
         ]
         order = [*range(len(uses))]
-        if one.is_product:
+        # factors in canonical order, whatever order they had
+        if statement.is_product:
             order.sort(key=lambda p: uses[p])
-        letters = self._letters(one)
-        body, places = _positional(one)
-        by_number = {f"_{k}": letters[index] for index, k in places.items()}
+        letters = self._letters(statement)
+        body, positions = _positional(statement)
+        by_number = {f"_{k}": letters[index] for index, k in positions.items()}
         return Statement(
-            self.names[one.result],
-            tuple(letters[index] for index in one.output),
-            tuple(tuple(letters[i] for i in one.inputs[p]) for p in order),
-            tuple(self.names[one.operands[p]] for p in order),
+            self.names[statement.result],
+            tuple(letters[index] for index in statement.output),
+            tuple(tuple(letters[i] for i in statement.inputs[p]) for p in order),
+            tuple(self.names[statement.operands[p]] for p in order),
             normal_body(body, by_number),
-            one.reduction,
+            statement.reduction,
         )
 
-    def _letters(self, one: Statement) -> Mapping[str, str]:
-        """Names of indices: those of the result first, then by their places."""
+    def _letters(self, statement: Statement) -> Mapping[str, str]:
+        """Name the indices: those of the result first, then by their vertices."""
         others = sorted(
-            one.reduced_indices,
-            key=lambda index: self._at(self.graph.indices[one.result, index]),
+            statement.reduced_indices,
+            key=lambda index: self._at(self.graph.indices[statement.result, index]),
         )
-        return {index: _letter(k) for k, index in enumerate([*one.output, *others])}
+        return {
+            index: _letter(k) for k, index in enumerate([*statement.output, *others])
+        }
 
 
 def _letter(k: int) -> str:

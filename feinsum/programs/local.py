@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
 
+from feinsum.errors import DeviceUnavailableError
 from feinsum.ir import SizeParam
 from feinsum.ir.evaluate import checked_arrays, evaluate_statement
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
 from feinsum.programs.blocks import Block, Box, blocks_of, inner_bytes
-from feinsum.programs.contraction import contracted
-from feinsum.programs.fused import race_of
-from feinsum.programs.parts import Part, compute, taken
-from feinsum.programs.race import TOLERANCE, Race, kept_race
+from feinsum.programs.choice import TOLERANCE, KernelChoice, shared_choice
+from feinsum.programs.fusion import Fusion, choice_of
+from feinsum.programs.parts import Part, compute, run_each, sliced
 from feinsum.programs.stages import Stage
-from feinsum.programs.workers import run_each
+
+logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MOST_WHOLE_BYTES = 1 << 25
+MAX_LETTERS = len(ascii_letters)
+MAX_WHOLE_BYTES = 1 << 25
 """Largest results inside a block for which parts are timed against the whole: they
 fit into a last-level cache. Larger ones are never stored.
 """
@@ -50,39 +54,41 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
     """
     from feinsum.threads import n_threads  # programs are read without it
 
-    given = checked_arrays(program, arrays)
-    known = dict(given)
-    run = _Run(program, sizes_of(program, known), n_threads())
+    inputs = checked_arrays(program, arrays)
+    live = dict(inputs)
+    run = _Run(program, sizes_of(program, live), n_threads())
     blocks = blocks_of(program, run.sizes, run.n_workers)
     last = _last_uses(program, blocks)
     for k, block in enumerate(blocks):
-        spent = {name for name in known if last.get(name, -1) <= k}
-        owned = {name: known.pop(name) for name in spent - {*given}}
-        known |= run.block(block, known, owned)
-    return {name: known[name] for name in program.outputs}
+        # freed after this block, or reused by it
+        spent = {name for name in live if last.get(name, -1) <= k}
+        owned = {name: live.pop(name) for name in spent - {*inputs}}
+        live |= run.block(block, live, owned)
+    return {name: live[name] for name in program.outputs}
 
 
 def sizes_of(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:
-    """The values of the size parameters, from the shapes of the arrays.
+    """Return the values of the size parameters, from the shapes of the arrays.
 
     Raises:
         ProgramError: if an array is missing or has the wrong shape or dtype.
     """
-    known = checked_arrays(program, arrays)
+    checked = checked_arrays(program, arrays)
     return {
         extent.name: n
         for operand in program.inputs
-        for extent, n in zip(operand.shape, known[operand.name].shape, strict=True)
+        for extent, n in zip(operand.shape, checked[operand.name].shape, strict=True)
         if isinstance(extent, SizeParam)
     }
 
 
 def _last_uses(program: Program, blocks: Sequence[Block]) -> dict[str, int]:
-    """The number of the block that reads an array last; outputs stay."""
+    """Return the number of the block that reads an array last; outputs stay."""
     last = dict.fromkeys(program.outputs, len(blocks))
     for k, block in enumerate(blocks):
-        for name in {name for one in block.statements for name in one.operands}:
-            last[name] = max(last.get(name, k), k)
+        for statement in block.statements:
+            for name in statement.operands:
+                last[name] = max(last.get(name, k), k)
     return last
 
 
@@ -95,101 +101,103 @@ class _Run:
     n_workers: int
 
     def block(
-        self, block: Block, known: Mapping[str, Array], owned: dict[str, Array]
+        self, block: Block, arrays: Mapping[str, Array], owned: dict[str, Array]
     ) -> dict[str, Array]:
-        """The results of a block that are kept.
+        """Return the outputs of a block.
 
         Args:
             owned: arrays that nothing reads after the block: they may be overwritten,
                 and are taken out when they are not needed any more.
         """
         if block.fusion is not None:
-            return self.fused(block, known, owned)
+            return self.fused(block, block.fusion, arrays, owned)
         if block.cuts:
-            return self.cut(block, known, owned)
-        return self.one_by_one(block, known, owned)
+            return self.cut(block, arrays, owned)
+        return self.one_by_one(block, arrays, owned)
 
     def cut(
-        self, block: Block, known: Mapping[str, Array], owned: dict[str, Array]
+        self, block: Block, arrays: Mapping[str, Array], owned: dict[str, Array]
     ) -> dict[str, Array]:
-        """The results of a block, in parts or one stage after the other."""
-        race = self._race_of(block)
-        if race is not None and race.is_over and race.kernel is not None:
-            return self.one_by_one(block, known, owned)
-        arrays = {**known, **owned}
-        if race is None:
-            return self.in_parts(block, arrays)
-        return race.run(arrays, lambda: self.in_parts(block, arrays))
+        """Return the outputs of a block, in parts or one stage after the other."""
+        choice = self._choice_of(block)
+        if choice is not None and choice.is_over and choice.kernel is not None:
+            return self.one_by_one(block, arrays, owned)
+        # both ways run until one is chosen: neither may overwrite what it is given
+        read = {**arrays, **owned}
+        if choice is None:
+            return self.in_parts(block, read)
+        return choice.run(read, lambda: self.in_parts(block, read))
 
     def fused(
-        self, block: Block, known: Mapping[str, Array], owned: dict[str, Array]
+        self,
+        block: Block,
+        fusion: Fusion,
+        arrays: Mapping[str, Array],
+        owned: dict[str, Array],
     ) -> dict[str, Array]:
-        """The results of a fusion: by its kernel, or statement by statement."""
-        fusion = block.fusion
-        assert fusion is not None
-        race = race_of(self.program, fusion, self.sizes)
-        arrays = {
-            name: known[name] if name in known else owned[name]
+        """Return the outputs of a fusion: by its kernel, or statement by statement."""
+        choice = choice_of(self.program, fusion, self.sizes)
+        read = {
+            name: arrays[name] if name in arrays else owned[name]
             for name in fusion.operands
         }
-        is_empty = any(array.size == 0 for array in arrays.values())
-        if is_empty or (race.is_over and race.kernel is None):
-            del arrays
-            return self.one_by_one(block, known, owned)
-        return race.run(arrays, lambda: self.one_by_one(block, arrays, {}))
+        is_empty = any(array.size == 0 for array in read.values())
+        if is_empty or (choice.is_over and choice.kernel is None):
+            del read  # or else arrays that are spent would not be freed
+            return self.one_by_one(block, arrays, owned)
+        return choice.run(read, lambda: self.one_by_one(block, read, {}))
 
-    def _race_of(self, block: Block) -> Race[Mapping[str, Array]] | None:
-        """Between parts and wholes, unless wholes are too large or empty."""
+    def _choice_of(self, block: Block) -> KernelChoice[Mapping[str, Array]] | None:
+        """Return the choice between parts and wholes; None if wholes are too large."""
         size = inner_bytes(self.program, block, self.sizes)
         arrays = tuple(
             self.program.arrays[name]
-            for one in block.statements
-            for name in (*one.operands, one.result)
+            for statement in block.statements
+            for name in (*statement.operands, statement.result)
         )
         is_real = all(array.dtype.char in TOLERANCE for array in arrays)
-        if not (0 < size <= MOST_WHOLE_BYTES and is_real):
+        # nothing passes between stages, or more than a cache holds
+        if not (0 < size <= MAX_WHOLE_BYTES and is_real):
             return None
         program, sizes, n_workers = self.program, self.sizes, self.n_workers
 
-        def whole(known: Mapping[str, Array]) -> dict[str, Array]:
-            return _Run(program, sizes, n_workers).one_by_one(block, known, {})
+        def whole(arrays: Mapping[str, Array]) -> dict[str, Array]:
+            return _Run(program, sizes, n_workers).one_by_one(block, arrays, {})
 
         key = block, arrays, tuple(sorted(sizes.items())), n_workers
-        return kept_race(key, lambda: whole)
+        return shared_choice(key, lambda: whole)
 
     def one_by_one(
-        self, block: Block, known: Mapping[str, Array], owned: dict[str, Array]
+        self, block: Block, arrays: Mapping[str, Array], owned: dict[str, Array]
     ) -> dict[str, Array]:
-        """The results of a block that are kept, each stage as a whole."""
-        frame = _Frame({**known, **owned}, {})
+        """Return the outputs of a block, each stage as a whole."""
+        frame = _Frame({**arrays, **owned}, {})
         for k, stage in enumerate(block.stages):
             spent = block.spent_after(k, owned)
             frame.inside.update(self.stage(stage, frame, spent))
             for name in spent:
-                for arrays in (owned, frame.known, frame.inside):
-                    arrays.pop(name, None)
-        return {name: frame.inside[name] for name in block.kept}
+                for holder in (owned, frame.outside, frame.inside):
+                    holder.pop(name, None)
+        return {name: frame.inside[name] for name in block.outputs}
 
-    def in_parts(self, block: Block, known: dict[str, Array]) -> dict[str, Array]:
-        """The same for a few values of the indices that are cut at a time."""
+    def in_parts(self, block: Block, arrays: dict[str, Array]) -> dict[str, Array]:
+        """Return the same for a few values of the indices that are cut at a time."""
         results = {
             name: _empty(self._shape(name), self.program.arrays[name].dtype)
-            for name in block.kept
+            for name in block.outputs
         }
+        # the parts run in threads, so that each of them has one
         alone = _Run(self.program, self.sizes, n_workers=1)
 
         def run(values: Sequence[slice]) -> None:
-            frame = _Frame(
-                known,
-                {x.result: block.box_of(x.result, values) for x in block.statements},
-            )
+            boxes = {x.result: block.box_of(x.result, values) for x in block.statements}
+            frame = _Frame(arrays, boxes)
             for k, stage in enumerate(block.stages):
-                spent_here = block.spent_after(k)
-                frame.inside.update(alone.stage(stage, frame, spent_here))
-                for one in stage.statements:
-                    if one.result in results:
-                        part = taken(results[one.result], one.output, frame.box(one))
-                        part[...] = frame.inside[one.result]
+                frame.inside.update(alone.stage(stage, frame, block.spent_after(k)))
+                for x in stage.statements:
+                    if x.result in results:
+                        part = sliced(results[x.result], x.output, frame.box(x))
+                        part[...] = frame.inside[x.result]
 
         run_each(run, [*block.boxes()], self.n_workers)
         return results
@@ -197,62 +205,62 @@ class _Run:
     def stage(
         self, stage: Stage, frame: _Frame, spent: AbstractSet[str]
     ) -> dict[str, Array]:
-        """The results of a stage that are kept, within a box.
+        """Return the results of a stage that are kept, within a box.
 
         Args:
             spent: arrays of ours that are not read after the stage.
         """
         if stage.is_contraction:
-            (one,) = stage.statements
-            return {one.result: self.einsum(one, frame.operands(one))}
+            (statement,) = stage.statements
+            return {statement.result: self.einsum(statement, frame.operands(statement))}
         if stage.is_numpy:
-            (one,) = stage.statements
-            value = evaluate_statement(one, frame.operands(one))
-            is_wanted = one.result in self.program.outputs
-            return {one.result: value.copy() if is_wanted else value}
+            (statement,) = stage.statements
+            value = evaluate_statement(statement, frame.operands(statement))
+            # an output must not be a view of an input
+            is_wanted = statement.result in self.program.outputs
+            return {statement.result: value.copy() if is_wanted else value}
+        # a view may show the memory to someone else
         spent = spent - self.program.shared
         part = self._part(stage, frame, spent)
         run_each(compute, part.shares(self.n_workers), self.n_workers)
         return dict(part.outs)
 
-    def einsum(self, one: Statement, operands: Sequence[Array]) -> Array:
-        dtype = self.program.arrays[one.result].dtype
-        return contracted(one, operands).astype(dtype, copy=False)
+    def einsum(self, statement: Statement, operands: Sequence[Array]) -> Array:
+        dtype = self.program.arrays[statement.result].dtype
+        return contracted(statement, operands).astype(dtype, copy=False)
 
     def _part(self, stage: Stage, frame: _Frame, spent: AbstractSet[str]) -> Part:
-        """A stage within a box, with memory for its results."""
-        given = {one.result: frame.operands(one) for one in stage.statements}
-        first = {
-            one.result: {index: s.start for index, s in frame.box(one).items()}
-            for one in stage.statements
-        }
-        extents = {
-            one.result: self._extents(one, frame.box(one)) for one in stage.statements
-        }
+        """Return a stage within a box, with memory for its results."""
+        operands, first, extents = {}, {}, {}
+        for statement in stage.statements:
+            name, box = statement.result, frame.box(statement)
+            operands[name] = frame.operands(statement)
+            first[name] = {index: values.start for index, values in box.items()}
+            extents[name] = self._extents(statement, box)
         reused = overwritten(self.program, stage, spent)
-        held: dict[str, Array] = {}
-        for one in stage.statements:
-            if (k := reused.get(one.result)) is not None:
-                array = given[one.result][k]
-                array = held.get(one.operands[k]) if array is None else array
+        memory: dict[str, Array] = {}
+        for statement in stage.statements:
+            name = statement.result
+            if (k := reused.get(name)) is not None:
+                array = operands[name][k]
+                array = memory.get(statement.operands[k]) if array is None else array
                 if array is not None:
-                    held[one.result] = array
-            elif one.result in stage.kept:
-                shape = tuple(extents[one.result][i] for i in one.output)
-                held[one.result] = _empty(shape, self.program.arrays[one.result].dtype)
-        outs = {name: held[name] for name in stage.kept}
-        return Part(stage, given, outs, reused, first, extents, self._dtypes(stage))
+                    memory[name] = array
+            elif name in stage.outputs:
+                shape = tuple(extents[name][i] for i in statement.output)
+                memory[name] = _empty(shape, self.program.arrays[name].dtype)
+        outs = {name: memory[name] for name in stage.outputs}
+        names = stage.operands | {x.result for x in stage.statements}
+        dtypes = {name: self.program.arrays[name].dtype for name in names}
+        return Part(stage, operands, outs, reused, first, extents, dtypes)
 
-    def _dtypes(self, stage: Stage) -> dict[str, np.dtype[Any]]:
-        made = {one.result for one in stage.statements}
-        return {name: self.program.arrays[name].dtype for name in stage.operands | made}
-
-    def _extents(self, one: Statement, box: Box) -> dict[str, int]:
+    def _extents(self, statement: Statement, box: Box) -> dict[str, int]:
+        """Return the number of values of each index within the box."""
         return {
             index: box[index].stop - box[index].start
             if index in box
             else self._value(n)
-            for index, n in self.program.extents(one).items()
+            for index, n in self.program.extents(statement).items()
         }
 
     def _shape(self, name: str) -> tuple[int, ...]:
@@ -271,27 +279,27 @@ class _Frame:
         inside: results that were computed for these values alone.
     """
 
-    known: dict[str, Array]
+    outside: dict[str, Array]
     boxes: Mapping[str, Box]
     inside: dict[str, Array] = field(default_factory=dict)
 
-    def box(self, one: Statement) -> Box:
-        return self.boxes.get(one.result, {})
+    def box(self, statement: Statement) -> Box:
+        return self.boxes.get(statement.result, {})
 
-    def operands(self, one: Statement) -> list[Any]:
-        """Operands of a statement; None for those that its own stage computes."""
+    def operands(self, statement: Statement) -> list[Any]:
+        """Return the operands of a statement; None for those of its own stage."""
         return [
             self.inside[name]
             if name in self.inside
-            else taken(self.known[name], term, self.box(one))
-            if name in self.known
+            else sliced(self.outside[name], term, self.box(statement))
+            if name in self.outside
             else None
-            for name, term in zip(one.operands, one.inputs, strict=True)
+            for name, term in zip(statement.operands, statement.inputs, strict=True)
         ]
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """A new array, in memory that is used again."""
+    """Return a new array, in memory that is used again."""
     from feinsum.result_memory import aligned_empty
 
     return aligned_empty(shape, dtype)
@@ -300,7 +308,7 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 def overwritten(
     program: Program, stage: Stage, spent: AbstractSet[str]
 ) -> Mapping[str, int]:
-    """For maps of a stage, the number of the operand whose memory the result takes.
+    """Find the operands whose memory the results of maps take, by their number.
 
     Such an operand is read by no later statement, has the same axes in the same order,
     and is of the same dtype. What is stored as a whole takes the memory of what is.
@@ -318,31 +326,32 @@ def overwritten(
     >>> overwritten(built, stage, {"X"}), overwritten(built, stage, set())
     ({'r1': 0, 'r3': 0}, {})
     """
-    inner = {one.result for one in stage.statements} - {*stage.kept}
+    inner = {statement.result for statement in stage.statements} - {*stage.outputs}
+    # what passes inside of a stage is only as large as a part
     is_whole = {name: name not in inner for name in (*spent, *inner)}
-    found: dict[str, int] = {}
-    for at, one in enumerate(stage.statements):
-        for k, name in enumerate(one.operands):
+    reused: dict[str, int] = {}
+    for at, statement in enumerate(stage.statements):
+        for k, name in enumerate(statement.operands):
             is_ours = name in spent or name in inner
-            fits = is_whole.get(name, False) or one.result in inner
+            fits = is_whole.get(name, False) or statement.result in inner
             if is_ours and fits and _can_take(program, stage, at, k):
-                found[one.result] = k
-                is_whole[one.result] = is_whole[name]
+                reused[statement.result] = k
+                is_whole[statement.result] = is_whole[name]
                 break
-    return found
+    return reused
 
 
 def _can_take(program: Program, stage: Stage, at: int, k: int) -> bool:
-    one = stage.statements[at]
-    name, term = one.operands[k], one.inputs[k]
+    statement = stage.statements[at]
+    name, term = statement.operands[k], statement.inputs[k]
     return (
-        not one.reduced_indices
-        and term == one.output
-        and one.operands.count(name) == 1
-        and program.arrays[name].dtype == program.arrays[one.result].dtype
+        not statement.reduced_indices
+        and term == statement.output
+        and statement.operands.count(name) == 1
+        and program.arrays[name].dtype == program.arrays[statement.result].dtype
         and all(name not in later.operands for later in stage.statements[at + 1 :])
         and all(
-            _reads_alike(stage, one, term, before, theirs)
+            _reads_alike(stage, statement, term, before, theirs)
             for before in stage.statements[:at]
             for other, theirs in zip(before.operands, before.inputs, strict=True)
             if other == name
@@ -352,14 +361,46 @@ def _can_take(program: Program, stage: Stage, at: int, k: int) -> bool:
 
 def _reads_alike(
     stage: Stage,
-    one: Statement,
+    statement: Statement,
     term: Sequence[str],
     other: Statement,
     theirs: Sequence[str],
 ) -> bool:
-    """Whether a part of either statement reads the same part of an array."""
+    """Return whether a part of either statement reads the same part of an array."""
     return all(
-        [index == cut[one.result] for index in term]
+        [index == cut[statement.result] for index in term]
         == [index == cut[other.result] for index in theirs]
         for cut in stage.cuts
     )
+
+
+def contracted(statement: Statement, operands: Sequence[Array]) -> Array:
+    """Return the result of a contraction.
+
+    numpy computes it for dtypes that are neither real nor complex, and if there is no
+    device, for example without a compiler.
+
+    >>> product = Statement("C", "ik", ("ij", "jk"), ("A", "B"), "2*x0*x1")
+    >>> contracted(product, [np.eye(2), np.eye(2)]).tolist()
+    [[2.0, 0.0], [0.0, 2.0]]
+    """
+    from feinsum.calling import call_einsum  # plans are read without it
+
+    # recipes are of real and complex numbers; einsum strings have letters
+    is_called = len(statement.indices) <= MAX_LETTERS and all(
+        array.dtype.kind in "fc" and array.size for array in operands
+    )
+    if not is_called:
+        return evaluate_statement(statement, operands)
+    letters = dict(zip(statement.indices, ascii_letters, strict=False))
+    terms = ",".join("".join(letters[i] for i in term) for term in statement.inputs)
+    output = "".join(letters[i] for i in statement.output)
+    try:
+        product = np.asarray(call_einsum(f"{terms}->{output}", *operands))
+    # without a compiler, programs run as numpy
+    except DeviceUnavailableError as error:
+        logger.info("computing %s with numpy: %s", statement.result, error)
+        return evaluate_statement(statement, operands)
+    if statement.factor != 1:
+        product *= statement.factor  # it is ours: a contraction is no view
+    return product

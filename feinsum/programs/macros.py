@@ -110,7 +110,7 @@ def layer_norm(
 
 
 def chain(p: ProgramBuilder, *factors: Tensor) -> Tensor:
-    """The matrix products, from left to right.
+    """Return the matrix products, from left to right.
 
     >>> from feinsum.programs.builder import program
     >>> p = program()
@@ -184,7 +184,7 @@ def _layers(
 def ccsd_doubles(
     p: ProgramBuilder, occupied: Size, virtual: Size, dtype: DTypeLike = np.float64
 ) -> Tensor:
-    """The terms of the CCSD doubles residual that are linear in the doubles.
+    """Return the terms of the CCSD doubles residual that are linear in the doubles.
 
     Inputs are ``t`` (amplitudes, ``ijab``) and integrals by orbital spaces: the driver
     ``oovv``, the particle ladder ``vvvv``, the hole ladder ``oooo``, and the ring

@@ -6,10 +6,13 @@ compiled, and the faster way is used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,8 +20,8 @@ from feinsum.ir.evaluate import evaluate_statement, map_into
 from feinsum.ir.statement import Statement
 from feinsum.memory import remembered
 from feinsum.programs.blocks import Box
+from feinsum.programs.choice import KernelChoice, Results
 from feinsum.programs.compiled import StageKernel, kernel_for
-from feinsum.programs.race import Race, Results
 from feinsum.programs.stages import Stage
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -31,7 +34,7 @@ SHARE_BYTES, SHARES = 1 << 22, 4
 """Each thread gets one part, or up to four of this size, so that none waits long for
 another.
 """
-LEAST_S = 0.005
+MIN_S = 0.005
 """Seconds that a stage takes before it is compiled: less than the compiler, since
 programs are run many times.
 """
@@ -62,25 +65,28 @@ class Part:
     def n_bytes(self) -> int:
         """Of the largest result, with its reduced indices."""
         return max(
-            prod(self.extents[one.result].values()) * self.dtypes[one.result].itemsize
-            for one in self.stage.statements
+            prod(self.extents[statement.result].values())
+            * self.dtypes[statement.result].itemsize
+            for statement in self.stage.statements
         )
 
     def shares(self, n_workers: int) -> list[Part]:
-        """Parts for threads."""
+        """Split into parts for threads."""
+        # to wake a thread takes as long as to compute so little
         if n_workers == 1 or self.n_bytes <= PIECE_BYTES:
             return [self]
         n_shares = min(SHARES * n_workers, self.n_bytes // SHARE_BYTES)
         return self.split(max(n_workers, n_shares))
 
     def split(self, n_parts: int) -> list[Part]:
-        """About so many parts, along an index that all results have."""
+        """Split into about so many parts, along an index that all results have."""
         cuts = self.stage.cuts
         if n_parts <= 1 or not cuts:
             return [self]
         first = self.stage.statements[0].result
         lengths = [self.extents[first][cut[first]] for cut in cuts]
         enough = min(n_parts, max(lengths))
+        # the outermost index that is long enough: parts are then contiguous
         extent, cut = next(
             (n, cut) for n, cut in zip(lengths, cuts, strict=True) if n >= enough
         )
@@ -91,17 +97,19 @@ class Part:
         ]
 
     def _at(self, cut: Mapping[str, str], values: slice) -> Part:
-        """At some values of an index."""
+        """Return the part at some values of an index."""
         operands, outs, first, extents = {}, {}, {}, {}
-        for one in self.stage.statements:
-            name, index = one.result, cut[one.result]
+        for statement in self.stage.statements:
+            name, index = statement.result, cut[statement.result]
             box = {index: values}
             operands[name] = [
-                None if array is None else taken(array, term, box)
-                for array, term in zip(self.operands[name], one.inputs, strict=True)
+                None if array is None else sliced(array, term, box)
+                for array, term in zip(
+                    self.operands[name], statement.inputs, strict=True
+                )
             ]
             if name in self.outs:
-                outs[name] = taken(self.outs[name], one.output, box)
+                outs[name] = sliced(self.outs[name], statement.output, box)
             begin = self.first[name].get(index, 0) + values.start
             first[name] = {**self.first[name], index: begin}
             extents[name] = {**self.extents[name], index: values.stop - values.start}
@@ -111,6 +119,7 @@ class Part:
         """The same with results in other memory; operands that are overwritten, by
         results or by what passes between statements, are copied.
         """
+        # what both ways write, so that the second one reads what the first one read
         overwritten = [*self.outs.values()]
         for name, k in self.spent.items():
             if (array := self.operands[name][k]) is not None:
@@ -130,33 +139,39 @@ class Part:
 
     def evaluate(self) -> Results:
         """Compute the part by numpy, statement by statement, a piece at a time."""
+        # numpy makes a temporary for each operation, which stays in the cache
         for piece in self.split(-(-self.n_bytes // PIECE_BYTES)):
             piece.evaluate_at_once()
         return dict(self.outs)
 
     def evaluate_at_once(self) -> None:
         inside: dict[str, Array] = {}
-        for one in self.stage.statements:
-            given = zip(one.operands, self.operands[one.result], strict=True)
-            operands = [inside[name] if a is None else a for name, a in given]
-            inside[one.result] = self._value_of(one, operands)
+        for statement in self.stage.statements:
+            pairs = zip(
+                statement.operands, self.operands[statement.result], strict=True
+            )
+            operands = [inside[name] if a is None else a for name, a in pairs]
+            inside[statement.result] = self._value_of(statement, operands)
 
-    def _value_of(self, one: Statement, operands: Sequence[Array]) -> Array:
+    def _value_of(self, statement: Statement, operands: Sequence[Array]) -> Array:
         """The value of a statement, in its place or the memory of an operand if any."""
-        dtype, out = self.dtypes[one.result], self.outs.get(one.result)
-        first = self.first[one.result]
-        if one.reduced_indices:
-            value = evaluate_statement(one, operands, first).astype(dtype, copy=False)
+        dtype, out = self.dtypes[statement.result], self.outs.get(statement.result)
+        first = self.first[statement.result]
+        # a reduction needs all products before it writes
+        if statement.reduced_indices:
+            value = evaluate_statement(statement, operands, first).astype(
+                dtype, copy=False
+            )
             if out is None:
                 return value
             out[...] = value
             return out
-        spent = self.spent.get(one.result)
+        spent = self.spent.get(statement.result)
         if spent is not None:
             out = operands[spent]
         elif out is None:
-            out = np.empty(one.shape_of(operands), dtype)
-        map_into(one, operands, out, first, spent)
+            out = np.empty(statement.shape_of(operands), dtype)
+        map_into(statement, operands, out, first, spent)
         return out
 
     @property
@@ -178,21 +193,77 @@ def compute(part: Part) -> None:
     if kernel is None:
         part.evaluate()
     else:
-        _race_of(kernel).run(part, part.evaluate)
+        _choice_of(kernel).run(part, part.evaluate)
 
 
-def _race_of(kernel: StageKernel) -> Race[Part]:
+def _choice_of(kernel: StageKernel) -> KernelChoice[Part]:
     from feinsum.calling.kernel_cache import Calls  # plans are read without it
 
-    def race() -> Race[Part]:
-        return Race(lambda: Part.run, LEAST_S, Part.copied)
+    def choice() -> KernelChoice[Part]:
+        return KernelChoice(lambda: Part.run, MIN_S, Part.copied)
 
-    found: Race[Part] = remembered(Calls).stages.get(kernel, race)
-    return found
+    shared: KernelChoice[Part] = remembered(Calls).stages.get(kernel, choice)
+    return shared
 
 
-def taken(array: Array, term: Sequence[str], box: Box) -> Array:
-    """The part of an array at some values of its indices, as a view."""
+def sliced(array: Array, term: Sequence[str], box: Box) -> Array:
+    """Return the part of an array at some values of its indices, as a view."""
     if not any(index in box for index in term):
         return array
     return array[tuple(box.get(index, slice(None)) for index in term)]
+
+
+T = TypeVar("T")
+
+
+class Workers:
+    """Threads by their number, kept for the next call: to start one takes as long as to
+    read a megabyte. A forked process has none of those of its parent.
+    """
+
+    def __init__(self) -> None:
+        self._pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+
+    def pool(self, n_threads: int) -> ThreadPoolExecutor:
+        key = os.getpid(), n_threads
+        if key not in self._pools:
+            pool = ThreadPoolExecutor(n_threads, "feinsum-program")
+            return self._pools.setdefault(key, pool)
+        return self._pools[key]
+
+
+def run_each(run: Callable[[T], object], parts: Sequence[T], n_workers: int) -> None:
+    """Run all parts, at most so many at a time, one of them in the calling thread.
+
+    Nothing runs any more when it returns, nor when it raises the error of a part.
+
+    >>> seen = []
+    >>> run_each(seen.append, [1, 2, 3], n_workers=2)
+    >>> sorted(seen)
+    [1, 2, 3]
+    """
+    left = deque(parts)
+
+    def work() -> None:
+        while left:
+            try:
+                part = left.popleft()
+            # the length was read before
+            except IndexError:  # another thread took the last one
+                return
+            run(part)
+
+    # the calling thread is one of the workers
+    others = min(n_workers, len(left)) - 1
+    if others < 1:
+        work()
+        return
+    pool = remembered(Workers).pool(others)
+    running = [pool.submit(work) for _ in range(others)]
+    try:
+        work()
+    finally:
+        # also after an error: parts write into arrays of the caller
+        wait(running)
+    for future in running:
+        future.result()

@@ -37,6 +37,7 @@ REDUCTIONS: Mapping[type, str] = {
 def raised_program(t_unit: lp.TranslationUnit, kernel_name: str | None) -> Program:
     """See :func:`feinsum.programs.program_from_kernel`."""
     name = _kernel_name(t_unit, kernel_name)
+    # substitutions are expanded first: dtypes follow from what is computed
     typed = lp.infer_unknown_types(lp.expand_subst(t_unit), expect_completion=True)
     reading = _Reading(typed, name)
     for insn in _in_order(typed[name]):
@@ -58,17 +59,18 @@ def _kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
 
 
 def _in_order(kernel: lp.LoopKernel) -> list[lp.InstructionBase]:
-    """Each instruction after those that it depends on."""
+    """Sort the instructions: each after those that it depends on."""
     left = [i for i in kernel.instructions if not isinstance(i, lp.NoOpInstruction)]
-    found: list[lp.InstructionBase] = []
+    ordered: list[lp.InstructionBase] = []
     while left:
         waiting = {insn.id for insn in left}
+        # Kahn's order, in which ties keep the order of the kernel
         ready = [i for i in left if not ancestors(kernel, i.id) & (waiting - {i.id})]
         if not ready:
             _refuse(left[0], "depends on itself")
-        found += ready
+        ordered += ready
         left = [insn for insn in left if insn not in ready]
-    return found
+    return ordered
 
 
 class _Reading:
@@ -94,6 +96,7 @@ class _Reading:
         value = unresolved(insn.expression)
         self._check_extents(insn, name, indices)
         self._check_reads(insn, value)
+        # functions are checked without reductions, which have statements of their own
         self.table.check_function(_Without()(insn.expression), insn.id)
         if isinstance(value, Reduction):
             self._reduce(insn, name, indices, value)
@@ -102,15 +105,16 @@ class _Reading:
         self.writers[name] = insn.id
 
     def program(self) -> Program:
-        """All of it."""
+        """Return the program of all instructions."""
         kernel = self.kernel
-        read = {name for one in self.statements for name in one.operands}
-        results = {one.result for one in self.statements}
+        read = {name for x in self.statements for name in x.operands}
+        results = {x.result for x in self.statements}
         inputs = [
             self._operand(arg) for arg in kernel.args if arg.name in read - results
         ]
-        known = {one.name for one in inputs} | results
-        if unset := sorted(read - known):
+        names = {operand.name for operand in inputs} | results
+        # a temporary that is read before anything writes it
+        if unset := sorted(read - names):
             raise ProgramError(
                 f"kernel {kernel.name!r} reads {unset[0]!r}, which nothing writes",
                 rules=("kernel",),
@@ -124,6 +128,7 @@ class _Reading:
         for name, insn in self.writers.items():
             stored = self.kernel.get_var_descriptor(name).dtype.numpy_dtype
             computed = program.arrays[name].dtype
+            # Loopy casts silently when it stores
             if stored != computed:
                 raise ProgramError(
                     f"instruction {insn!r} stores {name!r} as {stored}; its value has "
@@ -135,7 +140,11 @@ class _Reading:
         if not isinstance(insn, lp.Assignment) or insn.predicates or insn.atomicity:
             _refuse(insn, "is not a plain assignment")
         subscripts = getattr(insn.assignee, "index_tuple", ())
-        names = tuple(one.name for one in subscripts if isinstance(one, p.Variable))
+        names = tuple(
+            subscript.name
+            for subscript in subscripts
+            if isinstance(subscript, p.Variable)
+        )
         is_plain = len(set(names)) == len(subscripts)
         if not is_plain or set(names) != insn.within_inames:
             _refuse(
@@ -184,10 +193,11 @@ class _Reading:
         self._add(insn, name, output, inner, reduction)
 
     def extracted(self, insn: lp.InstructionBase, value: Reduction) -> Expression:
-        """A reduction inside an expression, as a statement of its own."""
+        """Return a reduction inside an expression, as a statement of its own."""
         free = get_dependencies(value.expr) & self.kernel.all_inames()
         output = tuple(sorted(free - set(value.inames)))
         result = f"{insn.assignee_var_names()[0]}_{len(self.statements)}"
+        # a name that the kernel does not have
         while result in self.kernel.all_variable_names():
             result += "_"
         self._reduce(insn, result, output, value)
@@ -201,12 +211,11 @@ class _Reading:
         value: Expression,
         reduction: str,
     ) -> None:
-        reads = _Reads(self, insn)
-        body = function_text(reads(value))
-        names, terms = [n for n, _ in reads.found], [t for _, t in reads.found]
-        self.statements.append(
-            Statement(name, output, tuple(terms), tuple(names), body, reduction)
-        )
+        reader = _Reads(self, insn)
+        body = function_text(reader(value))
+        names = tuple(name for name, _ in reader.accesses)
+        terms = tuple(term for _, term in reader.accesses)
+        self.statements.append(Statement(name, output, terms, names, body, reduction))
 
     def _operand(self, arg: Any) -> Operand:
         if isinstance(arg, lp.ValueArg):
@@ -220,8 +229,8 @@ class _Reading:
                 f"the shape of {array.name!r} is not known", rules=("kernel",)
             )
         return tuple(
-            SizeParam(one.name) if isinstance(one, p.Variable) else int(one)
-            for one in shape
+            SizeParam(extent.name) if isinstance(extent, p.Variable) else int(extent)
+            for extent in shape
         )
 
 
@@ -250,16 +259,16 @@ class _Reads(IdentityMapper):  # type: ignore[misc]
         super().__init__()
         self._inames = reading.kernel.all_inames()
         self._insn = insn
-        self.found: list[tuple[str, IndexList]] = []
+        self.accesses: list[tuple[str, IndexList]] = []
 
     def map_subscript(self, expr: p.Subscript, /) -> Expression:
         if not all(
-            isinstance(one, p.Variable) and one.name in self._inames
-            for one in expr.index_tuple
+            isinstance(subscript, p.Variable) and subscript.name in self._inames
+            for subscript in expr.index_tuple
         ):
             _refuse(self._insn, f"reads {expr}; expected subscripts that are loops")
         return self._operand(
-            expr.aggregate.name, tuple(one.name for one in expr.index_tuple)
+            expr.aggregate.name, tuple(subscript.name for subscript in expr.index_tuple)
         )
 
     def map_variable(self, expr: p.Variable, /) -> Expression:
@@ -269,9 +278,9 @@ class _Reads(IdentityMapper):  # type: ignore[misc]
         return p.Call(expr.function, tuple(map(self.rec, expr.parameters)))
 
     def _operand(self, name: str, term: Sequence[str]) -> Expression:
-        self.found.append((name, tuple(term)))
-        return var(operand_name(len(self.found) - 1))
+        self.accesses.append((name, tuple(term)))
+        return var(operand_name(len(self.accesses) - 1))
 
 
-def _refuse(insn: lp.InstructionBase, what: str) -> NoReturn:
-    raise ProgramError(f"instruction {insn.id!r} {what}", rules=("kernel",))
+def _refuse(insn: lp.InstructionBase, problem: str) -> NoReturn:
+    raise ProgramError(f"instruction {insn.id!r} {problem}", rules=("kernel",))

@@ -20,7 +20,7 @@ from feinsum.ir.numpy_calls import constant_body
 from feinsum.programs.builder import ProgramBuilder, Tensor
 from feinsum.words import counted, type_in_words
 
-MOST_CONSTANT_BYTES = 1 << 19
+MAX_CONSTANT_BYTES = 1 << 19
 """Of an array that the function makes itself: it becomes a part of the program."""
 
 
@@ -65,6 +65,7 @@ class View:
 
     @property
     def tensor(self) -> Tensor:
+        # a view from before a change in place would show old entries
         if self.version != self.memory.version:
             refuse("an array that shares its memory with one changed in place")
         return self.latest
@@ -84,25 +85,26 @@ class View:
     def computed(
         self, tensor: Tensor, axes: Sequence[int | None] | None = None
     ) -> Self:
-        """Another array of the same function."""
+        """Return another array of the same traced function."""
         every = range(tensor.rank) if axes is None else axes
         return type(self)(self.recording, tensor, tuple(every))
 
     def viewed(self, tensor: Tensor, axes: Sequence[int | None] | None = None) -> Self:
-        """An array that may share the memory of this one."""
-        found = self.computed(tensor, axes)
-        found.memory, found.version = self.memory, self.version
-        return found
+        """Return an array that may share the memory of this one."""
+        view = self.computed(tensor, axes)
+        view.memory, view.version = self.memory, self.version
+        return view
 
 
-def refuse(what: str, hint: str = "") -> NoReturn:
+def refuse(feature: str, hint: str = "") -> NoReturn:
     raise ProgramError(
-        f"the function uses {what}, which programs do not support; "
+        f"the function uses {feature}, which programs do not support; "
         f"{hint and hint + '; '}see docs/reference/programs.md for what can be traced"
     )
 
 
 def axis_of(axis: Any, rank: int) -> int:
+    # np.integer) | True is an int for Python
     is_number = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
     if not is_number or not -rank <= axis < rank:
         refuse(f"axis {axis!r} of an array with {counted(rank, 'axis')}")
@@ -110,7 +112,7 @@ def axis_of(axis: Any, rank: int) -> int:
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is an array rather than a number."""
+    """Return whether a value is an array rather than a number."""
     return isinstance(value, View | list | tuple) or (
         isinstance(value, np.ndarray) and value.ndim > 0
     )
@@ -131,12 +133,13 @@ def as_view(value: Any, like: View) -> View:
 
 
 def constant(array: np.ndarray[Any, Any], recording: Recording) -> Tensor:
+    # numpy would see the change; the recorded constant would not
     if any(np.may_share_memory(array, other) for other in recording.changed):
         refuse("an array of its own after changing it in place, under another name")
     if array.dtype.kind not in "biufc" or array.dtype.char in "gG":
         refuse(f"an array of its own of {array.dtype}")
     body = constant_body(array)
-    if len(body) > MOST_CONSTANT_BYTES:
+    if len(body) > MAX_CONSTANT_BYTES:
         refuse(
             f"an array of its own with {counted(array.nbytes, 'byte', ',')} (make "
             "it an operand)"
@@ -150,12 +153,13 @@ def mapped(
     dtype: Any = None,
     numbers: slice = slice(None),
 ) -> Any:
-    """A body over arrays and numbers; axes are aligned from the last one.
+    """Return a body over arrays and numbers; axes are aligned from the last one.
 
     Args:
         dtype: to which all are cast before.
         numbers: the arguments whose dtypes decide that of the result.
     """
+    # numbers take their program from an array
     like = next(arg for arg in args if isinstance(arg, View))
     args = [as_view(arg, like) if is_array(arg) else arg for arg in args]
     arrays = [arg for arg in args if isinstance(arg, View)]
@@ -176,7 +180,7 @@ def mapped(
 
 
 def _number(value: Any, dtypes: Sequence[np.dtype[Any]]) -> str:
-    """A number of the function itself, as a part of a body.
+    """Return a number of the function itself, as a part of a body.
 
     Python's numbers take the dtype of arrays, and those of numpy have their own.
     """
@@ -188,6 +192,7 @@ def _number(value: Any, dtypes: Sequence[np.dtype[Any]]) -> str:
     if dtype.kind not in "biufc" or dtype.char in "gG":
         refuse(f"a number of its own of {dtype}")
     text = _python_number(value.item())
+    # a cast that changes nothing is left out, so that equal programs have equal texts
     if dtypes and np.result_type(*dtypes, dtype) == np.result_type(*dtypes):
         return text
     return f"{dtype.name}({text})"
@@ -203,6 +208,7 @@ def _python_number(value: Any) -> str:
             refuse(f"the complex number {value}")
         return f"({complex(value)!r})"
     text = repr(float(value)) if isinstance(value, float) else repr(int(value))
+    # bodies have no name for it
     if text == "nan":
         return "(inf - inf)"
     return f"({text})" if text.startswith("-") else text
@@ -211,7 +217,7 @@ def _python_number(value: Any) -> str:
 def reduced(
     reduction: str, array: View, gone: Sequence[int], keepdims: bool, dtype: Any = None
 ) -> Any:
-    """A reduction over some axes.
+    """Return a reduction over some axes.
 
     Args:
         dtype: to which entries are cast before.
@@ -223,18 +229,18 @@ def reduced(
     if reduction in ("any", "all") and not is_reduced:
         target = np.dtype(np.bool_)
     body = "" if target == array.dtype else f"{target.name}(x0)"
-    found = statement([array], [indices], output, body, reduction)
+    result = statement([array], [indices], output, body, reduction)
     if not keepdims:
-        return found
-    left = list(found.axes)
+        return result
+    left = list(result.axes)
     axes = [None if a in gone else left.pop(0) for a in range(array.ndim)]
-    return found.viewed(found.tensor, axes)
+    return result.viewed(result.tensor, axes)
 
 
 def einsum(subscripts: Any, arrays: Sequence[View]) -> Any:
-    """An einsum of arrays, with subscripts as one text."""
+    """Return an einsum of arrays, with subscripts as one text."""
     try:
-        terms, output = parse_subscripts(subscripts, [one.ndim for one in arrays])
+        terms, output = parse_subscripts(subscripts, [array.ndim for array in arrays])
     except InvalidEinsumError as error:
         raise ProgramError(str(error), rules=("term",)) from None
     for array, term in zip(arrays, terms, strict=True):
@@ -256,11 +262,12 @@ def statement(
     body: str = "",
     reduction: str = "sum",
 ) -> Any:
-    """A statement; axes of extent one that a tensor lacks have no index in it."""
+    """Record a statement; axes of extent one that a tensor lacks have no index."""
     builder = arrays[0].tensor.owner
     extents: dict[str, Extent] = {}
     for array, term in zip(arrays, terms, strict=True):
         for index, extent in zip(term, array.shape, strict=True):
+            # an axis of extent 1 is broadcast to the others
             if extents.get(index, 1) == 1:
                 extents[index] = extent
     arrays = [
@@ -271,35 +278,35 @@ def statement(
         tuple(term[array.axes.index(a)] for a in range(array.tensor.rank))
         for array, term in zip(arrays, terms, strict=True)
     ]
-    there = {index for term in inputs for index in term}
-    kept = tuple(index for index in output if index in there)
+    indices = {index for term in inputs for index in term}
+    kept_output = tuple(index for index in output if index in indices)
     tensor = builder.einsum(
-        write_subscripts(inputs, kept),
+        write_subscripts(inputs, kept_output),
         *(a.tensor for a in arrays),
         body=body,
         reduction=reduction,
     )
-    axes = tuple(kept.index(i) if i in there else None for i in output)
+    axes = tuple(kept_output.index(i) if i in indices else None for i in output)
     return arrays[0].computed(tensor, axes)
 
 
 def _without_ones(array: View, term: IndexList, extents: Mapping[str, Extent]) -> View:
-    """Without axes of the tensor that are broadcast along an index."""
-    ones = [
+    """Drop axes of the tensor that are broadcast along an index."""
+    unit_axes = [
         a
         for a, index in zip(array.axes, term, strict=True)
         if a is not None and array.tensor.shape[a] == 1 and extents[index] != 1
     ]
-    if not ones:
+    if not unit_axes:
         return array
-    tensor = array.tensor.owner.reduce("max", array.tensor, ones)
-    left = [a for a in range(array.tensor.rank) if a not in ones]
-    axes = (None if a is None or a in ones else left.index(a) for a in array.axes)
+    tensor = array.tensor.owner.reduce("max", array.tensor, unit_axes)
+    left = [a for a in range(array.tensor.rank) if a not in unit_axes]
+    axes = (None if a is None or a in unit_axes else left.index(a) for a in array.axes)
     return array.viewed(tensor, tuple(axes))
 
 
 def whole(array: View) -> Tensor:
-    """A tensor with exactly the axes of a view."""
+    """Return a tensor with exactly the axes of a view."""
     tensor, order = array.tensor, [a for a in array.axes if a is not None]
     if order != sorted(order):
         tensor = tensor.owner.numpy(f"transpose(x0, {tuple(order)})", tensor)
@@ -312,7 +319,7 @@ def whole(array: View) -> Tensor:
 def called(
     function: str, arrays: Sequence[View], *literals: Any, is_view: bool = False
 ) -> Any:
-    """A numpy statement."""
+    """Return a numpy statement."""
     names = map(operand_name, range(len(arrays)))
     text = f"{function}({', '.join([*names, *map(repr, literals)])})"
     return numpy_statement(text, arrays, is_view)
@@ -324,15 +331,16 @@ def numpy_statement(body: str, arrays: Sequence[View], is_view: bool = False) ->
     return arrays[0].viewed(tensor) if is_view else arrays[0].computed(tensor)
 
 
-def as_result(one: View) -> Tensor:
+def as_result(array: View) -> Tensor:
     """A tensor that is an output of its own: a copy if it is only a view, an input, or
     an output already.
     """
-    builder = one.recording.builder
-    tensor = whole(one) if None in one.axes else one.tensor
-    view = one.viewed(tensor) if None in one.axes else one
+    builder = array.recording.builder
+    tensor = whole(array) if None in array.axes else array.tensor
+    view = array.viewed(tensor) if None in array.axes else array
     is_view = view.axes != tuple(range(tensor.rank))
     is_input = any(tensor.name == x.name for x in builder.inputs)
+    # outputs are arrays of their own, as after a call of numpy
     if is_view or is_input or builder.is_output(tensor):
         indices = letters_of(view.ndim)
         tensor = statement([view], [indices], indices).tensor

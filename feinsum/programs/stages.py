@@ -1,21 +1,68 @@
-"""Stages of a program: statements that run together, part by part.
+"""Stages of a program: statements that run together, part by part, and their loops.
 
 Contractions are separate kernels, and numpy statements run alone. Other consecutive
-statements, such as the four of a softmax, share an index that none of them reduces.
-They run for a few values of it at a time, so that intermediates stay in the caches.
+statements share an index that none of them reduces. They run for a few values of it at
+a time, so that intermediates stay in the caches. Of a softmax over the last axis of
+``scores[s,t]``, that index is the row::
+
+    statement                      index cut    loops
+    top[s] = max scores[s,t]       s            0: s   1: t
+    e[a,b] = exp(scores - top)     a            0: a   1: b
+    sum[i] = sum e[i,j]            i            0: i   1: j
+    y[p,q] = e / sum               p            0: p   1: q
+
+Statements name the axes of one array differently: equal indices are found first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import TypeAlias
 
 from constantdict import constantdict
 
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
-from feinsum.programs.places import same_places
+
+StatementIndex: TypeAlias = tuple[str, str]
+"""An index of a statement, which is named by its result."""
+
+
+def equal_indices(
+    statements: Sequence[Statement],
+) -> Mapping[StatementIndex, StatementIndex]:
+    """Map each index of each statement to the representative of all equal indices.
+
+    Different statements use different names for the axes of one result.
+
+    >>> first = Statement("E", "ij", ("ij",), ("X",), "exp(x0)")
+    >>> second = Statement("S", "p", ("pq",), ("E",))
+    >>> same = equal_indices([first, second])
+    >>> same["S", "p"] == same["E", "i"], same["S", "q"] == same["E", "i"]
+    (True, False)
+    """
+    # a forest of disjoint sets, whose roots stand for classes
+    parent: dict[StatementIndex, StatementIndex] = {
+        (statement.result, index): (statement.result, index)
+        for statement in statements
+        for index in statement.indices
+    }
+    makers = {statement.result: statement for statement in statements}
+
+    def root(position: StatementIndex) -> StatementIndex:
+        while parent[position] != position:
+            position = parent[position]
+        return position
+
+    for statement in statements:
+        for name, term in zip(statement.operands, statement.inputs, strict=True):
+            if name in makers:
+                for written, read in zip(makers[name].output, term, strict=True):
+                    parent[root((statement.result, read))] = root((name, written))
+    return {position: root(position) for position in parent}
 
 
 @dataclass(frozen=True)
@@ -25,12 +72,12 @@ class Stage:
     Attributes:
         cut: the index of each statement, by its result, that is processed a few values
             at a time; empty if all run at once.
-        kept: the results that are read later, or are outputs.
+        outputs: the results that are read later, or are outputs.
     """
 
     statements: tuple[Statement, ...]
     cut: Mapping[str, str]
-    kept: tuple[str, ...]
+    outputs: tuple[str, ...]
 
     @property
     def is_contraction(self) -> bool:
@@ -42,7 +89,9 @@ class Stage:
 
     @property
     def operands(self) -> frozenset[str]:
-        return frozenset(name for one in self.statements for name in one.operands)
+        return frozenset(
+            name for statement in self.statements for name in statement.operands
+        )
 
     @cached_property
     def cuts(self) -> tuple[Mapping[str, str], ...]:
@@ -51,7 +100,7 @@ class Stage:
 
 
 def stages_of(program: Program) -> tuple[Stage, ...]:
-    """The stages of a program, in dataflow order.
+    """Return the stages of a program, in dataflow order.
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program
@@ -59,46 +108,50 @@ def stages_of(program: Program) -> tuple[Stage, ...]:
     >>> scores = p.einsum("sd,td->st", array("Q", (8, 4)), array("K", (8, 4)))
     >>> _ = p.softmax(scores, "t")
     >>> for stage in stages_of(p.build()):
-    ...     print([s.result for s in stage.statements], dict(stage.cut), stage.kept)
+    ...     print([s.result for s in stage.statements], dict(stage.cut), stage.outputs)
     ['r0'] {} ('r0',)
     ['r1', 'r2', 'r3', 'r4'] {'r1': 'a', 'r2': 'a', 'r3': 'a', 'r4': 'a'} ('r4',)
     """
+    # contractions end a stage: they have kernels of their own
     return tuple(stage_of(program, group) for group in _groups(program))
 
 
 def stage_of(program: Program, group: Sequence[Statement]) -> Stage:
-    """Some statements of a program as a stage."""
-    return Stage(tuple(group), _cut_of(group), kept_of(program, group))
+    """Make a stage of some statements of a program."""
+    return Stage(tuple(group), _cut_of(group), outputs_of(program, group))
 
 
 def _groups(program: Program) -> Iterator[list[Statement]]:
     group: list[Statement] = []
-    for one in program.statements:
-        if group and not one.is_contraction and _cut_of([*group, one]):
-            group.append(one)
+    for statement in program.statements:
+        # greedily: a longer stage passes more through the caches
+        if group and not statement.is_contraction and _cut_of([*group, statement]):
+            group.append(statement)
             continue
         if group:
             yield group
-        group = [one]
-        if one.is_contraction:
+        group = [statement]
+        if statement.is_contraction:
             yield group
             group = []
     if group:
         yield group
 
 
-def kept_of(program: Program, group: Sequence[Statement]) -> tuple[str, ...]:
-    inside = {one.result for one in group}
+def outputs_of(program: Program, group: Sequence[Statement]) -> tuple[str, ...]:
+    inside = {statement.result for statement in group}
     return tuple(
-        one.result
-        for one in group
-        if one.result in program.outputs
-        or any(reader.result not in inside for reader in program.readers(one.result))
+        statement.result
+        for statement in group
+        if statement.result in program.outputs
+        or any(
+            reader.result not in inside for reader in program.readers(statement.result)
+        )
     )
 
 
 def _cut_of(group: Sequence[Statement]) -> Mapping[str, str]:
-    """The outermost index that all results have; empty if there is none."""
+    """Return the outermost index that all results have; empty if there is none."""
     if group[0].is_contraction:
         return constantdict()
     return next(iter(common_cuts(group)), constantdict())
@@ -108,16 +161,165 @@ def common_cuts(group: Sequence[Statement]) -> Iterator[Mapping[str, str]]:
     """The indices that all results have, the outermost first: for each its name in
     every statement, by the result.
     """
-    if any(one.is_numpy for one in group):
+    # nothing is known of what numpy reads for an entry
+    if any(statement.is_numpy for statement in group):
         return
-    classes = same_places(group)
+    classes = equal_indices(group)
     first = group[0]
     for index in first.output:
         number = classes[first.result, index]
         cut = {}
-        for one in group:
-            same = [i for i in one.indices if classes[one.result, i] == number]
-            if len(same) == 1 and same[0] in one.output:
-                cut[one.result] = same[0]
+        for statement in group:
+            same = [
+                i for i in statement.indices if classes[statement.result, i] == number
+            ]
+            if len(same) == 1 and same[0] in statement.output:
+                cut[statement.result] = same[0]
         if len(cut) == len(group):
             yield constantdict(cut)
+
+
+@dataclass(frozen=True)
+class Access:
+    """An array from outside of the stage, as one statement reads or writes it.
+
+    Attributes:
+        result: the result of the statement.
+        position: of the operand; None for the result.
+        axes: the loop of each axis.
+    """
+
+    result: str
+    position: int | None
+    axes: tuple[int, ...]
+
+    def strides(self, by_axis: tuple[int, ...]) -> dict[int, int]:
+        """Return the stride of each loop in entries; those of a diagonal add up."""
+        strides = dict.fromkeys(self.axes, 0)
+        for loop, stride in zip(self.axes, by_axis, strict=True):
+            strides[loop] += stride
+        return strides
+
+
+@dataclass(frozen=True, eq=False)
+class Loops:
+    """The loops of a stage, by number: those that all statements share come first.
+
+    Attributes:
+        n_cuts: number of the shared ones.
+        numbers: the loop of each index of each statement, by its result.
+    """
+
+    stage: Stage
+    n_cuts: int
+    numbers: Mapping[str, Mapping[str, int]]
+
+    @property
+    def n_loops(self) -> int:
+        return 1 + max(
+            (k for numbers in self.numbers.values() for k in numbers.values()),
+            default=-1,
+        )
+
+    @cached_property
+    def accesses(self) -> tuple[Access, ...]:
+        """All that is read from outside, then all that is kept."""
+        return (*self._reads(), *self._writes())
+
+    def inner(self, statement: Statement) -> tuple[int, ...]:
+        """Return the loops of a result within the shared ones."""
+        axes = (self.numbers[statement.result][i] for i in statement.output)
+        return tuple(sorted(k for k in axes if k >= self.n_cuts))
+
+    def reduced(self, statement: Statement) -> tuple[int, ...]:
+        return tuple(
+            self.numbers[statement.result][i] for i in statement.reduced_indices
+        )
+
+    def axes(self, statement: Statement, term: tuple[str, ...]) -> tuple[int, ...]:
+        return tuple(self.numbers[statement.result][i] for i in term)
+
+    def _reads(self) -> Iterator[Access]:
+        results = {statement.result for statement in self.stage.statements}
+        for statement in self.stage.statements:
+            for k, (name, term) in enumerate(
+                zip(statement.operands, statement.inputs, strict=True)
+            ):
+                if name not in results:
+                    yield Access(statement.result, k, self.axes(statement, term))
+
+    def _writes(self) -> Iterator[Access]:
+        for statement in self.stage.statements:
+            if statement.result in self.stage.outputs:
+                yield Access(
+                    statement.result, None, self.axes(statement, statement.output)
+                )
+
+
+@lru_cache(maxsize=256)
+def loops_of(stage: Stage) -> Loops | None:
+    """The loops of a stage; None if a result is a diagonal, or indices are equal.
+
+    >>> from feinsum.ir import array
+    >>> from feinsum.programs.builder import program
+    >>> from feinsum.programs.stages import stages_of
+    >>> p = program()
+    >>> _ = p.softmax(array("X", (8, 4)))
+    >>> (stage,) = stages_of(p.build())
+    >>> loops = loops_of(stage)
+    >>> loops.n_cuts, loops.n_loops
+    (1, 2)
+    """
+    # joined loops have more vectors, but may put two indices of a statement into one
+    numbers = _numbers(stage, is_joined=True) or _numbers(stage, is_joined=False)
+    return None if numbers is None else Loops(stage, len(stage.cuts), numbers)
+
+
+Numbers = dict[str, dict[str, int]]
+
+
+def _numbers(stage: Stage, is_joined: bool) -> Numbers | None:
+    """Return the loop of each index; None if two of a statement are in one loop.
+
+    Args:
+        is_joined: whether statements that read an axis from outside do so in one loop,
+            so that all have vectors along it.
+    """
+    same, n_cuts = equal_indices(stage.statements), len(stage.cuts)
+    shared = {
+        same[result, index]: k
+        for k, cut in enumerate(stage.cuts)
+        for result, index in cut.items()
+    }
+    results = {statement.result for statement in stage.statements}
+    by_axis: dict[tuple[str, int], int] = {}
+    numbers: Numbers = {}
+    n_loops = n_cuts
+    for statement in stage.statements:
+        axes = _axes_from_outside(statement, results) if is_joined else {}
+        for index in statement.indices:
+            joined = [by_axis[axis] for axis in axes.get(index, ()) if axis in by_axis]
+            number = shared.setdefault(
+                same[statement.result, index], max(joined, default=n_loops)
+            )
+            n_loops = max(n_loops, number + 1)
+            by_axis |= dict.fromkeys(axes.get(index, ()), number)
+            numbers.setdefault(statement.result, {})[index] = number
+    is_repeated = any(
+        len({*loops_of_statement.values()}) < len(loops_of_statement)
+        for loops_of_statement in numbers.values()
+    )
+    is_diagonal = any(len({*x.output}) < len(x.output) for x in stage.statements)
+    return None if is_repeated or is_diagonal else numbers
+
+
+def _axes_from_outside(
+    statement: Statement, results: AbstractSet[str]
+) -> Mapping[str, list[tuple[str, int]]]:
+    """Return the axes of arrays from outside of a stage that each index is along."""
+    axes: dict[str, list[tuple[str, int]]] = {}
+    for name, term in zip(statement.operands, statement.inputs, strict=True):
+        for axis, index in enumerate(term):
+            if name not in results:
+                axes.setdefault(index, []).append((name, axis))
+    return axes

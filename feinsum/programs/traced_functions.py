@@ -39,20 +39,20 @@ def _views(values: Sequence[Any]) -> list[View]:
     return [as_view(value, like) for value in values]
 
 
-def _number_of(extent: Any, what: str) -> int:
+def _number_of(extent: Any, purpose: str) -> int:
     if isinstance(extent, SizeParam):
-        refuse(f"{what} along an axis whose extent is not known")
+        refuse(f"{purpose} along an axis whose extent is not known")
     return int(extent)
 
 
 def _axes(axis: Any, rank: int) -> list[int]:
     if axis is None:
         return [*range(rank)]
-    given = axis if isinstance(axis, Sequence) else [axis]
-    found = [axis_of(a, rank) for a in given]
-    if len({*found}) < len(found):
+    axes = axis if isinstance(axis, Sequence) else [axis]
+    numbers = [axis_of(a, rank) for a in axes]
+    if len({*numbers}) < len(numbers):
         refuse(f"the axes {axis!r}, one of them twice")
-    return found
+    return numbers
 
 
 # Elements
@@ -75,6 +75,7 @@ def astype(
         refuse(f"a conversion from {a.dtype} to {target} with casting={casting!r}")
     if target == a.dtype:
         return a if not copy else copied(a)
+    # numpy drops the imaginary part, with a warning
     if a.dtype.kind == "c" and target.kind not in "cb":
         a = real(a)
     return mapped(f"{target.name}({{}})", [a])
@@ -84,7 +85,7 @@ def copied(a: Any, order: str = "C", subok: bool = False) -> Any:
     return a.computed(a.tensor, a.axes)
 
 
-def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
+def choose_elements(condition: Any, x: Any = None, y: Any = None, /) -> Any:
     if x is None or y is None:
         refuse("numpy.where of one array (its shape depends on values)")
     condition = as_view(condition, _first([condition, x, y]))
@@ -97,13 +98,15 @@ def clip(
     lower, upper = ends.pop("min", a_min), ends.pop("max", a_max)
     if ends:
         refuse(f"clip with {', '.join(ends)}")
-    given = [a, *(one for one in (lower, upper) if one is not None)]
+    operands = [a, *(end for end in (lower, upper) if end is not None)]
+    # numpy applies the lower bound first
     form = "{}" if lower is None else "maximum({}, {})"
     form = form if upper is None else f"minimum({form}, {{}})"
-    return mapped(form, given) if len(given) > 1 else copied(a)
+    return mapped(form, operands) if len(operands) > 1 else copied(a)
 
 
 def around(a: Any, decimals: int = 0, out: Any = None) -> Any:
+    # integers have no decimals to round
     if a.dtype.kind in "iu" and decimals >= 0:
         return copied(a)
     if a.dtype.kind == "b" or a.dtype.kind in "iu":
@@ -124,9 +127,9 @@ def imag(val: Any) -> Any:
 
 
 def _part(a: Any, form: str) -> Any:
-    """Numpy's is a view."""
-    found = mapped(form, [a])
-    return a.viewed(found.tensor, found.axes)
+    """Return the real or imaginary part; it is a view, as in numpy."""
+    part = mapped(form, [a])
+    return a.viewed(part.tensor, part.axes)
 
 
 def angle(z: Any, deg: bool = False) -> Any:
@@ -136,7 +139,24 @@ def angle(z: Any, deg: bool = False) -> Any:
     return mapped(form, [z]) if z.dtype.kind == "c" else mapped("arctan2(0, {})", [z])
 
 
-def filled(
+def _filled(
+    fill_value: Any,
+    a: Any,
+    dtype: Any = None,
+    order: str = "K",
+    subok: bool = True,
+    shape: Any = None,
+    *,
+    device: Any = None,
+) -> Any:
+    """Return an array of numpy itself: its entries are constants of the program."""
+    extents = a.shape if shape is None else shape
+    if any(isinstance(n, SizeParam) for n in extents):
+        refuse("an array of its own whose extents are not known")
+    return np.full(extents, fill_value, a.dtype if dtype is None else dtype)
+
+
+def full_like(
     a: Any,
     fill_value: Any,
     dtype: Any = None,
@@ -146,41 +166,19 @@ def filled(
     *,
     device: Any = None,
 ) -> Any:
-    extents = a.shape if shape is None else shape
-    if any(isinstance(n, SizeParam) for n in extents):
-        refuse("an array of its own whose extents are not known")
-    return np.full(extents, fill_value, a.dtype if dtype is None else dtype)
-
-
-def zeros_like(
-    a: Any,
-    dtype: Any = None,
-    order: str = "K",
-    subok: bool = True,
-    shape: Any = None,
-    *,
-    device: Any = None,
-) -> Any:
-    return filled(a, 0, dtype, shape=shape)
-
-
-def ones_like(
-    a: Any,
-    dtype: Any = None,
-    order: str = "K",
-    subok: bool = True,
-    shape: Any = None,
-    *,
-    device: Any = None,
-) -> Any:
-    return filled(a, 1, dtype, shape=shape)
+    return _filled(fill_value, a, dtype, shape=shape)
 
 
 # Reductions
 
 
+def _flat(a: Any, axis: Any) -> tuple[Any, int]:
+    """An array and the number of its axis; without an axis, of all entries in a row."""
+    return (ravel(a), 0) if axis is None else (a, axis_of(axis, a.ndim))
+
+
 def _widened(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Of sums and products of booleans and small integers."""
+    """Return the dtype in which numpy adds booleans and small integers."""
     if dtype.kind in "bi" and dtype.itemsize < np.dtype(np.int_).itemsize:
         return np.dtype(np.int_)
     if dtype.kind == "u" and dtype.itemsize < np.dtype(np.uint).itemsize:
@@ -197,6 +195,7 @@ def _summed(
     keepdims: bool = False,
 ) -> Any:
     target = _widened(a.dtype) if dtype is None else np.dtype(dtype)
+    # numpy would drop the imaginary parts with a warning
     if a.dtype.kind == "c" and target.kind != "c":
         refuse(f"a {reduction} of {a.dtype} with dtype={target}")
     return reduced(reduction, a, _axes(axis, a.ndim), keepdims, target)
@@ -220,21 +219,23 @@ def mean(
     keepdims: bool = False,
 ) -> Any:
     is_half = dtype is None and a.dtype == np.float16
+    # as numpy: halves are added in single precision, integers in double
     if dtype is None:
         whole = np.dtype(np.float64) if a.dtype.kind in "biu" else a.dtype
         dtype = np.dtype(np.float32) if is_half else whole
     if np.dtype(dtype).kind not in "fc":
         refuse(f"a mean with dtype={np.dtype(dtype)}")
     total = _summed("sum", a, axis, dtype, keepdims=keepdims)
-    found = mapped(f"({{}} / {_divisor(_count(a, axis))})", [total])
-    return astype(found, np.float16) if is_half else found
+    quotient = mapped(f"({{}} / {_divisor(_count(a, axis))})", [total])
+    return astype(quotient, np.float16) if is_half else quotient
 
 
 def _divisor(n: float) -> str:
     return repr(float(n))
 
 
-def var(
+def _spread(
+    is_root: bool,
     a: Any,
     axis: Any = None,
     dtype: Any = None,
@@ -244,7 +245,10 @@ def var(
     *,
     correction: float | None = None,
 ) -> Any:
-    """Like numpy's: the mean squared distance from the mean."""
+    """The variance, or its root: the mean squared distance from the mean, as in numpy.
+
+    The mean of squares less the square of the mean would lose digits.
+    """
     ddof = ddof if correction is None else correction
     if dtype is None and a.dtype.kind in "biu":
         dtype = np.float64
@@ -252,23 +256,15 @@ def var(
     total = _summed("sum", a, axis, dtype, keepdims=True)
     middle = mapped(f"({{}} / {_divisor(n)})", [total])
     distance = mapped("({} - {})", [a, middle])
-    squared = "real({0} * conj({0}))" if distance.dtype.kind == "c" else "({0} * {0})"
-    squares = _summed("sum", mapped(squared, [distance]), axis, dtype, None, keepdims)
-    return mapped(f"({{}} / {_divisor(max(n - ddof, 0))})", [squares])
+    squares = mapped(_squared(distance), [distance])
+    total = _summed("sum", squares, axis, dtype, None, keepdims)
+    variance = mapped(f"({{}} / {_divisor(max(n - ddof, 0))})", [total])
+    return mapped("sqrt({})", [variance]) if is_root else variance
 
 
-def std(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    ddof: float = 0,
-    keepdims: bool = False,
-    *,
-    correction: float | None = None,
-) -> Any:
-    found = var(a, axis, dtype, None, ddof, keepdims, correction=correction)
-    return mapped("sqrt({})", [found])
+def _squared(a: Any) -> str:
+    """Return the form of the squared absolute value of entries."""
+    return "real({0} * conj({0}))" if a.dtype.kind == "c" else "({0} * {0})"
 
 
 def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
@@ -276,43 +272,34 @@ def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> An
     return mapped("({} - {})", [most, least])
 
 
-def count_nonzero(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    return _summed("sum", astype(a, bool), axis, keepdims=keepdims)
-
-
-def average(a: Any, axis: Any = None) -> Any:
-    return mean(a, axis)
-
-
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     is_euclid = ord is None or (ord == 2 and isinstance(axis, int))
     if not (is_euclid or (ord == 2 and x.ndim == 1)):
         refuse(f"numpy.linalg.norm with ord={ord!r}")
+    # squares of small integers would overflow
     if x.dtype.kind in "biu":
         x = astype(x, np.float64)
-    squared = "real({0} * conj({0}))" if x.dtype.kind == "c" else "({0} * {0})"
-    squares = mapped(squared, [x])
+    squares = mapped(_squared(x), [x])
     return mapped("sqrt({})", [_summed("sum", squares, axis, keepdims=keepdims)])
 
 
-def _place(
+def _position_of_extreme(
     function: str, a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = False
 ) -> Any:
-    flat = a if axis is not None else ravel(a)
-    at = 0 if axis is None else axis_of(axis, a.ndim)
-    found = called(function, [flat], at)
+    flat, at = _flat(a, axis)
+    positions = called(function, [flat], at)
     if not keepdims:
-        return found
+        return positions
     shape = [1 if axis is None or k == at else n for k, n in enumerate(a.shape)]
-    return reshape(found, shape)
+    return reshape(positions, shape)
 
 
 def _accumulated(
     function: str, a: Any, axis: Any = None, dtype: Any = None, out: Any = None
 ) -> Any:
     target = _widened(a.dtype) if dtype is None else np.dtype(dtype)
-    flat = astype(a if axis is not None else ravel(a), target, copy=False)
-    return called(function, [flat], 0 if axis is None else axis_of(axis, a.ndim))
+    flat, at = _flat(a, axis)
+    return called(function, [astype(flat, target, copy=False)], at)
 
 
 def _cumulative(
@@ -351,18 +338,15 @@ def reshape(
     unknown = [n for n in extents if isinstance(n, SizeParam)]
     if len(unknown) + extents.count(-1) > 1 or not {*unknown} <= {*a.shape}:
         refuse("reshape to several extents that are not known")
+    # a size parameter becomes -1: its value is not known
     wanted = tuple(-1 if n in unknown else int(n) for n in extents)
     is_same = a.shape == extents
-    found = a if is_same else called("reshape", [a], wanted, is_view=True)
-    return copied(found) if copy else found.viewed(found.tensor, found.axes)
+    shaped = a if is_same else called("reshape", [a], wanted, is_view=True)
+    return copied(shaped) if copy else shaped.viewed(shaped.tensor, shaped.axes)
 
 
 def ravel(a: Any, order: str = "C") -> Any:
     return reshape(a, (-1,), order)
-
-
-def flatten(a: Any, order: str = "C") -> Any:
-    return copied(ravel(a, order))
 
 
 def _ordered(a: Any, axes: Sequence[int]) -> Any:
@@ -377,17 +361,17 @@ def transpose(a: Any, axes: Any = None) -> Any:
 
 
 def transposed(a: Any, *axes: Any) -> Any:
-    """The method."""
+    """Do the same as a method of arrays."""
     is_one = len(axes) == 1 and not isinstance(axes[0], int | np.integer)
     return transpose(a, (axes[0] if is_one else axes or None))
 
 
 def reshaped(a: Any, *shape: Any, order: str = "C", copy: bool | None = None) -> Any:
-    """The method."""
+    """Do the same as a method of arrays."""
     if not shape:
         refuse("reshape without a shape")
-    one = shape[0] if len(shape) == 1 else shape
-    return reshape(a, one, order, copy=copy)
+    extents = shape[0] if len(shape) == 1 else shape
+    return reshape(a, extents, order, copy=copy)
 
 
 def matrix_transpose(x: Any, /) -> Any:
@@ -398,8 +382,8 @@ def matrix_transpose(x: Any, /) -> Any:
 
 def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     order = [*range(a.ndim)]
-    one, other = axis_of(axis1, a.ndim), axis_of(axis2, a.ndim)
-    order[one], order[other] = order[other], order[one]
+    first, second = axis_of(axis1, a.ndim), axis_of(axis2, a.ndim)
+    order[first], order[second] = order[second], order[first]
     return _ordered(a, order)
 
 
@@ -414,9 +398,9 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
 
 
 def expand_dims(a: Any, axis: Any) -> Any:
-    given = axis if isinstance(axis, Sequence) else [axis]
-    rank = a.ndim + len(given)
-    added = _axes(given, rank)
+    axes = axis if isinstance(axis, Sequence) else [axis]
+    rank = a.ndim + len(axes)
+    added = _axes(axes, rank)
     left = iter(a.axes)
     return a.viewed(a.tensor, [None if k in added else next(left) for k in range(rank)])
 
@@ -426,6 +410,7 @@ def squeeze(a: Any, axis: Any = None) -> Any:
     gone = every if axis is None else _axes(axis, a.ndim)
     if any(k not in every for k in gone):
         refuse(f"squeeze of axes {axis!r}, one of which has not the extent 1")
+    # a subscript 0 removes the axis
     return a[tuple(0 if k in gone else slice(None) for k in range(a.ndim))]
 
 
@@ -438,13 +423,14 @@ def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Any:
 
 def broadcast_arrays(*args: Any, subok: bool = False) -> Any:
     arrays = _views(args)
+    # numpy broadcasts shapes without entries
     shapes: Any = [array.shape for array in arrays]
     shape = np.broadcast_shapes(*shapes)
     return tuple(broadcast_to(array, shape) for array in arrays)
 
 
 def _at_least(rank: int, *arys: Any) -> Any:
-    def one(a: Any) -> Any:
+    def padded(a: Any) -> Any:
         if a.ndim >= rank:
             return a
         if rank == 3 and a.ndim == 2:
@@ -453,8 +439,8 @@ def _at_least(rank: int, *arys: Any) -> Any:
             return expand_dims(a, (0, 2))
         return expand_dims(a, tuple(range(rank - a.ndim)))
 
-    found = tuple(map(one, _views(arys)))
-    return found if len(found) > 1 else found[0]
+    arrays = tuple(map(padded, _views(arys)))
+    return arrays if len(arrays) > 1 else arrays[0]
 
 
 def concatenate(arrays: Any, /, axis: Any = 0, out: Any = None, **more: Any) -> Any:
@@ -462,6 +448,7 @@ def concatenate(arrays: Any, /, axis: Any = 0, out: Any = None, **more: Any) -> 
         refuse(f"concatenate with {', '.join(more)}")
     views = _views([*arrays])
     if axis is None:
+        # as numpy does without an axis
         views, axis = [ravel(view) for view in views], 0
     if more.get("dtype") is not None:
         casting = more.get("casting", "same_kind")
@@ -484,17 +471,9 @@ def hstack(tup: Any, **more: Any) -> Any:
     return concatenate(views, 0 if views[0].ndim == 1 else 1, **more)
 
 
-def dstack(tup: Any) -> Any:
-    return concatenate([_at_least(3, view) for view in _views([*tup])], 2)
-
-
 def column_stack(tup: Any) -> Any:
     views = _views([*tup])
     return concatenate([expand_dims(v, 1) if v.ndim == 1 else v for v in views], 1)
-
-
-def append(arr: Any, values: Any, axis: Any = None) -> Any:
-    return concatenate([arr, values], axis)
 
 
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
@@ -502,6 +481,7 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
     n = _number_of(ary.shape[at], "a split")
     if isinstance(indices_or_sections, int | np.integer):
         k = int(indices_or_sections)
+        # the first parts get one entry more
         sizes = [n // k + (i < n % k) for i in range(k)]
         ends = [sum(sizes[: i + 1]) for i in range(k - 1)]
     else:
@@ -517,10 +497,6 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
         if n % indices_or_sections:
             refuse(f"a split of {n} entries into {indices_or_sections} equal parts")
     return array_split(ary, indices_or_sections, axis)
-
-
-def unstack(x: Any, /, *, axis: int = 0) -> Any:
-    return tuple(moveaxis(x, axis, 0))
 
 
 def flip(m: Any, axis: Any = None) -> Any:
@@ -542,8 +518,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
 def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
     if not isinstance(repeats, int | np.integer):
         refuse("repeat with several numbers")
-    flat = a if axis is not None else ravel(a)
-    at = 0 if axis is None else axis_of(axis, a.ndim)
+    flat, at = _flat(a, axis)
     return called("repeat", [flat], int(repeats), at)
 
 
@@ -578,12 +553,12 @@ def _triangle(function: str, m: Any, k: int = 0) -> Any:
 
 
 def _diagonal_of(a: Any, offset: int, axis1: int, axis2: int) -> Any:
-    """The last axis is that along the diagonal."""
-    one, other = axis_of(axis1, a.ndim), axis_of(axis2, a.ndim)
-    if one == other:
+    """Move the axes of a diagonal to the end, and cut both to its length."""
+    first, second = axis_of(axis1, a.ndim), axis_of(axis2, a.ndim)
+    if first == second:
         refuse(f"a diagonal of axis {axis1} and itself")
-    rest = [k for k in range(a.ndim) if k not in (one, other)]
-    turned = _ordered(a, [*rest, one, other])
+    rest = [k for k in range(a.ndim) if k not in (first, second)]
+    turned = _ordered(a, [*rest, first, second])
     rows, columns = turned.shape[-2:]
     if rows != columns or offset:
         low, right = max(0, -offset), max(0, offset)
@@ -598,8 +573,8 @@ def _diagonal_of(a: Any, offset: int, axis1: int, axis2: int) -> Any:
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     square = _diagonal_of(a, offset, axis1, axis2)
-    found = einsum("...ii->...i", [square])
-    return a.viewed(found.tensor, found.axes)
+    entries = einsum("...ii->...i", [square])
+    return a.viewed(entries.tensor, entries.axes)
 
 
 def diag(v: Any, k: int = 0) -> Any:
@@ -619,21 +594,16 @@ def trace(
     return _summed("sum", diagonal(a, offset, axis1, axis2), -1, dtype)
 
 
-def sort(
-    a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None
+def _sorted(
+    function: str,
+    a: Any,
+    axis: Any = -1,
+    kind: Any = None,
+    order: Any = None,
+    *,
+    stable: Any = None,
 ) -> Any:
-    return _sorted("sort", a, axis, kind, stable)
-
-
-def argsort(
-    a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None
-) -> Any:
-    return _sorted("argsort", a, axis, kind, stable)
-
-
-def _sorted(function: str, a: Any, axis: Any, kind: Any, stable: Any) -> Any:
-    flat = a if axis is not None else ravel(a)
-    at = 0 if axis is None else axis_of(axis, a.ndim)
+    flat, at = _flat(a, axis)
     kind = "stable" if stable else kind
     return called(function, [flat], at, *([] if kind is None else [str(kind)]))
 
@@ -644,10 +614,9 @@ def take(
     if mode != "raise":
         refuse(f"take with mode={mode!r}")
     a = as_view(a, _first([a, indices]))
-    flat = a if axis is not None else ravel(a)
-    at = 0 if axis is None else axis_of(axis, a.ndim)
-    places = indices if isinstance(indices, View | int) else np.asarray(indices)
-    return copied(subscripted(flat, (*(slice(None),) * at, places)))
+    flat, at = _flat(a, axis)
+    positions = indices if isinstance(indices, View | int) else np.asarray(indices)
+    return copied(subscripted(flat, (*(slice(None),) * at, positions)))
 
 
 def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
@@ -658,8 +627,9 @@ def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
 
 
 def subscripted(a: Any, key: Any) -> Any:
-    """Numbers, slices, new axes, and arrays of integers."""
+    """Index an array by numbers, slices, new axes, and arrays of integers."""
     parts = [*key] if isinstance(key, tuple) else [key]
+    # only new axes: a view, and no statement at all
     if all(part is None or part is Ellipsis or _is_all(part) for part in parts):
         return _renewed(a, parts)
     arrays, texts = [a], []
@@ -673,7 +643,7 @@ def subscripted(a: Any, key: Any) -> Any:
         elif isinstance(part, int | np.integer):
             texts.append(repr(int(part)))
         elif isinstance(part, View | np.ndarray | list | tuple):
-            arrays.append(_places(part, a))
+            arrays.append(_as_positions(part, a))
             texts.append(f"x{len(arrays) - 1}")
         else:
             refuse(f"the subscript {part!r}")
@@ -686,7 +656,7 @@ def _is_all(part: Any) -> bool:
 
 
 def _renewed(a: Any, parts: Sequence[Any]) -> Any:
-    """New axes between all the old ones."""
+    """Insert new axes, and keep all others."""
     n_given = sum(_is_all(part) for part in parts)
     if n_given > a.ndim or sum(part is Ellipsis for part in parts) > 1:
         refuse(f"{n_given} subscripts of an array with {counted(a.ndim, 'axis')}")
@@ -707,18 +677,18 @@ def _end(value: Any) -> str:
     return repr(int(value))
 
 
-def _places(value: Any, like: View) -> View:
-    given = value if isinstance(value, View) else np.asarray(value)
-    if given.dtype.kind == "b":
+def _as_positions(value: Any, like: View) -> View:
+    positions = value if isinstance(value, View) else np.asarray(value)
+    if positions.dtype.kind == "b":
         refuse(
             "a mask as a subscript (the shape depends on values)",
             "numpy.where and sums of masks can be traced",
         )
-    if isinstance(given, np.ndarray) and not given.size:
-        given = given.astype(np.intp)
-    if given.dtype.kind not in "iu":
-        refuse(f"a subscript of {given.dtype}")
-    return as_view(given, like)
+    if isinstance(positions, np.ndarray) and not positions.size:
+        positions = positions.astype(np.intp)
+    if positions.dtype.kind not in "iu":
+        refuse(f"a subscript of {positions.dtype}")
+    return as_view(positions, like)
 
 
 # Products
@@ -728,6 +698,7 @@ def matmul(left: Any, right: Any, /) -> Any:
     if _is_scalar(left) or _is_scalar(right):
         refuse("a product of matrices with a scalar")
     a, b = _views([left, right])
+    # without i, j and k, which the matrices have
     batch = tuple("abcdefghlmnopqrstuvwxyz"[: max(a.ndim, b.ndim, 2) - 2])
     first = (*batch[len(batch) - a.ndim + 2 :], "i", "k")
     second = (*batch[len(batch) - b.ndim + 2 :], "k", "j")
@@ -742,30 +713,30 @@ def _is_scalar(value: Any) -> bool:
 
 
 def dot(a: Any, b: Any, out: Any = None) -> Any:
-    """Of stacks of matrices each with each, unlike ``matmul``."""
+    """Multiply every matrix of one stack by every matrix of the other."""
     if _is_scalar(a) or _is_scalar(b):
         return mapped("({} * {})", [a, b])
-    one, other = _views([a, b])
-    if other.ndim < 3:
-        return matmul(one, other)
-    return tensordot(one, other, ([-1], [-2]))
+    left, right = _views([a, b])
+    if right.ndim < 3:
+        return matmul(left, right)
+    return tensordot(left, right, ([-1], [-2]))
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
-    one, other = _views([a, b])
+    left, right = _views([a, b])
     if isinstance(axes, int | np.integer):
-        pair = [*range(one.ndim - int(axes), one.ndim)], [*range(int(axes))]
+        pair = [*range(left.ndim - int(axes), left.ndim)], [*range(int(axes))]
     else:
-        pair = _axes(axes[0], one.ndim), _axes(axes[1], other.ndim)
+        pair = _axes(axes[0], left.ndim), _axes(axes[1], right.ndim)
     if len(pair[0]) != len(pair[1]):
         refuse(f"tensordot along {axes!r}")
-    letters = letters_of(one.ndim + other.ndim)
-    first, second = [*letters[: one.ndim]], [*letters[one.ndim :]]
+    letters = letters_of(left.ndim + right.ndim)
+    first, second = [*letters[: left.ndim]], [*letters[left.ndim :]]
     for k, n in zip(*pair, strict=True):
         second[n] = first[k]
     output = [i for k, i in enumerate(first) if k not in pair[0]]
     output += [i for k, i in enumerate(second) if k not in pair[1]]
-    return statement([one, other], [tuple(first), tuple(second)], tuple(output))
+    return statement([left, right], [tuple(first), tuple(second)], tuple(output))
 
 
 def inner(a: Any, b: Any, /) -> Any:
@@ -775,28 +746,23 @@ def inner(a: Any, b: Any, /) -> Any:
 
 
 def outer(a: Any, b: Any, out: Any = None) -> Any:
-    one, other = map(ravel, _views([a, b]))
-    return mapped("({} * {})", [expand_dims(one, 1), other])
+    left, right = map(ravel, _views([a, b]))
+    return mapped("({} * {})", [expand_dims(left, 1), right])
 
 
 def vdot(a: Any, b: Any, /) -> Any:
-    one, other = map(ravel, _views([a, b]))
-    return matmul(_conjugate(one), other)
+    left, right = map(ravel, _views([a, b]))
+    return matmul(_conjugate(left), right)
 
 
 def _conjugate(a: Any) -> Any:
     return mapped("conj({})", [a]) if a.dtype.kind == "c" else a
 
 
-def conjugate(a: Any, out: Any = None) -> Any:
-    """The method, which is not defined for booleans but leaves them."""
-    return _conjugate(a)
-
-
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    one, other = _views([x1, x2])
-    one, other = (moveaxis(x, axis, -1) for x in (_conjugate(one), other))
-    return einsum("...i,...i->...", [one, other])
+    left, right = _views([x1, x2])
+    left, right = (moveaxis(x, axis, -1) for x in (_conjugate(left), right))
+    return einsum("...i,...i->...", [left, right])
 
 
 def einsum_of(subscripts: Any, *operands: Any, optimize: Any = False) -> Any:
@@ -812,14 +778,6 @@ def size_of(a: Any, axis: Any = None) -> int:
     return prod(_number_of(a.shape[k], "a size") for k in _axes(axis, a.ndim))
 
 
-def result_type(*values: Any) -> Any:
-    return np.result_type(*(v.dtype if isinstance(v, View) else v for v in values))
-
-
-def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
-    return np.can_cast(from_.dtype, to, casting)  # type: ignore[arg-type]
-
-
 REDUCING: Mapping[Any, Callable[..., Any]] = {
     np.add: partial(_summed, "sum"),
     np.multiply: partial(_summed, "prod"),
@@ -833,9 +791,9 @@ REDUCING: Mapping[Any, Callable[..., Any]] = {
 _BOTH: Mapping[str, Callable[..., Any]] = {
     "all": partial(_chosen, "all"),
     "any": partial(_chosen, "any"),
-    "argmax": partial(_place, "argmax"),
-    "argmin": partial(_place, "argmin"),
-    "argsort": argsort,
+    "argmax": partial(_position_of_extreme, "argmax"),
+    "argmin": partial(_position_of_extreme, "argmin"),
+    "argsort": partial(_sorted, "argsort"),
     "astype": astype,
     "clip": clip,
     "copy": copied,
@@ -851,19 +809,20 @@ _BOTH: Mapping[str, Callable[..., Any]] = {
     "repeat": repeat,
     "round": around,
     "squeeze": squeeze,
-    "std": std,
+    "std": partial(_spread, True),
     "sum": partial(_summed, "sum"),
     "swapaxes": swapaxes,
     "take": take,
     "trace": trace,
-    "var": var,
+    "var": partial(_spread, False),
 }
 
 METHODS: Mapping[str, Callable[..., Any]] = {
     **_BOTH,
-    "conj": conjugate,
-    "conjugate": conjugate,
-    "flatten": flatten,
+    # of booleans, too, for which the ufunc is not defined
+    "conj": lambda a, out=None: _conjugate(a),
+    "conjugate": lambda a, out=None: _conjugate(a),
+    "flatten": lambda a, order="C": copied(ravel(a, order)),
     "reshape": reshaped,
     "transpose": transposed,
 }
@@ -874,31 +833,33 @@ _NAMED: Mapping[str, Callable[..., Any]] = {
     "amax": _BOTH["max"],
     "amin": _BOTH["min"],
     "angle": angle,
-    "append": append,
+    "append": lambda arr, values, axis=None: concatenate([arr, values], axis),
     "around": around,
     "array_split": array_split,
     "atleast_1d": partial(_at_least, 1),
     "atleast_2d": partial(_at_least, 2),
     "atleast_3d": partial(_at_least, 3),
-    "average": average,
+    "average": lambda a, axis=None: mean(a, axis),
     "broadcast_arrays": broadcast_arrays,
     "broadcast_to": broadcast_to,
-    "can_cast": can_cast,
+    "can_cast": lambda from_, to, casting="safe": np.can_cast(from_.dtype, to, casting),
     "column_stack": column_stack,
     "concatenate": concatenate,
-    "count_nonzero": count_nonzero,
+    "count_nonzero": lambda a, axis=None, *, keepdims=False: _summed(
+        "sum", astype(a, bool), axis, keepdims=keepdims
+    ),
     "cumulative_prod": partial(_cumulative, "prod"),
     "cumulative_sum": partial(_cumulative, "sum"),
     "diag": diag,
     "diff": diff,
-    "dstack": dstack,
+    "dstack": lambda tup: concatenate([_at_least(3, v) for v in _views([*tup])], 2),
     "einsum": einsum_of,
-    "empty_like": zeros_like,
+    "empty_like": partial(_filled, 0),
     "expand_dims": expand_dims,
     "flip": flip,
     "fliplr": lambda m: flip(m, 1),
     "flipud": lambda m: flip(m, 0),
-    "full_like": filled,
+    "full_like": full_like,
     "hstack": hstack,
     "imag": imag,
     "inner": inner,
@@ -917,17 +878,19 @@ _NAMED: Mapping[str, Callable[..., Any]] = {
     "matrix_transpose": matrix_transpose,
     "moveaxis": moveaxis,
     "ndim": lambda a: a.ndim,
-    "ones_like": ones_like,
+    "ones_like": partial(_filled, 1),
     "outer": outer,
     "pad": pad,
     "ptp": ptp,
     "real": real,
     "reshape": reshape,
-    "result_type": result_type,
+    "result_type": lambda *values: np.result_type(
+        *(v.dtype if isinstance(v, View) else v for v in values)
+    ),
     "roll": roll,
     "shape": lambda a: a.shape,
     "size": size_of,
-    "sort": sort,
+    "sort": partial(_sorted, "sort"),
     "split": split,
     "stack": stack,
     "take_along_axis": take_along_axis,
@@ -936,19 +899,19 @@ _NAMED: Mapping[str, Callable[..., Any]] = {
     "transpose": transpose,
     "tril": partial(_triangle, "tril"),
     "triu": partial(_triangle, "triu"),
-    "unstack": unstack,
+    "unstack": lambda x, /, *, axis=0: tuple(moveaxis(x, axis, 0)),
     "vdot": vdot,
     "vstack": vstack,
-    "where": where,
-    "zeros_like": zeros_like,
+    "where": choose_elements,
+    "zeros_like": partial(_filled, 0),
 }
 
 
 def _numpy_function(name: str) -> Any:
-    found: Any = np
+    value: Any = np
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+        value = getattr(value, part, None)
+    return value
 
 
 FUNCTIONS: Mapping[Any, Callable[..., Any]] = {

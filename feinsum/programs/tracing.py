@@ -80,7 +80,7 @@ def trace(function: Callable[..., Any], **operands: Operand) -> Program: ...
 def trace(
     function: Callable[..., Any], **operands: Operand
 ) -> Program | TracedFunction:
-    """The program that a function of numpy arrays computes.
+    """Return the program that a function of numpy arrays computes.
 
     Args:
         function: takes arrays named as in ``operands``, and returns arrays, possibly in
@@ -114,8 +114,8 @@ def trace(
     """
     if not operands:
         return TracedFunction(function)
-    made, _ = _traced(lambda arrays: function(**arrays), operands)
-    return made
+    traced, _ = _traced(lambda arrays: function(**arrays), operands)
+    return traced
 
 
 class TracedFunction:
@@ -132,9 +132,9 @@ class TracedFunction:
         self._lock = Lock()
 
     def program(self, *args: Any, **more: Any) -> Program:
-        """The program for these arguments."""
-        made: Program = self._made(args, more)[1][0]
-        return made
+        """Return the program for these arguments."""
+        traced: Program = self._trace_call(args, more)[1][0]
+        return traced
 
     def __call__(self, *args: Any, **more: Any) -> Any:
         """What the function returns for these arguments.
@@ -142,15 +142,16 @@ class TracedFunction:
         Raises:
             ProgramError: if it cannot be traced; the message names why.
         """
-        arrays, (made, result) = self._made(args, more)
-        found = run_program(made, arrays)
-        return _with(result, found)
+        arrays, (traced, result) = self._trace_call(args, more)
+        outputs = run_program(traced, arrays)
+        return _with(result, outputs)
 
-    def _made(self, args: Any, more: Any) -> tuple[dict[str, Any], Any]:
+    def _trace_call(self, args: Any, more: Any) -> tuple[dict[str, Any], Any]:
         leaves: list[np.ndarray[Any, Any]] = []
         form = _form((args, tuple(more.items())), leaves)
         arrays = {f"a{k}": leaf for k, leaf in enumerate(leaves)}
         kinds = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        # two threads would trace the same function twice
         with self._lock:
             return arrays, self._traced(form, kinds)
 
@@ -185,20 +186,21 @@ class _Form:
             return next(arrays)
         if kind == "value":
             return parts[1]
-        found = [part.filled(arrays) for part in parts]
+        values = [part.filled(arrays) for part in parts]
         if isinstance(kind, tuple):
-            return dict(zip(kind[1], found, strict=True))
-        return kind(*found) if hasattr(kind, "_fields") else kind(found)
+            return dict(zip(kind[1], values, strict=True))
+        return kind(*values) if hasattr(kind, "_fields") else kind(values)
 
 
 def _form(value: Any, leaves: list[np.ndarray[Any, Any]]) -> _Form:
     if type(value) is np.ndarray:
+        # native byte order: programs compute in it
         leaves.append(value.astype(value.dtype.newbyteorder("="), copy=False))
         return _Form(None, ())
     if isinstance(value, list | tuple):
-        return _Form(type(value), tuple(_form(one, leaves) for one in value))
+        return _Form(type(value), tuple(_form(part, leaves) for part in value))
     if isinstance(value, dict):
-        parts = tuple(_form(one, leaves) for one in value.values())
+        parts = tuple(_form(part, leaves) for part in value.values())
         return _Form(("dict", *[tuple(value)]), parts)
     if not _is_hashable(value):
         raise ProgramError(
@@ -209,14 +211,15 @@ def _form(value: Any, leaves: list[np.ndarray[Any, Any]]) -> _Form:
 
 
 def _is_hashable(value: Any) -> bool:
-    """Whether a value may be a constant; subclasses of arrays are none."""
+    """Return whether a value may be a constant; subclasses of arrays are none."""
+    # subclasses of arrays are hashable by identity, and no constants
     return isinstance(value, Hashable) and not hasattr(value, "__array_finalize__")
 
 
 def _traced(
     function: Callable[[Mapping[str, Any]], Any], operands: Mapping[str, Operand]
 ) -> tuple[Program, Any]:
-    """The program, and what the function returns, with names of outputs in it."""
+    """Return the program, and the returned value with names of outputs in it."""
     builder = program()
     recording = Recording(builder)
     arrays = {}
@@ -234,52 +237,53 @@ class _Output(str):
     __slots__ = ()
 
 
-def _results(found: Any, recording: Recording) -> Any:
-    """The same with the names of outputs in place of arrays."""
-    if isinstance(found, Mapping):
-        return {name: _results(one, recording) for name, one in found.items()}
-    if isinstance(found, tuple | list):
-        parts = [_results(one, recording) for one in found]
-        is_named = hasattr(found, "_fields")
-        return type(found)(*parts) if is_named else type(found)(parts)
-    if isinstance(found, np.ndarray | np.generic | bool | int | float | complex):
-        tensor = constant(np.asarray(found), recording)
-        found = Traced(recording, tensor, tuple(range(tensor.rank)))
-    if not isinstance(found, View):
+def _results(returned: Any, recording: Recording) -> Any:
+    """Return the same with the names of outputs in place of arrays."""
+    if isinstance(returned, Mapping):
+        return {name: _results(part, recording) for name, part in returned.items()}
+    if isinstance(returned, tuple | list):
+        parts = [_results(part, recording) for part in returned]
+        is_named = hasattr(returned, "_fields")
+        return type(returned)(*parts) if is_named else type(returned)(parts)
+    if isinstance(returned, np.ndarray | np.generic | bool | int | float | complex):
+        tensor = constant(np.asarray(returned), recording)
+        returned = Traced(recording, tensor, tuple(range(tensor.rank)))
+    if not isinstance(returned, View):
         raise ProgramError(
-            f"the function returns {type(found).__name__}; it must return arrays, "
+            f"the function returns {type(returned).__name__}; it must return arrays, "
             "possibly in tuples, lists or dictionaries"
         )
-    tensor = recording.builder.output(as_result(found))
+    tensor = recording.builder.output(as_result(returned))
     return _Output(tensor.name)
 
 
-def _with(result: Any, found: Mapping[str, Any]) -> Any:
+def _with(result: Any, outputs: Mapping[str, Any]) -> Any:
     if isinstance(result, _Output):
-        return found[result]
+        return outputs[result]
     if isinstance(result, dict):
-        return {name: _with(one, found) for name, one in result.items()}
-    parts = [_with(one, found) for one in result]
+        return {name: _with(part, outputs) for name, part in result.items()}
+    parts = [_with(part, outputs) for part in result]
     return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
 
 
 def _call(function: Callable[..., Any], name: str, args: Any, more: Any) -> Any:
-    """A function of numpy, or a method, with the arguments that it has.
+    """Return a function of numpy, or a method, with the arguments that it has.
 
     Those that numpy would ignore are left out.
     """
-    given = {
+    arguments = {
         key: value
         for key, value in more.items()
         if value is not NO_VALUE and not (value is None and key in IGNORED)
     }
     try:
-        bound = signature(function).bind(*args, **given)
+        # numpy's message for wrong arguments would name our function
+        bound = signature(function).bind(*args, **arguments)
     except TypeError as error:
         refuse(f"{name} with other arguments ({error})")
     if bound.arguments.get("out") is not None:
         refuse(f"{name} with out=", IN_PLACE)
-    return function(*args, **given)
+    return function(*args, **arguments)
 
 
 NO_VALUE: Any = signature(np.sum).parameters["keepdims"].default
@@ -366,30 +370,32 @@ class Traced(View, NDArrayOperatorsMixin):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *args: Any, **more: Any
     ) -> Any:
-        given = {key: value for key, value in more.items() if value is not None}
+        options = {key: value for key, value in more.items() if value is not None}
         name = f"numpy.{ufunc.__name__}"
+        # numpy reduces along axis 0 by default, and over all axes for None
         if method == "reduce" and ufunc in REDUCING:
-            axis = given.pop("axis", None if "axis" in more else 0)
-            return _call(REDUCING[ufunc], f"{name}.reduce", (args[0], axis), given)
-        out = given.pop("out", (None,))[0]
+            axis = options.pop("axis", None if "axis" in more else 0)
+            return _call(REDUCING[ufunc], f"{name}.reduce", (args[0], axis), options)
+        out = options.pop("out", (None,))[0]
+        # only x += y, which gives x a new value, is a program
         if out is not None and (out is not args[0] or isinstance(out, View)):
             refuse(f"{name} with {method} and ['out']", IN_PLACE)
         if method == "__call__" and ufunc in PRODUCTS:
-            value = _call(PRODUCTS[ufunc], name, args, given)
-        elif method != "__call__" or set(given) - {"dtype"}:
-            refuse(f"{name} with {method} and {sorted(given)}")
+            value = _call(PRODUCTS[ufunc], name, args, options)
+        elif method != "__call__" or set(options) - {"dtype"}:
+            refuse(f"{name} with {method} and {sorted(options)}")
         else:
-            value = _elementwise(ufunc, name, args, given.get("dtype"))
+            value = _elementwise(ufunc, name, args, options.get("dtype"))
         return value if out is None else _changed(out, value)
 
     def __array_function__(
         self, function: Any, types: Any, args: Any, more: Mapping[str, Any]
     ) -> Any:
-        known = FUNCTIONS.get(function)
+        traced = FUNCTIONS.get(function)
         name = f"{function.__module__}.{function.__name__}"
-        if known is None:
+        if traced is None:
             refuse(name)
-        return _call(known, name, args, more)
+        return _call(traced, name, args, more)
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         refuse(
@@ -421,6 +427,7 @@ class Traced(View, NDArrayOperatorsMixin):
 
 
 def _elementwise(ufunc: np.ufunc, name: str, args: Any, dtype: Any) -> Any:
+    # two results are two statements
     if ufunc is np.divmod and dtype is None:
         return np.floor_divide(*args), np.remainder(*args)
     is_known = getattr(np, ufunc.__name__, None) is ufunc
@@ -428,27 +435,28 @@ def _elementwise(ufunc: np.ufunc, name: str, args: Any, dtype: Any) -> Any:
         refuse(name)
     form = OPERATORS.get(ufunc)
     call = f"{ufunc.__name__}({', '.join(['{}'] * ufunc.nin)})"
-    found = mapped(form or call, args, dtype)
-    if dtype is not None and found.dtype != dtype:
+    result = mapped(form or call, args, dtype)
+    if dtype is not None and result.dtype != dtype:
         refuse(f"{name} with dtype={np.dtype(dtype)}")
-    return found
+    return result
 
 
-def _changed(one: Any, value: Any) -> Any:
-    """The value of an array after a change in place."""
-    if value.shape != one.shape:
-        refuse(f"a change in place of shape {one.shape} to {value.shape}")
-    found = astype(value, one.dtype, casting="same_kind", copy=False)
-    if isinstance(one, np.ndarray):
-        value.recording.changed.append(one)
-        return found
-    if one.memory.is_argument:
+def _changed(array: Any, value: Any) -> Any:
+    """Return the value of an array after a change in place."""
+    if value.shape != array.shape:
+        refuse(f"a change in place of shape {array.shape} to {value.shape}")
+    changed = astype(value, array.dtype, casting="same_kind", copy=False)
+    if isinstance(array, np.ndarray):
+        value.recording.changed.append(array)
+        return changed
+    if array.memory.is_argument:
         refuse("a change in place of an argument", IN_PLACE)
-    one.tensor  # noqa: B018  (refuses an array that is not up to date)
-    one.latest, one.axes = found.tensor, found.axes
-    one.memory.version += 1
-    one.version = one.memory.version
-    return one
+    array.tensor  # noqa: B018  (refuses an array that is not up to date)
+    array.latest, array.axes = changed.tensor, changed.axes
+    # views of the old value are out of date from now on
+    array.memory.version += 1
+    array.version = array.memory.version
+    return array
 
 
 def _in_place(ufunc: Any) -> Any:

@@ -207,7 +207,7 @@ def test_a_copy_that_has_no_room_in_a_later_call_is_refused(monkeypatch):
     call = prepare_call("ij,j->i", x[:400], y, **HERE)
     assert np.array_equal(call.run([x[:400], y]), [3_000.0] * 400)
     monkeypatch.setattr("psutil.virtual_memory", lambda: free(1 << 29))
-    (_, take), *_ = call.takes
+    (_, take), *_ = call.inputs
     monkeypatch.setattr("feinsum.result_memory.CHECKED_BYTES", 1 << 10)
     monkeypatch.setattr("psutil.virtual_memory", lambda: free(1 << 11))
     with pytest.raises(MeasurementError, match="a copy of an operand"):

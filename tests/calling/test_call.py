@@ -28,11 +28,11 @@ A = np.arange(12.0).reshape(3, 4)
 U = np.arange(4.0 * 800).reshape(800, 4)
 
 
-def facts_about(reading, spec=None):
+def facts_about(parsed, spec=None):
     """A store that holds one fact about the einsum of a call."""
-    einsum = canonicalize(reading.einsum).einsum
+    einsum = canonicalize(parsed.einsum).einsum
     store = InMemoryStore()
-    store.add(fact(reading.einsum, spec or first_recipe(einsum)))
+    store.add(fact(parsed.einsum, spec or first_recipe(einsum)))
     return store
 
 
@@ -220,8 +220,8 @@ def test_a_recipe_that_cannot_be_built_is_passed_over(monkeypatch):
 
     broken = Transform("unrolls_the_unknown", 1, "cannot be built", space, unroll)
     monkeypatch.setitem(REGISTRY, (broken.name, broken.version), broken)
-    reading = read_call("ej->e", U)
-    store = facts_about(reading, broken.spec({"index": "a"}))
+    parsed = read_call("ej->e", U)
+    store = facts_about(parsed, broken.spec({"index": "a"}))
     assert_as_numpy("ej->e", U, database=store)
     assert not prepare_call("ej->e", U, database=store).kernel.is_retrieved
     with pytest.raises(FeinsumError, match="no code can be generated"):
@@ -240,7 +240,7 @@ def test_the_users_database_is_the_default():
     """Without ``database`` the one of the variable is asked, and its facts used."""
     import feinsum
 
-    reading = read_call("ej,kj->ke", U, A)
+    parsed = read_call("ej,kj->ke", U, A)
     with feinsum.open_store() as store:
-        store.add(*facts_about(reading).records())
+        store.add(*facts_about(parsed).records())
     assert prepare_call("ej,kj->ke", U, A).kernel.is_retrieved

@@ -199,7 +199,7 @@ def test_views_are_those_of_numpy():
 
 def test_arrays_that_no_kernel_can_count_are_computed_by_numpy(monkeypatch):
     """Too large an operand, and too large a result."""
-    monkeypatch.setattr("feinsum.calling.reading.dtypes.MAX_ENTRIES", 100)
+    monkeypatch.setattr("feinsum.calling.operands.MAX_ENTRIES", 100)
     for subscripts, n in (("ij->i", 11), ("i,j->ij", 30), ("i,j,j->ij", 30)):
         ranks = [len(term) for term in subscripts.split("->")[0].split(",")]
         operands = [np.full((n,) * rank, 2.0) for rank in ranks]

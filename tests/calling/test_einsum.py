@@ -105,9 +105,7 @@ def test_more_than_52_indices_have_longer_names():
     terms = [[k, k + 1] for k in range(59)]
     arrays = [np.ones((2, 2))] * 59
     inputs = [x for pair in zip(arrays, terms, strict=True) for x in pair]
-    text, operands = feinsum.calling.reading.interleaved.as_subscripts(
-        [*inputs, [0, 59]]
-    )
+    text, operands = feinsum.calling.terms.as_subscripts([*inputs, [0, 59]])
     assert text.endswith(" -> {i00}{i59}")
     assert len(operands) == 59
 
@@ -182,7 +180,7 @@ def test_products_of_constants_are_computed_once():
     expression = feinsum.contract_expression(
         "ij,jk,kl->il", A.shape, B, C, constants=[1, 2], database=FACTS
     )
-    assert len(expression.known) == 1
+    assert len(expression.constants) == 1
     assert repr(expression) == "<ContractExpression('ij,[jk],[kl]->il')>"
 
 
@@ -192,7 +190,7 @@ def test_products_of_sparse_constants_stay_sparse():
     expression = feinsum.contract_expression(
         "ij,ij,jk->ik", from_dense(dense), A, B.shape, constants=[0, 1], database=FACTS
     )
-    assert isinstance(expression.known[1], CSF)
+    assert isinstance(expression.constants[1], CSF)
     np.testing.assert_allclose(expression(B), (dense * A) @ B, rtol=1e-12)
 
 

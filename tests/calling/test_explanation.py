@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from feinsum import call_einsum, explain, generate_loopy
-from feinsum.calling.fallback import FallbackCall
+from feinsum.calling.by_numpy import FallbackCall
 from feinsum.calling.kernel_cache import Calls
 from feinsum.contraction.pairwise import IS_BUILT
 from feinsum.errors import BuildError, InvalidEinsumError, NotAKernelError
@@ -100,7 +100,7 @@ def test_a_kernel_that_failed_and_one_that_is_used(monkeypatch):
     text = explain("ij,jk->ik", A, B)
     assert "computed by: a kernel of its own" in text
     assert text.splitlines()[-1] == f"kernel: {call.kernel.spec}"
-    failed = FallbackCall(call.reading, BuildError("no compiler"))
+    failed = FallbackCall(call.parsed, BuildError("no compiler"))
     monkeypatch.setattr("feinsum.calling.explanation.find_call", lambda *_: failed)
     assert explain("ij,jk->ik", A, B).endswith("kernel: none: no compiler")
 

@@ -153,11 +153,11 @@ def test_a_build_may_call_einsum(monkeypatch):
     """As a transform of the user might, in the thread that builds."""
     usual = building.build_call
 
-    def build_call(reading, *arguments):
-        if reading.einsum.n_operands > 1:
+    def build_call(parsed, *arguments):
+        if parsed.einsum.n_operands > 1:
             total = feinsum.einsum("ij->", A, database=NO_FACTS)
             np.testing.assert_allclose(total, A.sum())
-        return usual(reading, *arguments)
+        return usual(parsed, *arguments)
 
     monkeypatch.setattr(building, "build_call", build_call)
     C = feinsum.einsum("ij,jk->ik", A, B, database=NO_FACTS)

@@ -125,15 +125,15 @@ def test_a_search_keeps_to_the_limit(monkeypatch):
 
 def test_a_recorded_recipe_that_needs_more_is_passed_over(monkeypatch):
     """In calls and in retrievals; without the limit it is used."""
-    reading = read_call(SUBSCRIPTS, *operands())
-    e = canonicalize(reading.einsum).einsum
+    parsed = read_call(SUBSCRIPTS, *operands())
+    e = canonicalize(parsed.einsum).einsum
     (spec, *_) = [
         CONTRACTION_PATH_BY_COST.spec(parameters)
         for parameters in CONTRACTION_PATH_BY_COST.proposals(Workload(e))
         if not has_room(CONTRACTION_PATH_BY_COST.spec(parameters), e, {}, SMALL)
     ]
     store = InMemoryStore()
-    store.add(fact(reading.einsum, spec))
+    store.add(fact(parsed.einsum, spec))
     for limit, is_used in ((10**9, True), (SMALL, False)):
         monkeypatch.setenv(INTERMEDIATE_VARIABLE, str(limit))
         clear_call_cache()

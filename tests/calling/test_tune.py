@@ -26,8 +26,8 @@ def test_a_call_is_tuned_as_it_was_made(capsys):
     assert [progress.n_done for progress in seen] == [1]
     assert len(report.records) == 1
     assert "1/1" in capsys.readouterr().err
-    reading = read_call("ij,j->i", A, x)
-    known = make_problem(reading.einsum, reading.sizes).form.key
+    parsed = read_call("ij,j->i", A, x)
+    known = make_problem(parsed.einsum, parsed.sizes).form.key
     assert report.records[0].workload == known
     assert not remembered(Calls).quick
     assert not remembered(Calls).general

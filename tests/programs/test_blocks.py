@@ -27,7 +27,7 @@ def assert_right(given, arrays):
 def small(monkeypatch):
     """Blocks of few entries, whatever they cost."""
     monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(blocks_module, "LEAST_ROWS", 2)
+    monkeypatch.setattr(blocks_module, "MIN_ROWS", 2)
     monkeypatch.setattr(blocks_module, "STATEMENT_S", 0.0)
     monkeypatch.setattr(blocks_module, "CACHED_BYTES_PER_S", 1e30)
     blocks_module._blocks_of.cache_clear()
@@ -102,9 +102,9 @@ def test_the_faster_of_parts_and_wholes_is_kept():
     with fresh_memory():
         for _ in range(2 * MAX_ROUNDS + 2):
             assert_right(given, arrays)
-        (race,) = remembered(Calls).fused.values()
-        assert race.is_over
-        assert race.trial.baseline_s
+        (choice,) = remembered(Calls).fused.values()
+        assert choice.is_over
+        assert choice.trial.baseline_s
 
 
 def test_products_that_would_be_slower_in_blocks_are_whole():

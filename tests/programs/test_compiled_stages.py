@@ -17,10 +17,10 @@ from feinsum.memory import fresh_memory, remembered
 from feinsum.programs import evaluate_program, program, run_program
 from feinsum.programs import local as local_engine
 from feinsum.programs import parts as parts_module
+from feinsum.programs.choice import KernelChoice
 from feinsum.programs.compiled import kernel as kernel_module
 from feinsum.programs.compiled.expression import Term, c_expression
 from feinsum.programs.parts import Part
-from feinsum.programs.race import Race
 from feinsum.programs.stages import stages_of
 from feinsum.select.trial import MAX_ROUNDS
 from tests.portions import spread
@@ -177,7 +177,7 @@ def test_a_kernel_is_compared_where_statements_overwrite_operands(compared):
 
 def test_the_compiled_way_is_used_where_it_is_faster(monkeypatch):
     """And computes the same from run to run, in the memory of what is read last."""
-    monkeypatch.setattr(parts_module, "LEAST_S", 0.0)
+    monkeypatch.setattr(parts_module, "MIN_S", 0.0)
     clear_call_cache()
     p = program()
     p.softmax(p.map("tanh(x0) + cos(x0)", p.input("X", (WIDE, WIDE))))
@@ -188,12 +188,12 @@ def test_the_compiled_way_is_used_where_it_is_faster(monkeypatch):
         np.testing.assert_allclose(result, results[0], 1e-12)
     races = remembered(Calls).stages.values()
     assert races
-    assert all(race.is_over for race in races)
+    assert all(choice.is_over for choice in races)
 
 
 def test_without_a_compiler_numpy_computes(monkeypatch, caplog):
     monkeypatch.setenv("FEINSUM_CC", "/no/such/compiler")
-    monkeypatch.setattr(parts_module, "LEAST_S", 0.0)
+    monkeypatch.setattr(parts_module, "MIN_S", 0.0)
     p = program()
     p.softmax(p.input("X", (5, 6)))
     built = p.build()
@@ -208,10 +208,10 @@ def test_without_a_compiler_numpy_computes(monkeypatch, caplog):
 
 
 def test_a_wrong_kernel_is_not_used(monkeypatch, caplog):
-    race = Race(lambda: lambda given: {"y": given + 1})
+    choice = KernelChoice(lambda: lambda given: {"y": given + 1})
     for _ in range(4):
-        assert race.run(np.ones(2), lambda: {"y": np.ones(2)})["y"].tolist() == [1, 1]
-    assert race.is_over
+        assert choice.run(np.ones(2), lambda: {"y": np.ones(2)})["y"].tolist() == [1, 1]
+    assert choice.is_over
     assert "gives different results" in caplog.text
 
 
@@ -297,10 +297,10 @@ def test_a_kernel_that_fails_later_is_given_up():
             raise ProgramError("cannot be built for these arrays")
         return {"y": given.copy()}
 
-    race = Race(lambda: kernel)
+    choice = KernelChoice(lambda: kernel)
     for _ in range(6):
-        assert race.run(np.ones(2), lambda: {"y": np.ones(2)})["y"].tolist() == [1, 1]
-    assert race.is_over
+        assert choice.run(np.ones(2), lambda: {"y": np.ones(2)})["y"].tolist() == [1, 1]
+    assert choice.is_over
     assert len(calls) == 2
 
 

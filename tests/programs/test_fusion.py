@@ -17,8 +17,7 @@ from feinsum.programs import Program, evaluate_program, program, run_program
 from feinsum.programs import blocks as blocks_module
 from feinsum.programs import fusion as fusion_module
 from feinsum.programs.blocks import blocks_of
-from feinsum.programs.fused import Race, race_of
-from feinsum.programs.fusion import array_name, fusions_of
+from feinsum.programs.fusion import KernelChoice, array_name, choice_of, fusions_of
 from feinsum.select.trial import MAX_ROUNDS
 from tests.portions import spread
 from tests.programs.random_programs import assert_right as assert_as_reference
@@ -27,8 +26,8 @@ from tests.programs.random_programs import numbers
 
 @pytest.fixture(autouse=True)
 def everything_pays(monkeypatch):
-    monkeypatch.setattr(fusion_module, "LEAST_BYTES", 0)
-    monkeypatch.setattr(fusion_module, "LEAST_SHARE", 0)
+    monkeypatch.setattr(fusion_module, "MIN_BYTES", 0)
+    monkeypatch.setattr(fusion_module, "MIN_SHARE", 0)
     blocks_module._blocks_of.cache_clear()
     yield
     blocks_module._blocks_of.cache_clear()
@@ -152,10 +151,10 @@ def test_a_batch_runs_as_one_kernel(dtype, monkeypatch):
                 np.testing.assert_allclose(found[name], right, rtol=1e-4, atol=1e-4)
         assert len(remembered(Calls).fused) == 1
         (block,) = blocks_of(given, {"n": 1237})
-        race = race_of(given, block.fusion, {"n": 1237})
-        assert race.is_over
-        assert race.trial.baseline_s
-        kernel = race.build()
+        choice = choice_of(given, block.fusion, {"n": 1237})
+        assert choice.is_over
+        assert choice.trial.baseline_s
+        kernel = choice.build()
         operands = {name: arrays[name] for name in block.fusion.operands}
         tracemalloc.start()
         results = kernel(operands)
@@ -202,11 +201,11 @@ def test_a_kernel_that_is_wrong_or_cannot_be_built_is_not_used():
         raise ProgramError("no kernel")
 
     for build in (failing, lambda: lambda _: {"y": np.zeros(3)}):
-        race = Race(build)
+        choice = KernelChoice(build)
         for _ in range(4):
-            assert race.run({}, lambda: dict(right))["y"] is right["y"]
-        assert race.is_over
-        assert race.kernel is None
+            assert choice.run({}, lambda: dict(right))["y"] is right["y"]
+        assert choice.is_over
+        assert choice.kernel is None
 
 
 def test_a_cleared_cache_forgets_fused_kernels():
@@ -214,7 +213,7 @@ def test_a_cleared_cache_forgets_fused_kernels():
     given = lifting("f8")
     (block,) = blocks_of(given, {"n": 1237})
     with fresh_memory():
-        race = race_of(given, block.fusion, {"n": 1237})
-        assert race_of(given, block.fusion, {"n": 1237}) is race
+        choice = choice_of(given, block.fusion, {"n": 1237})
+        assert choice_of(given, block.fusion, {"n": 1237}) is choice
         clear_call_cache()
-        assert race_of(given, block.fusion, {"n": 1237}) is not race
+        assert choice_of(given, block.fusion, {"n": 1237}) is not choice

@@ -10,8 +10,8 @@ import pytest
 from feinsum.ir import array, body_into, body_value
 from feinsum.programs import feed_forward_step, parts, program, run_program
 from feinsum.programs import local as local_engine
+from feinsum.programs.choice import KernelChoice
 from feinsum.programs.local import overwritten
-from feinsum.programs.race import Race
 from feinsum.programs.stages import stages_of
 from tests.programs.random_programs import assert_right, numbers, random_program
 
@@ -97,15 +97,15 @@ def test_a_finish_takes_the_memory_of_its_product():
 def test_a_block_holds_what_it_still_reads_only(threads, monkeypatch):
     """Once it runs stage by stage for good: its fused kernel or its parts lost."""
     monkeypatch.setenv("FEINSUM_NUM_THREADS", threads)
-    lost = Race(lambda: None, is_over=True)
-    cut = Race(lambda: None, is_over=True, kernel=lambda: None)
-    monkeypatch.setattr(local_engine, "race_of", lambda *_: lost)
-    monkeypatch.setattr(local_engine, "kept_race", lambda *_: cut)
+    lost = KernelChoice(lambda: None, is_over=True)
+    cut = KernelChoice(lambda: None, is_over=True, kernel=lambda: None)
+    monkeypatch.setattr(local_engine, "choice_of", lambda *_: lost)
+    monkeypatch.setattr(local_engine, "shared_choice", lambda *_: cut)
     seen = {}
     stage = local_engine._Run.stage
 
     def watched(run, one, frame, spent):
-        seen[one.statements[0].result] = {*frame.known, *frame.inside}
+        seen[one.statements[0].result] = {*frame.outside, *frame.inside}
         return stage(run, one, frame, spent)
 
     monkeypatch.setattr(local_engine._Run, "stage", watched)

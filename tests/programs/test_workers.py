@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from feinsum.programs.workers import run_each
+from feinsum.programs.parts import run_each
 
 
 @pytest.mark.parametrize("n_workers", [1, 2, 5])
@@ -53,7 +53,7 @@ def test_nothing_runs_after_the_error_of_a_part(failing):
 
 FORKED = """
 import multiprocessing, time
-from feinsum.programs.workers import run_each
+from feinsum.programs.parts import run_each
 parts = [0.001] * 3
 run_each(time.sleep, parts, 3)
 child = multiprocessing.get_context("fork").Process(

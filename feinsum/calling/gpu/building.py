@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 from constantdict import constantdict
 
-from feinsum.calling.faults import is_faulty
+from feinsum.calling.einsum_call import (
+    EinsumCall,
+    StridedTerm,
+    c_steps,
+    normalize,
+    terms_of,
+    with_terms,
+)
 from feinsum.calling.gpu.contenders import Contender, fastest
 from feinsum.calling.gpu.flat import flattened
 from feinsum.calling.gpu.prepared import (
@@ -45,14 +52,14 @@ from feinsum.calling.kernel import (
     untransformed_path,
 )
 from feinsum.calling.kernel_cache import cached_kernel
+from feinsum.calling.operands import first_uses
 from feinsum.calling.predicted import (
     N_TRIED,
     Problem,
+    is_faulty,
     predicted_families,
     predicted_kernel,
 )
-from feinsum.calling.reading import Reading, first_uses, reading_of, terms_of
-from feinsum.calling.reading.strided import StridedTerm, c_steps, simplified
 from feinsum.errors import BuildError
 from feinsum.ir import IndexList, with_extents, write_subscripts
 from feinsum.targets.cuda import CudaDevice
@@ -64,10 +71,10 @@ N_PLANS = 2
 """Paths that are timed, if the second is not expected to take much longer."""
 CLOSE = 1.3
 LIBRARY_SHARE = 2.0
-"""Time of CuPy's einsum, as a multiple of what the operation takes at best."""
+"""Time of CuPy's einsum, as a multiple of what the operation inputs at best."""
 
 
-def build(reading: Reading, site: Site) -> GpuCall:
+def build(parsed: EinsumCall, site: Site) -> GpuCall:
     """The fastest known call.
 
     Raises:
@@ -76,46 +83,46 @@ def build(reading: Reading, site: Site) -> GpuCall:
         MeasurementError: if there is no memory for the result.
     """
     opened = site.opened
-    if reading.is_empty:
-        # an empty sum is zero, and BLAS takes no empty matrices
-        return ZerosCall(reading, opened)
-    view = view_call(reading, opened)
+    if parsed.is_empty:
+        # an empty sum is zero, and BLAS inputs no empty matrices
+        return ZerosCall(parsed, opened)
+    view = view_call(parsed, opened)
     if view is not None:
         return view
-    opened.check_room(result_bytes(reading), "a result")
-    contenders = [*_contenders(reading, site)]
+    opened.check_room(result_bytes(parsed), "a result")
+    contenders = [*_contenders(parsed, site)]
     predicted = [x.seconds for x in contenders if not x.is_proven]
     limit = PLAUSIBLE * min(predicted, default=0.0)
-    # the others are not even compiled, which takes longer than all runs
+    # the others are not even compiled, which inputs longer than all runs
     plausible = [x for x in contenders if x.is_proven or x.seconds <= limit]
     attempted = [x.attempt() for x in plausible]
     calls = [flattened(x, opened, site.arrays) for x in attempted if x is not None]
-    return fastest(calls or [_required(library_call(reading, opened), reading)], site)
+    return fastest(calls or [_required(library_call(parsed, opened), parsed)], site)
 
 
-def _contenders(reading: Reading, site: Site) -> Iterator[Contender]:
+def _contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
     """The ways to compute an einsum."""
-    problem = _contraction(reading, site)
+    problem = _contraction(parsed, site)
     # BLAS multiplies no integers
-    if len(problem.terms) == 2 and reading.work_dtype.kind in "fc":
-        yield from _products(reading, site, problem)
-    for plan in _plans(reading, site, problem):
-        make = partial(_steps, reading, site, plan)
+    if len(problem.terms) == 2 and parsed.work_dtype.kind in "fc":
+        yield from _products(parsed, site, problem)
+    for plan in _plans(parsed, site, problem):
+        make = partial(_steps, parsed, site, plan)
         yield Contender("steps", plan.seconds, make)
-    if reading.work_dtype.kind in "iuf":
-        yield from kernel_contenders(reading, site)
+    if parsed.work_dtype.kind in "iuf":
+        yield from kernel_contenders(parsed, site)
     # of more operands, the library chooses a path of its own, of which nothing is known
-    library = library_call(reading, site.opened)
+    library = library_call(parsed, site.opened)
     if library is not None and len(problem.terms) <= 2:
         seconds, _ = step_of(problem, problem.values, problem.output)
         yield Contender("library", LIBRARY_SHARE * seconds, lambda: library)
 
 
 def _products(
-    reading: Reading, site: Site, problem: Contraction
+    parsed: EinsumCall, site: Site, problem: Contraction
 ) -> Iterator[Contender]:
     """Yield the fastest product of BLAS, and also a whole one if that is in parts."""
-    is_half = reading.dtype == np.float16  # in which no partial sums are kept
+    is_half = parsed.dtype == np.float16  # in which no partial sums are kept
     for is_whole in (True,) if is_half else (False, True):
         seconds, product = step_of(
             problem, problem.values, problem.output,
@@ -123,16 +130,16 @@ def _products(
         )  # fmt: skip
         if product is None:
             return
-        make = partial(_product, reading, site, product)
+        make = partial(_product, parsed, site, product)
         yield Contender("product", seconds, make)
         if product.n_parts == 1:
             return
 
 
-def _plans(reading: Reading, site: Site, problem: Contraction) -> Iterator[Plan]:
+def _plans(parsed: EinsumCall, site: Site, problem: Contraction) -> Iterator[Plan]:
     """Paths, and the result in the order of the operands, which is then a view."""
     n_operands = len(problem.terms)
-    path = untransformed_path(reading.einsum, reading.sizes)
+    path = untransformed_path(parsed.einsum, parsed.sizes)
     fastest_plans = plans(problem, path or (tuple(range(n_operands)),))[:N_PLANS]
     limit = CLOSE * fastest_plans[0].seconds if fastest_plans else 0.0
     yield from (plan for plan in fastest_plans if plan.seconds <= limit)
@@ -143,72 +150,72 @@ def _plans(reading: Reading, site: Site, problem: Contraction) -> Iterator[Plan]
         yield Plan(seconds, (every, Step((0,), problem.output)))
 
 
-def view_call(reading: Reading, opened: CudaDevice) -> ViewCall | None:
+def view_call(parsed: EinsumCall, opened: CudaDevice) -> ViewCall | None:
     """The call as a view; None if entries are added, or there are several operands."""
-    term, output = reading.einsum.inputs[0], reading.einsum.output
-    if len(reading.einsum.inputs) > 1 or {*term} != {*output}:
+    term, output = parsed.einsum.inputs[0], parsed.einsum.output
+    if len(parsed.einsum.inputs) > 1 or {*term} != {*output}:
         return None
-    return ViewCall(reading, opened)
+    return ViewCall(parsed, opened)
 
 
-def library_call(reading: Reading, opened: CudaDevice) -> LibraryCall | None:
+def library_call(parsed: EinsumCall, opened: CudaDevice) -> LibraryCall | None:
     """The call of a library; None if its notation has too few letters."""
     # one letter for each index
-    is_short = len(reading.einsum.indices) <= len(LETTERS)
-    is_needed = is_short and not reading.is_empty
-    return LibraryCall(reading, opened) if is_needed else None
+    is_short = len(parsed.einsum.indices) <= len(LETTERS)
+    is_needed = is_short and not parsed.is_empty
+    return LibraryCall(parsed, opened) if is_needed else None
 
 
-def _required(library: GpuCall | None, reading: Reading) -> GpuCall:
+def _required(library: GpuCall | None, parsed: EinsumCall) -> GpuCall:
     """The call of a library, where there is no other one."""
     if library is None:
         raise BuildError(
-            f"nothing computes {reading.einsum.subscripts} on a GPU: libraries take at "
+            f"nothing computes {parsed.einsum.subscripts} on a GPU: libraries take at "
             f"most {len(LETTERS)} indices, and no family for GPUs fits; copy the "
             "operands to the host"
         )
     return library
 
 
-def _contraction(reading: Reading, site: Site) -> Contraction:
-    numbers, terms = terms_of(reading)
-    feeds = shaped(reading, site.arrays, blas_dtype(reading), site.opened.session)
+def _contraction(parsed: EinsumCall, site: Site) -> Contraction:
+    numbers, terms = terms_of(parsed)
+    arguments = shaped(parsed, site.arrays, blas_dtype(parsed), site.opened.session)
     strides = [
-        tuple(stride // feed.itemsize for stride in feed.strides) for feed in feeds
+        tuple(stride // feed.itemsize for stride in feed.strides) for feed in arguments
     ]
     sizes = {
-        index: extent if isinstance(extent, int) else reading.sizes[extent.name]
-        for index, extent in reading.einsum.extents.items()
+        index: extent if isinstance(extent, int) else parsed.sizes[extent.name]
+        for index, extent in parsed.einsum.extents.items()
     }
     return Contraction(
         tuple(terms),
-        reading.einsum.output,
+        parsed.einsum.output,
         sizes,
         tuple(strides[k] for k in numbers),
-        blas_dtype(reading).itemsize,
+        blas_dtype(parsed).itemsize,
         site.gpu,
     )
 
 
-def _product(reading: Reading, site: Site, product: Product) -> ProductCall:
+def _product(parsed: EinsumCall, site: Site, product: Product) -> ProductCall:
     """The call of BLAS, with the quickest copies that it needs."""
-    numbers, terms = terms_of(reading)
-    feeds = shaped(reading, site.arrays, blas_dtype(reading), site.opened.session)
+    numbers, terms = terms_of(parsed)
+    arguments = shaped(parsed, site.arrays, blas_dtype(parsed), site.opened.session)
     copies = (
-        None if order is None else _copy(term, order, feeds[k], site)
+        None if order is None else _copy(term, order, arguments[k], site)
         for k, term, order in zip(numbers, terms, product.orders, strict=True)
     )
     return ProductCall(
-        reading, site.opened, product, tuple(copies), _added(reading, site, product)
+        parsed, site.opened, product, tuple(copies), _added(parsed, site, product)
     )
 
 
-def _added(reading: Reading, site: Site, product: Product) -> GpuCall | None:
+def _added(parsed: EinsumCall, site: Site, product: Product) -> GpuCall | None:
     """How partial results are added up."""
     if product.n_parts == 1:
         return None
     shape, session = (product.n_parts, product.n_results), site.opened.session
-    parts = session.empty(shape, blas_dtype(reading))
+    parts = session.empty(shape, blas_dtype(parsed))
     # what is allocated may have any entries; the contenders are run on these
     session.clear(parts, site.stream)
     return build(read("ij->j", [parts], (0,)), site.part(parts))
@@ -216,20 +223,20 @@ def _added(reading: Reading, site: Site, product: Product) -> GpuCall | None:
 
 def _copy(term: IndexList, order: IndexList, array: Any, site: Site) -> GpuCall:
     """How an array is copied with its indices in another order."""
-    reading = read(write_subscripts([term], order), [array], (0,))
+    parsed = read(write_subscripts([term], order), [array], (0,))
     of_copy = site.part(array)
-    calls: list[GpuCall | None] = [CopyCall(reading, site.opened)]
+    calls: list[GpuCall | None] = [CopyCall(parsed, site.opened)]
     is_packed = array.ndim > 1 and site.opened.session.is_packed(array)
-    if is_packed and reading.work_dtype.kind in "iuf":
-        calls += [x.attempt() for x in kernel_contenders(reading, of_copy)]
+    if is_packed and parsed.work_dtype.kind in "iuf":
+        calls += [x.attempt() for x in kernel_contenders(parsed, of_copy)]
     return fastest([call for call in calls if call is not None], of_copy)
 
 
-def _steps(reading: Reading, site: Site, plan: Plan) -> StepsCall:
+def _steps(parsed: EinsumCall, site: Site, plan: Plan) -> StepsCall:
     """The call of a plan, whose steps are built with what those before them give."""
-    numbers, terms = terms_of(reading)
-    feeds = shaped(reading, site.arrays, reading.work_dtype, site.opened.session)
-    values = [(term, feeds[k]) for k, term in zip(numbers, terms, strict=True)]
+    numbers, terms = terms_of(parsed)
+    arguments = shaped(parsed, site.arrays, parsed.work_dtype, site.opened.session)
+    values = [(term, arguments[k]) for k, term in zip(numbers, terms, strict=True)]
     steps = []
     for positions, output in plan.steps:
         chosen = [values[k] for k in positions]
@@ -242,84 +249,84 @@ def _steps(reading: Reading, site: Site, plan: Plan) -> StepsCall:
         call = build(of_step, site.part(*arrays, is_exact=is_exact))
         steps.append((positions, call))
         values.append((output, call(arrays, site.stream)))
-    return StepsCall(reading, site.opened, tuple(steps))
+    return StepsCall(parsed, site.opened, tuple(steps))
 
 
 N_FAMILIES = 3
 """Families whose best recipes are timed."""
 
 
-def kernel_contenders(reading: Reading, site: Site) -> Iterator[Contender]:
+def kernel_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
     """What is recorded, or the best recipes that are predicted of some families."""
-    opened, einsum, sizes = site.opened, reading.einsum, reading.sizes
+    opened, einsum, sizes = site.opened, parsed.einsum, parsed.sizes
     # a recorded recipe was measured: predictions are for what has none
     recorded = cached_kernel(
         (einsum, sizes_that_matter(einsum, sizes), site.lookup_key),
         lambda: recorded_kernel(einsum, sizes, {}, opened, site.options),
     )
     if recorded is not None:
-        call = _with_kernel(reading, site, recorded)
+        call = _with_kernel(parsed, site, recorded)
         yield Contender("kernel", 0.0, lambda: call, is_proven=True)
     if recorded is not None or site.options.effort == "recorded":
         return
     # recipes are for the kernel that is built, whose indices are merged
-    merged = _with_fixed_end(_merged(reading))
-    problem = Problem(merged.einsum, merged.sizes, strides={}, given={}, steps={})
+    merged = _with_fixed_end(_merged(parsed))
+    problem = Problem(merged.einsum, merged.sizes, strides={}, arrays={}, steps={})
     for family in predicted_families(problem, opened)[:N_FAMILIES]:
         make = partial(_predicted, merged, site, problem, family)
         yield Contender("kernel", family[0].seconds, make)
 
 
-def _merged(reading: Reading) -> Reading:
+def _merged(parsed: EinsumCall) -> EinsumCall:
     """The einsum with indices as one that stand side by side in all arrays.
 
     Fewer divisions find the place of an entry. Arrays are in C's order.
     """
-    numbers, terms = terms_of(reading)
-    feeds = [reading.feeds[k] for k in numbers]
+    numbers, terms = terms_of(parsed)
+    arguments = [parsed.arguments[k] for k in numbers]
     inputs = [
         StridedTerm(term, feed.shape, c_steps(feed.shape))
-        for term, feed in zip(terms, feeds, strict=True)
+        for term, feed in zip(terms, arguments, strict=True)
     ]
-    shape = reading.shape
-    output = StridedTerm(reading.einsum.output, shape, c_steps(shape))
-    positions = [feed.position for feed in feeds]
-    return reading_of(reading, positions, *simplified(inputs, output))
+    shape = parsed.shape
+    output = StridedTerm(parsed.einsum.output, shape, c_steps(shape))
+    positions = [feed.position for feed in arguments]
+    return with_terms(parsed, positions, *normalize(inputs, output))
 
 
-def _with_fixed_end(reading: Reading) -> Reading:
+def _with_fixed_end(parsed: EinsumCall) -> EinsumCall:
     """Fix the extent of the result's last index in the kernel, if others are fixed.
 
     Families put indices whose extents they do not know before all others, and then
     work-items side by side would write entries far apart.
     """
-    extents, output = dict(reading.einsum.extents), reading.einsum.output
+    extents, output = dict(parsed.einsum.extents), parsed.einsum.output
     has_fixed = any(isinstance(extents[index], int) for index in output)
     last = extents[output[-1]] if output else 0
     if not has_fixed or isinstance(last, int):
-        return reading
-    extents[output[-1]] = reading.sizes[last.name]
-    einsum = with_extents(reading.einsum, extents)
-    left = {x.name: reading.sizes[x.name] for x in einsum.size_params}
-    return replace(reading, einsum=einsum, sizes=constantdict(left))
+        return parsed
+    extents[output[-1]] = parsed.sizes[last.name]
+    einsum = with_extents(parsed.einsum, extents)
+    left = {x.name: parsed.sizes[x.name] for x in einsum.size_params}
+    return replace(parsed, einsum=einsum, sizes=constantdict(left))
 
 
-def _with_kernel(reading: Reading, site: Site, kernel: CallKernel) -> KernelCall:
+def _with_kernel(parsed: EinsumCall, site: Site, kernel: CallKernel) -> KernelCall:
     session = site.opened.session
-    arrays = [site.arrays[feed.position] for feed in reading.feeds]
-    is_plain = reading.dtype == reading.work_dtype and all(
-        session.is_packed(array) and array.dtype == reading.dtype for array in arrays
+    arrays = [site.arrays[feed.position] for feed in parsed.arguments]
+    is_plain = parsed.dtype == parsed.work_dtype and all(
+        session.is_packed(array) and array.dtype == parsed.dtype for array in arrays
     )
-    return KernelCall(reading, site.opened, kernel, is_plain)
+    return KernelCall(parsed, site.opened, kernel, is_plain)
 
 
-def _magnitudes(reading: Reading) -> tuple[int, ...]:
+def _magnitudes(parsed: EinsumCall) -> tuple[int, ...]:
     """Sizes for which one recipe does: small products take other ones than large."""
-    return tuple(n.bit_length() for n in reading.sizes.values())
+    return tuple(n.bit_length() for n in parsed.sizes.values())
 
 
 def _predicted(
-    reading: Reading, site: Site, problem: Problem, family: Sequence[Costed]
+    parsed: EinsumCall, site: Site, problem: Problem, family: Sequence[Costed]
 ) -> KernelCall | None:
     """Build the first one of these recipes that is correct and spills little."""
     einsum, opened = problem.einsum, site.opened
@@ -331,9 +338,9 @@ def _predicted(
         kernel_and_time = predicted_kernel(problem, opened, _check_figures, tried)
         return None if kernel_and_time is None else kernel_and_time[0]
 
-    key = reading.einsum, _magnitudes(reading), family[0].spec.name, site.lookup_key
+    key = parsed.einsum, _magnitudes(parsed), family[0].spec.name, site.lookup_key
     kernel = cached_kernel(key, make)
-    return None if kernel is None else _with_kernel(reading, site, kernel)
+    return None if kernel is None else _with_kernel(parsed, site, kernel)
 
 
 def _check_figures(kernel: CallKernel) -> None:

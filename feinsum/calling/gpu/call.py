@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from feinsum.calling.einsum_call import EinsumCall
 from feinsum.calling.gpu.building import build, library_call, view_call
 from feinsum.calling.gpu.flat import FlatCall, least_bytes
 from feinsum.calling.gpu.prepared import GpuCall, LibraryCall, result_bytes
@@ -30,20 +31,19 @@ from feinsum.calling.gpu.quick import (
     know_form,
 )
 from feinsum.calling.gpu.site import Site, read
-from feinsum.calling.kernel_cache import Calls
-from feinsum.calling.options import CallOptions
-from feinsum.calling.reading import Reading, first_uses
-from feinsum.calling.reading.libraries import (
+from feinsum.calling.kernel_cache import Calls, LookupOptions
+from feinsum.calling.operands import (
     check_tensor,
+    first_uses,
     is_differentiating,
     is_tensor,
 )
-from feinsum.device_arrays import is_cuda_array, resolved
 from feinsum.errors import (
     DeviceUnavailableError,
     InvalidEinsumError,
     MeasurementError,
 )
+from feinsum.libraries import is_cuda_array, resolved
 from feinsum.memory import remembered
 from feinsum.targets.cuda import CUDA, CudaDevice
 from feinsum.targets.cuda.cupy_errors import CudaErrors
@@ -60,7 +60,7 @@ def call_on_gpu(
     subscripts: str,
     operands: Sequence[Any],
     device: str | None,
-    options: CallOptions,
+    options: LookupOptions,
     out: Any,
     key: Hashable | None,
 ) -> Any:
@@ -88,7 +88,7 @@ def _called(
     subscripts: str,
     operands: Sequence[Any],
     opened: CudaDevice,
-    options: CallOptions,
+    options: LookupOptions,
     out: Any,
     key: Hashable | None,
 ) -> Any:
@@ -115,7 +115,7 @@ def _called(
             return call.with_torch(sys.modules["torch"], operands)
         if isinstance(call, FlatCall):
             return _of_tensors(call, operands, session, key)
-    # once for each kind of call: asking the driver takes longer than a short kernel
+    # once for each kind of call: asking the driver inputs longer than a short kernel
     if is_new:
         opened.check_room(least_bytes(call), "what a call needs")
     if out is not None:
@@ -189,12 +189,12 @@ def _write(
     # out has to be on the GPU of the operands
     _ordinal([*operands, out])
     into, _ = opened.session.adopted(out)
-    reading = call.reading
+    parsed = call.parsed
     shape, dtype = tuple(into.shape), np.dtype(into.dtype)
-    if (shape, dtype) != (reading.shape, reading.dtype):
+    if (shape, dtype) != (parsed.shape, parsed.dtype):
         raise InvalidEinsumError(
             f"out has shape {shape} and dtype {dtype}, the result has "
-            f"{reading.shape} and {reading.dtype}",
+            f"{parsed.shape} and {parsed.dtype}",
             rules=("shape",),
         )
     opened.session.overwrite(into, call(arrays, stream), stream)
@@ -248,7 +248,7 @@ class CachedCalls:
         repeated: answers the others.
     """
 
-    reading: Reading
+    parsed: EinsumCall
     first: GpuCall | None
     repeated: GpuCall | None = None
     _lock: Lock = field(default_factory=Lock, repr=False)
@@ -263,7 +263,7 @@ class CachedCalls:
             if first is not None:
                 return first
             if self.repeated is None:
-                self.repeated = build(self.reading, site)
+                self.repeated = build(self.parsed, site)
             return self.repeated
 
 
@@ -280,15 +280,15 @@ def cached_calls(subscripts: str, operands: Sequence[Any], site: Site) -> Cached
     session = site.opened.session
 
     def make() -> CachedCalls:
-        reading = read(subscripts, site.arrays, first)
+        parsed = read(subscripts, site.arrays, first)
         # who asks for a policy wants the kernel, not the library's answer
-        is_usual = site.options == CallOptions(site.options.database)
-        n_bytes = result_bytes(reading) + sum(array.nbytes for array in site.arrays)
+        is_usual = site.options == LookupOptions(site.options.database)
+        n_bytes = result_bytes(parsed) + sum(array.nbytes for array in site.arrays)
         # a view is ready at once
-        has_view = view_call(reading, site.opened) is not None
+        has_view = view_call(parsed, site.opened) is not None
         is_first = is_usual and not has_view and n_bytes <= MAX_FIRST_BYTES
-        library = library_call(reading, site.opened) if is_first else None
-        return CachedCalls(reading, library)
+        library = library_call(parsed, site.opened) if is_first else None
+        return CachedCalls(parsed, library)
 
     key = str(subscripts), first, site.lookup_key, *map(session.form, site.arrays)
     cached: CachedCalls = remembered(Calls).gpu.get(key, make)

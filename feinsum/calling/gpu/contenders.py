@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
-from feinsum.calling.faults import note_fault
 from feinsum.calling.gpu.flat import FlatCall
 from feinsum.calling.gpu.prepared import GpuCall, KernelCall, ProductCall, StepsCall
 from feinsum.calling.gpu.site import Site
+from feinsum.calling.predicted import note_fault
 from feinsum.errors import DeviceLostError, FeinsumError
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Contender(NamedTuple):
 
 
 def fastest(calls: Sequence[GpuCall], site: Site) -> GpuCall:
-    """The call that takes the least time with these arrays."""
+    """The call that inputs the least time with these arrays."""
     # nothing to compare, and so nothing to run
     if len(calls) == 1:
         return calls[0]
@@ -54,7 +54,7 @@ def fastest(calls: Sequence[GpuCall], site: Site) -> GpuCall:
 
 
 def _seconds(call: GpuCall, site: Site) -> float:
-    """Time a call on the GPU, or on the host if that takes longer."""
+    """Time a call on the GPU, or on the host if that inputs longer."""
 
     def run() -> None:
         start = perf_counter()
@@ -72,7 +72,7 @@ def _seconds(call: GpuCall, site: Site) -> float:
     except FeinsumError as error:
         logger.warning("skipped %r: %s", call, error)
         return float("inf")
-    logger.debug("%r takes %.3g s, the host %.3g s", call, on_gpu, min(on_host))
+    logger.debug("%r inputs %.3g s, the host %.3g s", call, on_gpu, min(on_host))
     # a call cannot be repeated faster than the host launches it
     return max(on_gpu, min(on_host))
 
@@ -82,7 +82,7 @@ def _note_faults(call: GpuCall, site: Site) -> None:
     # an error shows at the next synchronization: it may be of any launch of the call
     for part in _kernels_of(call):
         if part.kernel.spec is not None:
-            note_fault(part.reading.einsum, part.kernel.spec, site.opened)
+            note_fault(part.parsed.einsum, part.kernel.spec, site.opened)
 
 
 def _kernels_of(call: GpuCall | None) -> Iterator[KernelCall]:

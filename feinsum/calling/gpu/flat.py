@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from feinsum.calling.einsum_call import EinsumCall
 from feinsum.calling.gpu.prepared import (
     GpuCall,
     KernelCall,
@@ -21,7 +22,6 @@ from feinsum.calling.gpu.prepared import (
     ViewCall,
     result_bytes,
 )
-from feinsum.calling.reading import Reading
 from feinsum.targets.cuda import CudaDevice
 from feinsum.targets.cuda.cupy_session import CupySession
 
@@ -37,7 +37,7 @@ Launch = Callable[[Sequence[int], Any], None]
 
 @dataclass
 class _Program:
-    """Launches, and the table of addresses from which each takes some.
+    """Launches, and the table of addresses from which each inputs some.
 
     The table has the operands, the result and the intermediate results.
 
@@ -89,12 +89,12 @@ class FlatCall:
         return repr(self.origin)
 
     @property
-    def reading(self) -> Reading:
-        return self.origin.reading
+    def parsed(self) -> EinsumCall:
+        return self.origin.parsed
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        return self.reading.dtype
+        return self.parsed.dtype
 
     @cached_property
     def is_in_order(self) -> bool:
@@ -146,7 +146,7 @@ def least_bytes(call: GpuCall) -> int:
     if type(call) is ViewCall:
         return 0
     between = call.n_bytes if isinstance(call, FlatCall) else 0
-    return result_bytes(call.reading) + between
+    return result_bytes(call.parsed) + between
 
 
 def _write(
@@ -164,9 +164,9 @@ def _write(
     """
     if isinstance(call, FlatCall):
         call = call.origin
-    used = [arrays[feed.position] for feed in call.reading.feeds]
-    # another dtype takes a cast, which is a launch that is not prepared
-    if any(array.dtype != call.reading.dtype for array in used):
+    used = [arrays[feed.position] for feed in call.parsed.arguments]
+    # another dtype inputs a cast, which is a launch that is not prepared
+    if any(array.dtype != call.parsed.dtype for array in used):
         return None
     if isinstance(call, KernelCall):
         return _write_kernel(program, call, operands, out)
@@ -185,13 +185,13 @@ def _write_kernel(
     # in the order of `PreparedLaunches`: operands, result, temporaries
     temporaries, launches = call.launches
     table = [
-        *(operands[feed.position] for feed in call.reading.feeds),
+        *(operands[feed.position] for feed in call.parsed.arguments),
         out,
         *(program.room(n * dtype.itemsize) for n, dtype in temporaries),
     ]
     for launch, order in launches:
         program.launches.append((launch, tuple(table[k] for k in order)))
-    return _in_order(call.reading.shape)
+    return _in_order(call.parsed.shape)
 
 
 def _in_order(shape: tuple[int, ...]) -> Written:
@@ -207,7 +207,7 @@ def _write_product(
 ) -> Written | None:
     sides = []
     for (number, _), copy in zip(call.terms, call.copies, strict=True):
-        position = call.reading.feeds[number].position
+        position = call.parsed.arguments[number].position
         sides.append(operands[position])
         if copy is not None:
             # the copy is an intermediate result, which the product reads in its place
@@ -233,7 +233,7 @@ def _write_steps(
     arrays: Sequence[Any],
     out: int,
 ) -> Written | None:
-    positions = [call.reading.feeds[number].position for number, _ in call.terms]
+    positions = [call.parsed.arguments[number].position for number, _ in call.terms]
     values: list[tuple[int, Any]] = [(operands[k], arrays[k]) for k in positions]
     written: Written | None = None
     for number, (chosen_at, step) in enumerate(call.steps, start=1):
@@ -243,13 +243,13 @@ def _write_steps(
         is_last = all(type(later) is ViewCall for _, later in call.steps[number:])
         if type(step) is ViewCall and written is not None and step.axes is not None:
             return Written(written.shape, tuple(written.axes[k] for k in step.axes))
-        n_bytes = result_bytes(step.reading)
+        n_bytes = result_bytes(step.parsed)
         target = out if is_last else program.room(n_bytes)
         inputs, like = zip(*chosen, strict=True)
         written = _write(program, step, inputs, like, target)
         if written is None:
             return None
-        values.append((target, _HandedOn(step.reading.dtype, n_bytes)))
+        values.append((target, _HandedOn(step.parsed.dtype, n_bytes)))
     return written
 
 

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from feinsum.calling.einsum_call import EinsumCall, terms_of
 from feinsum.calling.gpu.products import Product
 from feinsum.calling.kernel import CallKernel
-from feinsum.calling.reading import Reading, terms_of
 from feinsum.ir import IndexList
 from feinsum.targets.cuda import CudaBuilt, CudaDevice, PreparedLaunches
 from feinsum.targets.cuda.cupy_errors import CudaErrors
@@ -25,7 +25,7 @@ class GpuCall(Protocol):
     """A call that can be repeated with other arrays of the same forms."""
 
     @property
-    def reading(self) -> Reading: ...
+    def parsed(self) -> EinsumCall: ...
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
         """The result, on the stream on which the arrays are ready."""
@@ -36,7 +36,7 @@ class GpuCall(Protocol):
 class _Prepared:
     """The common part of all calls."""
 
-    reading: Reading
+    parsed: EinsumCall
     opened: CudaDevice
 
     def __repr__(self) -> str:
@@ -46,31 +46,34 @@ class _Prepared:
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The dtype in which the einsum is computed."""
-        return self.reading.work_dtype
+        return self.parsed.work_dtype
 
     @cached_property
     def terms(self) -> list[tuple[int, IndexList]]:
         """The number of the feed and the indices of each operand."""
-        return [*zip(*terms_of(self.reading), strict=True)]
+        return [*zip(*terms_of(self.parsed), strict=True)]
 
     def prepare(self, arrays: Sequence[Any]) -> list[Any]:
         """The arrays to read for the einsum's operands, in the working dtype."""
-        return shaped(self.reading, arrays, self.dtype, self.opened.session)
+        return shaped(self.parsed, arrays, self.dtype, self.opened.session)
 
     def finish(self, result: Any) -> Any:
-        return self.opened.session.cast(result, self.reading.dtype)
+        return self.opened.session.cast(result, self.parsed.dtype)
 
 
-def result_bytes(reading: Reading) -> int:
-    return prod(reading.shape) * reading.dtype.itemsize
+def result_bytes(parsed: EinsumCall) -> int:
+    return prod(parsed.shape) * parsed.dtype.itemsize
 
 
 def shaped(
-    reading: Reading, arrays: Sequence[Any], dtype: np.dtype[Any], session: CupySession
+    parsed: EinsumCall,
+    arrays: Sequence[Any],
+    dtype: np.dtype[Any],
+    session: CupySession,
 ) -> list[Any]:
     """The arrays of a call as the einsum's operands."""
     operands = []
-    for feed in reading.feeds:
+    for feed in parsed.arguments:
         array = arrays[feed.position]
         if array.shape != feed.shape:
             array = array.reshape(feed.shape)
@@ -78,10 +81,10 @@ def shaped(
     return operands
 
 
-def blas_dtype(reading: Reading) -> np.dtype[Any]:
-    """BLAS takes half precision as it is, and adds up in single precision."""
-    is_half = reading.dtype == np.float16
-    return reading.dtype if is_half else reading.work_dtype
+def blas_dtype(parsed: EinsumCall) -> np.dtype[Any]:
+    """BLAS inputs half precision as it is, and adds up in single precision."""
+    is_half = parsed.dtype == np.float16
+    return parsed.dtype if is_half else parsed.work_dtype
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,7 +93,7 @@ class ZerosCall(_Prepared):
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
         session = self.opened.session
-        zeros = session.empty(self.reading.shape, self.reading.dtype)
+        zeros = session.empty(self.parsed.shape, self.parsed.dtype)
         session.clear(zeros, stream)
         return zeros
 
@@ -102,12 +105,12 @@ class ViewCall(_Prepared):
     @cached_property
     def axes(self) -> tuple[int, ...] | None:
         """The axes of the operand in the order of the result; None of a diagonal."""
-        ((_, term),), output = self.terms, self.reading.einsum.output
+        ((_, term),), output = self.terms, self.parsed.einsum.output
         is_whole = len(term) == len(output)
         return tuple(term.index(index) for index in output) if is_whole else None
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
-        (feed,), ((_, term),) = self.reading.feeds, self.terms
+        (feed,), ((_, term),) = self.parsed.arguments, self.terms
         array = arrays[0]
         if array.shape != feed.shape:
             array = array.reshape(feed.shape)
@@ -115,11 +118,11 @@ class ViewCall(_Prepared):
             return array.transpose(self.axes)
         steps, output = (
             [*zip(term, array.strides, strict=True)],
-            self.reading.einsum.output,
+            self.parsed.einsum.output,
         )
         # along a diagonal all axes of an index advance at once
         strides = [sum(step for i, step in steps if i == index) for index in output]
-        return self.opened.session.strided(array, self.reading.shape, strides)
+        return self.opened.session.strided(array, self.parsed.shape, strides)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -137,7 +140,7 @@ class LibraryCall(_Prepared):
     @cached_property
     def text(self) -> str:
         """The notation in letters, with a term for each operand of the einsum."""
-        return _in_letters(self.reading.einsum.inputs, self.reading.einsum.output)
+        return _in_letters(self.parsed.einsum.inputs, self.parsed.einsum.output)
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
         inputs = self.prepare(arrays)
@@ -152,16 +155,16 @@ class LibraryCall(_Prepared):
 
     def with_torch(self, torch: Any, tensors: Sequence[Any]) -> Any:
         """The result of tensors by torch itself, on its own stream."""
-        reading = self.reading
-        kind = getattr(torch, str(reading.work_dtype))
+        parsed = self.parsed
+        kind = getattr(torch, str(parsed.work_dtype))
         failure = "torch's einsum {!r} with a result of {} entries of {}"
-        with CudaErrors(failure, self.text, reading.shape, reading.dtype):
+        with CudaErrors(failure, self.text, parsed.shape, parsed.dtype):
             inputs = [
                 tensors[feed.position].reshape(feed.shape).to(kind)
-                for feed in reading.feeds
+                for feed in parsed.arguments
             ]
             result = torch.einsum(self.text, *(inputs[k] for k, _ in self.terms))
-            return result.to(getattr(torch, str(reading.dtype))).contiguous()
+            return result.to(getattr(torch, str(parsed.dtype))).contiguous()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -189,19 +192,19 @@ class ProductCall(_Prepared):
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        return blas_dtype(self.reading)
+        return blas_dtype(self.parsed)
 
     @cached_property
     def axes(self) -> tuple[int, ...]:
         """The axes of what the product writes, in the order of the result."""
-        output = self.reading.einsum.output
+        output = self.parsed.einsum.output
         order = output if self.product.order is None else self.product.order
         return tuple(order.index(index) for index in output)
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """The shape of what the product writes."""
-        extent = dict(zip(self.axes, self.reading.shape, strict=True))
+        extent = dict(zip(self.axes, self.parsed.shape, strict=True))
         return tuple(extent[axis] for axis in range(len(extent)))
 
     @cached_property
@@ -210,9 +213,9 @@ class ProductCall(_Prepared):
         return session.multiplier(self.product.gemm, self.dtype)
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
-        feeds = self.prepare(arrays)
+        arguments = self.prepare(arrays)
         left, right = (
-            feeds[k] if copy is None else copy([feeds[k]], stream)
+            arguments[k] if copy is None else copy([arguments[k]], stream)
             for (k, _), copy in zip(self.terms, self.copies, strict=True)
         )
         if self.product.gemm.is_swapped:
@@ -244,16 +247,16 @@ class KernelCall(_Prepared):
 
     @cached_property
     def launches(self) -> PreparedLaunches:
-        names = [feed.name for feed in self.reading.feeds]
+        names = [feed.name for feed in self.parsed.arguments]
         built = self.kernel.compiled.built
         assert isinstance(built, CudaBuilt)
-        return built.prepared(names, self.reading.sizes)
+        return built.prepared(names, self.parsed.sizes)
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
-        session, reading = self.opened.session, self.reading
+        session, parsed = self.opened.session, self.parsed
         # kernels read arrays in C's order; of others there are copies
         packed = [session.packed(array) for array in self.prepare(arrays)]
-        result = session.empty(reading.shape, self.dtype)
+        result = session.empty(parsed.shape, self.dtype)
         self.launches.run(session, packed, result, stream)
         return self.finish(result)
 
@@ -263,7 +266,7 @@ class StepsCall(_Prepared):
     """A few operands at a time, where one kernel would do far more work.
 
     Attributes:
-        steps: the positions of what each takes among operands and earlier results, all
+        steps: the positions of what each inputs among operands and earlier results, all
             in one list, and its call. What is taken is dropped from the list.
     """
 
@@ -273,8 +276,8 @@ class StepsCall(_Prepared):
         return " | ".join(repr(call) for _, call in self.steps)
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
-        feeds = self.prepare(arrays)
-        values = [feeds[k] for k, _ in self.terms]
+        arguments = self.prepare(arrays)
+        values = [arguments[k] for k, _ in self.terms]
         for positions, call in self.steps:
             chosen = [values[k] for k in positions]
             # dropped here, so that their memory is free as soon as the call is made

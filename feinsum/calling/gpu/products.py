@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, combinations, pairwise
 from math import log, prod
 
-from feinsum.calling.reading.strided import c_steps
+from feinsum.calling.einsum_call import c_steps
 from feinsum.ir import IndexList
 from feinsum.targets.cuda.gemm import ANY, Gemm
 

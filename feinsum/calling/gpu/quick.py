@@ -7,11 +7,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from feinsum.calling.kernel_cache import CACHE_BOUND, Calls
-from feinsum.calling.place import name_of
-from feinsum.calling.reading.dtypes import first_uses
-from feinsum.calling.reading.libraries import is_differentiating
-from feinsum.device_arrays import ALIGNMENT
+from feinsum.calling.kernel_cache import CACHE_BOUND, Calls, database_key
+from feinsum.calling.operands import first_uses, is_differentiating
+from feinsum.libraries import ALIGNMENT
 from feinsum.memory import remembered
 from feinsum.options import EFFORT_VARIABLE
 
@@ -108,7 +106,7 @@ def quick_key(
     except RuntimeError:  # of tensors without strides, which torch calls sparse
         return None
     return (
-        subscripts, first, name_of(database), policy, on_miss, effort, os.getpid(),
+        subscripts, first, database_key(database), policy, on_miss, effort, os.getpid(),
         *forms,
     )  # fmt: skip
 

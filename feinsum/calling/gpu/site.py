@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from feinsum.calling.options import CallOptions
-from feinsum.calling.place import name_of
-from feinsum.calling.reading import Reading, read_shapes
+from feinsum.calling.einsum_call import EinsumCall, parse_call
+from feinsum.calling.kernel_cache import LookupOptions, database_key
 from feinsum.predict import machine_of
 from feinsum.targets.cuda import CudaDevice
 from feinsum.transforms.cost import Gpu
@@ -28,7 +27,7 @@ class Site(NamedTuple):
     arrays: Sequence[Any]
     stream: Any
     opened: CudaDevice
-    options: CallOptions
+    options: LookupOptions
     is_exact: bool = False
 
     def part(self, *arrays: Any, is_exact: bool = True) -> Site:
@@ -42,7 +41,7 @@ class Site(NamedTuple):
         options = self.options
         return (
             # a kernel of a parent process has no context here
-            self.opened, os.getpid(), name_of(options.database),
+            self.opened, os.getpid(), database_key(options.database),
             options.policy, options.on_miss, options.effort,
         )  # fmt: skip
 
@@ -53,6 +52,6 @@ class Site(NamedTuple):
         return gpu
 
 
-def read(text: str, arrays: Sequence[Any], first: Sequence[int]) -> Reading:
+def read(text: str, arrays: Sequence[Any], first: Sequence[int]) -> EinsumCall:
     forms = [(tuple(array.shape), np.dtype(array.dtype)) for array in arrays]
-    return read_shapes(text, forms, first)
+    return parse_call(text, forms, first)

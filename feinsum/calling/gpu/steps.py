@@ -12,8 +12,8 @@ from itertools import combinations, permutations, zip_longest
 from math import prod
 from typing import NamedTuple
 
+from feinsum.calling.einsum_call import c_steps
 from feinsum.calling.gpu.products import Product, products_of
-from feinsum.calling.reading.strided import c_steps
 from feinsum.ir import IndexList
 from feinsum.transforms.cost import Gpu
 from feinsum.transforms.gpu.cost import copied_s, product_s, streamed_s

@@ -18,22 +18,23 @@ from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from feinsum.calling.options import CallOptions
-from feinsum.calling.place import name_of, place_of
-from feinsum.calling.reading.forms import Form
+from feinsum.calling.host.general import CallKey
+from feinsum.calling.kernel_cache import LookupOptions, device_key, has_address
+from feinsum.calling.operands import Form, form_of
 from feinsum.errors import BuildError
 from feinsum.threads import n_threads
 
 if TYPE_CHECKING:
+    from feinsum.calling.einsum_call import EinsumCall
     from feinsum.calling.host.prepared import PreparedCall
-    from feinsum.calling.reading import Reading
+    from feinsum.db import Database
 
 N_RIVALS = 2
 """Recipes, next to the one that is predicted to be the fastest, that are timed."""
@@ -53,7 +54,7 @@ class BuildRequest:
     Attributes:
         forms: the shape, the strides and the dtype of each operand.
         first: the first use of each; see
-            :func:`feinsum.calling.reading.dtypes.first_uses`.
+            :func:`feinsum.calling.operands.first_uses`.
         database: its address; None for the user's own.
     """
 
@@ -68,9 +69,13 @@ class BuildRequest:
         subscripts: str,
         forms: Sequence[Form],
         first: Sequence[int],
-        database: str | os.PathLike[str] | None,
+        database: Database,
     ) -> BuildRequest | None:
-        """None for operands that the process cannot make, or only with much memory."""
+        """None for a store of this process, and for operands that the other process
+        cannot make, or only with much memory.
+        """
+        if not has_address(database):
+            return None
         n_bytes = sum(prod(form.shape) * form.dtype.itemsize for form in forms)
         if n_bytes > MAX_BYTES or not all(form.is_aligned for form in forms):
             return None
@@ -78,19 +83,20 @@ class BuildRequest:
             subscripts,
             tuple((form.shape, form.strides, form.dtype.str) for form in forms),
             tuple(first),
-            None if database is None else os.fspath(database),
+            None if database is None else os.fspath(cast(str, database)),
         )
 
     @property
-    def reading(self) -> Reading:
+    def parsed(self) -> EinsumCall:
         """The call as an einsum."""
-        from feinsum.calling.reading import read_shapes
+        from feinsum.calling.einsum_call import parse_call
 
-        given = [(tuple(shape), np.dtype(dtype)) for shape, _, dtype in self.forms]
-        return read_shapes(self.subscripts, given, self.first)
+        operands = [(tuple(shape), np.dtype(dtype)) for shape, _, dtype in self.forms]
+        return parse_call(self.subscripts, operands, self.first)
 
     def operands(self) -> list[Any]:
-        """Arrays that lie like those of the call."""
+        """Make arrays with the memory layouts of those of the call."""
+        # only their layout matters: kernels do not depend on values
         return [_array(*form) for form in self.forms]
 
 
@@ -100,24 +106,25 @@ def _array(shape: Sequence[int], strides: Sequence[int], dtype: str) -> Any:
     size = first + sum(max(end, 0) for end in ends) + np.dtype(dtype).itemsize
     memory = np.zeros(size, np.uint8)
     array: Any = np.ndarray(tuple(shape), dtype, memory.data, first, tuple(strides))
+    # ones: no denormal numbers, which would slow down what is timed
     array[...] = 1
     return array
 
 
 def built_before(request: BuildRequest) -> PreparedCall | None:
-    """The call with a kernel built for an earlier process; None without one."""
+    """Return the call with a kernel built for an earlier process; None without one."""
     from feinsum.cache import default_cache
 
-    kept = default_cache()
-    answer = None if kept is None else kept.read(_key(request))
+    cache = default_cache()
+    answer = None if cache is None else cache.read(_key(request))
     try:
-        return _loaded(request.reading, json.loads(answer)) if answer else None
+        return _loaded(request.parsed, json.loads(answer)) if answer else None
     except (KeyError, TypeError, ValueError):  # a damaged entry
         return None
 
 
 def _key(request: BuildRequest) -> str:
-    """Of what a kernel depends on here, by what takes no imports to find out.
+    """Return a key of what a kernel depends on, computed without further imports.
 
     An installation is told by the time of this file, which is new with each.
     """
@@ -131,9 +138,9 @@ def _key(request: BuildRequest) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-@cache
+@lru_cache(1)
 def _processor() -> str:
-    """What the system says of the first processor, without what changes."""
+    """Return the description of the first processor, without its frequency."""
     try:
         text = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     except OSError:
@@ -159,17 +166,18 @@ def build_elsewhere(request: BuildRequest) -> PreparedCall | None:
         raise BuildError(f"no process that builds kernels starts: {error}") from error
     if not ended.is_ok:
         raise BuildError(f"the process that builds kernels ended with {ended}")
+    # the last line: libraries may print before
     answer = json.loads(ended.said.splitlines()[-1])
     if "failure" in answer:
         raise BuildError(answer["failure"])
     if not answer:
         return None
-    return _loaded(request.reading, answer)
+    return _loaded(request.parsed, answer)
 
 
-def _loaded(reading: Reading, answer: dict[str, Any]) -> PreparedCall:
+def _loaded(parsed: EinsumCall, answer: dict[str, Any]) -> PreparedCall:
     from feinsum.calling.host.prepared import PreparedCall
-    from feinsum.calling.reading.arguments import packed
+    from feinsum.calling.layouts import packed
     from feinsum.targets.host.kernel import HostKernel
 
     kernel = HostKernel.loaded(
@@ -182,33 +190,33 @@ def _loaded(reading: Reading, answer: dict[str, Any]) -> PreparedCall:
         call((*arrays, out))
         return out
 
-    dtype = reading.work_dtype
-    takes = tuple(
+    dtype = parsed.work_dtype
+    inputs = tuple(
         (
             position,
             None if shape is None else partial(packed, shape=tuple(shape), dtype=dtype),
         )
         for position, shape in answer["takes"]
     )
-    return PreparedCall(reading, None, CallOptions(None), takes, run)
+    return PreparedCall(parsed, None, inputs, run)
 
 
 def _answer(request: BuildRequest) -> dict[str, Any]:
-    """The best kernel of a call; empty if it is none."""
+    """Return the best kernel of a call; empty if it is none."""
+    parsed = request.parsed  # refuses a wrong request before Loopy is loaded
     from feinsum.calling.host.building import build_call
     from feinsum.measure import open_device
 
-    arrays, reading = request.operands(), request.reading
-    options = CallOptions(request.database, effort="amortized")
-    where = (
-        place_of(arrays, None),
-        name_of(options.database),
-        options.policy,
-        options.on_miss,
-        options.effort,
+    arrays = request.operands()
+    key = CallKey(
+        request.subscripts,
+        tuple(map(form_of, arrays)),
+        None,
+        tuple(request.first),
+        device_key(arrays, None),
+        LookupOptions(request.database),
     )
-    forms = [Form(x.shape, x.strides, x.dtype, x.flags.aligned) for x in arrays]
-    call = build_call(reading, arrays, forms, None, where, options, N_RIVALS)
+    call = build_call(parsed, key, arrays, N_RIVALS)
     if call.kernel is None or not call.kernel.compiled.built.n_launches:
         return {}
     opened: Any = open_device("host")
@@ -216,15 +224,15 @@ def _answer(request: BuildRequest) -> dict[str, Any]:
     (output,) = {name for name, dtype in code.arguments if dtype is None} - {
         *call.names
     }
-    shapes = {feed.position: feed.shape for feed in reading.feeds}
+    shapes = {x.position: x.shape for x in parsed.arguments}
     return {
         "content": b64encode(code.compiled_once()).decode(),
         "arguments": [(n, None if d is None else d.str) for n, d in code.arguments],
         "names": [*call.names, output],
         "constants": {name: int(value) for name, value in call.constants.items()},
         "takes": [
-            (position, None if take is None else shapes[position])
-            for position, take in call.takes
+            (position, None if copy is None else shapes[position])
+            for position, copy in call.inputs
         ],
     }
 
@@ -232,17 +240,18 @@ def _answer(request: BuildRequest) -> dict[str, Any]:
 def _main() -> None:
     from feinsum.cache import default_cache, locked
 
+    # the calls of the user go on meanwhile
     os.nice(PRIORITY)
     request = BuildRequest(**json.load(sys.stdin))
     # what drivers and libraries print is no answer
     answers, sys.stdout = sys.stdout, sys.stderr
-    kept = default_cache()
+    cache = default_cache()
     try:
-        with nullcontext() if kept is None else locked(kept.folder, LOCK, LIMIT_S):
+        with nullcontext() if cache is None else locked(cache.folder, LOCK, LIMIT_S):
             answer = _answer(request)
-        if answer and kept is not None:
+        if answer and cache is not None:
             # here, since the calling process may have ended
-            kept.write(_key(request), json.dumps(answer).encode())
+            cache.write(_key(request), json.dumps(answer).encode())
     except Exception as error:  # noqa: BLE001  (the calling process tells it)
         answer = {"failure": f"{type(error).__name__}: {error}"}
     answers.write(json.dumps(answer))

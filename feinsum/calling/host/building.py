@@ -1,19 +1,48 @@
-"""How a call is computed: as a view, by the simplified einsum, or by the given one."""
+"""How a call is built: as a view, by the normalized einsum, or by the given one.
+
+Of these ways, :func:`build_call` takes the first that works::
+
+    a view, for one operand without sums, as in ij->ji     no kernel
+    zeros, where an extent is zero                         no kernel
+    a recorded recipe of the einsum as it was given
+    a recorded recipe of the normalized einsum             operands on the host
+    a predicted recipe of the normalized einsum            operands on the host
+    a kernel without a recipe
+
+A kernel on the host gets addresses, not shapes. So ``ij,ij->ij`` of arrays in C order
+is one loop over all entries, and ``abi,ij->abj`` a product of two matrices: see
+:func:`feinsum.calling.einsum_call.normalize`. More calls then share a kernel, and its
+loops are longer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import prod
+from time import perf_counter, sleep
 from typing import Any
 
+from feinsum.calling.einsum_call import (
+    Argument,
+    EinsumCall,
+    StridedTerm,
+    c_steps,
+    normalize,
+    parse_call,
+    terms_of,
+    with_terms,
+)
+from feinsum.calling.host.general import CallKey
 from feinsum.calling.host.prepared import (
+    Conversion,
     PreparedCall,
-    Take,
-    from_device,
-    from_host,
+    convert_on_device,
+    copy_from_host,
     view_of,
 )
-from feinsum.calling.host.simple import simple_call
 from feinsum.calling.kernel import (
     OUTPUT,
     CallKernel,
@@ -22,175 +51,466 @@ from feinsum.calling.kernel import (
     untransformed_kernel,
     untransformed_path,
 )
-from feinsum.calling.kernel_cache import SharedKernels, cached_kernel
-from feinsum.calling.options import CallOptions
-from feinsum.calling.place import Where
-from feinsum.calling.reading import Reading
-from feinsum.calling.reading.arguments import (
+from feinsum.calling.kernel_cache import cached_kernel
+from feinsum.calling.layouts import (
     COPIED,
     IN_ORDER,
     ArgumentLayout,
     operand_layout,
     output_layout,
+    strided_layout,
     strides_of,
     values_of,
 )
-from feinsum.calling.reading.forms import Form
-from feinsum.measure import open_device
+from feinsum.calling.operands import Form, as_array, first_uses, form_of
+from feinsum.calling.predicted import (
+    Problem,
+    checked_kernel,
+    predicted_kernel,
+    view_as,
+)
+from feinsum.canonical import CanonicalForm, canonicalize
+from feinsum.errors import FeinsumError
+from feinsum.measure import OpenDevice, open_device
+from feinsum.measure.kernel import SPIN_S
 from feinsum.predict import MEASURING
+from feinsum.records import TransformSpec
 from feinsum.result_memory import check_room
+from feinsum.select import find_fastest
 from feinsum.targets.opencl.device import device_of
+from feinsum.targets.protocol import Array
+
+logger = logging.getLogger(__name__)
+
+Arrays = Sequence[Any]
+Layouts = Mapping[str, ArgumentLayout]
 
 
 def build_call(
-    reading: Reading,
-    arrays: Sequence[Any],
-    forms: Sequence[Form],
-    target: Form | None,
-    where: Where,
-    options: CallOptions,
-    n_rivals: int = 0,
+    parsed: EinsumCall, key: CallKey, arrays: Arrays, n_rivals: int = 0
 ) -> PreparedCall:
-    """A call together with what computes it.
+    """Return a call together with what computes it.
 
     Args:
-        arrays: the operands, with the given forms.
-        target: the form of ``out``.
+        arrays: the operands, with the forms of the key.
         n_rivals: recipes, next to the one that is predicted to be the fastest, that are
             built and timed.
     """
-    place = where[0]
-    is_view = place.is_host and target is None
-    if is_view and (view := view_call(reading)):
-        open_device(place.selector)  # refuses a device that is not there
-        return PreparedCall(reading, None, options, view=view)
-    if reading.is_empty:
-        return PreparedCall(reading, None, options)
-    if not place.is_host:
-        return device_call(reading, arrays, where, options)
-    return host_call(reading, arrays, forms, target, where, options, n_rivals)
+    is_view = key.device.is_host and key.target is None
+    if is_view and (view := view_of(parsed)):
+        open_device(key.device.selector)  # refuses a device that is not there
+        return PreparedCall(parsed, None, view=view)
+    if parsed.is_empty:
+        return PreparedCall(parsed, None)
+    if not key.device.is_host:
+        return _build_on_device(parsed, key, arrays)
+    return _build_for_host(parsed, key, arrays, n_rivals)
 
 
-def view_call(reading: Reading) -> Take | None:
-    """See :func:`feinsum.calling.host.prepared.view_of`."""
-    if reading.einsum.n_operands != 1:
-        return None
-    return view_of(reading, reading.einsum.inputs[0], reading.einsum.output)
-
-
-def host_call(
-    reading: Reading,
-    arrays: Sequence[Any],
-    forms: Sequence[Form],
-    target: Form | None,
-    where: Where,
-    options: CallOptions,
-    n_rivals: int,
+def _build_for_host(
+    parsed: EinsumCall, key: CallKey, arrays: Arrays, n_rivals: int
 ) -> PreparedCall:
-    """A call of host arrays, on any device."""
-    opened, dtype = open_device(where[0].selector), reading.work_dtype
-    layouts = {
-        x.name: operand_layout(x, forms[x.position], dtype) for x in reading.feeds
-    }
-    into = IN_ORDER if target is None else output_layout(OUTPUT, target, dtype)
+    """Return a call of host arrays, on any device."""
+    opened = open_device(key.device.selector)
+    layouts = _operand_layouts(parsed, key.forms)
+    output = _output_layout(parsed, key.target)
     if not opened.reads_in_place:
-        layouts, into = dict.fromkeys(layouts, COPIED), COPIED
-    _check_room(reading, layouts, into if target is not None else COPIED)
-    einsum, sizes = reading.einsum, reading.sizes
-    strides = strides_of({**layouts, OUTPUT: into})
-    sharing = (where, sizes_that_matter(einsum, sizes))
-    key = (einsum, tuple(sorted(strides.items())), sharing)
+        layouts, output = dict.fromkeys(layouts, COPIED), COPIED
+    _check_room(parsed, layouts, output if key.target is not None else COPIED)
+    einsum, sizes, options = parsed.einsum, parsed.sizes, key.options
+    strides = strides_of({**layouts, OUTPUT: output})
+    sharing = key.device, options, sizes_that_matter(einsum, sizes)
+    kernel_key = einsum, tuple(sorted(strides.items())), sharing
     kernel = None
-    # otherwise simple_call tunes the simplified einsum, whose facts more calls share
+    # an effort that measures tunes the normalized einsum, whose facts more calls share
     if not (opened.reads_in_place and options.effort in MEASURING):
         kernel = cached_kernel(
-            key, lambda: recorded_kernel(einsum, sizes, strides, opened, options)
+            kernel_key, lambda: recorded_kernel(einsum, sizes, strides, opened, options)
         )
     if kernel is None and opened.reads_in_place:
-        kernels = SharedKernels(sharing)
-        call = simple_call(
-            reading, arrays, layouts, target, opened, options, kernels, n_rivals
-        )
+        context = CompilationContext(parsed, key, arrays, opened, layouts, sharing)
+        call = context.build(n_rivals)
         if call is not None:
             return call
     if kernel is None:
         kernel = cached_kernel(
             # the path depends on sizes, which are not in the einsum of the key
-            ("untransformed", untransformed_path(einsum, sizes), *key),
+            ("untransformed", untransformed_path(einsum, sizes), *kernel_key),
             lambda: untransformed_kernel(einsum, sizes, strides, opened),
         )
         assert kernel is not None
-    return _with_kernel(reading, kernel, layouts, into, options)
+    return _with_kernel(parsed, kernel, layouts, output)
 
 
 def _with_kernel(
-    reading: Reading,
-    kernel: CallKernel,
-    layouts: Mapping[str, ArgumentLayout],
-    into: ArgumentLayout,
-    options: CallOptions,
+    parsed: EinsumCall, kernel: CallKernel, layouts: Layouts, output: ArgumentLayout
 ) -> PreparedCall:
-    """A call with a kernel of the einsum as it was given."""
-    dtype = reading.work_dtype
-    takes = (
-        (x.position, None if layouts[x.name].is_in_place else from_host(x, dtype))
-        for x in reading.feeds
-    )
-    constants = {**reading.sizes, **values_of({**layouts, OUTPUT: into})}
-    caller = kernel.compiled.built.caller([*layouts], constants)
-    is_written = into.is_in_place and reading.dtype == dtype
+    """Return a call with a kernel of the einsum as it was given."""
+    copies = _copies(parsed, layouts)
+    constants = {**parsed.sizes, **values_of({**layouts, OUTPUT: output})}
     return PreparedCall(
-        reading,
+        parsed,
         kernel,
-        options,
-        tuple(takes),
-        caller,
-        is_written,
+        tuple((x.position, copies.get(x.name)) for x in parsed.arguments),
+        kernel.compiled.built.caller([*layouts], constants),
+        output.is_in_place and parsed.dtype == parsed.work_dtype,
         names=(*layouts,),
         constants=constants,
     )
 
 
-def device_call(
-    reading: Reading, arrays: Sequence[Any], where: Where, options: CallOptions
-) -> PreparedCall:
-    """A call of arrays on an OpenCL device."""
-    opened, dtype = device_of(arrays[0]), reading.work_dtype
-    einsum, sizes = reading.einsum, reading.sizes
+def _build_on_device(parsed: EinsumCall, key: CallKey, arrays: Arrays) -> PreparedCall:
+    """Return a call of arrays on an OpenCL device."""
+    opened, dtype = device_of(arrays[0]), parsed.work_dtype
+    einsum, sizes = parsed.einsum, parsed.sizes
     kernel = cached_kernel(
         (
             einsum,
-            where,
+            key.device,
+            key.options,
             sizes_that_matter(einsum, sizes),
             untransformed_path(einsum, sizes),
         ),
         lambda: (
-            recorded_kernel(einsum, sizes, {}, opened, options)
+            recorded_kernel(einsum, sizes, {}, opened, key.options)
             or untransformed_kernel(einsum, sizes, {}, opened)
         ),
     )
     assert kernel is not None
-    takes = ((x.position, from_device(x, dtype)) for x in reading.feeds)
-    names = [x.name for x in reading.feeds]
-    caller = kernel.compiled.built.caller(names, reading.sizes, arrays[0].queue)
-    return PreparedCall(reading, kernel, options, tuple(takes), caller)
+    inputs = ((x.position, convert_on_device(x, dtype)) for x in parsed.arguments)
+    names = [x.name for x in parsed.arguments]
+    caller = kernel.compiled.built.caller(names, sizes, arrays[0].queue)
+    return PreparedCall(parsed, kernel, tuple(inputs), caller)
 
 
-def _check_room(
-    reading: Reading, layouts: Mapping[str, ArgumentLayout], into: ArgumentLayout
-) -> None:
+def _operand_layouts(
+    parsed: EinsumCall, forms: Sequence[Form]
+) -> dict[str, ArgumentLayout]:
+    dtype = parsed.work_dtype
+    return {
+        x.name: operand_layout(x, forms[x.position], dtype) for x in parsed.arguments
+    }
+
+
+def _output_layout(parsed: EinsumCall, target: Form | None) -> ArgumentLayout:
+    if target is None:
+        return IN_ORDER
+    return output_layout(OUTPUT, target, parsed.work_dtype)
+
+
+def _copies(parsed: EinsumCall, layouts: Layouts) -> dict[str, Conversion]:
+    """Return the copying functions of arguments that a kernel cannot read in place."""
+    return {
+        x.name: copy_from_host(x, parsed.work_dtype)
+        for x in parsed.arguments
+        if not layouts[x.name].is_in_place
+    }
+
+
+def _check_room(parsed: EinsumCall, layouts: Layouts, output: ArgumentLayout) -> None:
     """First, refuse copies and a result that do not fit into memory.
 
     Args:
-        into: whether the result is written into an array that is there.
+        output: in place if the result is written into an array that is there.
 
     Raises:
-        MeasurementError: if they do not.
+        MeasurementError: if they do not fit.
     """
-    entries = [prod(x.shape) for x in reading.feeds if not layouts[x.name].is_in_place]
-    if entries:
-        n_bytes = sum(entries) * reading.work_dtype.itemsize
-        check_room(n_bytes, "copies of operands")
-    if not into.is_in_place:
-        n_bytes = prod(reading.shape) * reading.work_dtype.itemsize
-        check_room(n_bytes, "a result")
+    itemsize = parsed.work_dtype.itemsize
+    copied = [
+        prod(x.shape) for x in parsed.arguments if not layouts[x.name].is_in_place
+    ]
+    if copied:
+        check_room(sum(copied) * itemsize, "copies of operands")
+    if not output.is_in_place:
+        check_room(prod(parsed.shape) * itemsize, "a result")
+
+
+@dataclass(frozen=True)
+class NormalizedCall:
+    """A call as an einsum with as few axes as possible.
+
+    Attributes:
+        inputs: the memory layout of each argument's array, by its name.
+        output: the memory layout of the result.
+    """
+
+    parsed: EinsumCall
+    inputs: Mapping[str, StridedTerm]
+    output: StridedTerm
+
+
+def read_call(subscripts: str, *operands: Any) -> EinsumCall:
+    """The einsum that a call evaluates, as best tuned: with as few axes as possible.
+
+    Args:
+        subscripts: as for :func:`feinsum.call_einsum`.
+        operands: arrays, or anything that numpy can convert to arrays; an object passed
+            twice is one operand.
+
+    Raises:
+        InvalidEinsumError: as :func:`feinsum.call_einsum` does.
+
+    >>> import numpy as np
+    >>> u = np.ones((1000, 3))
+    >>> call = read_call("ei,ej->eij", u, u)
+    >>> print(call.einsum)
+    {i0}{i1}, {i0}{i2} -> {i0}{i1}{i2} of (a0 a0) with a0[n0,3]:<f8
+    >>> dict(call.sizes), call.shape
+    ({'n0': 1000}, (1000, 3, 3))
+    """
+    arrays = [as_array(x) for x in operands]
+    forms = [form_of(array) for array in arrays]
+    shapes = [(form.shape, form.dtype) for form in forms]
+    parsed = parse_call(subscripts, shapes, first_uses(operands))
+    if parsed.is_empty:
+        return parsed
+    layouts = _operand_layouts(parsed, forms)
+    return normalize_call(parsed, arrays, layouts, None).parsed
+
+
+def normalize_call(
+    parsed: EinsumCall, arrays: Arrays, layouts: Layouts, target: Form | None
+) -> NormalizedCall:
+    """Return the same sums over the same memory, with as few axes as possible.
+
+    Args:
+        arrays: the operands of the call.
+        layouts: of the arguments; those that are copied are in C order.
+        target: the form of ``out``.
+    """
+    numbers, terms = terms_of(parsed)
+    inputs = [
+        _strided_term(term, parsed.arguments[k], layouts, arrays)
+        for k, term in zip(numbers, terms, strict=True)
+    ]
+    output = StridedTerm(parsed.einsum.output, parsed.shape, c_steps(parsed.shape))
+    if target is not None and _output_layout(parsed, target).is_in_place:
+        steps = tuple(step // target.dtype.itemsize for step in target.strides)
+        output = replace(output, steps=steps)
+    normal_inputs, normal_output = normalize(inputs, output)
+    positions = [parsed.arguments[k].position for k in numbers]
+    normal = with_terms(parsed, positions, normal_inputs, normal_output)
+    (row,) = normal.einsum.rows
+    names = [operand.name for operand in row]
+    return NormalizedCall(
+        normal, dict(zip(names, normal_inputs, strict=True)), normal_output
+    )
+
+
+def _strided_term(
+    term: tuple[str, ...], argument: Argument, layouts: Layouts, arrays: Arrays
+) -> StridedTerm:
+    """Return the memory layout of the array that a kernel reads."""
+    shape = argument.shape
+    if not layouts[argument.name].is_in_place:
+        return StridedTerm(term, shape, c_steps(shape))
+    array = arrays[argument.position]
+    steps = iter(
+        step // array.itemsize
+        for step, extent in zip(array.strides, array.shape, strict=True)
+        if extent != 1
+    )
+    return StridedTerm(
+        term, shape, tuple(1 if extent == 1 else next(steps) for extent in shape)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class CompilationContext:
+    """A call of host arrays, and what kernels of its normalized einsum depend on.
+
+    Attributes:
+        arrays: the operands of the call.
+        layouts: of the arguments of the call, by name.
+        sharing: equal for calls that may share kernels.
+    """
+
+    parsed: EinsumCall
+    key: CallKey
+    arrays: Arrays
+    opened: OpenDevice
+    layouts: Layouts
+    sharing: Hashable
+
+    def build(self, n_rivals: int) -> PreparedCall | None:
+        """Return the call with a recorded or predicted recipe; None if none works.
+
+        Args:
+            n_rivals: how many other recipes are built and timed, too.
+        """
+        kernel = cached_kernel(self.kernel_key, self._recorded_kernel)
+        if kernel is not None:
+            return self.with_kernel(kernel)
+        if self.key.options.effort == "recorded":
+            return None
+        prediction = predicted_kernel(self.problem, self.opened)
+        if prediction is None:
+            return None
+        kernel, rivals = prediction
+        call = self.with_kernel(kernel)
+        if n_rivals:
+            call = self._fastest(call, _diverse(kernel, rivals)[:n_rivals])
+        fastest = call.kernel
+        cached_kernel(self.kernel_key, lambda: fastest)
+        return call
+
+    @cached_property
+    def normal(self) -> NormalizedCall:
+        """The call as an einsum with as few axes as possible."""
+        target = self.key.target
+        return normalize_call(self.parsed, self.arrays, self.layouts, target)
+
+    @cached_property
+    def form(self) -> CanonicalForm:
+        """The canonical form of the normalized einsum: recipes have its names."""
+        return canonicalize(self.normal.parsed.einsum)
+
+    @cached_property
+    def arguments(self) -> Mapping[str, Argument]:
+        """The arguments of the normalized call, by canonical name."""
+        names = self.form.relabeling.operands
+        return {names[x.name]: x for x in self.normal.parsed.arguments}
+
+    @cached_property
+    def copies(self) -> Mapping[int, Conversion]:
+        """By position, how the operands are copied that cannot be read in place."""
+        copies = _copies(self.parsed, self.layouts)
+        return {
+            x.position: copies[x.name]
+            for x in self.parsed.arguments
+            if x.name in copies
+        }
+
+    @cached_property
+    def kernel_layouts(self) -> Layouts:
+        """Layouts of the normalized einsum's arrays and result, by canonical name."""
+        layouts = {
+            name: strided_layout(name, self.normal.inputs[x.name])
+            for name, x in self.arguments.items()
+        }
+        return {**layouts, OUTPUT: strided_layout(OUTPUT, self.normal.output)}
+
+    @cached_property
+    def kernel_key(self) -> Hashable:
+        """Equal for all calls that can share a kernel."""
+        strides = tuple(sorted(strides_of(self.kernel_layouts).items()))
+        return "normalized", self.form.text, strides, self.sharing
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Values of size parameters, by canonical name."""
+        names = self.form.relabeling.size_params
+        return {names[name]: n for name, n in self.normal.parsed.sizes.items()}
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The normalized einsum in canonical names, with the operands of the call."""
+        arrays = [*self.arrays]
+        for position, copy in self.copies.items():
+            arrays[position] = copy(arrays[position])
+        views = {
+            name: view_as(arrays[x.position], self.normal.inputs[x.name])
+            for name, x in self.arguments.items()
+        }
+        return Problem(
+            self.form.einsum,
+            self.sizes,
+            strides_of(self.kernel_layouts),
+            views,
+            values_of(self.kernel_layouts),
+        )
+
+    def with_kernel(self, kernel: CallKernel) -> PreparedCall:
+        """Return the call with a kernel, which other calls may share."""
+        built, parsed = kernel.compiled.built, self.parsed
+        # generated code takes addresses; a program of library calls needs the shapes
+        is_program = not built.n_launches
+        inputs = tuple(
+            (
+                x.position,
+                _converted(
+                    self.copies.get(x.position), self.normal.inputs[x.name], is_program
+                ),
+            )
+            for x in self.arguments.values()
+        )
+        is_in_place = _output_layout(parsed, self.key.target).is_in_place
+        constants = {**self.sizes, **values_of(self.kernel_layouts)}
+        return PreparedCall(
+            parsed,
+            kernel,
+            inputs,
+            built.caller([*self.arguments], constants),
+            is_in_place and parsed.dtype == parsed.work_dtype,
+            _converted(None, self.normal.output, is_program),
+            names=(*self.arguments,),
+            constants=constants,
+        )
+
+    def with_recipe(self, spec: TransformSpec) -> PreparedCall:
+        """Return the call with another recipe, if that is correct for these operands.
+
+        Raises:
+            FeinsumError: if it cannot be built, or is wrong.
+        """
+        return self.with_kernel(checked_kernel(spec, self.problem, self.opened))
+
+    def _recorded_kernel(self) -> CallKernel | None:
+        """Return the kernel of a recorded recipe of the normalized einsum."""
+        options = self.key.options
+        # a miss was reported for the einsum as given, unless this one is measured
+        if options.effort not in MEASURING:
+            options = replace(options, on_miss="return")
+        strides = strides_of(self.kernel_layouts)
+        return recorded_kernel(
+            self.form.einsum, self.sizes, strides, self.opened, options
+        )
+
+    def _fastest(
+        self, call: PreparedCall, rivals: Sequence[TransformSpec]
+    ) -> PreparedCall:
+        """Return the fastest of a call and others like it with other recipes."""
+        calls = [call]
+        for spec in rivals:
+            try:
+                calls.append(self.with_recipe(spec))
+            except FeinsumError as error:
+                logger.warning("skipped the predicted recipe %s: %s", spec, error)
+            except Exception:  # no recipe may break a call
+                logger.exception("skipped the predicted recipe %s", spec)
+        runs = [partial(_time, rival, self.arrays) for rival in calls]
+        return calls[find_fastest(runs)]
+
+
+def _time(call: PreparedCall, arrays: Arrays) -> float:
+    """Return the seconds of a call, as its user sees it."""
+    start_s = perf_counter()
+    call.run(arrays)
+    elapsed_s = perf_counter() - start_s
+    if call.kernel is not None and call.kernel.compiled.built.n_launches == 0:
+        sleep(SPIN_S)  # the threads of a library go on looking for work
+    return elapsed_s
+
+
+def _diverse(kernel: CallKernel, specs: Sequence[TransformSpec]) -> list[TransformSpec]:
+    """Sort recipes: the best of each family first, as costs err for whole families."""
+    assert kernel.spec is not None
+    best = {kernel.spec.name: kernel.spec}
+    for spec in specs:
+        best.setdefault(spec.name, spec)
+    first = [*best.values()][1:]
+    return [*first, *(spec for spec in specs if spec not in first)]
+
+
+def _converted(
+    copy: Conversion | None, strided: StridedTerm, is_program: bool
+) -> Conversion | None:
+    """Return the conversion of an argument; generated code takes its address only."""
+    if not is_program:
+        return copy
+
+    def convert(array: Array) -> Array:
+        return view_as(array if copy is None else copy(array), strided)
+
+    return convert

@@ -6,45 +6,124 @@ that a kernel would have saved what building it costs: like renting skis until t
 could have been bought. Then another process builds it while the calls go on, see
 :mod:`feinsum.calling.host.builder`, and some calls are computed in turns with and
 without it; the faster way computes the others. However long a program runs, it waits
-for no kernel.
+for no kernel::
+
+    seconds of calls   0 ------- LOOK_UP_S ------- BUILD_S / GAIN ------->
+    computed           in steps  | in steps        | in steps   | in turns, then
+                                 | kernel of an    | a kernel   | the faster way
+                                 | earlier process | is built   |
+
+Calls with options that name a device, an effort or a store of this process get their
+kernel at once, in this process.
 
 Source: Karlin, Manasse, Rudolph and Sleator 1988 (when to rent, when to buy).
 """
 
 from __future__ import annotations
 
+import inspect
+import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from feinsum.calling.by_numpy import StepsCall
-from feinsum.calling.fallback import build_in_background, report_fallback
-from feinsum.calling.kernel_cache import Calls
+import numpy as np
+
+from feinsum.calling.by_numpy import (
+    FallbackCall,
+    StepsCall,
+    is_for_caller,
+    report_fallback,
+)
+from feinsum.calling.kernel_cache import Calls, DeviceKey, LookupOptions
+from feinsum.calling.operands import Form
+from feinsum.errors import BuildError
 from feinsum.memory import remembered
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from feinsum.calling.fallback import FallbackCall
+    from feinsum.calling.einsum_call import EinsumCall
     from feinsum.calling.host.builder import BuildRequest
     from feinsum.calling.host.prepared import PreparedCall
-    from feinsum.calling.reading import Reading
     from feinsum.select import Trial
 
 GAIN = 0.3
 """Share of the time of calls that a kernel of their own is expected to save."""
 SHORT_S = 30e-6
 """Calls that take less consist of what a call does ahead of any kernel."""
-
 LOOK_UP_S = 0.05
 """Seconds of calls after which a kernel of an earlier process is looked for."""
 
+T = TypeVar("T")
 Arrays = Sequence[Any]
 Built: TypeAlias = "PreparedCall | FallbackCall"
+
+
+@dataclass(frozen=True)
+class CallKey:
+    """What calls have in common if one prepared call computes all of them.
+
+    Attributes:
+        forms: shape, strides, dtype and alignment of each operand.
+        target: the form of ``out``; None for a new result.
+        first: for each operand, the first position with the same array, see
+            :func:`feinsum.calling.operands.first_uses`.
+    """
+
+    subscripts: str
+    forms: tuple[Form, ...]
+    target: Form | None
+    first: tuple[int, ...]
+    device: DeviceKey
+    options: LookupOptions
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether the call waits for no kernel: its options ask for none at once."""
+        is_on_host = self.device.is_host and not self.device.selector
+        return is_on_host and self.options.is_usual
+
+    def parse(self) -> EinsumCall:
+        """Return the call as an einsum."""
+        from feinsum.calling.einsum_call import parse_call  # steps need no einsum
+
+        shapes = [(form.shape, form.dtype) for form in self.forms]
+        return parse_call(self.subscripts, shapes, self.first)
+
+    def build(self, arrays: Arrays, *, is_optional: bool) -> Future[Built]:
+        """Start to build the call with a kernel, in this process.
+
+        Args:
+            arrays: operands with these forms.
+            is_optional: whether numpy may compute the call if no kernel can be built;
+                otherwise the future has the error.
+        """
+        parsed = self.parse()
+
+        def build() -> Built:
+            # a thread that was started before the end may arrive here after it
+            if is_optional and not threading.main_thread().is_alive():
+                return FallbackCall(parsed, None)  # handlers of atexit start no pools
+            try:
+                _check_process()
+                # loads Loopy, for a second
+                from feinsum.calling.host.building import build_call
+
+                # of what is computed to check a kernel
+                with np.errstate(all="ignore"):
+                    return build_call(parsed, self, arrays)
+            except Exception as error:
+                if not is_optional or is_for_caller(error):
+                    raise
+                return FallbackCall(parsed, error)
+
+        return build_completely(build)
 
 
 @dataclass(eq=False)
@@ -52,24 +131,20 @@ class GeneralCall:
     """A call without a kernel of its own, as long as that has not paid off.
 
     Attributes:
-        read: the call as an einsum, which a kernel needs.
-        steps: computes the call without one; None if even the first call is to have a
-            kernel.
-        build: starts to build the call with a kernel in this process, for operands with
-            this memory layout.
-        request: what another process needs to build it; None if that cannot.
+        steps: computes the call without a kernel; None if even the first call is to
+            have one.
+        is_optional: whether numpy may compute the call if no kernel can be built.
         built: the call with a kernel, once it exists and is faster.
         spent_s: seconds that the calls have taken.
         trial: of a kernel that may be faster.
         kernel: the call with that kernel.
-        has_looked: whether one of an earlier process was looked for.
-        has_had_trial: whether the trial of one is over.
+        has_looked: whether a kernel of an earlier process was looked for.
+        has_had_trial: whether the trial of a kernel is over.
     """
 
-    read: Callable[[], Reading]
+    key: CallKey
     steps: StepsCall | None
-    build: Callable[[Arrays], Future[Built]]
-    request: Callable[[], BuildRequest | None]
+    is_optional: bool
     built: Built | None = None
     spent_s: float = 0.0
     n_calls: int = 0
@@ -88,16 +163,16 @@ class GeneralCall:
         return self._due_s == inf and self.trial is None and not self.has_had_trial
 
     @cached_property
-    def reading(self) -> Reading:
+    def parsed(self) -> EinsumCall:
         """The call as an einsum."""
-        return self.read()
+        return self.key.parse()
 
     def run(self, arrays: Arrays, out: Any = None) -> Any:
-        """The result of :meth:`PreparedCall.run`."""
+        """Return the result of :meth:`PreparedCall.run`."""
         if self.steps is None:
             return self.with_kernel(arrays).run(arrays, out)
         if self.trial is not None:
-            return self._try(self.trial, self.steps, arrays, out)
+            return self._run_turn(self.trial, self.steps, arrays, out)
         start_s = perf_counter()
         result = self.steps.run(arrays, out)
         self.spent_s += perf_counter() - start_s
@@ -109,19 +184,23 @@ class GeneralCall:
         return result
 
     def with_kernel(self, arrays: Arrays) -> Built:
-        """The call with a kernel, built unless it already was.
+        """Return the call with a kernel, built unless it already was.
 
         An interrupt ends the waiting; the next call waits for the same kernel.
         """
         with self._lock:
             if self._full is None:
                 if self._building is None or self._building.done():
-                    self._building = self.build(arrays)
+                    self._building = self.key.build(
+                        arrays, is_optional=self.is_optional
+                    )
                 self.built = self._full = self._building.result()
             return self._full
 
-    def _try(self, trial: Trial, steps: StepsCall, arrays: Arrays, out: Any) -> Any:
-        """The result of one turn; the last one decides."""
+    def _run_turn(
+        self, trial: Trial, steps: StepsCall, arrays: Arrays, out: Any
+    ) -> Any:
+        """Return the result of one turn of a trial; the last turn decides."""
         kernel = self.kernel if trial.is_kernels_turn else None
         start_s = perf_counter()
         try:
@@ -133,7 +212,7 @@ class GeneralCall:
             import logging  # takes as long as a hundred calls
 
             logger = logging.getLogger(__name__)
-            logger.exception("dropped a kernel of %s", self.reading.einsum)
+            logger.exception("dropped a kernel of %s", self.parsed.einsum)
             trial.has_failed = True
             result = steps.run(arrays, out)
         if trial.is_over:
@@ -142,9 +221,19 @@ class GeneralCall:
             self.has_had_trial = True
         return result
 
+    def _request(self) -> BuildRequest | None:
+        """Return the request of a build; None if no other process can build it."""
+        from feinsum.calling.host.builder import BuildRequest
+
+        key = self.key
+        return BuildRequest.of(
+            key.subscripts, key.forms, key.first, key.options.database
+        )
+
     def _begin_trial(self, kernel: PreparedCall) -> None:
         from feinsum.select import Trial
 
+        # the kernel first: another thread that finds a trial runs the kernel
         self.kernel = kernel
         self.trial = Trial()
 
@@ -153,7 +242,7 @@ class GeneralCall:
         from feinsum.calling.host.builder import built_before
 
         self.has_looked = True
-        request = self.request()
+        request = self._request()
         if request is None or self.spent_s < SHORT_S * self.n_calls:
             return
 
@@ -170,18 +259,19 @@ class GeneralCall:
             self._due_s = 2 * self.spent_s
             return
         builds = remembered(Calls).builds
+        # the kernel has to save the seconds of its build, and saves a share of the time
         self._due_s = builds.expected_s / GAIN
         # one at a time: builds share the cores with the calls
         if self.spent_s < self._due_s or not builds.lock.acquire(blocking=False):
             return
         self._due_s = inf
-        request = self.request()
+        from feinsum.calling.host.builder import build_elsewhere
+
+        request = self._request()
         if request is None:
             builds.lock.release()
             return
         import logging
-
-        from feinsum.calling.host.builder import build_elsewhere
 
         logging.getLogger(__name__).info(
             "a kernel is built for calls that took %.3g s", self.spent_s
@@ -203,3 +293,111 @@ class GeneralCall:
 
         building = build_in_background(lambda: build_elsewhere(request))
         building.add_done_callback(adopt)
+
+
+def build_completely(build: Callable[[], T]) -> Future[T]:
+    """Start to build; an interrupt of the caller leaves nothing half done.
+
+    Ctrl-C reaches the main thread alone. Building imports modules, and fills
+    registries, which cannot be continued where they were broken off. So they run in
+    another thread, for whose result the main thread waits: an interrupted call ends at
+    once, and the next one finds what was begun.
+    """
+    from concurrent.futures import Future  # loads logging
+
+    result: Future[T] = Future()
+    if not _is_interruptible() or _start_thread(result, build) is not None:
+        _fill(result, build)
+    return result
+
+
+def build_in_background(build: Callable[[], T]) -> Future[T]:
+    """Start to build while calls go on; a failure is an error of the future."""
+    from concurrent.futures import Future
+
+    result: Future[T] = Future()
+
+    def checked() -> T:
+        _check_process()
+        return build()
+
+    if (error := _start_thread(result, checked)) is not None:
+        result.set_exception(BuildError(f"no thread can be started: {error}"))
+    return result
+
+
+def _start_thread(result: Future[T], build: Callable[[], T]) -> RuntimeError | None:
+    """Start a thread that builds; return the error if none can be started."""
+    # a daemon: no program waits at its end for a kernel that it will not use
+    thread = threading.Thread(
+        target=_fill, args=(result, build), name="feinsum-build", daemon=True
+    )
+    try:
+        thread.start()
+    except RuntimeError as error:  # too many threads, or the interpreter is ending
+        return error
+    return None
+
+
+def _fill(result: Future[T], build: Callable[[], T]) -> None:
+    try:
+        with _BUILDING:
+            result.set_result(build())
+    except BaseException as error:  # noqa: BLE001  (whoever waits gets it)
+        result.set_exception(error)
+
+
+def _is_interruptible() -> bool:
+    """Whether Ctrl-C may reach this thread, and nobody waits for what it imports."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    frame = inspect.currentframe()
+    while frame is not None:
+        # the build could import what is being imported here, and wait for ever
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return False
+        frame = frame.f_back
+    return True
+
+
+class _Builds:
+    """The builds that are running, and whether this process lost some in a fork."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.n_running, self._lock = 0, threading.Lock()
+        self.were_lost = False
+
+    def forget_parent(self) -> None:
+        """In a forked child: threads that built hold locks of imports for ever."""
+        were_lost = self.were_lost or self.n_running > 0
+        self.renew()
+        self.were_lost = were_lost
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.n_running += 1
+
+    def __exit__(self, *_error: object) -> None:
+        with self._lock:
+            self.n_running -= 1
+
+
+_BUILDING = _Builds()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_BUILDING.forget_parent)
+
+
+def _check_process() -> None:
+    """Refuse to build where that would wait for ever.
+
+    Raises:
+        BuildError: if this process was forked while a thread was building.
+    """
+    if _BUILDING.were_lost:
+        raise BuildError(
+            "this process was forked while a thread was building a kernel, and lacks "
+            "that thread; start processes by 'spawn' or 'forkserver'"
+        )

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feinsum.calling.options import CallOptions
-from feinsum.calling.reading.arguments import packed
+from feinsum.calling.layouts import packed
 from feinsum.result_memory import aligned_empty
-from feinsum.subscripts import IndexList
 
 if TYPE_CHECKING:  # what others have built is run without a code generator
+    from feinsum.calling.einsum_call import Argument, EinsumCall
     from feinsum.calling.kernel import CallKernel
-    from feinsum.calling.reading import Feed, Reading
     from feinsum.targets.protocol import Array, Caller
 
-Take = Callable[[Any], Any]
+Conversion = Callable[[Any], Any]
 """From an operand as it was given to the array that a kernel gets."""
 
 
@@ -28,26 +26,24 @@ class PreparedCall:
     """The state kept for calls with the same subscripts and memory layouts.
 
     Attributes:
-        kernel: None if there is nothing to compute, as an extent is zero or the result
-            is a view, and if another process has built it.
-        options: the look-up options of the kernel.
-        takes: for each array of the kernel, the position of an operand, and how it is
-            converted.
+        kernel: None if there is nothing to compute, since an extent is zero or the
+            result is a view, and if another process has built it.
+        inputs: for each array of the kernel, the position of an operand, and how it is
+            converted; None to pass the operand itself.
         caller: the kernel with its scalars; None if there is nothing to compute.
-        names, constants: of the arrays and the scalars of the caller.
         writes_out: whether the kernel writes directly into ``out``.
-        give: converts a result array to what the kernel takes.
-        view: the result as a view of the operand, if it is a view; see :func:`view_of`.
+        convert_output: from a result array to the one that the kernel takes.
+        view: the result as a view of the operand, if it is one; see :func:`view_of`.
+        names, constants: of the arrays and the scalars of the caller.
     """
 
-    reading: Reading
+    parsed: EinsumCall
     kernel: CallKernel | None
-    options: CallOptions
-    takes: tuple[tuple[int, Take | None], ...] = ()
+    inputs: tuple[tuple[int, Conversion | None], ...] = ()
     caller: Caller | None = None
     writes_out: bool = False
-    give: Take | None = None
-    view: Take | None = None
+    convert_output: Conversion | None = None
+    view: Conversion | None = None
     names: tuple[str, ...] = ()
     constants: Mapping[str, Any] = field(default_factory=dict)
 
@@ -65,42 +61,51 @@ class PreparedCall:
             out: an array with the shape and dtype of the result, and the prepared
                 strides.
         """
+        # the usual case first, in as few steps as possible
         if out is None and self.is_direct:
-            result = aligned_empty(self.reading.shape, self.reading.dtype)
+            result = aligned_empty(self.parsed.shape, self.parsed.dtype)
             assert self.caller is not None
-            self.caller([arrays[position] for position, _ in self.takes], result)
+            self.caller([arrays[position] for position, _ in self.inputs], result)
             return result
         return self._run(arrays, out)
 
     def _run(self, arrays: Sequence[Any], out: Any) -> Any:
-        caller, reading = self.caller, self.reading
+        caller, parsed = self.caller, self.parsed
         if self.view is not None and out is None:
             return self.view(arrays[0])
         if caller is None:
             return _copy_to(self._zeros(arrays), out)
         inputs = [
-            arrays[position] if take is None else take(arrays[position])
-            for position, take in self.takes
+            arrays[position] if convert is None else convert(arrays[position])
+            for position, convert in self.inputs
         ]
         if out is not None and self.writes_out:
+            # where out is an operand, too, the kernel would read what it wrote
             target = _empty_like(out) if _share_memory(out, inputs) else out
-            caller(inputs, target if self.give is None else self.give(target))
+            caller(inputs, self._output_of(target))
             return out if target is out else _copy_to(target, out)
         if self.is_on_device:
             result = caller(inputs)
         else:
-            result = aligned_empty(reading.shape, reading.work_dtype)
-            caller(inputs, result if self.give is None else self.give(result))
-        if reading.dtype != reading.work_dtype:
-            is_truth = reading.dtype.kind == "b"
+            result = aligned_empty(parsed.shape, parsed.work_dtype)
+            caller(inputs, self._output_of(result))
+        if parsed.dtype != parsed.work_dtype:
+            is_truth = parsed.dtype.kind == "b"
             result = np.asarray(result != 0) if is_truth else _rounded(result)
         return _copy_to(result, out)
+
+    def _output_of(self, result: Array) -> Array:
+        """Return the array that the kernel writes, in the memory of the result."""
+        convert = self.convert_output
+        return result if convert is None else convert(result)
 
     @cached_property
     def is_direct(self) -> bool:
         """Whether the kernel takes arguments and result without conversion."""
-        is_plain = all(take is None for _, take in self.takes) and self.give is None
-        is_same = self.reading.dtype == self.reading.work_dtype
+        is_plain = self.convert_output is None and all(
+            convert is None for _, convert in self.inputs
+        )
+        is_same = self.parsed.dtype == self.parsed.work_dtype
         has_kernel = self.caller is not None and not self.is_on_device
         return has_kernel and is_plain and is_same
 
@@ -111,12 +116,12 @@ class PreparedCall:
         return kernel is not None and not kernel.compiled.opened.reads_in_place
 
     def _zeros(self, arrays: Sequence[Any]) -> Any:
-        reading, queue = self.reading, getattr(arrays[0], "queue", None)
+        parsed, queue = self.parsed, getattr(arrays[0], "queue", None)
         if queue is None:
-            return np.zeros(reading.shape, reading.dtype)
+            return np.zeros(parsed.shape, parsed.dtype)
         from feinsum.targets.opencl.device import device_zeros
 
-        return device_zeros(queue, reading.shape, reading.dtype)
+        return device_zeros(queue, parsed.shape, parsed.dtype)
 
 
 def _rounded(result: Any) -> Any:
@@ -128,12 +133,12 @@ def _rounded(result: Any) -> Any:
 
 
 def _share_memory(out: Array, inputs: Sequence[Array]) -> bool:
-    """Whether a kernel would overwrite its input."""
+    """Return whether a kernel would overwrite its input."""
     return any(np.may_share_memory(out, array) for array in inputs)
 
 
 def _empty_like(out: Array) -> Array:
-    """A new array that lies as this one does: a kernel writes by its steps."""
+    """Return a new array that lies as this one does: a kernel writes by its steps."""
     ends = [
         step * (extent - 1) for step, extent in zip(out.strides, out.shape, strict=True)
     ]
@@ -144,54 +149,49 @@ def _empty_like(out: Array) -> Array:
 
 
 def _copy_to(result: Any, out: Any) -> Any:
-    """The result where it was asked for."""
+    """Copy the result into ``out``, if that is given."""
     if out is None:
         return result
     out[...] = result.get() if hasattr(result, "get") else result
     return out
 
 
-def view_of(reading: Reading, term: IndexList, output: IndexList) -> Take | None:
-    """The result for a single operand without sums: a view, as in numpy.
+def view_of(parsed: EinsumCall) -> Conversion | None:
+    """The result of a single operand without sums: a view, as in numpy; else None.
 
-    Args:
-        term: the indices of the operand.
-
-    >>> from feinsum.calling.reading import read_shapes
+    >>> from feinsum.calling.einsum_call import parse_call
     >>> A = np.eye(3)
-    >>> reading = read_shapes("ij->ji", [(A.shape, A.dtype)], (0,))
-    >>> view_of(reading, ("i", "j"), ("j", "i"))(A).base is A
+    >>> view_of(parse_call("ij->ji", [(A.shape, A.dtype)], (0,)))(A).base is A
     True
     """
-    if set(term) != set(output):
+    term, output = parsed.einsum.inputs[0], parsed.einsum.output
+    if parsed.einsum.n_operands != 1 or {*term} != {*output}:
         return None
-    (feed,) = reading.feeds
+    shape = parsed.arguments[0].shape
     axes = tuple(term.index(index) for index in output)
     if len(term) == len(output):
 
-        def moved(array: Array) -> Array:
-            shaped = array if array.shape == feed.shape else array.reshape(feed.shape)
+        def view(array: Array) -> Array:
+            shaped = array if array.shape == shape else array.reshape(shape)
             return shaped.transpose(axes)
 
-        return moved
+        return view
+    # with a repeated index, numpy's einsum returns a view of the diagonal
     numbers = [[term.index(index) for index in part] for part in (term, output)]
-    return lambda array: np.einsum(array.reshape(feed.shape), *numbers)
+    return lambda array: np.einsum(array.reshape(shape), *numbers)
 
 
-def from_host(feed: Feed, dtype: np.dtype[Any]) -> Take:
-    """A copy of an operand that a kernel cannot read in place."""
-
-    def take(array: Array) -> Array:
-        return packed(array, feed.shape, dtype)
-
-    return take
+def copy_from_host(argument: Argument, dtype: np.dtype[Any]) -> Conversion:
+    """Return the function that copies an operand which a kernel cannot read."""
+    return partial(packed, shape=argument.shape, dtype=dtype)
 
 
-def from_device(feed: Feed, dtype: np.dtype[Any]) -> Take:
-    """An operand on a device in the shape and dtype of the kernel's array."""
+def convert_on_device(argument: Argument, dtype: np.dtype[Any]) -> Conversion:
+    """Return the function that gives a device array the shape and dtype of a kernel."""
+    shape = argument.shape
 
-    def take(array: Any) -> Any:
-        shaped = array if array.shape == feed.shape else array.reshape(feed.shape)
+    def convert(array: Any) -> Any:
+        shaped = array if array.shape == shape else array.reshape(shape)
         return shaped if shaped.dtype == dtype else shaped.astype(dtype)
 
-    return take
+    return convert

@@ -10,24 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feinsum.calling.by_numpy import einsum_in_steps
-from feinsum.calling.fallback import (
+from feinsum.calling.by_numpy import (
+    einsum_in_steps,
     evaluate_instead,
     is_for_caller,
     level_of_caller,
 )
-from feinsum.calling.kernel_cache import Calls
-from feinsum.calling.options import CallOptions
-from feinsum.calling.place import name_of
-from feinsum.calling.reading.forms import as_array
-from feinsum.calling.sparse.levels import are_trees, in_levels
+from feinsum.calling.kernel_cache import Calls, LookupOptions
+from feinsum.calling.operands import as_array
 from feinsum.calling.sparse.ready import (
-    MadeNest,
+    NestKernel,
     RepeatedCall,
     as_sparse,
     ready_call,
 )
-from feinsum.calling.sparse.trees import tree_of_matrix
+from feinsum.calling.sparse.trees import are_trees, in_levels, tree_of_matrix
 from feinsum.errors import (
     DeviceUnavailableError,
     FeinsumWarning,
@@ -62,7 +59,7 @@ def call_sparse(
     subscripts: str,
     operands: Sequence[Any],
     device: str | None,
-    options: CallOptions | None = None,
+    options: LookupOptions | None = None,
     out: Any = None,
 ) -> Any:
     """Evaluate the einsum of dense arrays and one sparse array.
@@ -72,7 +69,7 @@ def call_sparse(
         operands: as given. A tree is read as it is, and one of several trees is chosen.
             Other formats are converted to a tree once: matrices by rows or columns,
             coordinates in the level order that
-            :func:`feinsum.calling.sparse.levels.in_levels` chooses.
+            :func:`feinsum.calling.sparse.trees.in_levels` chooses.
         device: None, or the host.
         options: how to look up a recipe; if there is none, the nest estimated to be the
             fastest is used.
@@ -95,21 +92,23 @@ def call_sparse(
             f"sparse operands are multiplied on the host, not on {device!r}; omit the "
             "device"
         )
-    options = options or CallOptions()
-    given = [_read(operand) for operand in operands]
+    options = options or LookupOptions()
+    arrays = [_read(operand) for operand in operands]
     try:
-        return _by_kernel(subscripts, given, options, out)
+        return _by_kernel(subscripts, arrays, options, out)
+    # a kernel is an improvement, never a condition
     except Exception as error:
         if device is not None or options.on_miss == "raise":
             raise
-        return evaluate_instead(lambda: _by_numpy(subscripts, given), error)
+        return evaluate_instead(lambda: _by_numpy(subscripts, arrays), error)
 
 
 def _by_kernel(
-    subscripts: str, given: list[Any], options: CallOptions, out: Any
+    subscripts: str, operands: list[Any], options: LookupOptions, out: Any
 ) -> Any:
-    arrays = _in_levels(subscripts, given, options)
+    arrays = _in_levels(subscripts, operands, options)
     repeated = RepeatedCall.of(subscripts, arrays, options)
+    # decompositions repeat one call with the same tree many times
     if repeated is not None and (ready := repeated.ready()):
         return ready.run(arrays, out)
     sparse = [k for k, array in enumerate(arrays) if isinstance(array, CSF)]
@@ -119,17 +118,17 @@ def _by_kernel(
     _check_result_room(network, sizes, dtype)
     if not (prod(sizes.extents.values()) and sizes.nodes[-1]):
         return as_sparse(network, arrays[sparse[0]], _nothing(network, sizes, dtype))
-    made = _made_once(network, arrays, sizes, dtype, options)
-    ready = ready_call(network, arrays[sparse[0]], sizes, dtype, made)
+    nest_kernel = _shared_nest(network, arrays, sizes, dtype, options)
+    ready = ready_call(network, arrays[sparse[0]], sizes, dtype, nest_kernel)
     if repeated is not None and ready.is_lasting:
         repeated.keep(ready)
     return ready.run(arrays, out)
 
 
-def _by_numpy(subscripts: str, given: list[Any]) -> Any:
-    """The result without a kernel, and without a choice of the level order."""
-    position = _sparse_position(given)
-    arrays = _with(given, position, tree_of_any(given[position]))
+def _by_numpy(subscripts: str, operands: list[Any]) -> Any:
+    """Return the result without a kernel, and without a choice of the level order."""
+    position = _sparse_position(operands)
+    arrays = _with(operands, position, tree_of_any(operands[position]))
     network, arrays = _network(subscripts, arrays, position)
     sizes = sizes_of(network, arrays)
     dtype = _result_dtype(arrays)
@@ -166,8 +165,8 @@ def _read(operand: Any) -> Any:
     return from_object(operand) if tree is None else tree
 
 
-def _in_levels(subscripts: str, arrays: list[Any], options: CallOptions) -> list[Any]:
-    """The operands with one tree in place of coordinates or several trees."""
+def _in_levels(subscripts: str, arrays: list[Any], options: LookupOptions) -> list[Any]:
+    """Return the operands with one tree in place of coordinates or several trees."""
     position = _sparse_position(arrays)
     operand = arrays[position]
     if isinstance(operand, CSF):
@@ -182,8 +181,10 @@ def _in_levels(subscripts: str, arrays: list[Any], options: CallOptions) -> list
     def is_recorded(tree: CSF) -> bool:
         from feinsum.calling.sparse.recipe import recorded_recipe
 
-        network, given = _network(subscripts, _with(arrays, position, tree), position)
-        return recorded_recipe(network, given, options)[0] is not None
+        network, operands = _network(
+            subscripts, _with(arrays, position, tree), position
+        )
+        return recorded_recipe(network, operands, options)[0] is not None
 
     tree = in_levels(network_of, operand, arrays, options, is_recorded)
     return _with(arrays, position, tree)
@@ -194,7 +195,7 @@ def _with(arrays: list[Any], position: int, tree: CSF) -> list[Any]:
 
 
 def _sparse_position(arrays: list[Any]) -> int:
-    """The position of the only sparse operand.
+    """Return the position of the only sparse operand.
 
     Raises:
         InvalidEinsumError: if there are several.
@@ -211,9 +212,10 @@ def _sparse_position(arrays: list[Any]) -> int:
 def _network(
     subscripts: str, arrays: list[Any], sparse: int
 ) -> tuple[Network, list[Any]]:
-    """The network of a call; a single operand gets a factor of 1."""
+    """Return the network of a call; a single operand gets a factor of 1."""
     inputs, output = _index_lists(subscripts, [len(a.shape) for a in arrays])
     network = _network_of(inputs, output, sparse, arrays[sparse].axes)
+    # a nest multiplies the tree by something
     if len(arrays) == 1:
         arrays = [*arrays, np.ones((), np.result_type(arrays[0].values))]
     return network, arrays
@@ -222,9 +224,10 @@ def _network(
 def _index_lists(
     subscripts: str, ranks: Sequence[int]
 ) -> tuple[list[IndexList], IndexList]:
-    """The indices of a call, with names that a kernel can have."""
+    """Return the indices of a call, with names that a kernel can have."""
     inputs, output = parse_subscripts(subscripts, ranks)
     names = {
+        # names of indices become names of loops
         index: index if index.isascii() and index.isidentifier() else f"index_{k}"
         for k, index in enumerate(dict.fromkeys(chain(*inputs)))
     }
@@ -246,44 +249,44 @@ def _network_of(
 
 
 def _nothing(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> Any:
-    """The result where no product is formed."""
+    """Return the result where no product is formed."""
     shape = [sizes.extents[i] for i in network.output]
     return np.zeros(0 if network.has_sparse_output else shape, dtype)
 
 
-def _made_once(
+def _shared_nest(
     network: Network,
     arrays: list[Any],
     sizes: Sizes,
     dtype: np.dtype[Any],
-    options: CallOptions,
-) -> MadeNest:
+    options: LookupOptions,
+) -> NestKernel:
     extents = tuple(sorted(sizes.extents.items()))
     dtypes = tuple(a.values.dtype if isinstance(a, CSF) else a.dtype for a in arrays)
-    where = name_of(options.database), options.policy, options.on_miss, options.effort
-    key = ("nest", network, extents, sizes.nodes, dtypes, where)
+    key = ("nest", network, extents, sizes.nodes, dtypes, options)
 
-    def make() -> MadeNest | Exception:
+    def make() -> NestKernel | Exception:
         try:
-            return _made(network, arrays, sizes, dtype, options)
+            return _make_nest(network, arrays, sizes, dtype, options)
+        # the failure is cached, too: the next call need not fail slowly
         except Exception as error:
             if is_for_caller(error) or options.on_miss == "raise":
                 raise
             return error
 
-    made: MadeNest | Exception = remembered(Calls).sparse.get(key, make)
-    if isinstance(made, Exception):
-        raise made.with_traceback(None)
-    return made
+    nest_kernel: NestKernel | Exception = remembered(Calls).sparse.get(key, make)
+    if isinstance(nest_kernel, Exception):
+        raise nest_kernel.with_traceback(None)
+    return nest_kernel
 
 
-def _made(
+def _make_nest(
     network: Network,
     arrays: list[Any],
     sizes: Sizes,
     dtype: np.dtype[Any],
-    options: CallOptions,
-) -> MadeNest:
+    options: LookupOptions,
+) -> NestKernel:
     from feinsum.calling.sparse.recipe import recorded_recipe
     from feinsum.measure import open_device
 
@@ -295,7 +298,7 @@ def _made(
         _missed(options, reason)
     nest, form = recipe or _estimated(network, sizes, dtype)
     n_chunks = n_chunks_for(nest, form, sizes, n_threads)
-    return MadeNest(nest, form, n_chunks, _kernel(nest, form, n_chunks, sizes, dtype))
+    return NestKernel(nest, form, n_chunks, _kernel(nest, form, n_chunks, sizes, dtype))
 
 
 def _has_room(
@@ -307,7 +310,7 @@ def _has_room(
     return n_bytes <= COPIES_BYTES
 
 
-def _missed(options: CallOptions, reason: str) -> None:
+def _missed(options: LookupOptions, reason: str) -> None:
     if options.on_miss == "raise":
         raise RecordNotFoundError(reason)
     if options.on_miss == "warn":
@@ -318,7 +321,7 @@ def _missed(options: CallOptions, reason: str) -> None:
 def _estimated(
     network: Network, sizes: Sizes, dtype: np.dtype[Any]
 ) -> tuple[Nest, NestForm]:
-    """The nest and the form that are estimated to be the fastest."""
+    """Return the nest and the form that are estimated to be the fastest."""
     from feinsum.measure import open_device
     from feinsum.predict.machine import machine_of
 
@@ -330,22 +333,22 @@ def _estimated(
         item_bytes=dtype.itemsize,
         n_threads=machine.n_cores,
     )
-    found = best_nest(network, cost)
-    assert found is not None
+    best = best_nest(network, cost)
+    assert best is not None
     form = choose_form(
-        found.nest,
+        best.nest,
         sizes,
         item_bytes=dtype.itemsize,
         vector_bytes=machine.vector_bytes if dtype.kind == "f" else 0,
         n_threads=machine.n_cores,
     )
-    return found.nest, form
+    return best.nest, form
 
 
 def _kernel(
     nest: Nest, form: NestForm, n_chunks: int, sizes: Sizes, dtype: np.dtype[Any]
 ) -> CompiledKernel:
-    """The kernel of a nest: one for trees of every size."""
+    """Return the kernel of a nest: one for trees of every size."""
     from feinsum.codegen import generate_nest, nest_index_dtype
     from feinsum.measure import compile_kernel, open_device
 
@@ -355,10 +358,10 @@ def _kernel(
     key = ("kernel", nest, form, tuple(dense.items()), dtype.str, index_dtype.str)
 
     def make() -> CompiledKernel:
-        made = generate_nest(
+        unit = generate_nest(
             nest, dense, dtype=dtype, index_dtype=index_dtype, form=form
         )
-        return compile_kernel(made, open_device("host"))
+        return compile_kernel(unit, open_device("host"))
 
     kernel: CompiledKernel = remembered(Calls).sparse.get(key, make)
     return kernel
@@ -366,19 +369,19 @@ def _kernel(
 
 ENTRY = "entry of the sparse operand"
 """Name of the index of entries; no index of a call has spaces."""
-MOST_BYTES = 1 << 26
+MAX_BYTES = 1 << 26
 """Most memory for what is gathered of one operand at once."""
 
 
 def tree_of_any(operand: COO | CSF | tuple[CSF, ...]) -> CSF:
-    """A tree of a sparse operand; the first of several trees."""
+    """Return a tree of a sparse operand; the first of several trees."""
     return to_csf(operand[0] if isinstance(operand, tuple) else operand)
 
 
 def evaluate_entries(
     network: Network, arrays: list[Any], sizes: Sizes, dtype: np.dtype[Any]
 ) -> Any:
-    """The result of a network from the coordinates of its sparse operand.
+    """Return the result of a network from the coordinates of its sparse operand.
 
     Args:
         arrays: the operands; the sparse one is a tree with the levels of the network.
@@ -395,26 +398,28 @@ def evaluate_entries(
         result = np.empty(entries.nnz, dtype)
     else:
         result = np.zeros([sizes.extents[i] for i in network.output], dtype)
+    # gathered operands take as much memory as there are entries
     for part in _parts(network, sizes, entries.nnz, dtype):
-        here = {index: column[part] for index, column in columns.items()}
-        given = [entries.values if x is tree else x for x in arrays]
-        products = _products(network, given, part, here, output)
+        columns_part = {index: column[part] for index, column in columns.items()}
+        operands = [entries.values if x is tree else x for x in arrays]
+        products = _products(network, operands, part, columns_part, output)
         if network.has_sparse_output:
             result[part] = products
         else:
-            places = [here.get(i, slice(None)) for i in network.output]
-            _add(result, places, products)
+            subscripts = [columns_part.get(i, slice(None)) for i in network.output]
+            _add(result, subscripts, products)
     return result
 
 
 def _parts(
     network: Network, sizes: Sizes, nnz: int, dtype: np.dtype[Any]
 ) -> Iterator[slice]:
-    """Entries whose gathered operands take little memory."""
+    """Split the entries so that gathered operands take little memory."""
     sparse = {*network.inputs[network.sparse or 0]}
     terms = [*network.inputs, network.output]
     rest = (prod(sizes.extents[i] for i in {*term} - sparse) for term in terms)
-    n = max(1, MOST_BYTES // (dtype.itemsize * max(1, *rest)))
+    # at least one entry, however large its rows are
+    n = max(1, MAX_BYTES // (dtype.itemsize * max(1, *rest)))
     for begin in range(0, nnz, n):
         yield slice(begin, begin + n)
 
@@ -426,7 +431,7 @@ def _products(
     columns: dict[str, Any],
     output: IndexList,
 ) -> Any:
-    """The products of entries, ``[z, *output]``."""
+    """Return the products of entries, ``[z, *output]``."""
     terms: list[IndexList] = []
     operands = []
     for position, (term, array) in enumerate(zip(network.inputs, arrays, strict=True)):
@@ -438,6 +443,7 @@ def _products(
         rest = tuple(index for index in term if index not in columns)
         first = np.moveaxis(array, shared, range(len(shared)))
         terms.append((ENTRY, *rest) if shared else rest)
+        # the rows of the operand at the coordinates of the entries
         chosen = tuple(columns[term[axis]] for axis in shared)
         operands.append(first[chosen] if shared else array)
     extents = {
@@ -449,11 +455,16 @@ def _products(
     return einsum_in_steps(terms, (ENTRY, *output), operands, path)
 
 
-def _add(result: Any, places: list[Any], products: Any) -> None:
+def _add(result: Any, subscripts: list[Any], products: Any) -> None:
     """Add products to the elements of a result at some places of its sparse indices."""
-    shared = [axis for axis, place in enumerate(places) if not isinstance(place, slice)]
+    shared = [
+        axis
+        for axis, subscript in enumerate(subscripts)
+        if not isinstance(subscript, slice)
+    ]
     if not shared:
         result += products.sum(axis=0)
         return
     first = np.moveaxis(result, shared, range(len(shared)))
-    np.add.at(first, tuple(places[axis] for axis in shared), products)
+    # unbuffered: several entries may add to one element
+    np.add.at(first, tuple(subscripts[axis] for axis in shared), products)

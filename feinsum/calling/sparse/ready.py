@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from feinsum.calling.kernel_cache import Calls
-from feinsum.calling.options import CallOptions
-from feinsum.calling.place import name_of
+from feinsum.calling.kernel_cache import Calls, LookupOptions
 from feinsum.memory import remembered
 from feinsum.nests import Nest, NestForm, Network, Sizes
 from feinsum.result_memory import aligned_empty
@@ -23,11 +21,11 @@ from feinsum.sparse import CSF
 if TYPE_CHECKING:
     from feinsum.measure import CompiledKernel
 
-MOST_REPEATED = 16
+MAX_REPEATED = 16
 """Calls with one tree that are kept ready."""
 
 
-class MadeNest(NamedTuple):
+class NestKernel(NamedTuple):
     """How a network is computed for some sizes."""
 
     nest: Nest
@@ -44,9 +42,10 @@ class RepeatedCall(NamedTuple):
 
     @classmethod
     def of(
-        cls, subscripts: str, arrays: Sequence[Any], options: CallOptions
+        cls, subscripts: str, arrays: Sequence[Any], options: LookupOptions
     ) -> Self | None:
-        """None unless there is exactly one tree; the call itself reports the error."""
+        """Make the key of a call; None unless there is exactly one tree."""
+        # the tree itself is the key of the cache, which does not keep it alive
         trees = [array for array in arrays if isinstance(array, CSF)]
         if len(trees) != 1:
             return None
@@ -54,17 +53,17 @@ class RepeatedCall(NamedTuple):
             None if array is trees[0] else (array.shape, array.dtype)
             for array in arrays
         )
-        where = name_of(options.database), options.policy, options.on_miss
-        return cls(trees[0], (subscripts, alike, where, options.effort))
+        return cls(trees[0], (subscripts, alike, options))
 
     def ready(self) -> ReadyCall | None:
         return remembered(Calls).trees.get(self.tree, {}).get(self.key)
 
     def keep(self, ready: ReadyCall) -> None:
-        known = remembered(Calls).trees.setdefault(self.tree, {})
-        while len(known) >= MOST_REPEATED:
-            known.pop(next(iter(known)))
-        known[self.key] = ready
+        calls = remembered(Calls).trees.setdefault(self.tree, {})
+        # the oldest first: dictionaries keep the order of insertion
+        while len(calls) >= MAX_REPEATED:
+            calls.pop(next(iter(calls)))
+        calls[self.key] = ready
 
 
 class ReadyCall(NamedTuple):
@@ -82,8 +81,8 @@ class ReadyCall(NamedTuple):
     network: Network
     sizes: Sizes
     dtype: np.dtype[Any]
-    made: MadeNest
-    held: tuple[Any, ...]
+    nest_kernel: NestKernel
+    tree_arrays: tuple[Any, ...]
     shapes: Mapping[str, tuple[int, ...]]
     call: Callable[[Sequence[Any]], None]
     is_lasting: bool
@@ -97,10 +96,12 @@ class ReadyCall(NamedTuple):
         """
         from feinsum.codegen import nest_result
 
-        given = out if out is not None and self._is_room(out, arrays) else None
-        fresh = {name: self._memory(name, given) for name in self.shapes}
-        self.call((*self.held, *self._dense(arrays), *fresh.values()))
-        result = nest_result(self.made.nest, self.made.form, fresh["out"], self.sizes)
+        target = out if out is not None and self._is_room(out, arrays) else None
+        fresh = {name: self._memory(name, target) for name in self.shapes}
+        self.call((*self.tree_arrays, *self._dense(arrays), *fresh.values()))
+        result = nest_result(
+            self.nest_kernel.nest, self.nest_kernel.form, fresh["out"], self.sizes
+        )
         return as_sparse(self.network, arrays[self._sparse], result)
 
     @property
@@ -109,7 +110,7 @@ class ReadyCall(NamedTuple):
         return self.network.sparse
 
     def _dense(self, arrays: Sequence[Any]) -> Sequence[Any]:
-        """The dense operands for the kernel, which takes their addresses alone."""
+        """Return the dense operands as the kernel takes them, by their addresses."""
         from feinsum.codegen import dense_arguments
 
         sparse, dtype = self._sparse, self.dtype
@@ -117,13 +118,17 @@ class ReadyCall(NamedTuple):
         if dense and not self.is_padded and all(_is_plain(x, dtype) for x in dense):
             return dense
         operands = arrays if dense else [*arrays, np.ones((), dtype)]
-        made = self.made
-        return [*dense_arguments(made.nest, operands, dtype, made.form).values()]
+        nest_kernel = self.nest_kernel
+        return [
+            *dense_arguments(
+                nest_kernel.nest, operands, dtype, nest_kernel.form
+            ).values()
+        ]
 
-    def _memory(self, name: str, given: Any) -> Any:
-        is_given = name == "out" and given is not None
+    def _memory(self, name: str, target: Any) -> Any:
+        is_given = name == "out" and target is not None
         shape = self.shapes[name]
-        return given.reshape(shape) if is_given else aligned_empty(shape, self.dtype)
+        return target.reshape(shape) if is_given else aligned_empty(shape, self.dtype)
 
     def _is_room(self, out: Any, arrays: Sequence[Any]) -> bool:
         """Whether a kernel can write its result into an array while it reads others."""
@@ -135,42 +140,49 @@ class ReadyCall(NamedTuple):
         if not is_alike or out.size != prod(self.shapes["out"]):
             return False
         read = (x.values if isinstance(x, CSF) else x for x in arrays)
+        # a kernel that overwrites an operand would read its own results
         return not any(np.may_share_memory(out, x) for x in read)
 
 
 def _is_plain(array: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether a kernel can read an array where it is."""
+    """Return whether a kernel can read an array where it is."""
     flags = array.flags
     return bool(array.dtype == dtype and flags.c_contiguous and flags.aligned)
 
 
 def ready_call(
-    network: Network, tree: CSF, sizes: Sizes, dtype: np.dtype[Any], made: MadeNest
+    network: Network,
+    tree: CSF,
+    sizes: Sizes,
+    dtype: np.dtype[Any],
+    nest_kernel: NestKernel,
 ) -> ReadyCall:
-    """The call of a kernel that is made, with all that its tree decides."""
+    """Return the call of a kernel that is made, with all that its tree decides."""
     from feinsum.codegen import fresh_shapes, tree_arguments
     from feinsum.targets.host.device import HostBuilt
 
-    nest, form = made.nest, made.form
-    given = tree_arguments(nest, tree, sizes, dtype, form, made.n_chunks)
-    assert isinstance(made.kernel.built, HostBuilt)
-    kernel = made.kernel.built.kernel
-    known = {name for name, _ in kernel.arguments}
-    held = {name: x for name, x in given.items()
-            if isinstance(x, np.ndarray) and name in known}  # fmt: skip
-    numbers = {name: x for name, x in given.items() if not isinstance(x, np.ndarray)}
-    shapes = fresh_shapes(nest, sizes, form, given.get("n_chunks", 1))
+    nest, form = nest_kernel.nest, nest_kernel.form
+    arguments = tree_arguments(nest, tree, sizes, dtype, form, nest_kernel.n_chunks)
+    assert isinstance(nest_kernel.kernel.built, HostBuilt)
+    kernel = nest_kernel.kernel.built.kernel
+    names = {name for name, _ in kernel.arguments}
+    tree_arrays = {name: x for name, x in arguments.items()
+            if isinstance(x, np.ndarray) and name in names}  # fmt: skip
+    numbers = {
+        name: x for name, x in arguments.items() if not isinstance(x, np.ndarray)
+    }
+    shapes = fresh_shapes(nest, sizes, form, arguments.get("n_chunks", 1))
     dense = [f"T{k}" for k in range(len(network.inputs)) if k != network.sparse]
-    call = kernel.caller((*held, *dense, *shapes), numbers)
+    call = kernel.caller((*tree_arrays, *dense, *shapes), numbers)
     return ReadyCall(
         network,
         sizes,
         dtype,
-        made,
-        tuple(held.values()),
+        nest_kernel,
+        tuple(tree_arrays.values()),
         shapes,
         call,
-        is_lasting=given["values"] is tree.values,
+        is_lasting=arguments["values"] is tree.values,
         is_padded=form.filled(sizes.extents) != sizes.extents,
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.calling.options import CallOptions
+from feinsum.calling.kernel_cache import LookupOptions
 from feinsum.canonical import canonicalize
 from feinsum.db import looked_up_store
 from feinsum.errors import FeinsumError
@@ -39,7 +39,7 @@ DEVICE = "host"
 def einsum_of_call(
     network: Network, arrays: Sequence[Any]
 ) -> tuple[BatchedEinsum, dict[str, int]]:
-    """The einsum of a call, with the extents of its indices and its profile.
+    """Return the einsum of a call, with the extents of its indices and its profile.
 
     Args:
         network: the network to compute.
@@ -60,6 +60,7 @@ def einsum_of_call(
             storage = "csf=" if network.has_sparse_output else "csf"
             terms.append(network.levels)
             row.append(Operand(name, shape, array.values.dtype, storage))
+        # the factor 1 of a single operand is none of the einsum
         elif term or len(arrays) > 2:
             terms.append(term)
             row.append(Operand(name, np.shape(array), np.asarray(array).dtype))
@@ -69,7 +70,7 @@ def einsum_of_call(
 
 
 def recorded_recipe(
-    network: Network, arrays: Sequence[Any], options: CallOptions
+    network: Network, arrays: Sequence[Any], options: LookupOptions
 ) -> tuple[NestRecipe | None, str]:
     """The best recorded recipe that can be used here, and a description of the facts.
 
@@ -91,30 +92,32 @@ def recorded_recipe(
     policy = policy_of(options.policy)
     with looked_up_store(options.database) as store:
         facts = Facts(store, environment.device, policy)
-        found, match = nearest(forms_of(general, sizes), facts, environment, policy)
+        nearest_facts, match = nearest(
+            forms_of(general, sizes), facts, environment, policy
+        )
     trials = EinsumTrials(environment, is_final=False)
-    return _usable(network, found, match, trials), match.reason
+    return _usable(network, nearest_facts, match, trials), match.reason
 
 
 def _usable(
-    network: Network, found: Nearest, match: Match, trials: EinsumTrials
+    network: Network, nearest_facts: Nearest, match: Match, trials: EinsumTrials
 ) -> NestRecipe | None:
-    """The first recipe that may be used, in the names of the call."""
-    for candidate in found.candidates(match):
+    """Return the first recipe that may be used, in the names of the call."""
+    for candidate in nearest_facts.candidates(match):
         spec, frame = candidate.recipe
         try:
             if is_verification_on(None):
                 trials.verify(candidate)
-            return _in_call(network, spec, frame, found)
+            return _in_call(network, spec, frame, nearest_facts)
         except FeinsumError as error:
             logger.warning("recipe %.200s was skipped: %s", spec, error)
     return None
 
 
 def _in_call(
-    network: Network, spec: TransformSpec, frame: str, found: Nearest
+    network: Network, spec: TransformSpec, frame: str, nearest_facts: Nearest
 ) -> NestRecipe:
-    """The recipe, translated from the names of its frame to those of the call.
+    """Return the recipe, translated from the names of its frame to those of the call.
 
     Raises:
         TransformError: if it does not fit.
@@ -122,7 +125,8 @@ def _in_call(
     written = from_text(frame)
     check_spec(spec, written)
     form = recipe_of(written, spec.parameters, spec.version).form
-    mine, theirs = found.form.relabeling, canonicalize(written).relabeling
+    mine, theirs = nearest_facts.form.relabeling, canonicalize(written).relabeling
+    # from the frame's names to canonical ones, and on to those of the call
     to_call = {new: old for old, new in mine.indices.items()}
     indices = {old: to_call[new] for old, new in theirs.indices.items()}
     canonical = {old: new for new, old in enumerate(theirs.positions[0])}

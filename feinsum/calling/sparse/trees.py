@@ -8,15 +8,27 @@ before, as one of scipy has after an entry was inserted.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Sequence
+from math import inf
 from typing import Any, NamedTuple
 from weakref import ref
 
 import numpy as np
 
-from feinsum.calling.kernel_cache import Calls
+from feinsum.calling.kernel_cache import Calls, LookupOptions
+from feinsum.errors import InvalidEinsumError
 from feinsum.memory import remembered
+from feinsum.nests import EstimatedTime, Network, Sizes, best_nest, level_orders
 from feinsum.result_memory import idle_limit_bytes
-from feinsum.sparse import COO, CSC, CSF, CSR, compressed_from_object, to_csf
+from feinsum.sparse import (
+    COO,
+    CSC,
+    CSF,
+    CSR,
+    compressed_from_object,
+    node_counts,
+    to_csf,
+)
 
 ARRAYS = ("pointers", "indices", "values"), ("indptr", "indices", "data")
 """Names of the arrays of a compressed matrix: ours, and scipy's."""
@@ -37,7 +49,7 @@ class _OfMatrix(NamedTuple):
 
 
 def tree_of_matrix(matrix: Any) -> CSF | None:
-    """The tree of a matrix by rows or columns; None for any other operand.
+    """Return the tree of a matrix by rows or columns; None for any other operand.
 
     >>> from feinsum.sparse import random_uniform, to_csr
     >>> matrix = to_csr(random_uniform((30, 20), 90, seed=0))
@@ -49,17 +61,18 @@ def tree_of_matrix(matrix: Any) -> CSF | None:
     if any(array is None for array in arrays):
         return None
     # matrices of scipy cannot be hashed
-    kept, key = remembered(Calls).matrices, id(matrix)
-    known = kept.get(key)
-    if known is not None and known.is_of(matrix, arrays):
-        tree: CSF = known.tree
+    trees, key = remembered(Calls).matrices, id(matrix)
+    cached = trees.get(key)
+    # an id may be that of another matrix once this one is gone
+    if cached is not None and cached.is_of(matrix, arrays):
+        tree: CSF = cached.tree
         return tree
-    made = compressed_from_object(matrix)
-    if made is None:
+    compressed = compressed_from_object(matrix)
+    if compressed is None:
         return None
-    tree = to_csf(made, (1, 0) if isinstance(made, CSC) else (0, 1))
-    there = ref(matrix, lambda _: kept.pop(key, None))
-    kept[key] = _OfMatrix(there, tuple(matrix.shape), arrays, tree)
+    tree = to_csf(compressed, (1, 0) if isinstance(compressed, CSC) else (0, 1))
+    reference = ref(matrix, lambda _: trees.pop(key, None))
+    trees[key] = _OfMatrix(reference, tuple(matrix.shape), arrays, tree)
     return tree
 
 
@@ -70,11 +83,11 @@ class _OfCoordinates(NamedTuple):
     """
 
     tree: CSF
-    places: Any
+    order: Any
 
 
 def tree_of_coordinates(entries: COO, axes: tuple[int, ...]) -> CSF:
-    """The tree of coordinates in a level order, with their values of now.
+    """Return the tree of coordinates in a level order, with their values of now.
 
     It is kept unless there are duplicates, or it takes more memory than may be idle.
 
@@ -84,17 +97,17 @@ def tree_of_coordinates(entries: COO, axes: tuple[int, ...]) -> CSF:
     >>> tree_of_coordinates(entries, (0, 1)) is tree, tree.values
     (True, array([6., 5.]))
     """
-    kept = remembered(Calls).coordinates.setdefault(entries, {})
-    if axes not in kept:
-        kept[axes] = _made(entries, axes)
-    found: _OfCoordinates | None = kept[axes]
-    if found is None:
+    trees = remembered(Calls).coordinates.setdefault(entries, {})
+    if axes not in trees:
+        trees[axes] = _sort_once(entries, axes)
+    cached: _OfCoordinates | None = trees[axes]
+    if cached is None:
         return to_csf(entries, axes)
-    if found.places is not None:
-        values = found.tree.values
+    if cached.order is not None:
+        values = cached.tree.values
         # with the usual mode="raise", numpy would buffer the output; all places fit
-        np.take(entries.values, found.places, out=values, mode="clip")
-    return found.tree
+        np.take(entries.values, cached.order, out=values, mode="clip")
+    return cached.tree
 
 
 def forget_tree(entries: COO, axes: tuple[int, ...]) -> None:
@@ -102,7 +115,7 @@ def forget_tree(entries: COO, axes: tuple[int, ...]) -> None:
     remembered(Calls).coordinates.get(entries, {}).pop(axes, None)
 
 
-def _made(entries: COO, axes: tuple[int, ...]) -> _OfCoordinates | None:
+def _sort_once(entries: COO, axes: tuple[int, ...]) -> _OfCoordinates | None:
     n_bytes = entries.nnz * (entries.values.itemsize + 8 * (entries.order + 1))
     if n_bytes > idle_limit_bytes():
         return None
@@ -110,7 +123,143 @@ def _made(entries: COO, axes: tuple[int, ...]) -> _OfCoordinates | None:
     numbered = to_csf(COO(entries.shape, entries.indices, numbers), axes)
     if numbered.nnz < entries.nnz:
         return None
-    places = None if numbered.values is numbers else numbered.values
-    values = entries.values if places is None else entries.values[places]
+    order = None if numbered.values is numbers else numbered.values
+    values = entries.values if order is None else entries.values[order]
     parts = numbered.shape, numbered.axes, numbered.indices, numbered.pointers
-    return _OfCoordinates(CSF(*parts, values), places)
+    return _OfCoordinates(CSF(*parts, values), order)
+
+
+MAX_AXES = 4
+"""Most axes of tensors whose orders (24) are all estimated."""
+GAIN = 1.25
+"""Least predicted speedup for another order of coordinates."""
+
+Trees = tuple[CSF, ...]
+"""Trees of one tensor, in several orders of levels."""
+Axes = tuple[int, ...]
+
+
+def are_trees(operand: object) -> bool:
+    """Return whether an operand is several trees.
+
+    >>> are_trees([1.0, 2.0])
+    False
+    """
+    is_some = isinstance(operand, (list, tuple)) and bool(operand)
+    return is_some and all(isinstance(tree, CSF) for tree in operand)  # type: ignore[attr-defined]
+
+
+def in_levels(
+    network_of: Callable[[Axes], Network],
+    operand: COO | Trees,
+    arrays: Sequence[Any],
+    options: LookupOptions,
+    is_recorded: Callable[[CSF], bool],
+) -> CSF:
+    """Return the tree that a call reads.
+
+    Args:
+        network_of: returns the network of the call for a level order.
+        operand: coordinates, or several trees of one tensor.
+        arrays: the other operands, and anything in place of the sparse one.
+        options: of the call.
+        is_recorded: whether a recipe is recorded for a tree.
+
+    Raises:
+        InvalidEinsumError: with the rule ``operand``, if the trees are of different
+            tensors.
+    """
+    if not isinstance(operand, COO):
+        _check_alike(operand)
+    shape = operand.shape if isinstance(operand, COO) else operand[0].shape
+    usual = tuple(range(len(shape)))
+    network = network_of(usual)
+    alike = tuple((np.shape(a), np.result_type(a).str) for k, a in enumerate(arrays)
+                  if k != network.sparse)  # fmt: skip
+    key = ("levels", network, alike, _size_of(operand), options)
+
+    def choose() -> Axes:
+        if not isinstance(operand, COO):
+            return _best_of(network_of, operand, arrays)
+        tree = tree_of_coordinates(operand, usual)
+        if len(usual) > MAX_AXES or not tree.profile[-1] or is_recorded(tree):
+            return usual
+        best = _best_order(network, operand, arrays)
+        if best != usual:
+            forget_tree(operand, usual)
+        return best
+
+    axes: Axes = remembered(Calls).sparse.get(key, choose)
+    if isinstance(operand, COO):
+        return tree_of_coordinates(operand, axes)
+    # the order is kept, not the tree: others of the same profile share the choice
+    return next(tree for tree in operand if tree.axes == axes)
+
+
+def _size_of(operand: COO | Trees) -> Hashable:
+    """Return a key of the sizes on which the order depends, without making trees."""
+    if isinstance(operand, COO):
+        return operand.shape, operand.nnz
+    return tuple((tree.shape, tree.axes, tree.profile) for tree in operand)
+
+
+def _check_alike(trees: Trees) -> None:
+    if len({(tree.shape, tree.profile[-1]) for tree in trees}) > 1:
+        raise InvalidEinsumError(
+            f"trees of the shapes {[tree.shape for tree in trees]} with "
+            f"{[tree.profile[-1] for tree in trees]} entries are given as one operand; "
+            "expected trees of one tensor in several level orders",
+            rules=("operand",),
+        )
+
+
+def _best_of(
+    network_of: Callable[[Axes], Network], trees: Trees, arrays: Sequence[Any]
+) -> Axes:
+    """Return the order of the tree with the least estimated time."""
+
+    def seconds(tree: CSF) -> float:
+        network = network_of(tree.axes)
+        return _estimate(network, tree.shape, tree.profile, arrays)
+
+    return min(trees, key=seconds).axes
+
+
+def _best_order(network: Network, entries: COO, arrays: Sequence[Any]) -> Axes:
+    """The order of the axes, or another one that is expected to be clearly faster."""
+    counts, term = node_counts(entries), network.inputs[network.sparse or 0]
+    seconds: dict[Axes, float] = {}
+    for other in level_orders(network):
+        axes = tuple(term.index(index) for index in other.levels)
+        nodes = tuple(counts[frozenset(axes[: k + 1])] for k in range(len(axes)))
+        seconds[axes] = _estimate(other, entries.shape, nodes, arrays)
+    usual = tuple(range(len(term)))
+    best = min(seconds, key=lambda axes: seconds[axes])
+    # another order costs a sort of all entries
+    return best if GAIN * seconds[best] < seconds[usual] else usual
+
+
+def _estimate(
+    network: Network,
+    shape: tuple[int, ...],
+    nodes: tuple[int, ...],
+    arrays: Sequence[Any],
+) -> float:
+    from feinsum.measure import open_device
+    from feinsum.nests import Machine
+    from feinsum.predict.machine import machine_of
+
+    position = network.sparse or 0
+    extents = dict(zip(network.inputs[position], shape, strict=True))
+    for k, (term, array) in enumerate(zip(network.inputs, arrays, strict=False)):
+        if k != position:
+            extents |= dict(zip(term, np.shape(array), strict=True))
+    machine = machine_of(open_device("host").device)
+    cost = EstimatedTime(
+        network,
+        Sizes(extents, nodes),
+        Machine(vector_bytes=machine.vector_bytes),
+        n_threads=machine.n_cores,
+    )
+    best = best_nest(network, cost)
+    return inf if best is None else float(best.cost)

@@ -19,7 +19,7 @@ FUNCTIONS = frozenset(
     }
 )
 """Functions with one name in numpy, in operand functions and in C."""
-_OWN = {
+_C_NAMES = {
     "abs": "fabs",
     "absolute": "fabs",
     "arccos": "acos",
@@ -54,7 +54,7 @@ class Term(NamedTuple):
 
 
 def c_expression(body: str, names: Mapping[str, Term], itemsize: int) -> str:
-    """A body in C.
+    """Return a body in C.
 
     Calls are of functions for double precision; the source redefines them for single.
 
@@ -87,8 +87,10 @@ class _Writer:
 
     def term(self, node: ast.expr) -> Term:
         match node:
+            # complex()): | bool before int: True is an int for Python
             case ast.Constant(value=bool() | complex()):
                 raise _without_equivalent(node)
+            # larger ones have other rules of promotion in C
             case ast.Constant(value=int() as value) if abs(value) < 1 << 31:
                 return Term(f"{value}LL", "index")
             case ast.Constant(value=float() as value) if isfinite(value):
@@ -139,7 +141,7 @@ class _Writer:
         raise _without_equivalent(node)
 
     def _power(self, node: ast.BinOp) -> Term:
-        """Numpy squares and takes roots likewise, which vectors do faster than pow."""
+        """Write a power; squares and roots as numpy computes them, faster than pow."""
         base = self._real(node.left)
         match node.right:
             case ast.Constant(value=2 | 2.0):
@@ -149,20 +151,24 @@ class _Writer:
         return Term(f"pow({base}, {self._real(node.right)})", "real")
 
     def _call(self, node: ast.expr, name: str, args: list[ast.expr]) -> Term:
-        known = _OWN.get(name, name if name in FUNCTIONS else None)
-        is_pair = known in PAIRS or (known or "").startswith("feinsum_")
-        if known is None or len(args) != (2 if is_pair else 1):
+        c_name = _C_NAMES.get(name, name if name in FUNCTIONS else None)
+        # a function of another number of arguments is another function in numpy
+        is_pair = c_name in PAIRS or (c_name or "").startswith("feinsum_")
+        if c_name is None or len(args) != (2 if is_pair else 1):
             raise _without_equivalent(node)
-        return Term(f"{known}({', '.join(map(self._real, args))})", "real")
+        return Term(f"{c_name}({', '.join(map(self._real, args))})", "real")
 
     def _alike(
-        self, one: ast.expr, other: ast.expr
+        self, left: ast.expr, right: ast.expr
     ) -> tuple[tuple[str, str], Literal["real", "index"]]:
-        """Both as indices, or both as real numbers."""
-        first, second = self.term(one), self.term(other)
-        if first.kind == second.kind == "index":
-            return (first.text, second.text), "index"
-        return (self._as_real(one, first), self._as_real(other, second)), "real"
+        """Write both operands as indices, or both as real numbers."""
+        left_term, right_term = self.term(left), self.term(right)
+        if left_term.kind == right_term.kind == "index":
+            return (left_term.text, right_term.text), "index"
+        return (
+            self._as_real(left, left_term),
+            self._as_real(right, right_term),
+        ), "real"
 
     def _real(self, node: ast.expr) -> str:
         return self._as_real(node, self.term(node))

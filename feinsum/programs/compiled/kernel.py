@@ -13,15 +13,14 @@ import numpy as np
 
 from feinsum.errors import BuildError
 from feinsum.memory import remembered
-from feinsum.programs.compiled.loops import Access, Loops, loops_of
 from feinsum.programs.compiled.source import ENTRY, Source
-from feinsum.programs.stages import Stage
+from feinsum.programs.stages import Access, Loops, Stage, loops_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DTYPES = {"f", "d"}
-MOST_SCRATCH_BYTES = 1 << 23
+MAX_SCRATCH_BYTES = 1 << 23
 """What statements pass to each other has to stay in the caches."""
-MOST_STATEMENTS = 50
+MAX_STATEMENTS = 50
 """With more, compilers take seconds."""
 
 
@@ -70,6 +69,7 @@ class StageKernel:
         for result, values in first.items():
             for index, value in values.items():
                 begin[loops.numbers[result][index]] = value
+        # allocated for each run: threads run one kernel at the same time
         n_entries = self.source.scratch_entries(self.extents)
         scratch = np.empty(n_entries, self.source.dtype)
         extents, strides = self._constants
@@ -98,14 +98,16 @@ def kernel_for(
         operands, outs: as for :meth:`StageKernel.run`.
         dtypes: of all operands and results.
     """
+    # numpy's promotions between dtypes are not those of C
     dtype, *others = {*dtypes.values()}
-    is_long = len(stage.statements) > MOST_STATEMENTS
+    is_long = len(stage.statements) > MAX_STATEMENTS
     if others or dtype.char not in DTYPES or is_long:
         return None
     loops = loops_of(stage)
     if loops is None:
         return None
     arrays = _arrays(loops, operands, outs)
+    # vector loads would fault
     if not all(array.flags.aligned for array in arrays):
         return None
     layouts = tuple((array.shape, array.strides) for array in arrays)
@@ -131,14 +133,17 @@ def _kernel(
         {k: n // dtype.itemsize for k, n in access.strides(by_axis).items()}
         for access, (_, by_axis) in zip(accesses, layouts, strict=True)
     ]
-    vector = max(extents, key=lambda k: (sum(one.get(k) == 1 for one in strides), k))
-    contiguous = tuple(one.get(vector) == 1 for one in strides)
+    vector = max(
+        extents, key=lambda k: (sum(by_loop.get(k) == 1 for by_loop in strides), k)
+    )
+    # known when the source is written, so that the compiler sees unit strides
+    contiguous = tuple(by_loop.get(vector) == 1 for by_loop in strides)
     source = Source(loops, dtype, vector, contiguous)
     ordered = tuple(extents[k] for k in range(loops.n_loops))
-    if source.scratch_entries(ordered) * dtype.itemsize > MOST_SCRATCH_BYTES:
+    if source.scratch_entries(ordered) * dtype.itemsize > MAX_SCRATCH_BYTES:
         return None
     return StageKernel(
-        source, ordered, tuple(n for one in strides for n in one.values())
+        source, ordered, tuple(n for by_loop in strides for n in by_loop.values())
     )
 
 
@@ -150,9 +155,9 @@ def _arrays(
     def array(access: Access) -> Array:
         if access.position is None:
             return outs[access.result]
-        given = operands[access.result][access.position]
-        assert given is not None
-        return given
+        operand = operands[access.result][access.position]
+        assert operand is not None
+        return operand
 
     return [array(access) for access in loops.accesses]
 
@@ -175,10 +180,12 @@ def _built(text: str) -> Any:
     )
 
     compiler = find_compiler()
+    # fwrapv: integers of bodies wrap around, as those of numpy do
     flags = (*compiler.flags, "-fopenmp-simd", "-fwrapv")
     if compiler.is_clang and platform.machine() == "x86_64":
         flags = (*flags, "-fveclib=libmvec")
     try:
         return getattr(load(compiler, text, flags), ENTRY)
+    # the linker did not find a vector function
     except BuildError:  # a library without all of these vector functions
         return getattr(load(compiler, text, (*flags, "-DSCALAR_FUNCTIONS")), ENTRY)

@@ -27,7 +27,7 @@ from feinsum.ir.expressions import operand_name
 from feinsum.ir.reductions import neutral_of
 from feinsum.ir.statement import Statement
 from feinsum.programs.compiled.expression import FUNCTIONS, PAIRS, Term, c_expression
-from feinsum.programs.compiled.loops import Loops
+from feinsum.programs.stages import Loops
 
 ENTRY = "feinsum_stage"
 LANES = {4: 64, 8: 32}
@@ -36,7 +36,7 @@ additions wait for each other.
 """
 BLOCK = 128
 """Terms of a lane that are added one after the other, as in ``numpy.sum``."""
-MOST_LEVELS = 48
+MAX_LEVELS = 48
 """Of the tree of blocks: more terms than fit into any memory."""
 BUILTIN = ("ceil", "copysign", "fabs", "floor", "rint", "sqrt", "trunc")
 """Functions that are instructions."""
@@ -110,29 +110,32 @@ class Source:
         return LANES[self.dtype.itemsize]
 
     @cached_property
-    def held(self) -> Mapping[str, tuple[int, ...]]:
+    def passed(self) -> Mapping[str, tuple[int, ...]]:
         """The loops of each result that later statements of the stage read."""
         statements = self.loops.stage.statements
-        read = {name for one in statements for name in one.operands}
+        read = {name for statement in statements for name in statement.operands}
         return {
-            one.result: self.in_memory(self.loops.inner(one))
-            for one in statements
-            if one.result in read
+            statement.result: self.in_memory(self.loops.inner(statement))
+            for statement in statements
+            if statement.result in read
         }
 
     def in_memory(self, loops: Iterable[int]) -> tuple[int, ...]:
-        """The order of loops in what statements pass to each other."""
+        """Return the order of loops in what statements pass to each other."""
+        # the loop of the vectors innermost
         return tuple(sorted(loops, key=lambda k: (k == self.vector, k)))
 
     def scratch_entries(self, extents: Sequence[int]) -> int:
-        """Entries of memory for what statements pass to each other."""
+        """Return the entries of memory for what statements pass to each other."""
         each = self.lanes if self.is_shared else 1
         return sum(
-            each * prod(extents[k] for k in axes) for axes in self.held.values() if axes
+            each * prod(extents[k] for k in axes)
+            for axes in self.passed.values()
+            if axes
         )
 
     def text(self) -> str:
-        """The source.
+        """Return the source.
 
         Raises:
             ProgramError: if a body or reduction has no equivalent in C.
@@ -150,10 +153,14 @@ class _Writer:
         }
 
     def lines(self) -> Iterator[str]:
+        # within the shared loops, before all statements
         body = [*self._scalars()]
-        body += [line for one in self.statements for line in self._statement(one)]
+        body += [
+            line for statement in self.statements for line in self._statement(statement)
+        ]
         if self.source.is_shared:
             body = self._in_blocks(body)
+        # the loop of the vectors is the one over blocks of lanes
         for k in reversed(range(self.loops.n_cuts)):
             body = body if k == self.source.vector else self._loop(k, body)
         lines = [*self._combinations(), *_ENTRY, *self._locals(), *body, "}"]
@@ -165,6 +172,7 @@ class _Writer:
         yield _HEAD.format(real="float" if suffix else "double")
         if "feinsum_carry" in called:
             yield _PAIRWISE
+        # declared here: <math.h> has vector variants only with -ffast-math
         for name in sorted(called & FUNCTIONS):
             if name in BUILTIN:
                 yield f"#define {name} __builtin_{name}{suffix}"
@@ -173,17 +181,17 @@ class _Writer:
                 yield f"VECTORS R {name}({'R, R' if name in PAIRS else 'R'});"
 
     def _combinations(self) -> Iterator[str]:
-        for k, one in enumerate(self.statements):
-            if one.reduced_indices:
-                joined = self._joined(one)
+        for k, statement in enumerate(self.statements):
+            if statement.reduced_indices:
+                joined = self._joined(statement)
                 yield f"static inline R combine_{k}(R a, R b) {{ return {joined}; }}"
 
-    def _joined(self, one: Statement) -> str:
-        known = _REDUCTIONS.get(one.reduction)
-        if known is None:  # the neutral element of others is only sampled
-            raise ProgramError(f"{one.reduction!r} has no equivalent in C")
+    def _joined(self, statement: Statement) -> str:
+        expression = _REDUCTIONS.get(statement.reduction)
+        if expression is None:  # the neutral element of others is only sampled
+            raise ProgramError(f"{statement.reduction!r} has no equivalent in C")
         names = {name: Term(name, "real") for name in "ab"}
-        return c_expression(known, names, self.source.dtype.itemsize)
+        return c_expression(expression, names, self.source.dtype.itemsize)
 
     def _locals(self) -> Iterator[str]:
         for k, access in enumerate(self.loops.accesses):
@@ -195,7 +203,7 @@ class _Writer:
                 yield f"  const int64_t s{k}_{loop} = strides[{at}];"
                 at += 1
         offset = "0"
-        for name, axes in self.source.held.items():
+        for name, axes in self.source.passed.items():
             if axes:
                 yield f"  R *const held_{self._number(name)} = scratch + {offset};"
                 sizes = [f"n[{k}]" for k in axes]
@@ -203,67 +211,75 @@ class _Writer:
                 offset += " + " + " * ".join(sizes)
 
     def _scalars(self) -> Iterator[str]:
-        """What statements pass to each other as one number, or one in each lane."""
+        """Declare the scalars that statements pass to each other, one for each lane."""
         lanes = f"[{self.source.lanes}]" if self.source.is_shared else ""
-        for name, axes in self.source.held.items():
+        for name, axes in self.source.passed.items():
             if not axes:
                 yield f"R held_{self._number(name)}{lanes};"
 
     def _number(self, name: str) -> int:
-        return next(k for k, one in enumerate(self.statements) if one.result == name)
+        return next(
+            k for k, statement in enumerate(self.statements) if statement.result == name
+        )
 
-    def _statement(self, one: Statement) -> list[str]:
-        """One statement, within the shared loops."""
-        lines = self._sum(one) if one.reduced_indices else self._map(one)
-        for k in reversed(self.loops.inner(one)):
+    def _statement(self, statement: Statement) -> list[str]:
+        """Write one statement, within the shared loops."""
+        lines = (
+            self._sum(statement) if statement.reduced_indices else self._map(statement)
+        )
+        for k in reversed(self.loops.inner(statement)):
             lines = lines if k == self.source.vector else self._loop(k, lines)
         return ["{", *lines, "}"]
 
-    def _map(self, one: Statement) -> list[str]:
-        """At one value of all loops but that of the vectors."""
-        lines, vector = self._stored(one, self._value(one)), self.source.vector
+    def _map(self, statement: Statement) -> list[str]:
+        """Write a map, at one value of all loops but that of the vectors."""
+        lines, vector = (
+            self._stored(statement, self._value(statement)),
+            self.source.vector,
+        )
         if self.source.is_shared:
             return _lane_loop("n_lanes", lines)
-        if vector in self.loops.inner(one):
+        if vector in self.loops.inner(statement):
             return self._loop(vector, lines, is_vector=True)
         return lines
 
-    def _sum(self, one: Statement) -> list[str]:
-        """Likewise."""
-        reduced, vector = self.loops.reduced(one), self.source.vector
+    def _sum(self, statement: Statement) -> list[str]:
+        """Write a reduction, at one value of all loops but that of the vectors."""
+        reduced, vector = self.loops.reduced(statement), self.source.vector
         rest = [k for k in reduced if k != vector]
         if vector in reduced:
-            return self._along_sum(one, rest)
+            return self._along_sum(statement, rest)
         if self.source.is_shared:
-            return self._lanes_of_sums(one, rest)
-        if vector in self.loops.inner(one):
-            return self._in_blocks(self._lanes_of_sums(one, rest))
-        return self._scalar_sum(one, rest)
+            return self._lanes_of_sums(statement, rest)
+        if vector in self.loops.inner(statement):
+            return self._in_blocks(self._lanes_of_sums(statement, rest))
+        return self._scalar_sum(statement, rest)
 
-    def _scalar_sum(self, one: Statement, rest: Sequence[int]) -> list[str]:
-        lines = self._step(one, "sums[0]", 1)
+    def _scalar_sum(self, statement: Statement, rest: Sequence[int]) -> list[str]:
+        lines = self._step(statement, "sums[0]", 1)
         for k in reversed(rest):
             lines = self._loop(k, lines)
-        return self._reduced(one, lines, 1, self._stored(one, "sums[0]"))
+        return self._reduced(statement, lines, 1, self._stored(statement, "sums[0]"))
 
-    def _lanes_of_sums(self, one: Statement, rest: Sequence[int]) -> list[str]:
-        """A sum in each lane."""
-        lines = self._step(one, "sums[lane]", self.source.lanes, "n_lanes")
+    def _lanes_of_sums(self, statement: Statement, rest: Sequence[int]) -> list[str]:
+        """Write a reduction with one result in each lane."""
+        lines = self._step(statement, "sums[lane]", self.source.lanes, "n_lanes")
         for k in reversed(rest):
             lines = self._loop(k, lines)
-        stored = _lane_loop("n_lanes", self._stored(one, "sums[lane]"))
-        return self._reduced(one, lines, self.source.lanes, stored)
+        stored = _lane_loop("n_lanes", self._stored(statement, "sums[lane]"))
+        return self._reduced(statement, lines, self.source.lanes, stored)
 
-    def _along_sum(self, one: Statement, rest: Sequence[int]) -> list[str]:
-        """Lanes take turns along the sum, and are combined at its end."""
-        name = f"combine_{self._number(one.result)}"
+    def _along_sum(self, statement: Statement, rest: Sequence[int]) -> list[str]:
+        """Write a reduction along the vectors; lanes are combined at its end."""
+        name = f"combine_{self._number(statement.result)}"
         vector, lanes = self.source.vector, self.source.lanes
+        # whole blocks have a constant trip count, which compilers unroll
         lines = [
             "int64_t block = 0;",
             f"for (; block + {lanes} <= n[{vector}]; block += {lanes}) {{",
-            *self._step(one, "sums[lane]", lanes, str(lanes)),
+            *self._step(statement, "sums[lane]", lanes, str(lanes)),
             "}",
-            *self._step(one, "sums[lane]", lanes, f"n[{vector}] - block"),
+            *self._step(statement, "sums[lane]", lanes, f"n[{vector}] - block"),
         ]
         lines = ["{", *lines, "}"]
         for k in reversed(rest):
@@ -273,18 +289,18 @@ class _Writer:
             "  for (int lane = 0; lane < half; ++lane)",
             f"    sums[lane] = {name}(sums[lane], sums[lane + half]);",
         ]
-        stored = self._stored(one, "sums[0]")
-        return self._reduced(one, lines, lanes, [*halves, *stored])
+        stored = self._stored(statement, "sums[0]")
+        return self._reduced(statement, lines, lanes, [*halves, *stored])
 
     def _step(
-        self, one: Statement, target: str, lanes: int, n_lanes: str | None = None
+        self, statement: Statement, target: str, lanes: int, n_lanes: str | None = None
     ) -> list[str]:
         """Combine one value with the target, in each lane if there are several."""
-        name = f"combine_{self._number(one.result)}"
-        lines = [f"{target} = {name}({target}, {self._value(one)});"]
+        name = f"combine_{self._number(statement.result)}"
+        lines = [f"{target} = {name}({target}, {self._value(statement)});"]
         if n_lanes is not None:
             lines = _lane_loop(n_lanes, lines)
-        if one.reduction != "sum":
+        if statement.reduction != "sum":
             return lines
         return [
             *lines,
@@ -295,21 +311,26 @@ class _Writer:
         ]
 
     def _reduced(
-        self, one: Statement, loops: Sequence[str], lanes: int, stored: Sequence[str]
+        self,
+        statement: Statement,
+        loops: Sequence[str],
+        lanes: int,
+        stored: Sequence[str],
     ) -> list[str]:
-        """The loops of a reduction, between its start and what is done with it."""
-        lines = [*self._empty_sums(one, lanes), *loops]
-        if one.reduction == "sum":
+        """Write the loops of a reduction between its start and its use."""
+        lines = [*self._empty_sums(statement, lanes), *loops]
+        # other reductions round nothing, so that their order does not matter
+        if statement.reduction == "sum":
             state = "int64_t n_blocks = 0; int n_terms = 0;"
-            levels = f"R levels[{MOST_LEVELS * lanes}];"
+            levels = f"R levels[{MAX_LEVELS * lanes}];"
             lines = [state, levels, *lines]
             lines.append(f"feinsum_collect(sums, levels, n_blocks, {lanes});")
         return [*lines, *stored]
 
-    def _empty_sums(self, one: Statement, lanes: int) -> list[str]:
+    def _empty_sums(self, statement: Statement, lanes: int) -> list[str]:
         return [
             f"R sums[{lanes}];",
-            *_lane_loop(str(lanes), [f"sums[lane] = {self._neutral(one)};"]),
+            *_lane_loop(str(lanes), [f"sums[lane] = {self._neutral(statement)};"]),
         ]
 
     def _in_blocks(self, lines: Sequence[str]) -> list[str]:
@@ -326,59 +347,66 @@ class _Writer:
         head = ["#pragma omp simd"] if is_vector else []
         return [*head, f"for (int64_t i{k} = 0; i{k} < n[{k}]; ++i{k}) {{", *lines, "}"]
 
-    def _value(self, one: Statement) -> str:
-        names = {i: Term(f"(first[{k}] + {self._index(one, k)})", "index")
-                 for i, k in self.loops.numbers[one.result].items()}  # fmt: skip
-        for k, (name, term) in enumerate(zip(one.operands, one.inputs, strict=True)):
-            axes = self.loops.axes(one, term)
-            at = self.at.get((one.result, k))
-            text = self._held(one, name, axes) if at is None else self._read(one, at)
+    def _value(self, statement: Statement) -> str:
+        names = {i: Term(f"(first[{k}] + {self._index(statement, k)})", "index")
+                 for i, k in self.loops.numbers[statement.result].items()}  # fmt: skip
+        for k, (name, term) in enumerate(
+            zip(statement.operands, statement.inputs, strict=True)
+        ):
+            axes = self.loops.axes(statement, term)
+            at = self.at.get((statement.result, k))
+            text = (
+                self._passed(statement, name, axes)
+                if at is None
+                else self._read(statement, at)
+            )
             names[operand_name(k)] = Term(text, "real")
-        return c_expression(one.body, names, self.source.dtype.itemsize)
+        return c_expression(statement.body, names, self.source.dtype.itemsize)
 
-    def _index(self, one: Statement, k: int) -> str:
-        """The value of a loop, which is that of a lane where there are lanes."""
+    def _index(self, statement: Statement, k: int) -> str:
+        """Return the value of a loop, which is that of a lane where there are lanes."""
         if k != self.source.vector:
             return f"i{k}"
-        is_map = not (self.source.is_shared or self.loops.reduced(one))
+        is_map = not (self.source.is_shared or self.loops.reduced(statement))
         return f"i{k}" if is_map else "(block + lane)"
 
-    def _read(self, one: Statement, at: int) -> str:
+    def _read(self, statement: Statement, at: int) -> str:
         access = self.loops.accesses[at]
-        places = [
-            self._index(one, k) if self._is_next(at, k)
-            else f"{self._index(one, k)} * s{at}_{k}"
+        subscripts = [
+            self._index(statement, k) if self._is_next(at, k)
+            else f"{self._index(statement, k)} * s{at}_{k}"
             for k in dict.fromkeys(access.axes)
         ]  # fmt: skip
-        return f"p{at}[{' + '.join(places) or '0'}]"
+        return f"p{at}[{' + '.join(subscripts) or '0'}]"
 
     def _is_next(self, at: int, k: int) -> bool:
         return k == self.source.vector and self.source.contiguous[at]
 
-    def _held(self, one: Statement, name: str, axes: Sequence[int]) -> str:
+    def _passed(self, statement: Statement, name: str, axes: Sequence[int]) -> str:
         number = self._number(name)
-        if not self.source.held[name]:
+        if not self.source.passed[name]:
             return f"held_{number}" + ("[lane]" if self.source.is_shared else "")
-        place = "0"
+        position = "0"
         inner = [k for k in axes if k >= self.loops.n_cuts]
         for k in self.source.in_memory(inner):
-            index = self._index(one, k)
-            place = index if place == "0" else f"({place}) * n[{k}] + {index}"
+            index = self._index(statement, k)
+            position = index if position == "0" else f"({position}) * n[{k}] + {index}"
         if self.source.is_shared:
-            place = f"({place}) * {self.source.lanes} + lane"
-        return f"held_{number}[{place}]"
+            position = f"({position}) * {self.source.lanes} + lane"
+        return f"held_{number}[{position}]"
 
-    def _stored(self, one: Statement, value: str) -> list[str]:
+    def _stored(self, statement: Statement, value: str) -> list[str]:
         targets = []
-        axes = self.loops.axes(one, one.output)
-        if one.result in self.source.held:
-            targets.append(self._held(one, one.result, axes))
-        if (at := self.at.get((one.result, None))) is not None:
-            targets.append(self._read(one, at))
+        axes = self.loops.axes(statement, statement.output)
+        if statement.result in self.source.passed:
+            targets.append(self._passed(statement, statement.result, axes))
+        if (at := self.at.get((statement.result, None))) is not None:
+            targets.append(self._read(statement, at))
         return [f"{' = '.join([*targets, value])};"]
 
-    def _neutral(self, one: Statement) -> str:
-        value = neutral_of(one.reduction, self.source.dtype)
+    def _neutral(self, statement: Statement) -> str:
+        value = neutral_of(statement.reduction, self.source.dtype)
+        # C has no literal for it
         if np.isinf(value):
             return "-INFINITY" if value < 0 else "INFINITY"
         return repr(float(value))

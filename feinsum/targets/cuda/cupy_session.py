@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.device_arrays import ALIGNMENT
 from feinsum.errors import DeviceLostError, MeasurementError
+from feinsum.libraries import ALIGNMENT
 from feinsum.targets.cuda.cupy_errors import (
     CudaErrors,
     explained,

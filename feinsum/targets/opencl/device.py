@@ -15,8 +15,8 @@ from typing import Any
 import loopy as lp
 import numpy as np
 
-from feinsum.device_arrays import is_device_array
 from feinsum.errors import DeviceUnavailableError, MeasurementError
+from feinsum.libraries import is_device_array
 from feinsum.records import Device, Environment
 from feinsum.records.environment import DeviceKind
 from feinsum.targets.layout import Layout

@@ -16,7 +16,7 @@ import pytest
 
 import feinsum
 from feinsum.calling import predicted
-from feinsum.calling.faults import is_faulty
+from feinsum.calling.einsum_call import parse_call
 from feinsum.calling.gpu import building, contenders
 from feinsum.calling.gpu import call as gpu_call
 from feinsum.calling.gpu.call import cached_calls
@@ -24,16 +24,20 @@ from feinsum.calling.gpu.flat import flattened
 from feinsum.calling.gpu.prepared import LibraryCall
 from feinsum.calling.gpu.quick import ReadyForTensors
 from feinsum.calling.gpu.site import Site
-from feinsum.calling.options import CallOptions
-from feinsum.calling.predicted import Problem, predicted_families, predicted_kernel
-from feinsum.calling.reading import read_shapes
-from feinsum.device_arrays import resolved
+from feinsum.calling.kernel_cache import LookupOptions
+from feinsum.calling.predicted import (
+    Problem,
+    is_faulty,
+    predicted_families,
+    predicted_kernel,
+)
 from feinsum.errors import (
     DeviceLostError,
     DeviceUnavailableError,
     InvalidEinsumError,
     MeasurementError,
 )
+from feinsum.libraries import resolved
 from feinsum.measure import open_device
 from feinsum.memory import fresh_memory
 from feinsum.records import InMemoryStore
@@ -121,8 +125,8 @@ def test_neighbours_write_neighbours(stand_in):
     that can be.
     """
     given = [((3, 20, 30), np.dtype(float)), ((3,), np.dtype(float))]
-    reading = read_shapes("ijk,i->ijk", given, (0, 1))
-    merged = building._merged(reading)
+    parsed = parse_call("ijk,i->ijk", given, (0, 1))
+    merged = building._merged(parsed)
     assert [str(n) for n in merged.einsum.output_shape] == ["3", "n0"]
     assert merged.sizes == {"n0": 600}
     fixed = building._with_fixed_end(merged)
@@ -155,9 +159,9 @@ def test_steps_may_have_more_indices_than_letters(stand_in, monkeypatch):
     one, two = ("".join(f"{{{name}{k}}}" for k in range(27)) for name in "xy")
     text = f"ij{one}, j{two}k -> ik"
     given = [(shape, np.dtype(float)) for shape in shapes]
-    options = CallOptions(InMemoryStore(), effort="estimate")
+    options = LookupOptions(InMemoryStore(), effort="estimate")
     site = Site(arrays, None, open_device("cuda"), options)
-    found = building._contenders(read_shapes(text, given, (0, 1)), site)
+    found = building._contenders(parse_call(text, given, (0, 1)), site)
     made = next(x for x in found if x.kind == "steps").make()
     expected = arrays[0].reshape(3, 2) @ arrays[1].reshape(2, 4)
     assert np.allclose(made(arrays, None), expected)
@@ -218,7 +222,7 @@ def test_a_recorded_recipe_is_timed_against_the_library(
     expected = "launch" if is_kernel else "product"
 
     def recorded(einsum, sizes, strides, opened, _options):
-        problem = Problem(einsum, sizes, strides, given={}, steps={})
+        problem = Problem(einsum, sizes, strides, arrays={}, steps={})
         every = predicted_families(problem, opened)
         (family,) = [some for some in every if some[0].spec.name == "gpu_product"]
         return predicted_kernel(problem, opened, found=family)[0]
@@ -315,16 +319,16 @@ def test_recorded_kernels_are_shared_where_the_memory_does_not_decide(
 
     def recorded(einsum, sizes, strides, opened, _options):
         asked.append(sizes)
-        problem = Problem(einsum, sizes, strides, given={}, steps={})
+        problem = Problem(einsum, sizes, strides, arrays={}, steps={})
         return predicted_kernel(problem, opened)[0]
 
     monkeypatch.setattr(building, "recorded_kernel", recorded)
     monkeypatch.setattr("feinsum.calling.kernel.all_have_room", lambda *_: has_room)
-    opened, options, kept = open_device("cuda"), CallOptions(InMemoryStore()), []
+    opened, options, kept = open_device("cuda"), LookupOptions(InMemoryStore()), []
     for n in (600, 700):
-        reading = read_shapes("ij->i", [((n, 5), np.dtype(float))], (0,))
+        parsed = parse_call("ij->i", [((n, 5), np.dtype(float))], (0,))
         site = Site([np.ones((n, 5))], None, opened, options)
-        kept += building.kernel_contenders(reading, site)
+        kept += building.kernel_contenders(parsed, site)
     assert len(asked) == (1 if has_room else 2)
 
 
@@ -334,7 +338,7 @@ def test_a_way_with_an_intermediate_result_that_is_too_large_is_skipped(
     """One kernel computes what has no other way."""
     monkeypatch.setattr(building, "PLAUSIBLE", np.inf)
     monkeypatch.setattr(building, "N_FAMILIES", 1)
-    monkeypatch.setattr("feinsum.calling.reading.dtypes.MAX_ENTRIES", 30)
+    monkeypatch.setattr("feinsum.calling.operands.MAX_ENTRIES", 30)
     arrays = [RNG.random((2, 9)) for _ in range(3)]
     result = call("ax,bx,cx->abc", *arrays)
     assert np.allclose(result, np.einsum("ax,bx,cx->abc", *arrays))
@@ -351,7 +355,7 @@ def test_threads_wait_for_the_one_that_builds(stand_in, monkeypatch):
         return built[-1]
 
     monkeypatch.setattr(gpu_call, "build", build)
-    kept = gpu_call.CachedCalls(reading=None, first=None)
+    kept = gpu_call.CachedCalls(parsed=None, first=None)
     with ThreadPoolExecutor(2) as threads:
         found = [*threads.map(kept.next, [None, None])]
     assert found == ["a call"] * 2
@@ -369,8 +373,8 @@ def test_tensors_of_torch_go_to_torch(stand_in):
     """Where a library computes the einsum; its own notation is letters."""
     torch = pytest.importorskip("torch")
     a, b = torch.rand(6, 7), torch.rand(7, 8)
-    reading = read_shapes("ij,jk", [(x.shape, np.dtype("f4")) for x in (a, b)], (0, 1))
-    call = LibraryCall(reading, open_device("cuda"))
+    parsed = parse_call("ij,jk", [(x.shape, np.dtype("f4")) for x in (a, b)], (0, 1))
+    call = LibraryCall(parsed, open_device("cuda"))
     assert torch.allclose(call.with_torch(torch, [a, b]), a @ b, rtol=1e-4)
 
 
@@ -385,7 +389,7 @@ def test_repeated_calls_of_tensors_run_on_torchs_stream(stand_in, subscripts):
     tensors = [torch.rand(n, n + 1, dtype=torch.float64) for n in (3, 4, 5)]
     tensors = tensors[: subscripts.count(",") + 1]
     arrays, opened = [x.numpy() for x in tensors], open_device("cuda")
-    options = CallOptions(InMemoryStore(), effort="estimate")
+    options = LookupOptions(InMemoryStore(), effort="estimate")
     site = Site(arrays, None, opened, options)
     made = cached_calls(subscripts, tensors, site).next(site)
     opened.session.streams.clear()
@@ -430,9 +434,11 @@ def test_the_way_to_compute_is_the_one_that_is_predicted(
     """A path where one kernel takes longer; an operator of elements is one kernel."""
     arrays = [np.broadcast_to(np.float64(1), shape) for shape in shapes]
     given = [(shape, np.dtype(np.float64)) for shape in shapes]
-    reading = read_shapes(subscripts, given, tuple(range(len(shapes))))
-    site = Site(arrays, None, open_device("cuda"), CallOptions(None, effort="estimate"))
-    found = {one.kind: one.seconds for one in building._contenders(reading, site)}
+    parsed = parse_call(subscripts, given, tuple(range(len(shapes))))
+    site = Site(
+        arrays, None, open_device("cuda"), LookupOptions(None, effort="estimate")
+    )
+    found = {one.kind: one.seconds for one in building._contenders(parsed, site)}
     assert min(found, key=found.__getitem__) == kind
 
 
@@ -453,13 +459,13 @@ def test_every_contender_computes_the_einsum(
     monkeypatch.setattr(building, "N_FAMILIES", 1)
     arrays = [RNG.random(shape).astype(dtype) for shape in shapes]
     given = [(shape, np.dtype(dtype)) for shape in shapes]
-    reading = read_shapes(subscripts, given, tuple(range(len(shapes))))
+    parsed = parse_call(subscripts, given, tuple(range(len(shapes))))
     opened = open_device("cuda")
-    site = Site(arrays, None, opened, CallOptions(InMemoryStore(), effort="estimate"))
+    site = Site(arrays, None, opened, LookupOptions(InMemoryStore(), effort="estimate"))
     expected = np.einsum(subscripts, *(x.astype("float64") for x in arrays))
     tolerance = 100 * np.finfo(dtype).eps
     n_flat = 0
-    for contender in building._contenders(reading, site):
+    for contender in building._contenders(parsed, site):
         call = contender.make()
         quick = flattened(call, opened, arrays)
         n_flat += quick is not call
@@ -566,13 +572,13 @@ def test_a_contender_that_costs_the_gpu_is_left_out_later(
     """Also if it is right and fails only while it is timed."""
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
     arrays, opened = [RNG.random((40, 300))], open_device("cuda")
-    reading = read_shapes("ij->i", [(arrays[0].shape, arrays[0].dtype)], (0,))
-    site = Site(arrays, None, opened, CallOptions(InMemoryStore(), effort="estimate"))
-    kernel = next(building.kernel_contenders(reading, site)).make()
+    parsed = parse_call("ij->i", [(arrays[0].shape, arrays[0].dtype)], (0,))
+    site = Site(arrays, None, opened, LookupOptions(InMemoryStore(), effort="estimate"))
+    kernel = next(building.kernel_contenders(parsed, site)).make()
     monkeypatch.setattr(type(opened.session), "timed", lose_gpu)
     with pytest.raises(DeviceLostError):
         contenders._seconds(flattened(kernel, opened, arrays), site)
-    assert is_faulty(kernel.reading.einsum, kernel.kernel.spec, opened)
+    assert is_faulty(kernel.parsed.einsum, kernel.kernel.spec, opened)
 
 
 def test_all_kernels_of_a_contender_are_left_out_later(stand_in, monkeypatch, tmp_path):
@@ -582,9 +588,9 @@ def test_all_kernels_of_a_contender_are_left_out_later(stand_in, monkeypatch, tm
     shapes = [(3, 4), (4, 5), (5, 6)]
     arrays, opened = [RNG.random(shape) for shape in shapes], open_device("cuda")
     given = [(shape, np.dtype(float)) for shape in shapes]
-    reading = read_shapes("ij,jk,kl->li", given, (0, 1, 2))
-    site = Site(arrays, None, opened, CallOptions(InMemoryStore(), effort="estimate"))
-    steps = next(x for x in building._contenders(reading, site) if x.kind == "steps")
+    parsed = parse_call("ij,jk,kl->li", given, (0, 1, 2))
+    site = Site(arrays, None, opened, LookupOptions(InMemoryStore(), effort="estimate"))
+    steps = next(x for x in building._contenders(parsed, site) if x.kind == "steps")
     made = steps.make()
     monkeypatch.setattr(type(opened.session), "timed", lose_gpu)
     with pytest.raises(DeviceLostError):
@@ -592,7 +598,7 @@ def test_all_kernels_of_a_contender_are_left_out_later(stand_in, monkeypatch, tm
     parts = [one.origin for _, one in made.steps]
     assert len(parts) == 2
     for kernel in parts:
-        assert is_faulty(kernel.reading.einsum, kernel.kernel.spec, opened)
+        assert is_faulty(kernel.parsed.einsum, kernel.kernel.spec, opened)
 
 
 def test_notes_of_torch_are_carried_out_first():

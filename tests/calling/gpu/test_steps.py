@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from feinsum.calling.einsum_call import c_steps
 from feinsum.calling.gpu.steps import Contraction, plans, step_of
-from feinsum.calling.reading.strided import c_steps
 from feinsum.transforms.cost import Gpu
 
 GPU = Gpu(90, 132, 1.7e9, 3e12, 1 << 25)

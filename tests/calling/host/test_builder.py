@@ -15,8 +15,7 @@ from feinsum import processes
 from feinsum.cache import default_cache
 from feinsum.calling.host import builder
 from feinsum.calling.host.builder import BuildRequest, build_elsewhere, built_before
-from feinsum.calling.reading.dtypes import first_uses
-from feinsum.calling.reading.forms import form_of
+from feinsum.calling.operands import first_uses, form_of
 from feinsum.errors import BuildError
 from feinsum.processes import Ended
 

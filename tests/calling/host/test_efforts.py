@@ -11,11 +11,9 @@ from feinsum import call_einsum
 from feinsum.calling import clear_call_cache
 from feinsum.calling.host.builder import N_RIVALS
 from feinsum.calling.host.building import build_call
-from feinsum.calling.kernel_cache import Calls
-from feinsum.calling.options import CallOptions
-from feinsum.calling.place import place_of
-from feinsum.calling.reading import read_shapes
-from feinsum.calling.reading.forms import form_of
+from feinsum.calling.host.general import CallKey
+from feinsum.calling.kernel_cache import Calls, LookupOptions, device_key
+from feinsum.calling.operands import form_of
 from feinsum.errors import FeinsumError, TransformError
 from feinsum.memory import remembered
 from feinsum.predict import EFFORT_VARIABLE
@@ -42,11 +40,10 @@ def product(store, **options):
 def built(n_rivals=N_RIVALS):
     """The call as the process that builds kernels makes it."""
     arrays = [A, B]
-    reading = read_shapes("ij,jk->ik", [(x.shape, x.dtype) for x in arrays], (0, 1))
-    options = CallOptions(InMemoryStore(), effort="estimate")
-    where = place_of(arrays, "host"), None, None, "return", "estimate"
-    forms = [*map(form_of, arrays)]
-    return build_call(reading, arrays, forms, None, where, options, n_rivals)
+    options = LookupOptions(InMemoryStore(), effort="estimate")
+    forms, device = tuple(map(form_of, arrays)), device_key(arrays, "host")
+    key = CallKey("ij,jk->ik", forms, None, (0, 1), device, options)
+    return build_call(key.parse(), key, arrays, n_rivals)
 
 
 def slow(monkeypatch, apply=lambda t_unit, *_: t_unit):
@@ -75,7 +72,9 @@ def test_rivals_that_fail_are_passed_over(monkeypatch, error):
     def failing(*_):
         raise error("this rival is wrong in every way")
 
-    monkeypatch.setattr("feinsum.calling.host.simple.Site.with_recipe", failing)
+    monkeypatch.setattr(
+        "feinsum.calling.host.building.CompilationContext.with_recipe", failing
+    )
     call = built()
     assert call.kernel.spec.name == "slow"
     np.testing.assert_allclose(call.run([A, B]), A @ B)

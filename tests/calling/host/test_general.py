@@ -318,7 +318,7 @@ def test_a_loop_over_hundreds_of_sizes_reads_each_once(monkeypatch):
     """The second pass finds all calls, and no kernel was built for any of them."""
     for n in range(1, 400):
         call_einsum("ij,jk->ik", A[:1].repeat(n, axis=0), B)
-    monkeypatch.setattr(call, "_prepared", None)
+    monkeypatch.setattr(call, "_prepare", None)
     for n in range(1, 400):
         result = call_einsum("ij,jk->ik", A[:1].repeat(n, axis=0), B)
         assert result.shape == (n, 11)

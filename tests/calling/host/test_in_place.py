@@ -59,7 +59,7 @@ def test_a_view_is_read_where_it_is(name):
     """Whatever its strides, nothing is copied, and the result is numpy's."""
     view, B = VIEWS[name], np.arange(3.0 * VIEWS[name].shape[1]).reshape(-1, 3)
     call = prepare_call("ij,jk->ki", view, B, database=NO_FACTS, device="host")
-    assert all(take is None for _, take in call.takes)
+    assert all(take is None for _, take in call.inputs)
     np.testing.assert_allclose(call.run([view, B]), (view @ B).T, rtol=1e-14)
 
 
@@ -108,7 +108,7 @@ def test_what_a_kernel_cannot_read_is_copied(name):
     """Another dtype or byte order, or entries at odd addresses: the result is right."""
     array = COPIED[name]
     call = prepare_call("ij,j->i", array, np.ones(12), database=NO_FACTS)
-    assert call.takes[0][1] is not None
+    assert call.inputs[0][1] is not None
     assert np.array_equal(call.run([array, np.ones(12)]), A.sum(axis=1))
 
 

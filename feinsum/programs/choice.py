@@ -37,7 +37,7 @@ Kernel = Callable[[T], Results]
 
 
 @dataclass(eq=False)
-class Race(Generic[T]):
+class KernelChoice(Generic[T]):
     """Two ways to compute the same: by one kernel, or statement by statement.
 
     Attributes:
@@ -51,45 +51,48 @@ class Race(Generic[T]):
 
     build: Callable[[], Kernel[T]]
     least_s: float = 0.0
-    copied: Callable[[T], T] = lambda given: given
+    copied: Callable[[T], T] = lambda arguments: arguments
     kernel: Kernel[T] | None = None
     trial: Trial = field(default_factory=lambda: Trial(n_warmups=N_WARMUPS))
     is_over: bool = False
     _waited_s: float = 0.0
     _lock: Lock = field(default_factory=Lock, repr=False)
 
-    def run(self, given: T, plain: Callable[[], Results]) -> Results:
+    def run(self, arguments: T, plain: Callable[[], Results]) -> Results:
         """Compute the results, by the way that is or may be the better one."""
         if self.is_over and self.kernel is not None:
-            return self.kernel(given)
+            return self.kernel(arguments)
+        # one thread times at a time: others would disturb it
         if self.is_over or not self._lock.acquire(blocking=False):
             return plain()
         try:
-            return self._turn(given, plain)
+            return self._turn(arguments, plain)
         finally:
             self._lock.release()
 
-    def _turn(self, given: T, plain: Callable[[], Results]) -> Results:
+    def _turn(self, arguments: T, plain: Callable[[], Results]) -> Results:
         if self.kernel is not None:
-            return self._timed(self.kernel, given, plain)
+            return self._timed(self.kernel, arguments, plain)
+        # a kernel that runs once is not worth its compilation
         if self._waited_s <= self.least_s:
             begun_s = perf_counter()
             results = plain()
             self._waited_s += perf_counter() - begun_s
             return results
-        kept = self.copied(given)
+        # the plain way may overwrite what the kernel is to read
+        copies = self.copied(arguments)
         results = plain()
-        self.kernel = self._checked(kept, results)
+        self.kernel = self._checked(copies, results)
         self.is_over = self.kernel is None
         return results
 
     def _timed(
-        self, kernel: Kernel[T], given: T, plain: Callable[[], Results]
+        self, kernel: Kernel[T], arguments: T, plain: Callable[[], Results]
     ) -> Results:
         is_kernels = self.trial.is_kernels_turn
         begun_s = perf_counter()
         try:
-            results = kernel(given) if is_kernels else plain()
+            results = kernel(arguments) if is_kernels else plain()
         except FeinsumError as error:
             if not is_kernels:
                 raise
@@ -102,19 +105,20 @@ class Race(Generic[T]):
             self.kernel = None
         return results
 
-    def _checked(self, given: T, right: Results) -> Kernel[T] | None:
-        """The kernel, if it can be built and computes the same."""
+    def _checked(self, arguments: T, expected: Results) -> Kernel[T] | None:
+        """Return the kernel, if it can be built and computes the same."""
         try:
             kernel = self.build()
-            found = kernel(given)
+            results = kernel(arguments)
         except FeinsumError as error:
             logger.info("not fused: %s", error)
             return None
         except Exception:  # no kernel may break a program
             logger.exception("not fused")
             return None
-        for name, results in right.items():
-            if not _are_close(found[name], results):
+        # results of the program itself are the reference
+        for name, values in expected.items():
+            if not _are_close(results[name], values):
                 logger.warning(
                     "the fused kernel of %s gives different results: not used", name
                 )
@@ -122,19 +126,23 @@ class Race(Generic[T]):
         return kernel
 
 
-def _are_close(found: Array, right: Array) -> bool:
-    """Whether results differ by no more than another order of sums makes."""
-    is_finite = np.isfinite(right)
-    if not np.array_equal(found[~is_finite], right[~is_finite], equal_nan=True):
+def _are_close(values: Array, expected: Array) -> bool:
+    """Return whether results differ by no more than another order of sums makes."""
+    # infinities and NaN must agree exactly
+    is_finite = np.isfinite(expected)
+    if not np.array_equal(values[~is_finite], expected[~is_finite], equal_nan=True):
         return False
-    scale = np.abs(right[is_finite]).max(initial=0.0)
-    error = np.abs(found[is_finite] - right[is_finite]).max(initial=0.0)
-    return bool(error <= TOLERANCE[right.dtype.char] * scale)
+    # relative to the largest entry: small ones may be differences of large ones
+    scale = np.abs(expected[is_finite]).max(initial=0.0)
+    error = np.abs(values[is_finite] - expected[is_finite]).max(initial=0.0)
+    return bool(error <= TOLERANCE[expected.dtype.char] * scale)
 
 
-def kept_race(key: Hashable, build: Callable[[], Kernel[T]]) -> Race[T]:
-    """The race with a key, kept until :func:`feinsum.calling.clear_call_cache`."""
+def shared_choice(key: Hashable, build: Callable[[], Kernel[T]]) -> KernelChoice[T]:
+    """Return the choice of a key; :func:`feinsum.calling.clear_call_cache` drops it."""
     from feinsum.calling.kernel_cache import Calls  # plans are read without it
 
-    found: Race[T] = remembered(Calls).fused.get(key, lambda: Race(build))
-    return found
+    choice: KernelChoice[T] = remembered(Calls).fused.get(
+        key, lambda: KernelChoice(build)
+    )
+    return choice

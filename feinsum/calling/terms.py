@@ -1,13 +1,21 @@
-"""Subscripts matched with the shapes of a call: extents and broadcasting."""
+"""Subscripts in either notation, matched with the shapes of a call.
+
+``A, [0, 1], B, [1, 2]`` and ``"ij,jk", A, B`` are one call. Matching finds the extent
+of every index, and drops the axes that are broadcast.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from string import ascii_lowercase, ascii_uppercase
+from typing import Any
 
-from feinsum.errors import InvalidEinsumError
-from feinsum.subscripts import IndexList, parse_subscripts
+import numpy as np
+
+from feinsum.errors import InvalidEinsumError, InvalidTypeError
+from feinsum.subscripts import IndexList, parse_subscripts, write_subscripts
 from feinsum.words import counted
 
 Shape = tuple[int, ...]
@@ -48,19 +56,20 @@ def read_terms(subscripts: str, shapes: Sequence[Shape]) -> Terms:
     except InvalidEinsumError:
         _check_ranks(parse_subscripts(subscripts, ranks)[0], shapes)  # names the shape
         raise
+    # most calls broadcast nothing
     extents = _quick_extents(inputs, shapes) or _extents(inputs, shapes)
-    kept = tuple(
+    inputs_kept = tuple(
         tuple(i for i, n in zip(term, shape, strict=True) if n == extents[i])
         for term, shape in zip(inputs, shapes, strict=True)
     )
-    return Terms(kept, output, extents)
+    return Terms(inputs_kept, output, extents)
 
 
 @lru_cache(4096)
 def _parsed(
     subscripts: str, ranks: tuple[int, ...]
 ) -> tuple[tuple[IndexList, ...], IndexList]:
-    """The terms and the output of subscripts that fit these ranks.
+    """Return the terms and the output of subscripts that fit these ranks.
 
     Raises:
         InvalidEinsumError: if they do not.
@@ -77,7 +86,7 @@ def _parsed(
 def _quick_extents(
     inputs: Sequence[IndexList], shapes: Sequence[Shape]
 ) -> dict[str, int] | None:
-    """The extents where no axis is broadcast; None where some are, or clash."""
+    """Return the extents where no axis is broadcast; None where some are, or clash."""
     extents: dict[str, int] = {}
     for term, shape in zip(inputs, shapes, strict=True):
         for index, extent in zip(term, shape, strict=True):
@@ -114,22 +123,22 @@ def _check_output(inputs: Sequence[IndexList], output: IndexList) -> None:
 
 
 def _extents(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> dict[str, int]:
-    """The extent of every index: the one that is not 1, if there is one."""
+    """Return the extent of every index: the one that is not 1, if there is one."""
     longest: dict[str, _Axis] = {}
-    here: dict[tuple[str, int], _Axis] = {}
-    for found in _axes(inputs, shapes):
+    seen: dict[tuple[str, int], _Axis] = {}
+    for axis in _axes(inputs, shapes):
         # on a diagonal nothing is broadcast
-        twin = here.setdefault((found.index, found.position), found)
-        known = longest.setdefault(found.index, found)
-        for other, may_be_one in ((twin, False), (known, True)):
-            is_broadcast = may_be_one and 1 in (other.extent, found.extent)
-            if other.extent != found.extent and not is_broadcast:
+        twin = seen.setdefault((axis.index, axis.position), axis)
+        known_axis = longest.setdefault(axis.index, axis)
+        for other, may_be_one in ((twin, False), (known_axis, True)):
+            is_broadcast = may_be_one and 1 in (other.extent, axis.extent)
+            if other.extent != axis.extent and not is_broadcast:
                 raise InvalidEinsumError(
-                    f"index {found.index!r} has {other} and {found}",
+                    f"index {axis.index!r} has {other} and {axis}",
                     rules=("extent-clash",),
                 )
-        if known.extent == 1:
-            longest[found.index] = found
+        if known_axis.extent == 1:
+            longest[axis.index] = axis
     return {index: axis.extent for index, axis in longest.items()}
 
 
@@ -151,7 +160,7 @@ def _axes(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> Iterator[_Axi
 
 
 def in_letters(text: str, ranks: Sequence[int]) -> str:
-    """Subscripts for numpy or opt_einsum, which know no names of several letters."""
+    """Write subscripts for numpy or opt_einsum, which have no names in braces."""
     terms, output = parse_subscripts(text, ranks)
     names = dict.fromkeys(index for term in terms for index in term)
     if "..." in text or "{" not in text:
@@ -161,3 +170,78 @@ def in_letters(text: str, ranks: Sequence[int]) -> str:
     letter = {name: index_letter(k) for k, name in enumerate(names)}
     texts = ["".join(letter[name] for name in term) for term in (*terms, output)]
     return f"{','.join(texts[:-1])}->{texts[-1]}"
+
+
+LETTERS = ascii_uppercase + ascii_lowercase
+"""In the order in which implicit outputs are sorted."""
+
+
+def as_subscripts(arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
+    """Return the subscripts and operands of a call in either notation.
+
+    Args:
+        arguments: subscripts and operands; or operands alternating with index lists,
+            optionally followed by a list for the result. An index is a number, or
+            anything hashable that can be sorted with the others.
+
+    Raises:
+        InvalidEinsumError: with the rule ``subscripts``; an InvalidTypeError for
+            what is no list of indices.
+
+    >>> as_subscripts(("ij,j", 1, 2))
+    ('ij,j', (1, 2))
+    >>> as_subscripts((1, [0, 7], 2, [7], [0]))
+    ('AB,B->A', (1, 2))
+    """
+    if not arguments:
+        raise _refused("there are no arguments")
+    if isinstance(arguments[0], str):
+        return arguments[0], tuple(arguments[1:])
+    # as numpy allows
+    if isinstance(arguments[0], bytes):
+        return arguments[0].decode(), tuple(arguments[1:])
+    operands, lists = arguments[0:-1:2], arguments[1::2]
+    has_output = len(arguments) % 2 == 1
+    if has_output:
+        lists = [*lists, arguments[-1]]
+    terms = [_indices(term) for term in lists]
+    names = _names({index for term in terms for index in term if index is not ...})
+    named = [["..." if i is ... else names[i] for i in term] for term in terms]
+    output = named.pop() if has_output else None
+    return write_subscripts(named, output), tuple(operands)
+
+
+def _indices(term: Any) -> tuple[Hashable, ...]:
+    if isinstance(term, np.ndarray) and term.ndim == 1:
+        term = term.tolist()
+    if isinstance(term, Sequence) and not isinstance(term, str | bytes):
+        try:
+            return tuple(index for index in term if hash(index) is not None)
+        except TypeError:
+            pass
+    raise _refused(f"{term!r:.60} is not a list of indices", InvalidTypeError)
+
+
+def _names(indices: set[Hashable]) -> dict[Hashable, str]:
+    """Return a letter for every index, or a longer name where these do not do."""
+    try:
+        ordered: list[Hashable] = sorted(indices)  # type: ignore[type-var]
+    except TypeError:
+        raise _refused(
+            "indices of several kinds cannot be sorted; use integers"
+        ) from None
+    if len(ordered) <= len(LETTERS):
+        return dict(zip(ordered, LETTERS, strict=False))
+    # padded, so that names sort as the indices do
+    digits = len(str(len(ordered)))
+    return {index: f"i{k:0{digits}}" for k, index in enumerate(ordered)}
+
+
+def _refused(
+    why: str, kind: type[InvalidEinsumError] = InvalidEinsumError
+) -> InvalidEinsumError:
+    return kind(
+        f"{why}; expected subscripts such as 'ij,jk->ik' first, or operands "
+        "alternating with index lists: A, [0, 1], B, [1, 2], [0, 2]",
+        rules=("subscripts",),
+    )

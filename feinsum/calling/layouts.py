@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from constantdict import constantdict
 
-from feinsum.calling.reading.dtypes import DType
-from feinsum.calling.reading.forms import Form
-from feinsum.calling.reading.strided import StridedTerm, c_steps
-from feinsum.calling.reading.terms import Shape
+from feinsum.calling.einsum_call import StridedTerm, c_steps
+from feinsum.calling.operands import DType, Form
+from feinsum.calling.terms import Shape
 from feinsum.result_memory import check_room
 
 if TYPE_CHECKING:  # what others have built is run without a code generator
-    from feinsum.calling.reading.einsum import Feed
+    from feinsum.calling.einsum_call import Argument
     from feinsum.codegen import Strides
     from feinsum.targets.protocol import Array
 
@@ -50,18 +49,18 @@ IN_ORDER = ArgumentLayout(is_in_place=True)
 COPIED = ArgumentLayout(is_in_place=False)
 
 
-def operand_layout(feed: Feed, form: Form, dtype: DType) -> ArgumentLayout:
-    """The layout with which a kernel reads an operand.
+def operand_layout(argument: Argument, form: Form, dtype: DType) -> ArgumentLayout:
+    """Return the layout with which a kernel reads an operand.
 
     Args:
         form: form of the operand as given, with broadcast axes.
         dtype: dtype of the kernel's array.
 
-    >>> from feinsum.calling.reading import Feed
-    >>> from feinsum.calling.reading.forms import form_of
+    >>> from feinsum.calling.einsum_call import Argument
+    >>> from feinsum.calling.operands import form_of
     >>> transposed = np.ones((3, 2)).T
-    >>> feed = Feed("a0", 0, (2, 3))
-    >>> operand_layout(feed, form_of(transposed), transposed.dtype).strides
+    >>> argument = Argument("a0", 0, (2, 3))
+    >>> operand_layout(argument, form_of(transposed), transposed.dtype).strides
     (1, 'a0_step1')
     """
     steps = [
@@ -69,25 +68,26 @@ def operand_layout(feed: Feed, form: Form, dtype: DType) -> ArgumentLayout:
         for step, extent in zip(form.strides, form.shape, strict=True)
         if extent != 1
     ]
-    kept = [extent for extent in feed.shape if extent != 1]
-    if kept != [extent for extent in form.shape if extent != 1]:
+    long_extents = [extent for extent in argument.shape if extent != 1]
+    # the long axes are not those of the operand: only a copy can be reshaped
+    if long_extents != [extent for extent in form.shape if extent != 1]:
         return COPIED
     rest = iter(steps)
-    full = tuple(0 if extent == 1 else next(rest) for extent in feed.shape)
+    full = tuple(0 if extent == 1 else next(rest) for extent in argument.shape)
     return _layout(
-        feed.name, Form(feed.shape, full, form.dtype, form.is_aligned), dtype
+        argument.name, Form(argument.shape, full, form.dtype, form.is_aligned), dtype
     )
 
 
 def strided_layout(name: str, array: StridedTerm) -> ArgumentLayout:
-    """The layout for this position in memory; see :func:`operand_layout`."""
+    """Return the layout for this position in memory; see :func:`operand_layout`."""
     if array.steps == c_steps(array.extents):
         return IN_ORDER
     return _named_steps(name, array.steps)
 
 
 def output_layout(name: str, form: Form, dtype: DType) -> ArgumentLayout:
-    """The layout for writing an array; one that cannot be written is copied to.
+    """Return the layout for writing an array; one that cannot be written is copied to.
 
     Entries that share memory cannot be written in parallel.
     """
@@ -99,6 +99,7 @@ def output_layout(name: str, form: Form, dtype: DType) -> ArgumentLayout:
     )
     end = 0
     for step, extent in order:
+        # two entries at one address
         if step <= end:
             return COPIED
         end += step * (extent - 1)
@@ -114,23 +115,27 @@ def _layout(name: str, form: Form, dtype: DType) -> ArgumentLayout:
         return IN_ORDER
     steps = [step // size for step in form.strides]
     spans = (abs(s) * (n - 1) for s, n in zip(steps, form.shape, strict=True))
+    # offsets are 32-bit integers in kernels
     if sum(spans) >= MAX_SPAN:
         return COPIED
     return _named_steps(name, steps)
 
 
 def _named_steps(name: str, steps: Sequence[int]) -> ArgumentLayout:
-    """Steps with names, but for those that decide what code is good."""
+    """Name the steps, except 0 and 1, for which other code is fast."""
     names = {f"{name}_step{axis}": step for axis, step in enumerate(steps)}
     strides: list[int | str] = [
-        step if step in (0, 1) else named for named, step in names.items()
+        # a unit step makes vector loads, a zero step hoists the load: both are part of
+        # the code
+        step if step in (0, 1) else named
+        for named, step in names.items()
     ]
     values = {named: step for named, step in names.items() if named in strides}
     return ArgumentLayout(True, tuple(strides), constantdict(values))
 
 
 def _is_in_order(form: Form) -> bool:
-    """C order; along an axis of one entry any step will do."""
+    """Return whether an array is in C order; an axis of one entry may have any step."""
     expected = form.dtype.itemsize
     for extent, step in zip(form.shape[::-1], form.strides[::-1], strict=True):
         if extent != 1 and step != expected:
@@ -140,13 +145,14 @@ def _is_in_order(form: Form) -> bool:
 
 
 def packed(array: Array, shape: Shape, dtype: DType) -> Array:
-    """An aligned copy in C order and native byte order.
+    """Return an aligned copy in C order and native byte order.
 
     Raises:
         MeasurementError: if it does not fit into memory.
     """
     check_room(prod(shape) * dtype.itemsize, "a copy of an operand")
     shaped = array.reshape(shape)
+    # numpy converts halves one by one, without vector instructions
     if array.dtype == np.float16 and dtype == np.float32:
         from feinsum.targets.host.halves import widened
 
@@ -155,12 +161,12 @@ def packed(array: Array, shape: Shape, dtype: DType) -> Array:
 
 
 def strides_of(layouts: Mapping[str, ArgumentLayout]) -> dict[str, Strides]:
-    """Strides of the arrays that are not in C order, by array name."""
+    """Return the strides of the arrays that are not in C order, by array name."""
     return {
         n: layout.strides for n, layout in layouts.items() if layout.strides is not None
     }
 
 
 def values_of(layouts: Mapping[str, ArgumentLayout]) -> dict[str, int]:
-    """Values of all named strides."""
+    """Return the values of all named strides."""
     return {name: value for x in layouts.values() for name, value in x.values.items()}

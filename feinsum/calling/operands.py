@@ -1,0 +1,393 @@
+"""Operands of a call as numpy arrays: their libraries, dtypes and sizes.
+
+A call of arrays of torch, JAX, and of libraries with an einsum of their own computes
+numbers at once, in memory that numpy can read. So it refuses what has no such memory,
+and what records operations to differentiate, compile or batch them later: the result
+would lose its history without a word.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from math import prod
+from numbers import Number
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from feinsum.calling.terms import Shape, in_letters
+from feinsum.errors import InvalidEinsumError, InvalidTypeError
+from feinsum.libraries import is_device_array, resolved
+from feinsum.words import type_in_words, with_article
+
+DType = np.dtype[Any]
+
+_TRUTH = np.dtype(bool)
+_COUNT = np.dtype(np.int64)
+_HALF = np.dtype(np.float16)
+_SUPPORTED = frozenset(
+    map(np.dtype, (*np.typecodes["AllInteger"], "f2", "f4", "f8", "c8", "c16"))
+)
+MAX_ENTRIES = 2**31 - 2**20
+"""Entries are counted by 32-bit integers in a kernel, and the last tile of a loop goes
+beyond the end of an array: rounded up to whole tiles, a count has to fit as well.
+"""
+
+
+def first_uses(operands: Sequence[object]) -> tuple[int, ...]:
+    """For each operand, the first position with the same object.
+
+    >>> x, y = object(), object()
+    >>> first_uses([x, y, x])
+    (0, 1, 0)
+    """
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(id(x), k) for k, x in enumerate(operands))
+
+
+def fits_kernels(dtypes: Sequence[DType], shapes: Sequence[Shape]) -> bool:
+    """Return whether kernels have the dtypes, and can count all entries."""
+    kernel_dtypes = _SUPPORTED | {_TRUTH}
+    # byte order does not matter: such operands are copied
+    is_known = all(dtype.newbyteorder("=") in kernel_dtypes for dtype in dtypes)
+    return is_known and all(prod(shape) < MAX_ENTRIES for shape in shapes)
+
+
+def work_dtype(dtype: DType) -> DType:
+    """Truth values are counted, so that none is lost; half precision is added up in
+    single precision, as numpy does.
+    """
+    if dtype == _TRUTH:
+        return _COUNT
+    return np.dtype(np.float32) if dtype == _HALF else dtype
+
+
+def result_dtype(dtypes: Sequence[DType]) -> DType:
+    """Return numpy's result type, in the machine's byte order.
+
+    Raises:
+        InvalidTypeError: if it is not supported.
+    """
+    try:
+        # numpy's result is native, whatever its operands are
+        dtype = np.result_type(*dtypes).newbyteorder("=") if dtypes else _TRUTH
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype in _SUPPORTED or dtype == _TRUTH:
+        return dtype
+    names = ", ".join(map(str, dtypes))
+    raise InvalidTypeError(
+        f"operands of dtype {names} give {dtype}; supported are integers, booleans, "
+        "float16, float32, float64, complex64 and complex128: convert the operands",
+        rules=("dtype",),
+    )
+
+
+def check_sizes(shapes: Sequence[Shape]) -> None:
+    """Refuse arrays whose entries a kernel cannot count.
+
+    Raises:
+        InvalidEinsumError: with the rule ``extent``.
+    """
+    for shape in shapes:
+        if prod(shape) >= MAX_ENTRIES:
+            raise InvalidEinsumError(
+                f"an array of shape {shape} has {prod(shape)} entries; a kernel can "
+                f"address at most {MAX_ENTRIES - 1}: split the call",
+                rules=("extent",),
+            )
+
+
+ON_HOST = frozenset({1, 3, 13})
+"""DLPack's device types of host-readable memory: its own, pinned, or managed."""
+
+
+class Form(NamedTuple):
+    """The properties of an array that a call depends on."""
+
+    shape: Shape
+    strides: Shape
+    dtype: DType
+    is_aligned: bool
+
+
+def as_array(operand: Any) -> np.ndarray[Any, Any]:
+    """Return an operand as a numpy array, without a copy if possible.
+
+    Raises:
+        InvalidEinsumError: if it is sparse or masked; if numpy cannot read it; or if it
+            only supports DLPack, and its memory is not on the host.
+
+    >>> as_array([1.0, 2.0])
+    array([1., 2.])
+    """
+    from feinsum.sparse import is_sparse  # arrays of numpy need none of it
+
+    if is_sparse(operand):
+        raise InvalidEinsumError(
+            f"{type_in_words(operand)} of shape {tuple(operand.shape)} is sparse; a "
+            "prepared call takes dense arrays only: use feinsum.call_einsum",
+            rules=("operand",),
+        )
+    if is_tensor(operand):
+        return tensor_numbers(operand)
+    if is_jax_array(operand):
+        return jax_numbers(operand)
+    # numpy.einsum ignores the mask, which nobody wants
+    if np.ma.is_masked(operand):
+        raise InvalidEinsumError(
+            f"{type_in_words(operand)} hides entries, which numpy.einsum would sum; "
+            "pass array.filled(0)",
+            rules=("operand",),
+        )
+    # numpy's own protocols first: they know more dtypes than DLPack
+    has_way = hasattr(operand, "__array__") or hasattr(operand, "__array_interface__")
+    if has_way or not hasattr(operand, "__dlpack__"):
+        return _read(operand)
+    device_type = operand.__dlpack_device__()[0]
+    if device_type not in ON_HOST:
+        raise InvalidEinsumError(
+            f"{type_in_words(operand)} is on a device (type {device_type} of DLPack); "
+            "copy it to the host",
+            rules=("operand",),
+        )
+    return np.from_dlpack(operand)
+
+
+def _read(operand: Any) -> np.ndarray[Any, Any]:
+    try:
+        array = np.asarray(operand)
+    except (TypeError, ValueError, RuntimeError) as error:  # as torch and lists say it
+        raise InvalidEinsumError(
+            f"numpy cannot read an operand of type {type(operand).__name__}: {error}; "
+            "pass an array, or a sparse one as feinsum.sparse.COO(shape, indices, "
+            "values)",
+            rules=("operand",),
+        ) from error
+    # numpy wraps what it does not understand as an object
+    if array.dtype == object and array.ndim == 0 and not isinstance(operand, Number):
+        raise InvalidEinsumError(
+            f"an operand is of type {type(operand).__name__}, which numpy cannot read; "
+            "pass an array",
+            rules=("operand",),
+        )
+    return array
+
+
+def has_sparse(operands: Sequence[Any]) -> bool:
+    """Return whether any operand is sparse: neither a numpy nor a device array.
+
+    Several trees of one tensor count as sparse.
+    """
+    others = [
+        operand
+        for operand in operands
+        if not isinstance(operand, np.ndarray) and not is_device_array(operand)
+    ]
+    if not others:
+        return False
+    from feinsum.sparse import CSF, is_sparse
+
+    firsts = (x[0] for x in others if isinstance(x, (list, tuple)) and x)
+    return any(map(is_sparse, others)) or any(isinstance(x, CSF) for x in firsts)
+
+
+def form_of(array: np.ndarray[Any, Any]) -> Form:
+    """Return the form of a host array."""
+    return Form(array.shape, array.strides, array.dtype, array.flags.aligned)
+
+
+def is_tensor(value: object) -> bool:
+    """Return whether this is a tensor of torch."""
+    torch = sys.modules.get("torch")  # of which an import may still be under way
+    return isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def is_jax_array(value: object) -> bool:
+    """Return whether this is an array of JAX, traced or not."""
+    return isinstance(value, getattr(sys.modules.get("jax"), "Array", ()))
+
+
+def is_differentiating() -> bool:
+    """Whether tensors of torch may have tangents, within a level of forward mode."""
+    module = sys.modules.get("torch.autograd.forward_ad")
+    return getattr(module, "_current_level", -1) >= 0
+
+
+def check_tensor(tensor: Any) -> None:
+    """Refuse a tensor whose result would have to be recorded.
+
+    Raises:
+        InvalidEinsumError: if torch is to differentiate with respect to it, or traces
+            the call.
+    """
+    torch = sys.modules["torch"]
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise _refuse(
+            "a tensor requires a gradient, which feinsum does not record: pass "
+            "tensor.detach(), call within torch.no_grad(), or use torch.einsum"
+        )
+    # outside of forward mode, to ask costs more than the call
+    is_dual = is_differentiating() and torch.autograd.forward_ad.unpack_dual(tensor)
+    if is_dual and is_dual.tangent is not None:
+        raise _refuse(
+            "a tensor has a tangent of forward-mode differentiation, which feinsum "
+            "does not propagate: pass its primal, or use torch.einsum"
+        )
+    tracer = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    if torch.jit.is_tracing() or (tracer and tracer.get_proxy_mode() is not None):
+        raise _refuse(
+            "torch traces this call, and would keep its result as a constant: use "
+            "torch.einsum in what is traced"
+        )
+
+
+def tensor_numbers(tensor: Any) -> np.ndarray[Any, Any]:
+    """Return the entries of a tensor on the host, in its own memory if they are there.
+
+    Raises:
+        InvalidEinsumError: as :func:`check_tensor`; if the tensor has other entries
+            than its memory, or none: subclasses that change what functions do, layouts
+            other than strided, other devices, and dtypes that numpy does not have.
+    """
+    torch = sys.modules["torch"]
+    kind = type(tensor)
+    functions = {
+        torch.Tensor.__torch_function__.__func__,
+        torch.nn.Parameter.__torch_function__,  # none
+    }
+    hook = getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
+    is_plain = kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    # a subclass such as a masked tensor gives other results for the same memory
+    if hook not in functions or not is_plain:
+        raise _refuse(
+            f"{with_article(kind.__name__)} changes what functions of torch "
+            "compute; pass a plain "
+            "tensor with its entries, such as tensor.to_tensor(0) of a masked one"
+        )
+    if tensor.layout != torch.strided or tensor.device.type != "cpu":
+        raise _refuse(
+            f"a tensor has the layout {tensor.layout} on the device {tensor.device}; "
+            "expected a strided one on the host: pass tensor.to_dense(), or "
+            "tensor.cpu(), or a sparse one as feinsum.sparse.COO(shape, indices, "
+            "values)"
+        )
+    try:
+        check_tensor(tensor)
+        array: np.ndarray[Any, Any] = resolved(tensor).detach().numpy()
+    except (RuntimeError, TypeError) as error:  # of wrapped, nested, or quantized ones
+        reason = _first_line(error)
+        raise _refuse(
+            f"numpy cannot read a tensor of dtype {tensor.dtype}: {reason}; pass a "
+            "plain tensor of a dtype of numpy, or use torch.einsum in functions that "
+            "torch.func transforms"
+        ) from error
+    return array
+
+
+def jax_numbers(array: Any) -> np.ndarray[Any, Any]:
+    """Return the entries of an array of JAX, in its own memory if that is on the host.
+
+    Raises:
+        InvalidEinsumError: if it is traced, deleted, or has no numbers.
+    """
+    jax = sys.modules["jax"]
+    if isinstance(array, jax.core.Tracer):
+        raise _refuse(
+            f"{type_in_words(array)} has no entries: JAX traces this call for jit, "
+            "grad or vmap. Call feinsum outside of what is transformed, or use "
+            "jax.numpy.einsum"
+        )
+    if array.is_deleted():
+        raise _refuse(
+            f"an array of JAX of shape {array.shape} is deleted, or was donated to a "
+            "computation; pass one that is still there"
+        )
+    try:
+        return np.asarray(array)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise _refuse(
+            f"numpy cannot read an array of JAX of dtype {array.dtype}: "
+            f"{_first_line(error)}"
+        ) from error
+
+
+def memory_of(out: Any) -> np.ndarray[Any, Any]:
+    """Return the memory of a tensor into which a result is written.
+
+    Raises:
+        InvalidEinsumError: as :func:`tensor_numbers`; if it is negated or conjugated.
+    """
+    if resolved(out) is not out:
+        raise _refuse("out is negated or conjugated; give a plain tensor")
+    return tensor_numbers(out)
+
+
+def as_given(result: Any, operands: Sequence[Any]) -> Any:
+    """Return a result of numpy in the library of the operands.
+
+    It is that of the first operand of torch or JAX, if there is one.
+    """
+    if not isinstance(result, np.ndarray | np.generic):
+        return result
+    # the first operand decides, as in the libraries themselves
+    for operand in operands:
+        if is_tensor(operand):
+            return sys.modules["torch"].from_numpy(np.asarray(result))
+        if is_jax_array(operand):
+            devices = operand.devices()
+            device = next(iter(devices)) if len(devices) == 1 else None
+            return sys.modules["jax"].device_put(np.asarray(result), device)
+    return result
+
+
+def has_override(operands: Sequence[Any]) -> bool:
+    """Whether an operand overrides functions of numpy, by ``__array_function__``.
+
+    So do arrays of dask and quantities of pint. Classes that inherit from numpy's array
+    without an override do not.
+    """
+    numpys = np.ndarray.__array_function__
+    return any(
+        getattr(type(x), "__array_function__", numpys) is not numpys for x in operands
+    )
+
+
+def by_override(subscripts: str, operands: Sequence[Any], **options: Any) -> Any:
+    """The einsum of the library of an operand, as called by :func:`numpy.einsum`.
+
+    Raises:
+        InvalidEinsumError: if the library has none, refuses the operands, or does not
+            write into ``out``.
+    """
+    # numpy knows no names in braces
+    letters = in_letters(subscripts, [*map(rank_of, operands)])
+    try:
+        result = np.einsum(letters, *operands, **options)
+    except (TypeError, ValueError) as error:
+        kinds = ", ".join(type(operand).__name__ for operand in operands)
+        raise _refuse(
+            f"operands of types {kinds} override numpy.einsum, and it fails: {error}; "
+            "pass arrays of numpy for a result of feinsum"
+        ) from error
+    if "out" in options and result is not options["out"]:
+        raise _refuse(
+            f"the einsum of operands that override numpy's gives a new "
+            f"{type(result).__name__}; omit out"
+        )
+    return result
+
+
+def rank_of(operand: Any) -> int:
+    """Return the number of axes; overrides of :func:`numpy.ndim` are not asked."""
+    rank = getattr(operand, "ndim", None)
+    return np.ndim(operand) if rank is None else int(rank)
+
+
+def _refuse(message: str) -> InvalidEinsumError:
+    return InvalidEinsumError(message, rules=("operand",))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
