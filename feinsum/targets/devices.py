@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -14,7 +14,13 @@ from feinsum.cache import default_cache
 from feinsum.errors import DeviceUnavailableError, FeinsumError
 from feinsum.memory import remembered
 from feinsum.options import DEVICE_VARIABLE
-from feinsum.processes import run_to_end
+from feinsum.processes import (
+    Channel,
+    Worker,
+    WorkerError,
+    WorkerTimeoutError,
+    python_command,
+)
 from feinsum.records import Device, to_json
 from feinsum.targets.cuda import CUDA
 from feinsum.targets.host import HOST
@@ -206,27 +212,22 @@ def _found(key: str, target: Target, device: Device) -> str:
     cache = default_cache()
     if cache is not None and cache.read(key) == _WORKS.encode():
         return ""
-    trouble = _asked(device)
+    trouble = _probe_in_child(device)
     if cache is not None and not trouble:
         cache.write(key, _WORKS.encode())
     return trouble
 
 
-def _asked(device: Device) -> str:
+def _probe_in_child(device: Device) -> str:
     """The result of a probe in a separate process, or how that ended."""
-    command = (sys.executable, "-W", "ignore", "-m", "feinsum.targets.devices")
-    ended = run_to_end((*command, device.id), limit_s=LIMIT_S)
-    if ended.code is None:
+    try:
+        with Worker(python_command("feinsum.targets.devices")) as worker:
+            trouble = json.loads(worker.request(device.id, LIMIT_S))
+    except WorkerTimeoutError:
         return f"a small kernel did not end within {LIMIT_S:g} s"
-    # the answer comes last: drivers may write to stdout before it
-    if ended.said.splitlines()[-1:] == [_WORKS]:
-        return ""
-    if ended.code < 0:
-        return f"a small kernel ended its process by signal {-ended.code}"
-    # of a traceback, the last line names the error
-    return first_lines(
-        ended.said or ended.logged.rstrip().rpartition("\n")[2], n_lines=3
-    )
+    except WorkerError as error:
+        return f"the process of a small kernel {error}"
+    return first_lines(trouble, n_lines=3)
 
 
 def _trouble(opened: OpenDevice) -> str:
@@ -247,9 +248,10 @@ def _is_right(opened: OpenDevice) -> bool:
 def _main() -> None:
     from feinsum.targets.opencl import OPENCL  # this module is below it
 
-    (device_id,) = sys.argv[1:]
+    channel = Channel()
+    device_id = next(channel.requests())
     (device,) = (d for d in OPENCL.devices() if d.id == device_id)
-    sys.stdout.write(_trouble(OPENCL.open(device)) or _WORKS)
+    channel.answer(json.dumps(_trouble(OPENCL.open(device))))
 
 
 if __name__ == "__main__":

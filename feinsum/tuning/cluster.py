@@ -333,7 +333,7 @@ def abandon(texts: str) -> None:
     for text in json.loads(texts):
         bench = _RUNNING.get(text)
         if bench is not None:
-            bench.is_abandoned = True
+            bench.abandon()
 
 
 def release(text: str) -> None:

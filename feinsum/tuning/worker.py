@@ -1,25 +1,20 @@
 """The process in which trials run; it may crash or hang without loss.
 
-Reads a :class:`Request` per line from standard input and writes an
-:class:`Answer` per line to standard output.
+It answers each :class:`Request` with an :class:`Answer`; see :mod:`feinsum.processes`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from queue import SimpleQueue
-from threading import Thread
-from typing import TextIO, TypeVar
+from typing import TypeVar
 
 from feinsum.errors import FeinsumError, MeasurementError
 from feinsum.measure import open_device
-from feinsum.processes import limit_memory
+from feinsum.processes import Channel, limit_memory
 from feinsum.records import OK, Measurement, TransformSpec, from_json, to_json
 from feinsum.transforms import import_transforms
 from feinsum.tuning.bench import Bench, Turn, bench_of, lock_file, locked_device
@@ -33,31 +28,11 @@ Made = TypeVar("Made")
 
 
 def main() -> None:
-    """Keep the answers apart from what libraries print to standard output."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    """Answer requests until the tuner closes the channel, or is gone."""
+    channel = Channel()
+    channel.end_with_parent()
     import_transforms(sys.argv[1:])
-    serve(_lines_while_wanted(sys.stdin), answers, _limit)
-
-
-def _lines_while_wanted(stream: TextIO) -> Iterator[str]:
-    """Lines as they come; the process ends at once when the tuner is gone.
-
-    A trial that hangs does not outlive its tuner, however that one ended, and
-    neither does what it started.
-    """
-    lines: SimpleQueue[str] = SimpleQueue()
-
-    def read() -> None:
-        for line in stream:
-            lines.put(line)
-        if os.getpgrp() == os.getpid():  # nobody else is in this group
-            os.killpg(os.getpid(), signal.SIGKILL)
-        os._exit(0)
-
-    Thread(target=read, daemon=True).start()
-    while True:
-        yield lines.get()
+    serve(channel.requests(), channel.answer, _limit)
 
 
 def _limit(problem: Problem) -> None:
@@ -68,51 +43,49 @@ def _limit(problem: Problem) -> None:
 
 def serve(
     requests: Iterable[str],
-    answers: TextIO,
+    send: Callable[[str], None],
     prepare: Callable[[Problem], None] = lambda _: None,
 ) -> None:
     """Answer every request until the input ends.
 
     Args:
+        requests: a :class:`Request` per line, as JSON.
+        send: takes an :class:`Answer` as JSON.
         prepare: called before a problem is set up.
     """
     bench: Bench | None = None
     for line in requests:
         request = from_json(Request, line)
         if request.problem is not None:
-            bench, answer = _set_up(request, answers, prepare)
+            bench, answer = _set_up(request, send, prepare)
         elif bench is None:
             answer = Answer(error_code="feinsum-error", error="no problem was given")
         else:
             answer = Answer(try_specs(bench, request))
-        _say(answer, answers)
-
-
-def _say(answer: Answer, answers: TextIO) -> None:
-    print(to_json(answer), file=answers, flush=True)
+        send(to_json(answer))
 
 
 def _set_up(
-    request: Request, answers: TextIO, prepare: Callable[[Problem], None]
+    request: Request, send: Callable[[str], None], prepare: Callable[[Problem], None]
 ) -> tuple[Bench | None, Answer]:
     assert request.problem is not None
     try:
         check_requirements(request.problem)
         prepare(request.problem)
-        bench = bench_of(request.problem, _turn(request, answers))
+        bench = bench_of(request.problem, _turn(request, send))
         bench.baseline_s  # noqa: B018  (measured before the first trial)
     except FeinsumError as error:
         return None, Answer(error_code=error.code, error=str(error))
     return bench, Answer(environment=bench.environment)
 
 
-def _turn(request: Request, answers: TextIO) -> Turn:
+def _turn(request: Request, send: Callable[[str], None]) -> Turn:
     """How kernels come to run: at once, or when nobody else uses the device."""
     if request.problem is None or not request.is_shared:
         return nullcontext
 
     def on_wait(_: bool) -> None:
-        _say(Answer(is_waiting=True), answers)
+        send(to_json(Answer(is_waiting=True)))
 
     path = lock_file(open_device(request.problem.device))
     return partial(locked_device, path, on_wait)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -210,9 +209,9 @@ def test_the_environment_says_how_was_measured(bench):
 
 def answers_to(*requests):
     """What a worker says to the requests, in this process."""
-    said = io.StringIO()
-    serve([to_json(request) for request in requests], said)
-    return [from_json(Answer, line) for line in said.getvalue().splitlines()]
+    lines = []
+    serve([to_json(request) for request in requests], lines.append)
+    return [from_json(Answer, line) for line in lines]
 
 
 def test_a_worker_answers_every_request():

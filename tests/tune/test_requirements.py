@@ -10,11 +10,17 @@ from feinsum.errors import MeasurementError
 from feinsum.ir import array, einsum
 from feinsum.measure import footprint_bytes
 from feinsum.measure.own import is_own
+from feinsum.processes import Worker
 from feinsum.records import InMemoryStore
 from feinsum.transforms import configurations, find_transform
 from feinsum.transforms.plugins import VARIABLE
-from feinsum.tuning import ensure_measured, record_facts, requirements, tune_einsum
-from feinsum.tuning.isolation import IsolatedBench
+from feinsum.tuning import (
+    IsolatedBench,
+    ensure_measured,
+    record_facts,
+    requirements,
+    tune_einsum,
+)
 from feinsum.tuning.problem import make_problem
 from feinsum.tuning.requirements import (
     MEMORY_VARIABLE,
@@ -38,10 +44,10 @@ def chain(extent):
 def nothing_starts(monkeypatch):
     """A process of trials would be an error of its own."""
 
-    def start(self):
+    def start(*_):
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(IsolatedBench, "_spawn", start)
+    monkeypatch.setattr(Worker, "isolated", start)
 
 
 @pytest.mark.usefixtures("nothing_starts")

@@ -13,6 +13,7 @@ import os
 import platform
 import shlex
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from pathlib import Path
 from feinsum.cache import default_cache
 from feinsum.errors import BuildError, DeviceUnavailableError
 from feinsum.memory import remembered
-from feinsum.processes import run_to_end
+from feinsum.processes import describe_exit, run_command
 from feinsum.targets.processor import host_processor
 from feinsum.words import first_lines
 
@@ -180,14 +181,16 @@ def _run(words: Sequence[str], folder: str | None = None) -> str:
     # gcc finds its own programs by PATH, which systemd and cron may leave out; messages
     # and the version, a part of cache keys, do not depend on the locale.
     env = {"PATH": os.defpath, **os.environ, "LC_ALL": "C"}
-    ended = run_to_end(words, limit_s=LIMIT_S, env=env, cwd=folder)
-    if ended.code is None:
-        raise BuildError(f"{words[0]} did not finish within {LIMIT_S:g} s")
-    if ended.code:
-        how = f"code {ended.code}" if ended.code > 0 else f"signal {-ended.code}"
-        shown = first_lines(ended.logged, n_lines=N_LINES)
-        raise BuildError(f"{words[0]} ended with {how}: {shown}")
-    return ended.said
+    try:
+        completed = run_command(words, limit_s=LIMIT_S, env=env, cwd=folder)
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"{words[0]} did not finish within {LIMIT_S:g} s") from None
+    if completed.returncode:
+        # A compiler names the first error first: its last line is only a count.
+        messages = first_lines(completed.stderr, n_lines=N_LINES)
+        ending = describe_exit(completed.returncode)
+        raise BuildError(f"{words[0]} ended with {ending}: {messages}")
+    return completed.stdout
 
 
 def load(compiler: Compiler, source: str, flags: tuple[str, ...]) -> ctypes.CDLL:
