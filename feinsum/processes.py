@@ -252,7 +252,7 @@ class Worker:
             return "belongs to the parent of this one"
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_EXIT_S)
-        code, log = self._process.returncode, _last_of(self._log)
+        code, log = self._process.returncode, _read_last(self._log)
         self.close()
         return f"ended with {describe_exit(code, log)}"
 
@@ -288,7 +288,7 @@ def _open_log() -> int:
             return os.dup(file.fileno())
 
 
-def _last_of(log: int) -> str:
+def _read_last(log: int) -> str:
     """Read the end of a log without moving the offset that the child writes at."""
     start = max(0, os.fstat(log).st_size - _CHUNK_BYTES)
     return os.pread(log, _CHUNK_BYTES, start).decode(errors="replace")
@@ -329,8 +329,8 @@ def child_environment(folder: str | os.PathLike[str]) -> dict[str, str]:
 
     Compiler caches that are shared between processes have crashed.
     """
-    own = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
-    return own | {
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
+    return inherited | {
         "POCL_CACHE_DIR": str(folder),
         "XDG_CACHE_HOME": str(folder),
         "PYOPENCL_NO_CACHE": "1",
@@ -428,7 +428,7 @@ def answer_in_fork(answer: Callable[[], str], limit_s: float, parent: Channel) -
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(fork, signal.SIGKILL)
         _, status = os.waitpid(fork, 0)
-        printed = _last_of(log)
+        printed = _read_last(log)
         os.close(log)
     if text is None:
         raise WorkerTimeoutError(f"gave no answer within {limit_s:g} s and was stopped")

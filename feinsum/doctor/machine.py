@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "FEINSUM_"
 
-KNOWN = frozenset(
+VARIABLES = frozenset(
     {
         "FEINSUM_CACHE_DIR",
         "FEINSUM_CANONICALIZATION_LIMIT_S",
@@ -74,18 +74,18 @@ VECTORS = {"avx512f": ("skylakex", "cooperlake", "sapphirerapids"),
 """Kernels of OpenBLAS that use the vectors of a processor, the widest first."""
 
 
-def check_variables(given: Mapping[str, str] | None = None) -> Iterator[Finding]:
+def check_variables(variables: Mapping[str, str] | None = None) -> Iterator[Finding]:
     """Names that begin as ours and are none, with the nearest that is.
 
     Args:
-        given: the variables; by default those of this process.
+        variables: the variables; by default those of this process.
     """
-    names = os.environ if given is None else given
+    names = os.environ if variables is None else variables
     for name in sorted(names):
         is_ours = name.startswith(PREFIX) and not name.startswith("FEINSUM_SERVE_")
-        if not is_ours or name in KNOWN:
+        if not is_ours or name in VARIABLES:
             continue
-        near = _similar(name)
+        near = _find_similar(name)
         meant = f"; did you mean {near}?" if near else ""
         yield note(
             "variables",
@@ -94,11 +94,11 @@ def check_variables(given: Mapping[str, str] | None = None) -> Iterator[Finding]
         )
 
 
-def _similar(name: str) -> str | None:
+def _find_similar(name: str) -> str | None:
     """The variable of the most similar name; what all of them begin with is no sign."""
-    known = {one.removeprefix(PREFIX): one for one in KNOWN}
-    near = get_close_matches(name.removeprefix(PREFIX), known, n=1, cutoff=0.75)
-    return known[near[0]] if near else None
+    by_suffix = {variable.removeprefix(PREFIX): variable for variable in VARIABLES}
+    near = get_close_matches(name.removeprefix(PREFIX), by_suffix, n=1, cutoff=0.75)
+    return by_suffix[near[0]] if near else None
 
 
 def check_plugins() -> Iterator[Finding]:
@@ -140,8 +140,8 @@ def check_compiler() -> Iterator[Finding]:
     except DeviceUnavailableError:
         return  # that is a finding about devices
     for name, oldest in OLDEST.items():
-        found = re.search(rf"{name}\b.*?(\d+)\.\d+", text, re.IGNORECASE)
-        if found and int(found[1]) < oldest:
+        match = re.search(rf"{name}\b.*?(\d+)\.\d+", text, re.IGNORECASE)
+        if match and int(match[1]) < oldest:
             yield note(
                 "compiler",
                 f"{text} is older than {name} {oldest} and may generate slow code",
@@ -191,7 +191,7 @@ def check_openblas(
         kernel: that it took; by default it is asked.
         features: of the processor; by default of this one.
     """
-    kernel = kernel or openblas_kernel()
+    kernel = kernel or find_openblas_kernel()
     if kernel is None:
         return
     has = host_processor().features if features is None else features
@@ -209,7 +209,7 @@ def check_openblas(
     yield ok("openblas", f"kernel {kernel}")
 
 
-def openblas_kernel() -> str | None:
+def find_openblas_kernel() -> str | None:
     """The name of the kernel that numpy's OpenBLAS took; None if there is none."""
     import_module("numpy.linalg")
     maps = Path("/proc/self/maps")
@@ -277,10 +277,10 @@ OPTIONAL = "ignore this if another device works; see docs/reference/devices.md"
 
 def check_versions() -> Iterator[Finding]:
     """Versions of the packages that determine code and keys."""
-    found, missing = [f"Python {platform.python_version()}"], []
+    versions, missing = [f"Python {platform.python_version()}"], []
     for name in PACKAGES:
         try:
-            found.append(f"{name} {version(name)}")
+            versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             missing.append(name)
     if missing:
@@ -289,7 +289,7 @@ def check_versions() -> Iterator[Finding]:
             f"not installed: {', '.join(missing)}",
             f"pip install {' '.join(missing)}",
         )
-    yield ok("versions", ", ".join(found))
+    yield ok("versions", ", ".join(versions))
 
 
 def check_devices(selector: str | None) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import numpy as np
 from loopy.symbolic import DependencyMapper
 from pymbolic.primitives import Subscript, Variable
 
-from feinsum.measure.trial import INTERVAL, drawn
+from feinsum.measure.trial import INTERVAL, draw_array
 from feinsum.targets.layout import array_layout, entry_kernel, typed
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -42,13 +42,13 @@ def random_arguments(
         MeasurementError: if a shape needs a missing size.
     """
     kernel = entry_kernel(typed(t_unit))
-    bounds = index_bounds(t_unit, sizes)
+    bounds = find_index_bounds(t_unit, sizes)
     values: dict[str, Any] = {}
     for arg in kernel.args:
         dtype = arg.dtype.numpy_dtype
         if isinstance(arg, lp.ValueArg):
             is_size = arg.name in sizes
-            value = sizes[arg.name] if is_size else drawn(rng, (), dtype, interval)
+            value = sizes[arg.name] if is_size else draw_array(rng, (), dtype, interval)
             values[arg.name] = dtype.type(value)
         elif arg.is_input:
             shape = array_layout(arg, sizes).shape
@@ -56,11 +56,11 @@ def random_arguments(
                 high = max(bounds[arg.name], 1)
                 values[arg.name] = rng.integers(0, high, shape).astype(dtype)
             else:
-                values[arg.name] = drawn(rng, shape, dtype, interval)
+                values[arg.name] = draw_array(rng, shape, dtype, interval)
     return values
 
 
-def index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
+def find_index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
     """For each argument that is read inside a subscript, a safe upper bound.
 
     The extent of the axis if the argument's entry alone is the index; 1, that is
@@ -69,9 +69,9 @@ def index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
     kernel = entry_kernel(typed(lp.expand_subst(t_unit)))
     arrays = {arg.name: arg for arg in kernel.args if not isinstance(arg, lp.ValueArg)}
     bounds: dict[str, int] = {}
-    for subscript in _kernel_subscripts(kernel):
+    for subscript in _find_kernel_subscripts(kernel):
         for axis, index in enumerate(subscript.index_tuple):
-            for name in _names(index) & set(arrays):
+            for name in _find_names(index) & set(arrays):
                 is_alone = isinstance(index, Subscript) and index.aggregate.name == name
                 target = arrays.get(subscript.aggregate.name)
                 bound = 1
@@ -81,7 +81,7 @@ def index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
     return bounds
 
 
-def _kernel_subscripts(kernel: Any) -> Iterator[Any]:
+def _find_kernel_subscripts(kernel: Any) -> Iterator[Any]:
     for instruction in kernel.instructions:
         if isinstance(instruction, lp.MultiAssignmentBase):
             parts = (
@@ -90,19 +90,19 @@ def _kernel_subscripts(kernel: Any) -> Iterator[Any]:
                 *instruction.predicates,
             )
             for part in parts:
-                yield from _subscripts(part)
+                yield from _find_subscripts(part)
 
 
-def _subscripts(expression: Any) -> Iterator[Any]:
+def _find_subscripts(expression: Any) -> Iterator[Any]:
     """Every subscript of an expression, also inside subscripts."""
     leaves = DependencyMapper(include_subscripts=True, include_calls=False)(expression)
     for leaf in leaves:
         if isinstance(leaf, Subscript):
             yield leaf
             for index in leaf.index_tuple:
-                yield from _subscripts(index)
+                yield from _find_subscripts(index)
 
 
-def _names(expression: Any) -> set[str]:
+def _find_names(expression: Any) -> set[str]:
     leaves = DependencyMapper(include_subscripts=False, include_calls=False)(expression)
     return {leaf.name for leaf in leaves if isinstance(leaf, Variable)}

@@ -43,7 +43,7 @@ def make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
     Raises:
         MeasurementError: if the results are not finite.
     """
-    case = posed_case(einsum, sizes)
+    case = pose_case(einsum, sizes)
     results = reference_of(einsum).results(case.arguments)
     if not all(np.isfinite(result).all() for result in results):
         raise MeasurementError(
@@ -52,7 +52,7 @@ def make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
     return replace(case, expected=dict(zip(case.nest.outputs, results, strict=True)))
 
 
-def posed_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
+def pose_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
     """Random arguments of an einsum, without results."""
     arguments = reference_of(einsum).arguments(sizes)
     return replace(bare_case(einsum, sizes), arguments=arguments)
@@ -151,39 +151,39 @@ def check_samples(
     """
     dtype = einsum.output_dtypes[0]
     tolerance = tolerance_for(dtype, n_terms(einsum, sizes))
-    for place in _places(result.shape, seed):
-        right, magnitude = _entry(einsum, arrays, place)
+    for position in _draw_positions(result.shape, seed):
+        right, magnitude = _compute_entry(einsum, arrays, position)
         if not np.isfinite(magnitude):
             continue
-        found = result[place]
+        entry = result[position]
         # not "greater than": NaN has to fail
-        if not abs(found - right) <= tolerance * magnitude:
+        if not abs(entry - right) <= tolerance * magnitude:
             raise WrongResultError(
-                f"entry {list(place)} of the result is {found}, expected {right}"
+                f"entry {list(position)} of the result is {entry}, expected {right}"
             )
 
 
-def _places(shape: Sequence[int], seed: int) -> list[tuple[int, ...]]:
+def _draw_positions(shape: Sequence[int], seed: int) -> list[tuple[int, ...]]:
     rng = np.random.default_rng(seed)
     corners = [tuple(0 for _ in shape), tuple(n - 1 for n in shape)]
     n_drawn = N_SAMPLES + len(shape)
     drawn = [
-        [int(k) for k in place]
-        for place in zip(*(rng.integers(0, n, n_drawn) for n in shape), strict=True)
+        [int(k) for k in position]
+        for position in zip(*(rng.integers(0, n, n_drawn) for n in shape), strict=True)
     ]
     for axis, extent in enumerate(shape):  # the end of each axis: remainders of tiles
         drawn[axis][axis] = extent - 1
     return list(dict.fromkeys([*corners, *map(tuple, drawn)]))
 
 
-def _entry(
-    einsum: BatchedEinsum, arrays: Mapping[str, Array], place: tuple[int, ...]
+def _compute_entry(
+    einsum: BatchedEinsum, arrays: Mapping[str, Array], position: tuple[int, ...]
 ) -> tuple[Any, float]:
     """An entry, and the sum of magnitudes, in at least double precision."""
-    at = dict(zip(einsum.output, place, strict=True))
+    fixed = dict(zip(einsum.output, position, strict=True))
     letters = {index: k for k, index in enumerate(einsum.summation_indices)}
     parts = [
-        arrays[operand.name][tuple(at.get(i, slice(None)) for i in term)]
+        arrays[operand.name][tuple(fixed.get(i, slice(None)) for i in term)]
         for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True)
     ]
     terms = [tuple(i for i in term if i in letters) for term in einsum.inputs]
@@ -193,12 +193,12 @@ def _entry(
         for index, extent in zip(term, part.shape, strict=True)
     }
     right, magnitude = einsum.output_dtypes[0].type(0), 0.0
-    for box in _boxes(whole, terms):
+    for box in _split_box(whole, terms):
         exact: list[Any] = []
         sizes: list[Any] = []
         for part, term, operand in zip(parts, terms, einsum.rows[0], strict=True):
             cut = part[tuple(slice(box[i].start, box[i].stop) for i in term)]
-            wide = np.asarray(cut, _wide(operand.dtype))
+            wide = np.asarray(cut, _widen(operand.dtype))
             left = [letters[i] for i in term]
             exact += [wide, left]
             sizes += [np.abs(wide).astype(np.float64), left]
@@ -212,7 +212,7 @@ def _entry(
 _Box: TypeAlias = dict[str, range]
 
 
-def _boxes(box: _Box, terms: Sequence[Sequence[str]]) -> Iterator[_Box]:
+def _split_box(box: _Box, terms: Sequence[Sequence[str]]) -> Iterator[_Box]:
     """Parts of a box in which no operand has many entries, for copies are made.
 
     An array of few entries can look like one of billions.
@@ -224,9 +224,9 @@ def _boxes(box: _Box, terms: Sequence[Sequence[str]]) -> Iterator[_Box]:
     longest = max(terms[sizes.index(max(sizes))], key=lambda i: len(box[i]))
     middle = len(box[longest]) // 2
     for part in (box[longest][:middle], box[longest][middle:]):
-        yield from _boxes({**box, longest: part}, terms)
+        yield from _split_box({**box, longest: part}, terms)
 
 
-def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _widen(dtype: np.dtype[Any]) -> np.dtype[Any]:
     # sums of integers wrap in their own dtype, as those of kernels do
     return dtype if dtype.kind in "iu" else np.result_type(dtype, np.float64)

@@ -56,11 +56,11 @@ class Watch:
 def _used_s() -> float:
     """Processor time used on the processors of this process, by anything."""
     times = psutil.cpu_times(percpu=True)
-    own = [times[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(times)]
+    allowed = [times[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(times)]
     return sum(
         float(seconds)
-        for one in own
-        for name, seconds in one._asdict().items()
+        for cpu_times in allowed
+        for name, seconds in cpu_times._asdict().items()
         if name not in _IDLE
     )
 
@@ -71,7 +71,7 @@ def _own_s() -> float:
 
 def throttled_periods(statistics: Path = STATISTICS) -> tuple[int, int]:
     """Periods of this group of processes, and in how many a CPU limit held it back."""
-    told: dict[str, str] = {}
+    counts: dict[str, str] = {}
     with suppress(OSError, ValueError):
-        told = dict(line.split() for line in statistics.read_text().splitlines())
-    return int(told.get("nr_periods", 0)), int(told.get("nr_throttled", 0))
+        counts = dict(line.split() for line in statistics.read_text().splitlines())
+    return int(counts.get("nr_periods", 0)), int(counts.get("nr_throttled", 0))

@@ -74,14 +74,14 @@ def figures_of_recipe(
     if any(launch.least_capability > int(number) for launch in code.launches):
         return ()
     log = find_nvrtc().compile(code.source, architecture).log
-    found = []
+    launches = []
     for launch in code.launches:
         figures = figures_of(log, launch.name)
         n_items = prod(int(n) for n in launch.block)
         part = occupancy(figures, n_items, int(number), launch.shared_bytes)
         shared = figures.shared_bytes + launch.shared_bytes
-        found.append(RecipeFigures(spec, n_items, figures, shared, part))
-    return tuple(found)
+        launches.append(RecipeFigures(spec, n_items, figures, shared, part))
+    return tuple(launches)
 
 
 def figures_of_starts(
@@ -93,13 +93,13 @@ def figures_of_starts(
     names = form.relabeling.size_params
     workload = Workload(form.einsum, {names[name]: n for name, n in literal.items()})
     return tuple(
-        one
-        for spec in _starts(workload)
-        for one in figures_of_recipe(spec, form.einsum, architecture)
+        figures
+        for spec in _list_starts(workload)
+        for figures in figures_of_recipe(spec, form.einsum, architecture)
     )
 
 
-def _starts(workload: Workload) -> Iterator[TransformSpec]:
+def _list_starts(workload: Workload) -> Iterator[TransformSpec]:
     for family in applicable_transforms(workload, "gpu"):
         if family.name.startswith(PREFIX):
             recommended = islice(configurations(family, workload), 1)

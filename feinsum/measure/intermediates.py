@@ -68,9 +68,9 @@ def has_room(
         return True
     if any(x.name not in sizes for x in einsum.size_params):
         return True
-    known = at_sizes(einsum, sizes)
+    literal = at_sizes(einsum, sizes)
     try:
-        n_bytes = transform.intermediate_bytes(known, spec.parameters)
+        n_bytes = transform.intermediate_bytes(literal, spec.parameters)
     except Exception:  # a record may say anything
         logger.info("%.200s does not fit %s", spec, einsum.subscripts, exc_info=True)
         return True
@@ -104,10 +104,10 @@ def _largest_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
     arrays = [(x.shape, x.dtype) for x in einsum.operands]
     arrays += [(einsum.output_shape, dtype) for dtype in einsum.output_dtypes]
     return max(
-        prod(_value(extent, sizes) for extent in shape) * dtype.itemsize
+        prod(_evaluate_extent(extent, sizes) for extent in shape) * dtype.itemsize
         for shape, dtype in arrays
     )
 
 
-def _value(extent: Extent, sizes: Mapping[str, int]) -> int:
+def _evaluate_extent(extent: Extent, sizes: Mapping[str, int]) -> int:
     return sizes.get(extent.name, 1) if isinstance(extent, SizeParam) else extent

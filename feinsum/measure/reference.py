@@ -56,6 +56,9 @@ from feinsum.paths import contraction_steps
 from feinsum.raising import LoopNest, identify_as_einsum
 from feinsum.records.capability import n_products
 
+INDEX_BYTES = 4
+"""Of an index or a pointer of a tree."""
+
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 Sizes: TypeAlias = Mapping[str, int]
@@ -130,7 +133,7 @@ class DenseReference:
         return cls(require_dense(workload.einsum))
 
     def kernel(self) -> tuple[lp.TranslationUnit, LoopNest]:
-        return _untransformed(self.einsum)
+        return _generate_untransformed(self.einsum)
 
     def arguments(self, sizes: Sizes) -> dict[str, Any]:
         t_unit, _ = self.kernel()
@@ -148,7 +151,7 @@ class DenseReference:
         """
         einsum = self.einsum
         if not einsum.size_params:
-            einsum = _parametric(einsum)
+            einsum = _parametrize(einsum)
         names = [x.name for x in einsum.size_params]
         if not names:
             return DenseReference(einsum), []
@@ -156,8 +159,8 @@ class DenseReference:
         one_long = dict.fromkeys(names[:1], 301) | dict.fromkeys(names[1:], 5)
         return DenseReference(einsum), [
             dict.fromkeys(names, 1),
-            _affordable(einsum, odd),
-            _affordable(einsum, one_long),
+            _shrink(einsum, odd),
+            _shrink(einsum, one_long),
         ]
 
     def baseline(self, sizes: Sizes) -> lp.TranslationUnit | None:
@@ -183,13 +186,44 @@ class DenseReference:
         return generate_loopy(einsum, path=path) if len(path) > 1 else None
 
     def operations(self, sizes: Sizes) -> dict[str, int]:
-        return dense_operations(self.einsum, sizes)
+        einsum = self.einsum
+        extents = tuple(
+            (i, _evaluate_extent(extent, sizes)) for i, extent in einsum.extents.items()
+        )
+        steps = contraction_steps(einsum.inputs, einsum.output, extents)
+        counts: Counter[str] = Counter()
+        for row in einsum.rows:
+            for step in steps:
+                dtype = np.result_type(*(row[p].dtype for p in step.operands))
+                counts[dtype.str] += step.n_operations
+        return {dtype: count for dtype, count in counts.items() if count}
 
     def footprint_bytes(self, sizes: Sizes) -> int:
-        return dense_footprint_bytes(self.einsum, sizes)
+        """A tree has its values and, with 4 bytes each, its indices and pointers."""
+        einsum = self.einsum
+        nodes = nodes_of(einsum, sizes)
+        operands = sum(
+            nodes[-1] * operand.dtype.itemsize
+            + INDEX_BYTES * (sum(nodes) + sum(nodes[:-1]))
+            if operand.storage and nodes
+            else _count_entries(operand.shape, sizes) * operand.dtype.itemsize
+            for operand in einsum.operands
+        )
+        # "csf=": the result has the pattern of the operand, so only values are stored
+        gives_pattern = any(operand.storage == "csf=" for operand in einsum.operands)
+        n_result = (
+            nodes[-1]
+            if gives_pattern and nodes
+            else _count_entries(einsum.output_shape, sizes)
+        )
+        itemsizes = sum(dtype.itemsize for dtype in einsum.output_dtypes)
+        return operands + n_result * itemsizes
 
     def n_terms(self, sizes: Sizes) -> int:
-        return dense_n_terms(self.einsum, sizes)
+        einsum = self.einsum
+        return _count_entries(
+            (einsum.extents[i] for i in einsum.summation_indices), sizes
+        )
 
 
 @dataclass(frozen=True)
@@ -204,12 +238,20 @@ class SparseReference(DenseReference):
         return cls(workload.einsum)
 
     def operations(self, sizes: Sizes) -> dict[str, int]:
+        """Those of the path with the fewest, by the profile of the tree."""
         self._require_profile(sizes)
-        return sparse_operations(self.einsum, sizes)
+        einsum, profile = self.einsum, sizes_at(self.einsum, sizes)
+        if einsum.n_operands == 1:
+            least = float(einsum.batch_size * profile.nodes[-1])
+        else:
+            network = network_of(einsum)
+            cost = Operations(network, profile)
+            least = min(cost.least(path) for path in postorders(network))
+        return {einsum.output_dtypes[0].str: round(least)}
 
     def footprint_bytes(self, sizes: Sizes) -> int:
         self._require_profile(sizes)
-        return dense_footprint_bytes(self.einsum, sizes)
+        return super().footprint_bytes(sizes)
 
     def _require_profile(self, sizes: Sizes) -> None:
         if missing := [n for n in profile_names(self.einsum) if n not in sizes]:
@@ -274,14 +316,17 @@ def n_terms(subject: WorkloadLike, sizes: Sizes) -> int:
 
 
 @lru_cache(maxsize=4)
-def _untransformed(einsum: BatchedEinsum) -> tuple[lp.TranslationUnit, LoopNest]:
+def _generate_untransformed(
+    einsum: BatchedEinsum,
+) -> tuple[lp.TranslationUnit, LoopNest]:
     return identify_as_einsum(generate_loopy(einsum), einsum, long_extent=NEVER_LONG)
 
 
-def _affordable(einsum: BatchedEinsum, sizes: Sizes) -> dict[str, int]:
+def _shrink(einsum: BatchedEinsum, sizes: Sizes) -> dict[str, int]:
     """Odd sizes, the larger ones halved until all arrays take few bytes."""
     sizes = dict(sizes)
-    while dense_footprint_bytes(einsum, sizes) > RAGGED_FOOTPRINT_BYTES and any(
+    reference = DenseReference(einsum)
+    while reference.footprint_bytes(sizes) > RAGGED_FOOTPRINT_BYTES and any(
         size > 3 for size in sizes.values()
     ):
         longest = max(sizes, key=lambda name: sizes[name])
@@ -289,7 +334,7 @@ def _affordable(einsum: BatchedEinsum, sizes: Sizes) -> dict[str, int]:
     return sizes
 
 
-def _parametric(einsum: BatchedEinsum) -> BatchedEinsum:
+def _parametrize(einsum: BatchedEinsum) -> BatchedEinsum:
     params = {i: SizeParam(f"N{k}") for k, i in enumerate(einsum.free_indices)}
     try:
         return with_extents(einsum, {**einsum.extents, **params})
@@ -297,76 +342,7 @@ def _parametric(einsum: BatchedEinsum) -> BatchedEinsum:
         return einsum
 
 
-INDEX_BYTES = 4
-
-
-def dense_operations(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Exact number of additions and multiplications, by dtype.
-
-    See the module for the convention.
-
-    Args:
-        sizes: the value of every size parameter.
-
-    Returns:
-        For each numpy dtype text (``<f8``) the sum over all rows.
-
-    >>> from feinsum.ir import array, einsum
-    >>> e = einsum("ij,jk->ik", array("A", ("M", 3)), array("B", (3, 4)))
-    >>> dense_operations(e, {"M": 2})
-    {'<f8': 40}
-    """
-    extents = tuple(
-        (index, _value(extent, sizes)) for index, extent in einsum.extents.items()
-    )
-    steps = contraction_steps(einsum.inputs, einsum.output, extents)
-    counts: Counter[str] = Counter()
-    for row in einsum.rows:
-        for step in steps:
-            dtype = np.result_type(*(row[p].dtype for p in step.operands))
-            counts[dtype.str] += step.n_operations
-    return {dtype: count for dtype, count in counts.items() if count}
-
-
-def sparse_operations(
-    einsum: BatchedEinsum, sizes: Mapping[str, int]
-) -> dict[str, int]:
-    """Operations of the path with the fewest, by the profile of the tree."""
-    network, known = network_of(einsum), sizes_at(einsum, sizes)
-    if einsum.n_operands == 1:
-        least = float(einsum.batch_size * known.nodes[-1])
-    else:
-        cost = Operations(network, known)
-        least = min(cost.least(path) for path in postorders(network))
-    return {einsum.output_dtypes[0].str: round(least)}
-
-
-def dense_footprint_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
-    """Bytes of every distinct operand and of every result, each once.
-
-    A tree has its values and, with 4 bytes each, its indices and pointers.
-    """
-    nodes = nodes_of(einsum, sizes)
-    operands = sum(
-        nodes[-1] * operand.dtype.itemsize
-        + INDEX_BYTES * (sum(nodes) + sum(nodes[:-1]))
-        if operand.storage and nodes
-        else _n_entries(operand.shape, sizes) * operand.dtype.itemsize
-        for operand in einsum.operands
-    )
-    gives_pattern = any(operand.storage == "csf=" for operand in einsum.operands)
-    n_result = (
-        nodes[-1] if gives_pattern and nodes else _n_entries(einsum.output_shape, sizes)
-    )
-    return operands + sum(n_result * dtype.itemsize for dtype in einsum.output_dtypes)
-
-
-def dense_n_terms(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
-    """Number of products summed for one entry of a result."""
-    return _n_entries((einsum.extents[i] for i in einsum.summation_indices), sizes)
-
-
-def _value(extent: Extent, sizes: Mapping[str, int]) -> int:
+def _evaluate_extent(extent: Extent, sizes: Mapping[str, int]) -> int:
     if not isinstance(extent, SizeParam):
         return extent
     if extent.name not in sizes:
@@ -376,5 +352,5 @@ def _value(extent: Extent, sizes: Mapping[str, int]) -> int:
     return sizes[extent.name]
 
 
-def _n_entries(shape: Iterable[Extent], sizes: Mapping[str, int]) -> int:
-    return prod(_value(extent, sizes) for extent in shape)
+def _count_entries(shape: Iterable[Extent], sizes: Mapping[str, int]) -> int:
+    return prod(_evaluate_extent(extent, sizes) for extent in shape)

@@ -18,7 +18,7 @@ from feinsum.targets.devices import open_device
 from feinsum.targets.layout import bind_sizes_of, entry_kernel
 from feinsum.targets.protocol import OpenDevice, Timer
 
-MOST_SAMPLES = 512
+MAX_SAMPLES = 512
 """No fact holds more: kernels of a microsecond are run for tens of thousands."""
 
 
@@ -124,18 +124,18 @@ def interleave(
     return tuple(tuple(series.samples_s) for series in runs)
 
 
-def thinned(samples: tuple[float, ...]) -> tuple[float, ...]:
-    """At most :data:`MOST_SAMPLES` of the samples, evenly spread over the rounds.
+def thin_samples(samples: tuple[float, ...]) -> tuple[float, ...]:
+    """At most :data:`MAX_SAMPLES` of the samples, evenly spread over the rounds.
 
     The choice depends only on the number of samples: if two kernels took part in the
     same rounds, their k-th samples are still from the same round.
 
-    >>> len(thinned((1e-6,) * 5000)), thinned((3.0, 1.0, 2.0))
+    >>> len(thin_samples((1e-6,) * 5000)), thin_samples((3.0, 1.0, 2.0))
     (512, (3.0, 1.0, 2.0))
     """
-    if (n := len(samples)) <= MOST_SAMPLES:
+    if (n := len(samples)) <= MAX_SAMPLES:
         return samples
-    return tuple(samples[k * n // MOST_SAMPLES] for k in range(MOST_SAMPLES))
+    return tuple(samples[k * n // MAX_SAMPLES] for k in range(MAX_SAMPLES))
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,6 +52,15 @@ def verify(
     return check_outputs(kernel, expected, tolerance=tolerance)
 
 
+@contextmanager
+def wrong_results_located(description: str) -> Iterator[None]:
+    """Name the case in an error of the body, such as ``at the sizes {'N': 37}``."""
+    try:
+        yield
+    except WrongResultError as error:
+        raise WrongResultError(f"{description}: {error}") from None
+
+
 def check_outputs(
     kernel: Verifiable, expected: Mapping[str, Array], *, tolerance: float
 ) -> float:
@@ -86,11 +96,12 @@ def check_result(
     if error <= tolerance:
         return error
     errors = _errors(result, expected, _scale(expected))
-    where = tuple(int(k) for k in np.unravel_index(np.argmax(errors), errors.shape))
+    position = tuple(int(k) for k in np.unravel_index(np.argmax(errors), errors.shape))
     n_wrong = int(np.count_nonzero(errors > tolerance))
     raise WrongResultError(
-        f"{name}{list(where)} is {result[where]}, expected {expected[where]}: error "
-        f"{error:.3g} of the largest result, allowed {tolerance:.3g}; "
+        f"{name}{list(position)} is {result[position]}, expected "
+        f"{expected[position]}: error {error:.3g} of the largest result, allowed "
+        f"{tolerance:.3g}; "
         f"{n_wrong} of {counted(errors.size, 'entry')} are wrong"
     )
 

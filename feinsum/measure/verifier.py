@@ -53,14 +53,14 @@ def main() -> None:
             from feinsum.measure.judging import prepare  # needs the code generator
 
             prepare(question)
-        channel.answer(to_json(_answer(question, channel)))
+        channel.answer(to_json(_answer_question(question, channel)))
 
 
-def _answer(question: Question, channel: Channel) -> Verdict:
+def _answer_question(question: Question, channel: Channel) -> Verdict:
     """The answer of a fork of this process, or how it ended without one."""
     try:
         answer = answer_in_fork(
-            lambda: to_json(_verdict(question)), question.limit_s, channel
+            lambda: to_json(_judge(question)), question.limit_s, channel
         )
         return from_json(Verdict, answer)
     except WorkerTimeoutError:
@@ -70,7 +70,7 @@ def _answer(question: Question, channel: Channel) -> Verdict:
         return Verdict(TrialCrashError.code, f"its process {error}")
 
 
-def _verdict(question: Question) -> Verdict:
+def _judge(question: Question) -> Verdict:
     try:
         if question.kernels is not None:
             limit_memory(question.memory_bytes)

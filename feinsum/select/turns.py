@@ -53,9 +53,9 @@ def sample_in_turns(
     if any(is_long) and not all(is_long):
         for _ in range(FEW_SAMPLES):
             _run_round(runs, samples, [k for k, long in enumerate(is_long) if not long])
-        known = [s or [first] for s, first in zip(samples, first_s, strict=True)]
-        if _are_certain(known, pairs):
-            return known
+        short = [s or [first] for s, first in zip(samples, first_s, strict=True)]
+        if _are_certain(short, pairs):
+            return short
         samples = [[] for _ in runs]
     order = [*range(len(runs))]
     start_s = clock()
@@ -95,6 +95,6 @@ def find_fastest(runs: Sequence[Callable[[], float]]) -> int:
         return 0
     first_s = [run() for run in runs]
     samples = sample_in_turns(runs, first_s, [(0, k) for k in range(1, len(runs))])
-    ratios = [time_ratio(samples[0], own) for own in samples]
+    ratios = [time_ratio(samples[0], times) for times in samples]
     faster = [k for k, ratio in enumerate(ratios) if ratio.is_faster]
     return max(faster, key=lambda k: ratios[k].median, default=0)

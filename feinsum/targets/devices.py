@@ -33,7 +33,7 @@ TARGETS: tuple[Target, ...] = (HOST, CUDA, OPENCL)
 """The best choice first."""
 
 
-class _Found(NamedTuple):
+class _Candidate(NamedTuple):
     target: Target
     device: Device
 
@@ -48,7 +48,7 @@ class _Found(NamedTuple):
 
 def list_devices() -> tuple[Device, ...]:
     """All devices, whether they work or not; those of the best target first."""
-    return tuple(found.device for found in _devices(TARGETS, []))
+    return tuple(candidate.device for candidate in _find_candidates(TARGETS, []))
 
 
 def open_device(selector: str | None = None, *, loopy_target: Any = None) -> OpenDevice:
@@ -72,12 +72,14 @@ def open_device(selector: str | None = None, *, loopy_target: Any = None) -> Ope
     wanted = selector.strip().lower()
     troubles: list[str] = []
     if not wanted:
-        return _first_that_works(_devices(_serving(loopy_target), troubles), troubles)
-    found = list(_devices(_named(wanted) or TARGETS, troubles))
-    matches = [one for one in found if one.is_match(wanted)]
+        return _first_that_works(
+            _find_candidates(_select_serving(loopy_target), troubles), troubles
+        )
+    candidates = list(_find_candidates(_select_by_name(wanted) or TARGETS, troubles))
+    matches = [candidate for candidate in candidates if candidate.is_match(wanted)]
     if len(matches) == 1:
         return matches[0].target.open(matches[0].device)
-    names = "; ".join(map(str, found)) or "none"
+    names = "; ".join(map(str, candidates)) or "none"
     refusal = (
         f"no device that works matches {selector!r}; found: {names}. Give a part of a "
         f"name or the start of an id, or set {DEVICE_VARIABLE}. What does not work"
@@ -86,16 +88,16 @@ def open_device(selector: str | None = None, *, loopy_target: Any = None) -> Ope
 
 
 def _first_that_works(
-    candidates: Iterable[_Found],
+    candidates: Iterable[_Candidate],
     troubles: list[str],
     refusal: str = "no device works here",
 ) -> OpenDevice:
     """The candidates are looked for one by one: drivers take their time to load."""
-    for one in candidates:
-        trouble = why_not(one.target, one.device)
+    for candidate in candidates:
+        trouble = why_not(candidate.target, candidate.device)
         if not trouble:
-            return one.target.open(one.device)
-        troubles.append(f"{one}: {trouble}")
+            return candidate.target.open(candidate.device)
+        troubles.append(f"{candidate}: {trouble}")
     why = "; ".join(troubles) or "nothing"
     raise DeviceUnavailableError(f"{refusal}: {why}")
 
@@ -129,9 +131,9 @@ def device_states() -> Iterator[DeviceState]:
 
 def why_unusable(device: Device) -> str:
     """Why a device does not run a small kernel rightly; empty if it does."""
-    for found in _devices(TARGETS, []):
-        if found.device == device:
-            return why_not(found.target, device)
+    for candidate in _find_candidates(TARGETS, []):
+        if candidate.device == device:
+            return why_not(candidate.target, device)
     return "it is not there"
 
 
@@ -150,16 +152,18 @@ def target_of(loopy_target: Any) -> Target:
     )
 
 
-def _named(wanted: str) -> tuple[Target, ...]:
+def _select_by_name(wanted: str) -> tuple[Target, ...]:
     """The target of that name; then no other is asked, nor its driver loaded."""
     return tuple(target for target in TARGETS if target.name == wanted)
 
 
-def _serving(loopy_target: Any) -> tuple[Target, ...]:
+def _select_serving(loopy_target: Any) -> tuple[Target, ...]:
     return TARGETS if loopy_target is None else (target_of(loopy_target),)
 
 
-def _devices(targets: tuple[Target, ...], troubles: list[str]) -> Iterator[_Found]:
+def _find_candidates(
+    targets: tuple[Target, ...], troubles: list[str]
+) -> Iterator[_Candidate]:
     for target in targets:
         try:
             devices = target.devices()
@@ -168,7 +172,7 @@ def _devices(targets: tuple[Target, ...], troubles: list[str]) -> Iterator[_Foun
             continue
         if not devices:
             troubles.append(f"{target.name}: no device is found; {target.install_hint}")
-        yield from (_Found(target, device) for device in devices)
+        yield from (_Candidate(target, device) for device in devices)
 
 
 LIMIT_S = 60.0
@@ -195,20 +199,20 @@ def why_not(target: Target, device: Device) -> str:
     except FeinsumError as error:
         return str(error)
     key = hashlib.sha256(f"probe\0{to_json(environment)}".encode()).hexdigest()
-    known = remembered(_Probed)
-    if key in known:
-        return known[key]
-    found = _found(key, target, device)
-    if not (found and target.is_in_process):
+    troubles = remembered(_Probed)
+    if key in troubles:
+        return troubles[key]
+    trouble = _probe(key, target, device)
+    if not (trouble and target.is_in_process):
         # that of the host may be transient, such as a full disk, and costs little
-        known[key] = found
-    return found
+        troubles[key] = trouble
+    return trouble
 
 
-def _found(key: str, target: Target, device: Device) -> str:
+def _probe(key: str, target: Target, device: Device) -> str:
     """The result of a probe; only successes are cached, as failures may be fixed."""
     if target.is_in_process:
-        return _trouble(target.open(device))
+        return _try_kernel(target.open(device))
     cache = default_cache()
     if cache is not None and cache.read(key) == _WORKS.encode():
         return ""
@@ -230,7 +234,7 @@ def _probe_in_child(device: Device) -> str:
     return first_lines(trouble, n_lines=3)
 
 
-def _trouble(opened: OpenDevice) -> str:
+def _try_kernel(opened: OpenDevice) -> str:
     try:
         return "" if _is_right(opened) else "a small kernel computes wrong results"
     except FeinsumError as error:
@@ -251,7 +255,7 @@ def _main() -> None:
     channel = Channel()
     device_id = next(channel.requests())
     (device,) = (d for d in OPENCL.devices() if d.id == device_id)
-    channel.answer(json.dumps(_trouble(OPENCL.open(device))))
+    channel.answer(json.dumps(_try_kernel(OPENCL.open(device))))
 
 
 if __name__ == "__main__":

@@ -126,8 +126,8 @@ def bind_sizes_of(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, int]:
     for arg in kernel.args:
         if isinstance(arg, lp.ValueArg) or arg.name not in arguments or not arg.shape:
             continue
-        given = np.shape(arguments[arg.name])
-        for axis, (extent, value) in enumerate(zip(arg.shape, given, strict=False)):
+        shape = np.shape(arguments[arg.name])
+        for axis, (extent, value) in enumerate(zip(arg.shape, shape, strict=False)):
             if not isinstance(extent, Variable):
                 continue
             if sizes.setdefault(extent.name, value) != value:
@@ -151,8 +151,8 @@ def array_layout(arg: Any, sizes: Mapping[str, int]) -> Layout:
             f"argument {arg.name!r} has shape {arg.shape!r}; expected an array whose "
             "shape and strides are known, see loopy.GlobalArg"
         )
-    known = FixedStrideArrayDimTag, VectorArrayDimTag
-    if not all(isinstance(tag, known) for tag in tags or ()):
+    strided = FixedStrideArrayDimTag, VectorArrayDimTag
+    if not all(isinstance(tag, strided) for tag in tags or ()):
         raise MeasurementError(
             f"argument {arg.name!r} has the axes {tags}; expected a stride on each"
         )

@@ -89,7 +89,7 @@ class Built(Protocol):
         ...
 
     def caller(
-        self, names: Sequence[str], constants: Mapping[str, Any], place: Any = None
+        self, names: Sequence[str], constants: Mapping[str, Any], queue: Any = None, /
     ) -> Caller:
         """A function that computes the kernel's only output from arrays.
 
@@ -98,7 +98,7 @@ class Built(Protocol):
         Args:
             names: of the arrays that it will be given, in their order.
             constants: the other arguments, which are scalars, by name.
-            place: on a device with queues, the one to be taken.
+            queue: the one to use, on a device with queues.
         """
         ...
 

@@ -75,7 +75,7 @@ def quiet(*ignored: type[Warning]) -> Iterator[io.StringIO]:
         _CONTEXT.reset(token)
 
 
-def silenced(category: type[Warning]) -> bool:
+def is_silenced(category: type[Warning]) -> bool:
     """Whether the context drops warnings of this class."""
     context = _CONTEXT.get()
     return context is not None and issubclass(category, context.ignored)
@@ -96,7 +96,7 @@ def _warn(
     message: Any, category: Any = None, stacklevel: int = 1, source: Any = None
 ) -> None:
     """``warnings.warn`` of these modules."""
-    if not silenced(category or UserWarning):
+    if not is_silenced(category or UserWarning):
         warnings.warn(message, category, stacklevel + 1, source)
 
 
@@ -109,7 +109,7 @@ def _warn_with_kernel(warn: Callable[..., None]) -> Callable[..., None]:
         type: type[Warning] = loopy.diagnostic.LoopyWarning,
         stacklevel: int | None = None,
     ) -> None:
-        if not silenced(type):
+        if not is_silenced(type):
             level = 2 if stacklevel is None else stacklevel + 1
             warn(kernel, id, text, type, level)
 
@@ -128,8 +128,8 @@ def with_own_warn(function: FunctionType, **globals: Any) -> FunctionType:
             return SimpleNamespace(warn=_warn)
         return builtins.__import__(name, *rest)
 
-    own = {**vars(builtins), "__import__": import_module}
-    names = {**function.__globals__, **globals, "__builtins__": own}
+    our_builtins = {**vars(builtins), "__import__": import_module}
+    names = {**function.__globals__, **globals, "__builtins__": our_builtins}
     copied = FunctionType(
         function.__code__,
         names,
@@ -181,7 +181,7 @@ _install()
 
 def _replace_functions() -> Callable[[], None]:
     intersected = loop.intersect_kernel_with_slab
-    made: dict[str, type] = {}
+    classes: dict[str, type] = {}
 
     def with_slab(kernel: Any, slab: Any, iname: str) -> Any:
         """The kernel itself where the slab, as of a loop that is not cut, is all."""
@@ -192,9 +192,9 @@ def _replace_functions() -> Callable[[], None]:
         """Classes of a function, which refer to nothing else of it, are one."""
 
         def decorated(kind: type) -> type:
-            if (name := kind.__qualname__) not in made:
-                made[name] = dataclass(**options)(kind)
-            return made[name]
+            if (name := kind.__qualname__) not in classes:
+                classes[name] = dataclass(**options)(kind)
+            return classes[name]
 
         return decorated
 

@@ -29,13 +29,13 @@ class CodeShelf(Protocol):
 class HeldCode:
     """A shelf in memory: the code lives as long as its unit."""
 
-    held: Any = None
+    content: Any = None
 
     def code(self) -> Any:
-        return self.held
+        return self.content
 
     def put_code(self, code: Any) -> None:
-        self.held = code
+        self.content = code
 
 
 class HostProgram(Protocol):
@@ -73,9 +73,9 @@ class UnitWithExecutor(lp.TranslationUnit):  # type: ignore[misc]
 
     @classmethod
     def of(cls, unit: lp.TranslationUnit, content: Any) -> Self:
-        made = cls(unit.callables_table, unit.target, unit.entrypoints)
-        object.__setattr__(made, "content", content)  # the class is frozen
-        return made
+        extended = cls(unit.callables_table, unit.target, unit.entrypoints)
+        object.__setattr__(extended, "content", content)  # the class is frozen
+        return extended
 
     @property
     def plain(self) -> lp.TranslationUnit:

@@ -22,10 +22,9 @@ from typing import Any, TypeAlias
 import loopy as lp
 from filelock import FileLock, Timeout
 
-from feinsum.errors import MeasurementError, TransformError, WrongResultError
+from feinsum.errors import MeasurementError, TransformError
 from feinsum.measure import (
     BoundKernel,
-    CompiledKernel,
     OpenDevice,
     Timer,
     check_outputs,
@@ -50,7 +49,8 @@ from feinsum.measure.sparse_cases import (
     make_sparse_case,
     ragged_sparse_cases,
 )
-from feinsum.measure.timing import thinned
+from feinsum.measure.timing import thin_samples
+from feinsum.measure.verification import wrong_results_located
 from feinsum.records import (
     Environment,
     Measurement,
@@ -58,10 +58,10 @@ from feinsum.records import (
     Verification,
     is_noisy,
 )
-from feinsum.select import MIN_SAMPLES
+from feinsum.select import MIN_SAMPLES, paired_ratio
 from feinsum.transforms import apply_spec, suits_device
 from feinsum.tuning.problem import Problem
-from feinsum.tuning.trials import paired_ratio, rounds_between
+from feinsum.tuning.trials import rounds_between
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +104,9 @@ class Bench:
             default the device is not shared.
     """
 
+    ragged_reference = "numpy.einsum"
+    ragged_at = "at the run-time sizes"
+
     def __init__(self, problem: Problem, turn: Turn = nullcontext) -> None:
         self.problem = problem
         self.turn = turn
@@ -131,12 +134,30 @@ class Bench:
     @cached_property
     def _first_run(self) -> tuple[BoundKernel, float]:
         """The untransformed kernel, and the time of the run that was verified."""
-        kernel = self._bind(self._pairwise or self.case.t_unit, self.case)
+        kernel = self._bind_untransformed()
         kernel.poison()
         with self.turn():
             first_s = kernel.run()
         check_outputs(kernel, self.case.expected, tolerance=self.case.tolerance)
         return kernel, first_s
+
+    def _bind_untransformed(self) -> Any:
+        unit = self._pairwise or self.case.t_unit
+        return compile_kernel(unit, self.opened).bind(self.case.arguments)
+
+    def _bind(self, spec: TransformSpec) -> Any:
+        """The kernel of a recipe at the tuned sizes, unless its figures rule it out."""
+        case = self.case
+        compiled = compile_kernel(apply_spec(spec, case.t_unit, case.nest), self.opened)
+        compiled.built.check_figures()
+        return compiled.bind(case.arguments)
+
+    def _ragged_kernels(self, spec: TransformSpec) -> Iterator[tuple[Any, Case]]:
+        """The kernel of a recipe on arrays of sizes that no tile divides."""
+        if self.ragged:
+            compiled = compile_kernel(ragged_unit(spec, self.ragged[0]), self.opened)
+            for case in self.ragged:
+                yield compiled.bind(case.arguments), case
 
     @cached_property
     def baseline_s(self) -> tuple[float, ...]:
@@ -187,22 +208,24 @@ class Bench:
             TransformError, BuildError, WrongResultError: what went wrong.
         """
         kernel = self.verified_kernel(spec)
-        against = self._reference(reference)
+        against = self._find_reference(reference)
         if against is None:
             timed = [kernel]
             (samples,), others = self._time(timed), self.baseline_s
             ratio = median(samples) / median(others)
         else:
             timed = [kernel, against.kernel]
-            samples, others = self._raced(timed)
+            samples, others = self._time_in_turns(timed)
             ratio = paired_ratio(samples, others)
         if against is None or against.spec is None or ratio < 1:
             self._best = _Reference(spec, kernel)
         timer = common_timer(timed)
-        measurement = self._measurement(spec, timer, samples, self.baseline_s)
+        measurement = self._make_measurement(spec, timer, samples, self.baseline_s)
         return Timed(measurement, ratio, None if against is None else against.spec)
 
-    def _raced(self, kernels: Sequence[BoundKernel]) -> tuple[tuple[float, ...], ...]:
+    def _time_in_turns(
+        self, kernels: Sequence[BoundKernel]
+    ) -> tuple[tuple[float, ...], ...]:
         """The times of two kernels; few, if the first one is far behind."""
         rough = self._time(kernels, rounds=MIN_SAMPLES, warmup=1, min_total_s=0.005)
         if paired_ratio(*rough) > HOPELESS:
@@ -232,29 +255,26 @@ class Bench:
             )
         timer = common_timer(timed)
         return {
-            spec: self._measurement(spec, timer, times, baseline)
+            spec: self._make_measurement(spec, timer, times, baseline)
             for spec, times in zip(kernels, samples, strict=True)
         }
 
     def verified_kernel(self, spec: TransformSpec) -> BoundKernel:
         """The kernel of a recipe, verified at the tuned sizes.
 
-        One that the compiler's figures rule out is not run. It is verified on separate
-        arrays, so that it cannot corrupt those of others, and then bound to those of
-        the untransformed kernel. It is kept for the comparison.
+        It is verified on separate arrays, so that it cannot corrupt those of others,
+        and then bound to those of the untransformed kernel. It is kept for the
+        comparison.
 
         Raises:
             TransformError, BuildError, WrongResultError: what went wrong.
         """
         if spec in self._kernels:
             return self._kernels[spec]
-        case = self.case
         if not suits_device(spec, self.opened.device.kind):
             raise TransformError(f"{spec} is not for devices like {self.opened.device}")
-        compiled = compile_kernel(apply_spec(spec, case.t_unit, case.nest), self.opened)
-        compiled.built.check_figures()
-        kernel = compiled.bind(case.arguments)
-        self._errors[spec] = self._verify(kernel, case)
+        kernel = self._bind(spec)
+        self._errors[spec] = self._verify(kernel, self.case)
         self._kernels[spec] = kernel.sharing(self.baseline)
         return self._kernels[spec]
 
@@ -267,19 +287,22 @@ class Bench:
         Raises:
             TransformError, BuildError, WrongResultError: what went wrong.
         """
-        if not self.ragged:
+        errors = []
+        for kernel, case in self._ragged_kernels(spec):
+            with wrong_results_located(f"{self.ragged_at} {dict(case.sizes)}"):
+                errors.append(self._verify(kernel, case))
+        if not errors:
             return measurement
-        known = measurement.verification
-        compiled = compile_kernel(ragged_unit(spec, self.ragged[0]), self.opened)
-        errors = [self._verify_ragged(compiled, case) for case in self.ragged]
+        verification = measurement.verification
         checked = replace(
-            known,
-            largest_error=max(known.largest_error, *errors),
-            sizes=(*known.sizes, *(case.sizes for case in self.ragged)),
+            verification,
+            reference=self.ragged_reference,
+            largest_error=max(verification.largest_error, *errors),
+            sizes=(*verification.sizes, *(case.sizes for case in self.ragged)),
         )
         return replace(measurement, verification=checked)
 
-    def _reference(self, spec: TransformSpec | None) -> _Reference | None:
+    def _find_reference(self, spec: TransformSpec | None) -> _Reference | None:
         """The reference of a trial; None if it would take too long."""
         if spec is not None:
             if self._best is not None and self._best.spec == spec:
@@ -289,17 +312,6 @@ class Bench:
             except Exception:  # no fault of the recipe that is tried
                 logger.exception("the reference %s failed", spec)
         return _Reference(None, self.baseline) if self.baseline_every == 1 else None
-
-    def _verify_ragged(self, compiled: CompiledKernel, case: Case) -> float:
-        """The error at run-time extents that no tile divides."""
-        try:
-            return self._verify(compiled.bind(case.arguments), case)
-        except WrongResultError as error:
-            where = f"at the run-time sizes {dict(case.sizes)}"
-            raise WrongResultError(f"{where}: {error}") from None
-
-    def _bind(self, t_unit: lp.TranslationUnit, case: Case) -> BoundKernel:
-        return compile_kernel(t_unit, self.opened).bind(case.arguments)
 
     def _time(
         self, kernels: Sequence[BoundKernel], **policy: Any
@@ -316,7 +328,7 @@ class Bench:
         with self.turn():
             return verify(kernel, case.expected, tolerance=case.tolerance)
 
-    def _measurement(
+    def _make_measurement(
         self,
         spec: TransformSpec,
         timer: Timer,
@@ -325,8 +337,8 @@ class Bench:
     ) -> Measurement:
         einsum, sizes = self.problem.einsum, self.problem.sizes
         return Measurement(
-            samples_s=thinned(samples),
-            baseline_s=thinned(baseline),
+            samples_s=thin_samples(samples),
+            baseline_s=thin_samples(baseline),
             timer=timer,
             n_warmup=self.problem.warmup,
             sizes=sizes,
@@ -380,7 +392,7 @@ def _acquire(lock: FileLock, on_wait: Callable[[bool], None]) -> None:
         on_wait(False)
 
 
-def bench_of(problem: Problem, turn: Turn) -> Bench:
+def make_bench(problem: Problem, turn: Turn) -> Bench:
     """The bench for the operands of a problem."""
     is_sparse = problem.einsum.sparse_position is not None
     return SparseBench(problem, turn) if is_sparse else Bench(problem, turn)
@@ -394,64 +406,20 @@ class SparseBench(Bench):
 
     case: SparseCase  # type: ignore[assignment]
     ragged: list[SparseCase]  # type: ignore[assignment]
+    ragged_reference = "feinsum.measure.sparse_cases"
+    ragged_at = "for a tree of the sizes"
+    _pairwise = None
 
     def _make_cases(self) -> None:
         self.case = make_sparse_case(self.problem.einsum, self.problem.sizes)
         self.ragged = ragged_sparse_cases(self.problem.einsum)
 
-    @property
-    def _pairwise(self) -> Any:
-        return None
+    def _bind_untransformed(self) -> SparseKernel:
+        return self.case.untransformed(self.opened)
 
-    @cached_property
-    def _first_run(self) -> tuple[Any, float]:
-        kernel = self.case.untransformed(self.opened)
-        kernel.poison()
-        with self.turn():
-            first_s = kernel.run()
-        check_outputs(kernel, self.case.expected, tolerance=self.case.tolerance)
-        return kernel, first_s
+    def _bind(self, spec: TransformSpec) -> SparseKernel:
+        return self.case.kernel(spec, self.opened)
 
-    def verified_kernel(self, spec: TransformSpec) -> Any:
-        """The kernel of a recipe, verified for the tuned profile.
-
-        Raises:
-            TransformError, BuildError, WrongResultError: what went wrong.
-        """
-        if spec in self._kernels:
-            return self._kernels[spec]
-        if not suits_device(spec, self.opened.device.kind):
-            raise TransformError(f"{spec} is not for devices like {self.opened.device}")
-        kernel = self.case.kernel(spec, self.opened)
-        self._errors[spec] = self._checked(kernel, self.case)
-        self._kernels[spec] = kernel.sharing(self.baseline)  # type: ignore[assignment, arg-type]
-        return self._kernels[spec]
-
-    def confirmed(self, spec: TransformSpec, measurement: Measurement) -> Measurement:
-        """The measurement of a recipe that is also correct for ragged trees.
-
-        Raises:
-            TransformError, BuildError, WrongResultError: what went wrong.
-        """
-        errors = []
+    def _ragged_kernels(self, spec: TransformSpec) -> Iterator[tuple[Any, Any]]:
         for case in self.ragged:
-            try:
-                kernel = case.kernel(spec, self.opened)
-                errors.append(self._checked(kernel, case))
-            except WrongResultError as error:
-                where = f"for a tree of the sizes {dict(case.sizes)}"
-                raise WrongResultError(f"{where}: {error}") from None
-        known = measurement.verification
-        checked = replace(
-            known,
-            reference="feinsum.measure.sparse_cases",
-            largest_error=max(known.largest_error, *errors),
-            sizes=(*known.sizes, *(case.sizes for case in self.ragged)),
-        )
-        return replace(measurement, verification=checked)
-
-    def _checked(self, kernel: SparseKernel, case: SparseCase) -> float:
-        kernel.poison()
-        with self.turn():
-            kernel.run()
-        return check_outputs(kernel, case.expected, tolerance=case.tolerance)
+            yield case.kernel(spec, self.opened), case

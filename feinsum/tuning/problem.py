@@ -85,14 +85,14 @@ def make_problem(
         )
     general, literal = generalize(einsum)
     form = canonicalize(general)
-    given = {**literal, **(sizes or {})}
-    known = {*size_names(general)}
-    for name, value in given.items():
-        if name not in known or not _is_size(value):
-            wanted = f"positive values of {sorted(known)}"
+    values = {**literal, **(sizes or {})}
+    parameters = {*size_names(general)}
+    for name, value in values.items():
+        if name not in parameters or not _is_size(value):
+            wanted = f"positive values of {sorted(parameters)}"
             raise InvalidEinsumError(
                 f"size {name}={value!r}; expected "
-                f"{wanted if known else 'none, for every extent is a number'}",
+                f"{wanted if parameters else 'none, for every extent is a number'}",
                 rules=("size",),
             )
     if any(0 in operand.shape for operand in general.operands):
@@ -101,21 +101,23 @@ def make_problem(
             rules=("size",),
         )
     names = form.relabeling.size_params
-    renamed = {names.get(name, name): int(v) for name, v in given.items()}
+    renamed = {names.get(name, name): int(v) for name, v in values.items()}
     if general.sparse_position is None:
         return Problem(form.text, default_sizes(form.einsum, renamed), device)
-    return Problem(form.text, _sparse_sizes(form.einsum, renamed), device)
+    return Problem(form.text, _complete_profile(form.einsum, renamed), device)
 
 
-def _sparse_sizes(einsum: BatchedEinsum, given: Mapping[str, int]) -> dict[str, int]:
+def _complete_profile(
+    einsum: BatchedEinsum, values: Mapping[str, int]
+) -> dict[str, int]:
     """The given sizes, with usual ones for the others."""
-    missing = [name for name in profile_names(einsum) if name not in given]
+    missing = [name for name in profile_names(einsum) if name not in values]
     if 0 < len(missing) < len(profile_names(einsum)):
         raise InvalidEinsumError(
             f"the profile lacks {missing}; expected the number of nodes at every level",
             rules=("size",),
         )
-    sizes = usual_sizes(einsum, given)
+    sizes = usual_sizes(einsum, values)
     if problem := check_profile(einsum, sizes):
         raise InvalidEinsumError(f"no tree has the profile: {problem}", rules=("size",))
     return sizes
@@ -128,10 +130,10 @@ def _is_size(value: object) -> bool:
 
 
 def default_sizes(
-    einsum: BatchedEinsum, given: Mapping[str, int] | None = None
+    einsum: BatchedEinsum, fixed: Mapping[str, int] | None = None
 ) -> dict[str, int]:
     """The given sizes, with all others equal, such that all arrays take about 64 MB."""
-    fixed = dict(given or {})
+    fixed = dict(fixed or {})
     names = [x.name for x in einsum.size_params]
     size = 1_000_000 if set(names) - set(fixed) else 1
     sizes = {**dict.fromkeys(names, size), **fixed}

@@ -39,7 +39,7 @@ class TuningStart:
     Attributes:
         n_trials: maximum number of trials, including known ones, and no more than there
             are configurations.
-        known: trials of an earlier tuning, which are not repeated.
+        earlier: trials of an earlier tuning, which are not repeated.
         roofline_s: the minimum time that the limits of the device allow; None if these
             were not measured.
     """
@@ -47,7 +47,7 @@ class TuningStart:
     problem: Problem
     environment: Environment
     n_trials: int
-    known: tuple[Trial, ...]
+    earlier: tuple[Trial, ...]
     roofline_s: float | None
 
 
@@ -118,9 +118,9 @@ class TuningReport:
         return brief(self, f"{self.problem.einsum.subscripts}: {tried}; {best}")
 
     def _repr_html_(self) -> str:
-        from feinsum.tuning.report import html_of
+        from feinsum.tuning.report import render_html
 
-        return html_of(self)
+        return render_html(self)
 
     def plot(self) -> Figure:
         """The figure of the report: trace, best recipes, and times by parameter.
@@ -128,6 +128,6 @@ class TuningReport:
         Raises:
             FeinsumError: if matplotlib is not installed.
         """
-        from feinsum.tuning.report import figure_of
+        from feinsum.tuning.report import make_figure
 
-        return figure_of(self)
+        return make_figure(self)

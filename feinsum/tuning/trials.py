@@ -20,10 +20,9 @@ finalists are timed again in one run, without a chain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
-from statistics import median
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
@@ -173,28 +172,6 @@ class Task:
 
 N_RECORDED = 3
 """How many of the finalists are recorded."""
-
-
-def by_ratio(
-    measured: Mapping[TransformSpec, Measurement],
-) -> list[tuple[TransformSpec, float]]:
-    """Recipes of one run, by time relative to the first; fastest first."""
-    if not measured:
-        return []
-    first = next(iter(measured.values())).samples_s
-    ratios = {s: paired_ratio(m.samples_s, first) for s, m in measured.items()}
-    return sorted(ratios.items(), key=lambda item: item[1])
-
-
-def paired_ratio(samples_s: Sequence[float], reference_s: Sequence[float]) -> float:
-    """The median of the ratios of samples from the same rounds.
-
-    Load that slows a round slows both kernels, and cancels out:
-
-    >>> paired_ratio([1.0, 4.0, 1.1], [2.0, 8.0, 2.2])
-    0.5
-    """
-    return median(a / b for a, b in zip(samples_s, reference_s, strict=False))
 
 
 def rounds_between(seconds: float, rounds: int, max_total_s: float) -> int:

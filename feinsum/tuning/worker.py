@@ -16,15 +16,16 @@ from feinsum.errors import FeinsumError, MeasurementError
 from feinsum.measure import open_device
 from feinsum.processes import Channel, limit_memory
 from feinsum.records import OK, Measurement, TransformSpec, from_json, to_json
+from feinsum.select import rank_by_ratio
 from feinsum.transforms import import_transforms
-from feinsum.tuning.bench import Bench, Turn, bench_of, lock_file, locked_device
+from feinsum.tuning.bench import Bench, Turn, lock_file, locked_device, make_bench
 from feinsum.tuning.problem import Problem
 from feinsum.tuning.requirements import check_requirements, memory_limit_bytes
-from feinsum.tuning.trials import N_RECORDED, Answer, Request, TrialOutcome, by_ratio
+from feinsum.tuning.trials import N_RECORDED, Answer, Request, TrialOutcome
 
 logger = logging.getLogger(__name__)
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 
 def main() -> None:
@@ -32,10 +33,10 @@ def main() -> None:
     channel = Channel()
     channel.end_with_parent()
     import_transforms(sys.argv[1:])
-    serve(channel.requests(), channel.answer, _limit)
+    serve(channel.requests(), channel.answer, _limit_trials)
 
 
-def _limit(problem: Problem) -> None:
+def _limit_trials(problem: Problem) -> None:
     """Trials end this process before they end others for want of memory."""
     if open_device(problem.device).device.kind == "cpu":
         limit_memory(memory_limit_bytes())
@@ -72,14 +73,14 @@ def _set_up(
     try:
         check_requirements(request.problem)
         prepare(request.problem)
-        bench = bench_of(request.problem, _turn(request, send))
+        bench = make_bench(request.problem, _make_turn(request, send))
         bench.baseline_s  # noqa: B018  (measured before the first trial)
     except FeinsumError as error:
         return None, Answer(error_code=error.code, error=str(error))
     return bench, Answer(environment=bench.environment)
 
 
-def _turn(request: Request, send: Callable[[str], None]) -> Turn:
+def _make_turn(request: Request, send: Callable[[str], None]) -> Turn:
     """How kernels come to run: at once, or when nobody else uses the device."""
     if request.problem is None or not request.is_shared:
         return nullcontext
@@ -95,15 +96,15 @@ def try_specs(bench: Bench, request: Request) -> tuple[TrialOutcome, ...]:
     """The outcome of each recipe."""
     if request.is_comparison:
         return _compare(bench, request.specs)
-    return tuple(_trial(bench, spec, request.reference) for spec in request.specs)
+    return tuple(_try_spec(bench, spec, request.reference) for spec in request.specs)
 
 
-def _trial(
+def _try_spec(
     bench: Bench, spec: TransformSpec, reference: TransformSpec | None
 ) -> TrialOutcome:
     timed = _attempt(lambda: bench.trial(spec, reference), spec)
     if isinstance(timed, FeinsumError):
-        return _failed(spec, timed)
+        return _make_failure(spec, timed)
     return TrialOutcome(
         spec,
         OK,
@@ -118,39 +119,46 @@ def _compare(bench: Bench, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome
 
     The best, which may be recorded, are confirmed; those that fail there drop out.
     """
-    made = {s: _attempt(partial(bench.verified_kernel, s), s) for s in specs}
-    kernels = {s: k for s, k in made.items() if not isinstance(k, FeinsumError)}
-    measured = _attempt(lambda: bench.compare(kernels), *kernels) if kernels else {}
-    if isinstance(measured, FeinsumError):
-        found: dict[TransformSpec, Measurement | FeinsumError]
-        found = dict.fromkeys(kernels, measured)
-    else:
-        found = {**measured, **_confirmed(bench, measured)}
-
-    def outcome(spec: TransformSpec) -> TrialOutcome:
-        made_of = found.get(spec, made[spec])
-        if isinstance(made_of, FeinsumError):
-            return _failed(spec, made_of)
-        assert isinstance(made_of, Measurement)
-        return TrialOutcome(spec, OK, measurement=made_of)
-
-    return tuple(map(outcome, specs))
+    results: dict[TransformSpec, Measurement | FeinsumError] = {}
+    kernels = {}
+    for spec in specs:
+        built = _attempt(partial(bench.verified_kernel, spec), spec)
+        if isinstance(built, FeinsumError):
+            results[spec] = built
+        else:
+            kernels[spec] = built
+    if kernels:
+        measured = _attempt(lambda: bench.compare(kernels), *kernels)
+        if isinstance(measured, FeinsumError):
+            results |= dict.fromkeys(kernels, measured)
+        else:
+            results |= measured | _confirm_best(bench, measured)
+    return tuple(_make_outcome(spec, results[spec]) for spec in specs)
 
 
-def _confirmed(
+def _make_outcome(
+    spec: TransformSpec, result: Measurement | FeinsumError
+) -> TrialOutcome:
+    if isinstance(result, FeinsumError):
+        return _make_failure(spec, result)
+    return TrialOutcome(spec, OK, measurement=result)
+
+
+def _confirm_best(
     bench: Bench, measured: Mapping[TransformSpec, Measurement]
 ) -> dict[TransformSpec, Measurement | FeinsumError]:
     """The best candidates to record, and the faults of others."""
-    found: dict[TransformSpec, Measurement | FeinsumError] = {}
-    for spec, _ in by_ratio(measured):
-        found[spec] = _attempt(partial(bench.confirmed, spec, measured[spec]), spec)
-        good = [m for m in found.values() if not isinstance(m, FeinsumError)]
-        if len(good) == N_RECORDED:
+    results: dict[TransformSpec, Measurement | FeinsumError] = {}
+    n_passed = 0
+    for spec, _ in rank_by_ratio({s: m.samples_s for s, m in measured.items()}):
+        results[spec] = _attempt(partial(bench.confirmed, spec, measured[spec]), spec)
+        n_passed += not isinstance(results[spec], FeinsumError)
+        if n_passed == N_RECORDED:
             break
-    return found
+    return results
 
 
-def _attempt(work: Callable[[], Made], *specs: TransformSpec) -> Made | FeinsumError:
+def _attempt(work: Callable[[], T], *specs: TransformSpec) -> T | FeinsumError:
     """The result of ``work``, or the error that it raises."""
     try:
         return work()
@@ -162,7 +170,7 @@ def _attempt(work: Callable[[], Made], *specs: TransformSpec) -> Made | FeinsumE
         return MeasurementError(f"{type(error).__name__}: {error}")
 
 
-def _failed(spec: TransformSpec, error: FeinsumError) -> TrialOutcome:
+def _make_failure(spec: TransformSpec, error: FeinsumError) -> TrialOutcome:
     return TrialOutcome(spec, error.code, str(error))
 
 

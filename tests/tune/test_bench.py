@@ -159,7 +159,7 @@ def test_a_reference_that_fails_is_laid_to_nobodys_charge(bench):
 def test_a_slow_untransformed_kernel_is_not_in_every_round(bench, monkeypatch):
     """It is in no trial; in the finals three times at least, spread over the rounds."""
     monkeypatch.setitem(vars(bench), "baseline_s", (1.9, 1.8, 2.0))
-    monkeypatch.setattr(timing, "MOST_SAMPLES", 10**6)
+    monkeypatch.setattr(timing, "MAX_SAMPLES", 10**6)
     outcome = against(bench, RIGHT)
     assert outcome.ratio == outcome.measurement.median_s / 1.9
     request = Request(None, (RIGHT, ALSO_RIGHT), is_comparison=True)

@@ -143,14 +143,16 @@ def find_compiler() -> Compiler:
     """
     for name in (COMPILER_VARIABLE, "CC"):
         if named := os.environ.get(name, "").strip():
-            return remembered(_Examined)[_words(name, named), f"{name}={named!r}: "]
+            return remembered(_Examined)[
+                _split_command(name, named), f"{name}={named!r}: "
+            ]
     for command in CANDIDATES:
         if shutil.which(command):
             return remembered(_Examined)[(command,), ""]
     raise DeviceUnavailableError(f"no C compiler was found; {INSTALL_HINT}")
 
 
-def _words(name: str, command: str) -> tuple[str, ...]:
+def _split_command(name: str, command: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(command))
     except ValueError as error:
@@ -161,19 +163,19 @@ class _Examined(dict[tuple[tuple[str, ...], str], Compiler]):
     """The compilers by their command, and by what names it."""
 
     def __missing__(self, key: tuple[tuple[str, ...], str]) -> Compiler:
-        return self.setdefault(key, _examined(*key))
+        return self.setdefault(key, _examine(*key))
 
 
-def _examined(command: tuple[str, ...], named_by: str) -> Compiler:
+def _examine(command: tuple[str, ...], named_by: str) -> Compiler:
     try:
-        said = _run((*command, "--version"))
+        output = _run((*command, "--version"))
     except (OSError, BuildError) as error:
         raise DeviceUnavailableError(
             f"{named_by}{command[0]} does not work as a C compiler: {error}; "
             f"{INSTALL_HINT}"
         ) from error
-    version = next((line.strip() for line in said.splitlines() if line.strip()), "")
-    return Compiler(command, version, "clang" in said.lower())
+    version = next((line.strip() for line in output.splitlines() if line.strip()), "")
+    return Compiler(command, version, "clang" in output.lower())
 
 
 def _run(words: Sequence[str], folder: str | None = None) -> str:
@@ -210,14 +212,14 @@ def load_with_content(
     Raises:
         BuildError: if it cannot be compiled or loaded.
     """
-    kept_in, key = default_cache(), _key(compiler, source, flags)
-    kept = None if kept_in is None else kept_in.read(key)
-    if kept is not None:
-        return loaded(kept), kept
+    cache, key = default_cache(), _key(compiler, source, flags)
+    content = None if cache is None else cache.read(key)
+    if content is not None:
+        return loaded(content), content
     content = compiler.compile(source, flags)
     library = loaded(content)
-    if kept_in is not None:
-        kept_in.write(key, content)
+    if cache is not None:
+        cache.write(key, content)
     return library, content
 
 
@@ -227,13 +229,13 @@ def compiled_once(compiler: Compiler, source: str, flags: tuple[str, ...]) -> by
     Raises:
         BuildError: if it cannot be compiled.
     """
-    kept_in, key = default_cache(), _key(compiler, source, flags)
-    kept = None if kept_in is None else kept_in.read(key)
-    if kept is None:
-        kept = compiler.compile(source, flags)
-        if kept_in is not None:
-            kept_in.write(key, kept)
-    return kept
+    cache, key = default_cache(), _key(compiler, source, flags)
+    content = None if cache is None else cache.read(key)
+    if content is None:
+        content = compiler.compile(source, flags)
+        if cache is not None:
+            cache.write(key, content)
+    return content
 
 
 def _key(compiler: Compiler, source: str, flags: tuple[str, ...]) -> str:
@@ -241,9 +243,9 @@ def _key(compiler: Compiler, source: str, flags: tuple[str, ...]) -> str:
     differs between machines that share a folder.
     """
     processor = host_processor()
-    given = ("shared object", *compiler.command, compiler.version, *flags,
+    parts = ("shared object", *compiler.command, compiler.version, *flags,
              processor.microarchitecture, *processor.features, source)  # fmt: skip
-    return hashlib.sha256("\0".join(given).encode()).hexdigest()
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def loaded(content: bytes) -> ctypes.CDLL:
@@ -254,22 +256,22 @@ def loaded(content: bytes) -> ctypes.CDLL:
         BuildError: if it cannot be loaded.
     """
     try:
-        return _from_memory(content)
+        return _load_from_memory(content)
     except (OSError, AttributeError):
-        return _from_folder(content)
+        return _load_from_folder(content)
 
 
-def _from_memory(content: bytes) -> ctypes.CDLL:
+def _load_from_memory(content: bytes) -> ctypes.CDLL:
     file = os.memfd_create("feinsum-kernel", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(file), "wb") as writer:
             writer.write(content)
-        return ctypes.CDLL(f"/proc/self/fd/{_no_way(next(_LOADS))}{file}")
+        return ctypes.CDLL(f"/proc/self/fd/{_vary_path(next(_LOADS))}{file}")
     finally:
         os.close(file)
 
 
-def _from_folder(content: bytes) -> ctypes.CDLL:
+def _load_from_folder(content: bytes) -> ctypes.CDLL:
     try:
         with tempfile.TemporaryDirectory(prefix="feinsum-so-") as folder:
             path = Path(folder, "kernel.so")
@@ -282,13 +284,13 @@ def _from_folder(content: bytes) -> ctypes.CDLL:
 _LOADS = count(1)
 
 
-def _no_way(number: int) -> str:
+def _vary_path(number: int) -> str:
     """A path that leads nowhere, another one for each number.
 
     The loader takes a path that it knows for the library that it has, but numbers of
     files are used again.
 
-    >>> _no_way(6)
+    >>> _vary_path(6)
     '././/'
     """
     return "".join("./" if bit == "1" else "/" for bit in f"{number:b}")

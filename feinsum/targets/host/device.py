@@ -28,7 +28,7 @@ from feinsum.targets.host.code import (
     EmbeddedCTarget,
     HostCTarget,
     StandaloneCTarget,
-    declared,
+    declare_vector,
 )
 from feinsum.targets.host.compiler import INSTALL_HINT, Compiler, find_compiler
 from feinsum.targets.host.executor import ProgramKernel
@@ -76,7 +76,7 @@ class HostDevice:
         )
 
     def prepare(self, t_unit: Any) -> Any:
-        return _for_host(t_unit)
+        return _convert_to_host(t_unit)
 
     def generate(self, t_unit: Any) -> HostCode:
         """The code of a unit, which is not compiled."""
@@ -92,16 +92,16 @@ class HostDevice:
         return layout.unpack(buffer)
 
     def download(self, array: Array, layout: Layout) -> Array:
-        return _flat(array, layout.n_entries).copy()
+        return _flatten(array, layout.n_entries).copy()
 
     def overwrite(self, array: Array, buffer: Array) -> None:
-        _flat(array, buffer.size)[:] = buffer
+        _flatten(array, buffer.size)[:] = buffer
 
     def program(self, source: str, name: str) -> HostCProgram:
         return HostCProgram(self.compiler, source, name)
 
 
-def _flat(array: Array, n_entries: int) -> Array:
+def _flatten(array: Array, n_entries: int) -> Array:
     """The buffer that an array is a view of."""
     return np.lib.stride_tricks.as_strided(array, (n_entries,), (array.itemsize,))
 
@@ -128,7 +128,7 @@ class HostBuilt:
         return perf_counter() - start
 
     def caller(
-        self, names: Sequence[str], constants: Mapping[str, Any], _place: Any = None
+        self, names: Sequence[str], constants: Mapping[str, Any], _queue: Any = None, /
     ) -> Callable[..., Any]:
         """The arrays are read, and the output is written, where they are."""
         (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
@@ -172,7 +172,7 @@ class Host:
         if isinstance(loopy_target, StandaloneCTarget):
             return for_target(t_unit, loopy_target)
         if self.runs_programs(loopy_target):
-            return _for_host(t_unit)
+            return _convert_to_host(t_unit)
         return EmbeddedCTarget.embedded(t_unit)
 
     def runs_programs(self, loopy_target: Any) -> bool:
@@ -183,7 +183,7 @@ class Host:
 HOST = Host()
 
 
-def _for_host(t_unit: Any) -> Any:
+def _convert_to_host(t_unit: Any) -> Any:
     """The unit itself if it is for the host already."""
     is_ours = type(t_unit.target) is HostCTarget
     return t_unit if is_ours else for_target(t_unit, HostCTarget())
@@ -200,7 +200,7 @@ def host_device(threads: int) -> Device:
     processor = host_processor()
     return Device(
         platform=HOST_PLATFORM,
-        name=_name() or processor.microarchitecture,
+        name=_read_name() or processor.microarchitecture,
         vendor=processor.vendor,
         kind="cpu",
         architecture=platform.machine(),
@@ -209,7 +209,7 @@ def host_device(threads: int) -> Device:
     )
 
 
-def _name() -> str:
+def _read_name() -> str:
     """The system's name of the processor; on clouds it says little."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
@@ -304,19 +304,21 @@ class HostCProgram:
             for at, kind in enumerate(kinds, start=2)
         ]
         source = _SOURCE.substitute(
-            types="\n".join((POOL, *map(_declared, _TYPES))),
+            types="\n".join((POOL, *map(_declare, _TYPES))),
             kernel=self.source,
             name=self.name,
             arguments=", ".join(slots),
         )
         sizes = [np.dtype(np.int64)] * 2
-        given = [None if kind is None else np.dtype(kind) for kind in kinds]
-        named = tuple((f"slot{at}", dtype) for at, dtype in enumerate([*sizes, *given]))
+        dtypes = [None if kind is None else np.dtype(kind) for kind in kinds]
+        named = tuple(
+            (f"slot{at}", dtype) for at, dtype in enumerate([*sizes, *dtypes])
+        )
         with ThreadPoolExecutor(1) as other:
             other.submit(pool)  # compiled meanwhile; errors come at its first use
             return HostKernel.compiled(self.compiler, source, (), named)
 
 
-def _declared(name: str) -> str:
+def _declare(name: str) -> str:
     """A vector that may lie anywhere, for the arrays of such kernels do."""
-    return f"{declared(name)}\n#define {name} {name}{UNALIGNED}"
+    return f"{declare_vector(name)}\n#define {name} {name}{UNALIGNED}"

@@ -162,15 +162,15 @@ class _Built:
             return elapsed_s if timer == "wall" else event_seconds(event)
 
     def caller(
-        self, names: Sequence[str], constants: Mapping[str, Any], place: Any = None
+        self, names: Sequence[str], constants: Mapping[str, Any], queue: Any = None, /
     ) -> Callable[..., Any]:
         """Threads take turns: Loopy's executor sets arguments, then launches."""
-        turn, queue = Lock(), place or self.opened.queue
+        turn, queue = Lock(), queue or self.opened.queue
 
         def call(arrays: Sequence[Any], out: Any = None) -> Any:
-            given = {**constants, **dict(zip(names, arrays, strict=True))}
+            arguments = {**constants, **dict(zip(names, arrays, strict=True))}
             with turn, opencl_errors("the kernel failed to run"):
-                _, (result,) = self.executor(queue, **given)
+                _, (result,) = self.executor(queue, **arguments)
             if out is None:
                 return result
             out[...] = result
@@ -191,11 +191,11 @@ class OpenCL:
 
     def devices(self) -> tuple[Device, ...]:
         """In pyopencl's order, those of Intel's package last."""
-        return tuple(describe(handle) for handle in _handles())
+        return tuple(describe(handle) for handle in _list_handles())
 
     def open(self, device: Device) -> OpenCLDevice:
         """One context per device and process."""
-        for handle in _handles():
+        for handle in _list_handles():
             if describe(handle) == device:
                 return _open(device, handle)
         raise DeviceUnavailableError(f"{device} is not available; {INSTALL_HINT}")
@@ -229,7 +229,7 @@ def _open(device: Device, handle: Any) -> OpenCLDevice:
 def describe(handle: Any) -> Device:
     """The description of a :class:`pyopencl.Device`."""
     with opencl_errors("cannot query the device", DeviceUnavailableError):
-        kind = _kind(handle.type)
+        kind = _classify(handle.type)
         return Device(
             platform=handle.platform.name,
             name=handle.name,
@@ -241,7 +241,7 @@ def describe(handle: Any) -> Device:
         )
 
 
-def _handles() -> Iterator[Any]:
+def _list_handles() -> Iterator[Any]:
     """Every device; a platform without devices is skipped."""
     cl = pyopencl()
     try:
@@ -262,7 +262,7 @@ def _handles() -> Iterator[Any]:
                 ) from error
 
 
-def _kind(flags: int) -> DeviceKind:
+def _classify(flags: int) -> DeviceKind:
     types = pyopencl().device_type
     if flags & types.CPU:
         return "cpu"
@@ -300,10 +300,10 @@ class OpenCLProgram:
         """Seconds of a run over ``n_items`` work-items, by the clock to be trusted."""
         cl, queue = pyopencl(), self.queue
         clock = timer or choose_timer(queue)
-        given = (x.base_data if hasattr(x, "base_data") else x for x in arguments)
+        values = (x.base_data if hasattr(x, "base_data") else x for x in arguments)
         local = None if n_local is None else (n_local,)
         with opencl_errors("the kernel failed to run"):
-            self.kernel.set_args(*given)
+            self.kernel.set_args(*values)
             queue.finish()
             start = perf_counter()
             event = cl.enqueue_nd_range_kernel(queue, self.kernel, (n_items,), local)

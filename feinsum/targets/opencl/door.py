@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from feinsum.errors import DeviceUnavailableError, MeasurementError
-from feinsum.targets.quiet import quiet, silenced, with_own_warn
+from feinsum.targets.quiet import is_silenced, quiet, with_own_warn
 from feinsum.words import first_lines
 
 INSTALL_HINT = (
@@ -67,7 +67,7 @@ def _load() -> Any:
     loud = vars(cl)["compiler_output"]
 
     def compiler_output(text: str) -> None:
-        if not silenced(cl.CompilerWarning):
+        if not is_silenced(cl.CompilerWarning):
             loud(text)
 
     vars(cl)["compiler_output"] = compiler_output
@@ -76,18 +76,18 @@ def _load() -> Any:
 
 @contextmanager
 def opencl_errors(
-    what: str, kind: type[MeasurementError] = MeasurementError
+    action: str, kind: type[MeasurementError] = MeasurementError
 ) -> Iterator[None]:
     """Turn every pyopencl error of the body into a ``kind``.
 
     Args:
-        what: what failed, for the message: ``"<what>: <first lines of the cause>"``.
+        action: what failed; begins the message, before the first lines of the cause.
     """
     cl = pyopencl()
     try:
         yield
     except cl.Error as error:
-        raise kind(f"{what}: {first_lines(error)}") from error
+        raise kind(f"{action}: {first_lines(error)}") from error
 
 
 @contextmanager

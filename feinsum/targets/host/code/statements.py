@@ -118,13 +118,13 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
             return super().emit_assignment(codegen_state, insn)
         if not value.is_arithmetic(insn.expression):
             return self._lane_by_lane(codegen_state, insn)
-        done = super().emit_assignment(codegen_state, insn)
+        assignment = super().emit_assignment(codegen_state, insn)
         if value.is_vector(insn.expression):
-            return done
+            return assignment
         kind = self.target.dtype_to_typename(
             self.target.vector_dtype(dtype, info.length)
         )
-        return Line(f"{done.lvalue} = ({done.rvalue}) - ({kind}) {{0}};")
+        return Line(f"{assignment.lvalue} = ({assignment.rvalue}) - ({kind}) {{0}};")
 
     def _lane_by_lane(self, codegen_state: Any, insn: Any) -> Any:
         info = codegen_state.vectorization_info
@@ -137,8 +137,8 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
         if n_lanes > 1:
             dtype = self.target.vector_dtype(dtype, n_lanes)
         tags = array.dim_tags or ()
-        known = FixedStrideArrayDimTag, VectorArrayDimTag
-        if not all(isinstance(tag, known) for tag in tags):
+        strided = FixedStrideArrayDimTag, VectorArrayDimTag
+        if not all(isinstance(tag, strided) for tag in tags):
             raise LoopyError(f"{array.name!r} has axes {tags} that C does not have")
         return POD(self, dtype, array.name)
 
@@ -194,15 +194,15 @@ def global_temporaries(kernel: Any) -> list[Any]:
     )
 
 
-def scratch_places(kernel: Any) -> dict[str, int]:
+def scratch_offsets(kernel: Any) -> dict[str, int]:
     """Where each large private array begins in the scratch memory, in bytes."""
-    places, end = {}, 0
+    offsets, end = {}, 0
     for name in sorted(kernel.temporary_variables):
         size = bytes_in_scratch(kernel.temporary_variables[name])
         if size:
-            places[name] = end
+            offsets[name] = end
             end += size
-    return places
+    return offsets
 
 
 def bytes_in_scratch(temporary: Any) -> int:
@@ -298,15 +298,15 @@ def vector_preamble(info: Any) -> Iterator[tuple[str, str]]:
         for array in (*info.kernel.args, *info.kernel.temporary_variables.values())
         if isinstance(array, ArrayBase) and array.vector_length() > 1
     }
-    declared = sorted(VECTORS[kind].declaration for kind in used)
-    if declared:
-        yield ("01_vectors", "\n".join(("#include <stdint.h>", *declared)))
+    declarations = sorted(VECTORS[kind].declaration for kind in used)
+    if declarations:
+        yield ("01_vectors", "\n".join(("#include <stdint.h>", *declarations)))
 
 
-def declared(name: str) -> str:
+def declare_vector(name: str) -> str:
     """The declaration of a vector type, and of one that may lie anywhere.
 
-    >>> print(declared("float4"))
+    >>> print(declare_vector("float4"))
     typedef float float4 __attribute__((vector_size(16)));
     typedef float4 float4_unaligned __attribute__((aligned(4), may_alias));
     """

@@ -25,7 +25,7 @@ from loopy.target.c import CFamilyASTBuilder, CWithGNULibcTarget, ScopingBlock
 from loopy.types import NumpyType
 from pymbolic.mapper.stringifier import PREC_NONE
 
-from feinsum.targets.host.code.groups import N_AXES, GroupsBuilder, slot, taken
+from feinsum.targets.host.code.groups import N_AXES, GroupsBuilder, read_slot, slot
 from feinsum.targets.host.code.statements import (
     ALIGNMENT,
     VECTORS,
@@ -43,10 +43,10 @@ def _source_digest() -> str:
     """Digest of the modules of this folder: Loopy caches code on disk by the hash of a
     target, and code of an older source must not come back.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 SOURCE = _source_digest()
@@ -73,8 +73,8 @@ class _VectorCTarget(CWithGNULibcTarget):  # type: ignore[misc]
         return registry
 
     def is_vector_dtype(self, dtype: Any) -> bool:
-        known = {vector.dtype for vector in VECTORS.values()}
-        return isinstance(dtype, NumpyType) and dtype.numpy_dtype in known
+        dtypes = {vector.dtype for vector in VECTORS.values()}
+        return isinstance(dtype, NumpyType) and dtype.numpy_dtype in dtypes
 
     def vector_dtype(self, base: Any, count: int) -> Any:
         """A vector of lanes.
@@ -82,15 +82,15 @@ class _VectorCTarget(CWithGNULibcTarget):  # type: ignore[misc]
         Raises:
             LoopyError: if there is no such vector.
         """
-        found = VECTORS.get((base.numpy_dtype, count))
-        if found is None:
+        vector = VECTORS.get((base.numpy_dtype, count))
+        if vector is None:
             raise LoopyError(
                 f"the host does not support vectors of {count} lanes of {base}"
             )
-        return NumpyType(found.dtype)
+        return NumpyType(vector.dtype)
 
 
-MOST_STACK_BYTES = 1 << 16
+MAX_STACK_BYTES = 1 << 16
 """Largest array on the stack of a plain function."""
 
 
@@ -163,8 +163,8 @@ def _sequential(kernel: Any) -> Any:
         return kernel  # its barriers are refused
     names = [temporary.name for temporary in exchanged]
     kernel = lp.set_temporary_address_space(kernel, names, "private")
-    places = {barrier.id: _mark(barrier) for barrier in barriers}
-    instructions = [places.get(insn.id, insn) for insn in kernel.instructions]
+    marks = {barrier.id: _mark(barrier) for barrier in barriers}
+    instructions = [marks.get(insn.id, insn) for insn in kernel.instructions]
     return kernel.copy(instructions=instructions)
 
 
@@ -173,8 +173,8 @@ def _has_room(temporary: Any) -> bool:
     shape = temporary.shape
     if not (isinstance(shape, tuple) and all(isinstance(n, int) for n in shape)):
         return False
-    itemsize = getattr(temporary.dtype, "itemsize", MOST_STACK_BYTES)
-    return bool(prod(shape) * itemsize <= MOST_STACK_BYTES)
+    itemsize = getattr(temporary.dtype, "itemsize", MAX_STACK_BYTES)
+    return bool(prod(shape) * itemsize <= MAX_STACK_BYTES)
 
 
 def _mark(barrier: Any) -> Any:
@@ -205,9 +205,9 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
     ) -> Any:
         kernel = codegen_state.kernel
         passed = get_kernel_arg_info(kernel).passed_names
-        lines = [taken(kernel, name, at) for at, name in enumerate(passed)]
-        done = Line("return 0;")
-        return Collection([function_decl, Block([*lines, function_body, done])])
+        lines = [read_slot(kernel, name, at) for at, name in enumerate(passed)]
+        success = Line("return 0;")
+        return Collection([function_decl, Block([*lines, function_body, success])])
 
     def get_temporary_decls(self, codegen_state: Any, _schedule_index: int) -> Any:
         """Temporaries in global memory, one after the other in one allocation."""
@@ -221,8 +221,8 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
         lines = []
         for temporary in arrays:
             kind = self.target.dtype_to_typename(temporary.dtype)
-            place = f"({kind} *) (_memory + {end})"
-            lines.append(Line(f"{kind} *const {temporary.name} = {place};"))
+            pointer = f"({kind} *) (_memory + {end})"
+            lines.append(Line(f"{kind} *const {temporary.name} = {pointer};"))
             size = self._n_bytes(codegen_state, temporary)
             end = f"({end} + ({size}) + {ALIGNMENT - 1}) / {ALIGNMENT} * {ALIGNMENT}"
         return [
@@ -237,9 +237,9 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
         factors = (f"(size_t) ({extent})" for extent in extents)
         return " * ".join((str(temporary.dtype.itemsize), *factors))
 
-    def _integers(self, codegen_state: Any, given: Sequence[Any]) -> Iterator[str]:
+    def _integers(self, codegen_state: Any, extents: Sequence[Any]) -> Iterator[str]:
         mapper = self.get_expression_to_code_mapper(codegen_state)
-        return (str(mapper(x, PREC_NONE, type_context="i")) for x in given)
+        return (str(mapper(x, PREC_NONE, type_context="i")) for x in extents)
 
     def get_kernel_call(
         self,
