@@ -16,8 +16,8 @@ killed with its whole session and reaped, so no later request can meet an old an
 Why this is ours: pools such as loky and pebble run functions of the parent, and fork it
 or pickle for it. A fork of a process with OpenMP threads hangs at its first parallel
 region, and a worker of loky imports the parent's main module. Our children are modules
-of their own (``python -m``), which import only what they need: nauty's search takes 20
-ms to start, where a copy of the parent would load Loopy for 2 s. Neither library kills
+of their own (``python -m``), which import only what they need: nauty's search
+starts at once, where a copy of the parent would first load Loopy. Neither library kills
 what a child started, such as the compilers of OpenCL drivers, nor keeps its last words.
 
 >>> import sys
@@ -44,18 +44,17 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from math import inf
 from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 from weakref import finalize
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # look-ups import this module, and start no process
     from socket import socket
+    from tempfile import TemporaryDirectory
 
 _LAUNCHERS = ("HYDI_", "HYDRA_", "MPI", "OMPI_", "PMI", "PMIX_")
 """Prefixes of the variables that MPI launchers set for ranks; a child is no rank."""
@@ -133,31 +132,29 @@ class Worker:
         command: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
-        folder: tempfile.TemporaryDirectory[str] | None = None,
+        folder: TemporaryDirectory[str] | None = None,
     ) -> None:
-        import socket  # look-ups import this module, and start no process
+        import socket
 
-        self._socket, child_end = socket.socketpair()
-        self._log = _open_log()
-        self._received = b""
-        self._is_interrupted = False
-        try:
+        with ExitStack() as undo:
+            self._log = _open_log()
+            undo.callback(os.close, self._log)
+            self._socket, child_end = socket.socketpair()
+            undo.callback(self._socket.close)
             # A session of its own: Ctrl-C at the terminal does not reach it, and
             # killing the session reaches whatever it starts.
-            self._process = subprocess.Popen(  # noqa: S603  (our own modules)
-                command,
-                stdin=child_end.fileno(),
-                stdout=self._log,
-                stderr=self._log,
-                env=env,
-                start_new_session=True,
-            )
-        except BaseException:
-            self._socket.close()
-            os.close(self._log)
-            raise
-        finally:
-            child_end.close()
+            with child_end:
+                self._process = subprocess.Popen(  # noqa: S603  (our own modules)
+                    command,
+                    stdin=child_end.fileno(),
+                    stdout=self._log,
+                    stderr=self._log,
+                    env=env,
+                    start_new_session=True,
+                )
+            undo.pop_all()
+        self._received = b""
+        self._is_interrupted = False
         self.folder = None if folder is None else folder.name
         self._owner = os.getpid()
         # Also if nobody closes it: at the end of the interpreter, or as garbage.
@@ -175,11 +172,18 @@ class Worker:
             export: writes files for the child to that folder, and returns the arguments
                 to append to ``command``.
         """
-        folder = tempfile.TemporaryDirectory(
+        from tempfile import TemporaryDirectory
+
+        folder = TemporaryDirectory(
             prefix="feinsum-worker-", ignore_cleanup_errors=True
         )
         environment = child_environment(folder.name)
-        return cls([*command, *export(folder.name)], env=environment, folder=folder)
+        try:
+            command = [*command, *export(folder.name)]
+            return cls(command, env=environment, folder=folder)
+        except BaseException:
+            folder.cleanup()
+            raise
 
     @property
     def pid(self) -> int:
@@ -261,7 +265,7 @@ def _release(
     process: subprocess.Popen[bytes],
     channel: socket,
     log: int,
-    folder: tempfile.TemporaryDirectory[str] | None,
+    folder: TemporaryDirectory[str] | None,
     owner: int,
 ) -> None:
     if owner != os.getpid():  # a fork of the parent leaves the child alone
@@ -284,7 +288,9 @@ def _open_log() -> int:
     try:
         return os.memfd_create("feinsum-log", os.MFD_CLOEXEC)
     except (OSError, AttributeError):  # no Linux, or a sandbox that forbids it
-        with tempfile.TemporaryFile() as file:
+        from tempfile import TemporaryFile
+
+        with TemporaryFile() as file:
             return os.dup(file.fileno())
 
 
@@ -295,7 +301,7 @@ def _read_last(log: int) -> str:
 
 
 def _seconds_until(end_s: float) -> float | None:
-    """The timeout of a socket; None is no timeout, and 0 would mean not to wait."""
+    """Return a timeout for sockets: None waits forever, and 0 would not wait."""
     return None if end_s == inf else max(end_s - monotonic(), 1e-6)
 
 
@@ -441,6 +447,8 @@ def answer_in_fork(answer: Callable[[], str], limit_s: float, parent: Channel) -
 
 def _answer_and_exit(answer: Callable[[], str], writer: int, log: int) -> None:
     """Run the part of the fork, which never returns."""
+    import traceback
+
     code = 1
     try:
         _lead_group(0)

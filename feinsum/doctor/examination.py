@@ -54,7 +54,7 @@ Check: TypeAlias = Callable[[], Iterator[Finding]]
 def examination(
     database: str | PathLike[str] | None = None, device: str | None = None
 ) -> Iterator[Finding]:
-    """The findings of all checks, as they come.
+    """Run all checks and yield their findings as they come.
 
     Args:
         database: path or URL; by default the user's own.
@@ -133,7 +133,7 @@ def check_database(database: str | PathLike[str] | None) -> Iterator[Finding]:
 
 
 def check_layers() -> Iterator[Finding]:
-    """Where facts are looked for; the user's and a service are checks of their own."""
+    """Report the layers that facts are looked up in, except user and service."""
     try:
         names = layer_names()
     except StoreError as error:

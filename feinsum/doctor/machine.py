@@ -75,7 +75,7 @@ VECTORS = {"avx512f": ("skylakex", "cooperlake", "sapphirerapids"),
 
 
 def check_variables(variables: Mapping[str, str] | None = None) -> Iterator[Finding]:
-    """Names that begin as ours and are none, with the nearest that is.
+    """Report variables that begin with FEINSUM_ but have no effect.
 
     Args:
         variables: the variables; by default those of this process.
@@ -95,8 +95,9 @@ def check_variables(variables: Mapping[str, str] | None = None) -> Iterator[Find
 
 
 def _find_similar(name: str) -> str | None:
-    """The variable of the most similar name; what all of them begin with is no sign."""
+    """Find the variable of the most similar name, apart from the common prefix."""
     by_suffix = {variable.removeprefix(PREFIX): variable for variable in VARIABLES}
+    # The cutoff accepts misspellings, and no other words.
     near = get_close_matches(name.removeprefix(PREFIX), by_suffix, n=1, cutoff=0.75)
     return by_suffix[near[0]] if near else None
 
@@ -122,7 +123,7 @@ def check_plugins() -> Iterator[Finding]:
 
 
 def check_contractions() -> Iterator[Finding]:
-    """Whether the kernel of calls without one of their own is there."""
+    """Report whether the contraction kernel in C was compiled."""
     if IS_BUILT:
         yield ok("contractions", f"by a kernel with vectors of {VECTOR_BYTES} bytes")
     else:
@@ -134,7 +135,7 @@ def check_contractions() -> Iterator[Finding]:
 
 
 def check_compiler() -> Iterator[Finding]:
-    """The compiler of the host, and whether it is too old for this processor."""
+    """Report the compiler, and whether it is too old for current processors."""
     try:
         text = find_compiler().version
     except DeviceUnavailableError:
@@ -154,7 +155,7 @@ def check_compiler() -> Iterator[Finding]:
 def check_machine(
     load: float | None = None, statistics: Path = STATISTICS
 ) -> Iterator[Finding]:
-    """Whether others use the processor, or a limit holds it back: times are noisy then.
+    """Report whether load of others or a CPU limit makes times noisy.
 
     Args:
         load: the load average; by default that of the last minute.
@@ -170,6 +171,7 @@ def check_machine(
             "tune and measure on an idle machine",
         )
     periods, throttled = throttled_periods(statistics)
+    # Below one percent of the periods, times are hardly affected.
     is_throttled = throttled > 0.01 * max(periods, 1)
     if is_throttled:
         yield note(
@@ -185,7 +187,7 @@ def check_machine(
 def check_openblas(
     kernel: str | None = None, features: tuple[str, ...] | None = None
 ) -> Iterator[Finding]:
-    """Whether numpy's OpenBLAS took a kernel for the vectors of this processor.
+    """Report whether numpy's OpenBLAS uses the vectors of this processor.
 
     Args:
         kernel: that it took; by default it is asked.
@@ -210,7 +212,7 @@ def check_openblas(
 
 
 def find_openblas_kernel() -> str | None:
-    """The name of the kernel that numpy's OpenBLAS took; None if there is none."""
+    """Name the kernel that numpy's OpenBLAS uses; None without OpenBLAS."""
     import_module("numpy.linalg")
     maps = Path("/proc/self/maps")
     if not maps.exists():
@@ -276,7 +278,7 @@ OPTIONAL = "ignore this if another device works; see docs/reference/devices.md"
 
 
 def check_versions() -> Iterator[Finding]:
-    """Versions of the packages that determine code and keys."""
+    """Report the versions of the packages that determine code and keys."""
     versions, missing = [f"Python {platform.python_version()}"], []
     for name in PACKAGES:
         try:
@@ -293,7 +295,7 @@ def check_versions() -> Iterator[Finding]:
 
 
 def check_devices(selector: str | None) -> Iterator[Finding]:
-    """Every device, whether it works, and the one that is taken."""
+    """Report every device, whether it works, and the one that is selected."""
     for state in sorted(device_states(), key=lambda state: state.device is not None):
         yield from _check_device(state)
     try:
@@ -330,7 +332,7 @@ def _check_device(state: DeviceState) -> Iterator[Finding]:
 
 
 def check_packaged_facts(selector: str | None) -> Iterator[Finding]:
-    """How well the facts of this installation fit the device."""
+    """Report how well the packaged facts match the device."""
     try:
         environment = open_device(selector).environment({})
     except DeviceUnavailableError:

@@ -1,4 +1,9 @@
-"""Random arguments for a Loopy kernel."""
+"""Random arguments for a Loopy kernel.
+
+For ``y[i] = A[i, t[i]] * x[i]`` with ``A`` of shape (n, 4) and ``n = 1000``: ``A`` and
+``x`` get numbers from 0.5 to 1.5, ``y`` none, and ``t`` integers below 4, so that no
+entry outside of ``A`` is read.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ def random_arguments(
     *,
     interval: tuple[float, float] = INTERVAL,
 ) -> dict[str, Any]:
-    """Random values for every array that a kernel reads, and for every scalar.
+    """Draw random values for every array that a kernel reads, and for every scalar.
 
     Args:
         t_unit: a translation unit with one entry point; dtypes left open are
@@ -53,6 +58,7 @@ def random_arguments(
         elif arg.is_input:
             shape = array_layout(arg, sizes).shape
             if arg.name in bounds and dtype.kind in "iu":
+                # An axis of length 0 is never read, but numpy draws below 1 at least.
                 high = max(bounds[arg.name], 1)
                 values[arg.name] = rng.integers(0, high, shape).astype(dtype)
             else:
@@ -61,7 +67,7 @@ def random_arguments(
 
 
 def find_index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
-    """For each argument that is read inside a subscript, a safe upper bound.
+    """Bound each argument that is read inside a subscript.
 
     The extent of the axis if the argument's entry alone is the index; 1, that is
     zeros only, if it is a part of a larger index expression.
@@ -74,6 +80,7 @@ def find_index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
             for name in _find_names(index) & set(arrays):
                 is_alone = isinstance(index, Subscript) and index.aggregate.name == name
                 target = arrays.get(subscript.aggregate.name)
+                # In A[2*t[i] + 1] only zeros in t are safe without solving for it.
                 bound = 1
                 if is_alone and target is not None:
                     bound = array_layout(target, sizes).shape[axis]
@@ -94,7 +101,7 @@ def _find_kernel_subscripts(kernel: Any) -> Iterator[Any]:
 
 
 def _find_subscripts(expression: Any) -> Iterator[Any]:
-    """Every subscript of an expression, also inside subscripts."""
+    """Yield every subscript of an expression, also inside subscripts."""
     leaves = DependencyMapper(include_subscripts=True, include_calls=False)(expression)
     for leaf in leaves:
         if isinstance(leaf, Subscript):

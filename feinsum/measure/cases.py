@@ -38,7 +38,7 @@ class Case:
 
 
 def make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
-    """Random arguments of an einsum, and numpy's results for them.
+    """Draw random arguments of an einsum, and compute numpy's results for them.
 
     Raises:
         MeasurementError: if the results are not finite.
@@ -53,13 +53,13 @@ def make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
 
 
 def pose_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
-    """Random arguments of an einsum, without results."""
+    """Draw random arguments of an einsum, without computing results."""
     arguments = reference_of(einsum).arguments(sizes)
     return replace(bare_case(einsum, sizes), arguments=arguments)
 
 
 def bare_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
-    """The kernel of an einsum and its tolerance, for arguments from elsewhere."""
+    """Make a case without arguments: the kernel of an einsum and its tolerance."""
     reference = reference_of(einsum)
     t_unit, nest = reference.kernel()
     # one tolerance for all rows: that of the least precise
@@ -69,7 +69,7 @@ def bare_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
 
 
 def pairwise_baseline(case: Case) -> lp.TranslationUnit | None:
-    """The kernel to compare with; None if it is the untransformed one.
+    """Return the kernel to compare with; None if it is the untransformed one.
 
     With many operands, one nest may run for days, and nobody would run it.
 
@@ -98,7 +98,8 @@ def ragged_unit(spec: TransformSpec, case: Case) -> lp.TranslationUnit:
 
 
 def ragged_cases(einsum: BatchedEinsum) -> tuple[BatchedEinsum, list[dict[str, int]]]:
-    """An einsum with run-time extents, and sizes that no tile divides."""
+    """Return an einsum with run-time extents, and sizes that no tile divides."""
+    # A tile of 16 rows that reads beyond the end is correct for all multiples of 16.
     variant, sizes = reference_of(einsum).ragged()
     return variant.einsum, sizes
 
@@ -114,7 +115,7 @@ PERIOD = 65_521
 
 
 def patterned(shape: Sequence[int], dtype: np.dtype[Any], seed: int) -> Array:
-    """Entries without order, made as fast as memory is written.
+    """Make an array of irregular entries as fast as memory is written.
 
     >>> patterned((2, 2), np.dtype("i4"), 0).dtype
     dtype('int32')
@@ -127,6 +128,7 @@ def patterned(shape: Sequence[int], dtype: np.dtype[Any], seed: int) -> Array:
         block = (rng.random(min(size, PERIOD)) + 0.5).astype(dtype)
         if dtype.kind == "c":
             block = block * (1 + 0.5j)
+    # Repeating a block is as fast as writing memory; drawing every entry is not.
     return np.resize(block, shape).astype(dtype, copy=False)
 
 
@@ -153,6 +155,7 @@ def check_samples(
     tolerance = tolerance_for(dtype, n_terms(einsum, sizes))
     for position in _draw_positions(result.shape, seed):
         right, magnitude = _compute_entry(einsum, arrays, position)
+        # Where numpy overflows, a kernel with another order of sums need not.
         if not np.isfinite(magnitude):
             continue
         entry = result[position]
@@ -179,7 +182,7 @@ def _draw_positions(shape: Sequence[int], seed: int) -> list[tuple[int, ...]]:
 def _compute_entry(
     einsum: BatchedEinsum, arrays: Mapping[str, Array], position: tuple[int, ...]
 ) -> tuple[Any, float]:
-    """An entry, and the sum of magnitudes, in at least double precision."""
+    """Compute an entry, and its sum of magnitudes, in at least double precision."""
     fixed = dict(zip(einsum.output, position, strict=True))
     letters = {index: k for k, index in enumerate(einsum.summation_indices)}
     parts = [
@@ -193,6 +196,7 @@ def _compute_entry(
         for index, extent in zip(term, part.shape, strict=True)
     }
     right, magnitude = einsum.output_dtypes[0].type(0), 0.0
+    # Copies in double precision of a whole operand may not fit the memory.
     for box in _split_box(whole, terms):
         exact: list[Any] = []
         sizes: list[Any] = []

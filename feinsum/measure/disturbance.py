@@ -40,10 +40,11 @@ class Watch:
     n_throttled: int = field(default_factory=lambda: throttled_periods()[1])
 
     def disturbance(self) -> str:
-        """What disturbed this process since, in words; empty if nothing did."""
+        """Describe what disturbed this process since; empty if nothing did."""
         elapsed_s = perf_counter() - self.started_s
         if elapsed_s < MIN_S:
             return ""
+        # What was used on our processors, less what we and our children used.
         others_s = _used_s() - self.used_s - (_own_s() - self.own_s)
         share = others_s / (elapsed_s * len(os.sched_getaffinity(0)))
         if share > BUSY:
@@ -54,7 +55,7 @@ class Watch:
 
 
 def _used_s() -> float:
-    """Processor time used on the processors of this process, by anything."""
+    """Return the time that any process used on the processors of this one."""
     times = psutil.cpu_times(percpu=True)
     allowed = [times[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(times)]
     return sum(
@@ -70,7 +71,7 @@ def _own_s() -> float:
 
 
 def throttled_periods(statistics: Path = STATISTICS) -> tuple[int, int]:
-    """Periods of this group of processes, and in how many a CPU limit held it back."""
+    """Count the periods of this control group, and those that a limit throttled."""
     counts: dict[str, str] = {}
     with suppress(OSError, ValueError):
         counts = dict(line.split() for line in statistics.read_text().splitlines())

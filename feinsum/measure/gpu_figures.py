@@ -53,11 +53,14 @@ class RecipeFigures:
 def figures_of_recipe(
     spec: TransformSpec, einsum: BatchedEinsum, architecture: str
 ) -> tuple[RecipeFigures, ...]:
-    """The figures of every launch; none if the recipe takes a newer architecture.
+    """Compile a recipe and return the figures of its launches.
 
     Args:
         einsum: canonical.
         architecture: such as ``sm_90``.
+
+    Returns:
+        One for each launch; none if the recipe needs a newer architecture.
 
     Raises:
         BuildError: if that is none, or the kernel cannot be compiled for it.
@@ -71,6 +74,7 @@ def figures_of_recipe(
     unit, nest = reference_of(einsum).kernel()
     unit = apply_spec(spec, unit, nest)
     code = generated(typed(unit.copy(target=CudaTarget())))
+    # Such as asynchronous copies, which nvrtc would refuse with an error.
     if any(launch.least_capability > int(number) for launch in code.launches):
         return ()
     log = find_nvrtc().compile(code.source, architecture).log
@@ -87,7 +91,7 @@ def figures_of_recipe(
 def figures_of_starts(
     einsum: BatchedEinsum, architecture: str
 ) -> tuple[RecipeFigures, ...]:
-    """Those of the recipes for GPUs with which a search begins."""
+    """Return the figures of the GPU recipes with which a search begins."""
     general, literal = generalize(einsum)
     form = canonicalize(general)
     names = form.relabeling.size_params

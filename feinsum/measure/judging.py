@@ -2,7 +2,13 @@
 
 The tuner takes seconds to measure for a record. Here the question is only whether a
 recommended recipe pays off on this machine, which has to be answered in a fraction of a
-second: on arrays of a few megabytes, with few runs.
+second: on arrays of a few megabytes, with few runs::
+
+    kernel with run-time extents     verify at 1, at odd sizes, at one long size
+    kernel with literal extents      verify at these, if they are small
+    the last one of these            time at quick_sizes(), in turns with the baseline
+
+Processes that verify at the same time share a lock; timing takes it alone.
 """
 
 from __future__ import annotations
@@ -61,6 +67,7 @@ def prepare(question: Question) -> None:
     """
     if question.device not in {device.id for device in HOST.devices()}:
         return
+    # The kernels of a tree are built by each fork.
     einsum = from_text(question.frame)
     if einsum.sparse_position is not None:
         return
@@ -104,7 +111,7 @@ def judge_recipe(question: Question, opened: OpenDevice) -> Verdict:
 def _judge_sparse(
     question: Question, einsum: BatchedEinsum, opened: OpenDevice
 ) -> Verdict:
-    """A recipe for a sparse operand, on ragged trees, and on one that is timed."""
+    """Judge a recipe for a sparse operand on ragged trees, and time it on another."""
     spec, timed = question.spec, quick_sizes(einsum, question.sizes)
     with hold_lock(question.timing_lock, fcntl.LOCK_SH):
         for case in ragged_sparse_cases(einsum):
@@ -130,6 +137,7 @@ def _race(
         tolerance: of a result against the correct one; both kernels round.
     """
     with hold_lock(question.timing_lock, fcntl.LOCK_EX):
+        # The first run gives the expected result, and shows whether it takes very long.
         baseline.poison()
         baseline_s = baseline.run()
         with wrong_results_located(f"at the sizes {dict(sizes)}"):
@@ -147,7 +155,7 @@ def _verify(compiled: CompiledKernel, case: Case) -> None:
 def _choose_timed_sizes(
     einsum: BatchedEinsum, timed: BatchedEinsum, sizes: Mapping[str, int]
 ) -> dict[str, int]:
-    """Sizes of the einsum that is timed, which may be one with run-time extents."""
+    """Choose the sizes of the einsum that is timed; it may have run-time extents."""
     if einsum.size_params:
         return quick_sizes(timed, sizes)
     literal = {
@@ -161,7 +169,7 @@ def _choose_timed_sizes(
 
 
 def _choose_timed_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
-    """The einsum that is timed: that of the last of :func:`_generate_kernels`."""
+    """Return the einsum that is timed, the last of :func:`_generate_kernels`."""
     variant, sizes = ragged_cases(einsum)
     return einsum if not sizes or _is_tried_as_it_is(einsum) else variant
 
@@ -169,7 +177,7 @@ def _choose_timed_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
 def _generate_kernels(
     spec: TransformSpec, einsum: BatchedEinsum
 ) -> Iterator[tuple[Any, list[Case]]]:
-    """The kernels to run, and the cases of each; the last one is to be timed.
+    """Yield the kernels to run, and the cases of each; the last one is to be timed.
 
     Raises:
         TransformError: if the recipe cannot be applied.
@@ -184,7 +192,7 @@ def _generate_kernels(
 
 
 def _is_tried_as_it_is(einsum: BatchedEinsum) -> bool:
-    """Whether all extents are known, and small."""
+    """Return whether all extents are known, and small."""
     if einsum.size_params:
         return False
     n_operations = sum(einsum_operations(einsum, {}).values())
@@ -203,7 +211,7 @@ LONGEST = 1 << 20
 
 
 def quick_sizes(einsum: BatchedEinsum, near: Mapping[str, int]) -> dict[str, int]:
-    """Sizes for timing an einsum: near those of a kernel, or as large as allowed.
+    """Choose sizes for timing: near those of a kernel, or as large as allowed.
 
     They are powers of two, so that kernels of about the same size share an answer.
 
@@ -220,6 +228,7 @@ def quick_sizes(einsum: BatchedEinsum, near: Mapping[str, int]) -> dict[str, int
         else LONGEST
         for x in einsum.size_params
     }
+    # The longest one is halved, so that short extents keep their lengths.
     while _is_long(einsum, sizes) and any(size > 1 for size in sizes.values()):
         longest = max(sizes, key=lambda name: sizes[name])
         sizes[longest] //= 2
@@ -229,7 +238,7 @@ def quick_sizes(einsum: BatchedEinsum, near: Mapping[str, int]) -> dict[str, int
 def _choose_sparse_sizes(
     einsum: BatchedEinsum, near: Mapping[str, int]
 ) -> dict[str, int]:
-    """Those of a kernel, all of them divided by one power of two if they are large.
+    """Choose a profile near that of a kernel, scaled down by a power of two.
 
     They are powers of two, as far as a tree can have such a profile.
     """
@@ -243,6 +252,7 @@ def _choose_sparse_sizes(
     shape = [sizes_at(einsum, sizes).extents[i] for i in einsum.inputs[position]]
     above = 1
     for name, extent in zip(profile_names(einsum), shape, strict=True):
+        # No level has fewer nodes than the one above, or more than its slots.
         least = 1 if above == 1 else above
         above = sizes[name] = min(max(sizes[name], least), above * extent)
     return sizes
@@ -284,7 +294,7 @@ def bind_pair(
 def build_baseline(
     einsum: BatchedEinsum, sizes: Mapping[str, int], opened: OpenDevice
 ) -> CompiledKernel:
-    """The untransformed kernel, built once for all recipes of an einsum.
+    """Build the untransformed kernel, once for all recipes of an einsum.
 
     Raises:
         BuildError, MeasurementError: if it cannot be.

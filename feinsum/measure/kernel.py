@@ -191,6 +191,7 @@ class BoundKernel:
         }
         built = self.compiled.built
         elapsed_s = built.run(arguments, timer or self.timer)
+        # No launches: a library computed, whose threads now spin on our cores.
         if built.n_launches == 0:
             if timer is not None and elapsed_s < SHORT_S:
                 elapsed_s = built.run(arguments, timer)
@@ -198,7 +199,7 @@ class BoundKernel:
         return elapsed_s
 
     def sharing(self, other: BoundKernel) -> BoundKernel:
-        """The same kernel on the arrays of another one, where layouts match.
+        """Bind the same kernel to the arrays of another one, where layouts match.
 
         Kernels that are timed in turns find the caches as the previous one left them.
         With shared arrays, this is the same for all of them.
@@ -214,8 +215,13 @@ class BoundKernel:
         return replace(self, slots=slots)
 
     def read(self) -> dict[str, Array]:
-        """The outputs, by name, as arrays of the host."""
-        return {name: self._read(self.slots[name]) for name in self.outputs}
+        """Copy the outputs to arrays of the host, by name."""
+        results = {}
+        for name in self.outputs:
+            slot = self.slots[name]
+            buffer = self.compiled.opened.download(slot.array, slot.layout)
+            results[name] = slot.layout.unpack(buffer).copy(order="C")
+        return results
 
     def poison(self) -> None:
         """Overwrite the outputs, so that stale values cannot pass for results.
@@ -225,19 +231,13 @@ class BoundKernel:
         back their initial values.
         """
         for name in self.outputs:
-            layout = self.slots[name].layout
+            slot = self.slots[name]
             buffer = self._initial.get(name)
             if buffer is None:
+                layout = slot.layout
                 value = poison_value(layout.dtype)
                 buffer = np.full(layout.n_entries, value, layout.dtype)
-            self._write(self.slots[name], buffer)
-
-    def _read(self, slot: _Slot) -> Array:
-        buffer = self.compiled.opened.download(slot.array, slot.layout)
-        return slot.layout.unpack(buffer).copy(order="C")
-
-    def _write(self, slot: _Slot, buffer: Array) -> None:
-        self.compiled.opened.overwrite(slot.array, buffer)
+            self.compiled.opened.overwrite(slot.array, buffer)
 
 
 def _check_names(kernel: Any, arguments: Mapping[str, Any]) -> None:

@@ -31,13 +31,14 @@ def mark_as_own(record_id: str) -> None:
     (True, False)
     """
     mark = _mark(record_id)
+    # In memory as well: there may be no cache, or one that cannot be written.
     remembered(_Marks).add(mark)
     if cache := default_cache():
         cache.write(mark, record_id.encode())
 
 
 def is_own(record_id: str) -> bool:
-    """Whether a fact was measured here, if the cache still has the mark."""
+    """Return whether a fact was measured here, if the cache still has the mark."""
     mark = _mark(record_id)
     if mark in remembered(_Marks):
         return True

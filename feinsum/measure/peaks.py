@@ -1,4 +1,14 @@
-"""Measured limits of a device: bandwidths, caches, and the rate of multiply-adds."""
+r"""Measured limits of a device: bandwidths, caches, and the rate of multiply-adds.
+
+Cores read private arrays of growing sizes again and again. The rates form plateaus,
+one per level of the memory, and the sizes of caches are the edges between them::
+
+    bytes/s |------.                 L1
+            |       \_______.        L2
+            |                \____.  L3
+            |                     \_______  main memory
+            +----------------------------- bytes per core
+"""
 
 from __future__ import annotations
 
@@ -104,7 +114,7 @@ def measure_peaks(
 
 
 def triad_array_bytes(opened: OpenDevice) -> int:
-    """Bytes of one array of the triad: far more than the caches hold.
+    """Choose the bytes of one array of the triad: far more than the caches hold.
 
     256 MiB, or the size of the last cache if that is larger, so that three
     arrays are three times the cache; within the largest allocation, and all
@@ -117,8 +127,8 @@ def triad_array_bytes(opened: OpenDevice) -> int:
 
 
 def _measure_bandwidth(opened: OpenDevice, array_bytes: int, repeats: int) -> float:
-    """Bytes per second of the best triad over all widths."""
-    # a multiple of every vector width
+    """Measure the bytes per second of the triad at its best vector width."""
+    # a multiple of every vector width: 1024 entries of 4 bytes
     n_entries = -(-array_bytes // 4096) * 1024
     layout = Layout((n_entries,), (1,), np.dtype(np.float32))
     a, b, c = (
@@ -126,6 +136,7 @@ def _measure_bandwidth(opened: OpenDevice, array_bytes: int, repeats: int) -> fl
         for value in (np.nan, 1.0, 2.0)
     )
     best_s = np.inf
+    # Which width is the fastest depends on the compiler.
     for width in _WIDTHS:
         source = _TRIAD.format(T=vector_type("float", width))
         triad = opened.program(source, "triad")
@@ -149,9 +160,10 @@ def _check_triad(result: np.ndarray[Any, np.dtype[Any]]) -> None:
 def _measure_fma_rate(
     opened: OpenDevice, dtype: str, width: int, min_run_s: float, repeats: int
 ) -> float:
-    """Operations per second of fused multiply-adds in vectors of one width."""
+    """Measure the operations per second of multiply-adds in one vector width."""
     chains = opened.program(_write_fma_source(dtype, width), "chains")
     scalar = np.dtype(dtype).type
+    # Enough work-items to fill a multiprocessor of a GPU.
     n_items = 1024 * opened.device.compute_units
     layout = Layout((n_items, width), (width, 1), np.dtype(dtype))
     out = opened.upload(np.empty(layout.n_entries, dtype), layout)
@@ -167,9 +179,10 @@ def _measure_fma_rate(
 
 
 def _find_n_steps(run_s: Callable[[int], float], min_run_s: float) -> int:
-    """A number of steps, doubled from 64 until a run is long enough."""
+    """Double a number of steps, from 64 on, until a run is long enough."""
     n_steps = 64
     run_s(n_steps)  # compiles
+    # The cap keeps a device whose clock stands still from running forever.
     while run_s(n_steps) < min_run_s and n_steps < 1 << 24:
         n_steps *= 2
     return n_steps
@@ -182,6 +195,7 @@ def _check_chains(result: np.ndarray[Any, np.dtype[Any]], n_steps: int) -> None:
     start = np.arange(len(result))[:, np.newaxis] % _PERIOD
     firsts = _CHAINS * start + sum(range(1, _CHAINS + 1))
     expected = decay * firsts + (1 - decay) * _CHAINS * fixed
+    # A percent: thousands of roundings in single precision add up.
     if not np.allclose(result, expected, rtol=1e-2, atol=0):
         raise WrongResultError(
             f"multiply-adds of {result.dtype} give {result.min()} to {result.max()}, "
@@ -237,7 +251,7 @@ KERNEL(reads, __global const {T} *restrict x, __global {T} *restrict out,
 def measure_cache_rates(
     opened: OpenDevice, min_run_s: float, repeats: int
 ) -> dict[str, float]:
-    """Bytes per second that all cores together read from ``L1``, ``L2`` and ``L3``.
+    """Measure the bytes per second that all cores together read from each cache.
 
     Each core reads a private array half the size of the cache, or of its share. The
     best of several vector widths and all repeats counts. Caches whose share is not much
@@ -259,7 +273,7 @@ def measure_cache_rates(
 
 
 def _find_cache_shares(opened: OpenDevice) -> dict[str, int]:
-    """Bytes that a core reads from each cache."""
+    """Return the bytes that each core reads to measure each cache."""
     processor = opened.device.processor
     if processor is None:
         return {}
@@ -272,6 +286,7 @@ def _find_cache_shares(opened: OpenDevice) -> dict[str, int]:
     }
     distinct: dict[str, int] = {}
     nearer = 1024
+    # A share that is not twice the nearer cache would measure that one.
     for name, n_bytes in shares.items():
         if n_bytes >= 2 * nearer:
             distinct[name] = nearer = n_bytes
@@ -281,7 +296,7 @@ def _find_cache_shares(opened: OpenDevice) -> dict[str, int]:
 def measure_read_rate(
     opened: OpenDevice, n_bytes: int, width: int, min_run_s: float, repeats: int
 ) -> float:
-    """Bytes per second of reading parts of one size in vectors of one width."""
+    """Measure the bytes per second of reading arrays of one size per core."""
     vector = f"double{width}"
     names = [f"s{k}" for k in range(UNROLLED)]
     source = _READS.format(
@@ -332,7 +347,7 @@ MIN_DROP = 0.4
 def measure_cache_sizes(
     opened: OpenDevice, max_bytes: int, min_run_s: float, repeats: int
 ) -> dict[str, int]:
-    """Bytes of ``L1``, ``L2`` and ``L3`` available to each core while all of them read.
+    """Measure the bytes of each cache that a core has while all of them read.
 
     For a shared cache, this is the share. A size is that of the smallest parts that are
     read at the rate of the next level, so it errs on the large side: sizes are tried in
@@ -355,7 +370,7 @@ def measure_cache_sizes(
 
 
 def _list_sizes(max_bytes: int) -> list[int]:
-    """Sizes of the parts, up to a limit.
+    """List the sizes to try, up to a limit.
 
     >>> _list_sizes(16 << 10)
     [4096, 5793, 8192, 11585, 16384]
@@ -366,7 +381,7 @@ def _list_sizes(max_bytes: int) -> list[int]:
 
 
 def find_edges(sizes: Sequence[int], rates: Sequence[float]) -> list[int]:
-    """The sizes from which on rates are lower, by the best fit of a few plateaus.
+    """Fit a few plateaus to rates, and find the sizes where they fall.
 
     Args:
         sizes: rising.
@@ -380,6 +395,8 @@ def find_edges(sizes: Sequence[int], rates: Sequence[float]) -> list[int]:
     >>> find_edges([4, 8, 16, 32], [9.0, 8.0, 9.0, 8.5])
     []
     """
+    # Rates only fall with the size: a dip was a disturbance. fits[end, n] is the least
+    # squared error of n plateaus over the first sizes, with where they start.
     logs = [log2(max(rates[k:])) for k in range(len(rates))]
     fits: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {(0, 0): (0.0, ())}
     for end in range(1, len(logs) + 1):

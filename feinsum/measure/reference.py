@@ -90,23 +90,23 @@ class Reference(Protocol):
     def einsum(self) -> BatchedEinsum: ...
 
     def kernel(self) -> tuple[lp.TranslationUnit, LoopNest]:
-        """The untransformed kernel, in the names of the einsum, and its nest."""
+        """Return the untransformed kernel, in the names of the einsum, and its nest."""
         ...
 
     def arguments(self, sizes: Sizes) -> dict[str, Any]:
-        """Random arguments of :meth:`kernel`, always the same."""
+        """Return random arguments of :meth:`kernel`, always the same."""
         ...
 
     def results(self, arguments: Mapping[str, Any]) -> tuple[Array, ...]:
-        """The results of the einsum for arguments: one array for each row."""
+        """Return the results of the einsum for arguments: one array for each row."""
         ...
 
     def ragged(self) -> tuple[Reference, list[dict[str, int]]]:
-        """The reference with run-time extents, and sizes that no tile divides."""
+        """Return a reference with run-time extents, and sizes that no tile divides."""
         ...
 
     def baseline(self, sizes: Sizes) -> lp.TranslationUnit | None:
-        """The kernel to compare with; None if it is the untransformed one."""
+        """Return the kernel to compare with; None if it is the untransformed one."""
         ...
 
     def operations(self, sizes: Sizes) -> dict[str, int]:
@@ -114,11 +114,11 @@ class Reference(Protocol):
         ...
 
     def footprint_bytes(self, sizes: Sizes) -> int:
-        """Bytes of every distinct operand and of every result, each once."""
+        """Count the bytes of every distinct operand and of every result, each once."""
         ...
 
     def n_terms(self, sizes: Sizes) -> int:
-        """The maximum number of products summed for one entry of a result."""
+        """Return the maximum number of products summed for one entry of a result."""
         ...
 
 
@@ -144,7 +144,7 @@ class DenseReference:
         return evaluate(self.einsum, arrays, optimize=True)
 
     def ragged(self) -> tuple[DenseReference, list[dict[str, int]]]:
-        """An einsum with size parameters is its own variant.
+        """Give free indices size parameters, unless there are some already.
 
         Otherwise the free indices get parameters; there is no variant where an array
         ties one of them to a contraction index. All arrays take about 16 MB at most.
@@ -156,6 +156,7 @@ class DenseReference:
         if not names:
             return DenseReference(einsum), []
         odd = {n: RAGGED_EXTENTS[k % len(RAGGED_EXTENTS)] for k, n in enumerate(names)}
+        # One long axis: loops that run once elsewhere are entered several times.
         one_long = dict.fromkeys(names[:1], 301) | dict.fromkeys(names[1:], 5)
         return DenseReference(einsum), [
             dict.fromkeys(names, 1),
@@ -179,6 +180,7 @@ class DenseReference:
         n_points = prod(einsum.extents_at(sizes).values())
         n_in_one_nest = n_points * einsum.n_operands * einsum.batch_size
         n_least = sum(self.operations(sizes).values())
+        # Nobody would write a nest that does many times the work of a path.
         if n_in_one_nest < MANY_TIMES * n_least:
             return None
         limit = intermediate_limit_bytes(einsum, sizes)
@@ -199,7 +201,7 @@ class DenseReference:
         return {dtype: count for dtype, count in counts.items() if count}
 
     def footprint_bytes(self, sizes: Sizes) -> int:
-        """A tree has its values and, with 4 bytes each, its indices and pointers."""
+        """Count bytes; a tree has values, and indices and pointers of 4 bytes each."""
         einsum = self.einsum
         nodes = nodes_of(einsum, sizes)
         operands = sum(
@@ -238,7 +240,7 @@ class SparseReference(DenseReference):
         return cls(workload.einsum)
 
     def operations(self, sizes: Sizes) -> dict[str, int]:
-        """Those of the path with the fewest, by the profile of the tree."""
+        """Count the operations of the cheapest path for the profile of the tree."""
         self._require_profile(sizes)
         einsum, profile = self.einsum, sizes_at(self.einsum, sizes)
         if einsum.n_operands == 1:
@@ -272,12 +274,12 @@ REFERENCES: dict[EinsumKind, Callable[[Workload], Reference]] = {
 
 
 def kind_of_einsum(einsum: BatchedEinsum) -> EinsumKind:
-    """The kind of reference of an einsum."""
+    """Return the kind of reference of an einsum."""
     return "dense" if einsum.sparse_position is None else "sparse"
 
 
 def reference_of(subject: WorkloadLike) -> Reference:
-    """The reference of an einsum, or of a workload with its profile.
+    """Return the reference of an einsum, or of a workload with its profile.
 
     Raises:
         InvalidEinsumError: if there is none, naming the operand.
@@ -288,7 +290,7 @@ def reference_of(subject: WorkloadLike) -> Reference:
 
 
 def einsum_operations(subject: WorkloadLike, sizes: Sizes) -> dict[str, int]:
-    """Exact number of additions and multiplications, by dtype.
+    """Count the additions and multiplications exactly, by dtype.
 
     Args:
         sizes: the value of every size parameter.
@@ -306,12 +308,12 @@ def einsum_operations(subject: WorkloadLike, sizes: Sizes) -> dict[str, int]:
 
 
 def footprint_bytes(subject: WorkloadLike, sizes: Sizes) -> int:
-    """Bytes of every distinct operand and of every result, each once."""
+    """Count the bytes of every distinct operand and of every result, each once."""
     return reference_of(subject).footprint_bytes(sizes)
 
 
 def n_terms(subject: WorkloadLike, sizes: Sizes) -> int:
-    """Number of products that are summed for one entry of a result."""
+    """Count the products that are summed for one entry of a result."""
     return reference_of(subject).n_terms(sizes)
 
 
@@ -330,7 +332,7 @@ def _shrink(einsum: BatchedEinsum, sizes: Sizes) -> dict[str, int]:
         size > 3 for size in sizes.values()
     ):
         longest = max(sizes, key=lambda name: sizes[name])
-        sizes[longest] = sizes[longest] // 2 | 1
+        sizes[longest] = sizes[longest] // 2 | 1  # stays odd
     return sizes
 
 

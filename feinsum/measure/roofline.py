@@ -1,7 +1,13 @@
 """Rooflines: the minimum time that the measured limits of a device allow.
 
 A ladder of kernels, the triad with more and more multiply-adds, measures the limits'
-corner; Gop/s is the paper's figure of merit.
+corner; Gop/s is the paper's figure of merit::
+
+    op/s |          ,---------   peak: operations_per_s
+         |        ,'
+         |      ,'               slope: bandwidth_bytes_per_s
+         |    ,'
+         +---------------------  operations per byte
 """
 
 from __future__ import annotations
@@ -33,7 +39,7 @@ class Work:
 
     @classmethod
     def of(cls, einsum: WorkloadLike, sizes: Mapping[str, int]) -> Work:
-        """The work of an einsum, by the counts of its reference."""
+        """Count the work of an einsum."""
         reference = reference_of(einsum)
         return cls(reference.operations(sizes), reference.footprint_bytes(sizes))
 
@@ -47,7 +53,7 @@ class Work:
         return self.n_operations / self.footprint_bytes
 
     def bound(self, peaks: DevicePeaks) -> float:
-        """Operations per second that the roofline allows."""
+        """Return the operations per second that the roofline allows."""
         seconds = roofline_s(self.operations, self.footprint_bytes, peaks)
         return self.n_operations / seconds
 
@@ -58,7 +64,7 @@ def fraction_of_roofline(
     footprint_bytes: int,
     peaks: DevicePeaks,
 ) -> float:
-    """Roofline time over measured time; 1 for a kernel at the limit.
+    """Divide the roofline time by the measured one; 1 for a kernel at the limit.
 
     Above 1 if the data stay in caches, which are faster than main memory.
     """
@@ -180,7 +186,7 @@ def measure_ladder(
     rounds: int = 10,
     max_total_s: float = 10.0,
 ) -> tuple[Rung, ...]:
-    """How the rate rises with the arithmetic intensity, and where it saturates.
+    """Measure how the rate rises with the arithmetic intensity until it saturates.
 
     A rung of k steps loads two arrays, does k multiply-adds on each pair of entries
     and stores a third array: the rung of one step is the triad of
@@ -206,6 +212,7 @@ def measure_ladder(
         )
     arrays = _Arrays.of(opened, dtype, array_bytes or triad_array_bytes(opened))
     kernels = [_Kernel.of(arrays, width) for width in _WIDTHS]
+    # Short rungs are limited by loads, long ones by registers: widths differ.
     rungs = [_choose_width(kernels, n_steps) for n_steps in steps]
     samples = interleave(
         rungs, rounds=rounds, warmup=1, min_total_s=0.0, max_total_s=max_total_s
@@ -219,7 +226,7 @@ def measure_ladder(
 
 
 def _choose_width(kernels: Sequence[_Kernel], n_steps: int) -> _Kernel:
-    """The vector width that suits a rung."""
+    """Choose the vector width that is the fastest for a rung."""
     return min(
         (replace(kernel, n_steps=n_steps) for kernel in kernels),
         key=lambda rung: min(rung.run() for _ in range(2)),

@@ -90,11 +90,11 @@ class SparseCase:
         return {"out": np.stack(rows) if len(rows) > 1 else rows[0]}
 
     def untransformed(self, opened: OpenDevice) -> SparseKernel:
-        """All operands multiplied in one loop over all indices, by one thread."""
+        """Build one loop over all indices that multiplies all operands; one thread."""
         return self._kernel(unfactorized(self.network), NestForm(), opened)
 
     def kernel(self, spec: TransformSpec, opened: OpenDevice) -> SparseKernel:
-        """The kernel of a recipe.
+        """Build the kernel of a recipe.
 
         Raises:
             TransformError: if it does not fit, or takes too much memory.
@@ -139,7 +139,7 @@ def _compile(
     dtypes: tuple[np.dtype[Any], np.dtype[Any]],
     opened: OpenDevice,
 ) -> CompiledKernel:
-    """The kernel of a nest, for trees of every size.
+    """Build the kernel of a nest for trees of every size, once.
 
     Args:
         nest: that is computed.
@@ -191,7 +191,7 @@ class SparseKernel:
         return seconds + perf_counter() - start_s
 
     def read(self) -> dict[str, Array]:
-        """The result, by its name."""
+        """Return the result, by its name."""
         out = self.bound.read()["out"]
         return {"out": nest_result(self.nest, self.form, out, self.sizes)}
 
@@ -200,14 +200,14 @@ class SparseKernel:
         self.bound.poison()
 
     def sharing(self, other: SparseKernel) -> SparseKernel:
-        """The same kernel on the arrays of another one, where they lie alike."""
+        """Return the same kernel on the arrays of another one, where they lie alike."""
         return replace(self, bound=self.bound.sharing(other.bound))
 
 
 def make_sparse_case(
     einsum: BatchedEinsum, sizes: Mapping[str, int], tree: CSF | None = None
 ) -> SparseCase:
-    """Random operands of these sizes; by default with a random tree of this profile.
+    """Draw operands of these sizes; by default with a random tree of the profile.
 
     >>> from feinsum.ir import array, einsum, sparse_array
     >>> spmv = einsum("ij,j->i", sparse_array("A", ("M", "N")), array("x", "N"))
@@ -240,7 +240,7 @@ def make_sparse_case(
 
 
 def ragged_sparse_cases(einsum: BatchedEinsum) -> list[SparseCase]:
-    """Trees that kernels go wrong with: empty slices, one entry, every entry.
+    """Make trees that kernels go wrong with: empty slices, one entry, every entry.
 
     Of an index with a literal extent it stays; all others are short.
     """
@@ -348,7 +348,7 @@ def _add_rows(flat: Array, rows: Array, products: Array) -> None:
 
 
 def _expand_columns(tree: CSF) -> list[Array]:
-    """The index of every entry at each level, in the order of the entries."""
+    """Return the index of every entry at each level, in the order of the entries."""
     columns = []
     for level, column in enumerate(tree.indices):
         for pointers in tree.pointers[level:]:
@@ -363,7 +363,7 @@ def _split_entries(
     extents: dict[str, int],
     columns: Mapping[str, Array],
 ) -> Iterator[slice]:
-    """Slices of entries whose products fit the memory, with all dense indices."""
+    """Yield slices of entries whose products fit the memory, with all dense indices."""
     dense = {i for term in terms for i in term if i not in columns}
     step = max(1, PART_ENTRIES // max(1, prod(extents[i] for i in dense)))
     for first in range(0, n_entries, step):

@@ -54,6 +54,7 @@ def compare_kernels(comparison: KernelComparison, timing_lock: str = "") -> Verd
     with hold_lock(timing_lock, fcntl.LOCK_SH):
         bench = _Bench(comparison, comparison.arguments)
         first_s, results = bench.first_runs(changed)
+        # The kernels with recipes ran first: they say how long a wait is worth it.
         limit_s = max(LONG_S, LONG_FACTOR * max(first_s.values()))
         seconds, expected = bench.first_run_within(limit_s, baselines[0])
         if seconds is None:
@@ -62,6 +63,7 @@ def compare_kernels(comparison: KernelComparison, timing_lock: str = "") -> Verd
             )
         first_s |= {baselines[0]: seconds} | bench.first_runs(baselines[1:])[0]
         right = {k for k in changed if _is_close(comparison, expected, results[k])}
+        # A recipe may be right only at sizes that its tiles divide.
         for arguments in comparison.checked:
             other = _Bench(comparison, arguments)
             _, again = other.first_runs([baselines[0], *right])
@@ -110,7 +112,7 @@ class _Bench:
     def first_runs(
         self, programs: Iterable[int]
     ) -> tuple[dict[int, float], dict[int, dict[str, Array]]]:
-        """The seconds and the results of programs, which find no results to reuse."""
+        """Run programs on poisoned outputs; the seconds and the results of each."""
         seconds, results = {}, {}
         for k in programs:
             self._restore(poison=True)
@@ -121,12 +123,12 @@ class _Bench:
     def first_run_within(
         self, limit_s: float, k: int
     ) -> tuple[float | None, dict[str, Array]]:
-        """The same of one program; None for the seconds if it has not ended by then."""
+        """Run one program; None for its seconds if it does not end within the limit."""
         self._restore(poison=True)
         return _run_within(limit_s, self._runs[k]), self._results()
 
     def run(self, k: int) -> float:
-        """The seconds of a program, on arrays that are as before its first run."""
+        """Time a program on arrays that are restored to their initial values."""
         self._restore()
         return self._runs[k]()
 
@@ -145,7 +147,7 @@ class _Bench:
 def largest_difference(
     expected: Mapping[str, Array], results: Mapping[str, Array]
 ) -> float:
-    """The largest one, relative to the largest finite entry of an array.
+    """Return the largest difference, relative to the largest entry of its array.
 
     Entries that are not finite have to be the same. Infinite for integers that differ.
     """
@@ -164,6 +166,7 @@ def _difference(expected: Array, computed: Array) -> float:
     right, result = expected[finite], computed[finite]
     if not np.isfinite(result).all():
         return np.inf
+    # Relative to the array: an entry near 0 may be the difference of large ones.
     scale = float(np.abs(right).max(initial=0.0)) or 1.0
     return float(np.abs(result - right).max(initial=0.0)) / scale
 
@@ -174,7 +177,7 @@ def _report_endless(
     limit_s: float,
     first_s: Mapping[int, float],
 ) -> Verdict:
-    """The given kernel still runs, in a thread that ends with this process."""
+    """Report a given kernel that still runs, in a thread, at its time limit."""
     samples: list[tuple[float, ...]] = [()] * n_programs
     for k in baselines:
         samples[k] = (limit_s,)
@@ -184,8 +187,9 @@ def _report_endless(
 
 
 def _run_within(limit_s: float, run: Callable[[], float]) -> float | None:
-    """The seconds of a run; None if it has not ended by then."""
+    """Time a run; None if it does not end within the limit."""
     seconds: list[float] = []
+    # A thread, as code in C cannot be interrupted; this process ends soon anyway.
     thread = Thread(target=lambda: seconds.append(run()), daemon=True)
     thread.start()
     thread.join(limit_s)
@@ -197,10 +201,11 @@ def _run_within(limit_s: float, run: Callable[[], float]) -> float | None:
 
 
 def _make_value(name: str, argument: Argument) -> Any:
-    """An array of random numbers, or a scalar."""
+    """Make an array of random numbers, or a scalar."""
     dtype = np.dtype(argument.dtype)
     if not argument.n_entries:
         return dtype.type(argument.value)
+    # Seeded by the name: equal in every process, different for every argument.
     rng = np.random.default_rng(sum(map(ord, name)))
     if argument.below:
         # no cell has a vertex twice
@@ -211,7 +216,7 @@ def _make_value(name: str, argument: Argument) -> Any:
 
 
 def _make_run(program: Program, values: Mapping[str, Any]) -> Callable[[], float]:
-    """A run of a program, which returns its seconds."""
+    """Return a function that runs a program and returns its seconds."""
     if not program.function:
         launch = load_program(program).launch_of(values).run
     else:
@@ -237,7 +242,7 @@ def _convert_argument(value: Any) -> Any:
 
 
 def load_program(program: Program) -> HostKernel:
-    """The kernel of a program.
+    """Load the kernel of a program.
 
     Raises:
         BuildError: if it cannot be loaded.
@@ -273,7 +278,7 @@ class Timeable(Protocol):
 
 
 def common_timer(kernels: Sequence[Timeable]) -> Timer:
-    """The common clock of kernels to compare: ``wall`` if their clocks differ."""
+    """Return the clock for kernels to compare: ``wall`` if their clocks differ."""
     timers = {kernel.timer for kernel in kernels}
     return timers.pop() if len(timers) == 1 else "wall"
 
@@ -281,7 +286,7 @@ def common_timer(kernels: Sequence[Timeable]) -> Timer:
 def time_in_turns(
     kernel: Timeable, baseline: Timeable, baseline_s: float
 ) -> tuple[float, float]:
-    """The median times of two kernels that ran before; see :func:`sample_in_turns`.
+    """Time two kernels that ran before, in turns; the median seconds of each.
 
     Few rounds: a whole kernel with a recipe is timed again, beside the user's.
 
@@ -312,7 +317,7 @@ def draw_array(
     dtype: np.dtype[Any],
     interval: tuple[float, float] = INTERVAL,
 ) -> Array:
-    """An array, of integers from 1 to 9 where it is one of these.
+    """Draw a random array; of integers from 1 to 9 for such a dtype.
 
     Args:
         interval: of floating point values, of real and of imaginary parts.

@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _answer_question(question: Question, channel: Channel) -> Verdict:
-    """The answer of a fork of this process, or how it ended without one."""
+    """Have a fork of this process answer; a fork without an answer is a verdict."""
     try:
         answer = answer_in_fork(
             lambda: to_json(_judge(question)), question.limit_s, channel

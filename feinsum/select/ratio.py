@@ -57,7 +57,7 @@ class Ratio(NamedTuple):
 
 
 def time_ratio(baseline_s: Sequence[float], kernel_s: Sequence[float]) -> Ratio:
-    """The ratio of the times of a baseline to those of a kernel, round by round.
+    """Divide the times of a baseline by those of a kernel, round by round.
 
     Args:
         baseline_s, kernel_s: the k-th sample of both is of the k-th round. A kernel
@@ -65,15 +65,17 @@ def time_ratio(baseline_s: Sequence[float], kernel_s: Sequence[float]) -> Ratio:
     """
     n = max(len(baseline_s), len(kernel_s))
     both = ([*s] * n if len(s) == 1 else s for s in (baseline_s, kernel_s))
+    # Clocks may read 0 for an empty kernel; no ratio is to be infinite.
     ratios = sorted(slow / max(fast, 1e-9) for slow, fast in zip(*both, strict=True))
     k = _find_rank(n)
     if k is None:
+        # Too few samples for the sign test: only a clear difference is certain.
         return Ratio(median(ratios), ratios[0] / CLEARLY, ratios[-1] * CLEARLY)
     return Ratio(median(ratios), ratios[k], ratios[-1 - k])
 
 
 def paired_ratio(samples_s: Sequence[float], baseline_s: Sequence[float]) -> float:
-    """The median of the ratios of samples from the same rounds; below 1 is faster.
+    """Return the median ratio of samples of the same rounds; below 1 is faster.
 
     Load that slows a round slows both kernels, and cancels out:
 
@@ -84,7 +86,7 @@ def paired_ratio(samples_s: Sequence[float], baseline_s: Sequence[float]) -> flo
 
 
 def rank_by_ratio(samples_s: Mapping[K, Sequence[float]]) -> list[tuple[K, float]]:
-    """Kernels of one run by their time relative to the first of them, fastest first.
+    """Rank kernels of one run by their time relative to the first of them.
 
     All have samples of the same rounds. No gain is required: where results are ranked
     for a record, ties need no decision.

@@ -47,12 +47,12 @@ class _Candidate(NamedTuple):
 
 
 def list_devices() -> tuple[Device, ...]:
-    """All devices, whether they work or not; those of the best target first."""
+    """List all devices, working or not; those of the best target first."""
     return tuple(candidate.device for candidate in _find_candidates(TARGETS, []))
 
 
 def open_device(selector: str | None = None, *, loopy_target: Any = None) -> OpenDevice:
-    """The first device that matches and works, or the only one that matches.
+    """Open the first device that matches and works, or the only one that matches.
 
     Whether a device works is found out by a small kernel, once.
 
@@ -92,7 +92,7 @@ def _first_that_works(
     troubles: list[str],
     refusal: str = "no device works here",
 ) -> OpenDevice:
-    """The candidates are looked for one by one: drivers take their time to load."""
+    """Open the first candidate that works; later drivers are not even loaded."""
     for candidate in candidates:
         trouble = why_not(candidate.target, candidate.device)
         if not trouble:
@@ -116,7 +116,7 @@ class DeviceState(NamedTuple):
 
 
 def device_states() -> Iterator[DeviceState]:
-    """Every device, tried with a small kernel; targets without a device, too."""
+    """Try every device with a small kernel; yield targets without a device, too."""
     for target in TARGETS:
         try:
             devices = target.devices()
@@ -130,7 +130,7 @@ def device_states() -> Iterator[DeviceState]:
 
 
 def why_unusable(device: Device) -> str:
-    """Why a device does not run a small kernel rightly; empty if it does."""
+    """Describe why a device does not run a small kernel correctly; empty if it does."""
     for candidate in _find_candidates(TARGETS, []):
         if candidate.device == device:
             return why_not(candidate.target, device)
@@ -138,7 +138,7 @@ def why_unusable(device: Device) -> str:
 
 
 def target_of(loopy_target: Any) -> Target:
-    """The target that runs kernels of one of Loopy's.
+    """Find the target that runs kernels of one of Loopy's targets.
 
     Raises:
         DeviceUnavailableError: if none does.
@@ -153,7 +153,7 @@ def target_of(loopy_target: Any) -> Target:
 
 
 def _select_by_name(wanted: str) -> tuple[Target, ...]:
-    """The target of that name; then no other is asked, nor its driver loaded."""
+    """Find the target of a name, so that no other driver needs to be loaded."""
     return tuple(target for target in TARGETS if target.name == wanted)
 
 
@@ -193,11 +193,12 @@ class _Probed(dict[str, str]):
 
 
 def why_not(target: Target, device: Device) -> str:
-    """Why a device does not run a small kernel rightly; empty if it does."""
+    """Describe why a device does not run a small kernel correctly; empty if it does."""
     try:
         environment = target.open(device).environment({})
     except FeinsumError as error:
         return str(error)
+    # Another driver, or another version of it, is another device.
     key = hashlib.sha256(f"probe\0{to_json(environment)}".encode()).hexdigest()
     troubles = remembered(_Probed)
     if key in troubles:
@@ -210,7 +211,7 @@ def why_not(target: Target, device: Device) -> str:
 
 
 def _probe(key: str, target: Target, device: Device) -> str:
-    """The result of a probe; only successes are cached, as failures may be fixed."""
+    """Try a device; only successes are cached on disk, as failures may be fixed."""
     if target.is_in_process:
         return _try_kernel(target.open(device))
     cache = default_cache()
@@ -223,7 +224,7 @@ def _probe(key: str, target: Target, device: Device) -> str:
 
 
 def _probe_in_child(device: Device) -> str:
-    """The result of a probe in a separate process, or how that ended."""
+    """Try a small kernel in a separate process; describe what went wrong."""
     try:
         with Worker(python_command("feinsum.targets.devices")) as worker:
             trouble = json.loads(worker.request(device.id, LIMIT_S))
@@ -254,6 +255,7 @@ def _main() -> None:
 
     channel = Channel()
     device_id = next(channel.requests())
+    # The id is a digest of the description, equal in every process.
     (device,) = (d for d in OPENCL.devices() if d.id == device_id)
     channel.answer(json.dumps(_try_kernel(OPENCL.open(device))))
 

@@ -62,18 +62,19 @@ ARM = Names(
 
 @cache
 def host_processor() -> Processor:
-    """The processor of this machine."""
+    """Describe the processor of this machine."""
     return processor_of(_read(CPUINFO), platform.machine(), SYSTEM)
 
 
 def processor_of(cpuinfo: str, machine: str, system: Path) -> Processor:
-    """The processor that files of Linux describe.
+    """Describe the processor from files of Linux.
 
     Args:
         cpuinfo: the text of ``/proc/cpuinfo``.
         machine: the architecture: ``x86_64``, ``aarch64``.
         system: the folder ``/sys/devices/system/cpu``.
     """
+    # Hybrid processors describe several kinds of cores; the first one counts.
     blocks = _split_blocks(cpuinfo)
     names = ARM if any(ARM.features in block for block in blocks) else X86
     first = next((block for block in blocks if names.features in block), {})
@@ -96,7 +97,7 @@ def processor_of(cpuinfo: str, machine: str, system: Path) -> Processor:
 def microarchitecture_of(
     machine: str, vendor: str, flags: frozenset[str], part: str = ""
 ) -> str:
-    """The most special microarchitecture whose features are all there, by its name.
+    """Name the most specific microarchitecture whose features are all present.
 
     archspec chooses in the same way, but for the features in :data:`NO_SIGN`. Empty if
     there are no flags to choose by.
@@ -115,6 +116,7 @@ def microarchitecture_of(
     ]
     if not (flags and fitting):
         return ""
+    # archspec's generic levels, such as x86_64_v3, fit processors it does not know.
     generic = max((t for t in fitting if t.vendor == "generic"), key=_depth)
     special = [target for target in fitting if target > generic]
     named = [target for target in special if part and target.cpu_part == part]
@@ -132,7 +134,7 @@ def _list_targets(machine: str) -> Sequence[Any]:
 
 
 def _list_features(machine: str) -> frozenset[str]:
-    """The features that archspec knows microarchitectures by."""
+    """Return the features that archspec knows microarchitectures by."""
     return frozenset().union(*(t.features for t in _list_targets(machine))) - MASKED
 
 
@@ -146,7 +148,7 @@ def _depth(target: Any) -> tuple[int, int]:
 
 
 def _split_blocks(cpuinfo: str) -> list[Block]:
-    """The paragraphs of ``/proc/cpuinfo``, one for each logical processor."""
+    """Return the paragraphs of ``/proc/cpuinfo``, one for each logical processor."""
     paragraphs = re.split(r"\n\s*\n", cpuinfo.strip())
     return [_parse_fields(paragraph.splitlines()) for paragraph in paragraphs]
 
@@ -157,7 +159,7 @@ def _parse_fields(lines: Iterable[str]) -> Block:
 
 
 def _convert_vendor(name: str) -> str:
-    """A vendor by its name, which on ARM is a number."""
+    """Return the name of a vendor, which on ARM is given as a number."""
     vendors: Mapping[str, str] = TARGETS_JSON["conversions"]["arm_vendors"]
     return vendors.get(name, name)
 
@@ -171,7 +173,7 @@ def _parse_number(text: str) -> int:
 
 
 def _count_cores(blocks: Iterable[Block], system: Path) -> int:
-    """How many groups of logical processors share a core."""
+    """Count the groups of logical processors that share a core."""
     lists = system.glob("cpu[0-9]*/topology/thread_siblings_list")
     siblings = {_read(path).strip() for path in lists} - {""}
     ids = {(b.get("physical id"), b["core id"]) for b in blocks if "core id" in b}
@@ -179,7 +181,7 @@ def _count_cores(blocks: Iterable[Block], system: Path) -> int:
 
 
 def _read_cache_bytes(system: Path) -> dict[str, int]:
-    """The sizes of the caches that the first core has for data."""
+    """Read the sizes of the data caches of the first core, in bytes."""
     sizes = {}
     for entry in sorted(system.glob("cpu0/cache/index*")):
         level, kind, size = (

@@ -76,13 +76,13 @@ def quiet(*ignored: type[Warning]) -> Iterator[io.StringIO]:
 
 
 def is_silenced(category: type[Warning]) -> bool:
-    """Whether the context drops warnings of this class."""
+    """Return whether the context drops warnings of this class."""
     context = _CONTEXT.get()
     return context is not None and issubclass(category, context.ignored)
 
 
 def drop_when_quiet(_record: logging.LogRecord) -> bool:
-    """A filter for the logger of another package."""
+    """Filter the logger of another package: nothing is logged in a quiet context."""
     return _CONTEXT.get() is None
 
 
@@ -117,7 +117,7 @@ def _warn_with_kernel(warn: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_own_warn(function: FunctionType, **globals: Any) -> FunctionType:
-    """The function whose ``from warnings import warn`` finds :func:`_warn`.
+    """Copy a function such that its ``from warnings import warn`` finds :func:`_warn`.
 
     Args:
         globals: further names of its module, with the values that it is to find.
@@ -157,6 +157,7 @@ def _install() -> None:
     # `warn` is an older name of it; both are replaced in their own module, too
     loud, older = loopy.diagnostic.warn_with_kernel, loopy.diagnostic.warn
     warn_with_kernel = _warn_with_kernel(loud)
+    # A copy of the list: other threads may import while this one looks.
     for name, module in [*sys.modules.items()]:
         if name.partition(".")[0] != "loopy":
             continue
@@ -184,7 +185,7 @@ def _replace_functions() -> Callable[[], None]:
     classes: dict[str, type] = {}
 
     def with_slab(kernel: Any, slab: Any, iname: str) -> Any:
-        """The kernel itself where the slab, as of a loop that is not cut, is all."""
+        """Return the kernel itself where the slab, as of an uncut loop, is all."""
         is_all = slab.plain_is_universe()
         return kernel if is_all else intersected(kernel, slab, iname)
 

@@ -16,7 +16,7 @@ from feinsum.tuning.progress import Finalist, TuningProgress, TuningStart
 
 
 def can_show() -> bool:
-    """Whether there is a terminal or a notebook to show it."""
+    """Return whether there is a terminal or a notebook to show it."""
     console = Console(stderr=True)
     return console.is_terminal or Console().is_jupyter
 
@@ -88,7 +88,7 @@ class TuningBar(Progress):
 
 
 def _describe_best(best: Trial | None, roofline_s: float | None) -> str:
-    """The best so far, against the untransformed kernel and the roofline."""
+    """Compare the best so far with the untransformed kernel and the roofline."""
     if best is None or best.median_s is None or best.ratio is None:
         return "no recipe passed yet"
     untransformed = time_text(best.median_s / best.ratio)
@@ -99,7 +99,7 @@ def _describe_best(best: Trial | None, roofline_s: float | None) -> str:
 
 
 def _describe_time_left(seconds: float | None, *, is_last: bool) -> str:
-    """The time left; after the last trial, what comes then."""
+    """Return the time left; after the last trial, what comes then."""
     if is_last:
         return "timing the best again"
     return "" if seconds is None else f"{timedelta(seconds=round(seconds))} left"

@@ -1,5 +1,12 @@
 """Trials in this process: apply, build, verify, and only then time.
 
+Several kernels share one set of arrays, so that they are timed under equal conditions::
+
+    case.arguments ---> baseline (untransformed)      arrays A, B, out
+                   ---> kernel of a recipe            arrays of its own: verify
+                                  |                         |
+                                  +--- sharing(baseline) ---+---> timed on A, B, out
+
 Processes of a machine take turns on a device. Each turn has it exclusively: a process
 waits for a lock on a file, which the operating system releases when the process ends.
 The file represents the device on this machine, for one user and one temporary folder.
@@ -146,14 +153,14 @@ class Bench:
         return compile_kernel(unit, self.opened).bind(self.case.arguments)
 
     def _bind(self, spec: TransformSpec) -> Any:
-        """The kernel of a recipe at the tuned sizes, unless its figures rule it out."""
+        """Build the kernel of a recipe, unless its compiler's figures rule it out."""
         case = self.case
         compiled = compile_kernel(apply_spec(spec, case.t_unit, case.nest), self.opened)
         compiled.built.check_figures()
         return compiled.bind(case.arguments)
 
     def _ragged_kernels(self, spec: TransformSpec) -> Iterator[tuple[Any, Case]]:
-        """The kernel of a recipe on arrays of sizes that no tile divides."""
+        """Yield the kernel of a recipe on arrays of sizes that no tile divides."""
         if self.ragged:
             compiled = compile_kernel(ragged_unit(spec, self.ragged[0]), self.opened)
             for case in self.ragged:
@@ -167,6 +174,7 @@ class Bench:
         run: that is accurate enough for a recipe that is much faster.
         """
         baseline, first_s = self._first_run
+        # A naive contraction may take minutes: it is not run a second time.
         if first_s > self.problem.max_total_s:
             return (first_s,)
         return self._time([baseline], warmup=0, max_total_s=BASELINE_S)[0]
@@ -217,6 +225,7 @@ class Bench:
             timed = [kernel, against.kernel]
             samples, others = self._time_in_turns(timed)
             ratio = paired_ratio(samples, others)
+        # The best kernel stays bound: the next trial is timed against it.
         if against is None or against.spec is None or ratio < 1:
             self._best = _Reference(spec, kernel)
         timer = common_timer(timed)
@@ -226,7 +235,8 @@ class Bench:
     def _time_in_turns(
         self, kernels: Sequence[BoundKernel]
     ) -> tuple[tuple[float, ...], ...]:
-        """The times of two kernels; few, if the first one is far behind."""
+        """Time two kernels in turns; few rounds if the first one is far behind."""
+        # Most recipes are far behind: three rounds show it.
         rough = self._time(kernels, rounds=MIN_SAMPLES, warmup=1, min_total_s=0.005)
         if paired_ratio(*rough) > HOPELESS:
             return rough
@@ -260,7 +270,7 @@ class Bench:
         }
 
     def verified_kernel(self, spec: TransformSpec) -> BoundKernel:
-        """The kernel of a recipe, verified at the tuned sizes.
+        """Build the kernel of a recipe and verify it at the tuned sizes.
 
         It is verified on separate arrays, so that it cannot corrupt those of others,
         and then bound to those of the untransformed kernel. It is kept for the
@@ -279,7 +289,7 @@ class Bench:
         return self._kernels[spec]
 
     def confirmed(self, spec: TransformSpec, measurement: Measurement) -> Measurement:
-        """The measurement of a recipe that is also correct at ragged run-time extents.
+        """Verify a recipe at ragged run-time extents, too.
 
         This needs a separate kernel, which takes longer to build than the trial of a
         recipe that is soon beaten; so only recipes to be recorded are confirmed.
@@ -303,7 +313,7 @@ class Bench:
         return replace(measurement, verification=checked)
 
     def _find_reference(self, spec: TransformSpec | None) -> _Reference | None:
-        """The reference of a trial; None if it would take too long."""
+        """Return the reference of a trial; None if it would take too long."""
         if spec is not None:
             if self._best is not None and self._best.spec == spec:
                 return self._best
@@ -311,13 +321,15 @@ class Bench:
                 return _Reference(spec, self.verified_kernel(spec))
             except Exception:  # no fault of the recipe that is tried
                 logger.exception("the reference %s failed", spec)
+        # A baseline that is too slow for every round would decide how long trials take.
         return _Reference(None, self.baseline) if self.baseline_every == 1 else None
 
     def _time(
         self, kernels: Sequence[BoundKernel], **policy: Any
     ) -> tuple[tuple[float, ...], ...]:
-        """The times of kernels in turns; once more if the clock of a GPU changed."""
+        """Time kernels in turns; once more if the clock of a GPU changed."""
         policy = {**self._timing, **policy}
+        # Both attempts in one turn: another process would change the clock again.
         with self.turn():
             samples = interleave(kernels, **policy)
             if self.opened.device.kind == "gpu" and any(map(is_noisy, samples)):
@@ -354,7 +366,8 @@ Turn: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
 def lock_file(opened: OpenDevice) -> Path:
-    """The file that represents a device; indistinguishable devices share one."""
+    """Return the file that represents a device; indistinguishable devices share one."""
+    # Another user could not open the file of the first one, hence one for each.
     name = f"feinsum-{os.geteuid()}-{opened.device.id[:16]}-{opened.slot}.lock"
     return Path(tempfile.gettempdir()) / re.sub(r"[^\w.-]", "_", name)
 
@@ -384,6 +397,7 @@ def locked_device(path: Path, on_wait: Callable[[bool], None]) -> Iterator[None]
 
 
 def _acquire(lock: FileLock, on_wait: Callable[[bool], None]) -> None:
+    # The tuner stops the clock of a trial that waits, so it is told only of real waits.
     try:
         lock.acquire(blocking=False)
     except Timeout:
@@ -393,7 +407,7 @@ def _acquire(lock: FileLock, on_wait: Callable[[bool], None]) -> None:
 
 
 def make_bench(problem: Problem, turn: Turn) -> Bench:
-    """The bench for the operands of a problem."""
+    """Make a bench for the operands of a problem, dense or sparse."""
     is_sparse = problem.einsum.sparse_position is not None
     return SparseBench(problem, turn) if is_sparse else Bench(problem, turn)
 

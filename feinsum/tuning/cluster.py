@@ -158,7 +158,7 @@ class ClusterBench(TrialBench):
         self._connection.close()
 
     def _collect_environments(self) -> dict[str, Answer]:
-        """The environment of every worker, as soon as there are any."""
+        """Collect the environments of all workers, waiting for the first one."""
         answers: dict[str, Answer] = {}
         while self._running or not answers:
             self._contact_new_workers(contacted=set(answers))
@@ -182,7 +182,8 @@ class ClusterBench(TrialBench):
                     continue
                 for worker, job, reply in ended:
                     yield from self._conclude(worker, job, reply)
-        except BaseException:  # from here on nobody is waited for
+        # After an interrupt, the comparison of the best must not wait for minutes.
+        except BaseException:
             self._patience_s = self._workers_limit_s = 0.0
             raise
         finally:
@@ -223,7 +224,8 @@ class ClusterBench(TrialBench):
         self._met.add(worker)
 
     def _collect_ended(self) -> Iterator[tuple[str, _Job, Answer]]:
-        """The jobs that have ended; a lost worker is an answer with an error."""
+        """Yield jobs that have ended; the answer of a lost worker is an error."""
+        # Dask's own waiting would not notice that a scheduler is gone.
         sleep(POLL_S)
         present = self._connection.workers()
         for worker, (errand, job) in [*self._running.items()]:
@@ -238,7 +240,7 @@ class ClusterBench(TrialBench):
     def _conclude(
         self, worker: str, job: _Job, reply: Answer
     ) -> Iterator[tuple[TrialOutcome, ...]]:
-        """The outcomes of a job that has ended; none if it is to be done again."""
+        """Yield the outcomes of a job that has ended; none if it must be repeated."""
         objection = self._find_objection(reply)
         if objection is None:
             self._ready.add(worker)
@@ -255,7 +257,7 @@ class ClusterBench(TrialBench):
             yield _make_crashes(job, objection)
 
     def _find_objection(self, reply: Answer) -> str | None:
-        """Why a worker is none of the population; None if it is."""
+        """Return why a worker cannot take part; None if it can."""
         assert self.environment is not None
         if reply.environment is None:
             return reply.error
@@ -266,6 +268,7 @@ class ClusterBench(TrialBench):
         address = self._connection.address
         logger.warning("lost the scheduler %s; waiting for it to return", address)
         under_way = [job for _, job in self._running.values() if job.request.specs]
+        # A new scheduler knows none of the futures, whose workers may have gone on.
         self._todo = under_way + self._todo
         self._running, self._ready, self._refused = {}, set(), set()
         limit_s, self._patience_s = self._patience_s, 0.0
@@ -317,6 +320,7 @@ def answer(text: str) -> str:
     those of other workers of the same device.
     """
     task = from_json(Task, text)
+    # A worker with several threads still times one trial at a time.
     with _BUSY:
         _RUNNING[text] = _find_bench(task)
         try:
@@ -358,6 +362,7 @@ def _carry_out(bench: IsolatedBench, request: Request) -> Answer:
 def _find_bench(task: Task) -> IsolatedBench:
     bench = _BENCHES.get(task.problem)
     if bench is None or bench.is_abandoned:
+        # Only the latest problem stays set up: arrays of two may not fit the memory.
         while _BENCHES:
             _BENCHES.popitem()[1].close()
         _BENCHES[task.problem] = IsolatedBench(task.problem, is_shared=True)
@@ -367,7 +372,7 @@ def _find_bench(task: Task) -> IsolatedBench:
 
 
 def check_agreement(answers: Mapping[str, Answer]) -> Environment:
-    """The common environment of all workers on which the problem could be set up.
+    """Return the environment that all workers with the problem have in common.
 
     Device, driver and software are the same, so every record describes its timings.
 
@@ -398,7 +403,7 @@ def check_agreement(answers: Mapping[str, Answer]) -> Environment:
 
 
 def difference(environment: Environment, expected: Environment) -> str | None:
-    """How an environment differs from the expected one, in words; None if equal."""
+    """Describe how an environment differs from the expected one; None if equal."""
     for name in (field.name for field in fields(Environment)):
         ours, theirs = getattr(environment, name), getattr(expected, name)
         if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
@@ -415,7 +420,7 @@ def difference(environment: Environment, expected: Environment) -> str | None:
 
 
 def _fields_apart(value: Device | Processor, expected: Any) -> Iterator[str]:
-    """The fields that differ; of processors, which are known on both sides, theirs."""
+    """Yield the names of fields that differ; for two processors, of their fields."""
     for name in (field.name for field in fields(value)):
         left, right = getattr(value, name), getattr(expected, name)
         if isinstance(left, Processor) and right is not None:

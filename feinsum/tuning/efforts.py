@@ -75,6 +75,7 @@ def ensure_measured(
         FeinsumError: if it cannot be tuned here, or nothing can be recorded.
     """
     problem, limits = make_problem(einsum, sizes, device), LIMITS[effort]
+    # Trials depend on the environment, but not on the policy of the measurement.
     with opened_store(database, has_shipped=True, may_create=True) as store:
         if _is_known(problem, limits, store, open_device(device).environment({})):
             return False
@@ -114,7 +115,7 @@ def measure_if_possible(
 def _is_known(
     problem: Problem, limits: Limits, store: FactSource, environment: Environment
 ) -> bool:
-    """Whether as many trials are on record; for a few of them, any fact will do."""
+    """Return whether enough trials, or with a small budget a fact, are on record."""
     n_known = len(find_trials(store, problem, environment))
     if limits.n_trials is not None and n_known >= limits.n_trials:
         return True

@@ -73,6 +73,7 @@ class IsolatedBench(TrialBench):
             MeasurementError: if the problem itself cannot be set up.
         """
         self.start()
+        # A process that was started again has built no kernel yet.
         if reference is not None and reference not in self._passed:
             is_good = self._try_one(Request(specs=(reference,))).is_ok
             reference = reference if is_good else None
@@ -131,12 +132,13 @@ class IsolatedBench(TrialBench):
             return tuple(
                 TrialOutcome(spec, error.code, str(error)) for spec in request.specs
             )
+        # The context of a lost GPU cannot be used again; that of a new process can.
         if any(outcome.status == DeviceLostError.code for outcome in outcomes):
             self.close()
         return outcomes
 
     def _exchange(self, request: Request, limit_s: float) -> Answer:
-        """The answer to a request; if there is none, the process is ended.
+        """Send a request and return the answer; without one, end the process.
 
         So no later request can meet the answer to an earlier one.
         """

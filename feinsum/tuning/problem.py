@@ -68,7 +68,7 @@ def make_problem(
     sizes: Mapping[str, int] | None = None,
     device: str | None = None,
 ) -> Problem:
-    """The problem of tuning ``einsum``, long extents as parameters.
+    """Pose the problem of tuning ``einsum``, long extents as parameters.
 
     Args:
         sizes: values of size parameters, named as in ``einsum``; by default its long
@@ -83,6 +83,7 @@ def make_problem(
         raise InvalidEinsumError(
             f"sizes={sizes!r:.60}; expected sizes by name", rules=("size",)
         )
+    # Long extents become parameters, so that one fact serves kernels of other sizes.
     general, literal = generalize(einsum)
     form = canonicalize(general)
     values = {**literal, **(sizes or {})}
@@ -110,7 +111,7 @@ def make_problem(
 def _complete_profile(
     einsum: BatchedEinsum, values: Mapping[str, int]
 ) -> dict[str, int]:
-    """The given sizes, with usual ones for the others."""
+    """Complete the given sizes with usual ones."""
     missing = [name for name in profile_names(einsum) if name not in values]
     if 0 < len(missing) < len(profile_names(einsum)):
         raise InvalidEinsumError(
@@ -132,10 +133,11 @@ def _is_size(value: object) -> bool:
 def default_sizes(
     einsum: BatchedEinsum, fixed: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """The given sizes, with all others equal, such that all arrays take about 64 MB."""
+    """Choose equal values for the other sizes such that arrays take about 64 MB."""
     fixed = dict(fixed or {})
     names = [x.name for x in einsum.size_params]
     size = 1_000_000 if set(names) - set(fixed) else 1
+    # Steps of a tenth: the footprint is no simple function of the sizes.
     sizes = {**dict.fromkeys(names, size), **fixed}
     while size > 1 and footprint_bytes(einsum, sizes) > DEFAULT_FOOTPRINT_BYTES:
         size = size * 9 // 10

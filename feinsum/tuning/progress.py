@@ -21,7 +21,7 @@ Event = TypeVar("Event")
 def both(
     first: Callable[[Event], None], then: Callable[[Event], None] | None
 ) -> Callable[[Event], None]:
-    """A callback that tells an event to two others, or to the one that there is."""
+    """Combine two callbacks, the second of which may be missing."""
     if then is None:
         return first
 
@@ -123,7 +123,7 @@ class TuningReport:
         return render_html(self)
 
     def plot(self) -> Figure:
-        """The figure of the report: trace, best recipes, and times by parameter.
+        """Draw the figure of the report: trace, best recipes, times by parameter.
 
         Raises:
             FeinsumError: if matplotlib is not installed.

@@ -67,6 +67,7 @@ def _compare_apart(
 ) -> tuple[TrialOutcome, ...]:
     """Compare in one run; one by one where that fails, so that one spoils no other."""
     outcomes = bench.compare(specs)
+    # One that crashes the process in the long run takes all others with it.
     if len(specs) == 1 or any(outcome.is_ok for outcome in outcomes):
         return outcomes
     return tuple(bench.compare([spec])[0] for spec in specs)
@@ -105,6 +106,7 @@ def record(
         for spec, measurement in measured
     )
     for fact in records:
+        # A wrong clock would give facts that every service refuses.
         check_plausible(fact)
         store.add(fact)
         if bench.is_here:
@@ -113,7 +115,7 @@ def record(
 
 
 def _describe_noise(measurement: Measurement, device: Device) -> dict[str, str]:
-    """What the provenance of a fact says against its times."""
+    """Return what the provenance of a fact says about noise in its times."""
     if device.kind != "gpu" or not measurement.is_noisy:
         return {}
     return {"spread": f"{measurement.spread_s / measurement.median_s:.2f}"}
@@ -122,7 +124,7 @@ def _describe_noise(measurement: Measurement, device: Device) -> dict[str, str]:
 def find_trials(
     store: FactSource, problem: Problem, environment: Environment
 ) -> list[Trial]:
-    """The latest trial of each recipe, oldest first.
+    """Return the latest trial of each recipe, oldest first.
 
     Only those of the same einsum at the same sizes, on the same device and driver.
     """
@@ -133,6 +135,7 @@ def find_trials(
             problem.sizes,
         )
         if is_same and level_of(trial, environment) == Level.EXACT:
+            # Popped first: a dict keeps the place of a key that is only overwritten.
             latest.pop(trial.spec, None)
             latest[trial.spec] = trial
     return list(latest.values())
@@ -144,7 +147,7 @@ def make_trial(
     outcome: TrialOutcome,
     cost: float | None,
 ) -> Trial:
-    """A trial to store; ``cost`` is None if it failed."""
+    """Make a trial to store; ``cost`` is None if it failed."""
     return Trial(
         problem.form.key,
         problem.workload_text,
@@ -159,7 +162,7 @@ def make_trial(
 
 
 def sort_trials(trials: Iterable[Trial]) -> list[Trial]:
-    """The trials that passed, the fastest first."""
+    """Return the trials that passed, the fastest first."""
     return sorted((t for t in trials if t.is_ok), key=lambda trial: trial.cost)
 
 
@@ -172,7 +175,7 @@ def peaks_of(
     measure: Callable[[OpenDevice], DevicePeaks] = measure_peaks,
     say: Callable[[str], None] = logger.warning,
 ) -> DevicePeaks:
-    """The stored limits of a device; if there are none, measure and store them.
+    """Return the stored limits of a device; if there are none, measure and store them.
 
     Limits that were measured while others used the processor are too low. They are
     returned, but not stored, and ``say`` is told why.
@@ -191,6 +194,7 @@ def peaks_of(
         return stored
     watch = Watch()
     peaks = measure(opened)
+    # Load on the host does not slow a GPU's own memory and units.
     disturbance = watch.disturbance() if opened.device.kind == "cpu" else ""
     if disturbance and not even_if_busy:
         say(

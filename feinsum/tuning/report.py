@@ -106,7 +106,7 @@ def write_report(report: TuningReport, folder: Path) -> None:
 
 
 def make_figure(report: TuningReport) -> Figure:
-    """The figure of a tuning, to show or save.
+    """Draw the figure of a tuning, to show or save.
 
     Raises:
         FeinsumError: if matplotlib is not installed.
@@ -118,7 +118,7 @@ def make_figure(report: TuningReport) -> Figure:
 
 
 def render_html(report: TuningReport) -> str:
-    """A tuning as shown in a notebook: the results, and the figure if possible."""
+    """Render a tuning for a notebook: the results, and the figure if possible."""
     facts = html_table(
         ["tuning", report.problem.einsum.subscripts], _list_facts(report)
     )
@@ -130,7 +130,7 @@ def render_html(report: TuningReport) -> str:
 
 
 def render_page(report: TuningReport, status: str = "") -> str:
-    """The page of a report, with a picture if matplotlib is installed.
+    """Render the page of a report, with a picture if matplotlib is installed.
 
     Args:
         status: progress of the tuning, if it is not finished.
@@ -168,7 +168,7 @@ def render_page(report: TuningReport, status: str = "") -> str:
 
 
 def _render_pictures(report: TuningReport) -> str:
-    """The picture, light and dark, in the page itself."""
+    """Render the picture, light and dark, as a part of the page."""
     from feinsum.drawing.tuning_figure import render_tuning
 
     picture = _make_picture(report)
@@ -211,7 +211,7 @@ def _make_row(trial: Trial, is_known: bool) -> list[str]:
 
 
 def _render_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """The first column and a column named status are texts, all others numbers."""
+    """Render a table; the first column and ``status`` are texts, others numbers."""
     classes = [
         "" if heading in (headings[0], "status") else ' class="number"'
         for heading in headings
@@ -260,7 +260,7 @@ def _make_bars(report: TuningReport) -> Iterable[Bar]:
 
 
 def _make_strips(trials: Sequence[Trial]) -> Iterable[Strip]:
-    """The times by value: of the transform, and of its parameters that varied."""
+    """Yield the times by value: of the transform, and of its parameters that varied."""
     families = _group_by_family(trials)
     if len(families) > 1:
         passed = [trial for chosen in families.values() for trial in chosen]
@@ -272,7 +272,7 @@ def _make_strips(trials: Sequence[Trial]) -> Iterable[Strip]:
 
 
 def _make_coordinates(trials: Sequence[Trial]) -> Iterable[Coordinates]:
-    """Coordinates per transform whose parameters varied, the best trial's first."""
+    """Yield coordinates per transform with varied parameters, the fastest first."""
     families = _group_by_family(trials)
     for family in sorted(families, key=lambda f: min(map(_seconds_of, families[f]))):
         chosen = families[family]
@@ -289,7 +289,7 @@ def _make_coordinates(trials: Sequence[Trial]) -> Iterable[Coordinates]:
 
 
 def _group_by_family(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
-    """The trials that passed, by the name of their transform."""
+    """Group the trials that passed by the name of their transform."""
     families: dict[str, list[Trial]] = {}
     for trial in trials:
         if trial.is_ok:
@@ -298,7 +298,7 @@ def _group_by_family(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
 
 
 def _find_varied(trials: Sequence[Trial]) -> dict[str, list[object]]:
-    """The parameters of one transform that had several values, and these in order."""
+    """Find the parameters of one transform that had several values."""
     values = {
         name: _sort_values({t.spec.parameters.get(name) for t in trials})
         for name in trials[0].spec.parameters
@@ -321,7 +321,7 @@ def _seconds_of(trial: Trial) -> float:
 def _group_by_value(
     trials: Iterable[tuple[object, Trial]],
 ) -> tuple[tuple[str, tuple[float, ...]], ...]:
-    """The times of each value, in the order of the values."""
+    """Group times by value, in the order of the values."""
     times: dict[object, list[float]] = {}
     for value, trial in trials:
         times.setdefault(value, []).append(_seconds_of(trial))
@@ -329,7 +329,7 @@ def _group_by_value(
 
 
 def _sort_values(values: Iterable[object]) -> list[object]:
-    """Numbers in order, then all else by its text."""
+    """Sort numbers first, then all else by its text."""
 
     def sort_key(value: object) -> tuple[bool, int, str]:
         if isinstance(value, int):

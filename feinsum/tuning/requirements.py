@@ -53,7 +53,7 @@ class Requirements:
 
 
 def estimate_requirements(problem: Problem) -> Requirements:
-    """The needs of a tuning, estimated without making any array.
+    """Estimate the needs of a tuning without making any array.
 
     >>> chain = "a b, b c -> a c | A0[N0,4]:<f8 A1[4,4]:<f8 | A0 A1"
     >>> estimate_requirements(Problem(chain, {"N0": 1000})).n_bytes
@@ -98,7 +98,7 @@ def check_requirements(problem: Problem) -> None:
 
 
 def memory_limit_bytes() -> int:
-    """The memory limit of the trial process: the setting, or a part of the free memory.
+    """Return the memory limit of the trial process: the setting, or a default.
 
     Raises:
         MeasurementError: if the variable is no number.
@@ -110,16 +110,18 @@ def memory_limit_bytes() -> int:
         )
     if named:
         return int(named)
+    # A small limit would fail in imports and compilers rather than in trials.
     return max(MIN_LIMIT_BYTES, int(SHARE * free_memory_bytes()))
 
 
 def free_memory_bytes() -> int:
-    """Free memory of the machine, or of the container of this process."""
+    """Return the free bytes of the machine, or of the container of this process."""
+    # The limit of a container may be below what the machine has free.
     return int(min([psutil.virtual_memory().available, *_left_in_group()]))
 
 
 def _left_in_group() -> list[int]:
-    """The memory left by a container's control group, if it has a limit."""
+    """Return the memory left by a container's control group, if it has a limit."""
     with suppress(OSError, ValueError):  # without such a group, or without a limit
         most = int((_CGROUP / "memory.max").read_text())
         return [max(0, most - int((_CGROUP / "memory.current").read_text()))]
@@ -127,7 +129,7 @@ def _left_in_group() -> list[int]:
 
 
 def _products_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
-    """Bytes of the two largest products of operands for the reference result."""
+    """Estimate the bytes of the two largest intermediates of the reference result."""
     extents = einsum.extents_at(sizes)
     steps = contraction_steps(einsum.inputs, einsum.output, tuple(extents.items()))
     itemsize = max(dtype.itemsize for dtype in einsum.output_dtypes)
@@ -138,11 +140,12 @@ def _products_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
             *(term for p, term in enumerate(einsum.inputs) if p not in step.operands)
         )
         sizes_bytes.append(prod(extents[i] for i in inside & outside) * itemsize)
+    # Two at a time: the operand and the result of a step.
     return sum(sorted(sizes_bytes)[-2:])
 
 
 def _n_untransformed(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
-    """Operations of the untransformed kernel, in one nest or by pairs of operands."""
+    """Count the operations of the untransformed kernel, in one nest or pairwise."""
     n_least = sum(einsum_operations(einsum, sizes).values())
     n_points = prod(einsum.extents_at(sizes).values())
     in_one_nest = n_points * einsum.n_operands * einsum.batch_size

@@ -58,14 +58,14 @@ class Search(Protocol):
         ...
 
     def ask(self) -> TransformSpec | None:
-        """The next configuration, or None if none is left.
+        """Return the next configuration, or None if none is left.
 
         Earlier ones may not be answered yet.
         """
         ...
 
     def tell(self, spec: TransformSpec, cost: float) -> None:
-        """The cost of a proposed configuration; infinite if it failed."""
+        """Learn the cost of a proposed configuration; infinite if it failed."""
         ...
 
 
@@ -76,7 +76,7 @@ def make_search(
     seed: int,
     is_allowed: Callable[[TransformSpec], bool] = lambda _spec: True,
 ) -> Search:
-    """A search over all allowed configurations that fit an einsum or workload.
+    """Make a search over all allowed configurations that fit an einsum or workload.
 
     Raises:
         InvalidOptionError: for an unknown strategy.
@@ -108,7 +108,7 @@ def check_strategy(strategy: str) -> None:
 def _interleave(
     spaces: Mapping[Transform, Sequence[TransformSpec]],
 ) -> list[TransformSpec]:
-    """The configurations of all families, one of each in turn."""
+    """Interleave the configurations of all families, one of each in turn."""
     columns = zip_longest(*spaces.values())
     return [spec for spec in chain.from_iterable(columns) if spec is not None]
 
@@ -121,6 +121,7 @@ def _silence_optuna(optuna: Any) -> None:
     logging.getLogger(optuna.storages.InMemoryStorage.__module__).addFilter(
         drop_when_quiet
     )
+    # Its warning has a class of its own, but filters belong to the whole process.
     names = vars(sys.modules[optuna.samplers.TPESampler.__module__])
     loud = names.get("warn_experimental_argument")
     if loud is None or hasattr(loud, "__wrapped__"):
@@ -201,6 +202,8 @@ class _Tpe:
         self._random = random.Random(seed)  # noqa: S311  (no cryptography)
         _silence_optuna(optuna)
         with quiet(optuna.exceptions.ExperimentalWarning):
+            # constant_liar: trials under way count as bad, so that several workers are
+            # not given neighbours of one another.
             sampler = optuna.samplers.TPESampler(
                 seed=seed, n_startup_trials=6, constant_liar=True
             )
@@ -221,6 +224,7 @@ class _Tpe:
         guess = self._next_guess()
         if guess is not None:
             return self._take_known(guess)
+        # The estimator knows no constraints, and may propose what was tried before.
         for _ in range(20):
             trial = self._study.ask()
             wanted = self._read_suggestion(trial)
@@ -241,7 +245,7 @@ class _Tpe:
         return min(self._costs, key=self._costs.__getitem__)
 
     def _next_guess(self) -> TransformSpec | None:
-        """A guess that precedes the estimator's own; None if there is none."""
+        """Return a guess that precedes the estimator's own; None if there is none."""
         self._first = [spec for spec in self._first if spec in self.left]
         if self._first:
             return self._first[0]
@@ -250,8 +254,9 @@ class _Tpe:
         return next(s for s in self._guesses if s is None or s in self.left)
 
     def _generate_guesses(self) -> Iterator[TransformSpec | None]:
-        """Guesses without end; None for one of the estimator."""
+        """Generate guesses without end; None leaves the guess to the estimator."""
         base = self._best
+        # One parameter at a time, then all changes that helped together.
         changed = [near[0] for near in self._list_changes(base)]
         yield from changed
         yield self._combine_changes(base, changed)
@@ -261,7 +266,7 @@ class _Tpe:
             yield self._random.choice(near) if near else None
 
     def _list_changes(self, spec: TransformSpec) -> list[list[TransformSpec]]:
-        """For each parameter what is left that differs in it alone; no empty ones."""
+        """List, for each parameter, the untried recipes that differ in it alone."""
         specs, choices_of_spec = self._specs[spec.name], dict(_format_choices(spec))
         by_parameter = []
         for parameter, values in self._spaces[spec.name].items():
@@ -273,7 +278,7 @@ class _Tpe:
     def _combine_changes(
         self, base: TransformSpec, changed: Sequence[TransformSpec]
     ) -> TransformSpec:
-        """All changes that made ``base`` faster, the best first, as far as they fit."""
+        """Apply all changes that made ``base`` faster, best first, if they fit."""
         specs, together = self._specs[base.name], dict(_format_choices(base))
         limit = self._costs[base]
         faster = [s for s in changed if self._costs.get(s, limit) < limit]
@@ -300,7 +305,7 @@ class _Tpe:
         return {"transform": spec.name, **inner}
 
     def _read_suggestion(self, trial: Any) -> TransformSpec | None:
-        """The configuration that Optuna wants; None if a constraint forbids it."""
+        """Read the configuration of Optuna's trial; None if a constraint forbids it."""
         name = trial.suggest_categorical("transform", list(self._specs))
         specs = self._specs[name]
         wanted = [
@@ -311,7 +316,7 @@ class _Tpe:
 
 
 def _collect_choices(configurations: Iterable[Choices]) -> dict[str, list[str]]:
-    """The choices of each parameter that some configuration has."""
+    """Collect the values that each parameter has in some configuration."""
     offered: dict[str, dict[str, None]] = {}
     for choices in configurations:
         for parameter, value in choices:
@@ -320,7 +325,7 @@ def _collect_choices(configurations: Iterable[Choices]) -> dict[str, list[str]]:
 
 
 def _format_choices(spec: TransformSpec) -> Choices:
-    """The parameters as Optuna knows them: by name, their values as text."""
+    """Write the parameters as Optuna gets them: by name, their values as text."""
     return tuple((name, repr(value)) for name, value in spec.parameters.items())
 
 
@@ -341,7 +346,7 @@ def find_neighbours(
     fitting: Collection[TransformSpec],
     limit: int = N_SEEDS,
 ) -> list[TransformSpec]:
-    """The best recipes of facts with the same structure, nearest first.
+    """Find the best recipes of facts with the same structure, nearest first.
 
     The structure is the notation of the canonical einsum, to whose names a recipe
     refers; extents, dtypes, the number of rows, sizes and devices may differ. Nearest
@@ -384,7 +389,7 @@ def _notation(workload_text: str) -> str:
 
 
 def _dtypes(workload_text: str) -> list[str]:
-    """The dtypes of the arrays, in order.
+    """Return the dtypes of the arrays, in order.
 
     >>> _dtypes("a b, b -> a | A0[N0,4]:<f8 A1[4]:<f4 | A0 A1")
     ['<f8', '<f4']

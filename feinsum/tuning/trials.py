@@ -61,7 +61,7 @@ class TrialOutcome:
         return self.status == OK
 
     def to_error(self) -> FeinsumError:
-        """The error described by :attr:`status` and :attr:`message`."""
+        """Return the error described by :attr:`status` and :attr:`message`."""
         spec, message = str(self.spec), self.message
         is_named = message.startswith(spec)
         return error_from_code(
@@ -175,12 +175,13 @@ N_RECORDED = 3
 
 
 def rounds_between(seconds: float, rounds: int, max_total_s: float) -> int:
-    """How often to run a slow kernel: in every round whose number this divides.
+    """Choose how often to run a slow kernel: in every round that this divides.
 
     As often as fits into ``max_total_s``, but at least three times.
 
     >>> [rounds_between(s, rounds=20, max_total_s=3.0) for s in (0.01, 0.3, 60.0)]
     [1, 2, 7]
     """
+    # At least three, or its median would be that of one disturbed run.
     n_runs = min(max(int(max_total_s / seconds), MIN_SAMPLES), rounds)
     return ceil(rounds / n_runs)

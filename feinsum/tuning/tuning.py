@@ -230,7 +230,7 @@ def _make_filter(
     predicted: Sequence[Costed],
     requested: Sequence[TransformSpec],
 ) -> Callable[[TransformSpec], bool]:
-    """Whether a recipe is expected to take far longer than the best predicted one.
+    """Make a filter of recipes that should take far longer than the best one.
 
     What the user requested is always tried.
     """
@@ -242,7 +242,7 @@ def _make_filter(
 def _make_search_for(
     problem: Problem, device: Device, strategy: Strategy, seed: int
 ) -> Search:
-    """A search over everything that fits the einsum, the device and the memory.
+    """Make a search over everything that fits the einsum, the device and the memory.
 
     Raises:
         MeasurementError: if the limit of intermediates that is set is no number.
@@ -280,6 +280,7 @@ def _check(
     check_strategy(strategy)
     if n_trials is not None and n_trials < 1:
         raise FeinsumError(f"n_trials={n_trials}; expected at least one trial, or None")
+    # Refused before devices are opened: drivers take seconds to load.
     kinds = _list_kinds(problem.device) if is_here else ALL_DEVICES
     if not any(applicable_transforms(problem.workload, kind) for kind in kinds):
         raise TransformError(
@@ -413,7 +414,8 @@ class Session:
         )
 
     def _ask(self) -> tuple[TransformSpec, TransformSpec | None] | None:
-        """The next recipe with the best so far, while others may be under way."""
+        """Propose the next recipe, with the best so far to time it against."""
+        # Proposals, not results, are counted: several may be under way on a cluster.
         n_begun = self.n_known + self._n_asked
         if n_begun >= self.n_trials or (n_begun and self._budget_left_s() < 0):
             return None
@@ -425,16 +427,17 @@ class Session:
         return spec, best.spec if best else None
 
     def _propose(self) -> TransformSpec | None:
-        """The proposal of the search; None if only hopeless recipes are left."""
+        """Ask the search for a recipe; None if only hopeless ones are left."""
         for _ in range(MAX_HOPELESS):
             spec = self.search.ask()
             if spec is None or not self.is_hopeless(spec):
                 return spec
+            # Not stored as a trial: nothing was measured.
             self.search.tell(spec, inf)
         return None
 
     def _compute_cost(self, outcome: TrialOutcome) -> float | None:
-        """Its place on the common scale; see :mod:`feinsum.tuning.trials`."""
+        """Compute the cost on the common scale of :mod:`feinsum.tuning.trials`."""
         if outcome.ratio is None:
             return None
         costs = {trial.spec: trial.cost for trial in self.trials}
@@ -465,7 +468,7 @@ class Session:
 def compute_least_times(
     problem: Problem, store: FactStore, environment: Environment
 ) -> dict[str, float]:
-    """For each cache, the minimum time for traffic between it and nearer levels."""
+    """Compute the minimum time of the traffic through each cache, by its name."""
     peaks = store.peaks(environment.device.id)
     if peaks is None or not peaks.cache_bytes_per_s:
         return {}
@@ -484,7 +487,7 @@ def compute_least_times(
 def compute_roofline(
     problem: Problem, store: FactStore, environment: Environment
 ) -> float | None:
-    """The minimum time that measured limits of the device allow, if there are any."""
+    """Compute the minimum time by the device's measured limits; None without any."""
     peaks = store.peaks(environment.device.id)
     if peaks is None:
         return None

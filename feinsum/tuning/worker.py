@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def _limit_trials(problem: Problem) -> None:
-    """Trials end this process before they end others for want of memory."""
+    """Let trials end this process before they end others for want of memory."""
     if open_device(problem.device).device.kind == "cpu":
         limit_memory(memory_limit_bytes())
 
@@ -71,9 +71,11 @@ def _set_up(
 ) -> tuple[Bench | None, Answer]:
     assert request.problem is not None
     try:
+        # Again here: a worker of a cluster may have less memory than the tuner.
         check_requirements(request.problem)
         prepare(request.problem)
         bench = make_bench(request.problem, _make_turn(request, send))
+        # Its cost counts as set-up, which may take longer than a trial.
         bench.baseline_s  # noqa: B018  (measured before the first trial)
     except FeinsumError as error:
         return None, Answer(error_code=error.code, error=str(error))
@@ -81,7 +83,7 @@ def _set_up(
 
 
 def _make_turn(request: Request, send: Callable[[str], None]) -> Turn:
-    """How kernels come to run: at once, or when nobody else uses the device."""
+    """Let kernels run at once, or only while no other process uses the device."""
     if request.problem is None or not request.is_shared:
         return nullcontext
 
@@ -93,7 +95,7 @@ def _make_turn(request: Request, send: Callable[[str], None]) -> Turn:
 
 
 def try_specs(bench: Bench, request: Request) -> tuple[TrialOutcome, ...]:
-    """The outcome of each recipe."""
+    """Try recipes one by one, or compare them in one run; one outcome for each."""
     if request.is_comparison:
         return _compare(bench, request.specs)
     return tuple(_try_spec(bench, spec, request.reference) for spec in request.specs)
@@ -115,7 +117,7 @@ def _try_spec(
 
 
 def _compare(bench: Bench, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome, ...]:
-    """One run of all that pass; what fails before it spoils no other.
+    """Time all recipes that pass in one run; failures do not affect the others.
 
     The best, which may be recorded, are confirmed; those that fail there drop out.
     """
@@ -147,7 +149,7 @@ def _make_outcome(
 def _confirm_best(
     bench: Bench, measured: Mapping[TransformSpec, Measurement]
 ) -> dict[TransformSpec, Measurement | FeinsumError]:
-    """The best candidates to record, and the faults of others."""
+    """Confirm the best candidates until enough of them can be recorded."""
     results: dict[TransformSpec, Measurement | FeinsumError] = {}
     n_passed = 0
     for spec, _ in rank_by_ratio({s: m.samples_s for s, m in measured.items()}):
@@ -159,7 +161,7 @@ def _confirm_best(
 
 
 def _attempt(work: Callable[[], T], *specs: TransformSpec) -> T | FeinsumError:
-    """The result of ``work``, or the error that it raises."""
+    """Return the result of ``work``, or the error that it raises."""
     try:
         return work()
     except FeinsumError as error:

@@ -95,7 +95,7 @@ class Compiler:
         has_integers: bool = False,
         has_conditional_reads: bool = False,
     ) -> tuple[str, ...]:
-        """The options for one kernel.
+        """Return the options for one kernel.
 
         clang's own vectorizer spoils loops whose lanes are vectors already: a face
         mass operator took four times as long.
@@ -115,7 +115,7 @@ class Compiler:
         return (*flags, "-fwrapv") if has_integers else flags
 
     def compile(self, source: str, flags: Sequence[str]) -> bytes:
-        """The shared object of a source.
+        """Compile a source to a shared object.
 
         Raises:
             BuildError: with the first lines that the compiler wrote, if it fails,
@@ -135,7 +135,7 @@ class Compiler:
 
 
 def find_compiler() -> Compiler:
-    """The compiler of ``FEINSUM_CC``, of ``CC``, or the first of gcc, clang and cc.
+    """Find the compiler of ``FEINSUM_CC``, of ``CC``, or of gcc, clang and cc.
 
     Raises:
         DeviceUnavailableError: if there is none, or the one that is named does not
@@ -179,7 +179,7 @@ def _examine(command: tuple[str, ...], named_by: str) -> Compiler:
 
 
 def _run(words: Sequence[str], folder: str | None = None) -> str:
-    """The output of a command; its processes end at the time limit."""
+    """Run a command and return its output; all its processes end at the limit."""
     # gcc finds its own programs by PATH, which systemd and cron may leave out; messages
     # and the version, a part of cache keys, do not depend on the locale.
     env = {"PATH": os.defpath, **os.environ, "LC_ALL": "C"}
@@ -196,7 +196,7 @@ def _run(words: Sequence[str], folder: str | None = None) -> str:
 
 
 def load(compiler: Compiler, source: str, flags: tuple[str, ...]) -> ctypes.CDLL:
-    """The library that a compiler makes of a source.
+    """Compile a source, or take it from the cache, and load the library.
 
     Raises:
         BuildError: if it cannot be compiled or loaded.
@@ -207,7 +207,7 @@ def load(compiler: Compiler, source: str, flags: tuple[str, ...]) -> ctypes.CDLL
 def load_with_content(
     compiler: Compiler, source: str, flags: tuple[str, ...]
 ) -> tuple[ctypes.CDLL, bytes]:
-    """The library that a compiler makes of a source, and its shared object.
+    """Compile and load a source as :func:`load`; return the shared object, too.
 
     Raises:
         BuildError: if it cannot be compiled or loaded.
@@ -217,6 +217,7 @@ def load_with_content(
     if content is not None:
         return loaded(content), content
     content = compiler.compile(source, flags)
+    # Loaded before it is cached: what cannot be loaded is compiled again next time.
     library = loaded(content)
     if cache is not None:
         cache.write(key, content)
@@ -224,7 +225,7 @@ def load_with_content(
 
 
 def compiled_once(compiler: Compiler, source: str, flags: tuple[str, ...]) -> bytes:
-    """The shared object of a source, from the cache or for it; it is not loaded.
+    """Compile a source, or take it from the cache, without loading it.
 
     Raises:
         BuildError: if it cannot be compiled.
@@ -262,6 +263,7 @@ def loaded(content: bytes) -> ctypes.CDLL:
 
 
 def _load_from_memory(content: bytes) -> ctypes.CDLL:
+    # No file that another process could replace between writing and loading.
     file = os.memfd_create("feinsum-kernel", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(file), "wb") as writer:
@@ -285,7 +287,7 @@ _LOADS = count(1)
 
 
 def _vary_path(number: int) -> str:
-    """A path that leads nowhere, another one for each number.
+    """Vary a path without changing what it leads to.
 
     The loader takes a path that it knows for the library that it has, but numbers of
     files are used again.

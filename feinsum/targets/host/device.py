@@ -66,7 +66,7 @@ class HostDevice:
         return software()
 
     def environment(self, policy: Mapping[str, str | int | float]) -> Environment:
-        """The compiler is the driver; its options are a part of the platform."""
+        """Describe the compiler as the driver, and its options as the platform."""
         return Environment(
             device=self.device,
             driver_version=self.compiler.version,
@@ -79,7 +79,7 @@ class HostDevice:
         return _convert_to_host(t_unit)
 
     def generate(self, t_unit: Any) -> HostCode:
-        """The code of a unit, which is not compiled."""
+        """Generate the code of a unit without compiling it."""
         code: HostCode = t_unit.executor().generated(None)
         return code
 
@@ -88,7 +88,7 @@ class HostDevice:
         return HostBuilt(t_unit, info.code.n_launches, info.kernel)
 
     def upload(self, buffer: Array, layout: Layout) -> Array:
-        """Kernels work on the memory of the caller."""
+        """Return a view: kernels work on the memory of the caller."""
         return layout.unpack(buffer)
 
     def download(self, array: Array, layout: Layout) -> Array:
@@ -102,7 +102,7 @@ class HostDevice:
 
 
 def _flatten(array: Array, n_entries: int) -> Array:
-    """The buffer that an array is a view of."""
+    """Return the buffer that an array is a view of."""
     return np.lib.stride_tricks.as_strided(array, (n_entries,), (array.itemsize,))
 
 
@@ -130,7 +130,7 @@ class HostBuilt:
     def caller(
         self, names: Sequence[str], constants: Mapping[str, Any], _queue: Any = None, /
     ) -> Callable[..., Any]:
-        """The arrays are read, and the output is written, where they are."""
+        """Return a function that works on arrays where they are."""
         (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
         layout = array_layout(output, constants)
         run = self.kernel.caller((*names, output.name), constants)
@@ -184,7 +184,7 @@ HOST = Host()
 
 
 def _convert_to_host(t_unit: Any) -> Any:
-    """The unit itself if it is for the host already."""
+    """Return the unit itself if it is for the host already."""
     is_ours = type(t_unit.target) is HostCTarget
     return t_unit if is_ours else for_target(t_unit, HostCTarget())
 
@@ -210,7 +210,7 @@ def host_device(threads: int) -> Device:
 
 
 def _read_name() -> str:
-    """The system's name of the processor; on clouds it says little."""
+    """Read the system's name of the processor; virtual machines may hide it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -279,7 +279,7 @@ class HostCProgram:
         n_local: int | None = None,
         timer: Timer | None = None,
     ) -> float:
-        """Seconds of a run over ``n_items`` work-items, by the wall clock."""
+        """Run over ``n_items`` work-items; the seconds by the wall clock."""
         if timer not in (None, "wall"):
             raise MeasurementError(f"the host has no clock {timer!r}, only 'wall'")
         launch = self._kernel(arguments).launch([n_items, n_local or ITEMS, *arguments])
@@ -320,5 +320,5 @@ class HostCProgram:
 
 
 def _declare(name: str) -> str:
-    """A vector that may lie anywhere, for the arrays of such kernels do."""
+    """Declare a vector type that may lie anywhere, as arrays of these kernels do."""
     return f"{declare_vector(name)}\n#define {name} {name}{UNALIGNED}"

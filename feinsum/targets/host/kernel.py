@@ -59,7 +59,7 @@ _POOLS: list[Pool] = []
 
 
 def pool() -> Pool:
-    """The pool, started when it is first asked for.
+    """Return the pool of threads, started on first use.
 
     Raises:
         DeviceUnavailableError, BuildError: if it cannot be compiled.
@@ -86,6 +86,7 @@ def _build_pool() -> tuple[ctypes.CDLL, bytes]:
 
 
 def _start(library: ctypes.CDLL, content: bytes) -> Pool:
+    # The pool measures how long waking its threads takes; shorter kernels run alone.
     threads = n_threads()
     library.feinsum_start.restype = ctypes.c_int64
     threshold_s = library.feinsum_start(threads) * 1e-9
@@ -101,7 +102,7 @@ def _start(library: ctypes.CDLL, content: bytes) -> Pool:
 if hasattr(os, "register_at_fork"):
 
     def _free_lock() -> None:
-        """The child lacks the thread that may hold the lock: it would stay locked."""
+        """Replace the lock in a fork, which lacks the thread that may hold it."""
         global _STARTING
         _STARTING = Lock()
 
@@ -132,7 +133,7 @@ class HostCode:
     invoker: Callable[..., Any]
 
     def compiled(self) -> bytes:
-        """The shared object, which is neither loaded nor kept.
+        """Compile to a shared object, which is neither loaded nor cached.
 
         Raises:
             DeviceUnavailableError: if there is no compiler.
@@ -142,7 +143,7 @@ class HostCode:
         return compiler.compile(source, flags)
 
     def compiled_once(self, flags: tuple[str, ...] = ()) -> bytes:
-        """The shared object, which is kept in the cache and not loaded.
+        """Compile to a shared object, or take it from the cache, without loading it.
 
         Args:
             flags: of the compiler; by default those of this project.
@@ -213,7 +214,7 @@ class HostKernel:
         self.launch(values).run()
 
     def launch(self, values: Sequence[Any]) -> Launch:
-        """A call that is ready to be made, any number of times.
+        """Prepare a call that can be made any number of times.
 
         Args:
             values: arrays, from whose first entry the kernel counts, and scalars.
@@ -229,13 +230,13 @@ class HostKernel:
         return Launch(self._entry, slots, tuple(owners), pool())
 
     def launch_of(self, values: Mapping[str, Any]) -> Launch:
-        """The same for values by name."""
+        """Prepare a call with values by name; see :meth:`launch`."""
         return self.launch([values[name] for name, _ in self.arguments])
 
     def caller(
         self, names: Sequence[str], constants: Mapping[str, Any]
     ) -> Callable[[Sequence[Any]], None]:
-        """A function of the arrays ``names``; it does as little as can be per call.
+        """Return a function of the arrays ``names`` with minimal work per call.
 
         Args:
             constants: the scalars by name.
@@ -272,7 +273,7 @@ class HostKernel:
     def _call_by_address(
         self, slots: list[int], positions: Sequence[int], owners: Any
     ) -> Callable[[Sequence[Any]], None]:
-        """The same by the addresses that arrays tell."""
+        """Return the same function where the layout of numpy's objects is unknown."""
         entry, shared, table = self._entry, pool(), ctypes.c_void_p * len(slots)
 
         # as in caller: _owners keeps the scalars alive, tables are per call
@@ -292,7 +293,7 @@ class HostKernel:
 
 @cache
 def address_offset() -> int | None:
-    """Where in an array, as an object, the address of its entries stands, in bytes.
+    """Find the offset, in bytes, of the data pointer in numpy's array objects.
 
     Numpy's ABI has it first after the head of the object, whose length depends on how
     Python was built. None if it is not found there for arrays of several kinds.

@@ -97,7 +97,7 @@ class OpenCLDevice:
             )
 
     def prepare(self, t_unit: Any) -> Any:
-        """The unit itself if it is for OpenCL already."""
+        """Return the unit itself if it is for OpenCL already."""
         is_ours = isinstance(t_unit.target, lp.PyOpenCLTarget)
         return t_unit if is_ours else for_target(t_unit, lp.PyOpenCLTarget())
 
@@ -154,7 +154,7 @@ class _Built:
         """By the event for ``opencl-profiling``: of the last launch of several."""
         queue = self.opened.queue
         with quiet_builds(), opencl_errors("the kernel failed to run"):
-            queue.finish()
+            queue.finish()  # what was enqueued before is not part of the time
             start = perf_counter()
             event, _ = self.executor(queue, **arguments)
             queue.finish()
@@ -194,7 +194,7 @@ class OpenCL:
         return tuple(describe(handle) for handle in _list_handles())
 
     def open(self, device: Device) -> OpenCLDevice:
-        """One context per device and process."""
+        """Open a device, with one context per device and process."""
         for handle in _list_handles():
             if describe(handle) == device:
                 return _open(device, handle)
@@ -227,7 +227,7 @@ def _open(device: Device, handle: Any) -> OpenCLDevice:
 
 
 def describe(handle: Any) -> Device:
-    """The description of a :class:`pyopencl.Device`."""
+    """Describe a :class:`pyopencl.Device`."""
     with opencl_errors("cannot query the device", DeviceUnavailableError):
         kind = _classify(handle.type)
         return Device(
@@ -242,7 +242,7 @@ def describe(handle: Any) -> Device:
 
 
 def _list_handles() -> Iterator[Any]:
-    """Every device; a platform without devices is skipped."""
+    """Yield every device; a platform without devices is skipped."""
     cl = pyopencl()
     try:
         platforms = sorted(cl.get_platforms(), key=comes_last)
@@ -297,7 +297,7 @@ class OpenCLProgram:
         n_local: int | None = None,
         timer: Timer | None = None,
     ) -> float:
-        """Seconds of a run over ``n_items`` work-items, by the clock to be trusted."""
+        """Run over ``n_items`` work-items; the seconds by the clock to be trusted."""
         cl, queue = pyopencl(), self.queue
         clock = timer or choose_timer(queue)
         values = (x.base_data if hasattr(x, "base_data") else x for x in arguments)
@@ -341,7 +341,7 @@ def choose_timer(queue: Any) -> Timer:
 
 
 def agrees(pairs_s: list[tuple[float, float]]) -> bool:
-    """Whether profiling times are what the wall clock saw, less the launch.
+    """Return whether profiling times agree with the wall clock, less the launch.
 
     Args:
         pairs_s: profiling and wall time of the same runs, in seconds.
@@ -417,11 +417,11 @@ def check_device_arrays(arrays: Sequence[Any]) -> None:
 
 
 def device_of(array: Any) -> OpenCLDevice:
-    """The device on which an array lies, with the array's own context and queue."""
+    """Return the device of an array, with the array's own context and queue."""
     queue = array.queue
     return OpenCLDevice(describe(queue.device), queue.context, queue)
 
 
 def device_zeros(queue: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """A new array of zeros on a device."""
+    """Allocate an array of zeros on a device."""
     return pyopencl().array.zeros(queue, shape, dtype)

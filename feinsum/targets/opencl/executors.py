@@ -214,7 +214,7 @@ class _SharedMemory:
             event.wait()
 
     def of(self, array: Any) -> Array:
-        """The array, when all that it waits for is done."""
+        """Map the array to the host, once all that it waits for is done."""
         if array.size == 0:
             return np.empty(array.shape, array.dtype)
         # a buffer; only shared virtual memory has map_rw

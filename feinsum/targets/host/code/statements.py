@@ -38,7 +38,7 @@ MAX_COPIES = 64
 
 
 def _known_number(_kernel: Any, name: str) -> tuple[Any, str] | None:
-    """The dtype of HUGE_VAL, which Loopy writes for infinity but does not declare."""
+    """Type HUGE_VAL, which Loopy writes for infinity but does not declare."""
     return (NumpyType(np.dtype(np.float64)), name) if name == "HUGE_VAL" else None
 
 
@@ -80,7 +80,7 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
         inner: Any,
         hints: Sequence[Any],
     ) -> Any:
-        """A loop; one that is to be unrolled is written out.
+        """Write a loop; a short one that is to be unrolled is written out.
 
         gcc leaves arrays in memory whose subscripts are numbers only once a loop is
         unrolled, and these are the accumulators in the registers.
@@ -103,7 +103,7 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
         )
 
     def emit_assignment(self, codegen_state: Any, insn: Any) -> Any:
-        """An assignment, to a vector perhaps.
+        """Write an assignment to a scalar or to a vector.
 
         GNU C has no conversion of scalars to vectors; subtracting a vector of zeros
         makes one, and leaves -0.0 as it is.
@@ -143,7 +143,7 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
         return POD(self, dtype, array.name)
 
     def get_array_arg_declarator(self, arg: Any, is_written: bool) -> Any:
-        """A pointer; arrays of vectors may lie anywhere in memory."""
+        """Declare a pointer; arrays of vectors may lie anywhere in memory."""
         if arg.vector_length() == 1:
             return super().get_array_arg_declarator(arg, is_written)
         kind = self.target.dtype_to_typename(
@@ -153,7 +153,7 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
         return pointer if is_written else Const(pointer)
 
     def get_temporary_var_declarator(self, codegen_state: Any, temporary: Any) -> Any:
-        """An array of the stack, or of the thread if it is large.
+        """Declare an array on the stack, or one per thread if it is large.
 
         Tables of constants may be declared as local: those are the same for all.
         """
@@ -183,7 +183,7 @@ ALIGNMENT = 64
 
 
 def global_temporaries(kernel: Any) -> list[Any]:
-    """Those that work-groups share, by name."""
+    """Return the temporaries that work-groups share, by name."""
     return sorted(
         (
             t
@@ -195,7 +195,7 @@ def global_temporaries(kernel: Any) -> list[Any]:
 
 
 def scratch_offsets(kernel: Any) -> dict[str, int]:
-    """Where each large private array begins in the scratch memory, in bytes."""
+    """Lay out large private arrays in the scratch memory; offsets in bytes."""
     offsets, end = {}, 0
     for name in sorted(kernel.temporary_variables):
         size = bytes_in_scratch(kernel.temporary_variables[name])
@@ -206,7 +206,7 @@ def scratch_offsets(kernel: Any) -> dict[str, int]:
 
 
 def bytes_in_scratch(temporary: Any) -> int:
-    """Size of a large private array, rounded up; 0 if it is not large."""
+    """Return the bytes of a large private array, rounded up; 0 for a small one."""
     is_private = temporary.address_space == AddressSpace.PRIVATE
     if not is_private or temporary.initializer is not None or temporary.base_storage:
         return 0
@@ -292,7 +292,7 @@ VECTORS = {
 
 
 def vector_preamble(info: Any) -> Iterator[tuple[str, str]]:
-    """The vector types that the code of a kernel names."""
+    """Yield the vector types that the code of a kernel names."""
     used = {
         (array.dtype.numpy_dtype, array.vector_length())
         for array in (*info.kernel.args, *info.kernel.temporary_variables.values())
@@ -304,7 +304,7 @@ def vector_preamble(info: Any) -> Iterator[tuple[str, str]]:
 
 
 def declare_vector(name: str) -> str:
-    """The declaration of a vector type, and of one that may lie anywhere.
+    """Declare a vector type, and one that may lie anywhere in memory.
 
     >>> print(declare_vector("float4"))
     typedef float float4 __attribute__((vector_size(16)));
@@ -330,7 +330,7 @@ class VectorValue(CombineMapper[bool, []]):  # type: ignore[misc]
         self.dtype = dtype.numpy_dtype
 
     def is_arithmetic(self, value: Any) -> bool:
-        """Every part of it; Loopy looks at the first vector and no further."""
+        """Return whether every part is; Loopy checks only the first vector."""
         if self.dtype.kind == "c" or self.type_of(value).numpy_dtype != self.dtype:
             return False
         try:

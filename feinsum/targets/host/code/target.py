@@ -77,7 +77,7 @@ class _VectorCTarget(CWithGNULibcTarget):  # type: ignore[misc]
         return isinstance(dtype, NumpyType) and dtype.numpy_dtype in dtypes
 
     def vector_dtype(self, base: Any, count: int) -> Any:
-        """A vector of lanes.
+        """Return the vector type of a number of lanes.
 
         Raises:
             LoopyError: if there is no such vector.
@@ -102,7 +102,7 @@ class EmbeddedCTarget(_VectorCTarget):
 
     @classmethod
     def embedded(cls, t_unit: Any) -> Any:
-        """A unit whose grid is made of loops, so that it needs nobody to run it."""
+        """Make the grid of a unit of loops, so that it is one plain function."""
         for name, callable_ in t_unit.callables_table.items():
             if isinstance(callable_, lp.CallableKernel):
                 t_unit = t_unit.with_kernel(_sequential(t_unit[name]))
@@ -140,7 +140,7 @@ class StandaloneCTarget(HostCTarget):
 
 
 def _sequential(kernel: Any) -> Any:
-    """The kernel with loops for the axes of the grid, in one function without threads.
+    """Replace the axes of the grid by loops of one function without threads.
 
     Phases follow each other in it, so that a barrier is an order of statements, and
     what one phase hands to another stays in the function.
@@ -169,7 +169,7 @@ def _sequential(kernel: Any) -> Any:
 
 
 def _has_room(temporary: Any) -> bool:
-    """Whether an array may be on the stack of a function."""
+    """Return whether an array may be on the stack of a function."""
     shape = temporary.shape
     if not (isinstance(shape, tuple) and all(isinstance(n, int) for n in shape)):
         return False
@@ -178,7 +178,7 @@ def _has_room(temporary: Any) -> bool:
 
 
 def _mark(barrier: Any) -> Any:
-    """The replacement of a barrier that statements wait for."""
+    """Make an instruction without effect in place of a barrier, with its id."""
     return lp.NoOpInstruction(
         id=barrier.id,
         depends_on=barrier.depends_on,
@@ -210,7 +210,7 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
         return Collection([function_decl, Block([*lines, function_body, success])])
 
     def get_temporary_decls(self, codegen_state: Any, _schedule_index: int) -> Any:
-        """Temporaries in global memory, one after the other in one allocation."""
+        """Declare temporaries in global memory, adjacent in one allocation."""
         temporaries = global_temporaries(codegen_state.kernel)
         arrays = [t for t in temporaries if t.initializer is None]
         if not arrays:
@@ -232,7 +232,7 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
         ]
 
     def _n_bytes(self, codegen_state: Any, temporary: Any) -> str:
-        """The size of an array, in size_t: the product may overflow its factors."""
+        """Write the bytes of an array in size_t: an int product may overflow."""
         extents = self._integers(codegen_state, temporary.shape)
         factors = (f"(size_t) ({extent})" for extent in extents)
         return " * ".join((str(temporary.dtype.itemsize), *factors))
@@ -275,7 +275,7 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
         return Line("")
 
     def emit_barrier(self, *_args: Any) -> Any:
-        """Kernels run one after the other."""
+        """Write nothing: kernels run one after the other."""
         return Line("")
 
 
