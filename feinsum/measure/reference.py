@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import loopy as lp
 import numpy as np
@@ -80,100 +80,67 @@ RAGGED_FOOTPRINT_BYTES = 16_000_000
 """Arrays of more take numpy too long, where many sizes come together."""
 
 
-class Reference(Protocol):
-    """The meaning of an einsum, and its work.
+@dataclass(frozen=True)
+class Reference:
+    """The meaning of an einsum, and its work, for arrays that store every entry.
 
     Sizes are values of the size parameters, all of them.
     """
 
-    @property
-    def einsum(self) -> BatchedEinsum: ...
-
-    def kernel(self) -> tuple[lp.TranslationUnit, LoopNest]:
-        """Return the untransformed kernel, in the names of the einsum, and its nest."""
-        ...
-
-    def arguments(self, sizes: Sizes) -> dict[str, Any]:
-        """Return random arguments of :meth:`kernel`, always the same."""
-        ...
-
-    def results(self, arguments: Mapping[str, Any]) -> tuple[Array, ...]:
-        """Return the results of the einsum for arguments: one array for each row."""
-        ...
-
-    def ragged(self) -> tuple[Reference, list[dict[str, int]]]:
-        """Return a reference with run-time extents, and sizes that no tile divides."""
-        ...
-
-    def baseline(self, sizes: Sizes) -> lp.TranslationUnit | None:
-        """Return the kernel to compare with; None if it is the untransformed one."""
-        ...
-
-    def operations(self, sizes: Sizes) -> dict[str, int]:
-        """Additions and multiplications by dtype."""
-        ...
-
-    def footprint_bytes(self, sizes: Sizes) -> int:
-        """Count the bytes of every distinct operand and of every result, each once."""
-        ...
-
-    def n_terms(self, sizes: Sizes) -> int:
-        """Return the maximum number of products summed for one entry of a result."""
-        ...
-
-
-@dataclass(frozen=True)
-class DenseReference:
-    """The reference for arrays that store every entry."""
-
     einsum: BatchedEinsum
 
     @classmethod
-    def of(cls, workload: Workload) -> DenseReference:
+    def of(cls, workload: Workload) -> Reference:
         return cls(require_dense(workload.einsum))
 
     def kernel(self) -> tuple[lp.TranslationUnit, LoopNest]:
+        """Return the untransformed kernel, in the names of the einsum, and its nest."""
         return _generate_untransformed(self.einsum)
 
     def arguments(self, sizes: Sizes) -> dict[str, Any]:
+        """Draw random arguments of :meth:`kernel`, always the same."""
         t_unit, _ = self.kernel()
         return random_arguments(t_unit, sizes, np.random.default_rng(0))
 
     def results(self, arguments: Mapping[str, Any]) -> tuple[Array, ...]:
+        """Compute the results for arguments: one array for each row."""
         arrays = {op.name: arguments[op.name] for op in self.einsum.operands}
         return evaluate(self.einsum, arrays, optimize=True)
 
-    def ragged(self) -> tuple[DenseReference, list[dict[str, int]]]:
-        """Give free indices size parameters, unless there are some already.
+    def ragged(self) -> tuple[Reference, list[dict[str, int]]]:
+        """Return a reference with run-time extents, and sizes that no tile divides.
 
-        Otherwise the free indices get parameters; there is no variant where an array
-        ties one of them to a contraction index. All arrays take about 16 MB at most.
+        An einsum with size parameters is its own variant. Otherwise the free indices
+        get parameters; there is no variant where an array ties one of them to a
+        contraction index. All arrays take about 16 MB at most.
         """
         einsum = self.einsum
         if not einsum.size_params:
             einsum = _parametrize(einsum)
         names = [x.name for x in einsum.size_params]
         if not names:
-            return DenseReference(einsum), []
+            return Reference(einsum), []
         odd = {n: RAGGED_EXTENTS[k % len(RAGGED_EXTENTS)] for k, n in enumerate(names)}
         # One long axis: loops that run once elsewhere are entered several times.
         one_long = dict.fromkeys(names[:1], 301) | dict.fromkeys(names[1:], 5)
-        return DenseReference(einsum), [
+        return Reference(einsum), [
             dict.fromkeys(names, 1),
             _shrink(einsum, odd),
             _shrink(einsum, one_long),
         ]
 
     def baseline(self, sizes: Sizes) -> lp.TranslationUnit | None:
-        """In pairs of operands where one nest would run for days.
+        """Return the kernel to compare with; None if it is the untransformed one.
+
+        It contracts pairs of operands where one nest would run for days.
 
         >>> from feinsum.ir import array, einsum
         >>> shapes = {"A": (20, 30), "B": (30, 40), "C": (40, 50)}
         >>> chain = einsum("ij,jk,kl->il", *(array(*item) for item in shapes.items()))
-        >>> DenseReference(chain).baseline({}) is None
+        >>> Reference(chain).baseline({}) is None
         False
         >>> product = einsum("ij,jk->ik", array("A", (20, 30)), array("B", (30, 40)))
-        >>> DenseReference(product).baseline({}) is None
+        >>> Reference(product).baseline({}) is None
         True
         """
         einsum = self.einsum
@@ -188,6 +155,7 @@ class DenseReference:
         return generate_loopy(einsum, path=path) if len(path) > 1 else None
 
     def operations(self, sizes: Sizes) -> dict[str, int]:
+        """Count additions and multiplications by dtype; see the module."""
         einsum = self.einsum
         extents = tuple(
             (i, _evaluate_extent(extent, sizes)) for i, extent in einsum.extents.items()
@@ -201,7 +169,10 @@ class DenseReference:
         return {dtype: count for dtype, count in counts.items() if count}
 
     def footprint_bytes(self, sizes: Sizes) -> int:
-        """Count bytes; a tree has values, and indices and pointers of 4 bytes each."""
+        """Count the bytes of every distinct operand and of every result, each once.
+
+        A tree has its values and, with 4 bytes each, its indices and pointers.
+        """
         einsum = self.einsum
         nodes = nodes_of(einsum, sizes)
         operands = sum(
@@ -222,6 +193,7 @@ class DenseReference:
         return operands + n_result * itemsizes
 
     def n_terms(self, sizes: Sizes) -> int:
+        """Return the maximum number of products summed for one entry of a result."""
         einsum = self.einsum
         return _count_entries(
             (einsum.extents[i] for i in einsum.summation_indices), sizes
@@ -229,7 +201,7 @@ class DenseReference:
 
 
 @dataclass(frozen=True)
-class SparseReference(DenseReference):
+class SparseReference(Reference):
     """The reference for an einsum with a tree; its kernels come from recipes.
 
     Cases of it are in :mod:`feinsum.measure.sparse_cases`.
@@ -267,7 +239,7 @@ class SparseReference(DenseReference):
 
 
 REFERENCES: dict[EinsumKind, Callable[[Workload], Reference]] = {
-    "dense": DenseReference.of,
+    "dense": Reference.of,
     "sparse": SparseReference.of,
 }
 """By kind of einsum. Of a kind that is not here nothing is tuned or verified."""
@@ -286,7 +258,7 @@ def reference_of(subject: WorkloadLike) -> Reference:
     """
     workload = workload_of(subject)
     kind = kind_of_einsum(workload.einsum)
-    return REFERENCES.get(kind, DenseReference.of)(workload)
+    return REFERENCES.get(kind, Reference.of)(workload)
 
 
 def einsum_operations(subject: WorkloadLike, sizes: Sizes) -> dict[str, int]:
@@ -327,7 +299,7 @@ def _generate_untransformed(
 def _shrink(einsum: BatchedEinsum, sizes: Sizes) -> dict[str, int]:
     """Odd sizes, the larger ones halved until all arrays take few bytes."""
     sizes = dict(sizes)
-    reference = DenseReference(einsum)
+    reference = Reference(einsum)
     while reference.footprint_bytes(sizes) > RAGGED_FOOTPRINT_BYTES and any(
         size > 3 for size in sizes.values()
     ):

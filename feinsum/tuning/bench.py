@@ -59,6 +59,7 @@ from feinsum.measure.sparse_cases import (
 from feinsum.measure.timing import thin_samples
 from feinsum.measure.verification import wrong_results_located
 from feinsum.records import (
+    OK,
     Environment,
     Measurement,
     TransformSpec,
@@ -68,7 +69,7 @@ from feinsum.records import (
 from feinsum.select import MIN_SAMPLES, paired_ratio
 from feinsum.transforms import apply_spec, suits_device
 from feinsum.tuning.problem import Problem
-from feinsum.tuning.trials import rounds_between
+from feinsum.tuning.trials import TrialOutcome, rounds_between
 
 logger = logging.getLogger(__name__)
 
@@ -85,20 +86,6 @@ class _Reference:
 
     spec: TransformSpec | None
     kernel: BoundKernel
-
-
-@dataclass(frozen=True)
-class Timed:
-    """A trial that passed.
-
-    Attributes:
-        ratio: its time over the reference's.
-        reference: None for the untransformed kernel.
-    """
-
-    measurement: Measurement
-    ratio: float
-    reference: TransformSpec | None
 
 
 class Bench:
@@ -205,7 +192,9 @@ class Bench:
     def environment(self) -> Environment:
         return self.opened.environment(self.policy)
 
-    def trial(self, spec: TransformSpec, reference: TransformSpec | None) -> Timed:
+    def trial(
+        self, spec: TransformSpec, reference: TransformSpec | None
+    ) -> TrialOutcome:
         """Verify a recipe, and time it in turns with a reference.
 
         Args:
@@ -230,7 +219,13 @@ class Bench:
             self._best = _Reference(spec, kernel)
         timer = common_timer(timed)
         measurement = self._make_measurement(spec, timer, samples, self.baseline_s)
-        return Timed(measurement, ratio, None if against is None else against.spec)
+        return TrialOutcome(
+            spec,
+            OK,
+            measurement=measurement,
+            ratio=ratio,
+            reference=None if against is None else against.spec,
+        )
 
     def _time_in_turns(
         self, kernels: Sequence[BoundKernel]

@@ -104,15 +104,9 @@ def try_specs(bench: Bench, request: Request) -> tuple[TrialOutcome, ...]:
 def _try_spec(
     bench: Bench, spec: TransformSpec, reference: TransformSpec | None
 ) -> TrialOutcome:
-    timed = _attempt(lambda: bench.trial(spec, reference), spec)
-    if isinstance(timed, FeinsumError):
-        return _make_failure(spec, timed)
-    return TrialOutcome(
-        spec,
-        OK,
-        measurement=timed.measurement,
-        ratio=timed.ratio,
-        reference=timed.reference,
+    outcome = _attempt(lambda: bench.trial(spec, reference), spec)
+    return (
+        _make_failure(spec, outcome) if isinstance(outcome, FeinsumError) else outcome
     )
 
 
