@@ -29,9 +29,9 @@ from typing import TypeAlias
 import pynauty
 
 from feinsum.canonical import search_process
-from feinsum.canonical.search_process import ANSWER, searched_order
+from feinsum.canonical.search_process import searched_order
 from feinsum.errors import CanonicalizationError
-from feinsum.processes import run_to_end
+from feinsum.processes import Worker, WorkerError, WorkerTimeoutError
 
 SMALL = 32
 """Largest graph that nauty gets as it is: taking it apart would take longer."""
@@ -241,19 +241,18 @@ def bounded_order(
     command = [sys.executable, "-P", search_process.__file__]
     env = os.environ | {"PYTHONPATH": str(Path(pynauty.__file__).parents[1])}
     try:
-        ended = run_to_end(command, json.dumps(request), limit_s=limit_s, env=env)
+        with Worker(command, env=env) as worker:
+            order: list[int] = json.loads(worker.request(json.dumps(request), limit_s))
     except OSError as error:
         raise _failed(n_vertices, f"could not be started ({error})") from None
-    if ended.code is None:
+    except WorkerTimeoutError:
         raise _failed(
             n_vertices,
             f"was stopped after {deadline.limit_s:g} s; raise the limit with "
             f"time_limit_s= or {SETTING}",
-        )
-    if not ended.is_ok:
-        raise _failed(n_vertices, f"ended with {ended}")
-    try:
-        order: list[int] = json.loads(ended.said.rpartition(ANSWER)[2])
+        ) from None
+    except WorkerError as error:
+        raise _failed(n_vertices, str(error)) from None
     except ValueError:
         raise _failed(n_vertices, "gave an unreadable answer") from None
     return order

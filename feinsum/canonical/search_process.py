@@ -1,21 +1,18 @@
 """nauty's search, as a function and as a process that can be stopped.
 
-As a script it reads a graph as JSON and prints the order of its vertices. It needs
-pynauty and the standard library only, so that it starts at once, and it ends
-itself when its time is over, even if nobody is left who would stop it.
+As a script it answers one request of a :class:`feinsum.processes.Worker`: a graph as
+JSON, with the order of its vertices. It needs pynauty and the standard library only, so
+that it starts at once, and it ends itself when its time is over, even if nobody is left
+who would stop it.
 """
 
 from __future__ import annotations
 
 import json
 import signal
-import sys
 from collections.abc import Sequence
 
 import pynauty
-
-ANSWER = "order of the vertices: "
-"""Prefix of the answer, as other lines may be printed."""
 
 
 class _Graph(pynauty.Graph):  # type: ignore[misc]
@@ -58,7 +55,10 @@ def searched_order(
 
 
 if __name__ == "__main__":
-    limit_s, n, cells, edges = json.load(sys.stdin)
+    # standard input is the worker's socket: requests come and answers go through it
+    with open(0, encoding="utf-8", closefd=False) as requests:
+        limit_s, n, cells, edges = json.loads(requests.readline())
     signal.setitimer(signal.ITIMER_REAL, limit_s)  # the signal ends the process
     order = searched_order(n, [set(cell) for cell in cells], edges)
-    print("\n" + ANSWER + json.dumps(order))  # noqa: T201 (this is the answer)
+    with open(0, "w", encoding="utf-8", closefd=False) as answers:
+        answers.write(json.dumps(order) + "\n")

@@ -57,7 +57,7 @@ Check: TypeAlias = Callable[[], Iterator[Finding]]
 def examination(
     database: str | PathLike[str] | None = None, device: str | None = None
 ) -> Iterator[Finding]:
-    """The findings of all checks, as they come.
+    """Run all checks and yield their findings as they come.
 
     Args:
         database: path or URL; by default the user's own.
@@ -136,7 +136,7 @@ def check_database(database: str | PathLike[str] | None) -> Iterator[Finding]:
 
 
 def check_layers() -> Iterator[Finding]:
-    """Where facts are looked for; the user's and a service are checks of their own."""
+    """Report the layers that facts are looked up in, except user and service."""
     try:
         names = layer_names()
     except StoreError as error:
@@ -184,8 +184,8 @@ def _why_not_private(folder: Path, *, is_own: bool) -> str:
         return "is not a folder"
     if not os.access(folder, os.W_OK | os.X_OK):
         return "is not writable"
-    found = folder.stat()
-    if is_own and (found.st_uid != os.geteuid() or found.st_mode & 0o077):
+    status = folder.stat()
+    if is_own and (status.st_uid != os.geteuid() or status.st_mode & 0o077):
         return "is accessible to others"
     why = find_folder_problem(folder)
     return f"cannot be used ({why})" if why else ""
@@ -239,17 +239,17 @@ def check_remote() -> Iterator[Finding]:
     url = remote_url()
     if not url:
         return
-    found = examine_service(url)
-    if found.problem:
+    service = examine_service(url)
+    if service.problem:
         advice = "check the URL, the key, the network and the server's log"
-        text = f"{found.location}: {found.problem}"
+        text = f"{service.location}: {service.problem}"
         yield problem("remote", text, f"{advice}; or unset {REMOTE_VARIABLE}")
-    elif found.left_alone:
+    elif service.left_alone:
         yield note(
             "remote",
-            f"{found.location} answers, but failed within the last minute: "
-            f"{found.left_alone}",
+            f"{service.location} answers, but failed within the last minute: "
+            f"{service.left_alone}",
             f"look-ups skip it for a minute; if it is slow, raise {BUDGET_VARIABLE}",
         )
     else:
-        yield ok("remote", f"{found.location} answers, version {found.version}")
+        yield ok("remote", f"{service.location} answers, version {service.version}")

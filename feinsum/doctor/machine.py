@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "FEINSUM_"
 
-KNOWN = frozenset(
+VARIABLES = frozenset(
     {
         "FEINSUM_CACHE_DIR",
         "FEINSUM_CANONICALIZATION_LIMIT_S",
@@ -74,18 +74,18 @@ VECTORS = {"avx512f": ("skylakex", "cooperlake", "sapphirerapids"),
 """Kernels of OpenBLAS that use the vectors of a processor, the widest first."""
 
 
-def check_variables(given: Mapping[str, str] | None = None) -> Iterator[Finding]:
-    """Names that begin as ours and are none, with the nearest that is.
+def check_variables(variables: Mapping[str, str] | None = None) -> Iterator[Finding]:
+    """Report variables that begin with FEINSUM_ but have no effect.
 
     Args:
-        given: the variables; by default those of this process.
+        variables: the variables; by default those of this process.
     """
-    names = os.environ if given is None else given
+    names = os.environ if variables is None else variables
     for name in sorted(names):
         is_ours = name.startswith(PREFIX) and not name.startswith("FEINSUM_SERVE_")
-        if not is_ours or name in KNOWN:
+        if not is_ours or name in VARIABLES:
             continue
-        near = _similar(name)
+        near = _find_similar(name)
         meant = f"; did you mean {near}?" if near else ""
         yield note(
             "variables",
@@ -94,11 +94,12 @@ def check_variables(given: Mapping[str, str] | None = None) -> Iterator[Finding]
         )
 
 
-def _similar(name: str) -> str | None:
-    """The variable of the most similar name; what all of them begin with is no sign."""
-    known = {one.removeprefix(PREFIX): one for one in KNOWN}
-    near = get_close_matches(name.removeprefix(PREFIX), known, n=1, cutoff=0.75)
-    return known[near[0]] if near else None
+def _find_similar(name: str) -> str | None:
+    """Find the variable of the most similar name, apart from the common prefix."""
+    by_suffix = {variable.removeprefix(PREFIX): variable for variable in VARIABLES}
+    # The cutoff accepts misspellings, and no other words.
+    near = get_close_matches(name.removeprefix(PREFIX), by_suffix, n=1, cutoff=0.75)
+    return by_suffix[near[0]] if near else None
 
 
 def check_plugins() -> Iterator[Finding]:
@@ -122,7 +123,7 @@ def check_plugins() -> Iterator[Finding]:
 
 
 def check_contractions() -> Iterator[Finding]:
-    """Whether the kernel of calls without one of their own is there."""
+    """Report whether the contraction kernel in C was compiled."""
     if IS_BUILT:
         yield ok("contractions", f"by a kernel with vectors of {VECTOR_BYTES} bytes")
     else:
@@ -134,14 +135,14 @@ def check_contractions() -> Iterator[Finding]:
 
 
 def check_compiler() -> Iterator[Finding]:
-    """The compiler of the host, and whether it is too old for this processor."""
+    """Report the compiler, and whether it is too old for current processors."""
     try:
         text = find_compiler().version
     except DeviceUnavailableError:
         return  # that is a finding about devices
     for name, oldest in OLDEST.items():
-        found = re.search(rf"{name}\b.*?(\d+)\.\d+", text, re.IGNORECASE)
-        if found and int(found[1]) < oldest:
+        match = re.search(rf"{name}\b.*?(\d+)\.\d+", text, re.IGNORECASE)
+        if match and int(match[1]) < oldest:
             yield note(
                 "compiler",
                 f"{text} is older than {name} {oldest} and may generate slow code",
@@ -154,7 +155,7 @@ def check_compiler() -> Iterator[Finding]:
 def check_machine(
     load: float | None = None, statistics: Path = STATISTICS
 ) -> Iterator[Finding]:
-    """Whether others use the processor, or a limit holds it back: times are noisy then.
+    """Report whether load of others or a CPU limit makes times noisy.
 
     Args:
         load: the load average; by default that of the last minute.
@@ -170,6 +171,7 @@ def check_machine(
             "tune and measure on an idle machine",
         )
     periods, throttled = throttled_periods(statistics)
+    # Below one percent of the periods, times are hardly affected.
     is_throttled = throttled > 0.01 * max(periods, 1)
     if is_throttled:
         yield note(
@@ -185,13 +187,13 @@ def check_machine(
 def check_openblas(
     kernel: str | None = None, features: tuple[str, ...] | None = None
 ) -> Iterator[Finding]:
-    """Whether numpy's OpenBLAS took a kernel for the vectors of this processor.
+    """Report whether numpy's OpenBLAS uses the vectors of this processor.
 
     Args:
         kernel: that it took; by default it is asked.
         features: of the processor; by default of this one.
     """
-    kernel = kernel or openblas_kernel()
+    kernel = kernel or find_openblas_kernel()
     if kernel is None:
         return
     has = host_processor().features if features is None else features
@@ -209,8 +211,8 @@ def check_openblas(
     yield ok("openblas", f"kernel {kernel}")
 
 
-def openblas_kernel() -> str | None:
-    """The name of the kernel that numpy's OpenBLAS took; None if there is none."""
+def find_openblas_kernel() -> str | None:
+    """Name the kernel that numpy's OpenBLAS uses; None without OpenBLAS."""
     import_module("numpy.linalg")
     maps = Path("/proc/self/maps")
     if not maps.exists():
@@ -276,11 +278,11 @@ OPTIONAL = "ignore this if another device works; see docs/reference/devices.md"
 
 
 def check_versions() -> Iterator[Finding]:
-    """Versions of the packages that determine code and keys."""
-    found, missing = [f"Python {platform.python_version()}"], []
+    """Report the versions of the packages that determine code and keys."""
+    versions, missing = [f"Python {platform.python_version()}"], []
     for name in PACKAGES:
         try:
-            found.append(f"{name} {version(name)}")
+            versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             missing.append(name)
     if missing:
@@ -289,11 +291,11 @@ def check_versions() -> Iterator[Finding]:
             f"not installed: {', '.join(missing)}",
             f"pip install {' '.join(missing)}",
         )
-    yield ok("versions", ", ".join(found))
+    yield ok("versions", ", ".join(versions))
 
 
 def check_devices(selector: str | None) -> Iterator[Finding]:
-    """Every device, whether it works, and the one that is taken."""
+    """Report every device, whether it works, and the one that is selected."""
     for state in sorted(device_states(), key=lambda state: state.device is not None):
         yield from _check_device(state)
     try:
@@ -330,7 +332,7 @@ def _check_device(state: DeviceState) -> Iterator[Finding]:
 
 
 def check_packaged_facts(selector: str | None) -> Iterator[Finding]:
-    """How well the facts of this installation fit the device."""
+    """Report how well the packaged facts match the device."""
     try:
         environment = open_device(selector).environment({})
     except DeviceUnavailableError:

@@ -1,4 +1,9 @@
-"""Random arguments for a Loopy kernel."""
+"""Random arguments for a Loopy kernel.
+
+For ``y[i] = A[i, t[i]] * x[i]`` with ``A`` of shape (n, 4) and ``n = 1000``: ``A`` and
+``x`` get numbers from 0.5 to 1.5, ``y`` none, and ``t`` integers below 4, so that no
+entry outside of ``A`` is read.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ import numpy as np
 from loopy.symbolic import DependencyMapper
 from pymbolic.primitives import Subscript, Variable
 
-from feinsum.measure.trial import INTERVAL, drawn
+from feinsum.measure.trial import INTERVAL, draw_array
 from feinsum.targets.layout import array_layout, entry_kernel, typed
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -23,7 +28,7 @@ def random_arguments(
     *,
     interval: tuple[float, float] = INTERVAL,
 ) -> dict[str, Any]:
-    """Random values for every array that a kernel reads, and for every scalar.
+    """Draw random values for every array that a kernel reads, and for every scalar.
 
     Args:
         t_unit: a translation unit with one entry point; dtypes left open are
@@ -42,26 +47,27 @@ def random_arguments(
         MeasurementError: if a shape needs a missing size.
     """
     kernel = entry_kernel(typed(t_unit))
-    bounds = index_bounds(t_unit, sizes)
+    bounds = find_index_bounds(t_unit, sizes)
     values: dict[str, Any] = {}
     for arg in kernel.args:
         dtype = arg.dtype.numpy_dtype
         if isinstance(arg, lp.ValueArg):
             is_size = arg.name in sizes
-            value = sizes[arg.name] if is_size else drawn(rng, (), dtype, interval)
+            value = sizes[arg.name] if is_size else draw_array(rng, (), dtype, interval)
             values[arg.name] = dtype.type(value)
         elif arg.is_input:
             shape = array_layout(arg, sizes).shape
             if arg.name in bounds and dtype.kind in "iu":
+                # An axis of length 0 is never read, but numpy draws below 1 at least.
                 high = max(bounds[arg.name], 1)
                 values[arg.name] = rng.integers(0, high, shape).astype(dtype)
             else:
-                values[arg.name] = drawn(rng, shape, dtype, interval)
+                values[arg.name] = draw_array(rng, shape, dtype, interval)
     return values
 
 
-def index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
-    """For each argument that is read inside a subscript, a safe upper bound.
+def find_index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Bound each argument that is read inside a subscript.
 
     The extent of the axis if the argument's entry alone is the index; 1, that is
     zeros only, if it is a part of a larger index expression.
@@ -69,11 +75,12 @@ def index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
     kernel = entry_kernel(typed(lp.expand_subst(t_unit)))
     arrays = {arg.name: arg for arg in kernel.args if not isinstance(arg, lp.ValueArg)}
     bounds: dict[str, int] = {}
-    for subscript in _kernel_subscripts(kernel):
+    for subscript in _find_kernel_subscripts(kernel):
         for axis, index in enumerate(subscript.index_tuple):
-            for name in _names(index) & set(arrays):
+            for name in _find_names(index) & set(arrays):
                 is_alone = isinstance(index, Subscript) and index.aggregate.name == name
                 target = arrays.get(subscript.aggregate.name)
+                # In A[2*t[i] + 1] only zeros in t are safe without solving for it.
                 bound = 1
                 if is_alone and target is not None:
                     bound = array_layout(target, sizes).shape[axis]
@@ -81,7 +88,7 @@ def index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
     return bounds
 
 
-def _kernel_subscripts(kernel: Any) -> Iterator[Any]:
+def _find_kernel_subscripts(kernel: Any) -> Iterator[Any]:
     for instruction in kernel.instructions:
         if isinstance(instruction, lp.MultiAssignmentBase):
             parts = (
@@ -90,19 +97,19 @@ def _kernel_subscripts(kernel: Any) -> Iterator[Any]:
                 *instruction.predicates,
             )
             for part in parts:
-                yield from _subscripts(part)
+                yield from _find_subscripts(part)
 
 
-def _subscripts(expression: Any) -> Iterator[Any]:
-    """Every subscript of an expression, also inside subscripts."""
+def _find_subscripts(expression: Any) -> Iterator[Any]:
+    """Yield every subscript of an expression, also inside subscripts."""
     leaves = DependencyMapper(include_subscripts=True, include_calls=False)(expression)
     for leaf in leaves:
         if isinstance(leaf, Subscript):
             yield leaf
             for index in leaf.index_tuple:
-                yield from _subscripts(index)
+                yield from _find_subscripts(index)
 
 
-def _names(expression: Any) -> set[str]:
+def _find_names(expression: Any) -> set[str]:
     leaves = DependencyMapper(include_subscripts=False, include_calls=False)(expression)
     return {leaf.name for leaf in leaves if isinstance(leaf, Variable)}

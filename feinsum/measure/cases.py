@@ -38,12 +38,12 @@ class Case:
 
 
 def make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
-    """Random arguments of an einsum, and numpy's results for them.
+    """Draw random arguments of an einsum, and compute numpy's results for them.
 
     Raises:
         MeasurementError: if the results are not finite.
     """
-    case = posed_case(einsum, sizes)
+    case = pose_case(einsum, sizes)
     results = reference_of(einsum).results(case.arguments)
     if not all(np.isfinite(result).all() for result in results):
         raise MeasurementError(
@@ -52,14 +52,14 @@ def make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
     return replace(case, expected=dict(zip(case.nest.outputs, results, strict=True)))
 
 
-def posed_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
-    """Random arguments of an einsum, without results."""
+def pose_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
+    """Draw random arguments of an einsum, without computing results."""
     arguments = reference_of(einsum).arguments(sizes)
     return replace(bare_case(einsum, sizes), arguments=arguments)
 
 
 def bare_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
-    """The kernel of an einsum and its tolerance, for arguments from elsewhere."""
+    """Make a case without arguments: the kernel of an einsum and its tolerance."""
     reference = reference_of(einsum)
     t_unit, nest = reference.kernel()
     # one tolerance for all rows: that of the least precise
@@ -69,7 +69,7 @@ def bare_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
 
 
 def pairwise_baseline(case: Case) -> lp.TranslationUnit | None:
-    """The kernel to compare with; None if it is the untransformed one.
+    """Return the kernel to compare with; None if it is the untransformed one.
 
     With many operands, one nest may run for days, and nobody would run it.
 
@@ -98,7 +98,8 @@ def ragged_unit(spec: TransformSpec, case: Case) -> lp.TranslationUnit:
 
 
 def ragged_cases(einsum: BatchedEinsum) -> tuple[BatchedEinsum, list[dict[str, int]]]:
-    """An einsum with run-time extents, and sizes that no tile divides."""
+    """Return an einsum with run-time extents, and sizes that no tile divides."""
+    # A tile of 16 rows that reads beyond the end is correct for all multiples of 16.
     variant, sizes = reference_of(einsum).ragged()
     return variant.einsum, sizes
 
@@ -114,7 +115,7 @@ PERIOD = 65_521
 
 
 def patterned(shape: Sequence[int], dtype: np.dtype[Any], seed: int) -> Array:
-    """Entries without order, made as fast as memory is written.
+    """Make an array of irregular entries as fast as memory is written.
 
     >>> patterned((2, 2), np.dtype("i4"), 0).dtype
     dtype('int32')
@@ -127,6 +128,7 @@ def patterned(shape: Sequence[int], dtype: np.dtype[Any], seed: int) -> Array:
         block = (rng.random(min(size, PERIOD)) + 0.5).astype(dtype)
         if dtype.kind == "c":
             block = block * (1 + 0.5j)
+    # Repeating a block is as fast as writing memory; drawing every entry is not.
     return np.resize(block, shape).astype(dtype, copy=False)
 
 
@@ -151,39 +153,40 @@ def check_samples(
     """
     dtype = einsum.output_dtypes[0]
     tolerance = tolerance_for(dtype, n_terms(einsum, sizes))
-    for place in _places(result.shape, seed):
-        right, magnitude = _entry(einsum, arrays, place)
+    for position in _draw_positions(result.shape, seed):
+        right, magnitude = _compute_entry(einsum, arrays, position)
+        # Where numpy overflows, a kernel with another order of sums need not.
         if not np.isfinite(magnitude):
             continue
-        found = result[place]
+        entry = result[position]
         # not "greater than": NaN has to fail
-        if not abs(found - right) <= tolerance * magnitude:
+        if not abs(entry - right) <= tolerance * magnitude:
             raise WrongResultError(
-                f"entry {list(place)} of the result is {found}, expected {right}"
+                f"entry {list(position)} of the result is {entry}, expected {right}"
             )
 
 
-def _places(shape: Sequence[int], seed: int) -> list[tuple[int, ...]]:
+def _draw_positions(shape: Sequence[int], seed: int) -> list[tuple[int, ...]]:
     rng = np.random.default_rng(seed)
     corners = [tuple(0 for _ in shape), tuple(n - 1 for n in shape)]
     n_drawn = N_SAMPLES + len(shape)
     drawn = [
-        [int(k) for k in place]
-        for place in zip(*(rng.integers(0, n, n_drawn) for n in shape), strict=True)
+        [int(k) for k in position]
+        for position in zip(*(rng.integers(0, n, n_drawn) for n in shape), strict=True)
     ]
     for axis, extent in enumerate(shape):  # the end of each axis: remainders of tiles
         drawn[axis][axis] = extent - 1
     return list(dict.fromkeys([*corners, *map(tuple, drawn)]))
 
 
-def _entry(
-    einsum: BatchedEinsum, arrays: Mapping[str, Array], place: tuple[int, ...]
+def _compute_entry(
+    einsum: BatchedEinsum, arrays: Mapping[str, Array], position: tuple[int, ...]
 ) -> tuple[Any, float]:
-    """An entry, and the sum of magnitudes, in at least double precision."""
-    at = dict(zip(einsum.output, place, strict=True))
+    """Compute an entry, and its sum of magnitudes, in at least double precision."""
+    fixed = dict(zip(einsum.output, position, strict=True))
     letters = {index: k for k, index in enumerate(einsum.summation_indices)}
     parts = [
-        arrays[operand.name][tuple(at.get(i, slice(None)) for i in term)]
+        arrays[operand.name][tuple(fixed.get(i, slice(None)) for i in term)]
         for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True)
     ]
     terms = [tuple(i for i in term if i in letters) for term in einsum.inputs]
@@ -193,12 +196,13 @@ def _entry(
         for index, extent in zip(term, part.shape, strict=True)
     }
     right, magnitude = einsum.output_dtypes[0].type(0), 0.0
-    for box in _boxes(whole, terms):
+    # Copies in double precision of a whole operand may not fit the memory.
+    for box in _split_box(whole, terms):
         exact: list[Any] = []
         sizes: list[Any] = []
         for part, term, operand in zip(parts, terms, einsum.rows[0], strict=True):
             cut = part[tuple(slice(box[i].start, box[i].stop) for i in term)]
-            wide = np.asarray(cut, _wide(operand.dtype))
+            wide = np.asarray(cut, _widen(operand.dtype))
             left = [letters[i] for i in term]
             exact += [wide, left]
             sizes += [np.abs(wide).astype(np.float64), left]
@@ -212,7 +216,7 @@ def _entry(
 _Box: TypeAlias = dict[str, range]
 
 
-def _boxes(box: _Box, terms: Sequence[Sequence[str]]) -> Iterator[_Box]:
+def _split_box(box: _Box, terms: Sequence[Sequence[str]]) -> Iterator[_Box]:
     """Parts of a box in which no operand has many entries, for copies are made.
 
     An array of few entries can look like one of billions.
@@ -224,9 +228,9 @@ def _boxes(box: _Box, terms: Sequence[Sequence[str]]) -> Iterator[_Box]:
     longest = max(terms[sizes.index(max(sizes))], key=lambda i: len(box[i]))
     middle = len(box[longest]) // 2
     for part in (box[longest][:middle], box[longest][middle:]):
-        yield from _boxes({**box, longest: part}, terms)
+        yield from _split_box({**box, longest: part}, terms)
 
 
-def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _widen(dtype: np.dtype[Any]) -> np.dtype[Any]:
     # sums of integers wrap in their own dtype, as those of kernels do
     return dtype if dtype.kind in "iu" else np.result_type(dtype, np.float64)

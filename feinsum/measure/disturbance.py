@@ -40,10 +40,11 @@ class Watch:
     n_throttled: int = field(default_factory=lambda: throttled_periods()[1])
 
     def disturbance(self) -> str:
-        """What disturbed this process since, in words; empty if nothing did."""
+        """Describe what disturbed this process since; empty if nothing did."""
         elapsed_s = perf_counter() - self.started_s
         if elapsed_s < MIN_S:
             return ""
+        # What was used on our processors, less what we and our children used.
         others_s = _used_s() - self.used_s - (_own_s() - self.own_s)
         share = others_s / (elapsed_s * len(os.sched_getaffinity(0)))
         if share > BUSY:
@@ -54,13 +55,13 @@ class Watch:
 
 
 def _used_s() -> float:
-    """Processor time used on the processors of this process, by anything."""
+    """Return the time that any process used on the processors of this one."""
     times = psutil.cpu_times(percpu=True)
-    own = [times[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(times)]
+    allowed = [times[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(times)]
     return sum(
         float(seconds)
-        for one in own
-        for name, seconds in one._asdict().items()
+        for cpu_times in allowed
+        for name, seconds in cpu_times._asdict().items()
         if name not in _IDLE
     )
 
@@ -70,8 +71,8 @@ def _own_s() -> float:
 
 
 def throttled_periods(statistics: Path = STATISTICS) -> tuple[int, int]:
-    """Periods of this group of processes, and in how many a CPU limit held it back."""
-    told: dict[str, str] = {}
+    """Count the periods of this control group, and those that a limit throttled."""
+    counts: dict[str, str] = {}
     with suppress(OSError, ValueError):
-        told = dict(line.split() for line in statistics.read_text().splitlines())
-    return int(told.get("nr_periods", 0)), int(told.get("nr_throttled", 0))
+        counts = dict(line.split() for line in statistics.read_text().splitlines())
+    return int(counts.get("nr_periods", 0)), int(counts.get("nr_throttled", 0))

@@ -53,11 +53,14 @@ class RecipeFigures:
 def figures_of_recipe(
     spec: TransformSpec, einsum: BatchedEinsum, architecture: str
 ) -> tuple[RecipeFigures, ...]:
-    """The figures of every launch; none if the recipe takes a newer architecture.
+    """Compile a recipe and return the figures of its launches.
 
     Args:
         einsum: canonical.
         architecture: such as ``sm_90``.
+
+    Returns:
+        One for each launch; none if the recipe needs a newer architecture.
 
     Raises:
         BuildError: if that is none, or the kernel cannot be compiled for it.
@@ -71,35 +74,36 @@ def figures_of_recipe(
     unit, nest = reference_of(einsum).kernel()
     unit = apply_spec(spec, unit, nest)
     code = generated(typed(unit.copy(target=CudaTarget())))
+    # Such as asynchronous copies, which nvrtc would refuse with an error.
     if any(launch.least_capability > int(number) for launch in code.launches):
         return ()
     log = find_nvrtc().compile(code.source, architecture).log
-    found = []
+    launches = []
     for launch in code.launches:
         figures = figures_of(log, launch.name)
         n_items = prod(int(n) for n in launch.block)
         part = occupancy(figures, n_items, int(number), launch.shared_bytes)
         shared = figures.shared_bytes + launch.shared_bytes
-        found.append(RecipeFigures(spec, n_items, figures, shared, part))
-    return tuple(found)
+        launches.append(RecipeFigures(spec, n_items, figures, shared, part))
+    return tuple(launches)
 
 
 def figures_of_starts(
     einsum: BatchedEinsum, architecture: str
 ) -> tuple[RecipeFigures, ...]:
-    """Those of the recipes for GPUs with which a search begins."""
+    """Return the figures of the GPU recipes with which a search begins."""
     general, literal = generalize(einsum)
     form = canonicalize(general)
     names = form.relabeling.size_params
     workload = Workload(form.einsum, {names[name]: n for name, n in literal.items()})
     return tuple(
-        one
-        for spec in _starts(workload)
-        for one in figures_of_recipe(spec, form.einsum, architecture)
+        figures
+        for spec in _list_starts(workload)
+        for figures in figures_of_recipe(spec, form.einsum, architecture)
     )
 
 
-def _starts(workload: Workload) -> Iterator[TransformSpec]:
+def _list_starts(workload: Workload) -> Iterator[TransformSpec]:
     for family in applicable_transforms(workload, "gpu"):
         if family.name.startswith(PREFIX):
             recommended = islice(configurations(family, workload), 1)

@@ -1,5 +1,9 @@
 """The memory limit on intermediate products.
 
+``ij,jk,kl->il`` with extents of 4000 and ``l = 1`` is computed as ``A (B C)`` with an
+intermediate of 4000 entries, or as ``(A B) C`` with 16 million: the limit decides
+whether a recipe with the second path may be used.
+
 Contraction paths make einsums of many operands fast by computing intermediates, and the
 fastest path may need intermediates far larger than operands and results.
 """
@@ -30,7 +34,7 @@ SHARE = 4
 
 
 def intermediate_limit_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
-    """The value of the environment variable; by default a part of the free memory.
+    """Return the configured limit, by default a part of the free memory.
 
     The part is rounded down to a power of two, so that it seldom changes. It is at
     least the size of the largest operand or result.
@@ -45,6 +49,8 @@ def intermediate_limit_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) ->
     if named is not None:
         return named
     share = max(int(psutil.virtual_memory().available) // SHARE, 1)
+    # Rounded, since the limit is a part of cache keys; never below an array that has to
+    # be there anyway.
     return max(1 << (share.bit_length() - 1), _largest_bytes(einsum, sizes))
 
 
@@ -54,7 +60,7 @@ def has_room(
     sizes: Mapping[str, int],
     limit: int | None = None,
 ) -> bool:
-    """Whether the intermediates of a recipe fit into the limit.
+    """Return whether the intermediates of a recipe fit into the limit.
 
     A recipe that is unknown here, does not fit the einsum, or depends on an unknown
     size passes: it is refused elsewhere, or accepted.
@@ -68,9 +74,9 @@ def has_room(
         return True
     if any(x.name not in sizes for x in einsum.size_params):
         return True
-    known = at_sizes(einsum, sizes)
+    literal = at_sizes(einsum, sizes)
     try:
-        n_bytes = transform.intermediate_bytes(known, spec.parameters)
+        n_bytes = transform.intermediate_bytes(literal, spec.parameters)
     except Exception:  # a record may say anything
         logger.info("%.200s does not fit %s", spec, einsum.subscripts, exc_info=True)
         return True
@@ -80,7 +86,7 @@ def has_room(
 
 
 def all_have_room(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
-    """Whether all proposed recipes fit into the limit at these sizes."""
+    """Return whether all proposed recipes fit into the limit at these sizes."""
     limit = intermediate_limit_bytes(einsum, sizes)
     return all(
         has_room(transform.spec(parameters), einsum, sizes, limit)
@@ -91,7 +97,7 @@ def all_have_room(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
 
 
 def temporary_bytes(t_unit: Any, sizes: Mapping[str, int]) -> int:
-    """Bytes of the arrays shared by all work-groups of a kernel, except arguments."""
+    """Count the bytes of the temporaries that all work-groups of a kernel share."""
     return sum(
         prod(int(evaluate(extent, dict(sizes))) for extent in temporary.shape)
         * temporary.dtype.numpy_dtype.itemsize
@@ -104,10 +110,10 @@ def _largest_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
     arrays = [(x.shape, x.dtype) for x in einsum.operands]
     arrays += [(einsum.output_shape, dtype) for dtype in einsum.output_dtypes]
     return max(
-        prod(_value(extent, sizes) for extent in shape) * dtype.itemsize
+        prod(_evaluate_extent(extent, sizes) for extent in shape) * dtype.itemsize
         for shape, dtype in arrays
     )
 
 
-def _value(extent: Extent, sizes: Mapping[str, int]) -> int:
+def _evaluate_extent(extent: Extent, sizes: Mapping[str, int]) -> int:
     return sizes.get(extent.name, 1) if isinstance(extent, SizeParam) else extent

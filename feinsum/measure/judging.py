@@ -2,7 +2,13 @@
 
 The tuner takes seconds to measure for a record. Here the question is only whether a
 recommended recipe pays off on this machine, which has to be answered in a fraction of a
-second: on arrays of a few megabytes, with few runs.
+second: on arrays of a few megabytes, with few runs::
+
+    kernel with run-time extents     verify at 1, at odd sizes, at one long size
+    kernel with literal extents      verify at these, if they are small
+    the last one of these            time at quick_sizes(), in turns with the baseline
+
+Processes that verify at the same time share a lock; timing takes it alone.
 """
 
 from __future__ import annotations
@@ -12,30 +18,30 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from math import log2, prod
-from typing import Any
+from typing import Any, Protocol
 
 from constantdict import constantdict
 
-from feinsum.errors import FeinsumError, TransformError, WrongResultError
+from feinsum.errors import FeinsumError, TransformError
 from feinsum.ir import BatchedEinsum, from_text, profile_names
-from feinsum.measure import open_device, verify
+from feinsum.measure import open_device
 from feinsum.measure.cases import (
     Case,
     make_case,
     pairwise_baseline,
-    posed_case,
+    pose_case,
     ragged_cases,
     ragged_unit,
 )
-from feinsum.measure.kernel import CompiledKernel, compile_kernel
+from feinsum.measure.kernel import BoundKernel, CompiledKernel, compile_kernel
 from feinsum.measure.question import Question, Verdict
 from feinsum.measure.reference import MANY_TIMES, einsum_operations, footprint_bytes
 from feinsum.measure.sparse_cases import (
-    SparseCase,
     make_sparse_case,
     ragged_sparse_cases,
 )
-from feinsum.measure.trial import Race, in_turns, locked
+from feinsum.measure.trial import Timeable, hold_lock, time_in_turns
+from feinsum.measure.verification import Verifiable, verify, wrong_results_located
 from feinsum.nests import sizes_at
 from feinsum.records import OK, TransformSpec
 from feinsum.records.capability import n_products
@@ -50,6 +56,10 @@ LITERAL_OPERATIONS = 200_000_000
 """An einsum of literal extents is tried at these as well, if it is no larger."""
 
 
+class Racer(Timeable, Verifiable, Protocol):
+    """A kernel that can be timed and verified."""
+
+
 def prepare(question: Question) -> None:
     """Build what all forks share: the untransformed kernel of an einsum.
 
@@ -57,14 +67,15 @@ def prepare(question: Question) -> None:
     """
     if question.device not in {device.id for device in HOST.devices()}:
         return
+    # The kernels of a tree are built by each fork.
     einsum = from_text(question.frame)
     if einsum.sparse_position is not None:
         return
-    timed = _timed_einsum(einsum)
-    sizes = _timed_sizes(einsum, timed, question.sizes)
-    lock = locked(question.timing_lock, fcntl.LOCK_SH)
+    timed = _choose_timed_einsum(einsum)
+    sizes = _choose_timed_sizes(einsum, timed, question.sizes)
+    lock = hold_lock(question.timing_lock, fcntl.LOCK_SH)
     with lock, suppress(FeinsumError):  # the fork says what is wrong
-        built_baseline(timed, constantdict(sizes), open_device(question.device))
+        build_baseline(timed, constantdict(sizes), open_device(question.device))
 
 
 def judge_recipe(question: Question, opened: OpenDevice) -> Verdict:
@@ -83,62 +94,68 @@ def judge_recipe(question: Question, opened: OpenDevice) -> Verdict:
     if einsum.sparse_position is not None:
         return _judge_sparse(question, einsum, opened)
     last: tuple[CompiledKernel, Case] | None = None
-    with locked(question.timing_lock, fcntl.LOCK_SH):
-        for unit, cases in _kernels_to_try(spec, einsum):
+    with hold_lock(question.timing_lock, fcntl.LOCK_SH):
+        for unit, cases in _generate_kernels(spec, einsum):
             compiled = compile_kernel(unit, opened)
             compiled.built.check_figures()
             for case in cases:
                 _verify(compiled, case)
             last = compiled, cases[-1]
         assert last is not None
-        sizes = _timed_sizes(einsum, last[1].einsum, question.sizes)
-        race = race_of(*last, sizes, opened)
-    with locked(question.timing_lock, fcntl.LOCK_EX):
-        mine_s, others_s = race.run()
-    return Verdict(OK, least_s=mine_s, baseline_s=others_s, sizes=sizes)
+        compiled, case = last
+        sizes = _choose_timed_sizes(einsum, case.einsum, question.sizes)
+        kernel, baseline, tolerance = bind_pair(compiled, case.einsum, sizes, opened)
+    return _race(question, kernel, baseline, sizes, tolerance)
 
 
 def _judge_sparse(
     question: Question, einsum: BatchedEinsum, opened: OpenDevice
 ) -> Verdict:
-    """A recipe for a sparse operand, on ragged trees, and on one that is timed."""
+    """Judge a recipe for a sparse operand on ragged trees, and time it on another."""
     spec, timed = question.spec, quick_sizes(einsum, question.sizes)
-    with locked(question.timing_lock, fcntl.LOCK_SH):
+    with hold_lock(question.timing_lock, fcntl.LOCK_SH):
         for case in ragged_sparse_cases(einsum):
-            _verify_tree(case, spec, opened)
+            with wrong_results_located(f"for a tree of the sizes {dict(case.sizes)}"):
+                kernel = case.kernel(spec, opened)
+                verify(kernel, case.expected, tolerance=case.tolerance)
         case = make_sparse_case(einsum, timed)
         plain = case.untransformed(opened)
         kernel = case.kernel(spec, opened).sharing(plain)
-    with locked(question.timing_lock, fcntl.LOCK_EX):
-        plain.poison()
-        baseline_s = plain.run()
-        # the untransformed kernel rounds, too
-        verify(kernel, plain.read(), tolerance=2 * case.tolerance)
-        mine_s, others_s = in_turns(kernel, plain, baseline_s)
-    return Verdict(OK, least_s=mine_s, baseline_s=others_s, sizes=timed)
+    return _race(question, kernel, plain, timed, case.tolerance)
 
 
-def _verify_tree(case: SparseCase, spec: TransformSpec, opened: OpenDevice) -> None:
-    try:
-        verify(case.kernel(spec, opened), case.expected, tolerance=case.tolerance)
-    except WrongResultError as error:
-        where = f"for a tree of the sizes {dict(case.sizes)}"
-        raise WrongResultError(f"{where}: {error}") from None
+def _race(
+    question: Question,
+    kernel: Racer,
+    baseline: Racer,
+    sizes: Mapping[str, int],
+    tolerance: float,
+) -> Verdict:
+    """Compare a recipe with the untransformed kernel on its arrays, and time both.
+
+    Args:
+        tolerance: of a result against the correct one; both kernels round.
+    """
+    with hold_lock(question.timing_lock, fcntl.LOCK_EX):
+        # The first run gives the expected result, and shows whether it takes very long.
+        baseline.poison()
+        baseline_s = baseline.run()
+        with wrong_results_located(f"at the sizes {dict(sizes)}"):
+            verify(kernel, baseline.read(), tolerance=2 * tolerance)
+        mine_s, others_s = time_in_turns(kernel, baseline, baseline_s)
+    return Verdict(OK, least_s=mine_s, baseline_s=others_s, sizes=sizes)
 
 
 def _verify(compiled: CompiledKernel, case: Case) -> None:
-    try:
+    with wrong_results_located(f"at the sizes {dict(case.sizes)}"):
         kernel = compiled.bind(case.arguments)
         verify(kernel, case.expected, tolerance=case.tolerance)
-    except WrongResultError as error:
-        where = f"at the sizes {dict(case.sizes)}"
-        raise WrongResultError(f"{where}: {error}") from None
 
 
-def _timed_sizes(
+def _choose_timed_sizes(
     einsum: BatchedEinsum, timed: BatchedEinsum, sizes: Mapping[str, int]
 ) -> dict[str, int]:
-    """Sizes of the einsum that is timed, which may be one with run-time extents."""
+    """Choose the sizes of the einsum that is timed; it may have run-time extents."""
     if einsum.size_params:
         return quick_sizes(timed, sizes)
     literal = {
@@ -151,16 +168,16 @@ def _timed_sizes(
     return quick_sizes(timed, literal)
 
 
-def _timed_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
-    """The einsum that is timed: that of the last of :func:`_kernels_to_try`."""
+def _choose_timed_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
+    """Return the einsum that is timed, the last of :func:`_generate_kernels`."""
     variant, sizes = ragged_cases(einsum)
     return einsum if not sizes or _is_tried_as_it_is(einsum) else variant
 
 
-def _kernels_to_try(
+def _generate_kernels(
     spec: TransformSpec, einsum: BatchedEinsum
 ) -> Iterator[tuple[Any, list[Case]]]:
-    """The kernels to run, and the cases of each; the last one is to be timed.
+    """Yield the kernels to run, and the cases of each; the last one is to be timed.
 
     Raises:
         TransformError: if the recipe cannot be applied.
@@ -175,7 +192,7 @@ def _kernels_to_try(
 
 
 def _is_tried_as_it_is(einsum: BatchedEinsum) -> bool:
-    """Whether all extents are known, and small."""
+    """Return whether all extents are known, and small."""
     if einsum.size_params:
         return False
     n_operations = sum(einsum_operations(einsum, {}).values())
@@ -193,8 +210,8 @@ LONGEST = 1 << 20
 """Largest value for an unknown extent."""
 
 
-def quick_sizes(einsum: BatchedEinsum, known: Mapping[str, int]) -> dict[str, int]:
-    """Sizes for timing an einsum: near those of a kernel, or as large as allowed.
+def quick_sizes(einsum: BatchedEinsum, near: Mapping[str, int]) -> dict[str, int]:
+    """Choose sizes for timing: near those of a kernel, or as large as allowed.
 
     They are powers of two, so that kernels of about the same size share an answer.
 
@@ -204,29 +221,30 @@ def quick_sizes(einsum: BatchedEinsum, known: Mapping[str, int]) -> dict[str, in
     ({'n': 1024}, {'n': 524288})
     """
     if einsum.sparse_position is not None:
-        return _quick_sparse_sizes(einsum, known)
+        return _choose_sparse_sizes(einsum, near)
     sizes = {
-        x.name: 1 << max(0, round(log2(known[x.name])))
-        if known.get(x.name, 0) > 0
+        x.name: 1 << max(0, round(log2(near[x.name])))
+        if near.get(x.name, 0) > 0
         else LONGEST
         for x in einsum.size_params
     }
+    # The longest one is halved, so that short extents keep their lengths.
     while _is_long(einsum, sizes) and any(size > 1 for size in sizes.values()):
         longest = max(sizes, key=lambda name: sizes[name])
         sizes[longest] //= 2
     return sizes
 
 
-def _quick_sparse_sizes(
-    einsum: BatchedEinsum, known: Mapping[str, int]
+def _choose_sparse_sizes(
+    einsum: BatchedEinsum, near: Mapping[str, int]
 ) -> dict[str, int]:
-    """Those of a kernel, all of them divided by one power of two if they are large.
+    """Choose a profile near that of a kernel, scaled down by a power of two.
 
     They are powers of two, as far as a tree can have such a profile.
     """
     sizes = {
         name: 1 << max(0, round(log2(n)))
-        for name, n in usual_sizes(einsum, known).items()
+        for name, n in usual_sizes(einsum, near).items()
     }
     while _is_large(einsum, sizes) and max(sizes.values()) > 1:
         sizes = {name: max(1, n // 2) for name, n in sizes.items()}
@@ -234,6 +252,7 @@ def _quick_sparse_sizes(
     shape = [sizes_at(einsum, sizes).extents[i] for i in einsum.inputs[position]]
     above = 1
     for name, extent in zip(profile_names(einsum), shape, strict=True):
+        # No level has fewer nodes than the one above, or more than its slots.
         least = 1 if above == 1 else above
         above = sizes[name] = min(max(sizes[name], least), above * extent)
     return sizes
@@ -245,36 +264,42 @@ def _is_large(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
     return n_bytes > QUICK_BYTES or n_operations > QUICK_OPERATIONS
 
 
-def race_of(
-    compiled: CompiledKernel, case: Case, sizes: Mapping[str, int], opened: OpenDevice
-) -> Race:
-    """The race between a recipe and the untransformed kernel at given sizes.
+def bind_pair(
+    compiled: CompiledKernel,
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int],
+    opened: OpenDevice,
+) -> tuple[BoundKernel, BoundKernel, float]:
+    """Bind a recipe and the untransformed kernel to the same arrays.
 
     Args:
-        compiled: the kernel with the recipe, of the einsum of ``case``.
-        sizes: values of the size parameters of that einsum.
+        compiled: the kernel with the recipe.
+        einsum: what it computes, with sizes as parameters.
+        sizes: their values.
+
+    Returns:
+        The recipe, the untransformed kernel, and the tolerance of results.
 
     Raises:
         BuildError: if the untransformed kernel cannot be built.
     """
-    posed = posed_case(case.einsum, sizes)
-    plain = built_baseline(case.einsum, constantdict(sizes), opened)
-    baseline = plain.bind(posed.arguments)
-    kernel = compiled.bind(posed.arguments).sharing(baseline)
-    # results of both kernels are rounded
-    return Race(kernel, baseline, sizes, 2 * posed.tolerance)
+    case = pose_case(einsum, sizes)
+    plain = build_baseline(einsum, constantdict(sizes), opened)
+    baseline = plain.bind(case.arguments)
+    kernel = compiled.bind(case.arguments).sharing(baseline)
+    return kernel, baseline, case.tolerance
 
 
 @lru_cache(maxsize=4)
-def built_baseline(
+def build_baseline(
     einsum: BatchedEinsum, sizes: Mapping[str, int], opened: OpenDevice
 ) -> CompiledKernel:
-    """The untransformed kernel, built once for all recipes of an einsum.
+    """Build the untransformed kernel, once for all recipes of an einsum.
 
     Raises:
         BuildError, MeasurementError: if it cannot be.
     """
-    posed = posed_case(einsum, sizes)
+    posed = pose_case(einsum, sizes)
     return compile_kernel(pairwise_baseline(posed) or posed.t_unit, opened)
 
 

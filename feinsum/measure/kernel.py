@@ -49,7 +49,7 @@ def compile_kernel(t_unit: Any, opened: OpenDevice) -> CompiledKernel:
         BuildError: with the first lines of the cause, or of the build log if a compiler
             failed.
     """
-    return CompiledKernel(opened, _made(t_unit, opened, opened.build))
+    return CompiledKernel(opened, _generate(t_unit, opened, opened.build))
 
 
 def generate_for_host(t_unit: Any, opened: HostDevice) -> HostCode:
@@ -61,14 +61,14 @@ def generate_for_host(t_unit: Any, opened: HostDevice) -> HostCode:
         BuildError: if there is none.
     """
     with uncached():
-        return _made(t_unit, opened, opened.generate)
+        return _generate(t_unit, opened, opened.generate)
 
 
-def _made(t_unit: Any, opened: OpenDevice, make: Callable[[Any], T]) -> T:
+def _generate(t_unit: Any, opened: OpenDevice, make: Callable[[Any], T]) -> T:
     try:
         # bind() passes every size, so that Loopy need not find it from shapes
         with quiet(ParameterFinderWarning) as printed:
-            return _with_caches(lambda: make(typed(opened.prepare(t_unit))))
+            return _generate_with_caches(lambda: make(typed(opened.prepare(t_unit))))
     except (BuildError, DeviceUnavailableError, Warning):
         raise  # a warning is an error only where the user asked for it
     except Exception as error:
@@ -82,7 +82,7 @@ def _made(t_unit: Any, opened: OpenDevice, make: Callable[[Any], T]) -> T:
         raise failure from error
 
 
-def _with_caches(generate: Callable[[], T]) -> T:
+def _generate_with_caches(generate: Callable[[], T]) -> T:
     """With Loopy's caches on disk, or without them if they fail: full, or removed."""
     try:
         return generate()
@@ -123,14 +123,14 @@ class CompiledKernel:
         kernel = entry_kernel(self.t_unit)
         _check_names(kernel, arguments)
         sizes = bind_sizes_of(kernel, arguments)
-        given: dict[str, Any] = {**sizes, **arguments}
+        values: dict[str, Any] = {**sizes, **arguments}
         slots, initial = {}, {}
         for arg in kernel.args:
             if isinstance(arg, lp.ValueArg):
-                slots[arg.name] = _scalar(arg, given)
+                slots[arg.name] = _convert_scalar(arg, values)
                 continue
             layout = array_layout(arg, sizes)
-            buffer = _initial_buffer(arg, layout, given)
+            buffer = _fill_buffer(arg, layout, values)
             if arg.is_output and arg.is_input:
                 initial[arg.name] = buffer.copy()
             slots[arg.name] = _Slot(layout, self._upload(arg.name, layout, buffer))
@@ -191,6 +191,7 @@ class BoundKernel:
         }
         built = self.compiled.built
         elapsed_s = built.run(arguments, timer or self.timer)
+        # No launches: a library computed, whose threads now spin on our cores.
         if built.n_launches == 0:
             if timer is not None and elapsed_s < SHORT_S:
                 elapsed_s = built.run(arguments, timer)
@@ -198,7 +199,7 @@ class BoundKernel:
         return elapsed_s
 
     def sharing(self, other: BoundKernel) -> BoundKernel:
-        """The same kernel on the arrays of another one, where layouts match.
+        """Bind the same kernel to the arrays of another one, where layouts match.
 
         Kernels that are timed in turns find the caches as the previous one left them.
         With shared arrays, this is the same for all of them.
@@ -206,16 +207,21 @@ class BoundKernel:
         slots = {
             name: other.slots[name]
             if isinstance(slot, _Slot)
-            and isinstance(there := other.slots.get(name), _Slot)
-            and there.layout == slot.layout
+            and isinstance(shared := other.slots.get(name), _Slot)
+            and shared.layout == slot.layout
             else slot
             for name, slot in self.slots.items()
         }
         return replace(self, slots=slots)
 
     def read(self) -> dict[str, Array]:
-        """The outputs, by name, as arrays of the host."""
-        return {name: self._read(self.slots[name]) for name in self.outputs}
+        """Copy the outputs to arrays of the host, by name."""
+        results = {}
+        for name in self.outputs:
+            slot = self.slots[name]
+            buffer = self.compiled.opened.download(slot.array, slot.layout)
+            results[name] = slot.layout.unpack(buffer).copy(order="C")
+        return results
 
     def poison(self) -> None:
         """Overwrite the outputs, so that stale values cannot pass for results.
@@ -225,44 +231,38 @@ class BoundKernel:
         back their initial values.
         """
         for name in self.outputs:
-            layout = self.slots[name].layout
+            slot = self.slots[name]
             buffer = self._initial.get(name)
             if buffer is None:
+                layout = slot.layout
                 value = poison_value(layout.dtype)
                 buffer = np.full(layout.n_entries, value, layout.dtype)
-            self._write(self.slots[name], buffer)
-
-    def _read(self, slot: _Slot) -> Array:
-        buffer = self.compiled.opened.download(slot.array, slot.layout)
-        return slot.layout.unpack(buffer).copy(order="C")
-
-    def _write(self, slot: _Slot, buffer: Array) -> None:
-        self.compiled.opened.overwrite(slot.array, buffer)
+            self.compiled.opened.overwrite(slot.array, buffer)
 
 
 def _check_names(kernel: Any, arguments: Mapping[str, Any]) -> None:
-    known = {arg.name for arg in kernel.args}
-    if unknown := sorted(set(arguments) - known):
+    names = {arg.name for arg in kernel.args}
+    if unknown := sorted(set(arguments) - names):
         raise MeasurementError(
-            f"kernel {kernel.name!r} has no arguments {unknown}; it has {sorted(known)}"
+            f"kernel {kernel.name!r} has no arguments {unknown}; it has {sorted(names)}"
         )
 
 
-def _scalar(arg: Any, given: Mapping[str, Any]) -> Any:
-    if arg.name not in given:
+def _convert_scalar(arg: Any, arguments: Mapping[str, Any]) -> Any:
+    if arg.name not in arguments:
         raise MeasurementError(f"the scalar argument {arg.name!r} is missing")
-    return arg.dtype.numpy_dtype.type(given[arg.name])
+    return arg.dtype.numpy_dtype.type(arguments[arg.name])
 
 
-def _initial_buffer(arg: Any, layout: Layout, given: Mapping[str, Any]) -> Array:
+def _fill_buffer(arg: Any, layout: Layout, arguments: Mapping[str, Any]) -> Array:
     """Initial values of an array's buffer: the given ones, else zeros."""
-    if arg.name not in given:
+    if arg.name not in arguments:
         if arg.is_input:
             raise MeasurementError(
                 f"the array argument {arg.name!r} of shape {layout.shape} is missing"
             )
         return np.zeros(layout.n_entries, layout.dtype)
-    array = np.asarray(given[arg.name])
+    array = np.asarray(arguments[arg.name])
     if array.shape != layout.shape or array.dtype != layout.dtype:
         raise MeasurementError(
             f"argument {arg.name!r} has shape {array.shape} and dtype {array.dtype}, "

@@ -17,7 +17,7 @@ from feinsum.memory import remembered
 _MACHINE_ID = Path("/etc/machine-id")
 
 
-class _Own(set[str]):
+class _Marks(set[str]):
     """Marks of this process, which may have no cache."""
 
 
@@ -31,15 +31,16 @@ def mark_as_own(record_id: str) -> None:
     (True, False)
     """
     mark = _mark(record_id)
-    remembered(_Own).add(mark)
+    # In memory as well: there may be no cache, or one that cannot be written.
+    remembered(_Marks).add(mark)
     if cache := default_cache():
         cache.write(mark, record_id.encode())
 
 
 def is_own(record_id: str) -> bool:
-    """Whether a fact was measured here, if the cache still has the mark."""
+    """Return whether a fact was measured here, if the cache still has the mark."""
     mark = _mark(record_id)
-    if mark in remembered(_Own):
+    if mark in remembered(_Marks):
         return True
     cache = default_cache()
     content = None if cache is None else cache.read(mark)

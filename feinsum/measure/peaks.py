@@ -1,4 +1,14 @@
-"""Measured limits of a device: bandwidths, caches, and the rate of multiply-adds."""
+r"""Measured limits of a device: bandwidths, caches, and the rate of multiply-adds.
+
+Cores read private arrays of growing sizes again and again. The rates form plateaus,
+one per level of the memory, and the sizes of caches are the edges between them::
+
+    bytes/s |------.                 L1
+            |       \_______.        L2
+            |                \____.  L3
+            |                     \_______  main memory
+            +----------------------------- bytes per core
+"""
 
 from __future__ import annotations
 
@@ -25,7 +35,7 @@ _CHAINS = 8
 _PERIOD = 64
 """Number of work-items that start at different numbers."""
 
-_CTYPES = {"<f8": "double", "<f4": "float"}
+CTYPES = {"<f8": "double", "<f4": "float"}
 
 _A, _B = 0.999, 0.001
 """With these ``x = a*x + b`` goes to 1, never to subnormal numbers, which are slow."""
@@ -69,8 +79,8 @@ def measure_peaks(
     counts a multiply-add, from registers to registers in eight independent chains,
     as two operations. Vector widths 1 to 16 are tried, the best time of
     all is taken, and every result is checked. What is read from caches is in
-    :func:`feinsum.measure.peaks.cache_rates`, how large they are in
-    :func:`feinsum.measure.peaks.cache_sizes`.
+    :func:`feinsum.measure.peaks.measure_cache_rates`, how large they are in
+    :func:`feinsum.measure.peaks.measure_cache_sizes`.
 
     Args:
         dtypes: of ``<f8`` and ``<f4``; one that the device lacks is left out.
@@ -83,27 +93,28 @@ def measure_peaks(
         MeasurementError: for another dtype, or if the device fails.
         WrongResultError: if a result is wrong.
     """
-    if unknown := sorted(set(dtypes) - set(_CTYPES)):
-        raise MeasurementError(f"dtypes {unknown}: expected some of {sorted(_CTYPES)}")
+    if unknown := sorted(set(dtypes) - set(CTYPES)):
+        raise MeasurementError(f"dtypes {unknown}: expected some of {sorted(CTYPES)}")
     n_bytes = array_bytes or triad_array_bytes(opened)
     return DevicePeaks(
         device=opened.device,
-        bandwidth_bytes_per_s=_bandwidth(opened, n_bytes, repeats),
+        bandwidth_bytes_per_s=_measure_bandwidth(opened, n_bytes, repeats),
         operations_per_s={
             dtype: max(
-                _fma_rate(opened, dtype, width, min_run_s, repeats) for width in _WIDTHS
+                _measure_fma_rate(opened, dtype, width, min_run_s, repeats)
+                for width in _WIDTHS
             )
             for dtype in dtypes
             if dtype != "<f8" or opened.has_double
         },
         measured_at=utc_now(),
-        cache_bytes_per_s=cache_rates(opened, min_run_s, repeats),
-        cache_bytes=cache_sizes(opened, n_bytes, min_run_s / 5, 2),
+        cache_bytes_per_s=measure_cache_rates(opened, min_run_s, repeats),
+        cache_bytes=measure_cache_sizes(opened, n_bytes, min_run_s / 5, 2),
     )
 
 
 def triad_array_bytes(opened: OpenDevice) -> int:
-    """Bytes of one array of the triad: far more than the caches hold.
+    """Choose the bytes of one array of the triad: far more than the caches hold.
 
     256 MiB, or the size of the last cache if that is larger, so that three
     arrays are three times the cache; within the largest allocation, and all
@@ -115,9 +126,9 @@ def triad_array_bytes(opened: OpenDevice) -> int:
     return max(1, int(min(wanted, limit)) // _MIB) * _MIB
 
 
-def _bandwidth(opened: OpenDevice, array_bytes: int, repeats: int) -> float:
-    """Bytes per second of the best triad over all widths."""
-    # a multiple of every vector width
+def _measure_bandwidth(opened: OpenDevice, array_bytes: int, repeats: int) -> float:
+    """Measure the bytes per second of the triad at its best vector width."""
+    # a multiple of every vector width: 1024 entries of 4 bytes
     n_entries = -(-array_bytes // 4096) * 1024
     layout = Layout((n_entries,), (1,), np.dtype(np.float32))
     a, b, c = (
@@ -125,12 +136,13 @@ def _bandwidth(opened: OpenDevice, array_bytes: int, repeats: int) -> float:
         for value in (np.nan, 1.0, 2.0)
     )
     best_s = np.inf
+    # Which width is the fastest depends on the compiler.
     for width in _WIDTHS:
-        source = _TRIAD.format(T=_vector("float", width))
+        source = _TRIAD.format(T=vector_type("float", width))
         triad = opened.program(source, "triad")
-        given = (a, b, c, np.float32(3.0))
+        arguments = (a, b, c, np.float32(3.0))
         # The least time counts: disturbances only ever make a run slower.
-        seconds = [triad.run(given, n_entries // width) for _ in range(repeats + 1)]
+        seconds = [triad.run(arguments, n_entries // width) for _ in range(repeats + 1)]
         best_s = min(best_s, *seconds)
     _check_triad(opened.download(a, layout))
     return 3 * layout.n_entries * 4 / best_s
@@ -145,30 +157,32 @@ def _check_triad(result: np.ndarray[Any, np.dtype[Any]]) -> None:
         )
 
 
-def _fma_rate(
+def _measure_fma_rate(
     opened: OpenDevice, dtype: str, width: int, min_run_s: float, repeats: int
 ) -> float:
-    """Operations per second of fused multiply-adds in vectors of one width."""
-    chains = opened.program(_fma_source(dtype, width), "chains")
+    """Measure the operations per second of multiply-adds in one vector width."""
+    chains = opened.program(_write_fma_source(dtype, width), "chains")
     scalar = np.dtype(dtype).type
+    # Enough work-items to fill a multiprocessor of a GPU.
     n_items = 1024 * opened.device.compute_units
     layout = Layout((n_items, width), (width, 1), np.dtype(dtype))
     out = opened.upload(np.empty(layout.n_entries, dtype), layout)
 
     def run_s(n_steps: int) -> float:
-        given = (out, scalar(_A), scalar(_B), np.uint32(n_steps))
-        return chains.run(given, n_items)
+        arguments = (out, scalar(_A), scalar(_B), np.uint32(n_steps))
+        return chains.run(arguments, n_items)
 
-    n_steps = _long_enough(run_s, min_run_s)
+    n_steps = _find_n_steps(run_s, min_run_s)
     best_s = min(run_s(n_steps) for _ in range(repeats))
     _check_chains(opened.download(out, layout).reshape(layout.shape), n_steps)
     return 2.0 * n_items * width * _CHAINS * n_steps / best_s
 
 
-def _long_enough(run_s: Callable[[int], float], min_run_s: float) -> int:
-    """A number of steps, doubled from 64 until a run is long enough."""
+def _find_n_steps(run_s: Callable[[int], float], min_run_s: float) -> int:
+    """Double a number of steps, from 64 on, until a run is long enough."""
     n_steps = 64
     run_s(n_steps)  # compiles
+    # The cap keeps a device whose clock stands still from running forever.
     while run_s(n_steps) < min_run_s and n_steps < 1 << 24:
         n_steps *= 2
     return n_steps
@@ -181,6 +195,7 @@ def _check_chains(result: np.ndarray[Any, np.dtype[Any]], n_steps: int) -> None:
     start = np.arange(len(result))[:, np.newaxis] % _PERIOD
     firsts = _CHAINS * start + sum(range(1, _CHAINS + 1))
     expected = decay * firsts + (1 - decay) * _CHAINS * fixed
+    # A percent: thousands of roundings in single precision add up.
     if not np.allclose(result, expected, rtol=1e-2, atol=0):
         raise WrongResultError(
             f"multiply-adds of {result.dtype} give {result.min()} to {result.max()}, "
@@ -188,10 +203,10 @@ def _check_chains(result: np.ndarray[Any, np.dtype[Any]], n_steps: int) -> None:
         )
 
 
-def _fma_source(dtype: str, width: int) -> str:
-    scalar = _CTYPES[dtype]
+def _write_fma_source(dtype: str, width: int) -> str:
+    scalar = CTYPES[dtype]
     names = [f"x{k}" for k in range(_CHAINS)]
-    vector = _vector(scalar, width)
+    vector = vector_type(scalar, width)
     return _FMA.format(
         T=vector,
         S=scalar,
@@ -204,7 +219,7 @@ def _fma_source(dtype: str, width: int) -> str:
     )
 
 
-def _vector(scalar: str, width: int) -> str:
+def vector_type(scalar: str, width: int) -> str:
     return scalar if width == 1 else f"{scalar}{width}"
 
 
@@ -213,7 +228,7 @@ WIDTHS = (2, 4, 8)
 
 UNROLLED = 8
 
-MOST_SHARE = 16
+MAX_SHARE = 16
 """Most cores that share a last-level cache."""
 
 EXACT = 1 << 50
@@ -233,8 +248,10 @@ KERNEL(reads, __global const {T} *restrict x, __global {T} *restrict out,
 """
 
 
-def cache_rates(opened: OpenDevice, min_run_s: float, repeats: int) -> dict[str, float]:
-    """Bytes per second that all cores together read from ``L1``, ``L2`` and ``L3``.
+def measure_cache_rates(
+    opened: OpenDevice, min_run_s: float, repeats: int
+) -> dict[str, float]:
+    """Measure the bytes per second that all cores together read from each cache.
 
     Each core reads a private array half the size of the cache, or of its share. The
     best of several vector widths and all repeats counts. Caches whose share is not much
@@ -248,14 +265,15 @@ def cache_rates(opened: OpenDevice, min_run_s: float, repeats: int) -> dict[str,
         return {}
     return {
         name: max(
-            read_rate(opened, n_bytes, width, min_run_s, repeats) for width in WIDTHS
+            measure_read_rate(opened, n_bytes, width, min_run_s, repeats)
+            for width in WIDTHS
         )
-        for name, n_bytes in _shares(opened).items()
+        for name, n_bytes in _find_cache_shares(opened).items()
     }
 
 
-def _shares(opened: OpenDevice) -> dict[str, int]:
-    """Bytes that a core reads from each cache."""
+def _find_cache_shares(opened: OpenDevice) -> dict[str, int]:
+    """Return the bytes that each core reads to measure each cache."""
     processor = opened.device.processor
     if processor is None:
         return {}
@@ -264,20 +282,21 @@ def _shares(opened: OpenDevice) -> dict[str, int]:
     shares = {
         "L1": sizes.get("L1d", 0) // 2,
         "L2": sizes.get("L2", 0) // 2,
-        "L3": sizes.get("L3", 0) // (2 * min(n_cores, MOST_SHARE)),
+        "L3": sizes.get("L3", 0) // (2 * min(n_cores, MAX_SHARE)),
     }
-    found: dict[str, int] = {}
+    distinct: dict[str, int] = {}
     nearer = 1024
+    # A share that is not twice the nearer cache would measure that one.
     for name, n_bytes in shares.items():
         if n_bytes >= 2 * nearer:
-            found[name] = nearer = n_bytes
-    return found
+            distinct[name] = nearer = n_bytes
+    return distinct
 
 
-def read_rate(
+def measure_read_rate(
     opened: OpenDevice, n_bytes: int, width: int, min_run_s: float, repeats: int
 ) -> float:
-    """Bytes per second of reading parts of one size in vectors of one width."""
+    """Measure the bytes per second of reading arrays of one size per core."""
     vector = f"double{width}"
     names = [f"s{k}" for k in range(UNROLLED)]
     source = _READS.format(
@@ -296,21 +315,21 @@ def read_rate(
     out = opened.upload(np.zeros(sums.n_entries), sums)
 
     def run_s(rounds: int) -> float:
-        given = (x, out, np.uint32(n), np.uint32(rounds))
-        return program.run(given, n_items, 1)
+        arguments = (x, out, np.uint32(n), np.uint32(rounds))
+        return program.run(arguments, n_items, 1)
 
     rounds = 1
     run_s(rounds)  # compiles
     while run_s(rounds) < min_run_s and rounds * n < EXACT and rounds < 1 << 30:
         rounds *= 2
     best_s = min(run_s(rounds) for _ in range(repeats))
-    found = opened.download(out, sums)
-    if not np.all(found == float(rounds * n)):
-        raise WrongResultError(f"sums are {found}, expected {rounds * n}")
+    totals = opened.download(out, sums)
+    if not np.all(totals == float(rounds * n)):
+        raise WrongResultError(f"sums are {totals}, expected {rounds * n}")
     return 8.0 * layout.n_entries * rounds / best_s
 
 
-LEAST_BYTES, MOST_BYTES = 4 << 10, 64 << 20
+MIN_BYTES, MAX_BYTES = 4 << 10, 64 << 20
 """Sizes of the parts that a core reads."""
 
 STEPS = 2
@@ -319,16 +338,16 @@ STEPS = 2
 WIDTH = 4
 """Length of vectors in double precision."""
 
-MOST_CACHES = 3
+MAX_CACHES = 3
 
-LEAST_DROP = 0.4
+MIN_DROP = 0.4
 """Least drop of the base-2 logarithm of a rate; smaller ones are noise."""
 
 
-def cache_sizes(
-    opened: OpenDevice, most_bytes: int, min_run_s: float, repeats: int
+def measure_cache_sizes(
+    opened: OpenDevice, max_bytes: int, min_run_s: float, repeats: int
 ) -> dict[str, int]:
-    """Bytes of ``L1``, ``L2`` and ``L3`` available to each core while all of them read.
+    """Measure the bytes of each cache that a core has while all of them read.
 
     For a shared cache, this is the share. A size is that of the smallest parts that are
     read at the rate of the next level, so it errs on the large side: sizes are tried in
@@ -337,32 +356,32 @@ def cache_sizes(
     or without double precision.
 
     Args:
-        most_bytes: maximum bytes that all cores together read.
+        max_bytes: maximum bytes that all cores together read.
 
     Raises:
         WrongResultError: if a sum is wrong.
     """
     if opened.device.kind == "gpu" or not opened.has_double:
         return {}
-    sizes = _sizes(most_bytes // max(opened.device.compute_units, 1))
-    rates = [read_rate(opened, n, WIDTH, min_run_s, repeats) for n in sizes]
-    found = edges(sizes, rates)[:MOST_CACHES]
-    return {f"L{k}": n_bytes for k, n_bytes in enumerate(found, start=1)}
+    sizes = _list_sizes(max_bytes // max(opened.device.compute_units, 1))
+    rates = [measure_read_rate(opened, n, WIDTH, min_run_s, repeats) for n in sizes]
+    boundaries = find_edges(sizes, rates)[:MAX_CACHES]
+    return {f"L{k}": n_bytes for k, n_bytes in enumerate(boundaries, start=1)}
 
 
-def _sizes(most_bytes: int) -> list[int]:
-    """Sizes of the parts, up to a limit.
+def _list_sizes(max_bytes: int) -> list[int]:
+    """List the sizes to try, up to a limit.
 
-    >>> _sizes(16 << 10)
+    >>> _list_sizes(16 << 10)
     [4096, 5793, 8192, 11585, 16384]
     """
-    most = min(MOST_BYTES, most_bytes)
-    n_steps = STEPS * max(int(log2(max(most, LEAST_BYTES) / LEAST_BYTES)), 0)
-    return [round(LEAST_BYTES * 2 ** (k / STEPS)) for k in range(n_steps + 1)]
+    most = min(MAX_BYTES, max_bytes)
+    n_steps = STEPS * max(int(log2(max(most, MIN_BYTES) / MIN_BYTES)), 0)
+    return [round(MIN_BYTES * 2 ** (k / STEPS)) for k in range(n_steps + 1)]
 
 
-def edges(sizes: Sequence[int], rates: Sequence[float]) -> list[int]:
-    """The sizes from which on rates are lower, by the best fit of a few plateaus.
+def find_edges(sizes: Sequence[int], rates: Sequence[float]) -> list[int]:
+    """Fit a few plateaus to rates, and find the sizes where they fall.
 
     Args:
         sizes: rising.
@@ -371,17 +390,19 @@ def edges(sizes: Sequence[int], rates: Sequence[float]) -> list[int]:
     Returns:
         For every plateau but the last one the first size of the next.
 
-    >>> edges([4, 8, 16, 32, 64, 128], [9.0, 9.1, 8.9, 3.0, 3.1, 2.9])
+    >>> find_edges([4, 8, 16, 32, 64, 128], [9.0, 9.1, 8.9, 3.0, 3.1, 2.9])
     [32]
-    >>> edges([4, 8, 16, 32], [9.0, 8.0, 9.0, 8.5])
+    >>> find_edges([4, 8, 16, 32], [9.0, 8.0, 9.0, 8.5])
     []
     """
+    # Rates only fall with the size: a dip was a disturbance. fits[end, n] is the least
+    # squared error of n plateaus over the first sizes, with where they start.
     logs = [log2(max(rates[k:])) for k in range(len(rates))]
     fits: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {(0, 0): (0.0, ())}
     for end in range(1, len(logs) + 1):
-        for n in range(1, MOST_CACHES + 2):
+        for n in range(1, MAX_CACHES + 2):
             choices = [
-                (fits[start, n - 1][0] + _spread(logs[start:end]), start)
+                (fits[start, n - 1][0] + _sum_squares(logs[start:end]), start)
                 for start in range(end)
                 if (start, n - 1) in fits
             ]
@@ -390,7 +411,7 @@ def edges(sizes: Sequence[int], rates: Sequence[float]) -> list[int]:
                 fits[end, n] = error, (*fits[start, n - 1][1], start)
     best = min(
         # each plateau costs what noise may explain; else the most plateaus fit best
-        (error + n * LEAST_DROP**2, starts)
+        (error + n * MIN_DROP**2, starts)
         for (end, n), (error, starts) in fits.items()
         if end == len(logs)
     )[1]
@@ -398,10 +419,10 @@ def edges(sizes: Sequence[int], rates: Sequence[float]) -> list[int]:
     return [
         sizes[start]
         for start, (before, after) in zip(best[1:], pairwise(means), strict=True)
-        if before - after >= LEAST_DROP
+        if before - after >= MIN_DROP
     ]
 
 
-def _spread(values: Sequence[float]) -> float:
+def _sum_squares(values: Sequence[float]) -> float:
     mean = sum(values) / len(values)
     return sum((value - mean) ** 2 for value in values)

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import loopy as lp
 import numpy as np
@@ -56,6 +56,9 @@ from feinsum.paths import contraction_steps
 from feinsum.raising import LoopNest, identify_as_einsum
 from feinsum.records.capability import n_products
 
+INDEX_BYTES = 4
+"""Of an index or a pointer of a tree."""
+
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 Sizes: TypeAlias = Mapping[str, int]
@@ -77,105 +80,74 @@ RAGGED_FOOTPRINT_BYTES = 16_000_000
 """Arrays of more take numpy too long, where many sizes come together."""
 
 
-class Reference(Protocol):
-    """The meaning of an einsum, and its work.
+@dataclass(frozen=True)
+class Reference:
+    """The meaning of an einsum, and its work, for arrays that store every entry.
 
     Sizes are values of the size parameters, all of them.
     """
 
-    @property
-    def einsum(self) -> BatchedEinsum: ...
-
-    def kernel(self) -> tuple[lp.TranslationUnit, LoopNest]:
-        """The untransformed kernel, in the names of the einsum, and its nest."""
-        ...
-
-    def arguments(self, sizes: Sizes) -> dict[str, Any]:
-        """Random arguments of :meth:`kernel`, always the same."""
-        ...
-
-    def results(self, arguments: Mapping[str, Any]) -> tuple[Array, ...]:
-        """The results of the einsum for arguments: one array for each row."""
-        ...
-
-    def ragged(self) -> tuple[Reference, list[dict[str, int]]]:
-        """The reference with run-time extents, and sizes that no tile divides."""
-        ...
-
-    def baseline(self, sizes: Sizes) -> lp.TranslationUnit | None:
-        """The kernel to compare with; None if it is the untransformed one."""
-        ...
-
-    def operations(self, sizes: Sizes) -> dict[str, int]:
-        """Additions and multiplications by dtype."""
-        ...
-
-    def footprint_bytes(self, sizes: Sizes) -> int:
-        """Bytes of every distinct operand and of every result, each once."""
-        ...
-
-    def n_terms(self, sizes: Sizes) -> int:
-        """The maximum number of products summed for one entry of a result."""
-        ...
-
-
-@dataclass(frozen=True)
-class DenseReference:
-    """The reference for arrays that store every entry."""
-
     einsum: BatchedEinsum
 
     @classmethod
-    def of(cls, workload: Workload) -> DenseReference:
+    def of(cls, workload: Workload) -> Reference:
         return cls(require_dense(workload.einsum))
 
     def kernel(self) -> tuple[lp.TranslationUnit, LoopNest]:
-        return _untransformed(self.einsum)
+        """Return the untransformed kernel, in the names of the einsum, and its nest."""
+        return _generate_untransformed(self.einsum)
 
     def arguments(self, sizes: Sizes) -> dict[str, Any]:
+        """Draw random arguments of :meth:`kernel`, always the same."""
         t_unit, _ = self.kernel()
         return random_arguments(t_unit, sizes, np.random.default_rng(0))
 
     def results(self, arguments: Mapping[str, Any]) -> tuple[Array, ...]:
+        """Compute the results for arguments: one array for each row."""
         arrays = {op.name: arguments[op.name] for op in self.einsum.operands}
         return evaluate(self.einsum, arrays, optimize=True)
 
-    def ragged(self) -> tuple[DenseReference, list[dict[str, int]]]:
-        """An einsum with size parameters is its own variant.
+    def ragged(self) -> tuple[Reference, list[dict[str, int]]]:
+        """Return a reference with run-time extents, and sizes that no tile divides.
 
-        Otherwise the free indices get parameters; there is no variant where an array
-        ties one of them to a contraction index. All arrays take about 16 MB at most.
+        An einsum with size parameters is its own variant. Otherwise the free indices
+        get parameters; there is no variant where an array ties one of them to a
+        contraction index. All arrays take about 16 MB at most.
         """
         einsum = self.einsum
         if not einsum.size_params:
-            einsum = _parametric(einsum)
+            einsum = _parametrize(einsum)
         names = [x.name for x in einsum.size_params]
         if not names:
-            return DenseReference(einsum), []
+            return Reference(einsum), []
         odd = {n: RAGGED_EXTENTS[k % len(RAGGED_EXTENTS)] for k, n in enumerate(names)}
+        # One long axis: loops that run once elsewhere are entered several times.
         one_long = dict.fromkeys(names[:1], 301) | dict.fromkeys(names[1:], 5)
-        return DenseReference(einsum), [
+        return Reference(einsum), [
             dict.fromkeys(names, 1),
-            _affordable(einsum, odd),
-            _affordable(einsum, one_long),
+            _shrink(einsum, odd),
+            _shrink(einsum, one_long),
         ]
 
     def baseline(self, sizes: Sizes) -> lp.TranslationUnit | None:
-        """In pairs of operands where one nest would run for days.
+        """Return the kernel to compare with; None if it is the untransformed one.
+
+        It contracts pairs of operands where one nest would run for days.
 
         >>> from feinsum.ir import array, einsum
         >>> shapes = {"A": (20, 30), "B": (30, 40), "C": (40, 50)}
         >>> chain = einsum("ij,jk,kl->il", *(array(*item) for item in shapes.items()))
-        >>> DenseReference(chain).baseline({}) is None
+        >>> Reference(chain).baseline({}) is None
         False
         >>> product = einsum("ij,jk->ik", array("A", (20, 30)), array("B", (30, 40)))
-        >>> DenseReference(product).baseline({}) is None
+        >>> Reference(product).baseline({}) is None
         True
         """
         einsum = self.einsum
         n_points = prod(einsum.extents_at(sizes).values())
         n_in_one_nest = n_points * einsum.n_operands * einsum.batch_size
         n_least = sum(self.operations(sizes).values())
+        # Nobody would write a nest that does many times the work of a path.
         if n_in_one_nest < MANY_TIMES * n_least:
             return None
         limit = intermediate_limit_bytes(einsum, sizes)
@@ -183,17 +155,53 @@ class DenseReference:
         return generate_loopy(einsum, path=path) if len(path) > 1 else None
 
     def operations(self, sizes: Sizes) -> dict[str, int]:
-        return dense_operations(self.einsum, sizes)
+        """Count additions and multiplications by dtype; see the module."""
+        einsum = self.einsum
+        extents = tuple(
+            (i, _evaluate_extent(extent, sizes)) for i, extent in einsum.extents.items()
+        )
+        steps = contraction_steps(einsum.inputs, einsum.output, extents)
+        counts: Counter[str] = Counter()
+        for row in einsum.rows:
+            for step in steps:
+                dtype = np.result_type(*(row[p].dtype for p in step.operands))
+                counts[dtype.str] += step.n_operations
+        return {dtype: count for dtype, count in counts.items() if count}
 
     def footprint_bytes(self, sizes: Sizes) -> int:
-        return dense_footprint_bytes(self.einsum, sizes)
+        """Count the bytes of every distinct operand and of every result, each once.
+
+        A tree has its values and, with 4 bytes each, its indices and pointers.
+        """
+        einsum = self.einsum
+        nodes = nodes_of(einsum, sizes)
+        operands = sum(
+            nodes[-1] * operand.dtype.itemsize
+            + INDEX_BYTES * (sum(nodes) + sum(nodes[:-1]))
+            if operand.storage and nodes
+            else _count_entries(operand.shape, sizes) * operand.dtype.itemsize
+            for operand in einsum.operands
+        )
+        # "csf=": the result has the pattern of the operand, so only values are stored
+        gives_pattern = any(operand.storage == "csf=" for operand in einsum.operands)
+        n_result = (
+            nodes[-1]
+            if gives_pattern and nodes
+            else _count_entries(einsum.output_shape, sizes)
+        )
+        itemsizes = sum(dtype.itemsize for dtype in einsum.output_dtypes)
+        return operands + n_result * itemsizes
 
     def n_terms(self, sizes: Sizes) -> int:
-        return dense_n_terms(self.einsum, sizes)
+        """Return the maximum number of products summed for one entry of a result."""
+        einsum = self.einsum
+        return _count_entries(
+            (einsum.extents[i] for i in einsum.summation_indices), sizes
+        )
 
 
 @dataclass(frozen=True)
-class SparseReference(DenseReference):
+class SparseReference(Reference):
     """The reference for an einsum with a tree; its kernels come from recipes.
 
     Cases of it are in :mod:`feinsum.measure.sparse_cases`.
@@ -204,12 +212,20 @@ class SparseReference(DenseReference):
         return cls(workload.einsum)
 
     def operations(self, sizes: Sizes) -> dict[str, int]:
+        """Count the operations of the cheapest path for the profile of the tree."""
         self._require_profile(sizes)
-        return sparse_operations(self.einsum, sizes)
+        einsum, profile = self.einsum, sizes_at(self.einsum, sizes)
+        if einsum.n_operands == 1:
+            least = float(einsum.batch_size * profile.nodes[-1])
+        else:
+            network = network_of(einsum)
+            cost = Operations(network, profile)
+            least = min(cost.least(path) for path in postorders(network))
+        return {einsum.output_dtypes[0].str: round(least)}
 
     def footprint_bytes(self, sizes: Sizes) -> int:
         self._require_profile(sizes)
-        return dense_footprint_bytes(self.einsum, sizes)
+        return super().footprint_bytes(sizes)
 
     def _require_profile(self, sizes: Sizes) -> None:
         if missing := [n for n in profile_names(self.einsum) if n not in sizes]:
@@ -223,30 +239,30 @@ class SparseReference(DenseReference):
 
 
 REFERENCES: dict[EinsumKind, Callable[[Workload], Reference]] = {
-    "dense": DenseReference.of,
+    "dense": Reference.of,
     "sparse": SparseReference.of,
 }
 """By kind of einsum. Of a kind that is not here nothing is tuned or verified."""
 
 
 def kind_of_einsum(einsum: BatchedEinsum) -> EinsumKind:
-    """The kind of reference of an einsum."""
+    """Return the kind of reference of an einsum."""
     return "dense" if einsum.sparse_position is None else "sparse"
 
 
 def reference_of(subject: WorkloadLike) -> Reference:
-    """The reference of an einsum, or of a workload with its profile.
+    """Return the reference of an einsum, or of a workload with its profile.
 
     Raises:
         InvalidEinsumError: if there is none, naming the operand.
     """
     workload = workload_of(subject)
     kind = kind_of_einsum(workload.einsum)
-    return REFERENCES.get(kind, DenseReference.of)(workload)
+    return REFERENCES.get(kind, Reference.of)(workload)
 
 
 def einsum_operations(subject: WorkloadLike, sizes: Sizes) -> dict[str, int]:
-    """Exact number of additions and multiplications, by dtype.
+    """Count the additions and multiplications exactly, by dtype.
 
     Args:
         sizes: the value of every size parameter.
@@ -264,32 +280,35 @@ def einsum_operations(subject: WorkloadLike, sizes: Sizes) -> dict[str, int]:
 
 
 def footprint_bytes(subject: WorkloadLike, sizes: Sizes) -> int:
-    """Bytes of every distinct operand and of every result, each once."""
+    """Count the bytes of every distinct operand and of every result, each once."""
     return reference_of(subject).footprint_bytes(sizes)
 
 
 def n_terms(subject: WorkloadLike, sizes: Sizes) -> int:
-    """Number of products that are summed for one entry of a result."""
+    """Count the products that are summed for one entry of a result."""
     return reference_of(subject).n_terms(sizes)
 
 
 @lru_cache(maxsize=4)
-def _untransformed(einsum: BatchedEinsum) -> tuple[lp.TranslationUnit, LoopNest]:
+def _generate_untransformed(
+    einsum: BatchedEinsum,
+) -> tuple[lp.TranslationUnit, LoopNest]:
     return identify_as_einsum(generate_loopy(einsum), einsum, long_extent=NEVER_LONG)
 
 
-def _affordable(einsum: BatchedEinsum, sizes: Sizes) -> dict[str, int]:
+def _shrink(einsum: BatchedEinsum, sizes: Sizes) -> dict[str, int]:
     """Odd sizes, the larger ones halved until all arrays take few bytes."""
     sizes = dict(sizes)
-    while dense_footprint_bytes(einsum, sizes) > RAGGED_FOOTPRINT_BYTES and any(
+    reference = Reference(einsum)
+    while reference.footprint_bytes(sizes) > RAGGED_FOOTPRINT_BYTES and any(
         size > 3 for size in sizes.values()
     ):
         longest = max(sizes, key=lambda name: sizes[name])
-        sizes[longest] = sizes[longest] // 2 | 1
+        sizes[longest] = sizes[longest] // 2 | 1  # stays odd
     return sizes
 
 
-def _parametric(einsum: BatchedEinsum) -> BatchedEinsum:
+def _parametrize(einsum: BatchedEinsum) -> BatchedEinsum:
     params = {i: SizeParam(f"N{k}") for k, i in enumerate(einsum.free_indices)}
     try:
         return with_extents(einsum, {**einsum.extents, **params})
@@ -297,76 +316,7 @@ def _parametric(einsum: BatchedEinsum) -> BatchedEinsum:
         return einsum
 
 
-INDEX_BYTES = 4
-
-
-def dense_operations(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Exact number of additions and multiplications, by dtype.
-
-    See the module for the convention.
-
-    Args:
-        sizes: the value of every size parameter.
-
-    Returns:
-        For each numpy dtype text (``<f8``) the sum over all rows.
-
-    >>> from feinsum.ir import array, einsum
-    >>> e = einsum("ij,jk->ik", array("A", ("M", 3)), array("B", (3, 4)))
-    >>> dense_operations(e, {"M": 2})
-    {'<f8': 40}
-    """
-    extents = tuple(
-        (index, _value(extent, sizes)) for index, extent in einsum.extents.items()
-    )
-    steps = contraction_steps(einsum.inputs, einsum.output, extents)
-    counts: Counter[str] = Counter()
-    for row in einsum.rows:
-        for step in steps:
-            dtype = np.result_type(*(row[p].dtype for p in step.operands))
-            counts[dtype.str] += step.n_operations
-    return {dtype: count for dtype, count in counts.items() if count}
-
-
-def sparse_operations(
-    einsum: BatchedEinsum, sizes: Mapping[str, int]
-) -> dict[str, int]:
-    """Operations of the path with the fewest, by the profile of the tree."""
-    network, known = network_of(einsum), sizes_at(einsum, sizes)
-    if einsum.n_operands == 1:
-        least = float(einsum.batch_size * known.nodes[-1])
-    else:
-        cost = Operations(network, known)
-        least = min(cost.least(path) for path in postorders(network))
-    return {einsum.output_dtypes[0].str: round(least)}
-
-
-def dense_footprint_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
-    """Bytes of every distinct operand and of every result, each once.
-
-    A tree has its values and, with 4 bytes each, its indices and pointers.
-    """
-    nodes = nodes_of(einsum, sizes)
-    operands = sum(
-        nodes[-1] * operand.dtype.itemsize
-        + INDEX_BYTES * (sum(nodes) + sum(nodes[:-1]))
-        if operand.storage and nodes
-        else _n_entries(operand.shape, sizes) * operand.dtype.itemsize
-        for operand in einsum.operands
-    )
-    gives_pattern = any(operand.storage == "csf=" for operand in einsum.operands)
-    n_result = (
-        nodes[-1] if gives_pattern and nodes else _n_entries(einsum.output_shape, sizes)
-    )
-    return operands + sum(n_result * dtype.itemsize for dtype in einsum.output_dtypes)
-
-
-def dense_n_terms(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
-    """Number of products summed for one entry of a result."""
-    return _n_entries((einsum.extents[i] for i in einsum.summation_indices), sizes)
-
-
-def _value(extent: Extent, sizes: Mapping[str, int]) -> int:
+def _evaluate_extent(extent: Extent, sizes: Mapping[str, int]) -> int:
     if not isinstance(extent, SizeParam):
         return extent
     if extent.name not in sizes:
@@ -376,5 +326,5 @@ def _value(extent: Extent, sizes: Mapping[str, int]) -> int:
     return sizes[extent.name]
 
 
-def _n_entries(shape: Iterable[Extent], sizes: Mapping[str, int]) -> int:
-    return prod(_value(extent, sizes) for extent in shape)
+def _count_entries(shape: Iterable[Extent], sizes: Mapping[str, int]) -> int:
+    return prod(_evaluate_extent(extent, sizes) for extent in shape)

@@ -1,7 +1,13 @@
 """Rooflines: the minimum time that the measured limits of a device allow.
 
 A ladder of kernels, the triad with more and more multiply-adds, measures the limits'
-corner; Gop/s is the paper's figure of merit.
+corner; Gop/s is the paper's figure of merit::
+
+    op/s |          ,---------   peak: operations_per_s
+         |        ,'
+         |      ,'               slope: bandwidth_bytes_per_s
+         |    ,'
+         +---------------------  operations per byte
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ import numpy as np
 
 from feinsum.errors import MeasurementError, WrongResultError
 from feinsum.ir import BatchedEinsum, WorkloadLike
-from feinsum.measure.peaks import triad_array_bytes
+from feinsum.measure.peaks import CTYPES, triad_array_bytes, vector_type
 from feinsum.measure.reference import einsum_operations, reference_of
 from feinsum.measure.timing import interleave, timeit
 from feinsum.records import DevicePeaks, quartiles
@@ -33,7 +39,7 @@ class Work:
 
     @classmethod
     def of(cls, einsum: WorkloadLike, sizes: Mapping[str, int]) -> Work:
-        """The work of an einsum, by the counts of its reference."""
+        """Count the work of an einsum."""
         reference = reference_of(einsum)
         return cls(reference.operations(sizes), reference.footprint_bytes(sizes))
 
@@ -47,7 +53,7 @@ class Work:
         return self.n_operations / self.footprint_bytes
 
     def bound(self, peaks: DevicePeaks) -> float:
-        """Operations per second that the roofline allows."""
+        """Return the operations per second that the roofline allows."""
         seconds = roofline_s(self.operations, self.footprint_bytes, peaks)
         return self.n_operations / seconds
 
@@ -58,7 +64,7 @@ def fraction_of_roofline(
     footprint_bytes: int,
     peaks: DevicePeaks,
 ) -> float:
-    """Roofline time over measured time; 1 for a kernel at the limit.
+    """Divide the roofline time by the measured one; 1 for a kernel at the limit.
 
     Above 1 if the data stay in caches, which are faster than main memory.
     """
@@ -94,12 +100,12 @@ def measure_giga_op_rate(
     Raises:
         MeasurementError: if a size parameter has no value.
     """
-    known = bind_sizes_of(entry_kernel(t_unit), arguments)
-    known = {**known, **(sizes or {})}
+    values = bind_sizes_of(entry_kernel(t_unit), arguments)
+    values = {**values, **(sizes or {})}
     needed = [param.name for param in einsum.size_params]
-    if missing := [name for name in needed if name not in known]:
-        raise MeasurementError(f"sizes {missing} of the einsum have no value: {known}")
-    operations = einsum_operations(einsum, {name: known[name] for name in needed})
+    if missing := [name for name in needed if name not in values]:
+        raise MeasurementError(f"sizes {missing} of the einsum have no value: {values}")
+    operations = einsum_operations(einsum, {name: values[name] for name in needed})
     samples = timeit(
         t_unit,
         arguments,
@@ -115,8 +121,6 @@ def measure_giga_op_rate(
 
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Multiply-adds per loaded pair of entries."""
-
-_CTYPES = {"<f8": "double", "<f4": "float"}
 
 # As in the peaks; work-groups of 64 suit every GPU.
 _WIDTHS = (1, 2, 4, 8)
@@ -182,7 +186,7 @@ def measure_ladder(
     rounds: int = 10,
     max_total_s: float = 10.0,
 ) -> tuple[Rung, ...]:
-    """How the rate rises with the arithmetic intensity, and where it saturates.
+    """Measure how the rate rises with the arithmetic intensity until it saturates.
 
     A rung of k steps loads two arrays, does k multiply-adds on each pair of entries
     and stores a third array: the rung of one step is the triad of
@@ -201,14 +205,15 @@ def measure_ladder(
     Source: paper, section 6, figure 3 (saturation of the arithmetic intensity).
     """
     has_dtype = dtype != "<f8" or opened.has_double
-    if dtype not in _CTYPES or not has_dtype:
+    if dtype not in CTYPES or not has_dtype:
         raise MeasurementError(
             f"no ladder of {dtype} on {opened.device}: expected one of "
-            f"{sorted(_CTYPES)} that the device computes with"
+            f"{sorted(CTYPES)} that the device computes with"
         )
     arrays = _Arrays.of(opened, dtype, array_bytes or triad_array_bytes(opened))
     kernels = [_Kernel.of(arrays, width) for width in _WIDTHS]
-    rungs = [_fastest(kernels, n_steps) for n_steps in steps]
+    # Short rungs are limited by loads, long ones by registers: widths differ.
+    rungs = [_choose_width(kernels, n_steps) for n_steps in steps]
     samples = interleave(
         rungs, rounds=rounds, warmup=1, min_total_s=0.0, max_total_s=max_total_s
     )
@@ -220,8 +225,8 @@ def measure_ladder(
     )
 
 
-def _fastest(kernels: Sequence[_Kernel], n_steps: int) -> _Kernel:
-    """The vector width that suits a rung."""
+def _choose_width(kernels: Sequence[_Kernel], n_steps: int) -> _Kernel:
+    """Choose the vector width that is the fastest for a rung."""
     return min(
         (replace(kernel, n_steps=n_steps) for kernel in kernels),
         key=lambda rung: min(rung.run() for _ in range(2)),
@@ -255,11 +260,11 @@ class _Arrays:
         """Compare the results with the closed form."""
         decay, fixed = _A ** (n_steps - 1), _T / (1 - _A)
         expected = decay * (1 + _S * 2) + (1 - decay) * fixed
-        found = self.opened.download(self.buffers[0], self.layout)
-        if not np.allclose(found, expected, rtol=1e-3, atol=0):
+        result = self.opened.download(self.buffers[0], self.layout)
+        if not np.allclose(result, expected, rtol=1e-3, atol=0):
             raise WrongResultError(
-                f"{n_steps} multiply-adds of {self.layout.dtype} give {found.min()} to "
-                f"{found.max()}, expected {expected}"
+                f"{n_steps} multiply-adds of {self.layout.dtype} give {result.min()} "
+                f"to {result.max()}, expected {expected}"
             )
 
 
@@ -275,7 +280,7 @@ class _Kernel:
     @classmethod
     def of(cls, arrays: _Arrays, width: int) -> _Kernel:
         is_cpu = arrays.opened.device.kind == "cpu"
-        source = _source(arrays.layout.dtype.str, width, is_cpu)
+        source = _write_source(arrays.layout.dtype.str, width, is_cpu)
         return cls(arrays, width, arrays.opened.program(source, "rung"))
 
     @property
@@ -292,9 +297,9 @@ class _Kernel:
     def run(self, timer: Timer | None = None) -> float:
         layout = self.arrays.layout
         scalars = map(layout.dtype.type, (_S, _A, _T))
-        given = (*self.arrays.buffers, *scalars, np.uint32(self.n_steps))
+        arguments = (*self.arrays.buffers, *scalars, np.uint32(self.n_steps))
         n_items = layout.n_entries // (_CHAINS * self.width)
-        return self.kernel.run(given, n_items, _LOCAL, timer)
+        return self.kernel.run(arguments, n_items, _LOCAL, timer)
 
     def check(self) -> None:
         """Run, and see that the result is right."""
@@ -302,9 +307,9 @@ class _Kernel:
         self.arrays.check(self.n_steps)
 
 
-def _source(dtype: str, width: int, is_cpu: bool) -> str:
-    scalar = _CTYPES[dtype]
-    vector = scalar if width == 1 else f"{scalar}{width}"
+def _write_source(dtype: str, width: int, is_cpu: bool) -> str:
+    scalar = CTYPES[dtype]
+    vector = vector_type(scalar, width)
     stride = 1 if is_cpu else _LOCAL
     chains = [(f"x{k}", f"at + {k * stride}") for k in range(_CHAINS)]
     per_group = f"get_group_id(0) * {_CHAINS * _LOCAL} + get_local_id(0)"

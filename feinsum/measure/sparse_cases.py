@@ -22,6 +22,7 @@ from feinsum.errors import InvalidEinsumError, TransformError
 from feinsum.ir import BatchedEinsum, IndexList, profile_names, shape_at
 from feinsum.measure.kernel import BoundKernel, CompiledKernel, compile_kernel
 from feinsum.measure.reference import n_terms
+from feinsum.measure.trial import draw_array
 from feinsum.measure.verification import tolerance_for
 from feinsum.memory import remembered
 from feinsum.nests import (
@@ -48,7 +49,7 @@ SKEW = 0.5
 RAGGED = (11, 13, 7, 9, 5, 6, 3)
 """Extents that no number of lanes divides, all different as far as possible."""
 
-MOST_KERNELS = 16
+MAX_KERNELS = 16
 
 SMALL = (5, 4, 3, 2)
 """Extents of a tree that has every entry."""
@@ -75,13 +76,9 @@ class SparseCase:
         return network_of(self.einsum)
 
     @property
-    def known(self) -> Sizes:
-        return sizes_at(self.einsum, self.sizes)
-
-    @property
     def tree(self) -> CSF:
-        found: CSF = self.operands[self.network.sparse or 0]
-        return found
+        tree: CSF = self.operands[self.network.sparse or 0]
+        return tree
 
     @cached_property
     def expected(self) -> dict[str, Array]:
@@ -93,11 +90,11 @@ class SparseCase:
         return {"out": np.stack(rows) if len(rows) > 1 else rows[0]}
 
     def untransformed(self, opened: OpenDevice) -> SparseKernel:
-        """All operands multiplied in one loop over all indices, by one thread."""
+        """Build one loop over all indices that multiplies all operands; one thread."""
         return self._kernel(unfactorized(self.network), NestForm(), opened)
 
     def kernel(self, spec: TransformSpec, opened: OpenDevice) -> SparseKernel:
-        """The kernel of a recipe.
+        """Build the kernel of a recipe.
 
         Raises:
             TransformError: if it does not fit, or takes too much memory.
@@ -108,40 +105,41 @@ class SparseCase:
         return self._kernel(nest, form, opened)
 
     def _kernel(self, nest: Nest, form: NestForm, opened: OpenDevice) -> SparseKernel:
-        known, dtype = self.known, self.einsum.output_dtypes[0]
+        sizes = sizes_at(self.einsum, self.sizes)
+        dtype = self.einsum.output_dtypes[0]
         n_threads = opened.device.compute_units
-        n_chunks = n_chunks_for(nest, form, known, n_threads)
-        n_bytes = needed_bytes(nest, form, known, dtype.itemsize, n_chunks)
+        n_chunks = n_chunks_for(nest, form, sizes, n_threads)
+        n_bytes = needed_bytes(nest, form, sizes, dtype.itemsize, n_chunks)
         if n_bytes > COPIES_BYTES:
             raise TransformError(
                 f"buffers and copies of this nest take {n_bytes / 1e6:.3g} MB; "
                 f"expected at most {COPIES_BYTES / 1e6:.3g} MB"
             )
-        index_dtype = nest_index_dtype(nest, known)
-        dense = {i: n for i, n in sorted(known.extents.items())
+        index_dtype = nest_index_dtype(nest, sizes)
+        dense = {i: n for i, n in sorted(sizes.extents.items())
                  if i not in nest.network.level_of}  # fmt: skip
-        compiled = _compiled(nest, form, dense, (dtype, index_dtype), opened)
+        compiled = _compile(nest, form, dense, (dtype, index_dtype), opened)
         arguments = nest_arguments(
             nest, self.operands, dtype=dtype, form=form, n_chunks=n_chunks
         )
-        return SparseKernel(compiled.bind(arguments), nest, form, known)
+        return SparseKernel(compiled.bind(arguments), nest, form, sizes)
 
 
 class _Kernels(LRUCache[Any, CompiledKernel]):
     """Kernels that several trees have in common."""
 
     def __init__(self) -> None:
-        super().__init__(maxsize=MOST_KERNELS)
+        super().__init__(maxsize=MAX_KERNELS)
 
 
-def _compiled(
+def _compile(
     nest: Nest,
     form: NestForm,
     dense: Mapping[str, int],
     dtypes: tuple[np.dtype[Any], np.dtype[Any]],
     opened: OpenDevice,
 ) -> CompiledKernel:
-    """The kernel of a nest, for trees of every size.
+    """Build the kernel of a nest for trees of every size, once.
 
     Args:
         nest: that is computed.
@@ -155,14 +153,14 @@ def _compiled(
     if key not in kernels:
         dtype, index_dtype = dtypes
         try:
-            made = generate_nest(
+            unit = generate_nest(
                 nest, dense, dtype=dtype, index_dtype=index_dtype, form=form
             )
         except InvalidEinsumError as error:
             raise TransformError(str(error)) from error
-        kernels[key] = compile_kernel(made, opened)
-    found: CompiledKernel = kernels[key]
-    return found
+        kernels[key] = compile_kernel(unit, opened)
+    compiled: CompiledKernel = kernels[key]
+    return compiled
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +191,7 @@ class SparseKernel:
         return seconds + perf_counter() - start_s
 
     def read(self) -> dict[str, Array]:
-        """The result, by its name."""
+        """Return the result, by its name."""
         out = self.bound.read()["out"]
         return {"out": nest_result(self.nest, self.form, out, self.sizes)}
 
@@ -202,14 +200,14 @@ class SparseKernel:
         self.bound.poison()
 
     def sharing(self, other: SparseKernel) -> SparseKernel:
-        """The same kernel on the arrays of another one, where they lie alike."""
+        """Return the same kernel on the arrays of another one, where they lie alike."""
         return replace(self, bound=self.bound.sharing(other.bound))
 
 
 def make_sparse_case(
     einsum: BatchedEinsum, sizes: Mapping[str, int], tree: CSF | None = None
 ) -> SparseCase:
-    """Random operands of these sizes; by default with a random tree of this profile.
+    """Draw operands of these sizes; by default with a random tree of the profile.
 
     >>> from feinsum.ir import array, einsum, sparse_array
     >>> spmv = einsum("ij,j->i", sparse_array("A", ("M", "N")), array("x", "N"))
@@ -217,71 +215,66 @@ def make_sparse_case(
     >>> case.tree.profile, case.expected["out"].shape
     ((7, 20), (9,))
     """
-    network, known = network_of(einsum), sizes_at(einsum, sizes)
+    network = network_of(einsum)
     rng, dtype = np.random.default_rng(0), einsum.output_dtypes[0]
     arrays: dict[str, Any] = {}
     for operand in einsum.operands:
         shape = shape_at(operand.shape, sizes)
         if not operand.storage:
-            arrays[operand.name] = _drawn(rng, shape, operand.dtype)
+            arrays[operand.name] = draw_array(rng, shape, operand.dtype)
             continue
         if tree is None:
-            tree = random_profile(shape, known.nodes, seed=0, skew=SKEW)
-        values = _drawn(rng, (len(tree.values),), operand.dtype)
+            nodes = sizes_at(einsum, sizes).nodes
+            tree = random_profile(shape, nodes, seed=0, skew=SKEW)
+        values = draw_array(rng, (len(tree.values),), operand.dtype)
         valued = CSF(tree.shape, tree.axes, tree.indices, tree.pointers, values)
         arrays[operand.name] = valued
-    ones = [np.ones((), dtype)] * (len(network.inputs) - einsum.n_operands)
+    units = [np.ones((), dtype)] * (len(network.inputs) - einsum.n_operands)
     operands = [
         array
         for row in einsum.rows
-        for array in (*(arrays[operand.name] for operand in row), *ones)
+        for array in (*(arrays[operand.name] for operand in row), *units)
     ]
     tolerance = tolerance_for(dtype, n_terms(einsum, sizes))
     return SparseCase(einsum, dict(sizes), tuple(operands), tolerance)
 
 
 def ragged_sparse_cases(einsum: BatchedEinsum) -> list[SparseCase]:
-    """Trees that kernels go wrong with: empty slices, one entry, every entry.
+    """Make trees that kernels go wrong with: empty slices, one entry, every entry.
 
     Of an index with a literal extent it stays; all others are short.
     """
-    return [*_ragged(einsum)]
-
-
-def _ragged(einsum: BatchedEinsum) -> Iterator[SparseCase]:
     names = [x.name for x in einsum.size_params]
     ragged = {n: RAGGED[k % len(RAGGED)] for k, n in enumerate(names)}
     small = {n: SMALL[k % len(SMALL)] for k, n in enumerate(names)}
+    cases = []
     for sizes in (dict.fromkeys(names, 1), ragged):
-        shape = _shape(einsum, sizes)
-        yield _with_tree(einsum, sizes, to_csf(random_uniform(shape, 1, seed=0)))
-    shape = _shape(einsum, ragged)
+        tree = to_csf(random_uniform(_tree_shape(einsum, sizes), 1, seed=0))
+        cases.append(_make_case_of(einsum, sizes, tree))
+    # About three entries in the fibers of the longest axis: some of them are empty.
+    shape = _tree_shape(einsum, ragged)
     n_entries = max(1, min(prod(shape) // 3, 3 * max(shape)))
-    yield _with_tree(einsum, ragged, to_csf(random_uniform(shape, n_entries, seed=1)))
-    shape = _shape(einsum, small)
+    tree = to_csf(random_uniform(shape, n_entries, seed=1))
+    cases.append(_make_case_of(einsum, ragged, tree))
+    shape = _tree_shape(einsum, small)
+    # With long literal extents, every entry would be too many.
     if prod(shape) <= 2**20:
-        yield _with_tree(einsum, small, to_csf(from_dense(np.ones(shape))))
+        cases.append(_make_case_of(einsum, small, to_csf(from_dense(np.ones(shape)))))
+    return cases
 
 
-def _shape(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    known = sizes_at(einsum, {**sizes, **dict.fromkeys(profile_names(einsum), 1)})
-    return tuple(known.extents[i] for i in einsum.inputs[einsum.sparse_position or 0])
+def _tree_shape(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    # The extents do not depend on the profile, but have to be given one.
+    profile = dict.fromkeys(profile_names(einsum), 1)
+    extents = sizes_at(einsum, {**sizes, **profile}).extents
+    return tuple(extents[i] for i in einsum.inputs[einsum.sparse_position or 0])
 
 
-def _with_tree(
+def _make_case_of(
     einsum: BatchedEinsum, sizes: Mapping[str, int], tree: CSF
 ) -> SparseCase:
     nodes = dict(zip(profile_names(einsum), tree.profile, strict=True))
     return make_sparse_case(einsum, {**sizes, **nodes}, tree)
-
-
-def _drawn(
-    rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> Array:
-    real = rng.uniform(0.5, 1.5, shape)
-    if dtype.kind == "c":
-        return np.asarray(real + 1j * rng.uniform(0.5, 1.5, shape), dtype)
-    return np.asarray(real).astype(dtype)
 
 
 PART_ENTRIES = 2**22
@@ -291,10 +284,14 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def sparse_reference(network: Network, operands: Sequence[Any]) -> Array:
-    """The result of a network, or the values of its sparse result.
+    """Compute the result of a network, or the values of its sparse result.
 
-    Of each entry of the tree, the slices of the other operands that it meets are
-    multiplied by ``numpy.einsum``, and the products are added to the result.
+    For ``ij,j->i`` with the matrix ``[[., ., 5], [6, ., 7]]`` and ``x``::
+
+        entry                5       6       7
+        column of i          0       1       1
+        column of j          2       0       2
+        product with x   5 x[2]  6 x[0]  7 x[2]     added up where i is the same
 
     Args:
         network: what is computed.
@@ -313,82 +310,95 @@ def sparse_reference(network: Network, operands: Sequence[Any]) -> Array:
     extents = dict(zip(network.inputs[position], tree.shape, strict=True))
     for term, array in others:
         extents.update(zip(term, np.shape(array), strict=True))
-    places = dict(zip(network.levels, _columns(tree), strict=True))
-    left = [i for i in network.output if i not in places]
-    held = [tree.values, *(array for _, array in others)]
-    dtype = np.result_type(*held)
-    kept = [i for i in network.output if i in places]
-    flat = np.zeros(
-        (prod(extents[i] for i in kept), *(extents[i] for i in left)), dtype
-    )
-    n_values = len(tree.values) if network.has_sparse_output else 0
-    values = np.zeros((n_values, *(extents[i] for i in left)), dtype)
-    for part in _parts(len(tree.values), [t for t, _ in others], extents, places):
-        here = {i: column[part] for i, column in places.items()}
-        found = _products(tree.values[part], others, here, left, dtype)
-        if network.has_sparse_output:
-            values[part] = found
-            continue
-        at = np.zeros(len(found), np.int64)
-        for index in kept:
-            at = at * extents[index] + here[index]
-        order = np.argsort(at, kind="stable")
-        firsts = np.flatnonzero(np.diff(at[order], prepend=-1))
-        if len(firsts):
-            flat[at[order][firsts]] += np.add.reduceat(found[order], firsts, axis=0)
+    columns = dict(zip(network.levels, _expand_columns(tree), strict=True))
+    dense = [i for i in network.output if i not in columns]
+    dense_shape = [extents[i] for i in dense]
+    dtype = np.result_type(tree.values, *(array for _, array in others))
+    terms = [term for term, _ in others]
+
+    def products_by_part() -> Iterator[tuple[slice, Array]]:
+        for part in _split_entries(len(tree.values), terms, extents, columns):
+            indices = {i: column[part] for i, column in columns.items()}
+            yield part, _multiply(tree.values[part], others, indices, dense, dtype)
+
     if network.has_sparse_output:
+        values = np.zeros((len(tree.values), *dense_shape), dtype)
+        for part, products in products_by_part():
+            values[part] = products
         return values
-    shaped = flat.reshape([extents[i] for i in (*kept, *left)])
+    stored = [i for i in network.output if i in columns]
+    flat = np.zeros((prod(extents[i] for i in stored), *dense_shape), dtype)
+    for part, products in products_by_part():
+        rows = np.zeros(len(products), np.int64)
+        for index in stored:
+            rows = rows * extents[index] + columns[index][part]
+        _add_rows(flat, rows, products)
+    shaped = flat.reshape([extents[i] for i in (*stored, *dense)])
     return np.ascontiguousarray(
-        shaped.transpose([(*kept, *left).index(i) for i in network.output])
+        shaped.transpose([(*stored, *dense).index(i) for i in network.output])
     )
 
 
-def _columns(tree: CSF) -> list[Array]:
-    """The index of every entry at each level, in the order of the entries."""
-    found = []
+def _add_rows(flat: Array, rows: Array, products: Array) -> None:
+    """Add each product to its row; ``flat[rows] += products`` adds only one to each."""
+    order = np.argsort(rows, kind="stable")
+    firsts = np.flatnonzero(np.diff(rows[order], prepend=-1))
+    if len(firsts):
+        flat[rows[order][firsts]] += np.add.reduceat(products[order], firsts, axis=0)
+
+
+def _expand_columns(tree: CSF) -> list[Array]:
+    """Return the index of every entry at each level, in the order of the entries."""
+    columns = []
     for level, column in enumerate(tree.indices):
         for pointers in tree.pointers[level:]:
             column = np.repeat(column, np.diff(pointers))
-        found.append(column)
-    return found
+        columns.append(column)
+    return columns
 
 
-def _parts(
+def _split_entries(
     n_entries: int,
     terms: Sequence[IndexList],
     extents: dict[str, int],
-    places: dict[str, Array],
+    columns: Mapping[str, Array],
 ) -> Iterator[slice]:
-    """Slices of entries whose products fit the memory, with all dense indices."""
-    dense = {i for term in terms for i in term if i not in places}
+    """Yield slices of entries whose products fit the memory, with all dense indices."""
+    dense = {i for term in terms for i in term if i not in columns}
     step = max(1, PART_ENTRIES // max(1, prod(extents[i] for i in dense)))
     for first in range(0, n_entries, step):
         yield slice(first, first + step)
 
 
-def _products(
+def _multiply(
     values: Array,
     others: Sequence[tuple[IndexList, Any]],
-    places: dict[str, Array],
-    left: Sequence[str],
+    columns: Mapping[str, Array],
+    output: Sequence[str],
     dtype: np.dtype[Any],
 ) -> Array:
-    """For some entries, the product with all other operands, summed over the rest."""
+    """For some entries, the product with all other operands, summed over the rest.
+
+    Args:
+        values: of these entries.
+        others: the terms and the arrays of the other operands.
+        columns: the index of each entry at each level of the tree.
+        output: dense indices that are not summed.
+    """
     entry, letters = LETTERS[0], LETTERS[1:]
     names: dict[str, str] = {}
     terms, arrays = [entry], [values.astype(dtype)]
     for term, array in others:
-        dense = [i for i in term if i not in places]
+        dense = [i for i in term if i not in columns]
         for index in dense:
             names.setdefault(index, letters[len(names)])
-        stored = [axis for axis, i in enumerate(term) if i in places]
-        rest = [axis for axis, i in enumerate(term) if i not in places]
-        turned = np.asarray(array, dtype).transpose([*stored, *rest])
-        if stored:
-            turned = turned[tuple(places[term[axis]] for axis in stored)]
-        terms.append((entry if stored else "") + "".join(names[i] for i in dense))
-        arrays.append(turned)
-    result = entry + "".join(names[i] for i in left)
-    found = np.einsum(f"{','.join(terms)}->{result}", *arrays, optimize=True)
-    return np.asarray(found)
+        stored_axes = [axis for axis, i in enumerate(term) if i in columns]
+        dense_axes = [axis for axis, i in enumerate(term) if i not in columns]
+        slices = np.asarray(array, dtype).transpose([*stored_axes, *dense_axes])
+        if stored_axes:  # one slice for each entry
+            slices = slices[tuple(columns[term[axis]] for axis in stored_axes)]
+        terms.append((entry if stored_axes else "") + "".join(names[i] for i in dense))
+        arrays.append(slices)
+    result = entry + "".join(names[i] for i in output)
+    products = np.einsum(f"{','.join(terms)}->{result}", *arrays, optimize=True)
+    return np.asarray(products)

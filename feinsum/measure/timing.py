@@ -1,4 +1,13 @@
-"""Timing: warm-up, then interleaved rounds, all samples kept."""
+"""Timing: warm-up, then interleaved rounds, all samples kept.
+
+Three kernels A, B, C of which C is slow and takes part in every second round
+(``every=[1, 1, 2]``, ``is_rotating=True``)::
+
+    warm-up    A B C   A B          C warms up once
+    round 0    A B C
+    round 1    B A                  k-th samples of A and B are of one round
+    round 2    C A B
+"""
 
 from __future__ import annotations
 
@@ -18,7 +27,7 @@ from feinsum.targets.devices import open_device
 from feinsum.targets.layout import bind_sizes_of, entry_kernel
 from feinsum.targets.protocol import OpenDevice, Timer
 
-MOST_SAMPLES = 512
+MAX_SAMPLES = 512
 """No fact holds more: kernels of a microsecond are run for tens of thousands."""
 
 
@@ -112,6 +121,7 @@ def interleave(
         for series in runs:
             if k == 0 or (series.every == 1 and not series.is_capped):
                 series.run()
+    # Warm-up counts towards the cap of a slow kernel, not towards the minimum.
     for series in runs:
         series.warmed_s = series.spent_s
     for k in count():
@@ -124,18 +134,18 @@ def interleave(
     return tuple(tuple(series.samples_s) for series in runs)
 
 
-def thinned(samples: tuple[float, ...]) -> tuple[float, ...]:
-    """At most :data:`MOST_SAMPLES` of the samples, evenly spread over the rounds.
+def thin_samples(samples: tuple[float, ...]) -> tuple[float, ...]:
+    """Keep at most :data:`MAX_SAMPLES` samples, evenly spread over the rounds.
 
     The choice depends only on the number of samples: if two kernels took part in the
     same rounds, their k-th samples are still from the same round.
 
-    >>> len(thinned((1e-6,) * 5000)), thinned((3.0, 1.0, 2.0))
+    >>> len(thin_samples((1e-6,) * 5000)), thin_samples((3.0, 1.0, 2.0))
     (512, (3.0, 1.0, 2.0))
     """
-    if (n := len(samples)) <= MOST_SAMPLES:
+    if (n := len(samples)) <= MAX_SAMPLES:
         return samples
-    return tuple(samples[k * n // MOST_SAMPLES] for k in range(MOST_SAMPLES))
+    return tuple(samples[k * n // MAX_SAMPLES] for k in range(MAX_SAMPLES))
 
 
 @dataclass
@@ -178,7 +188,7 @@ class _Series:
         return not self.is_capped or len(self.samples_s) < MIN_SAMPLES
 
     def wants_more(self, rounds: int, min_total_s: float) -> bool:
-        """Whether another round is needed for this kernel's sake."""
+        """Return whether another round is needed for this kernel's sake."""
         is_short = self.spent_s - self.warmed_s < min_total_s
         # A kernel of every k-th round counts as sampled in the rounds between.
         return self.may_run and (len(self.samples_s) * self.every < rounds or is_short)

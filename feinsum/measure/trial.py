@@ -9,7 +9,6 @@ import ctypes
 import fcntl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -19,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from feinsum.errors import MeasurementError, WrongResultError
+from feinsum.errors import MeasurementError
 from feinsum.measure.question import Argument, KernelComparison, Program, Verdict
-from feinsum.measure.verification import Verifiable, poison_value, verify
+from feinsum.measure.verification import poison_value
 from feinsum.records import OK
 from feinsum.select import MIN_SAMPLES, sample_in_turns
 from feinsum.targets.host.kernel import HostKernel, start_pool
@@ -39,7 +38,7 @@ BLOCK = 1 << 16
 """Entries that are random; larger arrays repeat them."""
 
 
-def compare_kernels(asked: KernelComparison, timing_lock: str = "") -> Verdict:
+def compare_kernels(comparison: KernelComparison, timing_lock: str = "") -> Verdict:
     """Run kernels on the same arrays, compare their results, and time them in turns.
 
     A given kernel that takes very long is not run to its end: then its one sample is
@@ -48,54 +47,62 @@ def compare_kernels(asked: KernelComparison, timing_lock: str = "") -> Verdict:
     Raises:
         BuildError, MeasurementError: what went wrong.
     """
-    if asked.pool:
-        start_pool(Path(asked.pool).read_bytes())
-    given = sorted({g for g, _ in asked.pairs})
-    changed = sorted({k for _, k in asked.pairs})
-    with locked(timing_lock, fcntl.LOCK_SH):
-        bench = _Bench(asked, asked.arguments)
+    if comparison.pool:
+        start_pool(Path(comparison.pool).read_bytes())
+    baselines = sorted({g for g, _ in comparison.pairs})
+    changed = sorted({k for _, k in comparison.pairs})
+    with hold_lock(timing_lock, fcntl.LOCK_SH):
+        bench = _Bench(comparison, comparison.arguments)
         first_s, results = bench.first_runs(changed)
+        # The kernels with recipes ran first: they say how long a wait is worth it.
         limit_s = max(LONG_S, LONG_FACTOR * max(first_s.values()))
-        seconds, expected = bench.first_run_within(limit_s, given[0])
+        seconds, expected = bench.first_run_within(limit_s, baselines[0])
         if seconds is None:
-            return _without_an_end(len(asked.programs), given, limit_s, first_s)
-        first_s |= {given[0]: seconds} | bench.first_runs(given[1:])[0]
-        right = {k for k in changed if _agree(asked, expected, results[k])}
-        for arguments in asked.checked:
-            other = _Bench(asked, arguments)
-            _, found = other.first_runs([given[0], *right])
-            right = {k for k in right if _agree(asked, found[given[0]], found[k])}
-    samples: list[tuple[float, ...]] = [()] * len(asked.programs)
-    used = [k for k in range(len(samples)) if k in right or k in given]
-    pairs = [(used.index(g), used.index(k)) for g, k in asked.pairs if k in right]
+            return _report_endless(
+                len(comparison.programs), baselines, limit_s, first_s
+            )
+        first_s |= {baselines[0]: seconds} | bench.first_runs(baselines[1:])[0]
+        right = {k for k in changed if _is_close(comparison, expected, results[k])}
+        # A recipe may be right only at sizes that its tiles divide.
+        for arguments in comparison.checked:
+            other = _Bench(comparison, arguments)
+            _, again = other.first_runs([baselines[0], *right])
+            right = {
+                k for k in right if _is_close(comparison, again[baselines[0]], again[k])
+            }
+    samples: list[tuple[float, ...]] = [()] * len(comparison.programs)
+    used = [k for k in range(len(samples)) if k in right or k in baselines]
+    pairs = [(used.index(g), used.index(k)) for g, k in comparison.pairs if k in right]
     if pairs:
-        with locked(timing_lock, fcntl.LOCK_EX):
+        with hold_lock(timing_lock, fcntl.LOCK_EX):
             timed = sample_in_turns(
                 [partial(bench.run, k) for k in used],
                 [first_s[k] for k in used],
                 pairs,
             )
-        for k, some in zip(used, timed, strict=True):
-            samples[k] = tuple(some)
+        for k, times in zip(used, timed, strict=True):
+            samples[k] = tuple(times)
     return Verdict(OK, samples=tuple(samples))
 
 
-def _agree(
-    asked: KernelComparison, expected: Mapping[str, Array], found: Mapping[str, Array]
+def _is_close(
+    comparison: KernelComparison,
+    expected: Mapping[str, Array],
+    results: Mapping[str, Array],
 ) -> bool:
-    return largest_difference(expected, found) <= asked.tolerance
+    return largest_difference(expected, results) <= comparison.tolerance
 
 
 class _Bench:
     """The kernels of a comparison on one set of arrays."""
 
     def __init__(
-        self, asked: KernelComparison, arguments: Mapping[str, Argument]
+        self, comparison: KernelComparison, arguments: Mapping[str, Argument]
     ) -> None:
-        values = {name: _value(name, one) for name, one in arguments.items()}
+        values = {name: _make_value(name, item) for name, item in arguments.items()}
         self._values = values
-        self._runs = [_run_of(one, values) for one in asked.programs]
-        self._written = [name for name, one in arguments.items() if one.is_written]
+        self._runs = [_make_run(item, values) for item in comparison.programs]
+        self._written = [name for name, item in arguments.items() if item.is_written]
         self._initial = {
             name: values[name].copy()
             for name in self._written
@@ -105,7 +112,7 @@ class _Bench:
     def first_runs(
         self, programs: Iterable[int]
     ) -> tuple[dict[int, float], dict[int, dict[str, Array]]]:
-        """The seconds and the results of programs, which find no results to reuse."""
+        """Run programs on poisoned outputs; the seconds and the results of each."""
         seconds, results = {}, {}
         for k in programs:
             self._restore(poison=True)
@@ -116,12 +123,12 @@ class _Bench:
     def first_run_within(
         self, limit_s: float, k: int
     ) -> tuple[float | None, dict[str, Array]]:
-        """The same of one program; None for the seconds if it has not ended by then."""
+        """Run one program; None for its seconds if it does not end within the limit."""
         self._restore(poison=True)
-        return _within(limit_s, self._runs[k]), self._results()
+        return _run_within(limit_s, self._runs[k]), self._results()
 
     def run(self, k: int) -> float:
-        """The seconds of a program, on arrays that are as before its first run."""
+        """Time a program on arrays that are restored to their initial values."""
         self._restore()
         return self._runs[k]()
 
@@ -138,49 +145,51 @@ class _Bench:
 
 
 def largest_difference(
-    expected: Mapping[str, Array], found: Mapping[str, Array]
+    expected: Mapping[str, Array], results: Mapping[str, Array]
 ) -> float:
-    """The largest one, relative to the largest finite entry of an array.
+    """Return the largest difference, relative to the largest entry of its array.
 
     Entries that are not finite have to be the same. Infinite for integers that differ.
     """
     return max(
-        (_difference(right, found[name]) for name, right in expected.items()),
+        (_difference(right, results[name]) for name, right in expected.items()),
         default=0.0,
     )
 
 
-def _difference(expected: Array, found: Array) -> float:
+def _difference(expected: Array, computed: Array) -> float:
     if expected.dtype.kind not in "fc":
-        return 0.0 if np.array_equal(expected, found) else np.inf
+        return 0.0 if np.array_equal(expected, computed) else np.inf
     finite = np.isfinite(expected)
-    if not np.array_equal(expected[~finite], found[~finite], equal_nan=True):
+    if not np.array_equal(expected[~finite], computed[~finite], equal_nan=True):
         return np.inf
-    right, result = expected[finite], found[finite]
+    right, result = expected[finite], computed[finite]
     if not np.isfinite(result).all():
         return np.inf
+    # Relative to the array: an entry near 0 may be the difference of large ones.
     scale = float(np.abs(right).max(initial=0.0)) or 1.0
     return float(np.abs(result - right).max(initial=0.0)) / scale
 
 
-def _without_an_end(
+def _report_endless(
     n_programs: int,
-    given: Sequence[int],
+    baselines: Sequence[int],
     limit_s: float,
     first_s: Mapping[int, float],
 ) -> Verdict:
-    """The given kernel still runs, in a thread that ends with this process."""
+    """Report a given kernel that still runs, in a thread, at its time limit."""
     samples: list[tuple[float, ...]] = [()] * n_programs
-    for k in given:
+    for k in baselines:
         samples[k] = (limit_s,)
     for k, seconds in first_s.items():
         samples[k] = (seconds,) * MIN_SAMPLES
     return Verdict(OK, samples=tuple(samples))
 
 
-def _within(limit_s: float, run: Callable[[], float]) -> float | None:
-    """The seconds of a run; None if it has not ended by then."""
+def _run_within(limit_s: float, run: Callable[[], float]) -> float | None:
+    """Time a run; None if it does not end within the limit."""
     seconds: list[float] = []
+    # A thread, as code in C cannot be interrupted; this process ends soon anyway.
     thread = Thread(target=lambda: seconds.append(run()), daemon=True)
     thread.start()
     thread.join(limit_s)
@@ -191,28 +200,29 @@ def _within(limit_s: float, run: Callable[[], float]) -> float | None:
     return seconds[0]
 
 
-def _value(name: str, one: Argument) -> Any:
-    """An array of random numbers, or a scalar."""
-    dtype = np.dtype(one.dtype)
-    if not one.n_entries:
-        return dtype.type(one.value)
+def _make_value(name: str, argument: Argument) -> Any:
+    """Make an array of random numbers, or a scalar."""
+    dtype = np.dtype(argument.dtype)
+    if not argument.n_entries:
+        return dtype.type(argument.value)
+    # Seeded by the name: equal in every process, different for every argument.
     rng = np.random.default_rng(sum(map(ord, name)))
-    if one.below:
+    if argument.below:
         # no cell has a vertex twice
-        entries = rng.permutation(one.below).astype(dtype)
+        entries = rng.permutation(argument.below).astype(dtype)
     else:
-        entries = drawn(rng, (min(one.n_entries, BLOCK),), dtype)
-    return np.resize(entries, one.n_entries)
+        entries = draw_array(rng, (min(argument.n_entries, BLOCK),), dtype)
+    return np.resize(entries, argument.n_entries)
 
 
-def _run_of(program: Program, values: Mapping[str, Any]) -> Callable[[], float]:
-    """A run of a program, which returns its seconds."""
+def _make_run(program: Program, values: Mapping[str, Any]) -> Callable[[], float]:
+    """Return a function that runs a program and returns its seconds."""
     if not program.function:
-        launch = loaded(program).launch_of(values).run
+        launch = load_program(program).launch_of(values).run
     else:
         function = getattr(ctypes.CDLL(program.path), program.function)
         function.restype = None
-        passed = [_passed(values[name]) for name, _ in program.arguments]
+        passed = [_convert_argument(values[name]) for name, _ in program.arguments]
 
         def launch() -> None:
             function(*passed)
@@ -225,14 +235,14 @@ def _run_of(program: Program, values: Mapping[str, Any]) -> Callable[[], float]:
     return run
 
 
-def _passed(value: Any) -> Any:
+def _convert_argument(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return ctypes.c_void_p(value.ctypes.data)
     return np.ctypeslib.as_ctypes_type(value.dtype)(value.item())
 
 
-def loaded(program: Program) -> HostKernel:
-    """The kernel of a program.
+def load_program(program: Program) -> HostKernel:
+    """Load the kernel of a program.
 
     Raises:
         BuildError: if it cannot be loaded.
@@ -244,7 +254,7 @@ def loaded(program: Program) -> HostKernel:
 
 
 @contextmanager
-def locked(path: str, kind: int) -> Iterator[None]:
+def hold_lock(path: str, kind: int) -> Iterator[None]:
     """Computing takes a shared lock; timing takes it exclusively."""
     if not path:
         yield
@@ -267,49 +277,16 @@ class Timeable(Protocol):
     def run(self, timer: Timer | None = None) -> float: ...
 
 
-class Racer(Timeable, Verifiable, Protocol):
-    """Anything that can be timed and verified."""
-
-
 def common_timer(kernels: Sequence[Timeable]) -> Timer:
-    """The common clock of kernels to compare: ``wall`` if their clocks differ."""
+    """Return the clock for kernels to compare: ``wall`` if their clocks differ."""
     timers = {kernel.timer for kernel in kernels}
     return timers.pop() if len(timers) == 1 else "wall"
 
 
-@dataclass(frozen=True)
-class Race:
-    """A recipe and the untransformed kernel, ready to run.
-
-    Attributes:
-        tolerance: tolerance for the results, which are compared first.
-    """
-
-    kernel: Racer
-    baseline: Racer
-    sizes: Mapping[str, int]
-    tolerance: float
-
-    def run(self) -> tuple[float, float]:
-        """The times of the recipe and of the untransformed kernel, in seconds.
-
-        Raises:
-            MeasurementError: if one of them cannot run.
-            WrongResultError: if they disagree.
-        """
-        baseline_s = self.baseline.run()
-        try:
-            verify(self.kernel, self.baseline.read(), tolerance=self.tolerance)
-        except WrongResultError as error:
-            where = f"at the sizes {dict(self.sizes)}"
-            raise WrongResultError(f"{where}: {error}") from None
-        return in_turns(self.kernel, self.baseline, baseline_s)
-
-
-def in_turns(
+def time_in_turns(
     kernel: Timeable, baseline: Timeable, baseline_s: float
 ) -> tuple[float, float]:
-    """The median times of two kernels that ran before; see :func:`sample_in_turns`.
+    """Time two kernels that ran before, in turns; the median seconds of each.
 
     Few rounds: a whole kernel with a recipe is timed again, beside the user's.
 
@@ -334,13 +311,13 @@ are finite."""
 _INTEGERS = 10
 
 
-def drawn(
+def draw_array(
     rng: np.random.Generator,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     interval: tuple[float, float] = INTERVAL,
 ) -> Array:
-    """An array, of integers from 1 to 9 where it is one of these.
+    """Draw a random array; of integers from 1 to 9 for such a dtype.
 
     Args:
         interval: of floating point values, of real and of imaginary parts.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,10 +52,19 @@ def verify(
     return check_outputs(kernel, expected, tolerance=tolerance)
 
 
+@contextmanager
+def wrong_results_located(description: str) -> Iterator[None]:
+    """Name the case in an error of the body, such as ``at the sizes {'N': 37}``."""
+    try:
+        yield
+    except WrongResultError as error:
+        raise WrongResultError(f"{description}: {error}") from None
+
+
 def check_outputs(
     kernel: Verifiable, expected: Mapping[str, Array], *, tolerance: float
 ) -> float:
-    """The largest error over all outputs of a kernel that ran; see :func:`verify`."""
+    """Return the largest error over all outputs of a kernel that has run."""
     results = kernel.read()
     if missing := sorted(set(expected) - set(results)):
         raise WrongResultError(
@@ -72,7 +82,7 @@ def check_outputs(
 def check_result(
     result: Array, expected: Array, *, tolerance: float, name: str = "result"
 ) -> float:
-    """The error of :func:`largest_error`, if it is within ``tolerance``.
+    """Compute the error as :func:`largest_error` does, and check the tolerance.
 
     Raises:
         WrongResultError: naming where the error is largest, the value there and the
@@ -86,11 +96,12 @@ def check_result(
     if error <= tolerance:
         return error
     errors = _errors(result, expected, _scale(expected))
-    where = tuple(int(k) for k in np.unravel_index(np.argmax(errors), errors.shape))
+    position = tuple(int(k) for k in np.unravel_index(np.argmax(errors), errors.shape))
     n_wrong = int(np.count_nonzero(errors > tolerance))
     raise WrongResultError(
-        f"{name}{list(where)} is {result[where]}, expected {expected[where]}: error "
-        f"{error:.3g} of the largest result, allowed {tolerance:.3g}; "
+        f"{name}{list(position)} is {result[position]}, expected "
+        f"{expected[position]}: error {error:.3g} of the largest result, allowed "
+        f"{tolerance:.3g}; "
         f"{n_wrong} of {counted(errors.size, 'entry')} are wrong"
     )
 
@@ -114,7 +125,7 @@ def largest_error(result: Array, expected: Array) -> float:
 
 
 def tolerance_for(dtype: DTypeLike, n_terms: int) -> float:
-    """The largest error that rounding may cause, for sums of ``n_terms`` terms.
+    """Return the largest error that rounding may cause, for sums of ``n_terms`` terms.
 
     ``16 * eps * n_terms``, at most 0.1. Any order of a sum of n terms is within
     n*eps of the sum of their magnitudes (Higham, *Accuracy and Stability of
@@ -132,7 +143,7 @@ def tolerance_for(dtype: DTypeLike, n_terms: int) -> float:
 
 
 def poison_value(dtype: DTypeLike) -> Any:
-    """A value that no kernel should leave: NaN, or the extreme value of an integer.
+    """Return a value that no kernel should leave: NaN, or an extreme integer.
 
     A boolean has no room for poison; it is True.
 
@@ -151,13 +162,13 @@ def poison_value(dtype: DTypeLike) -> Any:
 
 
 def _parts(array: Array) -> Iterator[Array]:
-    """The entries in parts that stay in the caches."""
+    """Yield the entries in parts that stay in the caches."""
     flat = array.reshape(-1)
     return (flat[start : start + PART] for start in range(0, flat.size, PART))
 
 
 def _scale(expected: Array) -> float:
-    """The largest magnitude, of what is finite."""
+    """Return the largest magnitude, of what is finite."""
     return max(map(_largest, _parts(expected)), default=0.0)
 
 
@@ -170,7 +181,7 @@ def _largest(part: Array) -> float:
 
 
 def _worst(result: Array, expected: Array, scale: float) -> float:
-    """The largest of :func:`_errors`; of finite floating point numbers at once."""
+    """Return the largest of :func:`_errors`; in one step for finite numbers."""
     if scale and {result.dtype.kind, expected.dtype.kind} <= {"f", "c"}:
         wide = np.result_type(result.dtype, expected.dtype, np.float64)
         with np.errstate(invalid="ignore", over="ignore"):

@@ -28,7 +28,7 @@ from loopy.schedule.tools import get_kernel_arg_info
 from loopy.target.c import ExecutableCTarget
 
 from feinsum.errors import FeinsumError, MeasurementError, WrongResultError
-from feinsum.measure.arguments import index_bounds
+from feinsum.measure.arguments import find_index_bounds
 from feinsum.measure.judging import quick_sizes
 from feinsum.measure.kernel import generate_for_host
 from feinsum.measure.question import Argument, KernelComparison, Program, Verdict
@@ -319,7 +319,7 @@ def arguments_of(
     whole = _with_known_shapes(typed(unit), n_unknown)
     kernel = entry_kernel(whole)
     _check_loops(kernel)
-    below = index_bounds(whole, sizes)
+    below = find_index_bounds(whole, sizes)
     read = kernel.get_read_variables()
     written = kernel.get_written_variables()
     arguments = {}

@@ -20,20 +20,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import select
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from threading import Lock, Timer
-from time import monotonic
 from typing import NamedTuple
-from weakref import finalize
 
 from feinsum.cache import DiskCache, default_cache, locked
 from feinsum.errors import (
@@ -50,7 +44,7 @@ from feinsum.errors import (
 )
 from feinsum.measure.question import Question, Verdict
 from feinsum.memory import remembered
-from feinsum.processes import Ended, child_environment, end_session
+from feinsum.processes import Worker, WorkerError, WorkerTimeoutError, python_command
 from feinsum.records import OK, Environment, from_json, to_json
 from feinsum.retrieval.identity import fingerprint
 from feinsum.threads import n_threads
@@ -182,15 +176,10 @@ def show_progress(total: int, words: str) -> Iterator[Callable[[], None]]:
         bar.stop()
 
 
-COMMAND = (sys.executable, "-W", "ignore", "-m", "feinsum.measure.verifier")
+COMMAND = python_command("feinsum.measure.verifier")
 
 START_S = 60.0
 """How long the process may take beyond the answer, as when it loads Loopy."""
-LONGEST_BYTES = 1 << 15
-"""Longest question: a pipe buffers so much without a reader."""
-EXIT_S = 1.0
-"""How long a process that broke off may take to end."""
-_PART = 65536
 
 
 def request_verdict(question: Question) -> Verdict:
@@ -209,7 +198,6 @@ def request_together(
     Args:
         advance: called after each answer.
     """
-    # Loopy holds the interpreter's lock, so processes work and threads wait for them
     with ThreadPoolExecutor(min(len(requests), n_threads())) as threads:
         asking = {threads.submit(ask): k for k, ask in enumerate(requests)}
         for answer in as_completed(asking):
@@ -223,147 +211,82 @@ def start_early() -> None:
 
 
 class _Pool:
-    """The processes of this one; threads of it may ask at once, each of its own."""
+    """The idle processes of this one, each with the surroundings of its start.
+
+    Threads may ask at once: a process answers one of them, and then is idle again.
+    """
 
     def __init__(self) -> None:
-        self._idle: list[_Verifier] = []
+        self._idle: list[tuple[Worker, tuple[object, ...]]] = []
         self._choosing = Lock()
 
     def ask(self, question: Question) -> Verdict:
-        line = to_json(question).encode() + b"\n"
-        # a process that does not read would block this one in the middle of a line
-        if len(line) > LONGEST_BYTES:
-            why = f"its text of {len(line)} bytes is too long"
-            return Verdict(InvalidRecordError.code, why)
+        """The verdict of an idle process or of a new one, or how that ended."""
         limit_s = question.limit_s + START_S
-        surroundings = _surroundings()
-        # each thread has a process of its own while it waits
-        verifier = self._pop_idle()
-        # a process started earlier has the environment of then, and transforms that may
-        # have changed
-        if verifier is not None and verifier.surroundings == surroundings:
-            verdict = verifier.request(line, limit_s)
-            if verdict is not None or verifier.is_late:
-                return self._answer(verifier, verdict, limit_s)
-        if verifier is not None:
-            verifier.close()
         try:
-            verifier = _Verifier(surroundings)
+            return self._verdict(to_json(question), limit_s)
         except OSError as error:
             why = f"no process can be started: {error.strerror}"
             return Verdict(TrialCrashError.code, why)
-        return self._answer(verifier, verifier.request(line, limit_s), limit_s)
+        except WorkerTimeoutError:
+            why = f"no answer within {limit_s:g} s; it was stopped"
+            return Verdict(TrialTimeoutError.code, why)
+        except WorkerError as error:
+            return Verdict(TrialCrashError.code, f"its process {error}")
+        except InvalidRecordError as error:
+            why = f"its process gave an invalid answer: {error}"
+            return Verdict(TrialCrashError.code, why)
 
     def start_early(self) -> None:
         with self._choosing:
             if not self._idle:
                 with suppress(OSError):  # whoever asks is told
-                    self._idle.append(_Verifier(_surroundings()))
+                    worker = Worker.isolated(COMMAND, export_transforms)
+                    self._idle.append((worker, _surroundings()))
 
-    def _pop_idle(self) -> _Verifier | None:
+    def _verdict(self, line: str, limit_s: float) -> Verdict:
+        surroundings = _surroundings()
+        idle = self._pop_idle(surroundings)
+        if idle is not None:
+            try:
+                return self._answer_of(idle, surroundings, line, limit_s)
+            except WorkerTimeoutError:
+                raise
+            except WorkerError:  # it ended while it was idle: a new one is asked
+                pass
+        worker = Worker.isolated(COMMAND, export_transforms)
+        return self._answer_of(worker, surroundings, line, limit_s)
+
+    def _pop_idle(self, surroundings: tuple[object, ...]) -> Worker | None:
+        """An idle process; one with other surroundings is closed."""
         with self._choosing:
-            return self._idle.pop() if self._idle else None
+            if not self._idle:
+                return None
+            worker, started_in = self._idle.pop()
+        if started_in == surroundings:
+            return worker
+        worker.close()
+        return None
 
-    def _answer(
-        self, verifier: _Verifier, verdict: Verdict | None, limit_s: float
+    def _answer_of(
+        self,
+        worker: Worker,
+        surroundings: tuple[object, ...],
+        line: str,
+        limit_s: float,
     ) -> Verdict:
-        """Its verdict, and then it stays; or how it ended."""
-        if verdict is not None:
-            with self._choosing:
-                self._idle.append(verifier)
-            return verdict
-        ended = verifier.close()
-        if verifier.is_late:
-            why = f"no answer within {limit_s:g} s; it was stopped"
-            return Verdict(TrialTimeoutError.code, why)
-        return Verdict(TrialCrashError.code, f"its process ended with {ended}")
+        """The verdict of a process, which then is idle."""
+        answer = worker.request(line, limit_s)
+        try:
+            verdict = from_json(Verdict, answer)
+        except InvalidRecordError:
+            worker.close()
+            raise
+        with self._choosing:
+            self._idle.append((worker, surroundings))
+        return verdict
 
 
 def _surroundings() -> tuple[object, ...]:
     """Transforms, process and variables: with others there has to be another one."""
     return local_transforms(), os.getpid(), dict(os.environ)
-
-
-@dataclass(frozen=True)
-class _Resources:
-    """Resources to release when a process is no longer needed."""
-
-    process: subprocess.Popen[bytes]
-    folder: tempfile.TemporaryDirectory[str]
-    owner: int
-
-    def clear(self) -> None:
-        """Nothing in a fork of the process that it is of."""
-        if self.owner != os.getpid():
-            return
-        end_session(self.process)
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
-        self.folder.cleanup()
-
-
-class _Verifier:
-    """A process that answers.
-
-    Args:
-        surroundings: with which it is started; see :func:`_surroundings`.
-    """
-
-    def __init__(self, surroundings: tuple[object, ...]) -> None:
-        self.surroundings = surroundings
-        folder = tempfile.TemporaryDirectory(
-            prefix="feinsum-verify-", ignore_cleanup_errors=True
-        )
-        process = subprocess.Popen(  # noqa: S603  (our own command)
-            [*COMMAND, *export_transforms(folder.name)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=child_environment(folder.name),
-            # end_session reaches what it starts, and Ctrl-C does not reach it
-            start_new_session=True,
-            bufsize=0,
-        )
-        self._process = process
-        self.is_late = False
-        self._clear = finalize(self, _Resources(process, folder, os.getpid()).clear)
-
-    def request(self, line: bytes, limit_s: float) -> Verdict | None:
-        """The answer to a question; None if there is none."""
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(line)
-        except OSError:
-            return None
-        # a pipe has no time limit of its own
-        ready = select.poll()
-        ready.register(process.stdout, select.POLLIN)
-        end_s, reply = monotonic() + limit_s, b""
-        while not reply.endswith(b"\n"):
-            left_s = max(0.0, end_s - monotonic())
-            if not ready.poll(left_s * 1e3):
-                self.is_late = True
-                return None
-            part = os.read(process.stdout.fileno(), _PART)
-            if not part:
-                return None
-            reply += part
-        try:
-            return from_json(Verdict, reply.decode(errors="replace"))
-        except InvalidRecordError:
-            return None
-
-    def close(self) -> Ended:
-        """End it; how it ended by itself, if it did."""
-        is_own = self.surroundings[1] == os.getpid()
-        if is_own and not self.is_late:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(EXIT_S)
-        code = self._process.poll() if is_own else None
-        self._clear()
-        return Ended(code)

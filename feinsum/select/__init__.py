@@ -11,7 +11,13 @@ from :func:`sample_in_turns`, which runs kernels for the purpose, or from a
 True
 """
 
-from feinsum.select.ratio import GAIN, Ratio, time_ratio
+from feinsum.select.ratio import (
+    GAIN,
+    Ratio,
+    paired_ratio,
+    rank_by_ratio,
+    time_ratio,
+)
 from feinsum.select.trial import Trial
 from feinsum.select.turns import (
     BUDGET_S,
@@ -31,6 +37,8 @@ __all__ = [
     "Ratio",
     "Trial",
     "find_fastest",
+    "paired_ratio",
+    "rank_by_ratio",
     "sample_in_turns",
     "time_ratio",
 ]

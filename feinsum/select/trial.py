@@ -43,6 +43,7 @@ class Trial:
         n_counted = len(self.kernel_s) - self.n_warmups
         if self.has_failed or len(self.kernel_s) >= MAX_ROUNDS:
             return True
+        # Only whole rounds are compared.
         if self.is_kernels_turn or n_counted < FEW_SAMPLES:
             return False
         return time_ratio(*self._counted).is_certain

@@ -2,7 +2,12 @@
 
 One run of each per round, so that other load affects all of them alike. Rounds go on
 until the median ratio of each pair is certainly above or below
-:data:`feinsum.select.ratio.GAIN`, or until the time is over.
+:data:`feinsum.select.ratio.GAIN`, or until the time is over. A baseline b and two
+kernels k, l run as::
+
+    round 1   b k l        b/k = 2.0   b/l = 1.0
+    round 2   k l b        b/k = 2.1   b/l = 0.9     the first one moves to the end
+    round 3   l b k        b/k = 1.9   b/l = 1.1
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ def sample_in_turns(
     n_enough: int = ENOUGH_SAMPLES,
     clock: Callable[[], float] = perf_counter,
 ) -> list[list[float]]:
-    """The times of runs in turns, until it is certain who is faster in each pair.
+    """Time runs in turns, until it is certain which of each pair is faster.
 
     A run that took more than the whole budget is not repeated, if others are clearly
     faster.
@@ -50,17 +55,20 @@ def sample_in_turns(
     """
     samples: list[list[float]] = [[] for _ in runs]
     is_long = [first > budget_s for first in first_s]
+    # A naive kernel may take seconds where the others take milliseconds: its first run
+    # is compared with five of theirs, which decides unless they are close.
     if any(is_long) and not all(is_long):
         for _ in range(FEW_SAMPLES):
             _run_round(runs, samples, [k for k, long in enumerate(is_long) if not long])
-        known = [s or [first] for s, first in zip(samples, first_s, strict=True)]
-        if _are_certain(known, pairs):
-            return known
+        short = [s or [first] for s, first in zip(samples, first_s, strict=True)]
+        if _are_certain(short, pairs):
+            return short
         samples = [[] for _ in runs]
     order = [*range(len(runs))]
     start_s = clock()
     for n in range(1, MAX_SAMPLES + 1):
         _run_round(runs, samples, order)
+        # No kernel always follows the same one, and finds its data in the caches.
         order.append(order.pop(0))
         spent_s = clock() - start_s
         is_over = spent_s > (PATIENCE_S if n < n_enough else budget_s)
@@ -86,15 +94,16 @@ def _are_certain(
 
 
 def find_fastest(runs: Sequence[Callable[[], float]]) -> int:
-    """The number of the run that certainly takes less time than the first; else 0.
+    """Find the run that is certainly faster than the first one; else return 0.
 
     Args:
         runs: each runs a kernel once, and returns its seconds.
     """
     if len(runs) < 2:
         return 0
+    # The first runs warm up: pages are touched, threads started.
     first_s = [run() for run in runs]
     samples = sample_in_turns(runs, first_s, [(0, k) for k in range(1, len(runs))])
-    ratios = [time_ratio(samples[0], own) for own in samples]
+    ratios = [time_ratio(samples[0], times) for times in samples]
     faster = [k for k, ratio in enumerate(ratios) if ratio.is_faster]
     return max(faster, key=lambda k: ratios[k].median, default=0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -14,7 +14,13 @@ from feinsum.cache import default_cache
 from feinsum.errors import DeviceUnavailableError, FeinsumError
 from feinsum.memory import remembered
 from feinsum.options import DEVICE_VARIABLE
-from feinsum.processes import run_to_end
+from feinsum.processes import (
+    Channel,
+    Worker,
+    WorkerError,
+    WorkerTimeoutError,
+    python_command,
+)
 from feinsum.records import Device, to_json
 from feinsum.targets.cuda import CUDA
 from feinsum.targets.host import HOST
@@ -27,7 +33,7 @@ TARGETS: tuple[Target, ...] = (HOST, CUDA, OPENCL)
 """The best choice first."""
 
 
-class _Found(NamedTuple):
+class _Candidate(NamedTuple):
     target: Target
     device: Device
 
@@ -41,12 +47,12 @@ class _Found(NamedTuple):
 
 
 def list_devices() -> tuple[Device, ...]:
-    """All devices, whether they work or not; those of the best target first."""
-    return tuple(found.device for found in _devices(TARGETS, []))
+    """List all devices, working or not; those of the best target first."""
+    return tuple(candidate.device for candidate in _find_candidates(TARGETS, []))
 
 
 def open_device(selector: str | None = None, *, loopy_target: Any = None) -> OpenDevice:
-    """The first device that matches and works, or the only one that matches.
+    """Open the first device that matches and works, or the only one that matches.
 
     Whether a device works is found out by a small kernel, once.
 
@@ -66,12 +72,14 @@ def open_device(selector: str | None = None, *, loopy_target: Any = None) -> Ope
     wanted = selector.strip().lower()
     troubles: list[str] = []
     if not wanted:
-        return _first_that_works(_devices(_serving(loopy_target), troubles), troubles)
-    found = list(_devices(_named(wanted) or TARGETS, troubles))
-    matches = [one for one in found if one.is_match(wanted)]
+        return _first_that_works(
+            _find_candidates(_select_serving(loopy_target), troubles), troubles
+        )
+    candidates = list(_find_candidates(_select_by_name(wanted) or TARGETS, troubles))
+    matches = [candidate for candidate in candidates if candidate.is_match(wanted)]
     if len(matches) == 1:
         return matches[0].target.open(matches[0].device)
-    names = "; ".join(map(str, found)) or "none"
+    names = "; ".join(map(str, candidates)) or "none"
     refusal = (
         f"no device that works matches {selector!r}; found: {names}. Give a part of a "
         f"name or the start of an id, or set {DEVICE_VARIABLE}. What does not work"
@@ -80,16 +88,16 @@ def open_device(selector: str | None = None, *, loopy_target: Any = None) -> Ope
 
 
 def _first_that_works(
-    candidates: Iterable[_Found],
+    candidates: Iterable[_Candidate],
     troubles: list[str],
     refusal: str = "no device works here",
 ) -> OpenDevice:
-    """The candidates are looked for one by one: drivers take their time to load."""
-    for one in candidates:
-        trouble = why_not(one.target, one.device)
+    """Open the first candidate that works; later drivers are not even loaded."""
+    for candidate in candidates:
+        trouble = why_not(candidate.target, candidate.device)
         if not trouble:
-            return one.target.open(one.device)
-        troubles.append(f"{one}: {trouble}")
+            return candidate.target.open(candidate.device)
+        troubles.append(f"{candidate}: {trouble}")
     why = "; ".join(troubles) or "nothing"
     raise DeviceUnavailableError(f"{refusal}: {why}")
 
@@ -108,7 +116,7 @@ class DeviceState(NamedTuple):
 
 
 def device_states() -> Iterator[DeviceState]:
-    """Every device, tried with a small kernel; targets without a device, too."""
+    """Try every device with a small kernel; yield targets without a device, too."""
     for target in TARGETS:
         try:
             devices = target.devices()
@@ -122,15 +130,15 @@ def device_states() -> Iterator[DeviceState]:
 
 
 def why_unusable(device: Device) -> str:
-    """Why a device does not run a small kernel rightly; empty if it does."""
-    for found in _devices(TARGETS, []):
-        if found.device == device:
-            return why_not(found.target, device)
+    """Describe why a device does not run a small kernel correctly; empty if it does."""
+    for candidate in _find_candidates(TARGETS, []):
+        if candidate.device == device:
+            return why_not(candidate.target, device)
     return "it is not there"
 
 
 def target_of(loopy_target: Any) -> Target:
-    """The target that runs kernels of one of Loopy's.
+    """Find the target that runs kernels of one of Loopy's targets.
 
     Raises:
         DeviceUnavailableError: if none does.
@@ -144,16 +152,18 @@ def target_of(loopy_target: Any) -> Target:
     )
 
 
-def _named(wanted: str) -> tuple[Target, ...]:
-    """The target of that name; then no other is asked, nor its driver loaded."""
+def _select_by_name(wanted: str) -> tuple[Target, ...]:
+    """Find the target of a name, so that no other driver needs to be loaded."""
     return tuple(target for target in TARGETS if target.name == wanted)
 
 
-def _serving(loopy_target: Any) -> tuple[Target, ...]:
+def _select_serving(loopy_target: Any) -> tuple[Target, ...]:
     return TARGETS if loopy_target is None else (target_of(loopy_target),)
 
 
-def _devices(targets: tuple[Target, ...], troubles: list[str]) -> Iterator[_Found]:
+def _find_candidates(
+    targets: tuple[Target, ...], troubles: list[str]
+) -> Iterator[_Candidate]:
     for target in targets:
         try:
             devices = target.devices()
@@ -162,7 +172,7 @@ def _devices(targets: tuple[Target, ...], troubles: list[str]) -> Iterator[_Foun
             continue
         if not devices:
             troubles.append(f"{target.name}: no device is found; {target.install_hint}")
-        yield from (_Found(target, device) for device in devices)
+        yield from (_Candidate(target, device) for device in devices)
 
 
 LIMIT_S = 60.0
@@ -183,53 +193,49 @@ class _Probed(dict[str, str]):
 
 
 def why_not(target: Target, device: Device) -> str:
-    """Why a device does not run a small kernel rightly; empty if it does."""
+    """Describe why a device does not run a small kernel correctly; empty if it does."""
     try:
         environment = target.open(device).environment({})
     except FeinsumError as error:
         return str(error)
+    # Another driver, or another version of it, is another device.
     key = hashlib.sha256(f"probe\0{to_json(environment)}".encode()).hexdigest()
-    known = remembered(_Probed)
-    if key in known:
-        return known[key]
-    found = _found(key, target, device)
-    if not (found and target.is_in_process):
+    troubles = remembered(_Probed)
+    if key in troubles:
+        return troubles[key]
+    trouble = _probe(key, target, device)
+    if not (trouble and target.is_in_process):
         # that of the host may be transient, such as a full disk, and costs little
-        known[key] = found
-    return found
+        troubles[key] = trouble
+    return trouble
 
 
-def _found(key: str, target: Target, device: Device) -> str:
-    """The result of a probe; only successes are cached, as failures may be fixed."""
+def _probe(key: str, target: Target, device: Device) -> str:
+    """Try a device; only successes are cached on disk, as failures may be fixed."""
     if target.is_in_process:
-        return _trouble(target.open(device))
+        return _try_kernel(target.open(device))
     cache = default_cache()
     if cache is not None and cache.read(key) == _WORKS.encode():
         return ""
-    trouble = _asked(device)
+    trouble = _probe_in_child(device)
     if cache is not None and not trouble:
         cache.write(key, _WORKS.encode())
     return trouble
 
 
-def _asked(device: Device) -> str:
-    """The result of a probe in a separate process, or how that ended."""
-    command = (sys.executable, "-W", "ignore", "-m", "feinsum.targets.devices")
-    ended = run_to_end((*command, device.id), limit_s=LIMIT_S)
-    if ended.code is None:
+def _probe_in_child(device: Device) -> str:
+    """Try a small kernel in a separate process; describe what went wrong."""
+    try:
+        with Worker(python_command("feinsum.targets.devices")) as worker:
+            trouble = json.loads(worker.request(device.id, LIMIT_S))
+    except WorkerTimeoutError:
         return f"a small kernel did not end within {LIMIT_S:g} s"
-    # the answer comes last: drivers may write to stdout before it
-    if ended.said.splitlines()[-1:] == [_WORKS]:
-        return ""
-    if ended.code < 0:
-        return f"a small kernel ended its process by signal {-ended.code}"
-    # of a traceback, the last line names the error
-    return first_lines(
-        ended.said or ended.logged.rstrip().rpartition("\n")[2], n_lines=3
-    )
+    except WorkerError as error:
+        return f"the process of a small kernel {error}"
+    return first_lines(trouble, n_lines=3)
 
 
-def _trouble(opened: OpenDevice) -> str:
+def _try_kernel(opened: OpenDevice) -> str:
     try:
         return "" if _is_right(opened) else "a small kernel computes wrong results"
     except FeinsumError as error:
@@ -247,9 +253,11 @@ def _is_right(opened: OpenDevice) -> bool:
 def _main() -> None:
     from feinsum.targets.opencl import OPENCL  # this module is below it
 
-    (device_id,) = sys.argv[1:]
+    channel = Channel()
+    device_id = next(channel.requests())
+    # The id is a digest of the description, equal in every process.
     (device,) = (d for d in OPENCL.devices() if d.id == device_id)
-    sys.stdout.write(_trouble(OPENCL.open(device)) or _WORKS)
+    channel.answer(json.dumps(_try_kernel(OPENCL.open(device))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,10 @@
-"""The arguments of a Loopy kernel at given sizes: shapes, strides, storage."""
+"""The arguments of a Loopy kernel at given sizes: shapes, strides, storage.
+
+An array of shape (2, 3) whose rows are padded to 4 entries lies in a flat buffer::
+
+    shape (2, 3)    a00 a01 a02  .  a10 a11 a12
+    strides (4, 1)  |<---- 4 ---->|              n_entries = 7
+"""
 
 from __future__ import annotations
 
@@ -52,18 +58,18 @@ class Layout:
         return tuple(stride * self.dtype.itemsize for stride in self.strides)
 
     def pack(self, array: Array) -> Array:
-        """A flat buffer that holds ``array``; zeros in the padding."""
+        """Copy ``array`` to a flat buffer, with zeros in the padding."""
         buffer = np.zeros(self.n_entries, self.dtype)
         self.unpack(buffer)[...] = array
         return buffer
 
     def unpack(self, buffer: Array) -> Array:
-        """The array that a flat buffer holds, as a view."""
+        """Return the array that a flat buffer holds, as a view."""
         return np.lib.stride_tricks.as_strided(buffer, self.shape, self.strides_bytes)
 
 
 def entry_kernel(t_unit: Any) -> Any:
-    """The only entry point of a translation unit.
+    """Return the only entry point of a translation unit.
 
     Raises:
         BuildError: if it has none or several.
@@ -77,7 +83,7 @@ def entry_kernel(t_unit: Any) -> Any:
 
 
 def typed(t_unit: Any) -> Any:
-    """The translation unit with a dtype on every argument.
+    """Infer the dtype of every argument of a translation unit.
 
     Dtypes left open are inferred by Loopy; sizes get the kernel's index dtype.
 
@@ -110,7 +116,7 @@ def typed(t_unit: Any) -> Any:
 
 
 def bind_sizes_of(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, int]:
-    """The integer arguments that are given, and those that shapes tell.
+    """Collect the integer arguments that are given, and those that follow from shapes.
 
     An axis whose extent is one name tells the value of that name.
 
@@ -126,8 +132,9 @@ def bind_sizes_of(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, int]:
     for arg in kernel.args:
         if isinstance(arg, lp.ValueArg) or arg.name not in arguments or not arg.shape:
             continue
-        given = np.shape(arguments[arg.name])
-        for axis, (extent, value) in enumerate(zip(arg.shape, given, strict=False)):
+        # Only plain names: expressions such as 2*n + 1 would have to be solved for n.
+        shape = np.shape(arguments[arg.name])
+        for axis, (extent, value) in enumerate(zip(arg.shape, shape, strict=False)):
             if not isinstance(extent, Variable):
                 continue
             if sizes.setdefault(extent.name, value) != value:
@@ -139,7 +146,7 @@ def bind_sizes_of(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, int]:
 
 
 def array_layout(arg: Any, sizes: Mapping[str, int]) -> Layout:
-    """The layout of an array argument of a typed kernel.
+    """Return the layout of an array argument of a typed kernel.
 
     Raises:
         MeasurementError: if a size has no value, or the argument is no array of
@@ -151,8 +158,8 @@ def array_layout(arg: Any, sizes: Mapping[str, int]) -> Layout:
             f"argument {arg.name!r} has shape {arg.shape!r}; expected an array whose "
             "shape and strides are known, see loopy.GlobalArg"
         )
-    known = FixedStrideArrayDimTag, VectorArrayDimTag
-    if not all(isinstance(tag, known) for tag in tags or ()):
+    strided = FixedStrideArrayDimTag, VectorArrayDimTag
+    if not all(isinstance(tag, strided) for tag in tags or ()):
         raise MeasurementError(
             f"argument {arg.name!r} has the axes {tags}; expected a stride on each"
         )

@@ -62,41 +62,42 @@ ARM = Names(
 
 @cache
 def host_processor() -> Processor:
-    """The processor of this machine."""
+    """Describe the processor of this machine."""
     return processor_of(_read(CPUINFO), platform.machine(), SYSTEM)
 
 
 def processor_of(cpuinfo: str, machine: str, system: Path) -> Processor:
-    """The processor that files of Linux describe.
+    """Describe the processor from files of Linux.
 
     Args:
         cpuinfo: the text of ``/proc/cpuinfo``.
         machine: the architecture: ``x86_64``, ``aarch64``.
         system: the folder ``/sys/devices/system/cpu``.
     """
-    blocks = _blocks(cpuinfo)
+    # Hybrid processors describe several kinds of cores; the first one counts.
+    blocks = _split_blocks(cpuinfo)
     names = ARM if any(ARM.features in block for block in blocks) else X86
     first = next((block for block in blocks if names.features in block), {})
-    vendor = _vendor(first.get(names.vendor, ""))
+    vendor = _convert_vendor(first.get(names.vendor, ""))
     flags = frozenset(first.get(names.features, "").split())
     return Processor(
         vendor=vendor,
-        family=_number(first.get(names.family, "")),
-        model=_number(first.get(names.model, "")),
-        stepping=_number(first.get(names.stepping, "")),
+        family=_parse_number(first.get(names.family, "")),
+        model=_parse_number(first.get(names.model, "")),
+        stepping=_parse_number(first.get(names.stepping, "")),
         microarchitecture=microarchitecture_of(
             machine, vendor, flags, first.get(ARM.model, "")
         ),
-        features=tuple(sorted(flags & _known_features(machine))),
-        n_cores=_n_cores(blocks, system),
-        cache_bytes=_cache_bytes(system),
+        features=tuple(sorted(flags & _list_features(machine))),
+        n_cores=_count_cores(blocks, system),
+        cache_bytes=_read_cache_bytes(system),
     )
 
 
 def microarchitecture_of(
     machine: str, vendor: str, flags: frozenset[str], part: str = ""
 ) -> str:
-    """The most special microarchitecture whose features are all there, by its name.
+    """Name the most specific microarchitecture whose features are all present.
 
     archspec chooses in the same way, but for the features in :data:`NO_SIGN`. Empty if
     there are no flags to choose by.
@@ -109,19 +110,20 @@ def microarchitecture_of(
     """
     fitting = [
         target
-        for target in _targets(machine)
+        for target in _list_targets(machine)
         if target.vendor in (vendor, "generic")
-        and target.features - NO_SIGN <= _with_implied(flags)
+        and target.features - NO_SIGN <= _add_implied(flags)
     ]
     if not (flags and fitting):
         return ""
+    # archspec's generic levels, such as x86_64_v3, fit processors it does not know.
     generic = max((t for t in fitting if t.vendor == "generic"), key=_depth)
     special = [target for target in fitting if target > generic]
     named = [target for target in special if part and target.cpu_part == part]
     return str(max(named or special or [generic], key=_depth).name)
 
 
-def _targets(machine: str) -> Sequence[Any]:
+def _list_targets(machine: str) -> Sequence[Any]:
     """Microarchitectures of archspec, but for those that no feature tells apart."""
     return [
         target
@@ -131,12 +133,12 @@ def _targets(machine: str) -> Sequence[Any]:
     ]
 
 
-def _known_features(machine: str) -> frozenset[str]:
-    """The features that archspec knows microarchitectures by."""
-    return frozenset().union(*(t.features for t in _targets(machine))) - MASKED
+def _list_features(machine: str) -> frozenset[str]:
+    """Return the features that archspec knows microarchitectures by."""
+    return frozenset().union(*(t.features for t in _list_targets(machine))) - MASKED
 
 
-def _with_implied(flags: frozenset[str]) -> frozenset[str]:
+def _add_implied(flags: frozenset[str]) -> frozenset[str]:
     """Linux does not list SSE3 by its name."""
     return flags | {"sse3"} if "ssse3" in flags else flags
 
@@ -145,24 +147,24 @@ def _depth(target: Any) -> tuple[int, int]:
     return len(target.ancestors), len(target.features)
 
 
-def _blocks(cpuinfo: str) -> list[Block]:
-    """The paragraphs of ``/proc/cpuinfo``, one for each logical processor."""
+def _split_blocks(cpuinfo: str) -> list[Block]:
+    """Return the paragraphs of ``/proc/cpuinfo``, one for each logical processor."""
     paragraphs = re.split(r"\n\s*\n", cpuinfo.strip())
-    return [_fields(paragraph.splitlines()) for paragraph in paragraphs]
+    return [_parse_fields(paragraph.splitlines()) for paragraph in paragraphs]
 
 
-def _fields(lines: Iterable[str]) -> Block:
+def _parse_fields(lines: Iterable[str]) -> Block:
     pairs = (line.partition(":") for line in lines if ":" in line)
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _vendor(name: str) -> str:
-    """A vendor by its name, which on ARM is a number."""
+def _convert_vendor(name: str) -> str:
+    """Return the name of a vendor, which on ARM is given as a number."""
     vendors: Mapping[str, str] = TARGETS_JSON["conversions"]["arm_vendors"]
     return vendors.get(name, name)
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     try:
         # x86 writes decimal numbers, ARM hexadecimal ones with 0x
         return int(text, 0)
@@ -170,17 +172,17 @@ def _number(text: str) -> int:
         return UNKNOWN
 
 
-def _n_cores(blocks: Iterable[Block], system: Path) -> int:
-    """How many groups of logical processors share a core."""
+def _count_cores(blocks: Iterable[Block], system: Path) -> int:
+    """Count the groups of logical processors that share a core."""
     lists = system.glob("cpu[0-9]*/topology/thread_siblings_list")
     siblings = {_read(path).strip() for path in lists} - {""}
     ids = {(b.get("physical id"), b["core id"]) for b in blocks if "core id" in b}
     return len(siblings) or len(ids) or UNKNOWN
 
 
-def _cache_bytes(system: Path) -> dict[str, int]:
-    """The sizes of the caches that the first core has for data."""
-    found = {}
+def _read_cache_bytes(system: Path) -> dict[str, int]:
+    """Read the sizes of the data caches of the first core, in bytes."""
+    sizes = {}
     for entry in sorted(system.glob("cpu0/cache/index*")):
         level, kind, size = (
             _read(entry / name).strip() for name in ("level", "type", "size")
@@ -188,8 +190,8 @@ def _cache_bytes(system: Path) -> dict[str, int]:
         n_bytes = re.fullmatch(r"(\d+)([KMG]?)", size)
         if level and n_bytes and kind in ("Data", "Unified"):
             name = f"L{level}d" if kind == "Data" else f"L{level}"
-            found[name] = int(n_bytes[1]) * UNITS[n_bytes[2]]
-    return found
+            sizes[name] = int(n_bytes[1]) * UNITS[n_bytes[2]]
+    return sizes
 
 
 def _read(path: Path) -> str:

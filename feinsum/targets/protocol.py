@@ -3,7 +3,12 @@
 A :class:`Target` finds devices and opens them. An :class:`OpenDevice` prepares a
 translation unit, builds it, holds arrays and says what it runs on. A :class:`Built`
 unit runs on arrays and is timed. :mod:`feinsum.targets.host`,
-:mod:`feinsum.targets.cuda` and :mod:`feinsum.targets.opencl` implement all three.
+:mod:`feinsum.targets.cuda` and :mod:`feinsum.targets.opencl` implement all three::
+
+    Target.devices() -> Device          what records name
+    Target.open(Device) -> OpenDevice   prepare(t_unit) -> build(t_unit) -> Built
+                                        upload(buffer)  -> array --.
+    Built.run({name: array or scalar}, timer) -> seconds  <--------'
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ class Caller(Protocol):
     """A kernel with its scalars."""
 
     def __call__(self, arrays: Sequence[Any], out: Any = None) -> Any:
-        """The output, a new array beside the operands, or ``out``.
+        """Return the output, a new array beside the operands, or ``out``.
 
         Raises:
             MeasurementError: if the device refuses or fails.
@@ -89,16 +94,16 @@ class Built(Protocol):
         ...
 
     def caller(
-        self, names: Sequence[str], constants: Mapping[str, Any], place: Any = None
+        self, names: Sequence[str], constants: Mapping[str, Any], queue: Any = None, /
     ) -> Caller:
-        """A function that computes the kernel's only output from arrays.
+        """Return a function that computes the kernel's only output from arrays.
 
         Several threads may call it.
 
         Args:
             names: of the arrays that it will be given, in their order.
             constants: the other arguments, which are scalars, by name.
-            place: on a device with queues, the one to be taken.
+            queue: the one to use, on a device with queues.
         """
         ...
 
@@ -170,7 +175,7 @@ class OpenDevice(Protocol):
         ...
 
     def prepare(self, t_unit: Any) -> Any:
-        """The translation unit for Loopy's target of this device."""
+        """Return the translation unit for Loopy's target of this device."""
         ...
 
     def build(self, t_unit: Any) -> Built:
@@ -183,7 +188,7 @@ class OpenDevice(Protocol):
         ...
 
     def upload(self, buffer: Array, layout: Layout) -> Any:
-        """An array that the device holds, in a flat buffer that has its entries.
+        """Copy a flat buffer to the device, as an array of a layout.
 
         Raises:
             MeasurementError: if the device lacks the memory.
@@ -191,7 +196,7 @@ class OpenDevice(Protocol):
         ...
 
     def download(self, array: Any, layout: Layout) -> Array:
-        """The flat buffer of an array that the device holds."""
+        """Copy the flat buffer of a device array to the host."""
         ...
 
     def overwrite(self, array: Any, buffer: Array) -> None:
@@ -230,11 +235,11 @@ class Target(Protocol):
     def is_in_process(self) -> bool: ...
 
     def serves(self, loopy_target: Any) -> bool:
-        """Whether kernels of one of Loopy's targets are run by this one."""
+        """Return whether kernels of one of Loopy's targets are run by this one."""
         ...
 
     def devices(self) -> tuple[Device, ...]:
-        """Those that there are, the best choice first.
+        """List the devices that are found, the best choice first.
 
         Raises:
             DeviceUnavailableError: if they cannot be asked for, and what to do.
@@ -246,11 +251,11 @@ class Target(Protocol):
         ...
 
     def delivered(self, t_unit: Any, loopy_target: Any) -> Any:
-        """A transformed unit for the target of the kernel that a user gave."""
+        """Return a transformed unit for the target of the kernel that a user gave."""
         ...
 
     def runs_programs(self, loopy_target: Any) -> bool:
-        """Whether a delivered unit can run a program in place of its kernel.
+        """Return whether a delivered unit can run a program in place of its kernel.
 
         It cannot if others take its code and run that.
         """
@@ -261,7 +266,7 @@ PACKAGES = ("feinsum", "islpy", "loopy", "numpy")
 
 
 def software(*more: str) -> dict[str, str]:
-    """The version of each package and of Python.
+    """Look up the version of each package and of Python.
 
     Args:
         more: packages that one target alone depends on.

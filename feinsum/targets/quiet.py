@@ -75,14 +75,14 @@ def quiet(*ignored: type[Warning]) -> Iterator[io.StringIO]:
         _CONTEXT.reset(token)
 
 
-def silenced(category: type[Warning]) -> bool:
-    """Whether the context drops warnings of this class."""
+def is_silenced(category: type[Warning]) -> bool:
+    """Return whether the context drops warnings of this class."""
     context = _CONTEXT.get()
     return context is not None and issubclass(category, context.ignored)
 
 
 def drop_when_quiet(_record: logging.LogRecord) -> bool:
-    """A filter for the logger of another package."""
+    """Filter the logger of another package: nothing is logged in a quiet context."""
     return _CONTEXT.get() is None
 
 
@@ -96,7 +96,7 @@ def _warn(
     message: Any, category: Any = None, stacklevel: int = 1, source: Any = None
 ) -> None:
     """``warnings.warn`` of these modules."""
-    if not silenced(category or UserWarning):
+    if not is_silenced(category or UserWarning):
         warnings.warn(message, category, stacklevel + 1, source)
 
 
@@ -109,7 +109,7 @@ def _warn_with_kernel(warn: Callable[..., None]) -> Callable[..., None]:
         type: type[Warning] = loopy.diagnostic.LoopyWarning,
         stacklevel: int | None = None,
     ) -> None:
-        if not silenced(type):
+        if not is_silenced(type):
             level = 2 if stacklevel is None else stacklevel + 1
             warn(kernel, id, text, type, level)
 
@@ -117,7 +117,7 @@ def _warn_with_kernel(warn: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_own_warn(function: FunctionType, **globals: Any) -> FunctionType:
-    """The function whose ``from warnings import warn`` finds :func:`_warn`.
+    """Copy a function such that its ``from warnings import warn`` finds :func:`_warn`.
 
     Args:
         globals: further names of its module, with the values that it is to find.
@@ -128,8 +128,8 @@ def with_own_warn(function: FunctionType, **globals: Any) -> FunctionType:
             return SimpleNamespace(warn=_warn)
         return builtins.__import__(name, *rest)
 
-    own = {**vars(builtins), "__import__": import_module}
-    names = {**function.__globals__, **globals, "__builtins__": own}
+    our_builtins = {**vars(builtins), "__import__": import_module}
+    names = {**function.__globals__, **globals, "__builtins__": our_builtins}
     copied = FunctionType(
         function.__code__,
         names,
@@ -157,6 +157,7 @@ def _install() -> None:
     # `warn` is an older name of it; both are replaced in their own module, too
     loud, older = loopy.diagnostic.warn_with_kernel, loopy.diagnostic.warn
     warn_with_kernel = _warn_with_kernel(loud)
+    # A copy of the list: other threads may import while this one looks.
     for name, module in [*sys.modules.items()]:
         if name.partition(".")[0] != "loopy":
             continue
@@ -181,10 +182,10 @@ _install()
 
 def _replace_functions() -> Callable[[], None]:
     intersected = loop.intersect_kernel_with_slab
-    made: dict[str, type] = {}
+    classes: dict[str, type] = {}
 
     def with_slab(kernel: Any, slab: Any, iname: str) -> Any:
-        """The kernel itself where the slab, as of a loop that is not cut, is all."""
+        """Return the kernel itself where the slab, as of an uncut loop, is all."""
         is_all = slab.plain_is_universe()
         return kernel if is_all else intersected(kernel, slab, iname)
 
@@ -192,9 +193,9 @@ def _replace_functions() -> Callable[[], None]:
         """Classes of a function, which refer to nothing else of it, are one."""
 
         def decorated(kind: type) -> type:
-            if (name := kind.__qualname__) not in made:
-                made[name] = dataclass(**options)(kind)
-            return made[name]
+            if (name := kind.__qualname__) not in classes:
+                classes[name] = dataclass(**options)(kind)
+            return classes[name]
 
         return decorated
 

@@ -29,13 +29,13 @@ class CodeShelf(Protocol):
 class HeldCode:
     """A shelf in memory: the code lives as long as its unit."""
 
-    held: Any = None
+    content: Any = None
 
     def code(self) -> Any:
-        return self.held
+        return self.content
 
     def put_code(self, code: Any) -> None:
-        self.held = code
+        self.content = code
 
 
 class HostProgram(Protocol):
@@ -58,7 +58,7 @@ def with_code(usual: Any, _shelf: CodeShelf) -> Any:
 
 @singledispatch
 def with_program(usual: Any, _program: HostProgram) -> Any:
-    """An executor that runs a program; Loopy's own where the host has no access."""
+    """Return an executor that runs a program, or Loopy's own without access."""
     return usual
 
 
@@ -73,9 +73,10 @@ class UnitWithExecutor(lp.TranslationUnit):  # type: ignore[misc]
 
     @classmethod
     def of(cls, unit: lp.TranslationUnit, content: Any) -> Self:
-        made = cls(unit.callables_table, unit.target, unit.entrypoints)
-        object.__setattr__(made, "content", content)  # the class is frozen
-        return made
+        extended = cls(unit.callables_table, unit.target, unit.entrypoints)
+        # A field of the data class would be compared, hashed and pickled.
+        object.__setattr__(extended, "content", content)  # the class is frozen
+        return extended
 
     @property
     def plain(self) -> lp.TranslationUnit:
@@ -84,10 +85,10 @@ class UnitWithExecutor(lp.TranslationUnit):  # type: ignore[misc]
 
     @abstractmethod
     def executor_like(self, usual: Any) -> Any:
-        """The executor of this unit, in place of Loopy's own."""
+        """Return the executor of this unit, in place of Loopy's own."""
 
     def for_target(self, target: Any) -> Self:
-        """The same unit for another target."""
+        """Return the same unit for another target."""
         return self.of(self.plain.copy(target=target), self.content)
 
     def copy(self, **changes: Any) -> lp.TranslationUnit:
@@ -144,7 +145,7 @@ class LibraryUnit(UnitWithExecutor):
 
 
 def for_target(unit: lp.TranslationUnit, target: Any) -> lp.TranslationUnit:
-    """A unit for another target, with what its executor needs."""
+    """Return a unit for another target, with what its executor needs."""
     if isinstance(unit, UnitWithExecutor):
         return unit.for_target(target)
     return unit.copy(target=target)

@@ -3,7 +3,6 @@ from .efforts import Limits as Limits
 from .efforts import ensure_measured as ensure_measured
 from .efforts import measure_if_possible as measure_if_possible
 from .isolation import IsolatedBench as IsolatedBench
-from .peaks import peaks_of as peaks_of
 from .problem import Problem as Problem
 from .problem import default_sizes as default_sizes
 from .problem import make_problem as make_problem
@@ -11,6 +10,7 @@ from .progress import Finalist as Finalist
 from .progress import TuningProgress as TuningProgress
 from .progress import TuningReport as TuningReport
 from .progress import TuningStart as TuningStart
+from .recording import peaks_of as peaks_of
 from .report import write_report as write_report
 from .search import Search as Search
 from .search import Strategy as Strategy

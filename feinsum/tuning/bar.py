@@ -16,7 +16,7 @@ from feinsum.tuning.progress import Finalist, TuningProgress, TuningStart
 
 
 def can_show() -> bool:
-    """Whether there is a terminal or a notebook to show it."""
+    """Return whether there is a terminal or a notebook to show it."""
     console = Console(stderr=True)
     return console.is_terminal or Console().is_jupyter
 
@@ -44,17 +44,17 @@ class TuningBar(Progress):
 
     def begin(self, start: TuningStart) -> None:
         """Before the first trial."""
-        n_known = len(start.known)
-        left = _left(None, is_last=n_known >= start.n_trials)
-        self._tell(completed=n_known, total=start.n_trials, left=left)
+        n_known = len(start.earlier)
+        left = _describe_time_left(None, is_last=n_known >= start.n_trials)
+        self._update_task(completed=n_known, total=start.n_trials, left=left)
 
     def show(self, progress: TuningProgress) -> None:
         """After a trial."""
-        self._tell(
+        self._update_task(
             completed=progress.n_done,
             total=progress.n_trials,
-            description=_standing(progress.best, progress.roofline_s),
-            left=_left(
+            description=_describe_best(progress.best, progress.roofline_s),
+            left=_describe_time_left(
                 progress.seconds_left, is_last=progress.n_done >= progress.n_trials
             ),
         )
@@ -64,9 +64,9 @@ class TuningBar(Progress):
         if finalists:
             best = finalists[0].measurement
             text = f"best {time_text(best.median_s)}, {best.speedup:.3g} times as fast"
-            self._tell(description=text, left="")
+            self._update_task(description=text, left="")
 
-    def _tell(self, **fields: Any) -> None:
+    def _update_task(self, **fields: Any) -> None:
         self.update(self._tuning, **fields)
         if self._is_in_cell:
             (task,) = self.tasks
@@ -87,8 +87,8 @@ class TuningBar(Progress):
             self._handle.update(line, raw=True)
 
 
-def _standing(best: Trial | None, roofline_s: float | None) -> str:
-    """The best so far, against the untransformed kernel and the roofline."""
+def _describe_best(best: Trial | None, roofline_s: float | None) -> str:
+    """Compare the best so far with the untransformed kernel and the roofline."""
     if best is None or best.median_s is None or best.ratio is None:
         return "no recipe passed yet"
     untransformed = time_text(best.median_s / best.ratio)
@@ -98,8 +98,8 @@ def _standing(best: Trial | None, roofline_s: float | None) -> str:
     return f"best {time_text(best.median_s)}, untransformed {untransformed}{roof}"
 
 
-def _left(seconds: float | None, *, is_last: bool) -> str:
-    """The time left; after the last trial, what comes then."""
+def _describe_time_left(seconds: float | None, *, is_last: bool) -> str:
+    """Return the time left; after the last trial, what comes then."""
     if is_last:
         return "timing the best again"
     return "" if seconds is None else f"{timedelta(seconds=round(seconds))} left"

@@ -1,5 +1,12 @@
 """Trials in this process: apply, build, verify, and only then time.
 
+Several kernels share one set of arrays, so that they are timed under equal conditions::
+
+    case.arguments ---> baseline (untransformed)      arrays A, B, out
+                   ---> kernel of a recipe            arrays of its own: verify
+                                  |                         |
+                                  +--- sharing(baseline) ---+---> timed on A, B, out
+
 Processes of a machine take turns on a device. Each turn has it exclusively: a process
 waits for a lock on a file, which the operating system releases when the process ends.
 The file represents the device on this machine, for one user and one temporary folder.
@@ -22,10 +29,9 @@ from typing import Any, TypeAlias
 import loopy as lp
 from filelock import FileLock, Timeout
 
-from feinsum.errors import MeasurementError, TransformError, WrongResultError
+from feinsum.errors import MeasurementError, TransformError
 from feinsum.measure import (
     BoundKernel,
-    CompiledKernel,
     OpenDevice,
     Timer,
     check_outputs,
@@ -50,18 +56,20 @@ from feinsum.measure.sparse_cases import (
     make_sparse_case,
     ragged_sparse_cases,
 )
-from feinsum.measure.timing import thinned
+from feinsum.measure.timing import thin_samples
+from feinsum.measure.verification import wrong_results_located
 from feinsum.records import (
+    OK,
     Environment,
     Measurement,
     TransformSpec,
     Verification,
     is_noisy,
 )
-from feinsum.select import MIN_SAMPLES
+from feinsum.select import MIN_SAMPLES, paired_ratio
 from feinsum.transforms import apply_spec, suits_device
 from feinsum.tuning.problem import Problem
-from feinsum.tuning.trials import paired_ratio, rounds_between
+from feinsum.tuning.trials import TrialOutcome, rounds_between
 
 logger = logging.getLogger(__name__)
 
@@ -80,20 +88,6 @@ class _Reference:
     kernel: BoundKernel
 
 
-@dataclass(frozen=True)
-class Timed:
-    """A trial that passed.
-
-    Attributes:
-        ratio: its time over the reference's.
-        reference: None for the untransformed kernel.
-    """
-
-    measurement: Measurement
-    ratio: float
-    reference: TransformSpec | None
-
-
 class Bench:
     """Everything that the trials of one problem share.
 
@@ -103,6 +97,9 @@ class Bench:
         turn: context entered while kernels run, but not while they are built; by
             default the device is not shared.
     """
+
+    ragged_reference = "numpy.einsum"
+    ragged_at = "at the run-time sizes"
 
     def __init__(self, problem: Problem, turn: Turn = nullcontext) -> None:
         self.problem = problem
@@ -131,12 +128,30 @@ class Bench:
     @cached_property
     def _first_run(self) -> tuple[BoundKernel, float]:
         """The untransformed kernel, and the time of the run that was verified."""
-        kernel = self._bind(self._pairwise or self.case.t_unit, self.case)
+        kernel = self._bind_untransformed()
         kernel.poison()
         with self.turn():
             first_s = kernel.run()
         check_outputs(kernel, self.case.expected, tolerance=self.case.tolerance)
         return kernel, first_s
+
+    def _bind_untransformed(self) -> Any:
+        unit = self._pairwise or self.case.t_unit
+        return compile_kernel(unit, self.opened).bind(self.case.arguments)
+
+    def _bind(self, spec: TransformSpec) -> Any:
+        """Build the kernel of a recipe, unless its compiler's figures rule it out."""
+        case = self.case
+        compiled = compile_kernel(apply_spec(spec, case.t_unit, case.nest), self.opened)
+        compiled.built.check_figures()
+        return compiled.bind(case.arguments)
+
+    def _ragged_kernels(self, spec: TransformSpec) -> Iterator[tuple[Any, Case]]:
+        """Yield the kernel of a recipe on arrays of sizes that no tile divides."""
+        if self.ragged:
+            compiled = compile_kernel(ragged_unit(spec, self.ragged[0]), self.opened)
+            for case in self.ragged:
+                yield compiled.bind(case.arguments), case
 
     @cached_property
     def baseline_s(self) -> tuple[float, ...]:
@@ -146,6 +161,7 @@ class Bench:
         run: that is accurate enough for a recipe that is much faster.
         """
         baseline, first_s = self._first_run
+        # A naive contraction may take minutes: it is not run a second time.
         if first_s > self.problem.max_total_s:
             return (first_s,)
         return self._time([baseline], warmup=0, max_total_s=BASELINE_S)[0]
@@ -176,7 +192,9 @@ class Bench:
     def environment(self) -> Environment:
         return self.opened.environment(self.policy)
 
-    def trial(self, spec: TransformSpec, reference: TransformSpec | None) -> Timed:
+    def trial(
+        self, spec: TransformSpec, reference: TransformSpec | None
+    ) -> TrialOutcome:
         """Verify a recipe, and time it in turns with a reference.
 
         Args:
@@ -187,23 +205,33 @@ class Bench:
             TransformError, BuildError, WrongResultError: what went wrong.
         """
         kernel = self.verified_kernel(spec)
-        against = self._reference(reference)
+        against = self._find_reference(reference)
         if against is None:
             timed = [kernel]
             (samples,), others = self._time(timed), self.baseline_s
             ratio = median(samples) / median(others)
         else:
             timed = [kernel, against.kernel]
-            samples, others = self._raced(timed)
+            samples, others = self._time_in_turns(timed)
             ratio = paired_ratio(samples, others)
+        # The best kernel stays bound: the next trial is timed against it.
         if against is None or against.spec is None or ratio < 1:
             self._best = _Reference(spec, kernel)
         timer = common_timer(timed)
-        measurement = self._measurement(spec, timer, samples, self.baseline_s)
-        return Timed(measurement, ratio, None if against is None else against.spec)
+        measurement = self._make_measurement(spec, timer, samples, self.baseline_s)
+        return TrialOutcome(
+            spec,
+            OK,
+            measurement=measurement,
+            ratio=ratio,
+            reference=None if against is None else against.spec,
+        )
 
-    def _raced(self, kernels: Sequence[BoundKernel]) -> tuple[tuple[float, ...], ...]:
-        """The times of two kernels; few, if the first one is far behind."""
+    def _time_in_turns(
+        self, kernels: Sequence[BoundKernel]
+    ) -> tuple[tuple[float, ...], ...]:
+        """Time two kernels in turns; few rounds if the first one is far behind."""
+        # Most recipes are far behind: three rounds show it.
         rough = self._time(kernels, rounds=MIN_SAMPLES, warmup=1, min_total_s=0.005)
         if paired_ratio(*rough) > HOPELESS:
             return rough
@@ -232,34 +260,31 @@ class Bench:
             )
         timer = common_timer(timed)
         return {
-            spec: self._measurement(spec, timer, times, baseline)
+            spec: self._make_measurement(spec, timer, times, baseline)
             for spec, times in zip(kernels, samples, strict=True)
         }
 
     def verified_kernel(self, spec: TransformSpec) -> BoundKernel:
-        """The kernel of a recipe, verified at the tuned sizes.
+        """Build the kernel of a recipe and verify it at the tuned sizes.
 
-        One that the compiler's figures rule out is not run. It is verified on separate
-        arrays, so that it cannot corrupt those of others, and then bound to those of
-        the untransformed kernel. It is kept for the comparison.
+        It is verified on separate arrays, so that it cannot corrupt those of others,
+        and then bound to those of the untransformed kernel. It is kept for the
+        comparison.
 
         Raises:
             TransformError, BuildError, WrongResultError: what went wrong.
         """
         if spec in self._kernels:
             return self._kernels[spec]
-        case = self.case
         if not suits_device(spec, self.opened.device.kind):
             raise TransformError(f"{spec} is not for devices like {self.opened.device}")
-        compiled = compile_kernel(apply_spec(spec, case.t_unit, case.nest), self.opened)
-        compiled.built.check_figures()
-        kernel = compiled.bind(case.arguments)
-        self._errors[spec] = self._verify(kernel, case)
+        kernel = self._bind(spec)
+        self._errors[spec] = self._verify(kernel, self.case)
         self._kernels[spec] = kernel.sharing(self.baseline)
         return self._kernels[spec]
 
     def confirmed(self, spec: TransformSpec, measurement: Measurement) -> Measurement:
-        """The measurement of a recipe that is also correct at ragged run-time extents.
+        """Verify a recipe at ragged run-time extents, too.
 
         This needs a separate kernel, which takes longer to build than the trial of a
         recipe that is soon beaten; so only recipes to be recorded are confirmed.
@@ -267,20 +292,23 @@ class Bench:
         Raises:
             TransformError, BuildError, WrongResultError: what went wrong.
         """
-        if not self.ragged:
+        errors = []
+        for kernel, case in self._ragged_kernels(spec):
+            with wrong_results_located(f"{self.ragged_at} {dict(case.sizes)}"):
+                errors.append(self._verify(kernel, case))
+        if not errors:
             return measurement
-        known = measurement.verification
-        compiled = compile_kernel(ragged_unit(spec, self.ragged[0]), self.opened)
-        errors = [self._verify_ragged(compiled, case) for case in self.ragged]
+        verification = measurement.verification
         checked = replace(
-            known,
-            largest_error=max(known.largest_error, *errors),
-            sizes=(*known.sizes, *(case.sizes for case in self.ragged)),
+            verification,
+            reference=self.ragged_reference,
+            largest_error=max(verification.largest_error, *errors),
+            sizes=(*verification.sizes, *(case.sizes for case in self.ragged)),
         )
         return replace(measurement, verification=checked)
 
-    def _reference(self, spec: TransformSpec | None) -> _Reference | None:
-        """The reference of a trial; None if it would take too long."""
+    def _find_reference(self, spec: TransformSpec | None) -> _Reference | None:
+        """Return the reference of a trial; None if it would take too long."""
         if spec is not None:
             if self._best is not None and self._best.spec == spec:
                 return self._best
@@ -288,24 +316,15 @@ class Bench:
                 return _Reference(spec, self.verified_kernel(spec))
             except Exception:  # no fault of the recipe that is tried
                 logger.exception("the reference %s failed", spec)
+        # A baseline that is too slow for every round would decide how long trials take.
         return _Reference(None, self.baseline) if self.baseline_every == 1 else None
-
-    def _verify_ragged(self, compiled: CompiledKernel, case: Case) -> float:
-        """The error at run-time extents that no tile divides."""
-        try:
-            return self._verify(compiled.bind(case.arguments), case)
-        except WrongResultError as error:
-            where = f"at the run-time sizes {dict(case.sizes)}"
-            raise WrongResultError(f"{where}: {error}") from None
-
-    def _bind(self, t_unit: lp.TranslationUnit, case: Case) -> BoundKernel:
-        return compile_kernel(t_unit, self.opened).bind(case.arguments)
 
     def _time(
         self, kernels: Sequence[BoundKernel], **policy: Any
     ) -> tuple[tuple[float, ...], ...]:
-        """The times of kernels in turns; once more if the clock of a GPU changed."""
+        """Time kernels in turns; once more if the clock of a GPU changed."""
         policy = {**self._timing, **policy}
+        # Both attempts in one turn: another process would change the clock again.
         with self.turn():
             samples = interleave(kernels, **policy)
             if self.opened.device.kind == "gpu" and any(map(is_noisy, samples)):
@@ -316,7 +335,7 @@ class Bench:
         with self.turn():
             return verify(kernel, case.expected, tolerance=case.tolerance)
 
-    def _measurement(
+    def _make_measurement(
         self,
         spec: TransformSpec,
         timer: Timer,
@@ -325,8 +344,8 @@ class Bench:
     ) -> Measurement:
         einsum, sizes = self.problem.einsum, self.problem.sizes
         return Measurement(
-            samples_s=thinned(samples),
-            baseline_s=thinned(baseline),
+            samples_s=thin_samples(samples),
+            baseline_s=thin_samples(baseline),
             timer=timer,
             n_warmup=self.problem.warmup,
             sizes=sizes,
@@ -342,7 +361,8 @@ Turn: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
 def lock_file(opened: OpenDevice) -> Path:
-    """The file that represents a device; indistinguishable devices share one."""
+    """Return the file that represents a device; indistinguishable devices share one."""
+    # Another user could not open the file of the first one, hence one for each.
     name = f"feinsum-{os.geteuid()}-{opened.device.id[:16]}-{opened.slot}.lock"
     return Path(tempfile.gettempdir()) / re.sub(r"[^\w.-]", "_", name)
 
@@ -372,6 +392,7 @@ def locked_device(path: Path, on_wait: Callable[[bool], None]) -> Iterator[None]
 
 
 def _acquire(lock: FileLock, on_wait: Callable[[bool], None]) -> None:
+    # The tuner stops the clock of a trial that waits, so it is told only of real waits.
     try:
         lock.acquire(blocking=False)
     except Timeout:
@@ -380,8 +401,8 @@ def _acquire(lock: FileLock, on_wait: Callable[[bool], None]) -> None:
         on_wait(False)
 
 
-def bench_of(problem: Problem, turn: Turn) -> Bench:
-    """The bench for the operands of a problem."""
+def make_bench(problem: Problem, turn: Turn) -> Bench:
+    """Make a bench for the operands of a problem, dense or sparse."""
     is_sparse = problem.einsum.sparse_position is not None
     return SparseBench(problem, turn) if is_sparse else Bench(problem, turn)
 
@@ -394,64 +415,20 @@ class SparseBench(Bench):
 
     case: SparseCase  # type: ignore[assignment]
     ragged: list[SparseCase]  # type: ignore[assignment]
+    ragged_reference = "feinsum.measure.sparse_cases"
+    ragged_at = "for a tree of the sizes"
+    _pairwise = None
 
     def _make_cases(self) -> None:
         self.case = make_sparse_case(self.problem.einsum, self.problem.sizes)
         self.ragged = ragged_sparse_cases(self.problem.einsum)
 
-    @property
-    def _pairwise(self) -> Any:
-        return None
+    def _bind_untransformed(self) -> SparseKernel:
+        return self.case.untransformed(self.opened)
 
-    @cached_property
-    def _first_run(self) -> tuple[Any, float]:
-        kernel = self.case.untransformed(self.opened)
-        kernel.poison()
-        with self.turn():
-            first_s = kernel.run()
-        check_outputs(kernel, self.case.expected, tolerance=self.case.tolerance)
-        return kernel, first_s
+    def _bind(self, spec: TransformSpec) -> SparseKernel:
+        return self.case.kernel(spec, self.opened)
 
-    def verified_kernel(self, spec: TransformSpec) -> Any:
-        """The kernel of a recipe, verified for the tuned profile.
-
-        Raises:
-            TransformError, BuildError, WrongResultError: what went wrong.
-        """
-        if spec in self._kernels:
-            return self._kernels[spec]
-        if not suits_device(spec, self.opened.device.kind):
-            raise TransformError(f"{spec} is not for devices like {self.opened.device}")
-        kernel = self.case.kernel(spec, self.opened)
-        self._errors[spec] = self._checked(kernel, self.case)
-        self._kernels[spec] = kernel.sharing(self.baseline)  # type: ignore[assignment, arg-type]
-        return self._kernels[spec]
-
-    def confirmed(self, spec: TransformSpec, measurement: Measurement) -> Measurement:
-        """The measurement of a recipe that is also correct for ragged trees.
-
-        Raises:
-            TransformError, BuildError, WrongResultError: what went wrong.
-        """
-        errors = []
+    def _ragged_kernels(self, spec: TransformSpec) -> Iterator[tuple[Any, Any]]:
         for case in self.ragged:
-            try:
-                kernel = case.kernel(spec, self.opened)
-                errors.append(self._checked(kernel, case))
-            except WrongResultError as error:
-                where = f"for a tree of the sizes {dict(case.sizes)}"
-                raise WrongResultError(f"{where}: {error}") from None
-        known = measurement.verification
-        checked = replace(
-            known,
-            reference="feinsum.measure.sparse_cases",
-            largest_error=max(known.largest_error, *errors),
-            sizes=(*known.sizes, *(case.sizes for case in self.ragged)),
-        )
-        return replace(measurement, verification=checked)
-
-    def _checked(self, kernel: SparseKernel, case: SparseCase) -> float:
-        kernel.poison()
-        with self.turn():
-            kernel.run()
-        return check_outputs(kernel, case.expected, tolerance=case.tolerance)
+            yield case.kernel(spec, self.opened), case

@@ -109,7 +109,7 @@ class ClusterBench(TrialBench):
             self._connection.open(CONNECT_LIMIT_S)
             self._seen_s = monotonic()
             try:
-                answers = self._first_answers()
+                answers = self._collect_environments()
             except ConnectionLost:
                 raise DeviceUnavailableError(
                     f"the scheduler {self._connection.address} ended while workers "
@@ -135,13 +135,13 @@ class ClusterBench(TrialBench):
                 return None
             return Request(specs=wanted[:1], reference=wanted[1])
 
-        for outcomes in self._work(take):
+        for outcomes in self._run_requests(take):
             yield from outcomes
 
     def compare(self, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome, ...]:
         """Time several recipes that passed their trial in one run on one worker."""
-        asked = iter([Request(specs=tuple(specs), is_comparison=True)])
-        (outcomes,) = self._work(lambda: next(asked, None))
+        requests = iter([Request(specs=tuple(specs), is_comparison=True)])
+        (outcomes,) = self._run_requests(lambda: next(requests, None))
         return outcomes
 
     def close(self) -> None:
@@ -149,23 +149,23 @@ class ClusterBench(TrialBench):
         self._drop_all()
         problem = to_json(self.problem)
         try:
-            there = self._met & self._connection.workers()
-            sent = [self._connection.send(w, release, problem) for w in there]
+            present = self._met & self._connection.workers()
+            sent = [self._connection.send(w, release, problem) for w in present]
             self._connection.finish(sent)
         except ConnectionLost:
             logger.info("the scheduler is gone; workers keep what they have")
         self._ready, self._met = set(), set()
         self._connection.close()
 
-    def _first_answers(self) -> dict[str, Answer]:
-        """The environment of every worker, as soon as there are any."""
+    def _collect_environments(self) -> dict[str, Answer]:
+        """Collect the environments of all workers, waiting for the first one."""
         answers: dict[str, Answer] = {}
         while self._running or not answers:
-            self._welcome(known=set(answers))
-            answers |= {worker: said for worker, _, said in self._ended()}
+            self._contact_new_workers(contacted=set(answers))
+            answers |= {worker: reply for worker, _, reply in self._collect_ended()}
         return answers
 
-    def _work(
+    def _run_requests(
         self, take: Callable[[], Request | None]
     ) -> Iterator[tuple[TrialOutcome, ...]]:
         """Outcomes of requests, as long as there are any; no request is lost."""
@@ -173,27 +173,28 @@ class ClusterBench(TrialBench):
         try:
             while True:
                 try:
-                    self._welcome(known=self._ready | self._refused)
+                    self._contact_new_workers(contacted=self._ready | self._refused)
                     if not self._hand_out(take):
                         return
-                    ended = list(self._ended())
+                    ended = list(self._collect_ended())
                 except ConnectionLost:
                     self._reconnect()
                     continue
-                for worker, job, said in ended:
-                    yield from self._conclude(worker, job, said)
-        except BaseException:  # from here on nobody is waited for
+                for worker, job, reply in ended:
+                    yield from self._conclude(worker, job, reply)
+        # After an interrupt, the comparison of the best must not wait for minutes.
+        except BaseException:
             self._patience_s = self._workers_limit_s = 0.0
             raise
         finally:
             self._drop_all()
 
-    def _welcome(self, known: set[str]) -> None:
+    def _contact_new_workers(self, contacted: set[str]) -> None:
         """Ask new workers for their environment; give up if there is none for long."""
         present = self._connection.workers()
         self._ready &= present
         self._refused &= present
-        for worker in sorted(present - known - set(self._running)):
+        for worker in sorted(present - contacted - set(self._running)):
             self._send(worker, _Job(SET_UP))
         if self._ready or self._running:
             self._seen_s = monotonic()
@@ -222,28 +223,29 @@ class ClusterBench(TrialBench):
         self._running[worker] = self._connection.send(worker, answer, task), job
         self._met.add(worker)
 
-    def _ended(self) -> Iterator[tuple[str, _Job, Answer]]:
-        """The jobs that have ended; a lost worker is an answer with an error."""
+    def _collect_ended(self) -> Iterator[tuple[str, _Job, Answer]]:
+        """Yield jobs that have ended; the answer of a lost worker is an error."""
+        # Dask's own waiting would not notice that a scheduler is gone.
         sleep(POLL_S)
         present = self._connection.workers()
         for worker, (errand, job) in [*self._running.items()]:
-            said = _answer_of(self._connection, errand)
-            if said is None and worker not in present:
+            reply = _fetch_answer(self._connection, errand)
+            if reply is None and worker not in present:
                 self._connection.drop(errand)
-                said = _lost("it is gone")
-            if said is not None:
+                reply = _make_failure("it is gone")
+            if reply is not None:
                 del self._running[worker]
-                yield worker, job, said
+                yield worker, job, reply
 
     def _conclude(
-        self, worker: str, job: _Job, said: Answer
+        self, worker: str, job: _Job, reply: Answer
     ) -> Iterator[tuple[TrialOutcome, ...]]:
-        """The outcomes of a job that has ended; none if it is to be done again."""
-        objection = self._objection(said)
+        """Yield the outcomes of a job that has ended; none if it must be repeated."""
+        objection = self._find_objection(reply)
         if objection is None:
             self._ready.add(worker)
-            if said.outcomes:
-                yield said.outcomes
+            if reply.outcomes:
+                yield reply.outcomes
             return
         logger.warning("skipping worker %s: %s", worker, objection)
         self._ready.discard(worker)
@@ -252,20 +254,21 @@ class ClusterBench(TrialBench):
         if job.request.specs and job.n_lost < MAX_LOST:
             self._todo.append(job)
         elif job.request.specs:
-            yield _crashes(job, objection)
+            yield _make_crashes(job, objection)
 
-    def _objection(self, said: Answer) -> str | None:
-        """Why a worker is none of the population; None if it is."""
+    def _find_objection(self, reply: Answer) -> str | None:
+        """Return why a worker cannot take part; None if it can."""
         assert self.environment is not None
-        if said.environment is None:
-            return said.error
-        return difference(said.environment, self.environment)
+        if reply.environment is None:
+            return reply.error
+        return difference(reply.environment, self.environment)
 
     def _reconnect(self) -> None:
         """Wait for a scheduler; what was under way is handed out again."""
         address = self._connection.address
         logger.warning("lost the scheduler %s; waiting for it to return", address)
         under_way = [job for _, job in self._running.values() if job.request.specs]
+        # A new scheduler knows none of the futures, whose workers may have gone on.
         self._todo = under_way + self._todo
         self._running, self._ready, self._refused = {}, set(), set()
         limit_s, self._patience_s = self._patience_s, 0.0
@@ -282,19 +285,19 @@ class ClusterBench(TrialBench):
         self._running, self._todo = {}, []
 
 
-def _answer_of(connection: Connection, errand: Errand) -> Answer | None:
+def _fetch_answer(connection: Connection, errand: Errand) -> Answer | None:
     try:
         text = connection.fetch(errand)
         return None if text is None else from_json(Answer, text)
     except (WorkerLost, InvalidRecordError) as error:
-        return _lost(str(error))
+        return _make_failure(str(error))
 
 
-def _lost(reason: str) -> Answer:
+def _make_failure(reason: str) -> Answer:
     return Answer(error_code=MeasurementError.code, error=reason)
 
 
-def _crashes(job: _Job, reason: str) -> tuple[TrialOutcome, ...]:
+def _make_crashes(job: _Job, reason: str) -> tuple[TrialOutcome, ...]:
     message = f"{job.n_lost} workers were lost with it; the last one: {reason}"
     return tuple(
         TrialOutcome(spec, TrialCrashError.code, message) for spec in job.request.specs
@@ -317,10 +320,11 @@ def answer(text: str) -> str:
     those of other workers of the same device.
     """
     task = from_json(Task, text)
+    # A worker with several threads still times one trial at a time.
     with _BUSY:
-        _RUNNING[text] = _bench_of(task)
+        _RUNNING[text] = _find_bench(task)
         try:
-            return to_json(_answer(_RUNNING[text], task.request))
+            return to_json(_carry_out(_RUNNING[text], task.request))
         finally:
             del _RUNNING[text]
 
@@ -333,7 +337,7 @@ def abandon(texts: str) -> None:
     for text in json.loads(texts):
         bench = _RUNNING.get(text)
         if bench is not None:
-            bench.is_abandoned = True
+            bench.abandon()
 
 
 def release(text: str) -> None:
@@ -344,7 +348,7 @@ def release(text: str) -> None:
             bench.close()
 
 
-def _answer(bench: IsolatedBench, request: Request) -> Answer:
+def _carry_out(bench: IsolatedBench, request: Request) -> Answer:
     try:
         environment = bench.start()
         if request.is_comparison:
@@ -355,9 +359,10 @@ def _answer(bench: IsolatedBench, request: Request) -> Answer:
         return Answer(error_code=error.code, error=str(error))
 
 
-def _bench_of(task: Task) -> IsolatedBench:
-    known = _BENCHES.get(task.problem)
-    if known is None or known.is_abandoned:
+def _find_bench(task: Task) -> IsolatedBench:
+    bench = _BENCHES.get(task.problem)
+    if bench is None or bench.is_abandoned:
+        # Only the latest problem stays set up: arrays of two may not fit the memory.
         while _BENCHES:
             _BENCHES.popitem()[1].close()
         _BENCHES[task.problem] = IsolatedBench(task.problem, is_shared=True)
@@ -367,7 +372,7 @@ def _bench_of(task: Task) -> IsolatedBench:
 
 
 def check_agreement(answers: Mapping[str, Answer]) -> Environment:
-    """The common environment of all workers on which the problem could be set up.
+    """Return the environment that all workers with the problem have in common.
 
     Device, driver and software are the same, so every record describes its timings.
 
@@ -376,16 +381,18 @@ def check_agreement(answers: Mapping[str, Answer]) -> Environment:
             none.
         DeviceUnavailableError: if they differ; the message lists them.
     """
-    there = {w: a.environment for w, a in sorted(answers.items()) if a.environment}
-    if not there:
+    environments = {
+        w: a.environment for w, a in sorted(answers.items()) if a.environment
+    }
+    if not environments:
         worker, first = min(answers.items())
         message = f"the worker {worker}: {first.error}"
         raise error_from_code(first.error_code or "", message)
-    environment = next(iter(there.values()))
-    if any(other != environment for other in there.values()):
+    environment = next(iter(environments.values()))
+    if any(other != environment for other in environments.values()):
         listed = "; ".join(
             f"{worker}: {difference(other, environment) or environment.device}"
-            for worker, other in there.items()
+            for worker, other in environments.items()
         )
         raise DeviceUnavailableError(
             "the workers have different environments, but the timings of one tuning "
@@ -396,27 +403,27 @@ def check_agreement(answers: Mapping[str, Answer]) -> Environment:
 
 
 def difference(environment: Environment, expected: Environment) -> str | None:
-    """How an environment differs from the expected one, in words; None if equal."""
+    """Describe how an environment differs from the expected one; None if equal."""
     for name in (field.name for field in fields(Environment)):
-        here, there = getattr(environment, name), getattr(expected, name)
-        if isinstance(here, Mapping) and isinstance(there, Mapping):
-            keys = sorted(k for k in {*here, *there} if here.get(k) != there.get(k))
+        ours, theirs = getattr(environment, name), getattr(expected, name)
+        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+            keys = sorted(k for k in {*ours, *theirs} if ours.get(k) != theirs.get(k))
             if keys:
-                pairs = [f"{k} {here.get(k)}, not {there.get(k)}" for k in keys]
+                pairs = [f"{k} {ours.get(k)}, not {theirs.get(k)}" for k in keys]
                 return f"{name}: {', '.join(pairs)}"
-        elif isinstance(here, Device) and here != there:
-            names = ", ".join(_fields_apart(here, there))
-            return f"device {here}, not {there}: it differs in {names}"
-        elif here != there:
-            return f"{name.replace('_', ' ')} {here}, not {there}"
+        elif isinstance(ours, Device) and ours != theirs:
+            names = ", ".join(_fields_apart(ours, theirs))
+            return f"device {ours}, not {theirs}: it differs in {names}"
+        elif ours != theirs:
+            return f"{name.replace('_', ' ')} {ours}, not {theirs}"
     return None
 
 
-def _fields_apart(here: Device | Processor, there: Any) -> Iterator[str]:
-    """The fields that differ; of processors, which are known on both sides, theirs."""
-    for name in (field.name for field in fields(here)):
-        one, two = getattr(here, name), getattr(there, name)
-        if isinstance(one, Processor) and two is not None:
-            yield from _fields_apart(one, two)
-        elif one != two:
+def _fields_apart(value: Device | Processor, expected: Any) -> Iterator[str]:
+    """Yield the names of fields that differ; for two processors, of their fields."""
+    for name in (field.name for field in fields(value)):
+        left, right = getattr(value, name), getattr(expected, name)
+        if isinstance(left, Processor) and right is not None:
+            yield from _fields_apart(left, right)
+        elif left != right:
             yield name

@@ -71,6 +71,7 @@ class Connection:
         attempt_s, deadline = min(ATTEMPT_S, limit_s), monotonic() + limit_s
         while self._client is None:
             try:
+                # Not the default client: programs of the user may have one.
                 self._client = Client(
                     self.address, timeout=attempt_s, set_as_default=False
                 )
@@ -92,7 +93,7 @@ class Connection:
                 client.close(timeout=ATTEMPT_S)
 
     def workers(self) -> set[str]:
-        """The addresses of the current workers.
+        """Return the addresses of the current workers.
 
         Raises:
             ConnectionLost: if the scheduler is gone.
@@ -111,13 +112,14 @@ class Connection:
             ConnectionLost: if the scheduler is gone.
         """
         try:
+            # pure=False: Dask would answer equal tasks from its memory.
             future = self._client.submit(function, text, workers=[worker], pure=False)
         except Exception as error:  # Dask raises errors of many kinds
             raise ConnectionLost from error
         return Errand(worker, text, future)
 
     def fetch(self, errand: Errand) -> str | None:
-        """The result of the function; None while it runs.
+        """Return the result of the function; None while it runs.
 
         Raises:
             ConnectionLost: if the scheduler is gone.

@@ -22,7 +22,7 @@ from feinsum.records import (
     level_of,
 )
 from feinsum.tuning.problem import Problem, make_problem
-from feinsum.tuning.recording import known_trials
+from feinsum.tuning.recording import find_trials
 from feinsum.tuning.search import Strategy
 from feinsum.tuning.tuning import DEFAULT_TRIALS, tune_einsum
 
@@ -75,6 +75,7 @@ def ensure_measured(
         FeinsumError: if it cannot be tuned here, or nothing can be recorded.
     """
     problem, limits = make_problem(einsum, sizes, device), LIMITS[effort]
+    # Trials depend on the environment, but not on the policy of the measurement.
     with opened_store(database, has_shipped=True, may_create=True) as store:
         if _is_known(problem, limits, store, open_device(device).environment({})):
             return False
@@ -114,8 +115,8 @@ def measure_if_possible(
 def _is_known(
     problem: Problem, limits: Limits, store: FactSource, environment: Environment
 ) -> bool:
-    """Whether as many trials are on record; for a few of them, any fact will do."""
-    n_known = len(known_trials(store, problem, environment))
+    """Return whether enough trials, or with a small budget a fact, are on record."""
+    n_known = len(find_trials(store, problem, environment))
     if limits.n_trials is not None and n_known >= limits.n_trials:
         return True
     return limits.budget_s is not None and _has_fact(problem, store, environment)
@@ -123,12 +124,12 @@ def _is_known(
 
 def _has_fact(problem: Problem, store: FactSource, environment: Environment) -> bool:
     key = problem.form.key
-    asked = LookUp(
+    look_up = LookUp(
         {key: problem.workload_text}, environment.device, "strict", counts=False
     )
     return any(
         record.workload_text == problem.workload_text
         and record.measurement.sizes == problem.sizes
         and level_of(record, environment) == Level.EXACT
-        for record in store.candidates(asked).get(key, ())
+        for record in store.candidates(look_up).get(key, ())
     )

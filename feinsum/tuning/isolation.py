@@ -7,15 +7,8 @@ shared between processes have crashed.
 
 from __future__ import annotations
 
-import queue
-import subprocess
-import sys
-import tempfile
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from math import inf
-from pathlib import Path
 from time import monotonic
 
 from feinsum.errors import (
@@ -26,19 +19,15 @@ from feinsum.errors import (
     TrialTimeoutError,
     error_from_code,
 )
-from feinsum.processes import Ended, child_environment, end_session
+from feinsum.processes import Worker, WorkerError, WorkerTimeoutError, python_command
 from feinsum.records import Environment, TransformSpec, from_json, to_json
 from feinsum.transforms import export_transforms
 from feinsum.tuning.problem import Problem
 from feinsum.tuning.trials import Answer, Ask, Request, TrialBench, TrialOutcome
 
-COMMAND = (sys.executable, "-W", "ignore", "-m", "feinsum.tuning.worker")
+COMMAND = python_command("feinsum.tuning.worker")
 SET_UP_LIMIT_S = 300.0
 """For data, reference results and the untransformed kernel, at any size."""
-STEP_S = 0.5
-"""How long a signal to this process may wait for its handler."""
-EXIT_LIMIT_S = 10.0
-"""How long a process that closed its output may take to end."""
 
 
 class IsolatedBench(TrialBench):
@@ -48,7 +37,7 @@ class IsolatedBench(TrialBench):
     which then decides what happens to the child.
 
     Attributes:
-        is_abandoned: set by another thread to end what is under way, for good.
+        is_abandoned: whether another thread has ended it for good.
 
     Args:
         problem: the problem to tune.
@@ -68,9 +57,7 @@ class IsolatedBench(TrialBench):
         self.time_limit_s = time_limit_s
         self.environment: Environment | None = None
         self.is_abandoned = False
-        self._process: subprocess.Popen[str] | None = None
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._worker: Worker | None = None
         self._passed: set[TransformSpec] = set()
 
     def trial(
@@ -86,6 +73,7 @@ class IsolatedBench(TrialBench):
             MeasurementError: if the problem itself cannot be set up.
         """
         self.start()
+        # A process that was started again has built no kernel yet.
         if reference is not None and reference not in self._passed:
             is_good = self._try_one(Request(specs=(reference,))).is_ok
             reference = reference if is_good else None
@@ -103,11 +91,12 @@ class IsolatedBench(TrialBench):
 
     def start(self) -> Environment:
         """Set up the problem if no process is running; returns its environment."""
-        if self._process is None:
-            self._spawn()
+        if self._worker is None:
+            self._worker = Worker.isolated(COMMAND, export_transforms)
+            self._passed = set()
             try:
                 request = Request(problem=self.problem, is_shared=self.is_shared)
-                answer = self._ask(request, SET_UP_LIMIT_S)
+                answer = self._exchange(request, SET_UP_LIMIT_S)
             except FeinsumError as error:
                 raise type(error)(f"setting up the trials: {error}") from None
             if answer.environment is None:
@@ -117,19 +106,17 @@ class IsolatedBench(TrialBench):
         assert self.environment is not None
         return self.environment
 
+    def abandon(self) -> None:
+        """From another thread: end what is under way, for good."""
+        self.is_abandoned = True
+        if (worker := self._worker) is not None:
+            worker.interrupt()
+
     def close(self) -> None:
         """End the process and its children, and remove its cache."""
-        if self._process is not None:
-            end_session(self._process)
-            self._process.wait()
-            for stream in (self._process.stdin, self._process.stdout):
-                if stream is not None:
-                    with suppress(BrokenPipeError):  # a request was still in it
-                        stream.close()
-            self._process = None
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
 
     def _try_one(self, request: Request) -> TrialOutcome:
         (outcome,) = self._try(request, self.time_limit_s)
@@ -140,120 +127,51 @@ class IsolatedBench(TrialBench):
     def _try(self, request: Request, limit_s: float) -> tuple[TrialOutcome, ...]:
         self.start()
         try:
-            outcomes = self._ask(request, limit_s).outcomes
+            outcomes = self._exchange(request, limit_s).outcomes
         except (TrialCrashError, TrialTimeoutError) as error:
             return tuple(
                 TrialOutcome(spec, error.code, str(error)) for spec in request.specs
             )
+        # The context of a lost GPU cannot be used again; that of a new process can.
         if any(outcome.status == DeviceLostError.code for outcome in outcomes):
             self.close()
         return outcomes
 
-    def _spawn(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="feinsum-trial-", ignore_cleanup_errors=True
-        )
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(  # noqa: S603  (our own command)
-                [*COMMAND, *export_transforms(self._folder.name)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=child_environment(self._folder.name),
-                start_new_session=True,
-            )
-        self._lines = queue.Queue()
-        self._passed = set()
-        reader = threading.Thread(
-            target=_read_lines, args=(self._process, self._lines), daemon=True
-        )
-        reader.start()
-
-    @property
-    def _log(self) -> Path:
-        assert self._folder is not None
-        return Path(self._folder.name) / "stderr"
-
-    def _ask(self, request: Request, limit_s: float) -> Answer:
-        """The answer to a request; if there is none, the process is ended.
+    def _exchange(self, request: Request, limit_s: float) -> Answer:
+        """Send a request and return the answer; without one, end the process.
 
         So no later request can meet the answer to an earlier one.
         """
         try:
-            return self._exchange(request, limit_s)
+            return self._answer(request, limit_s)
         except BaseException:
             self.close()
             raise
 
-    def _exchange(self, request: Request, limit_s: float) -> Answer:
-        assert self._process is not None
-        assert self._process.stdin is not None
+    def _answer(self, request: Request, limit_s: float) -> Answer:
+        assert self._worker is not None
+        if self.is_abandoned:
+            raise TrialCrashError("the trial was abandoned")
         try:
-            print(to_json(request), file=self._process.stdin, flush=True)
-            answer = self._next_answer(limit_s)
-        except queue.Empty:
+            began_s, left_s = monotonic(), limit_s
+            answer = from_json(Answer, self._worker.request(to_json(request), limit_s))
+            while answer.is_waiting:
+                # The wait for the device does not count. It ends with a second such
+                # answer, from which on the rest of the time runs.
+                left_s -= monotonic() - began_s
+                self._worker.receive(inf)
+                began_s = monotonic()
+                answer = from_json(Answer, self._worker.receive(left_s))
+        except WorkerTimeoutError:
             raise TrialTimeoutError(
                 f"stopped after the trial limit of {limit_s:g} s"
             ) from None
-        except BrokenPipeError:
-            answer = None
+        except WorkerError as error:
+            if self.is_abandoned:
+                raise TrialCrashError("the trial was abandoned") from None
+            raise TrialCrashError(f"the process of the trial {error}") from None
         except InvalidRecordError as error:
             raise TrialCrashError(
                 f"the process of the trial gave an invalid answer: {error}"
             ) from None
-        if answer is None:
-            raise TrialCrashError(_obituary(self._process, self._log))
         return answer
-
-    def _next_answer(self, limit_s: float) -> Answer | None:
-        """The answer of the process within its time; None if it has ended.
-
-        Its wait for the device does not count.
-        """
-        is_waiting = False
-        while True:
-            began_s = monotonic()
-            line = self._next_line(inf if is_waiting else limit_s)
-            answer = None if line is None else from_json(Answer, line)
-            if answer is None or not answer.is_waiting:
-                return answer
-            if not is_waiting:
-                limit_s -= monotonic() - began_s
-            is_waiting = not is_waiting
-
-    def _next_line(self, limit_s: float) -> str | None:
-        """A line of the child, None at its end.
-
-        Waits in short steps: what reached another thread is seen after one.
-
-        Raises:
-            queue.Empty: if there is none within the limit.
-            TrialCrashError: if nobody waits for it any more.
-        """
-        end = monotonic() + limit_s
-        while True:
-            with suppress(queue.Empty):
-                return self._lines.get(timeout=max(0.0, min(limit_s, STEP_S)))
-            if self.is_abandoned:
-                raise TrialCrashError("the trial was abandoned")
-            if monotonic() >= end:
-                raise queue.Empty
-
-
-def _obituary(process: subprocess.Popen[str], log: Path) -> str:
-    """How a process ended, and the last that it said."""
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(EXIT_LIMIT_S)
-    ended = Ended(process.poll(), logged=log.read_text(errors="replace"))
-    return f"the process of the trial ended with {ended}"
-
-
-def _read_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            lines.put(line)
-    except ValueError:  # closed under the reader
-        return
-    lines.put(None)

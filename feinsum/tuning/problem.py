@@ -68,7 +68,7 @@ def make_problem(
     sizes: Mapping[str, int] | None = None,
     device: str | None = None,
 ) -> Problem:
-    """The problem of tuning ``einsum``, long extents as parameters.
+    """Pose the problem of tuning ``einsum``, long extents as parameters.
 
     Args:
         sizes: values of size parameters, named as in ``einsum``; by default its long
@@ -83,16 +83,17 @@ def make_problem(
         raise InvalidEinsumError(
             f"sizes={sizes!r:.60}; expected sizes by name", rules=("size",)
         )
+    # Long extents become parameters, so that one fact serves kernels of other sizes.
     general, literal = generalize(einsum)
     form = canonicalize(general)
-    given = {**literal, **(sizes or {})}
-    known = {*size_names(general)}
-    for name, value in given.items():
-        if name not in known or not _is_size(value):
-            wanted = f"positive values of {sorted(known)}"
+    values = {**literal, **(sizes or {})}
+    parameters = {*size_names(general)}
+    for name, value in values.items():
+        if name not in parameters or not _is_size(value):
+            wanted = f"positive values of {sorted(parameters)}"
             raise InvalidEinsumError(
                 f"size {name}={value!r}; expected "
-                f"{wanted if known else 'none, for every extent is a number'}",
+                f"{wanted if parameters else 'none, for every extent is a number'}",
                 rules=("size",),
             )
     if any(0 in operand.shape for operand in general.operands):
@@ -101,21 +102,23 @@ def make_problem(
             rules=("size",),
         )
     names = form.relabeling.size_params
-    renamed = {names.get(name, name): int(v) for name, v in given.items()}
+    renamed = {names.get(name, name): int(v) for name, v in values.items()}
     if general.sparse_position is None:
         return Problem(form.text, default_sizes(form.einsum, renamed), device)
-    return Problem(form.text, _sparse_sizes(form.einsum, renamed), device)
+    return Problem(form.text, _complete_profile(form.einsum, renamed), device)
 
 
-def _sparse_sizes(einsum: BatchedEinsum, given: Mapping[str, int]) -> dict[str, int]:
-    """The given sizes, with usual ones for the others."""
-    missing = [name for name in profile_names(einsum) if name not in given]
+def _complete_profile(
+    einsum: BatchedEinsum, values: Mapping[str, int]
+) -> dict[str, int]:
+    """Complete the given sizes with usual ones."""
+    missing = [name for name in profile_names(einsum) if name not in values]
     if 0 < len(missing) < len(profile_names(einsum)):
         raise InvalidEinsumError(
             f"the profile lacks {missing}; expected the number of nodes at every level",
             rules=("size",),
         )
-    sizes = usual_sizes(einsum, given)
+    sizes = usual_sizes(einsum, values)
     if problem := check_profile(einsum, sizes):
         raise InvalidEinsumError(f"no tree has the profile: {problem}", rules=("size",))
     return sizes
@@ -128,12 +131,13 @@ def _is_size(value: object) -> bool:
 
 
 def default_sizes(
-    einsum: BatchedEinsum, given: Mapping[str, int] | None = None
+    einsum: BatchedEinsum, fixed: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """The given sizes, with all others equal, such that all arrays take about 64 MB."""
-    fixed = dict(given or {})
+    """Choose equal values for the other sizes such that arrays take about 64 MB."""
+    fixed = dict(fixed or {})
     names = [x.name for x in einsum.size_params]
     size = 1_000_000 if set(names) - set(fixed) else 1
+    # Steps of a tenth: the footprint is no simple function of the sizes.
     sizes = {**dict.fromkeys(names, size), **fixed}
     while size > 1 and footprint_bytes(einsum, sizes) > DEFAULT_FOOTPRINT_BYTES:
         size = size * 9 // 10

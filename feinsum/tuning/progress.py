@@ -21,7 +21,7 @@ Event = TypeVar("Event")
 def both(
     first: Callable[[Event], None], then: Callable[[Event], None] | None
 ) -> Callable[[Event], None]:
-    """A callback that tells an event to two others, or to the one that there is."""
+    """Combine two callbacks, the second of which may be missing."""
     if then is None:
         return first
 
@@ -39,7 +39,7 @@ class TuningStart:
     Attributes:
         n_trials: maximum number of trials, including known ones, and no more than there
             are configurations.
-        known: trials of an earlier tuning, which are not repeated.
+        earlier: trials of an earlier tuning, which are not repeated.
         roofline_s: the minimum time that the limits of the device allow; None if these
             were not measured.
     """
@@ -47,7 +47,7 @@ class TuningStart:
     problem: Problem
     environment: Environment
     n_trials: int
-    known: tuple[Trial, ...]
+    earlier: tuple[Trial, ...]
     roofline_s: float | None
 
 
@@ -118,16 +118,16 @@ class TuningReport:
         return brief(self, f"{self.problem.einsum.subscripts}: {tried}; {best}")
 
     def _repr_html_(self) -> str:
-        from feinsum.tuning.report import html_of
+        from feinsum.tuning.report import render_html
 
-        return html_of(self)
+        return render_html(self)
 
     def plot(self) -> Figure:
-        """The figure of the report: trace, best recipes, and times by parameter.
+        """Draw the figure of the report: trace, best recipes, times by parameter.
 
         Raises:
             FeinsumError: if matplotlib is not installed.
         """
-        from feinsum.tuning.report import figure_of
+        from feinsum.tuning.report import make_figure
 
-        return figure_of(self)
+        return make_figure(self)

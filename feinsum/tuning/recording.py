@@ -1,17 +1,21 @@
-"""From trials to facts: time the best again in one run, then record the first ones.
+"""What a tuning keeps: trials, facts of the best recipes, and limits of devices.
 
-Trials are stored as they end, and never repeated.
+Trials are stored as they end, and never repeated. The best are timed again in one run,
+and the first ones of these become facts.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from feinsum.measure import OpenDevice, measure_peaks
+from feinsum.measure.disturbance import Watch
 from feinsum.measure.own import mark_as_own
 from feinsum.records import (
     MESSAGE_LENGTH,
     Device,
+    DevicePeaks,
     Environment,
     FactSource,
     FactStore,
@@ -24,10 +28,11 @@ from feinsum.records import (
     level_of,
 )
 from feinsum.records.signature import signed_if_wanted
+from feinsum.select import rank_by_ratio
 from feinsum.transforms import in_full
 from feinsum.tuning.problem import Problem
 from feinsum.tuning.progress import Finalist
-from feinsum.tuning.trials import TrialBench, TrialOutcome, by_ratio
+from feinsum.tuning.trials import TrialBench, TrialOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +40,7 @@ N_FINALISTS = 6
 """How many of the best are timed again in one run."""
 
 
-def finals(
+def time_finalists(
     bench: TrialBench, trials: Sequence[Trial], limit: int = N_FINALISTS
 ) -> tuple[Finalist, ...]:
     """Time the best trials again in one run with the untransformed kernel; best first.
@@ -44,7 +49,7 @@ def finals(
     Finalists are ranked by the median, over the rounds, of their time relative to the
     first.
     """
-    specs = [trial.spec for trial in best_first(trials)[:limit]]
+    specs = [trial.spec for trial in sort_trials(trials)[:limit]]
     if not specs:
         logger.warning("nothing was recorded: none of %d trials passed", len(trials))
         return ()
@@ -53,7 +58,8 @@ def finals(
         if not outcome.is_ok:
             logger.warning("not recorded: %s", outcome.to_error())
     measured = {o.spec: o.measurement for o in outcomes if o.measurement is not None}
-    return tuple(Finalist(s, measured[s], ratio) for s, ratio in by_ratio(measured))
+    ranking = rank_by_ratio({s: m.samples_s for s, m in measured.items()})
+    return tuple(Finalist(s, measured[s], ratio) for s, ratio in ranking)
 
 
 def _compare_apart(
@@ -61,6 +67,7 @@ def _compare_apart(
 ) -> tuple[TrialOutcome, ...]:
     """Compare in one run; one by one where that fails, so that one spoils no other."""
     outcomes = bench.compare(specs)
+    # One that crashes the process in the long run takes all others with it.
     if len(specs) == 1 or any(outcome.is_ok for outcome in outcomes):
         return outcomes
     return tuple(bench.compare([spec])[0] for spec in specs)
@@ -92,13 +99,14 @@ def record(
                 {
                     "recorded_by": "feinsum.tune",
                     "strategy": strategy,
-                    **_doubt(measurement, environment.device),
+                    **_describe_noise(measurement, environment.device),
                 },
             )
         )
         for spec, measurement in measured
     )
     for fact in records:
+        # A wrong clock would give facts that every service refuses.
         check_plausible(fact)
         store.add(fact)
         if bench.is_here:
@@ -106,17 +114,17 @@ def record(
     return records
 
 
-def _doubt(measurement: Measurement, device: Device) -> dict[str, str]:
-    """What the provenance of a fact says against its times."""
+def _describe_noise(measurement: Measurement, device: Device) -> dict[str, str]:
+    """Return what the provenance of a fact says about noise in its times."""
     if device.kind != "gpu" or not measurement.is_noisy:
         return {}
     return {"spread": f"{measurement.spread_s / measurement.median_s:.2f}"}
 
 
-def known_trials(
+def find_trials(
     store: FactSource, problem: Problem, environment: Environment
 ) -> list[Trial]:
-    """The latest trial of each recipe, oldest first.
+    """Return the latest trial of each recipe, oldest first.
 
     Only those of the same einsum at the same sizes, on the same device and driver.
     """
@@ -127,6 +135,7 @@ def known_trials(
             problem.sizes,
         )
         if is_same and level_of(trial, environment) == Level.EXACT:
+            # Popped first: a dict keeps the place of a key that is only overwritten.
             latest.pop(trial.spec, None)
             latest[trial.spec] = trial
     return list(latest.values())
@@ -138,7 +147,7 @@ def make_trial(
     outcome: TrialOutcome,
     cost: float | None,
 ) -> Trial:
-    """A trial to store; ``cost`` is None if it failed."""
+    """Make a trial to store; ``cost`` is None if it failed."""
     return Trial(
         problem.form.key,
         problem.workload_text,
@@ -152,6 +161,49 @@ def make_trial(
     )
 
 
-def best_first(trials: Iterable[Trial]) -> list[Trial]:
-    """The trials that passed, the fastest first."""
+def sort_trials(trials: Iterable[Trial]) -> list[Trial]:
+    """Return the trials that passed, the fastest first."""
     return sorted((t for t in trials if t.is_ok), key=lambda trial: trial.cost)
+
+
+def peaks_of(
+    opened: OpenDevice,
+    store: FactStore,
+    *,
+    again: bool = False,
+    even_if_busy: bool = False,
+    measure: Callable[[OpenDevice], DevicePeaks] = measure_peaks,
+    say: Callable[[str], None] = logger.warning,
+) -> DevicePeaks:
+    """Return the stored limits of a device; if there are none, measure and store them.
+
+    Limits that were measured while others used the processor are too low. They are
+    returned, but not stored, and ``say`` is told why.
+
+    Args:
+        again: measure even if the store holds limits.
+        even_if_busy: store limits of a busy processor, too.
+        measure: called at most once.
+
+    Raises:
+        MeasurementError, WrongResultError: see :func:`measure_peaks`.
+        StoreError: if the store cannot be read, or cannot take the new limits.
+    """
+    stored = None if again else store.peaks(opened.device.id)
+    if stored is not None:
+        return stored
+    watch = Watch()
+    peaks = measure(opened)
+    # Load on the host does not slow a GPU's own memory and units.
+    disturbance = watch.disturbance() if opened.device.kind == "cpu" else ""
+    if disturbance and not even_if_busy:
+        say(
+            f"{disturbance} while the limits of {opened.device} were measured; they "
+            "are too low and are not stored; measure on an idle machine with "
+            "'feinsum devices --again', or store them with '--even-if-busy'"
+        )
+        return peaks
+    if disturbance:
+        say(f"{disturbance} while the limits of {opened.device} were measured")
+    store.add_peaks(peaks)
+    return peaks

@@ -101,12 +101,12 @@ def write_report(report: TuningReport, folder: Path) -> None:
     from feinsum.drawing.tuning_figure import render_tuning
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.png").write_bytes(render_tuning(_picture(report), "png"))
-    (folder / "report.html").write_text(page_of(report), "utf-8")
+    (folder / "report.png").write_bytes(render_tuning(_make_picture(report), "png"))
+    (folder / "report.html").write_text(render_page(report), "utf-8")
 
 
-def figure_of(report: TuningReport) -> Figure:
-    """The figure of a tuning, to show or save.
+def make_figure(report: TuningReport) -> Figure:
+    """Draw the figure of a tuning, to show or save.
 
     Raises:
         FeinsumError: if matplotlib is not installed.
@@ -114,38 +114,40 @@ def figure_of(report: TuningReport) -> Figure:
     check_plots("a figure of a tuning")
     from feinsum.drawing.tuning_figure import figure_of_tuning
 
-    return figure_of_tuning(_picture(report))
+    return figure_of_tuning(_make_picture(report))
 
 
-def html_of(report: TuningReport) -> str:
-    """A tuning as shown in a notebook: the results, and the figure if possible."""
-    facts = html_table(["tuning", report.problem.einsum.subscripts], _facts(report))
+def render_html(report: TuningReport) -> str:
+    """Render a tuning for a notebook: the results, and the figure if possible."""
+    facts = html_table(
+        ["tuning", report.problem.einsum.subscripts], _list_facts(report)
+    )
     if not can_plot():
         return facts
     from feinsum.drawing.tuning_figure import render_tuning
 
-    return facts + inline_svg(render_tuning(_picture(report), "svg"))
+    return facts + inline_svg(render_tuning(_make_picture(report), "svg"))
 
 
-def page_of(report: TuningReport, status: str = "") -> str:
-    """The page of a report, with a picture if matplotlib is installed.
+def render_page(report: TuningReport, status: str = "") -> str:
+    """Render the page of a report, with a picture if matplotlib is installed.
 
     Args:
         status: progress of the tuning, if it is not finished.
     """
-    facts = [*([("status", status)] if status else []), *_facts(report)]
-    strips = sorted(_strips(report.trials), key=lambda strip: -strip.share)
+    facts = [*([("status", status)] if status else []), *_list_facts(report)]
+    strips = sorted(_make_strips(report.trials), key=lambda strip: -strip.share)
     return PAGE.format(
         title=escape(report.problem.einsum.subscripts),
         facts="".join(
             f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts
         ),
-        picture=_inside(report) if can_plot() else "",
-        parameters=_table(
+        picture=_render_pictures(report) if can_plot() else "",
+        parameters=_render_table(
             ["parameter", "values", "share"],
             ([s.name, f"{len(s.values)}", f"{s.share:.2f}"] for s in strips),
         ),
-        finalists=_table(
+        finalists=_render_table(
             ["recipe", "median", "IQR", "speed-up", "ratio"],
             (
                 [
@@ -158,25 +160,25 @@ def page_of(report: TuningReport, status: str = "") -> str:
                 for f in report.finalists
             ),
         ),
-        trials=_table(
+        trials=_render_table(
             ["recipe", "time", "ratio", "status"],
-            (_trial_row(t, k < report.n_known) for k, t in enumerate(report.trials)),
+            (_make_row(t, k < report.n_known) for k, t in enumerate(report.trials)),
         ),
     )
 
 
-def _inside(report: TuningReport) -> str:
-    """The picture, light and dark, in the page itself."""
+def _render_pictures(report: TuningReport) -> str:
+    """Render the picture, light and dark, as a part of the page."""
     from feinsum.drawing.tuning_figure import render_tuning
 
-    picture = _picture(report)
+    picture = _make_picture(report)
     return PICTURE.format(
-        light=_data_url(render_tuning(picture, "svg", "light")),
-        dark=_data_url(render_tuning(picture, "svg", "dark")),
+        light=_encode_url(render_tuning(picture, "svg", "light")),
+        dark=_encode_url(render_tuning(picture, "svg", "dark")),
     )
 
 
-def _facts(report: TuningReport) -> Iterable[tuple[str, str]]:
+def _list_facts(report: TuningReport) -> Iterable[tuple[str, str]]:
     yield "einsum", report.problem.workload_text
     sizes = ", ".join(f"{name} = {n}" for name, n in report.problem.sizes.items())
     yield "sizes", sizes or "none"
@@ -200,7 +202,7 @@ def _facts(report: TuningReport) -> Iterable[tuple[str, str]]:
         yield f"{name} at least", f"{time_text(least_s)}, {percent:.3g}% reached"
 
 
-def _trial_row(trial: Trial, is_known: bool) -> list[str]:
+def _make_row(trial: Trial, is_known: bool) -> list[str]:
     earlier = " (earlier)" if is_known else ""
     if trial.median_s is None or trial.ratio is None:
         return [str(trial.spec), "", "", f"{trial.status}{earlier}: {trial.message}"]
@@ -208,8 +210,8 @@ def _trial_row(trial: Trial, is_known: bool) -> list[str]:
     return [str(trial.spec), time, ratio, f"{trial.status}{earlier}"]
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """The first column and a column named status are texts, all others numbers."""
+def _render_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Render a table; the first column and ``status`` are texts, others numbers."""
     classes = [
         "" if heading in (headings[0], "status") else ' class="number"'
         for heading in headings
@@ -225,11 +227,11 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([line("th", headings), *(line("td", row) for row in rows)])
 
 
-def _data_url(svg: bytes) -> str:
+def _encode_url(svg: bytes) -> str:
     return f"data:image/svg+xml;base64,{b64encode(svg).decode()}"
 
 
-def _picture(report: TuningReport) -> TuningPicture:
+def _make_picture(report: TuningReport) -> TuningPicture:
     sizes = ", ".join(f"{name}={n}" for name, n in report.problem.sizes.items())
     return TuningPicture(
         f"{report.problem.einsum.subscripts}  {sizes}",
@@ -237,55 +239,57 @@ def _picture(report: TuningReport) -> TuningPicture:
             Point(trial.median_s, k < report.n_known)
             for k, trial in enumerate(report.trials)
         ),
-        tuple(_bars(report)),
-        tuple(_strips(report.trials)),
-        tuple(_coordinates(report.trials)),
+        tuple(_make_bars(report)),
+        tuple(_make_strips(report.trials)),
+        tuple(_make_coordinates(report.trials)),
     )
 
 
-def _bars(report: TuningReport) -> Iterable[Bar]:
+def _make_bars(report: TuningReport) -> Iterable[Bar]:
     if report.roofline_s is not None:
         yield Bar("roofline", report.roofline_s, is_limit=True)
     for name, least_s in report.least_s.items():
         yield Bar(f"{name} at least", least_s, is_limit=True)
-    for place, finalist in enumerate(report.finalists[:N_BARS], start=1):
+    for rank, finalist in enumerate(report.finalists[:N_BARS], start=1):
         measured = finalist.measurement
         note = f"  ({measured.speedup:.3g} times as fast as untransformed)"
-        yield Bar(f"{place}. {finalist.spec.name}", measured.median_s, note)
+        yield Bar(f"{rank}. {finalist.spec.name}", measured.median_s, note)
     if report.finalists:
         baseline_s = median(report.finalists[0].measurement.baseline_s)
         yield Bar("untransformed", baseline_s, is_limit=True)
 
 
-def _strips(trials: Sequence[Trial]) -> Iterable[Strip]:
-    """The times by value: of the transform, and of its parameters that varied."""
-    families = _by_family(trials)
+def _make_strips(trials: Sequence[Trial]) -> Iterable[Strip]:
+    """Yield the times by value: of the transform, and of its parameters that varied."""
+    families = _group_by_family(trials)
     if len(families) > 1:
         passed = [trial for chosen in families.values() for trial in chosen]
-        yield Strip("transform", _by_value((t.spec.name, t) for t in passed))
+        yield Strip("transform", _group_by_value((t.spec.name, t) for t in passed))
     for family, chosen in families.items():
-        for name in _varied(chosen):
-            values = _by_value((t.spec.parameters.get(name), t) for t in chosen)
+        for name in _find_varied(chosen):
+            values = _group_by_value((t.spec.parameters.get(name), t) for t in chosen)
             yield Strip(f"{family}: {name}", values)
 
 
-def _coordinates(trials: Sequence[Trial]) -> Iterable[Coordinates]:
-    """Coordinates per transform whose parameters varied, the best trial's first."""
-    families = _by_family(trials)
-    for family in sorted(families, key=lambda f: min(map(_time, families[f]))):
+def _make_coordinates(trials: Sequence[Trial]) -> Iterable[Coordinates]:
+    """Yield coordinates per transform with varied parameters, the fastest first."""
+    families = _group_by_family(trials)
+    for family in sorted(families, key=lambda f: min(map(_seconds_of, families[f]))):
         chosen = families[family]
-        varied = _varied(chosen)
+        varied = _find_varied(chosen)
         if len(varied) < 2:
             continue  # the strip shows all there is
         yield Coordinates(
             family,
             tuple((name, tuple(map(str, values))) for name, values in varied.items()),
-            tuple((_places(trial, varied), _time(trial)) for trial in chosen),
+            tuple(
+                (_rank_values(trial, varied), _seconds_of(trial)) for trial in chosen
+            ),
         )
 
 
-def _by_family(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
-    """The trials that passed, by the name of their transform."""
+def _group_by_family(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
+    """Group the trials that passed by the name of their transform."""
     families: dict[str, list[Trial]] = {}
     for trial in trials:
         if trial.is_ok:
@@ -293,44 +297,46 @@ def _by_family(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
     return dict(sorted(families.items()))
 
 
-def _varied(trials: Sequence[Trial]) -> dict[str, list[object]]:
-    """The parameters of one transform that had several values, and these in order."""
+def _find_varied(trials: Sequence[Trial]) -> dict[str, list[object]]:
+    """Find the parameters of one transform that had several values."""
     values = {
-        name: _in_order({t.spec.parameters.get(name) for t in trials})
+        name: _sort_values({t.spec.parameters.get(name) for t in trials})
         for name in trials[0].spec.parameters
     }
-    return {name: found for name, found in values.items() if len(found) > 1}
+    return {name: v for name, v in values.items() if len(v) > 1}
 
 
-def _places(trial: Trial, varied: Mapping[str, list[object]]) -> tuple[int, ...]:
+def _rank_values(trial: Trial, varied: Mapping[str, list[object]]) -> tuple[int, ...]:
     parameters = trial.spec.parameters
-    return tuple(found.index(parameters.get(name)) for name, found in varied.items())
+    return tuple(
+        several.index(parameters.get(name)) for name, several in varied.items()
+    )
 
 
-def _time(trial: Trial) -> float:
+def _seconds_of(trial: Trial) -> float:
     assert trial.median_s is not None
     return trial.median_s
 
 
-def _by_value(
+def _group_by_value(
     trials: Iterable[tuple[object, Trial]],
 ) -> tuple[tuple[str, tuple[float, ...]], ...]:
-    """The times of each value, in the order of the values."""
+    """Group times by value, in the order of the values."""
     times: dict[object, list[float]] = {}
     for value, trial in trials:
-        times.setdefault(value, []).append(_time(trial))
-    return tuple((str(v), tuple(times[v])) for v in _in_order(times))
+        times.setdefault(value, []).append(_seconds_of(trial))
+    return tuple((str(v), tuple(times[v])) for v in _sort_values(times))
 
 
-def _in_order(values: Iterable[object]) -> list[object]:
-    """Numbers in order, then all else by its text."""
+def _sort_values(values: Iterable[object]) -> list[object]:
+    """Sort numbers first, then all else by its text."""
 
-    def place(value: object) -> tuple[bool, int, str]:
+    def sort_key(value: object) -> tuple[bool, int, str]:
         if isinstance(value, int):
             return False, value, ""
         return True, 0, str(value)
 
-    return sorted(values, key=place)
+    return sorted(values, key=sort_key)
 
 
 FOLLOW = """<script>
@@ -386,8 +392,8 @@ class LivePage:
     def begin(self, start: TuningStart) -> None:
         """Before the first trial."""
         self._start = start
-        self._trials = [*start.known]
-        self._draw(f"{len(start.known)} of {counted(start.n_trials, 'trial')}")
+        self._trials = [*start.earlier]
+        self._draw(f"{len(start.earlier)} of {counted(start.n_trials, 'trial')}")
 
     def show(self, progress: TuningProgress) -> None:
         """After a trial."""
@@ -410,10 +416,12 @@ class LivePage:
             (),
             finalists,
             start.environment,
-            len(start.known),
+            len(start.earlier),
             start.roofline_s,
         )
-        self._page = page_of(report, status).replace("</head>", f"{FOLLOW}\n</head>")
+        self._page = render_page(report, status).replace(
+            "</head>", f"{FOLLOW}\n</head>"
+        )
         self._is_latest.clear()
 
     def _handler(live) -> type[BaseHTTPRequestHandler]:  # noqa: N805

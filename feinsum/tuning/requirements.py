@@ -26,12 +26,12 @@ from feinsum.tuning.problem import Problem
 MEMORY_VARIABLE = "FEINSUM_TUNE_MEMORY_BYTES"
 """Environment variable with how many bytes the process of the trials may take."""
 
-LEAST_LIMIT_BYTES = 2**30
+MIN_LIMIT_BYTES = 2**30
 SHARE = 0.75
 """The part of the free memory that it may take by default."""
 COPIES = 5
 """Copies of all arrays: for numpy, the untransformed kernel and the recipe."""
-LONGEST_S = 300.0
+MAX_SECONDS = 300.0
 """Longest single run of the reference and of the untransformed kernel."""
 OPERATIONS_PER_S = 4e9
 """More than an untransformed kernel does in a second."""
@@ -52,16 +52,16 @@ class Requirements:
     seconds: float
 
 
-def requirements_of(problem: Problem) -> Requirements:
-    """The needs of a tuning, estimated without making any array.
+def estimate_requirements(problem: Problem) -> Requirements:
+    """Estimate the needs of a tuning without making any array.
 
     >>> chain = "a b, b c -> a c | A0[N0,4]:<f8 A1[4,4]:<f8 | A0 A1"
-    >>> requirements_of(Problem(chain, {"N0": 1000})).n_bytes
+    >>> estimate_requirements(Problem(chain, {"N0": 1000})).n_bytes
     384640
     """
     einsum, sizes = problem.einsum, problem.sizes
     if einsum.sparse_position is not None:
-        return _sparse_requirements(einsum, sizes)
+        return _estimate_sparse(einsum, sizes)
     arrays = COPIES * footprint_bytes(einsum, sizes)
     return Requirements(
         arrays + _products_bytes(einsum, sizes),
@@ -69,9 +69,7 @@ def requirements_of(problem: Problem) -> Requirements:
     )
 
 
-def _sparse_requirements(
-    einsum: BatchedEinsum, sizes: Mapping[str, int]
-) -> Requirements:
+def _estimate_sparse(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Requirements:
     """Requirements of a tree, dense operands, results and one loop over all indices."""
     n_operations = n_products(einsum, einsum.indices, sizes) * einsum.n_operands
     n_bytes = COPIES * footprint_bytes(einsum, sizes)
@@ -84,23 +82,23 @@ def check_requirements(problem: Problem) -> None:
     Raises:
         MeasurementError: naming what it needs and what is available.
     """
-    need, limit = requirements_of(problem), memory_limit_bytes()
-    what = f"tuning {problem.workload_text:.300} at {_listed(problem.sizes)}"
+    need, limit = estimate_requirements(problem), memory_limit_bytes()
+    task = f"tuning {problem.workload_text:.300} at {_format_sizes(problem.sizes)}"
     if need.n_bytes > limit:
         raise MeasurementError(
-            f"{what} takes at least {need.n_bytes / 1e9:.3g} GB of memory; expected at "
+            f"{task} takes at least {need.n_bytes / 1e9:.3g} GB of memory; expected at "
             f"most {limit / 1e9:.3g} GB (free memory, or {MEMORY_VARIABLE}): tune it "
             "at smaller sizes"
         )
-    if need.seconds > LONGEST_S:
+    if need.seconds > MAX_SECONDS:
         raise MeasurementError(
-            f"{what} takes at least {need.seconds:.3g} s until the first recipe is "
-            f"tried; expected at most {LONGEST_S:g} s: tune it at smaller sizes"
+            f"{task} takes at least {need.seconds:.3g} s until the first recipe is "
+            f"tried; expected at most {MAX_SECONDS:g} s: tune it at smaller sizes"
         )
 
 
 def memory_limit_bytes() -> int:
-    """The memory limit of the trial process: the setting, or a part of the free memory.
+    """Return the memory limit of the trial process: the setting, or a default.
 
     Raises:
         MeasurementError: if the variable is no number.
@@ -112,16 +110,18 @@ def memory_limit_bytes() -> int:
         )
     if named:
         return int(named)
-    return max(LEAST_LIMIT_BYTES, int(SHARE * free_memory_bytes()))
+    # A small limit would fail in imports and compilers rather than in trials.
+    return max(MIN_LIMIT_BYTES, int(SHARE * free_memory_bytes()))
 
 
 def free_memory_bytes() -> int:
-    """Free memory of the machine, or of the container of this process."""
+    """Return the free bytes of the machine, or of the container of this process."""
+    # The limit of a container may be below what the machine has free.
     return int(min([psutil.virtual_memory().available, *_left_in_group()]))
 
 
 def _left_in_group() -> list[int]:
-    """The memory left by a container's control group, if it has a limit."""
+    """Return the memory left by a container's control group, if it has a limit."""
     with suppress(OSError, ValueError):  # without such a group, or without a limit
         most = int((_CGROUP / "memory.max").read_text())
         return [max(0, most - int((_CGROUP / "memory.current").read_text()))]
@@ -129,27 +129,28 @@ def _left_in_group() -> list[int]:
 
 
 def _products_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
-    """Bytes of the two largest products of operands for the reference result."""
+    """Estimate the bytes of the two largest intermediates of the reference result."""
     extents = einsum.extents_at(sizes)
     steps = contraction_steps(einsum.inputs, einsum.output, tuple(extents.items()))
     itemsize = max(dtype.itemsize for dtype in einsum.output_dtypes)
-    made = []
+    sizes_bytes = []
     for step in steps:
         inside = {i for p in step.operands for i in einsum.inputs[p]}
         outside = set(einsum.output).union(
             *(term for p, term in enumerate(einsum.inputs) if p not in step.operands)
         )
-        made.append(prod(extents[i] for i in inside & outside) * itemsize)
-    return sum(sorted(made)[-2:])
+        sizes_bytes.append(prod(extents[i] for i in inside & outside) * itemsize)
+    # Two at a time: the operand and the result of a step.
+    return sum(sorted(sizes_bytes)[-2:])
 
 
 def _n_untransformed(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
-    """Operations of the untransformed kernel, in one nest or by pairs of operands."""
+    """Count the operations of the untransformed kernel, in one nest or pairwise."""
     n_least = sum(einsum_operations(einsum, sizes).values())
     n_points = prod(einsum.extents_at(sizes).values())
     in_one_nest = n_points * einsum.n_operands * einsum.batch_size
     return in_one_nest if in_one_nest < MANY_TIMES * n_least else n_least
 
 
-def _listed(sizes: Mapping[str, int]) -> str:
+def _format_sizes(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{n}={v}" for n, v in sizes.items()) or "its extents"

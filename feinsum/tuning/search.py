@@ -27,7 +27,7 @@ from feinsum.records import (
     rank,
     remoteness,
 )
-from feinsum.targets.quiet import drop_when_quiet, quiet, silenced
+from feinsum.targets.quiet import drop_when_quiet, is_silenced, quiet
 from feinsum.transforms import Transform, configurations, renewed
 
 Choices = tuple[tuple[str, str], ...]
@@ -58,14 +58,14 @@ class Search(Protocol):
         ...
 
     def ask(self) -> TransformSpec | None:
-        """The next configuration, or None if none is left.
+        """Return the next configuration, or None if none is left.
 
         Earlier ones may not be answered yet.
         """
         ...
 
     def tell(self, spec: TransformSpec, cost: float) -> None:
-        """The cost of a proposed configuration; infinite if it failed."""
+        """Learn the cost of a proposed configuration; infinite if it failed."""
         ...
 
 
@@ -76,7 +76,7 @@ def make_search(
     seed: int,
     is_allowed: Callable[[TransformSpec], bool] = lambda _spec: True,
 ) -> Search:
-    """A search over all allowed configurations that fit an einsum or workload.
+    """Make a search over all allowed configurations that fit an einsum or workload.
 
     Raises:
         InvalidOptionError: for an unknown strategy.
@@ -86,9 +86,9 @@ def make_search(
     spaces = {t: [*filter(is_allowed, configurations(t, workload))] for t in transforms}
     match strategy:
         case "exhaustive":
-            return _Listed(_interleaved(spaces))
+            return _Listed(_interleave(spaces))
         case "random":
-            rest = _interleaved(spaces)
+            rest = _interleave(spaces)
             random.Random(seed).shuffle(rest)  # noqa: S311  (no cryptography)
             return _Listed(rest)
         case "tpe":
@@ -105,15 +105,15 @@ def check_strategy(strategy: str) -> None:
     check_option("strategy", strategy, get_args(Strategy))
 
 
-def _interleaved(
+def _interleave(
     spaces: Mapping[Transform, Sequence[TransformSpec]],
 ) -> list[TransformSpec]:
-    """The configurations of all families, one of each in turn."""
+    """Interleave the configurations of all families, one of each in turn."""
     columns = zip_longest(*spaces.values())
     return [spec for spec in chain.from_iterable(columns) if spec is not None]
 
 
-def _let_optuna_be_quiet(optuna: Any) -> None:
+def _silence_optuna(optuna: Any) -> None:
     """In quiet contexts it neither logs studies nor warns of what is experimental.
 
     Its verbosity and the filters of warnings are those of the user's own studies.
@@ -121,6 +121,7 @@ def _let_optuna_be_quiet(optuna: Any) -> None:
     logging.getLogger(optuna.storages.InMemoryStorage.__module__).addFilter(
         drop_when_quiet
     )
+    # Its warning has a class of its own, but filters belong to the whole process.
     names = vars(sys.modules[optuna.samplers.TPESampler.__module__])
     loud = names.get("warn_experimental_argument")
     if loud is None or hasattr(loud, "__wrapped__"):
@@ -128,7 +129,7 @@ def _let_optuna_be_quiet(optuna: Any) -> None:
 
     @wraps(loud)
     def warn(option: str) -> None:
-        if not silenced(optuna.exceptions.ExperimentalWarning):
+        if not is_silenced(optuna.exceptions.ExperimentalWarning):
             loud(option)
 
     names["warn_experimental_argument"] = warn
@@ -184,21 +185,25 @@ class _Tpe:
             import optuna
 
         self._specs = {
-            t.name: {_choices(spec): spec for spec in specs}
+            t.name: {_format_choices(spec): spec for spec in specs}
             for t, specs in spaces.items()
             if specs
         }
-        self._spaces = {name: _offered(specs) for name, specs in self._specs.items()}
-        self.left: dict[TransformSpec, None] = dict.fromkeys(_interleaved(spaces))
+        self._spaces = {
+            name: _collect_choices(specs) for name, specs in self._specs.items()
+        }
+        self.left: dict[TransformSpec, None] = dict.fromkeys(_interleave(spaces))
         self.n_configurations = len(self.left)
         heads = [next(iter(specs.values())) for specs in self._specs.values()]
         self._first = [*heads, *starts]
         self._trials: dict[TransformSpec, Any] = {}
         self._costs: dict[TransformSpec, float] = {}
-        self._guesses = self._near_the_best()
+        self._guesses = self._generate_guesses()
         self._random = random.Random(seed)  # noqa: S311  (no cryptography)
-        _let_optuna_be_quiet(optuna)
+        _silence_optuna(optuna)
         with quiet(optuna.exceptions.ExperimentalWarning):
+            # constant_liar: trials under way count as bad, so that several workers are
+            # not given neighbours of one another.
             sampler = optuna.samplers.TPESampler(
                 seed=seed, n_startup_trials=6, constant_liar=True
             )
@@ -219,9 +224,10 @@ class _Tpe:
         guess = self._next_guess()
         if guess is not None:
             return self._take_known(guess)
+        # The estimator knows no constraints, and may propose what was tried before.
         for _ in range(20):
             trial = self._study.ask()
-            wanted = self._suggest(trial)
+            wanted = self._read_suggestion(trial)
             if wanted is not None and wanted in self.left:
                 return self._take(wanted, trial)
             self._study.tell(trial, state=_pruned())
@@ -239,7 +245,7 @@ class _Tpe:
         return min(self._costs, key=self._costs.__getitem__)
 
     def _next_guess(self) -> TransformSpec | None:
-        """A guess that precedes the estimator's own; None if there is none."""
+        """Return a guess that precedes the estimator's own; None if there is none."""
         self._first = [spec for spec in self._first if spec in self.left]
         if self._first:
             return self._first[0]
@@ -247,36 +253,37 @@ class _Tpe:
             return None
         return next(s for s in self._guesses if s is None or s in self.left)
 
-    def _near_the_best(self) -> Iterator[TransformSpec | None]:
-        """Guesses without end; None for one of the estimator."""
+    def _generate_guesses(self) -> Iterator[TransformSpec | None]:
+        """Generate guesses without end; None leaves the guess to the estimator."""
         base = self._best
-        changed = [near[0] for near in self._changed(base)]
+        # One parameter at a time, then all changes that helped together.
+        changed = [near[0] for near in self._list_changes(base)]
         yield from changed
-        yield self._together(base, changed)
+        yield self._combine_changes(base, changed)
         while True:
             yield None
-            near = list(chain.from_iterable(self._changed(self._best)))
+            near = list(chain.from_iterable(self._list_changes(self._best)))
             yield self._random.choice(near) if near else None
 
-    def _changed(self, spec: TransformSpec) -> list[list[TransformSpec]]:
-        """For each parameter what is left that differs in it alone; no empty ones."""
-        specs, known = self._specs[spec.name], dict(_choices(spec))
-        found = []
+    def _list_changes(self, spec: TransformSpec) -> list[list[TransformSpec]]:
+        """List, for each parameter, the untried recipes that differ in it alone."""
+        specs, choices_of_spec = self._specs[spec.name], dict(_format_choices(spec))
+        by_parameter = []
         for parameter, values in self._spaces[spec.name].items():
-            others = ({**known, parameter: value} for value in values)
+            others = ({**choices_of_spec, parameter: value} for value in values)
             near = (specs.get(tuple(choices.items())) for choices in others)
-            found.append([s for s in near if s is not None and s in self.left])
-        return [near for near in found if near]
+            by_parameter.append([s for s in near if s is not None and s in self.left])
+        return [near for near in by_parameter if near]
 
-    def _together(
+    def _combine_changes(
         self, base: TransformSpec, changed: Sequence[TransformSpec]
     ) -> TransformSpec:
-        """All changes that made ``base`` faster, the best first, as far as they fit."""
-        specs, together = self._specs[base.name], dict(_choices(base))
+        """Apply all changes that made ``base`` faster, best first, if they fit."""
+        specs, together = self._specs[base.name], dict(_format_choices(base))
         limit = self._costs[base]
         faster = [s for s in changed if self._costs.get(s, limit) < limit]
         for spec in sorted(faster, key=self._costs.__getitem__):
-            change = dict(set(_choices(spec)) - set(_choices(base)))
+            change = dict(set(_format_choices(spec)) - set(_format_choices(base)))
             wanted = {**together, **change}
             together = wanted if tuple(wanted.items()) in specs else together
         return specs[tuple(together.items())]
@@ -289,16 +296,16 @@ class _Tpe:
     def _take(self, spec: TransformSpec, trial: Any) -> TransformSpec:
         del self.left[spec]
         if trial is not None:
-            self._suggest(trial)
+            self._read_suggestion(trial)
             self._trials[spec] = trial
         return spec
 
     def _values(self, spec: TransformSpec) -> dict[str, Any]:
-        inner = {f"{spec.name}.{name}": value for name, value in _choices(spec)}
+        inner = {f"{spec.name}.{name}": value for name, value in _format_choices(spec)}
         return {"transform": spec.name, **inner}
 
-    def _suggest(self, trial: Any) -> TransformSpec | None:
-        """The configuration that Optuna wants; None if a constraint forbids it."""
+    def _read_suggestion(self, trial: Any) -> TransformSpec | None:
+        """Read the configuration of Optuna's trial; None if a constraint forbids it."""
         name = trial.suggest_categorical("transform", list(self._specs))
         specs = self._specs[name]
         wanted = [
@@ -308,8 +315,8 @@ class _Tpe:
         return specs.get(tuple(wanted))
 
 
-def _offered(configurations: Iterable[Choices]) -> dict[str, list[str]]:
-    """The choices of each parameter that some configuration has."""
+def _collect_choices(configurations: Iterable[Choices]) -> dict[str, list[str]]:
+    """Collect the values that each parameter has in some configuration."""
     offered: dict[str, dict[str, None]] = {}
     for choices in configurations:
         for parameter, value in choices:
@@ -317,8 +324,8 @@ def _offered(configurations: Iterable[Choices]) -> dict[str, list[str]]:
     return {parameter: list(values) for parameter, values in offered.items()}
 
 
-def _choices(spec: TransformSpec) -> Choices:
-    """The parameters as Optuna knows them: by name, their values as text."""
+def _format_choices(spec: TransformSpec) -> Choices:
+    """Write the parameters as Optuna gets them: by name, their values as text."""
     return tuple((name, repr(value)) for name, value in spec.parameters.items())
 
 
@@ -332,14 +339,14 @@ N_SEEDS = 4
 """Few, as they take trials from the search."""
 
 
-def neighbours(
+def find_neighbours(
     store: FactSource,
     workload_text: str,
     environment: Environment,
     fitting: Collection[TransformSpec],
     limit: int = N_SEEDS,
 ) -> list[TransformSpec]:
-    """The best recipes of facts with the same structure, nearest first.
+    """Find the best recipes of facts with the same structure, nearest first.
 
     The structure is the notation of the canonical einsum, to whose names a recipe
     refers; extents, dtypes, the number of rows, sizes and devices may differ. Nearest
@@ -359,14 +366,14 @@ def neighbours(
     def distance(
         record: TuningRecord,
     ) -> tuple[bool, bool, int, Remoteness, str, str]:
-        there = record.environment.device
+        measured_on = record.environment.device
         return (
             record.workload_text != workload_text,
             _dtypes(record.workload_text) != _dtypes(workload_text),
             level_of(record, environment),
-            remoteness(there, environment.device),
+            remoteness(measured_on, environment.device),
             record.workload,
-            there.id,
+            measured_on.id,
         )
 
     groups = groupby(sorted(alike, key=distance), key=distance)
@@ -382,7 +389,7 @@ def _notation(workload_text: str) -> str:
 
 
 def _dtypes(workload_text: str) -> list[str]:
-    """The dtypes of the arrays, in order.
+    """Return the dtypes of the arrays, in order.
 
     >>> _dtypes("a b, b -> a | A0[N0,4]:<f8 A1[4]:<f4 | A0 A1")
     ['<f8', '<f4']

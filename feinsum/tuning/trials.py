@@ -20,10 +20,9 @@ finalists are timed again in one run, without a chain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
-from statistics import median
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
@@ -62,7 +61,7 @@ class TrialOutcome:
         return self.status == OK
 
     def to_error(self) -> FeinsumError:
-        """The error described by :attr:`status` and :attr:`message`."""
+        """Return the error described by :attr:`status` and :attr:`message`."""
         spec, message = str(self.spec), self.message
         is_named = message.startswith(spec)
         return error_from_code(
@@ -175,35 +174,14 @@ N_RECORDED = 3
 """How many of the finalists are recorded."""
 
 
-def by_ratio(
-    measured: Mapping[TransformSpec, Measurement],
-) -> list[tuple[TransformSpec, float]]:
-    """Recipes of one run, by time relative to the first; fastest first."""
-    if not measured:
-        return []
-    first = next(iter(measured.values())).samples_s
-    ratios = {s: paired_ratio(m.samples_s, first) for s, m in measured.items()}
-    return sorted(ratios.items(), key=lambda item: item[1])
-
-
-def paired_ratio(samples_s: Sequence[float], reference_s: Sequence[float]) -> float:
-    """The median of the ratios of samples from the same rounds.
-
-    Load that slows a round slows both kernels, and cancels out:
-
-    >>> paired_ratio([1.0, 4.0, 1.1], [2.0, 8.0, 2.2])
-    0.5
-    """
-    return median(a / b for a, b in zip(samples_s, reference_s, strict=False))
-
-
 def rounds_between(seconds: float, rounds: int, max_total_s: float) -> int:
-    """How often to run a slow kernel: in every round whose number this divides.
+    """Choose how often to run a slow kernel: in every round that this divides.
 
     As often as fits into ``max_total_s``, but at least three times.
 
     >>> [rounds_between(s, rounds=20, max_total_s=3.0) for s in (0.01, 0.3, 60.0)]
     [1, 2, 7]
     """
+    # At least three, or its median would be that of one disturbed run.
     n_runs = min(max(int(max_total_s / seconds), MIN_SAMPLES), rounds)
     return ceil(rounds / n_runs)

@@ -40,19 +40,19 @@ from feinsum.tuning.isolation import IsolatedBench
 from feinsum.tuning.problem import Problem, make_problem
 from feinsum.tuning.progress import Finalist, TuningProgress, TuningReport, TuningStart
 from feinsum.tuning.recording import (
-    best_first,
-    finals,
-    known_trials,
+    find_trials,
     make_trial,
     record,
+    sort_trials,
+    time_finalists,
 )
 from feinsum.tuning.requirements import check_requirements
 from feinsum.tuning.search import (
     Search,
     Strategy,
     check_strategy,
+    find_neighbours,
     make_search,
-    neighbours,
 )
 from feinsum.tuning.trials import N_RECORDED, TrialBench, TrialOutcome
 
@@ -123,36 +123,63 @@ def tune_einsum(
             memory or time than available; see :mod:`feinsum.tuning.requirements`.
         StoreError: if the database cannot be written.
     """
-    problem = _problem_of(target, sizes, device)
+    problem = _pose_problem(target, sizes, device)
     _check(problem, n_trials, strategy, is_here=scheduler is None)
     if scheduler is None:
         check_requirements(problem)
     with (
         opened_store(database, has_shipped=True, may_create=True) as store,
-        _bench(problem, trial_limit_s, scheduler) as bench,
+        _make_bench(problem, trial_limit_s, scheduler) as bench,
     ):
+        # Before hours of trials: can their results be kept and signed?
         store.check_writable()
         check_signing_key()
-        environment = bench.start()
-        search = _search_for(problem, environment.device, strategy, seed)
-        n_trials = _n_trials(n_trials, strategy, search)
-        roof_s = roofline_of(problem, store, environment)
-        session = Session(bench, search, store, n_trials, budget_s, roof_s)
-        near = neighbours(store, problem.workload_text, environment, search.left)
-        found = predictions(problem.einsum, problem.sizes, environment.device)
-        if found and strategy != "exhaustive":
-            session.is_hopeless = _hopeless(problem, environment, found, first)
-        ahead = [*first, *near, *(one.spec for one in found[:N_PREDICTED])]
-        start = _started(session, environment, ahead, resume=resume)
-        with _reporting_when_stopped(session, environment, on_stop):
+        session = _open_session(bench, store, strategy, seed, n_trials, budget_s, first)
+        start = session.start(resume=resume)
+        with _reporting_when_stopped(session, on_stop):
             _call(on_start, start)
-            with _recording_when_stopped(session, store, strategy):
+            with _recording_when_stopped(session, strategy):
                 for progress in session.run():
                     _call(on_progress, progress)
-            session.finalists = finals(bench, session.trials)
+            session.finalists = time_finalists(bench, session.trials)
             _call(on_final, session.finalists)
-            _record(session, store, strategy)
-            return session.report(environment)
+            session.record(strategy)
+            return session.report()
+
+
+def _open_session(
+    bench: TrialBench,
+    store: FactStore,
+    strategy: Strategy,
+    seed: int,
+    n_trials: int | None,
+    budget_s: float | None,
+    first: Sequence[TransformSpec],
+) -> Session:
+    """Set up the problem and a search that begins with the most promising recipes."""
+    problem, environment = bench.problem, bench.start()
+    device = environment.device
+    search = _make_search_for(problem, device, strategy, seed)
+    if n_trials is None:
+        is_all = strategy == "exhaustive"
+        n_trials = search.n_configurations if is_all else DEFAULT_TRIALS
+    session = Session(
+        bench,
+        search,
+        store,
+        min(n_trials, search.n_configurations),
+        budget_s,
+        compute_roofline(problem, store, environment),
+        environment=environment,
+    )
+    predicted = predictions(problem.einsum, problem.sizes, device)
+    if predicted and strategy != "exhaustive":
+        session.is_hopeless = _make_filter(problem, device, predicted, first)
+    # What was measured for a neighbour is more reliable than what a model predicts.
+    near = find_neighbours(store, problem.workload_text, environment, search.left)
+    best = (candidate.spec for candidate in predicted[:N_PREDICTED])
+    search.prefer([*first, *near, *best])
+    return session
 
 
 def _call(callback: Callable[[Event], None] | None, event: Event) -> None:
@@ -181,8 +208,8 @@ def record_facts(
     Source: paper, section 7, listing 3.
     """
     problem = make_problem(einsum, sizes, device)
-    known = spec if isinstance(spec, TransformSpec) else TransformSpec.parse(spec)
-    check_spec(known, problem.workload)
+    spec = spec if isinstance(spec, TransformSpec) else TransformSpec.parse(spec)
+    check_spec(spec, problem.workload)
     check_requirements(problem)
     with (
         opened_store(database, may_create=True) as store,
@@ -190,29 +217,32 @@ def record_facts(
     ):
         store.check_writable()
         check_signing_key()
-        (outcome,) = bench.compare([known])
+        (outcome,) = bench.compare([spec])
         if outcome.measurement is None:
             raise outcome.to_error()
-        (fact,) = record(bench, [(known, outcome.measurement)], store, "given")
+        (fact,) = record(bench, [(spec, outcome.measurement)], store, "given")
     return fact
 
 
-def _hopeless(
+def _make_filter(
     problem: Problem,
-    environment: Environment,
-    found: Sequence[Costed],
-    asked_for: Sequence[TransformSpec],
+    device: Device,
+    predicted: Sequence[Costed],
+    requested: Sequence[TransformSpec],
 ) -> Callable[[TransformSpec], bool]:
-    """Which recipes are expected to take far longer than the best of a prediction."""
-    least_s = min(one.seconds for one in found)
-    expected = hopeless(problem.einsum, problem.sizes, environment.device, least_s)
-    return lambda spec: spec not in asked_for and expected(spec)
+    """Make a filter of recipes that should take far longer than the best one.
+
+    What the user requested is always tried.
+    """
+    least_s = min(candidate.seconds for candidate in predicted)
+    is_slow = hopeless(problem.einsum, problem.sizes, device, least_s)
+    return lambda spec: spec not in requested and is_slow(spec)
 
 
-def _search_for(
+def _make_search_for(
     problem: Problem, device: Device, strategy: Strategy, seed: int
 ) -> Search:
-    """A search over everything that fits the einsum, the device and the memory.
+    """Make a search over everything that fits the einsum, the device and the memory.
 
     Raises:
         MeasurementError: if the limit of intermediates that is set is no number.
@@ -235,25 +265,9 @@ def _search_for(
     return make_search(strategy, problem.workload, transforms, seed, is_allowed)
 
 
-def _started(
-    session: Session,
-    environment: Environment,
-    first: Sequence[TransformSpec],
-    *,
-    resume: bool,
-) -> TuningStart:
-    """Give the search its first recipes and the known outcomes."""
-    session.search.prefer(first)
-    problem = session.bench.problem
-    if resume:
-        session.learn(known_trials(session.store, problem, environment))
-    known = tuple(session.trials)
-    return TuningStart(
-        problem, environment, session.n_trials, known, session.roofline_s
-    )
-
-
-def _bench(problem: Problem, trial_limit_s: float, scheduler: str | None) -> TrialBench:
+def _make_bench(
+    problem: Problem, trial_limit_s: float, scheduler: str | None
+) -> TrialBench:
     if scheduler is None:
         return IsolatedBench(problem, trial_limit_s)
     return ClusterBench(problem, scheduler, trial_limit_s)
@@ -266,26 +280,21 @@ def _check(
     check_strategy(strategy)
     if n_trials is not None and n_trials < 1:
         raise FeinsumError(f"n_trials={n_trials}; expected at least one trial, or None")
-    kinds = _kinds(problem.device) if is_here else ALL_DEVICES
+    # Refused before devices are opened: drivers take seconds to load.
+    kinds = _list_kinds(problem.device) if is_here else ALL_DEVICES
     if not any(applicable_transforms(problem.workload, kind) for kind in kinds):
         raise TransformError(
             f"no registered transform fits the einsum {problem.workload_text}"
         )
 
 
-def _kinds(device: str | None) -> Collection[DeviceKind]:
+def _list_kinds(device: str | None) -> Collection[DeviceKind]:
     """Kinds of devices that may be meant. Only the host is known without a driver."""
     named = device or os.environ.get(DEVICE_VARIABLE) or ""
     return {"cpu"} if named.strip().lower() == HOST.name else ALL_DEVICES
 
 
-def _n_trials(asked: int | None, strategy: Strategy, search: Search) -> int:
-    if asked is None:
-        asked = search.n_configurations if strategy == "exhaustive" else DEFAULT_TRIALS
-    return min(asked, search.n_configurations)
-
-
-def _problem_of(
+def _pose_problem(
     target: BatchedEinsum | lp.TranslationUnit,
     sizes: Mapping[str, int] | None,
     device: str | None,
@@ -296,39 +305,30 @@ def _problem_of(
     return make_problem(nest.einsum, {**nest.generalized, **(sizes or {})}, device)
 
 
-def _record(session: Session, store: FactStore, strategy: str) -> None:
-    """Keep the best of the finalists."""
-    best = [(f.spec, f.measurement) for f in session.finalists[:N_RECORDED]]
-    session.records = record(session.bench, best, store, strategy)
-
-
 @contextmanager
 def _reporting_when_stopped(
-    session: Session,
-    environment: Environment,
-    on_stop: Callable[[TuningReport], None] | None,
+    session: Session, on_stop: Callable[[TuningReport], None] | None
 ) -> Iterator[None]:
-    """Say what there is if the body is interrupted."""
+    """Pass the results so far to ``on_stop`` if the body is interrupted."""
     try:
         yield
     except BaseException:
-        _call(on_stop, session.report(environment))
+        _call(on_stop, session.report())
         raise
 
 
 @contextmanager
-def _recording_when_stopped(
-    session: Session, store: FactStore, strategy: str
-) -> Iterator[None]:
+def _recording_when_stopped(session: Session, strategy: str) -> Iterator[None]:
     """Record the best of the trials done so far if the body is interrupted."""
     try:
         yield
     except BaseException:
         if any(trial.is_ok for trial in session.trials):
             try:
-                best = finals(session.bench, session.trials, limit=N_RECORDED)
+                # Whoever interrupts is waiting: only what is recorded is timed again.
+                best = time_finalists(session.bench, session.trials, limit=N_RECORDED)
                 session.finalists = best
-                _record(session, store, strategy)
+                session.record(strategy)
             except FeinsumError:
                 logger.exception(
                     "could not record the results of an interrupted tuning"
@@ -336,7 +336,7 @@ def _recording_when_stopped(
         raise
 
 
-MOST_HOPELESS = 50
+MAX_HOPELESS = 50
 """Proposals in a row: a search may know of thousands, and needs time for each."""
 
 
@@ -364,13 +364,21 @@ class Session:
     n_known: int = 0
     finalists: tuple[Finalist, ...] = ()
     records: tuple[TuningRecord, ...] = ()
+    environment: Environment | None = None
     _n_asked: int = field(default=0, init=False)
     started_s: float = field(default_factory=monotonic)
 
-    def learn(self, known: Sequence[Trial]) -> None:
-        """Accept trials of an earlier tuning as done, if they are in the space."""
-        self.trials = [t for t in known if self.search.learn(t.spec, t.cost)]
-        self.n_known = len(self.trials)
+    def start(self, *, resume: bool) -> TuningStart:
+        """Describe the work ahead; if ``resume``, learn from trials on record."""
+        problem, environment = self.bench.problem, self.bench.start()
+        if resume:
+            recorded = find_trials(self.store, problem, environment)
+            # Those outside of the space, as of a transform that is gone, do not count.
+            self.trials = [t for t in recorded if self.search.learn(t.spec, t.cost)]
+            self.n_known = len(self.trials)
+        return TuningStart(
+            problem, environment, self.n_trials, tuple(self.trials), self.roofline_s
+        )
 
     def run(self) -> Iterator[TuningProgress]:
         """Run trials until there are ``n_trials``, none is left, or time is up.
@@ -379,60 +387,68 @@ class Session:
         """
         environment = self.bench.start()
         for outcome in self.bench.outcomes(self._ask):
-            cost = self._cost(outcome)
+            cost = self._compute_cost(outcome)
             trial = make_trial(self.bench.problem, environment, outcome, cost)
             self.store.add_trial(trial)
             self.search.tell(trial.spec, trial.cost)
             self.trials.append(trial)
-            yield self._progress()
+            yield self._make_progress()
 
-    def report(self, environment: Environment) -> TuningReport:
-        """The current report, even before the end."""
+    def record(self, strategy: str) -> None:
+        """Record the best of the finalists."""
+        best = [(f.spec, f.measurement) for f in self.finalists[:N_RECORDED]]
+        self.records = record(self.bench, best, self.store, strategy)
+
+    def report(self) -> TuningReport:
+        """Return the current report, even before the end."""
+        assert self.environment is not None
         return TuningReport(
             self.bench.problem,
             tuple(self.trials),
             self.records,
             self.finalists,
-            environment,
+            self.environment,
             self.n_known,
             self.roofline_s,
-            least_times(self.bench.problem, self.store, environment),
+            compute_least_times(self.bench.problem, self.store, self.environment),
         )
 
     def _ask(self) -> tuple[TransformSpec, TransformSpec | None] | None:
-        """The next recipe with the best so far, while others may be under way."""
+        """Propose the next recipe, with the best so far to time it against."""
+        # Proposals, not results, are counted: several may be under way on a cluster.
         n_begun = self.n_known + self._n_asked
         if n_begun >= self.n_trials or (n_begun and self._budget_left_s() < 0):
             return None
-        spec = self._next_hopeful()
+        spec = self._propose()
         if spec is None:
             return None
         self._n_asked += 1
-        best = next(iter(best_first(self.trials)), None)
+        best = next(iter(sort_trials(self.trials)), None)
         return spec, best.spec if best else None
 
-    def _next_hopeful(self) -> TransformSpec | None:
-        """The proposal of the search; None if only hopeless recipes are left."""
-        for _ in range(MOST_HOPELESS):
+    def _propose(self) -> TransformSpec | None:
+        """Ask the search for a recipe; None if only hopeless ones are left."""
+        for _ in range(MAX_HOPELESS):
             spec = self.search.ask()
             if spec is None or not self.is_hopeless(spec):
                 return spec
+            # Not stored as a trial: nothing was measured.
             self.search.tell(spec, inf)
         return None
 
-    def _cost(self, outcome: TrialOutcome) -> float | None:
-        """Its place on the common scale; see :mod:`feinsum.tuning.trials`."""
+    def _compute_cost(self, outcome: TrialOutcome) -> float | None:
+        """Compute the cost on the common scale of :mod:`feinsum.tuning.trials`."""
         if outcome.ratio is None:
             return None
         costs = {trial.spec: trial.cost for trial in self.trials}
         return outcome.ratio * (costs[outcome.reference] if outcome.reference else 1)
 
-    def _progress(self) -> TuningProgress:
+    def _make_progress(self) -> TuningProgress:
         return TuningProgress(
             len(self.trials),
             self.n_trials,
             self.trials[-1],
-            next(iter(best_first(self.trials)), None),
+            next(iter(sort_trials(self.trials)), None),
             self.roofline_s,
             self._seconds_left(),
         )
@@ -449,29 +465,29 @@ class Session:
         return self.started_s + self.budget_s - monotonic()
 
 
-def least_times(
+def compute_least_times(
     problem: Problem, store: FactStore, environment: Environment
 ) -> dict[str, float]:
-    """For each cache, the minimum time for traffic between it and nearer levels."""
+    """Compute the minimum time of the traffic through each cache, by its name."""
     peaks = store.peaks(environment.device.id)
     if peaks is None or not peaks.cache_bytes_per_s:
         return {}
     levels = levels_of(environment.device, peaks)
     try:
-        found = bound_at(problem.einsum, problem.sizes, levels)
+        bounds = bound_at(problem.einsum, problem.sizes, levels)
     except BoundError:
         return {}
     return {
-        one.level.name: one.seconds
-        for one in found.levels
-        if one.level.n_bytes is not None and one.seconds is not None
+        bound.level.name: bound.seconds
+        for bound in bounds.levels
+        if bound.level.n_bytes is not None and bound.seconds is not None
     }
 
 
-def roofline_of(
+def compute_roofline(
     problem: Problem, store: FactStore, environment: Environment
 ) -> float | None:
-    """The minimum time that measured limits of the device allow, if there are any."""
+    """Compute the minimum time by the device's measured limits; None without any."""
     peaks = store.peaks(environment.device.id)
     if peaks is None:
         return None

@@ -1,184 +1,161 @@
 """The process in which trials run; it may crash or hang without loss.
 
-Reads a :class:`Request` per line from standard input and writes an
-:class:`Answer` per line to standard output.
+It answers each :class:`Request` with an :class:`Answer`; see :mod:`feinsum.processes`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from queue import SimpleQueue
-from threading import Thread
-from typing import TextIO, TypeVar
+from typing import TypeVar
 
 from feinsum.errors import FeinsumError, MeasurementError
 from feinsum.measure import open_device
-from feinsum.processes import limit_memory
+from feinsum.processes import Channel, limit_memory
 from feinsum.records import OK, Measurement, TransformSpec, from_json, to_json
+from feinsum.select import rank_by_ratio
 from feinsum.transforms import import_transforms
-from feinsum.tuning.bench import Bench, Turn, bench_of, lock_file, locked_device
+from feinsum.tuning.bench import Bench, Turn, lock_file, locked_device, make_bench
 from feinsum.tuning.problem import Problem
 from feinsum.tuning.requirements import check_requirements, memory_limit_bytes
-from feinsum.tuning.trials import N_RECORDED, Answer, Request, TrialOutcome, by_ratio
+from feinsum.tuning.trials import N_RECORDED, Answer, Request, TrialOutcome
 
 logger = logging.getLogger(__name__)
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 
 def main() -> None:
-    """Keep the answers apart from what libraries print to standard output."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    """Answer requests until the tuner closes the channel, or is gone."""
+    channel = Channel()
+    channel.end_with_parent()
     import_transforms(sys.argv[1:])
-    serve(_lines_while_wanted(sys.stdin), answers, _limit)
+    serve(channel.requests(), channel.answer, _limit_trials)
 
 
-def _lines_while_wanted(stream: TextIO) -> Iterator[str]:
-    """Lines as they come; the process ends at once when the tuner is gone.
-
-    A trial that hangs does not outlive its tuner, however that one ended, and
-    neither does what it started.
-    """
-    lines: SimpleQueue[str] = SimpleQueue()
-
-    def read() -> None:
-        for line in stream:
-            lines.put(line)
-        if os.getpgrp() == os.getpid():  # nobody else is in this group
-            os.killpg(os.getpid(), signal.SIGKILL)
-        os._exit(0)
-
-    Thread(target=read, daemon=True).start()
-    while True:
-        yield lines.get()
-
-
-def _limit(problem: Problem) -> None:
-    """Trials end this process before they end others for want of memory."""
+def _limit_trials(problem: Problem) -> None:
+    """Let trials end this process before they end others for want of memory."""
     if open_device(problem.device).device.kind == "cpu":
         limit_memory(memory_limit_bytes())
 
 
 def serve(
     requests: Iterable[str],
-    answers: TextIO,
+    send: Callable[[str], None],
     prepare: Callable[[Problem], None] = lambda _: None,
 ) -> None:
     """Answer every request until the input ends.
 
     Args:
+        requests: a :class:`Request` per line, as JSON.
+        send: takes an :class:`Answer` as JSON.
         prepare: called before a problem is set up.
     """
     bench: Bench | None = None
     for line in requests:
         request = from_json(Request, line)
         if request.problem is not None:
-            bench, answer = _set_up(request, answers, prepare)
+            bench, answer = _set_up(request, send, prepare)
         elif bench is None:
             answer = Answer(error_code="feinsum-error", error="no problem was given")
         else:
             answer = Answer(try_specs(bench, request))
-        _say(answer, answers)
-
-
-def _say(answer: Answer, answers: TextIO) -> None:
-    print(to_json(answer), file=answers, flush=True)
+        send(to_json(answer))
 
 
 def _set_up(
-    request: Request, answers: TextIO, prepare: Callable[[Problem], None]
+    request: Request, send: Callable[[str], None], prepare: Callable[[Problem], None]
 ) -> tuple[Bench | None, Answer]:
     assert request.problem is not None
     try:
+        # Again here: a worker of a cluster may have less memory than the tuner.
         check_requirements(request.problem)
         prepare(request.problem)
-        bench = bench_of(request.problem, _turn(request, answers))
+        bench = make_bench(request.problem, _make_turn(request, send))
+        # Its cost counts as set-up, which may take longer than a trial.
         bench.baseline_s  # noqa: B018  (measured before the first trial)
     except FeinsumError as error:
         return None, Answer(error_code=error.code, error=str(error))
     return bench, Answer(environment=bench.environment)
 
 
-def _turn(request: Request, answers: TextIO) -> Turn:
-    """How kernels come to run: at once, or when nobody else uses the device."""
+def _make_turn(request: Request, send: Callable[[str], None]) -> Turn:
+    """Let kernels run at once, or only while no other process uses the device."""
     if request.problem is None or not request.is_shared:
         return nullcontext
 
     def on_wait(_: bool) -> None:
-        _say(Answer(is_waiting=True), answers)
+        send(to_json(Answer(is_waiting=True)))
 
     path = lock_file(open_device(request.problem.device))
     return partial(locked_device, path, on_wait)
 
 
 def try_specs(bench: Bench, request: Request) -> tuple[TrialOutcome, ...]:
-    """The outcome of each recipe."""
+    """Try recipes one by one, or compare them in one run; one outcome for each."""
     if request.is_comparison:
         return _compare(bench, request.specs)
-    return tuple(_trial(bench, spec, request.reference) for spec in request.specs)
+    return tuple(_try_spec(bench, spec, request.reference) for spec in request.specs)
 
 
-def _trial(
+def _try_spec(
     bench: Bench, spec: TransformSpec, reference: TransformSpec | None
 ) -> TrialOutcome:
-    timed = _attempt(lambda: bench.trial(spec, reference), spec)
-    if isinstance(timed, FeinsumError):
-        return _failed(spec, timed)
-    return TrialOutcome(
-        spec,
-        OK,
-        measurement=timed.measurement,
-        ratio=timed.ratio,
-        reference=timed.reference,
+    outcome = _attempt(lambda: bench.trial(spec, reference), spec)
+    return (
+        _make_failure(spec, outcome) if isinstance(outcome, FeinsumError) else outcome
     )
 
 
 def _compare(bench: Bench, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome, ...]:
-    """One run of all that pass; what fails before it spoils no other.
+    """Time all recipes that pass in one run; failures do not affect the others.
 
     The best, which may be recorded, are confirmed; those that fail there drop out.
     """
-    made = {s: _attempt(partial(bench.verified_kernel, s), s) for s in specs}
-    kernels = {s: k for s, k in made.items() if not isinstance(k, FeinsumError)}
-    measured = _attempt(lambda: bench.compare(kernels), *kernels) if kernels else {}
-    if isinstance(measured, FeinsumError):
-        found: dict[TransformSpec, Measurement | FeinsumError]
-        found = dict.fromkeys(kernels, measured)
-    else:
-        found = {**measured, **_confirmed(bench, measured)}
-
-    def outcome(spec: TransformSpec) -> TrialOutcome:
-        made_of = found.get(spec, made[spec])
-        if isinstance(made_of, FeinsumError):
-            return _failed(spec, made_of)
-        assert isinstance(made_of, Measurement)
-        return TrialOutcome(spec, OK, measurement=made_of)
-
-    return tuple(map(outcome, specs))
+    results: dict[TransformSpec, Measurement | FeinsumError] = {}
+    kernels = {}
+    for spec in specs:
+        built = _attempt(partial(bench.verified_kernel, spec), spec)
+        if isinstance(built, FeinsumError):
+            results[spec] = built
+        else:
+            kernels[spec] = built
+    if kernels:
+        measured = _attempt(lambda: bench.compare(kernels), *kernels)
+        if isinstance(measured, FeinsumError):
+            results |= dict.fromkeys(kernels, measured)
+        else:
+            results |= measured | _confirm_best(bench, measured)
+    return tuple(_make_outcome(spec, results[spec]) for spec in specs)
 
 
-def _confirmed(
+def _make_outcome(
+    spec: TransformSpec, result: Measurement | FeinsumError
+) -> TrialOutcome:
+    if isinstance(result, FeinsumError):
+        return _make_failure(spec, result)
+    return TrialOutcome(spec, OK, measurement=result)
+
+
+def _confirm_best(
     bench: Bench, measured: Mapping[TransformSpec, Measurement]
 ) -> dict[TransformSpec, Measurement | FeinsumError]:
-    """The best candidates to record, and the faults of others."""
-    found: dict[TransformSpec, Measurement | FeinsumError] = {}
-    for spec, _ in by_ratio(measured):
-        found[spec] = _attempt(partial(bench.confirmed, spec, measured[spec]), spec)
-        good = [m for m in found.values() if not isinstance(m, FeinsumError)]
-        if len(good) == N_RECORDED:
+    """Confirm the best candidates until enough of them can be recorded."""
+    results: dict[TransformSpec, Measurement | FeinsumError] = {}
+    n_passed = 0
+    for spec, _ in rank_by_ratio({s: m.samples_s for s, m in measured.items()}):
+        results[spec] = _attempt(partial(bench.confirmed, spec, measured[spec]), spec)
+        n_passed += not isinstance(results[spec], FeinsumError)
+        if n_passed == N_RECORDED:
             break
-    return found
+    return results
 
 
-def _attempt(work: Callable[[], Made], *specs: TransformSpec) -> Made | FeinsumError:
-    """The result of ``work``, or the error that it raises."""
+def _attempt(work: Callable[[], T], *specs: TransformSpec) -> T | FeinsumError:
+    """Return the result of ``work``, or the error that it raises."""
     try:
         return work()
     except FeinsumError as error:
@@ -189,7 +166,7 @@ def _attempt(work: Callable[[], Made], *specs: TransformSpec) -> Made | FeinsumE
         return MeasurementError(f"{type(error).__name__}: {error}")
 
 
-def _failed(spec: TransformSpec, error: FeinsumError) -> TrialOutcome:
+def _make_failure(spec: TransformSpec, error: FeinsumError) -> TrialOutcome:
     return TrialOutcome(spec, error.code, str(error))
 
 

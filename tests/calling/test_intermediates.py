@@ -28,7 +28,7 @@ from feinsum.predict import predictions
 from feinsum.records import Device, InMemoryStore
 from feinsum.transforms.library import CONTRACTION_PATH_BY_COST
 from feinsum.tuning.problem import make_problem
-from feinsum.tuning.tuning import _search_for
+from feinsum.tuning.tuning import _make_search_for
 from tests.calling.comparing import NO_FACTS
 from tests.retrieval.facts import fact
 
@@ -118,7 +118,7 @@ def test_a_search_keeps_to_the_limit(monkeypatch):
     problem = make_problem(canonical())
     for limit, has_paths in ((10**9, True), (0, False)):
         monkeypatch.setenv(INTERMEDIATE_VARIABLE, str(limit))
-        left = _search_for(problem, open_device("host").device, "random", 0).left
+        left = _make_search_for(problem, open_device("host").device, "random", 0).left
         assert left
         assert has_paths == any(s.name == "contraction_path" for s in left)
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.canonical import labelling, search_process
+from feinsum.canonical import labelling
 from feinsum.canonical.labelling import (
     Deadline,
     adjacency,
@@ -27,7 +27,7 @@ from feinsum.canonical.labelling import (
 )
 from feinsum.canonical.search_process import searched_order
 from feinsum.errors import CanonicalizationError
-from feinsum.processes import Ended
+from feinsum.processes import Worker
 from tests.strategies import counts
 
 Colored = tuple[list[int], list[tuple[int, int]]]
@@ -195,13 +195,13 @@ def test_search_beyond_its_time_is_stopped() -> None:
 def test_all_searches_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part of a graph gets the time that those before it have left."""
     limits: list[float] = []
-    run = labelling.run_to_end
+    request = labelling.Worker.request
 
-    def watched(command: list[str], given: str, **options: Any) -> Ended:
-        limits.append(options["limit_s"])
-        return run(command, given, **options)
+    def watched(worker: Worker, line: str, limit_s: float) -> str:
+        limits.append(limit_s)
+        return request(worker, line, limit_s)
 
-    monkeypatch.setattr(labelling, "run_to_end", watched)
+    monkeypatch.setattr(labelling.Worker, "request", watched)
     n, _, edges = ring(100)
     edges = [(u + n * k, v + n * k) for k in range(3) for u, v in edges]
     assert sorted(canonical_places([0] * (3 * n), edges, 60.0)) == list(range(3 * n))
@@ -219,16 +219,21 @@ def test_process_ends_itself() -> None:
     assert done.returncode == -signal.SIGALRM
 
 
-def test_answer_is_found_in_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_printed_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interpreter that prints more than the answer does no harm."""
-    printed = "hello\n\n" + search_process.ANSWER + json.dumps(list(range(200)))
-    monkeypatch.setattr(labelling, "run_to_end", lambda *_, **__: Ended(0, printed))
-    assert labelling.bounded_order(*ring(200), Deadline()) == list(range(200))
+    monkeypatch.setenv("PYTHONVERBOSE", "1")
+    order = labelling.bounded_order(*ring(200), Deadline())
+    assert sorted(order) == list(range(200))
 
 
-def test_no_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So is a process that ends well and says nothing."""
-    monkeypatch.setattr(labelling, "run_to_end", lambda *_, **__: Ended(0, "hello"))
+def test_no_answer_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A process that ends well and says nothing, and one that says something else."""
+    script = tmp_path / "script.py"
+    monkeypatch.setattr(labelling.search_process, "__file__", str(script))
+    script.write_text("")
+    with pytest.raises(CanonicalizationError, match="ended with code 0"):
+        labelling.bounded_order(*ring(200), Deadline())
+    script.write_text("import os; os.write(0, b'hello\\n')")
     with pytest.raises(CanonicalizationError, match="gave an unreadable answer"):
         labelling.bounded_order(*ring(200), Deadline())
 

@@ -14,7 +14,7 @@ OURS = "FEINSUM_"
 def test_all_variables_are_known():
     """The table has the variables that the code names, and no other."""
     named = {name for name in settings() if not name.startswith(f"{OURS}SERVE_")}
-    assert named == machine.KNOWN
+    assert named == machine.VARIABLES
 
 
 def test_a_misspelt_variable_is_told_with_the_nearest_name():

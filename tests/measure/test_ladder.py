@@ -9,7 +9,7 @@ import pytest
 
 from feinsum.errors import MeasurementError, WrongResultError
 from feinsum.measure import measure_ladder
-from feinsum.measure.roofline import STEPS, _Arrays, _Kernel, _source
+from feinsum.measure.roofline import STEPS, _Arrays, _Kernel, _write_source
 
 SMALL = 1 << 18
 
@@ -38,7 +38,7 @@ def test_the_rungs_rise():
 def test_every_layout_gives_the_closed_form(device, is_cpu, width):
     """Vectors beside each other or a group's length apart: the result is the same."""
     arrays = _Arrays.of(device, "<f8", SMALL)
-    source = _source(arrays.layout.dtype.str, width, is_cpu)
+    source = _write_source(arrays.layout.dtype.str, width, is_cpu)
     _Kernel(arrays, width, device.program(source, "rung")).check()
 
 

@@ -18,7 +18,7 @@ from feinsum.measure import (
     reference_of,
 )
 from feinsum.measure.cases import make_case, pairwise_baseline, ragged_cases
-from feinsum.measure.reference import REFERENCES, DenseReference
+from feinsum.measure.reference import REFERENCES, Reference
 
 SPARSE = einsum("ij,j->i", sparse_array("A", (9, 4)), array("x", 4))
 
@@ -29,7 +29,7 @@ def dense(e: BatchedEinsum) -> BatchedEinsum:
     return replace(e, rows=rows)
 
 
-class ByEntries(DenseReference):
+class ByEntries(Reference):
     """A made-up reference: two operations for each entry of the sparse operand."""
 
     nodes: tuple[int, ...] = ()

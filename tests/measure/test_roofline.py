@@ -19,9 +19,9 @@ from feinsum.measure import (
 )
 from feinsum.measure.peaks import (
     _check_chains,
-    cache_rates,
-    cache_sizes,
-    edges,
+    find_edges,
+    measure_cache_rates,
+    measure_cache_sizes,
     triad_array_bytes,
 )
 from feinsum.records import Device, DevicePeaks, from_json, to_json
@@ -72,7 +72,7 @@ def test_measured_peaks(cpu):
 
 def test_rates_are_measured_of_the_caches_that_are_known(device):
     """Positive for each; none for a device whose processor is not known."""
-    rates = cache_rates(device, min_run_s=1e-5, repeats=1)
+    rates = measure_cache_rates(device, min_run_s=1e-5, repeats=1)
     known = device.device.processor.cache_bytes if device.device.processor else {}
     assert set(rates) <= {name.rstrip("d") for name in known}
     assert all(0 < rate < math.inf for rate in rates.values())
@@ -81,10 +81,10 @@ def test_rates_are_measured_of_the_caches_that_are_known(device):
 
 def test_sizes_of_caches_are_measured(device):
     """Rising; none of a limit that is smaller than all."""
-    sizes = cache_sizes(device, 1 << 18, min_run_s=1e-5, repeats=1)
+    sizes = measure_cache_sizes(device, 1 << 18, min_run_s=1e-5, repeats=1)
     assert list(sizes) == [f"L{k}" for k in range(1, len(sizes) + 1)]
     assert sorted(sizes.values()) == list(sizes.values())
-    assert cache_sizes(device, 1 << 10, min_run_s=1e-5, repeats=1) == {}
+    assert measure_cache_sizes(device, 1 << 10, min_run_s=1e-5, repeats=1) == {}
 
 
 @given(st.integers(0, 2**32))
@@ -103,7 +103,7 @@ def test_edges_of_plateaus_are_found_under_noise(seed):
         mean = 1 / ((1 - beyond) / within + beyond / rates[k])
         return mean * rng.uniform(0.93, 1.0)
 
-    found = edges(sizes, [rate(size) for size in sizes])
+    found = find_edges(sizes, [rate(size) for size in sizes])
     assert len(found) == len(caches)
     for cache, edge in zip(caches, found, strict=True):
         assert cache < edge <= 2.9 * cache

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from feinsum.measure.question import KernelComparison, Question, Verdict
+from feinsum.processes import Channel
 from feinsum.records import OK, from_json, to_json
 from feinsum.retrieval import verifiers
 
@@ -76,14 +77,15 @@ def compared(kernels: KernelComparison, least_s: float, baseline_s: float) -> Ve
 
 def main() -> None:
     path = sys.argv[1]
-    for line in sys.stdin:
+    channel = Channel()
+    for line in channel.requests():
         question = from_json(Question, line)
         kernels = question.kernels
         suffix = "asked" if kernels is None else "compared"
         with Path(f"{path}.{suffix}").open("a") as file:
             print(question.spec if kernels is None else to_json(kernels), file=file)
         known = json.loads(Path(path).read_text())
-        print(to_json(answer(question, known)), flush=True)
+        channel.answer(to_json(answer(question, known)))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from feinsum.ir import Workload, generalize, nodes_of
 from feinsum.measure import open_device, verify
 from feinsum.measure.sparse_cases import (
     PART_ENTRIES,
-    _parts,
+    _split_entries,
     make_sparse_case,
     ragged_sparse_cases,
     sparse_reference,
@@ -274,6 +274,6 @@ def test_the_reference_makes_products_that_fit_the_memory():
     """Of as many entries at once as have few products with all dense indices."""
     terms, extents = [("j", "r"), ("k", "s")], {"j": 9, "k": 9, "r": 64, "s": 64}
     places = {"j": np.zeros(1), "k": np.zeros(1)}
-    parts = list(_parts(10_000, terms, extents, places))
+    parts = list(_split_entries(10_000, terms, extents, places))
     assert parts[0].stop * 64 * 64 <= PART_ENTRIES
     assert parts[-1].stop >= 10_000

@@ -30,8 +30,9 @@ from feinsum.errors import (
 from feinsum.ir import array, einsum
 from feinsum.measure import open_device
 from feinsum.measure.cases import ragged_cases
+from feinsum.processes import Worker
 from feinsum.records import InMemoryStore, TransformSpec
-from feinsum.tuning import IsolatedBench, make_problem, record_facts, tune_einsum
+from feinsum.tuning import make_problem, record_facts, tune_einsum
 from tests.db.conftest import unprivileged
 from tests.db.factories import make_record
 from tests.tune.conftest import living_in_session
@@ -56,13 +57,14 @@ def trials(monkeypatch):
     """The processes and folders of all trials; none of them outlives a test."""
     seen = []
     before = psutil.Process().children(recursive=True)
-    spawn = IsolatedBench._spawn
+    start = Worker.isolated
 
-    def spy(bench):
-        spawn(bench)
-        seen.append((bench._process.pid, Path(bench._folder.name)))
+    def spy(*arguments):
+        worker = start(*arguments)
+        seen.append((worker.pid, Path(worker.folder)))
+        return worker
 
-    monkeypatch.setattr(IsolatedBench, "_spawn", spy)
+    monkeypatch.setattr(Worker, "isolated", spy)
     yield seen
     for pid, folder in seen:
         assert not folder.exists()
@@ -74,10 +76,10 @@ def trials(monkeypatch):
 def no_trials(monkeypatch):
     """Fails a test that starts a process."""
 
-    def refuse(bench):
+    def refuse(*_):
         raise AssertionError("a trial was started")
 
-    monkeypatch.setattr(IsolatedBench, "_spawn", refuse)
+    monkeypatch.setattr(Worker, "isolated", refuse)
 
 
 class Watch:

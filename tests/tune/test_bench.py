@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -160,7 +159,7 @@ def test_a_reference_that_fails_is_laid_to_nobodys_charge(bench):
 def test_a_slow_untransformed_kernel_is_not_in_every_round(bench, monkeypatch):
     """It is in no trial; in the finals three times at least, spread over the rounds."""
     monkeypatch.setitem(vars(bench), "baseline_s", (1.9, 1.8, 2.0))
-    monkeypatch.setattr(timing, "MOST_SAMPLES", 10**6)
+    monkeypatch.setattr(timing, "MAX_SAMPLES", 10**6)
     outcome = against(bench, RIGHT)
     assert outcome.ratio == outcome.measurement.median_s / 1.9
     request = Request(None, (RIGHT, ALSO_RIGHT), is_comparison=True)
@@ -210,9 +209,9 @@ def test_the_environment_says_how_was_measured(bench):
 
 def answers_to(*requests):
     """What a worker says to the requests, in this process."""
-    said = io.StringIO()
-    serve([to_json(request) for request in requests], said)
-    return [from_json(Answer, line) for line in said.getvalue().splitlines()]
+    lines = []
+    serve([to_json(request) for request in requests], lines.append)
+    return [from_json(Answer, line) for line in lines]
 
 
 def test_a_worker_answers_every_request():

@@ -42,7 +42,7 @@ def test_a_bad_trial_is_an_outcome_and_the_next_one_works(bench, name, status, w
     """A wrong, crashed or hanging trial has a status and words; the next is timed."""
     bench.time_limit_s = 1.0 if name == "odd_sleeps" else PATIENT_S
     bench.start()
-    session = bench._process.pid
+    session = bench._worker.pid
     bad = bench.trial(odd_spec(name))
     assert (bad.status, bad.measurement) == (status, None)
     assert words in bad.message
@@ -56,8 +56,8 @@ def test_a_bad_trial_is_an_outcome_and_the_next_one_works(bench, name, status, w
 def test_a_process_killed_between_trials_is_an_outcome(bench):
     """A process that dies while nobody asks it is a crash, never a broken pipe."""
     bench.start()
-    os.kill(bench._process.pid, signal.SIGKILL)
-    bench._process.wait()
+    os.kill(bench._worker.pid, signal.SIGKILL)
+    bench._worker._process.wait()
     outcome = bench.trial(odd_spec("odd_right"))
     assert outcome.status == "trial-crashed"
     assert "SIGKILL" in outcome.message
@@ -66,15 +66,14 @@ def test_a_process_killed_between_trials_is_an_outcome(bench):
 def test_the_end_of_the_tuner_ends_a_hanging_trial(bench):
     """If the tuner vanishes, a trial that hangs ends too, with all it started."""
     bench.start()
-    process = bench._process
+    session = bench._worker.pid
     request = Request(specs=(odd_spec("odd_sleeps"),))
-    print(to_json(request), file=process.stdin, flush=True)
-    process.stdin.close()
-    assert process.wait(PATIENT_S) == -signal.SIGKILL
+    bench._worker._socket.sendall(to_json(request).encode() + b"\n")
+    bench._worker._socket.close()  # as the system does for a tuner that vanishes
     deadline = time.monotonic() + PATIENT_S
-    while living_in_session(process.pid) and time.monotonic() < deadline:
+    while living_in_session(session) and time.monotonic() < deadline:
         time.sleep(0.05)  # what was killed takes a moment to end
-    assert living_in_session(process.pid) == []
+    assert living_in_session(session) == []
     bench.close()
 
 
@@ -88,7 +87,7 @@ def test_closing_leaves_no_process_and_no_folder():
         nonlocal session, folder
         with bench:
             bench.start()
-            session, folder = bench._process.pid, Path(bench._folder.name)
+            session, folder = bench._worker.pid, Path(bench._worker.folder)
             assert folder.is_dir()
             raise ZeroDivisionError
 
@@ -108,5 +107,4 @@ def test_a_problem_that_cannot_be_set_up_is_an_error():
     ):
         bench.start()
     assert caught.value.code == "device-unavailable"
-    assert bench._process is None
-    assert bench._folder is None
+    assert bench._worker is None

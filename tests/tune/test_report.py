@@ -10,8 +10,8 @@ import pytest
 
 from feinsum.records import InMemoryStore, Processor, TransformSpec, Trial
 from feinsum.tuning import Finalist, TuningReport, make_problem, write_report
-from feinsum.tuning.report import figure_of
-from feinsum.tuning.tuning import least_times
+from feinsum.tuning.report import make_figure
+from feinsum.tuning.tuning import compute_least_times
 from tests.db.factories import make_environment, make_measurement, make_peaks
 from tests.tune.odd_transforms import odd_einsum
 
@@ -105,10 +105,10 @@ def test_caches_have_least_times_where_they_were_measured():
     """By the limits in the store; none without."""
     where = environment_with_caches()
     store = InMemoryStore()
-    assert least_times(PROBLEM, store, where) == {}
+    assert compute_least_times(PROBLEM, store, where) == {}
     limits = replace(make_peaks(where.device), cache_bytes_per_s={"L1": 4e11})
     store.add_peaks(limits)
-    (found,) = least_times(PROBLEM, store, where).items()
+    (found,) = compute_least_times(PROBLEM, store, where).items()
     assert found[0] == "L1"
     assert found[1] * 4e11 >= 8 * 64
 
@@ -127,7 +127,7 @@ def test_the_picture_is_a_png(folder):
 
 def coordinates(trials):
     """The heights of the lines of each chart of parallel coordinates, by its title."""
-    charts = {a.get_title(loc="left"): a for a in figure_of(report(trials)).axes}
+    charts = {a.get_title(loc="left"): a for a in make_figure(report(trials)).axes}
     return {
         name.partition(":")[0]: [
             list(line.get_ydata())
@@ -152,7 +152,7 @@ def test_trials_that_passed_are_lines_across_the_parameters():
 def test_a_running_tuning_has_no_chart_of_finalists():
     """It would be empty."""
     running = replace(report(map(trial, range(6))), roofline_s=None)
-    titles = [axes.get_title(loc="left") for axes in figure_of(running).axes]
+    titles = [axes.get_title(loc="left") for axes in make_figure(running).axes]
     assert titles[:2] == ["Search trace", "rowwise: one line per trial"]
 
 

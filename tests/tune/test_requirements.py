@@ -10,17 +10,23 @@ from feinsum.errors import MeasurementError
 from feinsum.ir import array, einsum
 from feinsum.measure import footprint_bytes
 from feinsum.measure.own import is_own
+from feinsum.processes import Worker
 from feinsum.records import InMemoryStore
 from feinsum.transforms import configurations, find_transform
 from feinsum.transforms.plugins import VARIABLE
-from feinsum.tuning import ensure_measured, record_facts, requirements, tune_einsum
-from feinsum.tuning.isolation import IsolatedBench
+from feinsum.tuning import (
+    IsolatedBench,
+    ensure_measured,
+    record_facts,
+    requirements,
+    tune_einsum,
+)
 from feinsum.tuning.problem import make_problem
 from feinsum.tuning.requirements import (
     MEMORY_VARIABLE,
     check_requirements,
+    estimate_requirements,
     memory_limit_bytes,
-    requirements_of,
 )
 from tests.tune import odd_transforms
 from tests.tune.odd_transforms import odd_einsum, odd_spec
@@ -38,10 +44,10 @@ def chain(extent):
 def nothing_starts(monkeypatch):
     """A process of trials would be an error of its own."""
 
-    def start(self):
+    def start(*_):
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(IsolatedBench, "_spawn", start)
+    monkeypatch.setattr(Worker, "isolated", start)
 
 
 @pytest.mark.usefixtures("nothing_starts")
@@ -70,7 +76,7 @@ def test_what_would_take_for_ever_is_refused(monkeypatch):
 def test_the_need_counts_arrays_and_products():
     """All arrays several times, and the products of operands of the reference."""
     problem = make_problem(chain(100))
-    found = requirements_of(problem)
+    found = estimate_requirements(problem)
     least = 5 * footprint_bytes(problem.einsum, problem.sizes) + 2 * 100 * 100 * 8
     assert found.n_bytes == least
     assert 0 < found.seconds < 1
@@ -82,12 +88,12 @@ def test_the_limit_is_what_is_set_or_a_part_of_what_is_free(monkeypatch, tmp_pat
     monkeypatch.delenv(MEMORY_VARIABLE, raising=False)
     monkeypatch.setattr(requirements, "_CGROUP", tmp_path)
     whole = memory_limit_bytes()
-    assert whole >= requirements.LEAST_LIMIT_BYTES
+    assert whole >= requirements.MIN_LIMIT_BYTES
     (tmp_path / "memory.max").write_text("3000000000\n")
     (tmp_path / "memory.current").write_text("1000000000\n")
     assert memory_limit_bytes() <= 1_500_000_000
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory_limit_bytes() >= requirements.LEAST_LIMIT_BYTES
+    assert memory_limit_bytes() >= requirements.MIN_LIMIT_BYTES
     monkeypatch.setenv(MEMORY_VARIABLE, "123")
     assert memory_limit_bytes() == 123
     monkeypatch.setenv(MEMORY_VARIABLE, "much")

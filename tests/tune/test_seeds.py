@@ -11,7 +11,7 @@ from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.transforms import applicable_transforms, configurations
 from feinsum.transforms.library import PACKED_CONTRACTION
 from feinsum.tuning import tune_einsum
-from feinsum.tuning.search import neighbours
+from feinsum.tuning.search import find_neighbours
 from tests.db.factories import (
     make_device,
     make_environment,
@@ -61,7 +61,7 @@ def seeds(*facts, limit=4):
     store = InMemoryStore()
     for record in facts:
         store.add(record)
-    return neighbours(store, TARGET.text, HERE, SPECS, limit)
+    return find_neighbours(store, TARGET.text, HERE, SPECS, limit)
 
 
 def test_the_nearest_come_first():
@@ -118,7 +118,7 @@ def test_a_recipe_of_an_older_version_is_taken_up_in_the_newest():
     wanted = fitting[7]
     store = InMemoryStore()
     store.add(fact(matrices, replace(wanted, version=wanted.version - 1)))
-    assert neighbours(store, matrices.text, HERE, fitting) == [wanted]
+    assert find_neighbours(store, matrices.text, HERE, fitting) == [wanted]
 
 
 @pytest.mark.usefixtures("trials_here")

@@ -16,7 +16,7 @@ from feinsum.db.exchange import plan_rekey, rekey
 from feinsum.measure import open_device
 from feinsum.records import InMemoryStore, Level
 from feinsum.tuning import IsolatedBench, TrialOutcome, make_problem, tune_einsum
-from feinsum.tuning.recording import known_trials, make_trial
+from feinsum.tuning.recording import find_trials, make_trial
 from feinsum.tuning.tuning import Session
 from tests.db.factories import make_environment, make_measurement
 from tests.older import older_key
@@ -144,9 +144,7 @@ def test_a_fresh_tuning_tries_everything(registered):
     assert report.n_known == 0
     assert [trial.status for trial in report.trials] == ["ok", "ok"]
     assert len(store.trials(report.problem.form.key)) == 4
-    assert known_trials(store, report.problem, report.environment) == list(
-        report.trials
-    )
+    assert find_trials(store, report.problem, report.environment) == list(report.trials)
 
 
 def test_only_trials_of_this_problem_and_machine_are_known():
@@ -165,7 +163,7 @@ def test_only_trials_of_this_problem_and_machine_are_known():
     new = trial_of("odd_right", 8, problem=problem)
     for trial in (*others, old, new):
         assert store.add_trial(trial)
-    assert known_trials(store, problem, replace(here, policy={})) == [new]
+    assert find_trials(store, problem, replace(here, policy={})) == [new]
 
 
 def test_a_failed_trial_is_never_served():
@@ -302,7 +300,7 @@ def test_trials_of_an_older_version_are_known_after_rekeying():
             workload_text=RESPELLED,
         )
     )
-    assert known_trials(store, problem, environment()) == []
+    assert find_trials(store, problem, environment()) == []
     rekey(store, plan_rekey(store))
     assert len(store.trials(problem.form.key)) == 2
-    assert known_trials(store, problem, environment()) == [present]
+    assert find_trials(store, problem, environment()) == [present]

@@ -4,7 +4,8 @@ To import Loopy and to generate code takes seconds in which a thread of the call
 process would hold the interpreter again and again. So ``python -m`` of this module gets
 what a call is made of, as JSON, builds the best kernel with the recipes that may be
 faster, and answers with the shared object and how it is called. The calling process
-loads no code generator. One process of a user builds at a time.
+loads no code generator. One process of a user builds at a time. See
+:mod:`feinsum.processes`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import hashlib
 import json
 import os
 import platform
-import sys
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -157,17 +157,15 @@ def build_elsewhere(request: BuildRequest) -> PreparedCall | None:
     Raises:
         BuildError: if the process fails, or takes longer than :data:`LIMIT_S`.
     """
-    from feinsum.processes import run_to_end
+    from feinsum.processes import Worker, WorkerError, python_command
 
-    command = (sys.executable, "-W", "ignore", "-m", "feinsum.calling.host.builder")
     try:
-        ended = run_to_end(command, json.dumps(asdict(request)), limit_s=LIMIT_S)
+        with Worker(python_command("feinsum.calling.host.builder")) as worker:
+            answer = json.loads(worker.request(json.dumps(asdict(request)), LIMIT_S))
     except OSError as error:
         raise BuildError(f"no process that builds kernels starts: {error}") from error
-    if not ended.is_ok:
-        raise BuildError(f"the process that builds kernels ended with {ended}")
-    # the last line: libraries may print before
-    answer = json.loads(ended.said.splitlines()[-1])
+    except WorkerError as error:
+        raise BuildError(f"the process that builds kernels {error}") from None
     if "failure" in answer:
         raise BuildError(answer["failure"])
     if not answer:
@@ -239,12 +237,12 @@ def _answer(request: BuildRequest) -> dict[str, Any]:
 
 def _main() -> None:
     from feinsum.cache import default_cache, locked
+    from feinsum.processes import Channel
 
     # the calls of the user go on meanwhile
     os.nice(PRIORITY)
-    request = BuildRequest(**json.load(sys.stdin))
-    # what drivers and libraries print is no answer
-    answers, sys.stdout = sys.stdout, sys.stderr
+    channel = Channel()
+    request = BuildRequest(**json.loads(next(channel.requests())))
     cache = default_cache()
     try:
         with nullcontext() if cache is None else locked(cache.folder, LOCK, LIMIT_S):
@@ -254,7 +252,7 @@ def _main() -> None:
             cache.write(_key(request), json.dumps(answer).encode())
     except Exception as error:  # noqa: BLE001  (the calling process tells it)
         answer = {"failure": f"{type(error).__name__}: {error}"}
-    answers.write(json.dumps(answer))
+    channel.answer(json.dumps(answer))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class JsonLines(nullcontext[None]):
             sizes=dict(start.problem.sizes),
             device=str(start.environment.device),
             driver_version=start.environment.driver_version,
-            n_known=len(start.known),
+            n_known=len(start.earlier),
             n_trials=start.n_trials,
             roofline_s=start.roofline_s,
         )
@@ -96,9 +96,9 @@ class ProgressBar(TuningBar):
     def begin(self, start: TuningStart) -> None:
         """Before the first trial."""
         super().begin(start)
-        if start.known:
+        if start.earlier:
             self.console.print(
-                f"{counted(len(start.known), 'trial')} are already known; --fresh "
+                f"{counted(len(start.earlier), 'trial')} are already known; --fresh "
                 "repeats them"
             )
 

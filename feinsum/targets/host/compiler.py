@@ -13,6 +13,7 @@ import os
 import platform
 import shlex
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from pathlib import Path
 from feinsum.cache import default_cache
 from feinsum.errors import BuildError, DeviceUnavailableError
 from feinsum.memory import remembered
-from feinsum.processes import run_to_end
+from feinsum.processes import describe_exit, run_command
 from feinsum.targets.processor import host_processor
 from feinsum.words import first_lines
 
@@ -94,7 +95,7 @@ class Compiler:
         has_integers: bool = False,
         has_conditional_reads: bool = False,
     ) -> tuple[str, ...]:
-        """The options for one kernel.
+        """Return the options for one kernel.
 
         clang's own vectorizer spoils loops whose lanes are vectors already: a face
         mass operator took four times as long.
@@ -114,7 +115,7 @@ class Compiler:
         return (*flags, "-fwrapv") if has_integers else flags
 
     def compile(self, source: str, flags: Sequence[str]) -> bytes:
-        """The shared object of a source.
+        """Compile a source to a shared object.
 
         Raises:
             BuildError: with the first lines that the compiler wrote, if it fails,
@@ -134,7 +135,7 @@ class Compiler:
 
 
 def find_compiler() -> Compiler:
-    """The compiler of ``FEINSUM_CC``, of ``CC``, or the first of gcc, clang and cc.
+    """Find the compiler of ``FEINSUM_CC``, of ``CC``, or of gcc, clang and cc.
 
     Raises:
         DeviceUnavailableError: if there is none, or the one that is named does not
@@ -142,14 +143,16 @@ def find_compiler() -> Compiler:
     """
     for name in (COMPILER_VARIABLE, "CC"):
         if named := os.environ.get(name, "").strip():
-            return remembered(_Examined)[_words(name, named), f"{name}={named!r}: "]
+            return remembered(_Examined)[
+                _split_command(name, named), f"{name}={named!r}: "
+            ]
     for command in CANDIDATES:
         if shutil.which(command):
             return remembered(_Examined)[(command,), ""]
     raise DeviceUnavailableError(f"no C compiler was found; {INSTALL_HINT}")
 
 
-def _words(name: str, command: str) -> tuple[str, ...]:
+def _split_command(name: str, command: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(command))
     except ValueError as error:
@@ -160,38 +163,40 @@ class _Examined(dict[tuple[tuple[str, ...], str], Compiler]):
     """The compilers by their command, and by what names it."""
 
     def __missing__(self, key: tuple[tuple[str, ...], str]) -> Compiler:
-        return self.setdefault(key, _examined(*key))
+        return self.setdefault(key, _examine(*key))
 
 
-def _examined(command: tuple[str, ...], named_by: str) -> Compiler:
+def _examine(command: tuple[str, ...], named_by: str) -> Compiler:
     try:
-        said = _run((*command, "--version"))
+        output = _run((*command, "--version"))
     except (OSError, BuildError) as error:
         raise DeviceUnavailableError(
             f"{named_by}{command[0]} does not work as a C compiler: {error}; "
             f"{INSTALL_HINT}"
         ) from error
-    version = next((line.strip() for line in said.splitlines() if line.strip()), "")
-    return Compiler(command, version, "clang" in said.lower())
+    version = next((line.strip() for line in output.splitlines() if line.strip()), "")
+    return Compiler(command, version, "clang" in output.lower())
 
 
 def _run(words: Sequence[str], folder: str | None = None) -> str:
-    """The output of a command; its processes end at the time limit."""
+    """Run a command and return its output; all its processes end at the limit."""
     # gcc finds its own programs by PATH, which systemd and cron may leave out; messages
     # and the version, a part of cache keys, do not depend on the locale.
     env = {"PATH": os.defpath, **os.environ, "LC_ALL": "C"}
-    ended = run_to_end(words, limit_s=LIMIT_S, env=env, cwd=folder)
-    if ended.code is None:
-        raise BuildError(f"{words[0]} did not finish within {LIMIT_S:g} s")
-    if ended.code:
-        how = f"code {ended.code}" if ended.code > 0 else f"signal {-ended.code}"
-        shown = first_lines(ended.logged, n_lines=N_LINES)
-        raise BuildError(f"{words[0]} ended with {how}: {shown}")
-    return ended.said
+    try:
+        completed = run_command(words, limit_s=LIMIT_S, env=env, cwd=folder)
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"{words[0]} did not finish within {LIMIT_S:g} s") from None
+    if completed.returncode:
+        # A compiler names the first error first: its last line is only a count.
+        messages = first_lines(completed.stderr, n_lines=N_LINES)
+        ending = describe_exit(completed.returncode)
+        raise BuildError(f"{words[0]} ended with {ending}: {messages}")
+    return completed.stdout
 
 
 def load(compiler: Compiler, source: str, flags: tuple[str, ...]) -> ctypes.CDLL:
-    """The library that a compiler makes of a source.
+    """Compile a source, or take it from the cache, and load the library.
 
     Raises:
         BuildError: if it cannot be compiled or loaded.
@@ -202,35 +207,36 @@ def load(compiler: Compiler, source: str, flags: tuple[str, ...]) -> ctypes.CDLL
 def load_with_content(
     compiler: Compiler, source: str, flags: tuple[str, ...]
 ) -> tuple[ctypes.CDLL, bytes]:
-    """The library that a compiler makes of a source, and its shared object.
+    """Compile and load a source as :func:`load`; return the shared object, too.
 
     Raises:
         BuildError: if it cannot be compiled or loaded.
     """
-    kept_in, key = default_cache(), _key(compiler, source, flags)
-    kept = None if kept_in is None else kept_in.read(key)
-    if kept is not None:
-        return loaded(kept), kept
+    cache, key = default_cache(), _key(compiler, source, flags)
+    content = None if cache is None else cache.read(key)
+    if content is not None:
+        return loaded(content), content
     content = compiler.compile(source, flags)
+    # Loaded before it is cached: what cannot be loaded is compiled again next time.
     library = loaded(content)
-    if kept_in is not None:
-        kept_in.write(key, content)
+    if cache is not None:
+        cache.write(key, content)
     return library, content
 
 
 def compiled_once(compiler: Compiler, source: str, flags: tuple[str, ...]) -> bytes:
-    """The shared object of a source, from the cache or for it; it is not loaded.
+    """Compile a source, or take it from the cache, without loading it.
 
     Raises:
         BuildError: if it cannot be compiled.
     """
-    kept_in, key = default_cache(), _key(compiler, source, flags)
-    kept = None if kept_in is None else kept_in.read(key)
-    if kept is None:
-        kept = compiler.compile(source, flags)
-        if kept_in is not None:
-            kept_in.write(key, kept)
-    return kept
+    cache, key = default_cache(), _key(compiler, source, flags)
+    content = None if cache is None else cache.read(key)
+    if content is None:
+        content = compiler.compile(source, flags)
+        if cache is not None:
+            cache.write(key, content)
+    return content
 
 
 def _key(compiler: Compiler, source: str, flags: tuple[str, ...]) -> str:
@@ -238,9 +244,9 @@ def _key(compiler: Compiler, source: str, flags: tuple[str, ...]) -> str:
     differs between machines that share a folder.
     """
     processor = host_processor()
-    given = ("shared object", *compiler.command, compiler.version, *flags,
+    parts = ("shared object", *compiler.command, compiler.version, *flags,
              processor.microarchitecture, *processor.features, source)  # fmt: skip
-    return hashlib.sha256("\0".join(given).encode()).hexdigest()
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def loaded(content: bytes) -> ctypes.CDLL:
@@ -251,22 +257,23 @@ def loaded(content: bytes) -> ctypes.CDLL:
         BuildError: if it cannot be loaded.
     """
     try:
-        return _from_memory(content)
+        return _load_from_memory(content)
     except (OSError, AttributeError):
-        return _from_folder(content)
+        return _load_from_folder(content)
 
 
-def _from_memory(content: bytes) -> ctypes.CDLL:
+def _load_from_memory(content: bytes) -> ctypes.CDLL:
+    # No file that another process could replace between writing and loading.
     file = os.memfd_create("feinsum-kernel", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(file), "wb") as writer:
             writer.write(content)
-        return ctypes.CDLL(f"/proc/self/fd/{_no_way(next(_LOADS))}{file}")
+        return ctypes.CDLL(f"/proc/self/fd/{_vary_path(next(_LOADS))}{file}")
     finally:
         os.close(file)
 
 
-def _from_folder(content: bytes) -> ctypes.CDLL:
+def _load_from_folder(content: bytes) -> ctypes.CDLL:
     try:
         with tempfile.TemporaryDirectory(prefix="feinsum-so-") as folder:
             path = Path(folder, "kernel.so")
@@ -279,13 +286,13 @@ def _from_folder(content: bytes) -> ctypes.CDLL:
 _LOADS = count(1)
 
 
-def _no_way(number: int) -> str:
-    """A path that leads nowhere, another one for each number.
+def _vary_path(number: int) -> str:
+    """Vary a path without changing what it leads to.
 
     The loader takes a path that it knows for the library that it has, but numbers of
     files are used again.
 
-    >>> _no_way(6)
+    >>> _vary_path(6)
     '././/'
     """
     return "".join("./" if bit == "1" else "/" for bit in f"{number:b}")

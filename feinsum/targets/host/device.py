@@ -28,7 +28,7 @@ from feinsum.targets.host.code import (
     EmbeddedCTarget,
     HostCTarget,
     StandaloneCTarget,
-    declared,
+    declare_vector,
 )
 from feinsum.targets.host.compiler import INSTALL_HINT, Compiler, find_compiler
 from feinsum.targets.host.executor import ProgramKernel
@@ -66,7 +66,7 @@ class HostDevice:
         return software()
 
     def environment(self, policy: Mapping[str, str | int | float]) -> Environment:
-        """The compiler is the driver; its options are a part of the platform."""
+        """Describe the compiler as the driver, and its options as the platform."""
         return Environment(
             device=self.device,
             driver_version=self.compiler.version,
@@ -76,10 +76,10 @@ class HostDevice:
         )
 
     def prepare(self, t_unit: Any) -> Any:
-        return _for_host(t_unit)
+        return _convert_to_host(t_unit)
 
     def generate(self, t_unit: Any) -> HostCode:
-        """The code of a unit, which is not compiled."""
+        """Generate the code of a unit without compiling it."""
         code: HostCode = t_unit.executor().generated(None)
         return code
 
@@ -88,21 +88,21 @@ class HostDevice:
         return HostBuilt(t_unit, info.code.n_launches, info.kernel)
 
     def upload(self, buffer: Array, layout: Layout) -> Array:
-        """Kernels work on the memory of the caller."""
+        """Return a view: kernels work on the memory of the caller."""
         return layout.unpack(buffer)
 
     def download(self, array: Array, layout: Layout) -> Array:
-        return _flat(array, layout.n_entries).copy()
+        return _flatten(array, layout.n_entries).copy()
 
     def overwrite(self, array: Array, buffer: Array) -> None:
-        _flat(array, buffer.size)[:] = buffer
+        _flatten(array, buffer.size)[:] = buffer
 
     def program(self, source: str, name: str) -> HostCProgram:
         return HostCProgram(self.compiler, source, name)
 
 
-def _flat(array: Array, n_entries: int) -> Array:
-    """The buffer that an array is a view of."""
+def _flatten(array: Array, n_entries: int) -> Array:
+    """Return the buffer that an array is a view of."""
     return np.lib.stride_tricks.as_strided(array, (n_entries,), (array.itemsize,))
 
 
@@ -128,9 +128,9 @@ class HostBuilt:
         return perf_counter() - start
 
     def caller(
-        self, names: Sequence[str], constants: Mapping[str, Any], _place: Any = None
+        self, names: Sequence[str], constants: Mapping[str, Any], _queue: Any = None, /
     ) -> Callable[..., Any]:
-        """The arrays are read, and the output is written, where they are."""
+        """Return a function that works on arrays where they are."""
         (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
         layout = array_layout(output, constants)
         run = self.kernel.caller((*names, output.name), constants)
@@ -172,7 +172,7 @@ class Host:
         if isinstance(loopy_target, StandaloneCTarget):
             return for_target(t_unit, loopy_target)
         if self.runs_programs(loopy_target):
-            return _for_host(t_unit)
+            return _convert_to_host(t_unit)
         return EmbeddedCTarget.embedded(t_unit)
 
     def runs_programs(self, loopy_target: Any) -> bool:
@@ -183,8 +183,8 @@ class Host:
 HOST = Host()
 
 
-def _for_host(t_unit: Any) -> Any:
-    """The unit itself if it is for the host already."""
+def _convert_to_host(t_unit: Any) -> Any:
+    """Return the unit itself if it is for the host already."""
     is_ours = type(t_unit.target) is HostCTarget
     return t_unit if is_ours else for_target(t_unit, HostCTarget())
 
@@ -200,7 +200,7 @@ def host_device(threads: int) -> Device:
     processor = host_processor()
     return Device(
         platform=HOST_PLATFORM,
-        name=_name() or processor.microarchitecture,
+        name=_read_name() or processor.microarchitecture,
         vendor=processor.vendor,
         kind="cpu",
         architecture=platform.machine(),
@@ -209,8 +209,8 @@ def host_device(threads: int) -> Device:
     )
 
 
-def _name() -> str:
-    """The system's name of the processor; on clouds it says little."""
+def _read_name() -> str:
+    """Read the system's name of the processor; virtual machines may hide it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -279,7 +279,7 @@ class HostCProgram:
         n_local: int | None = None,
         timer: Timer | None = None,
     ) -> float:
-        """Seconds of a run over ``n_items`` work-items, by the wall clock."""
+        """Run over ``n_items`` work-items; the seconds by the wall clock."""
         if timer not in (None, "wall"):
             raise MeasurementError(f"the host has no clock {timer!r}, only 'wall'")
         launch = self._kernel(arguments).launch([n_items, n_local or ITEMS, *arguments])
@@ -304,19 +304,21 @@ class HostCProgram:
             for at, kind in enumerate(kinds, start=2)
         ]
         source = _SOURCE.substitute(
-            types="\n".join((POOL, *map(_declared, _TYPES))),
+            types="\n".join((POOL, *map(_declare, _TYPES))),
             kernel=self.source,
             name=self.name,
             arguments=", ".join(slots),
         )
         sizes = [np.dtype(np.int64)] * 2
-        given = [None if kind is None else np.dtype(kind) for kind in kinds]
-        named = tuple((f"slot{at}", dtype) for at, dtype in enumerate([*sizes, *given]))
+        dtypes = [None if kind is None else np.dtype(kind) for kind in kinds]
+        named = tuple(
+            (f"slot{at}", dtype) for at, dtype in enumerate([*sizes, *dtypes])
+        )
         with ThreadPoolExecutor(1) as other:
             other.submit(pool)  # compiled meanwhile; errors come at its first use
             return HostKernel.compiled(self.compiler, source, (), named)
 
 
-def _declared(name: str) -> str:
-    """A vector that may lie anywhere, for the arrays of such kernels do."""
-    return f"{declared(name)}\n#define {name} {name}{UNALIGNED}"
+def _declare(name: str) -> str:
+    """Declare a vector type that may lie anywhere, as arrays of these kernels do."""
+    return f"{declare_vector(name)}\n#define {name} {name}{UNALIGNED}"

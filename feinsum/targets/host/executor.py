@@ -38,7 +38,7 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
     """
 
     def __call__(self, *_queue: Any, **arguments: Any) -> Any:
-        """The outputs of the kernel, as Loopy's options say.
+        """Run the kernel and return its outputs, as Loopy's options say.
 
         Returns:
             None in place of an event, and the outputs.
@@ -67,7 +67,7 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
 
     @memoize_method  # type: ignore[untyped-decorator]
     def translation_unit_info(self, arg_to_dtype: Any = None) -> HostInfo:
-        """The kernel for arguments of these dtypes, by Loopy's name for it.
+        """Compile the kernel for arguments of these dtypes; Loopy's name for it.
 
         Raises:
             DeviceUnavailableError: if there is no compiler.
@@ -78,11 +78,11 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
 
     @memoize_method  # type: ignore[untyped-decorator]
     def generated(self, arg_to_dtype: Any = None) -> HostCode:
-        """The code, generated here; subclasses may take it from elsewhere."""
+        """Return the code; generated here, or by a subclass taken from elsewhere."""
         return self.generate(arg_to_dtype)
 
     def generate(self, arg_to_dtype: Any = None) -> HostCode:
-        """The code, by Loopy."""
+        """Have Loopy generate the code."""
         with quicker():
             return self._generated(arg_to_dtype)
 
@@ -111,7 +111,7 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
 
 
 def _check_array(name: str, value: Any, *, is_written: bool) -> None:
-    """What Loopy does not check: a kernel that writes a read-only array may crash."""
+    """Check what Loopy does not: writing to a read-only array may crash."""
     if not isinstance(value, np.ndarray):
         kind = type(value).__name__
         raise MeasurementError(
@@ -188,13 +188,13 @@ class ProgramKernel:
         self._run(self._typed(dict(zip(names, values, strict=True))))
 
     def launch_of(self, values: Mapping[str, Any]) -> ProgramLaunch:
-        """A call that is ready to be made, any number of times."""
+        """Prepare a call that can be made any number of times."""
         return ProgramLaunch(partial(self._run, self._typed(values)))
 
     def caller(
         self, names: Sequence[str], constants: Mapping[str, Any]
     ) -> Callable[[Sequence[Any]], None]:
-        """A function of the arrays ``names``.
+        """Return a function of the arrays ``names``.
 
         Args:
             constants: the scalars by name.
@@ -211,7 +211,7 @@ class ProgramKernel:
             self.program.run(values, self.scratch)
 
     def _typed(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments among these values, scalars of their dtypes."""
+        """Return the arguments among these values, scalars of their dtypes."""
         return {
             name: values[name] if dtype is None else dtype.type(values[name])
             for name, dtype in self.arguments
@@ -259,7 +259,7 @@ def _has_vectors(unit: Any) -> bool:
 
 
 def _has_integers(unit: Any) -> bool:
-    """Whether an array has, or may have where Loopy has not said its dtype yet."""
+    """Return whether an array has integers, or a dtype that is not known yet."""
     return any(
         array.dtype is None or array.dtype.numpy_dtype.kind in "iu"
         for callable_ in unit.callables_table.values()
@@ -273,7 +273,7 @@ def _has_integers(unit: Any) -> bool:
 
 
 def _has_conditional_reads(unit: Any) -> bool:
-    """Whether a condition decides which entries of arrays are read."""
+    """Return whether a condition decides which entries of arrays are read."""
     finder = _ConditionFinder()
     for callable_ in unit.callables_table.values():
         if isinstance(callable_, lp.CallableKernel):

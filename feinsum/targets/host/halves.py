@@ -27,7 +27,7 @@ _SINGLE, _HALF = np.dtype(np.float32), np.dtype(np.float16)
 
 
 def widened(array: Array) -> Array:
-    """The numbers of an array in half precision as singles, in C order.
+    """Convert an array in half precision to single precision, in C order.
 
     >>> widened(np.float16([[0.5, np.inf]])).tolist()
     [[0.5, inf]]
@@ -42,13 +42,14 @@ def widened(array: Array) -> Array:
 
 
 def narrowed(array: Array) -> Array:
-    """An array in half precision, to the nearest; what is too large is infinite.
+    """Round an array to half precision; what is too large becomes infinite.
 
     >>> narrowed(np.float32([1 / 3, 1e6])).tolist()
     [0.333251953125, inf]
     """
     library = _library()
     if library is None:
+        # numpy warns of an overflow; in C it is silent, and the results are equal.
         with np.errstate(over="ignore"):
             return np.asarray(array.astype(_HALF))
     singles = np.asarray(array, _SINGLE, order="C")
@@ -59,7 +60,7 @@ def narrowed(array: Array) -> Array:
 
 @cache
 def _library() -> Any:
-    """The conversions in C; None without a compiler, or a processor that has them."""
+    """Load the conversions in C; None without a compiler, or without F16C."""
     try:
         compiler = find_compiler()
         source = files(__package__).joinpath("halves.c").read_text()

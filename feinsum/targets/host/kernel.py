@@ -59,7 +59,7 @@ _POOLS: list[Pool] = []
 
 
 def pool() -> Pool:
-    """The pool, started when it is first asked for.
+    """Return the pool of threads, started on first use.
 
     Raises:
         DeviceUnavailableError, BuildError: if it cannot be compiled.
@@ -68,7 +68,7 @@ def pool() -> Pool:
         return _POOLS[0]
     with _STARTING:
         if not _POOLS:
-            _POOLS.append(_started(*_built()))
+            _POOLS.append(_start(*_build_pool()))
     return _POOLS[0]
 
 
@@ -76,16 +76,17 @@ def start_pool(content: bytes) -> None:
     """Start the pool of a shared object that another process compiled."""
     with _STARTING:
         if not _POOLS:
-            _POOLS.append(_started(loaded(content), content))
+            _POOLS.append(_start(loaded(content), content))
 
 
-def _built() -> tuple[ctypes.CDLL, bytes]:
+def _build_pool() -> tuple[ctypes.CDLL, bytes]:
     compiler = find_compiler()
     source = files(__package__).joinpath("pool.c").read_text()
     return load_with_content(compiler, source, (*compiler.flags, "-pthread"))
 
 
-def _started(library: ctypes.CDLL, content: bytes) -> Pool:
+def _start(library: ctypes.CDLL, content: bytes) -> Pool:
+    # The pool measures how long waking its threads takes; shorter kernels run alone.
     threads = n_threads()
     library.feinsum_start.restype = ctypes.c_int64
     threshold_s = library.feinsum_start(threads) * 1e-9
@@ -101,7 +102,7 @@ def _started(library: ctypes.CDLL, content: bytes) -> Pool:
 if hasattr(os, "register_at_fork"):
 
     def _free_lock() -> None:
-        """The child lacks the thread that may hold the lock: it would stay locked."""
+        """Replace the lock in a fork, which lacks the thread that may hold it."""
         global _STARTING
         _STARTING = Lock()
 
@@ -132,17 +133,17 @@ class HostCode:
     invoker: Callable[..., Any]
 
     def compiled(self) -> bytes:
-        """The shared object, which is neither loaded nor kept.
+        """Compile to a shared object, which is neither loaded nor cached.
 
         Raises:
             DeviceUnavailableError: if there is no compiler.
             BuildError: if it fails.
         """
-        compiler, source, flags = _compilation(self)
+        compiler, source, flags = _prepare_compilation(self)
         return compiler.compile(source, flags)
 
     def compiled_once(self, flags: tuple[str, ...] = ()) -> bytes:
-        """The shared object, which is kept in the cache and not loaded.
+        """Compile to a shared object, or take it from the cache, without loading it.
 
         Args:
             flags: of the compiler; by default those of this project.
@@ -151,11 +152,11 @@ class HostCode:
             DeviceUnavailableError: if there is no compiler.
             BuildError: if it fails.
         """
-        compiler, source, usual = _compilation(self)
+        compiler, source, usual = _prepare_compilation(self)
         return compiled_once(compiler, source, flags or usual)
 
 
-def _compilation(code: HostCode) -> tuple[Compiler, str, tuple[str, ...]]:
+def _prepare_compilation(code: HostCode) -> tuple[Compiler, str, tuple[str, ...]]:
     compiler = find_compiler()
     flags = compiler.flags_for(
         has_vectors=code.has_vectors,
@@ -184,7 +185,7 @@ class HostKernel:
             DeviceUnavailableError: if there is no compiler.
             BuildError: if it fails.
         """
-        return cls(load(*_compilation(code)), code.arguments)
+        return cls(load(*_prepare_compilation(code)), code.arguments)
 
     @classmethod
     def loaded(
@@ -213,29 +214,29 @@ class HostKernel:
         self.launch(values).run()
 
     def launch(self, values: Sequence[Any]) -> Launch:
-        """A call that is ready to be made, any number of times.
+        """Prepare a call that can be made any number of times.
 
         Args:
             values: arrays, from whose first entry the kernel counts, and scalars.
         """
-        held: list[Any] = []
+        owners: list[Any] = []
         slots = (ctypes.c_void_p * len(values))()
         for at, (value, (_, dtype)) in enumerate(
             zip(values, self.arguments, strict=True)
         ):
             array = value if dtype is None else np.array(value, dtype)
-            held.append(array)
+            owners.append(array)
             slots[at] = array.ctypes.data
-        return Launch(self._entry, slots, tuple(held), pool())
+        return Launch(self._entry, slots, tuple(owners), pool())
 
     def launch_of(self, values: Mapping[str, Any]) -> Launch:
-        """The same for values by name."""
+        """Prepare a call with values by name; see :meth:`launch`."""
         return self.launch([values[name] for name, _ in self.arguments])
 
     def caller(
         self, names: Sequence[str], constants: Mapping[str, Any]
     ) -> Callable[[Sequence[Any]], None]:
-        """A function of the arrays ``names``; it does as little as can be per call.
+        """Return a function of the arrays ``names`` with minimal work per call.
 
         Args:
             constants: the scalars by name.
@@ -246,41 +247,41 @@ class HostKernel:
             if dtype is not None
         }
         order = [name for name, _ in self.arguments]
-        places = [order.index(name) for name in names]
+        positions = [order.index(name) for name in names]
         slots = [scalars[n].ctypes.data if n in scalars else 0 for n in order]
         offset = address_offset()
         if offset is None:
-            return self._addressed(slots, places, scalars)
-        table, n = ctypes.c_void_p * len(order), len(places)
-        numbers = (ctypes.c_int64 * n)(*places)
+            return self._call_by_address(slots, positions, scalars)
+        table, n = ctypes.c_void_p * len(order), len(positions)
+        numbers = (ctypes.c_int64 * n)(*positions)
         entry = ctypes.cast(self._entry, ctypes.c_void_p)
         shared_call = pool().call
 
-        # slots has the addresses of the scalars, which _held keeps alive; each call
+        # slots has the addresses of the scalars, which _owners keeps alive; each call
         # fills a table of its own, because several threads may call at once
-        def call(arrays: Sequence[Any], _held: Any = scalars) -> None:
-            own = slots.copy()
-            for place, array in zip(places, arrays, strict=True):
+        def call(arrays: Sequence[Any], _owners: Any = scalars) -> None:
+            addresses = slots.copy()
+            for position, array in zip(positions, arrays, strict=True):
                 # the address of the object in CPython; C reads the data pointer there:
                 # array.ctypes takes longer than a small kernel
-                own[place] = id(array)
-            if shared_call(entry, table(*own), numbers, n, offset):
+                addresses[position] = id(array)
+            if shared_call(entry, table(*addresses), numbers, n, offset):
                 raise MeasurementError(NO_MEMORY)
 
         return call
 
-    def _addressed(
-        self, slots: list[int], places: Sequence[int], held: Any
+    def _call_by_address(
+        self, slots: list[int], positions: Sequence[int], owners: Any
     ) -> Callable[[Sequence[Any]], None]:
-        """The same by the addresses that arrays tell."""
+        """Return the same function where the layout of numpy's objects is unknown."""
         entry, shared, table = self._entry, pool(), ctypes.c_void_p * len(slots)
 
-        # as in caller: _held keeps the scalars alive, tables are per call
-        def call(arrays: Sequence[Any], _held: Any = held) -> None:
-            own = slots.copy()
-            for place, array in zip(places, arrays, strict=True):
-                own[place] = array.ctypes.data
-            if entry(table(*own), shared.parallel, shared.arena):
+        # as in caller: _owners keeps the scalars alive, tables are per call
+        def call(arrays: Sequence[Any], _owners: Any = owners) -> None:
+            addresses = slots.copy()
+            for position, array in zip(positions, arrays, strict=True):
+                addresses[position] = array.ctypes.data
+            if entry(table(*addresses), shared.parallel, shared.arena):
                 raise MeasurementError(NO_MEMORY)
 
         return call
@@ -292,7 +293,7 @@ class HostKernel:
 
 @cache
 def address_offset() -> int | None:
-    """Where in an array, as an object, the address of its entries stands, in bytes.
+    """Find the offset, in bytes, of the data pointer in numpy's array objects.
 
     Numpy's ABI has it first after the head of the object, whose length depends on how
     Python was built. None if it is not found there for arrays of several kinds.
@@ -305,10 +306,10 @@ def address_offset() -> int | None:
         np.empty(8, np.int8)[5:],
     ]
     offset = object.__basicsize__
-    found = (ctypes.c_void_p.from_address(id(a) + offset).value for a in tried)
+    addresses = (ctypes.c_void_p.from_address(id(a) + offset).value for a in tried)
     is_there = all(
         address == array.ctypes.data
-        for address, array in zip(found, tried, strict=True)
+        for address, array in zip(addresses, tried, strict=True)
     )
     return offset if is_there else None
 
@@ -322,12 +323,12 @@ class Launch:
 
     Attributes:
         slots: the address of each argument, which may be changed between runs.
-        held: what the addresses belong to.
+        owners: what the addresses belong to.
     """
 
     entry: Any
     slots: Any
-    held: tuple[Any, ...]
+    owners: tuple[Any, ...]
     pool: Pool
 
     def run(self) -> None:

@@ -83,7 +83,7 @@ class Standalone:
 
 
 def standalone(code: HostCode, kernel: Any) -> Standalone:
-    """The function that computes what a kernel does.
+    """Return the function that computes what a kernel does.
 
     Args:
         code: of the kernel for :class:`feinsum.targets.host.code.StandaloneCTarget`.

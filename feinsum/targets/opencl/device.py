@@ -97,7 +97,7 @@ class OpenCLDevice:
             )
 
     def prepare(self, t_unit: Any) -> Any:
-        """The unit itself if it is for OpenCL already."""
+        """Return the unit itself if it is for OpenCL already."""
         is_ours = isinstance(t_unit.target, lp.PyOpenCLTarget)
         return t_unit if is_ours else for_target(t_unit, lp.PyOpenCLTarget())
 
@@ -154,7 +154,7 @@ class _Built:
         """By the event for ``opencl-profiling``: of the last launch of several."""
         queue = self.opened.queue
         with quiet_builds(), opencl_errors("the kernel failed to run"):
-            queue.finish()
+            queue.finish()  # what was enqueued before is not part of the time
             start = perf_counter()
             event, _ = self.executor(queue, **arguments)
             queue.finish()
@@ -162,15 +162,15 @@ class _Built:
             return elapsed_s if timer == "wall" else event_seconds(event)
 
     def caller(
-        self, names: Sequence[str], constants: Mapping[str, Any], place: Any = None
+        self, names: Sequence[str], constants: Mapping[str, Any], queue: Any = None, /
     ) -> Callable[..., Any]:
         """Threads take turns: Loopy's executor sets arguments, then launches."""
-        turn, queue = Lock(), place or self.opened.queue
+        turn, queue = Lock(), queue or self.opened.queue
 
         def call(arrays: Sequence[Any], out: Any = None) -> Any:
-            given = {**constants, **dict(zip(names, arrays, strict=True))}
+            arguments = {**constants, **dict(zip(names, arrays, strict=True))}
             with turn, opencl_errors("the kernel failed to run"):
-                _, (result,) = self.executor(queue, **given)
+                _, (result,) = self.executor(queue, **arguments)
             if out is None:
                 return result
             out[...] = result
@@ -191,11 +191,11 @@ class OpenCL:
 
     def devices(self) -> tuple[Device, ...]:
         """In pyopencl's order, those of Intel's package last."""
-        return tuple(describe(handle) for handle in _handles())
+        return tuple(describe(handle) for handle in _list_handles())
 
     def open(self, device: Device) -> OpenCLDevice:
-        """One context per device and process."""
-        for handle in _handles():
+        """Open a device, with one context per device and process."""
+        for handle in _list_handles():
             if describe(handle) == device:
                 return _open(device, handle)
         raise DeviceUnavailableError(f"{device} is not available; {INSTALL_HINT}")
@@ -227,9 +227,9 @@ def _open(device: Device, handle: Any) -> OpenCLDevice:
 
 
 def describe(handle: Any) -> Device:
-    """The description of a :class:`pyopencl.Device`."""
+    """Describe a :class:`pyopencl.Device`."""
     with opencl_errors("cannot query the device", DeviceUnavailableError):
-        kind = _kind(handle.type)
+        kind = _classify(handle.type)
         return Device(
             platform=handle.platform.name,
             name=handle.name,
@@ -241,8 +241,8 @@ def describe(handle: Any) -> Device:
         )
 
 
-def _handles() -> Iterator[Any]:
-    """Every device; a platform without devices is skipped."""
+def _list_handles() -> Iterator[Any]:
+    """Yield every device; a platform without devices is skipped."""
     cl = pyopencl()
     try:
         platforms = sorted(cl.get_platforms(), key=comes_last)
@@ -262,7 +262,7 @@ def _handles() -> Iterator[Any]:
                 ) from error
 
 
-def _kind(flags: int) -> DeviceKind:
+def _classify(flags: int) -> DeviceKind:
     types = pyopencl().device_type
     if flags & types.CPU:
         return "cpu"
@@ -297,13 +297,13 @@ class OpenCLProgram:
         n_local: int | None = None,
         timer: Timer | None = None,
     ) -> float:
-        """Seconds of a run over ``n_items`` work-items, by the clock to be trusted."""
+        """Run over ``n_items`` work-items; the seconds by the clock to be trusted."""
         cl, queue = pyopencl(), self.queue
         clock = timer or choose_timer(queue)
-        given = (x.base_data if hasattr(x, "base_data") else x for x in arguments)
+        values = (x.base_data if hasattr(x, "base_data") else x for x in arguments)
         local = None if n_local is None else (n_local,)
         with opencl_errors("the kernel failed to run"):
-            self.kernel.set_args(*given)
+            self.kernel.set_args(*values)
             queue.finish()
             start = perf_counter()
             event = cl.enqueue_nd_range_kernel(queue, self.kernel, (n_items,), local)
@@ -341,7 +341,7 @@ def choose_timer(queue: Any) -> Timer:
 
 
 def agrees(pairs_s: list[tuple[float, float]]) -> bool:
-    """Whether profiling times are what the wall clock saw, less the launch.
+    """Return whether profiling times agree with the wall clock, less the launch.
 
     Args:
         pairs_s: profiling and wall time of the same runs, in seconds.
@@ -417,11 +417,11 @@ def check_device_arrays(arrays: Sequence[Any]) -> None:
 
 
 def device_of(array: Any) -> OpenCLDevice:
-    """The device on which an array lies, with the array's own context and queue."""
+    """Return the device of an array, with the array's own context and queue."""
     queue = array.queue
     return OpenCLDevice(describe(queue.device), queue.context, queue)
 
 
 def device_zeros(queue: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """A new array of zeros on a device."""
+    """Allocate an array of zeros on a device."""
     return pyopencl().array.zeros(queue, shape, dtype)

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from feinsum.errors import DeviceUnavailableError, MeasurementError
-from feinsum.targets.quiet import quiet, silenced, with_own_warn
+from feinsum.targets.quiet import is_silenced, quiet, with_own_warn
 from feinsum.words import first_lines
 
 INSTALL_HINT = (
@@ -34,7 +34,7 @@ _CACHE_VARIABLE = "PYOPENCL_CACHE_FAILURE_FATAL"
 
 
 def pyopencl() -> Any:
-    """The modules ``pyopencl`` and ``pyopencl.array``, imported on first use.
+    """Import ``pyopencl`` and ``pyopencl.array`` on first use.
 
     Raises:
         DeviceUnavailableError: if pyopencl cannot be imported.
@@ -67,7 +67,7 @@ def _load() -> Any:
     loud = vars(cl)["compiler_output"]
 
     def compiler_output(text: str) -> None:
-        if not silenced(cl.CompilerWarning):
+        if not is_silenced(cl.CompilerWarning):
             loud(text)
 
     vars(cl)["compiler_output"] = compiler_output
@@ -76,18 +76,18 @@ def _load() -> Any:
 
 @contextmanager
 def opencl_errors(
-    what: str, kind: type[MeasurementError] = MeasurementError
+    action: str, kind: type[MeasurementError] = MeasurementError
 ) -> Iterator[None]:
     """Turn every pyopencl error of the body into a ``kind``.
 
     Args:
-        what: what failed, for the message: ``"<what>: <first lines of the cause>"``.
+        action: what failed; begins the message, before the first lines of the cause.
     """
     cl = pyopencl()
     try:
         yield
     except cl.Error as error:
-        raise kind(f"{what}: {first_lines(error)}") from error
+        raise kind(f"{action}: {first_lines(error)}") from error
 
 
 @contextmanager
@@ -114,7 +114,7 @@ VARIABLE, OTHER_VARIABLE = "OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"
 
 @cache
 def driver() -> Path | None:
-    """The driver of the package ``intel-opencl-rt``; None if it is not installed."""
+    """Find the driver of the package ``intel-opencl-rt``; None without it."""
     with suppress(PackageNotFoundError):
         for file in files("intel-opencl-rt") or ():
             if file.name == LIBRARY:
@@ -141,12 +141,12 @@ def load_platforms(cl: Any) -> None:
 
 
 def comes_last(platform: Any) -> bool:
-    """Whether a platform is that of the package, which is nobody's default."""
+    """Return whether a platform is that of Intel's wheel, which is never a default."""
     return driver() is not None and platform.name == PLATFORM
 
 
 def _is_arranged() -> bool:
-    """The user, or the system, says already which drivers are to be loaded."""
+    """Return whether the user or the system says which drivers are to be loaded."""
     by_user = os.environ.get(VARIABLE) or os.environ.get(OTHER_VARIABLE)
     return bool(by_user) or any(LIBRARY in path.read_text() for path in _system())
 
@@ -157,7 +157,7 @@ def _system() -> list[Path]:
 
 @contextmanager
 def _listed(library: Path) -> Iterator[None]:
-    """The system's lists and one that names ``library``, in a folder for the loader."""
+    """Set up a folder with the system's lists, and one that names ``library``."""
     with TemporaryDirectory(prefix="feinsum-") as folder:
         for path in _system():
             Path(folder, path.name).symlink_to(path)

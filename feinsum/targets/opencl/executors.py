@@ -180,7 +180,7 @@ class _Machine:
         _kernels: Any,
         queue: Any,
         mark: Callable[[Any], Any],
-        *given: Any,
+        *arguments: Any,
         wait_for: Any,
         allocator: Any,
     ) -> Any:
@@ -191,7 +191,7 @@ class _Machine:
         """
         values: dict[str, Any] = {}
         with self.lock, _SharedMemory(queue, wait_for) as memory:
-            for name, value in zip(self.names, given, strict=True):
+            for name, value in zip(self.names, arguments, strict=True):
                 scalar = self.scalars.get(name)
                 values[name] = scalar(value) if scalar else memory.of(value)
             self.program.run(values, self.scratch)
@@ -210,11 +210,11 @@ class _SharedMemory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for event in [held.release(self.queue) for held in self.maps]:
+        for event in [mapped.release(self.queue) for mapped in self.maps]:
             event.wait()
 
     def of(self, array: Any) -> Array:
-        """The array, when all that it waits for is done."""
+        """Map the array to the host, once all that it waits for is done."""
         if array.size == 0:
             return np.empty(array.shape, array.dtype)
         # a buffer; only shared virtual memory has map_rw
@@ -224,8 +224,8 @@ class _SharedMemory:
             return host
         for event in array.events:
             event.wait()
-        held = array.base_data.map_rw(queue=self.queue, wait_for=self.wait_for)
-        self.maps.append(held)
+        mapped = array.base_data.map_rw(queue=self.queue, wait_for=self.wait_for)
+        self.maps.append(mapped)
         return np.ndarray(
-            array.shape, array.dtype, held.array, array.offset, array.strides
+            array.shape, array.dtype, mapped.array, array.offset, array.strides
         )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from feinsum.calling.host import builder
 from feinsum.calling.host.builder import BuildRequest, build_elsewhere, built_before
 from feinsum.calling.operands import first_uses, form_of
 from feinsum.errors import BuildError
-from feinsum.processes import Ended
 
 RNG = np.random.default_rng(3)
 A, B = RNG.random((13, 17)), RNG.random((17, 11))
@@ -85,20 +83,20 @@ print(sorted({"loopy", "pymbolic", "islpy", "sqlalchemy"} & {*sys.modules}))
 
 
 @pytest.mark.parametrize(
-    ("ended", "words"),
+    ("program", "words"),
     [
-        (Ended(-9), "SIGKILL"),
-        (Ended(None), "ended with code None"),
-        (Ended(1, logged="No space left on device\n"), "No space left"),
-        (
-            Ended(0, said='{"failure": "DeviceUnavailableError: no compiler"}'),
-            "no compiler",
-        ),
+        ("import os; os.kill(os.getpid(), 9)", "ended with SIGKILL"),
+        ("import time; time.sleep(60)", r"gave no answer within 0\.5 s"),
+        ("raise OSError('No space left on device')", "code 1: .*No space left"),
+        ("""channel.answer('{"failure": "no compiler"}')""", "no compiler"),
     ],
 )
-def test_a_process_that_fails_says_why(monkeypatch, ended, words):
+def test_a_process_that_fails_says_why(monkeypatch, program, words):
     """Killed, hanging, without room or without a compiler."""
-    monkeypatch.setattr(processes, "run_to_end", lambda *_, **__: ended)
+    head = "from feinsum.processes import Channel; channel = Channel(); "
+    command = (sys.executable, "-c", head + program)
+    monkeypatch.setattr(processes, "python_command", lambda _: command)
+    monkeypatch.setattr(builder, "LIMIT_S", 0.5 if "sleep" in program else 60.0)
     with pytest.raises(BuildError, match=words):
         build_elsewhere(request_of("ij,jk->ik", A, B))
 
@@ -109,7 +107,7 @@ def test_without_processes_there_is_no_kernel(monkeypatch):
     def refused(*_, **__):
         raise PermissionError("no processes here")
 
-    monkeypatch.setattr(processes, "run_to_end", refused)
+    monkeypatch.setattr(processes, "Worker", refused)
     with pytest.raises(BuildError, match="no processes here"):
         build_elsewhere(request_of("ij,jk->ik", A, B))
 
@@ -117,15 +115,8 @@ def test_without_processes_there_is_no_kernel(monkeypatch):
 def test_what_fails_is_answered():
     """The process itself ends well, and says what the matter is."""
     request = replace(request_of("ij,jk->ik", A, B), forms=(((2,), (8,), "<f8"),))
-    command = [sys.executable, "-W", "ignore", "-m", builder.__name__]
-    ended = subprocess.run(
-        command,
-        input=json.dumps(asdict(request)),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "InvalidEinsumError" in json.loads(ended.stdout)["failure"]
+    with pytest.raises(BuildError, match="InvalidEinsumError"):
+        build_elsewhere(request)
 
 
 @pytest.mark.parametrize("content", [b"{}", b"[]", b"{", b'{"content": "!"}'])

@@ -137,7 +137,7 @@ def test_where_there_is_none_it_says_what_to_install(tmp_path, monkeypatch):
     [
         (None, "No such file"),
         ("echo no licence >&2; exit 3", "ended with code 3: no licence"),
-        ("kill -SEGV $$", "ended with signal 11"),
+        ("kill -SEGV $$", "ended with SIGSEGV"),
         ("sleep 60", r"did not finish within 0\.1 s"),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_command_that_cannot_be_read_is_an_error(monkeypatch):
 
 FAILURES = {
     "an error": ("echo kernel.c: error: no >&2; exit 1", "code 1: kernel.c: error: no"),
-    "a crash": ("kill -SEGV $$", "mine ended with signal 11"),
+    "a crash": ("kill -SEGV $$", "mine ended with SIGSEGV"),
     "no end": ("sleep 60", r"mine did not finish within 0\.5 s"),
     "no file": ("exit 0", "mine wrote no shared object"),
     "no object": ('for o; do [ "$o" = -lm ] || f=$o; done; echo no > $f', "be loaded"),

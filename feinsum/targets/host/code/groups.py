@@ -22,7 +22,7 @@ from pymbolic import var
 from feinsum.targets.host.code.statements import (
     ALIGNMENT,
     StatementsBuilder,
-    scratch_places,
+    scratch_offsets,
 )
 
 N_AXES = 3
@@ -39,17 +39,17 @@ typedef char *(*feinsum_arena_t)(size_t);"""
 
 
 def pool_preamble(_info: Any) -> Iterator[tuple[str, str]]:
-    """Declarations for the argument of a kernel's entry point."""
+    """Yield declarations for the argument of a kernel's entry point."""
     yield ("00_pool", POOL)
 
 
 def slot(kernel: Any, name: str) -> str:
-    """The pointer that stands in a table for a name of the kernel."""
+    """Write the pointer that a table has for a name of the kernel."""
     return name if _is_array(kernel, name) else f"&{name}"
 
 
-def taken(kernel: Any, name: str, at: int) -> Any:
-    """The declaration of what a table holds at a place."""
+def read_slot(kernel: Any, name: str, at: int) -> Any:
+    """Declare a name of the kernel with the value of a slot of the table."""
     if _is_array(kernel, name):
         return Line(f"void *const {name} = _slots[{at}];")
     if name in kernel.all_inames():
@@ -84,7 +84,7 @@ static void ${name}_groups(
   void *const *_slots, int64_t _first, int64_t _past, char *_scratch)
 {
   const int64_t *const _grid = _slots[0];
-  $taken
+  $declarations
   for (int64_t _group = _first; _group < _past; ++_group)
   {
     const $index _gid0 = _group % _grid[0];
@@ -118,13 +118,13 @@ class GroupsBuilder(StatementsBuilder):
         return _GridExpressions(codegen_state)
 
     def get_temporary_var_declarator(self, codegen_state: Any, temporary: Any) -> Any:
-        """An array of the stack, or a part of the scratch memory if it is large."""
-        place = scratch_places(codegen_state.kernel).get(temporary.name)
-        if place is None:
+        """Declare an array on the stack, or in the scratch memory if it is large."""
+        offset = scratch_offsets(codegen_state.kernel).get(temporary.name)
+        if offset is None:
             return super().get_temporary_var_declarator(codegen_state, temporary)
         base = self.get_array_base_declarator(temporary)
         (kind,), _ = base.get_decl_pair()
-        value = f"({kind} *) __builtin_assume_aligned(_scratch + {place}, {ALIGNMENT})"
+        value = f"({kind} *) __builtin_assume_aligned(_scratch + {offset}, {ALIGNMENT})"
         return Initializer(Value(kind, f"*const __restrict__ {temporary.name}"), value)
 
     def get_function_declaration(
@@ -139,7 +139,7 @@ class GroupsBuilder(StatementsBuilder):
         index = self.target.dtype_to_typename(kernel.index_dtype)
         function = declared.subdecl
         function.subdecl.name = _item_name(codegen_state, schedule_index)
-        is_large = scratch_places(kernel) or _has_bounds_from_memory(kernel)
+        is_large = scratch_offsets(kernel) or _has_bounds_from_memory(kernel)
         function.subdecl.typename = _LARGE if is_large else _SMALL
         function.arg_decls = (
             *function.arg_decls,
@@ -166,16 +166,16 @@ class GroupsBuilder(StatementsBuilder):
         )
 
     def _groups_function(self, codegen_state: Any, schedule_index: int) -> Any:
-        """A range of work-groups, the last axis outermost."""
+        """Write the function that runs a range of work-groups, last axis outermost."""
         kernel = codegen_state.kernel
         name = kernel.linearization[schedule_index].kernel_name
         passed = get_subkernel_arg_info(kernel, name).passed_names
-        lines = (taken(kernel, x, at) for at, x in enumerate(passed, start=1))
+        lines = (read_slot(kernel, x, at) for at, x in enumerate(passed, start=1))
         return Line(
             _GROUPS.substitute(
                 name=name,
                 index=self.target.dtype_to_typename(kernel.index_dtype),
-                taken="\n  ".join(map(str, lines)),
+                declarations="\n  ".join(map(str, lines)),
                 item=_item_name(codegen_state, schedule_index),
                 passed=", ".join((*passed, *_GIDS, *_LIDS, "_scratch")),
             )
@@ -183,9 +183,11 @@ class GroupsBuilder(StatementsBuilder):
 
 
 def _has_bounds_from_memory(kernel: Any) -> bool:
-    """Whether loops end at a number that the kernel reads."""
+    """Return whether loops end at a number that the kernel reads."""
     names = (set(domain.get_var_names(isl.dim_type.param)) for domain in kernel.domains)
-    return any(not found.isdisjoint(kernel.temporary_variables) for found in names)
+    return any(
+        not parameters.isdisjoint(kernel.temporary_variables) for parameters in names
+    )
 
 
 def _item_name(codegen_state: Any, schedule_index: int) -> str:

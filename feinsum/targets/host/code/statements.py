@@ -38,7 +38,7 @@ MAX_COPIES = 64
 
 
 def _known_number(_kernel: Any, name: str) -> tuple[Any, str] | None:
-    """The dtype of HUGE_VAL, which Loopy writes for infinity but does not declare."""
+    """Type HUGE_VAL, which Loopy writes for infinity but does not declare."""
     return (NumpyType(np.dtype(np.float64)), name) if name == "HUGE_VAL" else None
 
 
@@ -80,7 +80,7 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
         inner: Any,
         hints: Sequence[Any],
     ) -> Any:
-        """A loop; one that is to be unrolled is written out.
+        """Write a loop; a short one that is to be unrolled is written out.
 
         gcc leaves arrays in memory whose subscripts are numbers only once a loop is
         unrolled, and these are the accumulators in the registers.
@@ -103,7 +103,7 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
         )
 
     def emit_assignment(self, codegen_state: Any, insn: Any) -> Any:
-        """An assignment, to a vector perhaps.
+        """Write an assignment to a scalar or to a vector.
 
         GNU C has no conversion of scalars to vectors; subtracting a vector of zeros
         makes one, and leaves -0.0 as it is.
@@ -118,13 +118,13 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
             return super().emit_assignment(codegen_state, insn)
         if not value.is_arithmetic(insn.expression):
             return self._lane_by_lane(codegen_state, insn)
-        done = super().emit_assignment(codegen_state, insn)
+        assignment = super().emit_assignment(codegen_state, insn)
         if value.is_vector(insn.expression):
-            return done
+            return assignment
         kind = self.target.dtype_to_typename(
             self.target.vector_dtype(dtype, info.length)
         )
-        return Line(f"{done.lvalue} = ({done.rvalue}) - ({kind}) {{0}};")
+        return Line(f"{assignment.lvalue} = ({assignment.rvalue}) - ({kind}) {{0}};")
 
     def _lane_by_lane(self, codegen_state: Any, insn: Any) -> Any:
         info = codegen_state.vectorization_info
@@ -137,13 +137,13 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
         if n_lanes > 1:
             dtype = self.target.vector_dtype(dtype, n_lanes)
         tags = array.dim_tags or ()
-        known = FixedStrideArrayDimTag, VectorArrayDimTag
-        if not all(isinstance(tag, known) for tag in tags):
+        strided = FixedStrideArrayDimTag, VectorArrayDimTag
+        if not all(isinstance(tag, strided) for tag in tags):
             raise LoopyError(f"{array.name!r} has axes {tags} that C does not have")
         return POD(self, dtype, array.name)
 
     def get_array_arg_declarator(self, arg: Any, is_written: bool) -> Any:
-        """A pointer; arrays of vectors may lie anywhere in memory."""
+        """Declare a pointer; arrays of vectors may lie anywhere in memory."""
         if arg.vector_length() == 1:
             return super().get_array_arg_declarator(arg, is_written)
         kind = self.target.dtype_to_typename(
@@ -153,7 +153,7 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
         return pointer if is_written else Const(pointer)
 
     def get_temporary_var_declarator(self, codegen_state: Any, temporary: Any) -> Any:
-        """An array of the stack, or of the thread if it is large.
+        """Declare an array on the stack, or one per thread if it is large.
 
         Tables of constants may be declared as local: those are the same for all.
         """
@@ -183,7 +183,7 @@ ALIGNMENT = 64
 
 
 def global_temporaries(kernel: Any) -> list[Any]:
-    """Those that work-groups share, by name."""
+    """Return the temporaries that work-groups share, by name."""
     return sorted(
         (
             t
@@ -194,19 +194,19 @@ def global_temporaries(kernel: Any) -> list[Any]:
     )
 
 
-def scratch_places(kernel: Any) -> dict[str, int]:
-    """Where each large private array begins in the scratch memory, in bytes."""
-    places, end = {}, 0
+def scratch_offsets(kernel: Any) -> dict[str, int]:
+    """Lay out large private arrays in the scratch memory; offsets in bytes."""
+    offsets, end = {}, 0
     for name in sorted(kernel.temporary_variables):
         size = bytes_in_scratch(kernel.temporary_variables[name])
         if size:
-            places[name] = end
+            offsets[name] = end
             end += size
-    return places
+    return offsets
 
 
 def bytes_in_scratch(temporary: Any) -> int:
-    """Size of a large private array, rounded up; 0 if it is not large."""
+    """Return the bytes of a large private array, rounded up; 0 for a small one."""
     is_private = temporary.address_space == AddressSpace.PRIVATE
     if not is_private or temporary.initializer is not None or temporary.base_storage:
         return 0
@@ -292,21 +292,21 @@ VECTORS = {
 
 
 def vector_preamble(info: Any) -> Iterator[tuple[str, str]]:
-    """The vector types that the code of a kernel names."""
+    """Yield the vector types that the code of a kernel names."""
     used = {
         (array.dtype.numpy_dtype, array.vector_length())
         for array in (*info.kernel.args, *info.kernel.temporary_variables.values())
         if isinstance(array, ArrayBase) and array.vector_length() > 1
     }
-    declared = sorted(VECTORS[kind].declaration for kind in used)
-    if declared:
-        yield ("01_vectors", "\n".join(("#include <stdint.h>", *declared)))
+    declarations = sorted(VECTORS[kind].declaration for kind in used)
+    if declarations:
+        yield ("01_vectors", "\n".join(("#include <stdint.h>", *declarations)))
 
 
-def declared(name: str) -> str:
-    """The declaration of a vector type, and of one that may lie anywhere.
+def declare_vector(name: str) -> str:
+    """Declare a vector type, and one that may lie anywhere in memory.
 
-    >>> print(declared("float4"))
+    >>> print(declare_vector("float4"))
     typedef float float4 __attribute__((vector_size(16)));
     typedef float4 float4_unaligned __attribute__((aligned(4), may_alias));
     """
@@ -330,7 +330,7 @@ class VectorValue(CombineMapper[bool, []]):  # type: ignore[misc]
         self.dtype = dtype.numpy_dtype
 
     def is_arithmetic(self, value: Any) -> bool:
-        """Every part of it; Loopy looks at the first vector and no further."""
+        """Return whether every part is; Loopy checks only the first vector."""
         if self.dtype.kind == "c" or self.type_of(value).numpy_dtype != self.dtype:
             return False
         try:

@@ -25,7 +25,7 @@ from loopy.target.c import CFamilyASTBuilder, CWithGNULibcTarget, ScopingBlock
 from loopy.types import NumpyType
 from pymbolic.mapper.stringifier import PREC_NONE
 
-from feinsum.targets.host.code.groups import N_AXES, GroupsBuilder, slot, taken
+from feinsum.targets.host.code.groups import N_AXES, GroupsBuilder, read_slot, slot
 from feinsum.targets.host.code.statements import (
     ALIGNMENT,
     VECTORS,
@@ -43,10 +43,10 @@ def _source_digest() -> str:
     """Digest of the modules of this folder: Loopy caches code on disk by the hash of a
     target, and code of an older source must not come back.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 SOURCE = _source_digest()
@@ -73,24 +73,24 @@ class _VectorCTarget(CWithGNULibcTarget):  # type: ignore[misc]
         return registry
 
     def is_vector_dtype(self, dtype: Any) -> bool:
-        known = {vector.dtype for vector in VECTORS.values()}
-        return isinstance(dtype, NumpyType) and dtype.numpy_dtype in known
+        dtypes = {vector.dtype for vector in VECTORS.values()}
+        return isinstance(dtype, NumpyType) and dtype.numpy_dtype in dtypes
 
     def vector_dtype(self, base: Any, count: int) -> Any:
-        """A vector of lanes.
+        """Return the vector type of a number of lanes.
 
         Raises:
             LoopyError: if there is no such vector.
         """
-        found = VECTORS.get((base.numpy_dtype, count))
-        if found is None:
+        vector = VECTORS.get((base.numpy_dtype, count))
+        if vector is None:
             raise LoopyError(
                 f"the host does not support vectors of {count} lanes of {base}"
             )
-        return NumpyType(found.dtype)
+        return NumpyType(vector.dtype)
 
 
-MOST_STACK_BYTES = 1 << 16
+MAX_STACK_BYTES = 1 << 16
 """Largest array on the stack of a plain function."""
 
 
@@ -102,7 +102,7 @@ class EmbeddedCTarget(_VectorCTarget):
 
     @classmethod
     def embedded(cls, t_unit: Any) -> Any:
-        """A unit whose grid is made of loops, so that it needs nobody to run it."""
+        """Make the grid of a unit of loops, so that it is one plain function."""
         for name, callable_ in t_unit.callables_table.items():
             if isinstance(callable_, lp.CallableKernel):
                 t_unit = t_unit.with_kernel(_sequential(t_unit[name]))
@@ -140,7 +140,7 @@ class StandaloneCTarget(HostCTarget):
 
 
 def _sequential(kernel: Any) -> Any:
-    """The kernel with loops for the axes of the grid, in one function without threads.
+    """Replace the axes of the grid by loops of one function without threads.
 
     Phases follow each other in it, so that a barrier is an order of statements, and
     what one phase hands to another stays in the function.
@@ -163,22 +163,22 @@ def _sequential(kernel: Any) -> Any:
         return kernel  # its barriers are refused
     names = [temporary.name for temporary in exchanged]
     kernel = lp.set_temporary_address_space(kernel, names, "private")
-    places = {barrier.id: _mark(barrier) for barrier in barriers}
-    instructions = [places.get(insn.id, insn) for insn in kernel.instructions]
+    marks = {barrier.id: _mark(barrier) for barrier in barriers}
+    instructions = [marks.get(insn.id, insn) for insn in kernel.instructions]
     return kernel.copy(instructions=instructions)
 
 
 def _has_room(temporary: Any) -> bool:
-    """Whether an array may be on the stack of a function."""
+    """Return whether an array may be on the stack of a function."""
     shape = temporary.shape
     if not (isinstance(shape, tuple) and all(isinstance(n, int) for n in shape)):
         return False
-    itemsize = getattr(temporary.dtype, "itemsize", MOST_STACK_BYTES)
-    return bool(prod(shape) * itemsize <= MOST_STACK_BYTES)
+    itemsize = getattr(temporary.dtype, "itemsize", MAX_STACK_BYTES)
+    return bool(prod(shape) * itemsize <= MAX_STACK_BYTES)
 
 
 def _mark(barrier: Any) -> Any:
-    """The replacement of a barrier that statements wait for."""
+    """Make an instruction without effect in place of a barrier, with its id."""
     return lp.NoOpInstruction(
         id=barrier.id,
         depends_on=barrier.depends_on,
@@ -205,12 +205,12 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
     ) -> Any:
         kernel = codegen_state.kernel
         passed = get_kernel_arg_info(kernel).passed_names
-        lines = [taken(kernel, name, at) for at, name in enumerate(passed)]
-        done = Line("return 0;")
-        return Collection([function_decl, Block([*lines, function_body, done])])
+        lines = [read_slot(kernel, name, at) for at, name in enumerate(passed)]
+        success = Line("return 0;")
+        return Collection([function_decl, Block([*lines, function_body, success])])
 
     def get_temporary_decls(self, codegen_state: Any, _schedule_index: int) -> Any:
-        """Temporaries in global memory, one after the other in one allocation."""
+        """Declare temporaries in global memory, adjacent in one allocation."""
         temporaries = global_temporaries(codegen_state.kernel)
         arrays = [t for t in temporaries if t.initializer is None]
         if not arrays:
@@ -221,8 +221,8 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
         lines = []
         for temporary in arrays:
             kind = self.target.dtype_to_typename(temporary.dtype)
-            place = f"({kind} *) (_memory + {end})"
-            lines.append(Line(f"{kind} *const {temporary.name} = {place};"))
+            pointer = f"({kind} *) (_memory + {end})"
+            lines.append(Line(f"{kind} *const {temporary.name} = {pointer};"))
             size = self._n_bytes(codegen_state, temporary)
             end = f"({end} + ({size}) + {ALIGNMENT - 1}) / {ALIGNMENT} * {ALIGNMENT}"
         return [
@@ -232,14 +232,14 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
         ]
 
     def _n_bytes(self, codegen_state: Any, temporary: Any) -> str:
-        """The size of an array, in size_t: the product may overflow its factors."""
+        """Write the bytes of an array in size_t: an int product may overflow."""
         extents = self._integers(codegen_state, temporary.shape)
         factors = (f"(size_t) ({extent})" for extent in extents)
         return " * ".join((str(temporary.dtype.itemsize), *factors))
 
-    def _integers(self, codegen_state: Any, given: Sequence[Any]) -> Iterator[str]:
+    def _integers(self, codegen_state: Any, extents: Sequence[Any]) -> Iterator[str]:
         mapper = self.get_expression_to_code_mapper(codegen_state)
-        return (str(mapper(x, PREC_NONE, type_context="i")) for x in given)
+        return (str(mapper(x, PREC_NONE, type_context="i")) for x in extents)
 
     def get_kernel_call(
         self,
@@ -275,7 +275,7 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
         return Line("")
 
     def emit_barrier(self, *_args: Any) -> Any:
-        """Kernels run one after the other."""
+        """Write nothing: kernels run one after the other."""
         return Line("")
 
 
