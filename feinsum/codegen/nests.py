@@ -152,8 +152,9 @@ def make_nest_kernel(
     made = lp.tag_inames(made, writer.tags)
     kernel = made.default_entrypoint
     typed = [_typed_zero(writer.dtype, insn) for insn in kernel.instructions]
-    nesting = _nesting(writer) if writer.form.is_ordered else frozenset()
-    return made.with_kernel(kernel.copy(instructions=typed, loop_priority=nesting))
+    return made.with_kernel(
+        kernel.copy(instructions=typed, loop_priority=_nesting(writer))
+    )
 
 
 def _nesting(writer: Writer) -> frozenset[tuple[str, ...]]:

@@ -10,7 +10,13 @@ from feinsum.transforms.cost import Machine
 from feinsum.transforms.gpu.cost import WARP
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, has_plain_dtype, parts_of
 from feinsum.transforms.gpu.rows import shared_sums, shared_sums_s
-from feinsum.transforms.registry import Parameters, Space, Transform, every, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Table,
+    Transform,
+    register,
+    space_of_parts,
+)
 from feinsum.transforms.roles import number, text
 
 
@@ -41,7 +47,7 @@ def gpu_columns(
     return shared_sums(t_unit, nest, summed, items, columns, (1, 0))
 
 
-def _space(workload: Workload) -> Space | None:
+def _space(workload: Workload) -> Table | None:
     einsum = workload.einsum
     summed = einsum.summation_indices
     fits = has_plain_dtype(einsum) and summed and einsum.output
@@ -76,11 +82,9 @@ GPU_COLUMNS = register(
         "gpu_columns",
         1,
         "neighbouring sums, each shared by a column of the group",
-        _space,
+        space_of_parts(_space, _constraint, proposes_all=True),
         gpu_columns,
-        _constraint,
+        _cost,
         devices=GPUS,
-        cost=_cost,
-        proposals=every(_space),
     )
 )

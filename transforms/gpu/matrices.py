@@ -29,7 +29,13 @@ from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of
 from feinsum.transforms.primitives import NestWriter, begin
 from feinsum.transforms.primitives.multiply_fragments import MATRICES, multiply_matrices
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
-from feinsum.transforms.registry import Parameters, Space, Transform, every, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Table,
+    Transform,
+    register,
+    space_of_parts,
+)
 from feinsum.transforms.roles import has_real_dtype, number, reuse, volume
 
 MOST_RUNNING = 2
@@ -278,7 +284,7 @@ def _are_equal(one: Expression, other: Expression) -> bool:
     return bool(evaluate(one, values) == evaluate(other, values))
 
 
-def _space(workload: Workload) -> Space | None:
+def _space(workload: Workload) -> Table | None:
     einsum = workload.einsum
     if not has_real_dtype(einsum) or reuse(einsum) < LEAST_REUSE:
         return None
@@ -314,11 +320,10 @@ GPU_MATRICES = register(
         "gpu_matrices",
         1,
         "products of two operands by cuBLAS, after launches that bring them in order",
-        _space,
+        space_of_parts(_space, proposes_all=True),
         gpu_matrices,
+        _cost,
         devices=GPUS,
-        cost=_cost,
-        proposals=every(_space),
     )
 )
 

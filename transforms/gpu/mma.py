@@ -54,7 +54,14 @@ from feinsum.transforms.primitives.multiply_fragments import (
 )
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
 from feinsum.transforms.primitives.store_pair import STORES
-from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Table,
+    Transform,
+    choices,
+    register,
+    space_of_parts,
+)
 from feinsum.transforms.roles import number, reuse, volume
 
 SHARED_BYTES = 163 << 10
@@ -72,7 +79,7 @@ MOST_SUMS = 64
 """Of a lane, each of two registers of 255."""
 
 
-def space_1(workload: Workload) -> Space | None:
+def space_1(workload: Workload) -> Table | None:
     einsum = workload.einsum
     is_product = sides_of(einsum, einsum.extents) is not None
     if not is_product or not is_double(einsum) or reuse(einsum) < LEAST_REUSE:
@@ -89,7 +96,7 @@ def space_1(workload: Workload) -> Space | None:
     }
 
 
-def space(workload: Workload) -> Space | None:
+def space(workload: Workload) -> Table | None:
     former, einsum = space_1(workload), workload.einsum
     sides = sides_of(einsum, einsum.extents)
     if former is None or sides is None:
@@ -467,9 +474,8 @@ register(
         "gpu_mma",
         1,
         "products on tensor cores, as before sums were shared",
-        space_1,
+        space_of_parts(space_1, constraint_1),
         gpu_mma,
-        constraint_1,
         devices=GPUS,
     )
 )
@@ -479,12 +485,9 @@ GPU_MMA = register(
         "gpu_mma",
         2,
         "products of two operands on tensor cores of double precision",
-        space,
+        space_of_parts(space, constraint, starts=starts, proposals=proposals),
         gpu_mma,
-        constraint,
+        cost,
         devices=GPUS,
-        starts=starts,
-        cost=cost,
-        proposals=proposals,
     )
 )

@@ -34,7 +34,14 @@ from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suited
 from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct, Tiles, tiled_s
 from feinsum.transforms.primitives.copy_async import VECTOR_BYTES
 from feinsum.transforms.primitives.schedule import Expression, Names
-from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Table,
+    Transform,
+    choices,
+    register,
+    space_of_parts,
+)
 from feinsum.transforms.roles import number, reuse
 
 SHARED_BYTES = 96 << 10
@@ -185,7 +192,7 @@ TILES = (64, 32, 128, 16)
 BLOCKS = (4, 2, 8, 1)
 
 
-def _space(workload: Workload) -> Space | None:
+def _space(workload: Workload) -> Table | None:
     einsum = workload.einsum
     is_product = sides_of(einsum, einsum.extents) is not None
     if not is_product or not has_plain_dtype(einsum) or reuse(einsum) < LEAST_REUSE:
@@ -285,12 +292,9 @@ GPU_PRODUCT = register(
         "gpu_product",
         1,
         "products of two operands, tiled in shared memory and in registers",
-        _space,
+        space_of_parts(_space, _constraint, starts=_starts, proposals=_proposals),
         gpu_product,
-        _constraint,
+        _cost,
         devices=GPUS,
-        starts=_starts,
-        cost=_cost,
-        proposals=_proposals,
     )
 )

@@ -32,7 +32,13 @@ from feinsum.transforms.gpu.grid import (
 )
 from feinsum.transforms.primitives import NestWriter, begin
 from feinsum.transforms.primitives.schedule import Expression, calls_product
-from feinsum.transforms.registry import Parameters, Space, Transform, every, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Table,
+    Transform,
+    register,
+    space_of_parts,
+)
 from feinsum.transforms.roles import number, text
 
 BARRIER_CYCLES = 8
@@ -149,7 +155,7 @@ def halved(
     return last
 
 
-def _space(workload: Workload) -> Space | None:
+def _space(workload: Workload) -> Table | None:
     einsum = workload.einsum
     summed = _dealt(einsum)
     fits = has_plain_dtype(einsum) and summed
@@ -230,11 +236,9 @@ GPU_ROWS = register(
         "gpu_rows",
         1,
         "sums that are shared by the work-items of a group",
-        _space,
+        space_of_parts(_space, _constraint, proposes_all=True),
         gpu_rows,
-        _constraint,
+        _cost,
         devices=GPUS,
-        cost=_cost,
-        proposals=every(_space),
     )
 )

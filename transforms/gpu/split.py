@@ -30,7 +30,13 @@ from feinsum.transforms.gpu.rows import BARRIER_CYCLES, halved
 from feinsum.transforms.gpu.sides import place_in
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, calls_product
-from feinsum.transforms.registry import Parameters, Space, Transform, every, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Table,
+    Transform,
+    register,
+    space_of_parts,
+)
 from feinsum.transforms.roles import number, volume
 
 LONG = 4096
@@ -170,7 +176,7 @@ class _Split:
         return own[0], last
 
 
-def _space(workload: Workload) -> Space | None:
+def _space(workload: Workload) -> Table | None:
     einsum = workload.einsum
     is_long = volume(einsum, tuple(einsum.summation_indices)) >= LONG
     fits = is_long and has_plain_dtype(einsum)
@@ -223,10 +229,9 @@ GPU_SPLIT_SUM = register(
         "gpu_split_sum",
         1,
         "few results of long sums, which work-groups share",
-        _space,
+        space_of_parts(_space, proposes_all=True),
         gpu_split_sum,
+        _cost,
         devices=GPUS,
-        cost=_cost,
-        proposals=every(_space),
     )
 )

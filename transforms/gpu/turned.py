@@ -31,7 +31,7 @@ from feinsum.transforms.gpu.rows import BARRIER_CYCLES
 from feinsum.transforms.library.turned import turned_index
 from feinsum.transforms.primitives import NestWriter, begin
 from feinsum.transforms.primitives.schedule import Expression, Schedule, calls_product
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import Parameters, Table, Transform, register
 from feinsum.transforms.roles import number, text
 
 Places = Mapping[str, Expression]
@@ -153,7 +153,7 @@ def _is_turned(term: IndexList, read: str, written: str) -> bool:
     return term[-1:] == (read,) and written in term
 
 
-def _space(workload: Workload) -> Space | None:
+def _space(workload: Workload) -> Table | None:
     einsum = workload.einsum
     turned = turned_index(einsum) if has_plain_dtype(einsum) else None
     if turned is None:
@@ -207,7 +207,7 @@ GPU_TURNED = register(
         "operands that are read along one index and written along another",
         _space,
         gpu_turned,
+        _cost,
         devices=GPUS,
-        cost=_cost,
     )
 )

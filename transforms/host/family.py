@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import loopy as lp
 import numpy as np
@@ -30,7 +31,7 @@ from feinsum.transforms.host.matrix_product import (
     merged,
     suits_blas,
 )
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
     has_blas_dtype,
     number,
@@ -127,29 +128,26 @@ def _space(workload: Workload) -> Space | None:
     if roles is None:
         return None
     if not roles.summed:  # a step of ``library_path``
-        return {"stacked": ("",), "index": (WHOLE,), "block": BLOCKS[:1]}
-    return {
-        "stacked": _stacks(einsum, roles),
-        "index": (WHOLE, *einsum.output),
-        "block": BLOCKS,
-    }
+        table: Table = {"stacked": ("",), "index": (WHOLE,), "block": BLOCKS[:1]}
+        return Space(table, is_searched=lambda: False)
+    return Space(
+        {
+            "stacked": _stacks(einsum, roles),
+            "index": (WHOLE, *einsum.output),
+            "block": BLOCKS,
+        },
+        partial(_find_problem, einsum),
+        is_searched=lambda: reuse(einsum) >= MIN_REUSE or not roles.are_matrices,
+    )
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    einsum = workload.einsum
+def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     index, block = text(parameters, "index"), number(parameters, "block")
     if index == WHOLE:
         return None if block == BLOCKS[0] else "there is only one block"
     if block != BLOCKS[0] and block >= typical(einsum.extents[index]):
         return f"all of {index!r} is in one block"
     return None
-
-
-def _is_searched(einsum: BatchedEinsum) -> bool:
-    roles = find_roles(einsum)
-    if roles is None or not roles.summed:
-        return False
-    return reuse(einsum) >= MIN_REUSE or not roles.are_matrices
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
@@ -246,10 +244,8 @@ LIBRARY_CONTRACTION = register(
         "products of matrices by the BLAS of numpy, on the host",
         _space,
         library_contraction,
-        _constraint,
-        _is_searched,
+        _cost,
         devices=frozenset({"cpu"}),
-        cost=_cost,
     )
 )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import lru_cache, partial
 
 import loopy as lp
 
@@ -134,15 +134,19 @@ def _space(workload: Workload) -> Space | None:
     paths = [path for path in good_paths(einsum) if _suits_library(einsum, path)]
     if not paths or nest_operations(einsum) <= paths[0].n_operations(einsum):
         return None
-    return {"path": tuple(map(str, paths)), "steps": (CHEAPEST,)}
+    return Space(
+        {"path": tuple(map(str, paths)), "steps": (CHEAPEST,)},
+        partial(_find_problem, einsum),
+        proposes_all=True,
+        admits=partial(_admits, einsum),
+    )
 
 
 def _suits_library(einsum: BatchedEinsum, path: PairwisePath) -> bool:
     return all(find_roles(one) is not None for one in _step_einsums(einsum, str(path)))
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    einsum = workload.einsum
+def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     given = parameters["steps"]
     steps = _step_einsums(einsum, parameters["path"])
     if are_named(given):
@@ -157,13 +161,6 @@ def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
     if name == "steps":
         return are_named(value)
     return bool(PairwisePath.parse(value, einsum.n_operands))
-
-
-def _proposals(workload: Workload) -> Iterator[Parameters]:
-    """Every path that is offered."""
-    space = _space(workload)
-    for path in space["path"] if space else ():
-        yield {"path": path, "steps": CHEAPEST}
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
@@ -189,11 +186,8 @@ LIBRARY_PATH = register(
         "two operands at a time, by the BLAS of numpy, on the host",
         _space,
         library_path,
-        _constraint,
+        _cost,
         devices=frozenset({"cpu"}),
-        admits=_admits,
-        cost=_cost,
-        proposals=_proposals,
         intermediate_bytes=_intermediate_bytes,
         in_full=_with_named_steps,
     )

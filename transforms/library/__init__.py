@@ -4,22 +4,18 @@ from feinsum.transforms.library.element_blocked import ELEMENT_BLOCKED
 from feinsum.transforms.library.packed import PACKED_CONTRACTION
 from feinsum.transforms.library.paths import (
     CONTRACTION_PATH,
-    CONTRACTION_PATH_BY_COST,
     SPLIT_SUM,
-    SPLIT_SUM_OF_GENERIC,
 )
 from feinsum.transforms.library.rowwise import ROWWISE, ROWWISE_ON_CPUS
 from feinsum.transforms.library.streamed import (
     GENERIC,
     GENERIC_ON_CPUS,
-    TRANSPOSED,
     UNROLL_AND_JAM,
 )
 from feinsum.transforms.library.turned import TURNED
 
 __all__ = [
     "CONTRACTION_PATH",
-    "CONTRACTION_PATH_BY_COST",
     "ELEMENT_BLOCKED",
     "GENERIC",
     "GENERIC_ON_CPUS",
@@ -27,8 +23,6 @@ __all__ = [
     "ROWWISE",
     "ROWWISE_ON_CPUS",
     "SPLIT_SUM",
-    "SPLIT_SUM_OF_GENERIC",
-    "TRANSPOSED",
     "TURNED",
     "UNROLL_AND_JAM",
 ]

@@ -29,7 +29,7 @@ from feinsum.transforms.primitives import (
     stage_accumulator,
     stage_operand,
 )
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
     element_indices,
     fitting_lanes,
@@ -189,13 +189,14 @@ def _space(workload: Workload) -> Space | None:
     elements = tuple(i for i in element_indices(einsum) if _fits(einsum, i))
     if not elements:
         return None
-    return {
+    table: Table = {
         "element": elements,
         "lanes": (8, 4),
         "vectors": (16, 4, 64),
         "rows": (4, 10, 5),
         "stage_matrices": (False, True),
     }
+    return Space(table, is_searched=lambda: einsum.batch_size <= MAX_ROWS)
 
 
 def _fits(einsum: BatchedEinsum, element: str) -> bool:
@@ -212,6 +213,5 @@ ELEMENT_BLOCKED = register(
         "short contractions over many elements, vectorized over the elements",
         _space,
         element_blocked,
-        is_searched=lambda einsum: einsum.batch_size <= MAX_ROWS,
     )
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -29,8 +28,7 @@ from feinsum.transforms.primitives import (
 )
 from feinsum.transforms.primitives.compiler_hints import SUMS, VECTORS, sums_of
 from feinsum.transforms.primitives.schedule import Names
-from feinsum.transforms.registry import Parameters, Space, Transform, register
-from feinsum.transforms.registry import points as points_of
+from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import is_long, number, text, typical
 
 MAX_TILE_BYTES = 1 << 14
@@ -124,36 +122,32 @@ def _space(workload: Workload) -> Space | None:
     long.sort(key=lambda i: -typical(einsum.extents[i]))
     if not long:
         return None
-    return {"index": tuple(long), "block": (64, 8, 16, 512, 8192)}
+    table: Table = {"index": tuple(long), "block": (64, 8, 16, 512, 8192)}
+    return Space(table, is_searched=lambda: not suits_packing(einsum))
 
 
 def _space_with_hints(workload: Workload) -> Space | None:
     einsum = workload.einsum
     space = _space(workload)
-    return space and {**space, "sums": sums_of(einsum), "vectors": VECTORS}
-
-
-def _in_any_order(workload: Workload) -> tuple[Parameters, ...]:
-    """The first configuration, with sums that a vectorizer can cut into lanes."""
-    space = _space_with_hints(workload) or {}
+    if space is None:
+        return None
+    space = replace(space, table={**space, "sums": sums_of(einsum), "vectors": VECTORS})
     first = {name: values[0] for name, values in space.items()}
-    return ({**first, "sums": SUMS[1]},) if len(space.get("sums", ())) > 1 else ()
+    # the vectorizer can cut the sums of this one into lanes
+    in_any_order = {**first, "sums": SUMS[1]}
+    *outer, last = einsum.output
+    return replace(
+        space,
+        starts=lambda: (in_any_order,) if len(space["sums"]) > 1 else (),
+        # blocks of the last index are short pieces of lines
+        proposals=lambda: (
+            p for p in space.points() if not outer or p["index"] != last
+        ),
+    )
 
 
 CHAIN_CYCLES = 4.0
 """Of an addition that waits for the one before."""
-
-
-def _proposals(workload: Workload) -> Iterator[Parameters]:
-    """All of the space but short pieces of lines: blocks of the last index."""
-    einsum = workload.einsum
-    space = _space_with_hints(workload)
-    if space is None:
-        return
-    *outer, last = einsum.output
-    for parameters in points_of(space, workload, ROWWISE.constraint):
-        if not outer or parameters["index"] != last:
-            yield parameters
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
@@ -184,7 +178,6 @@ ROWWISE = register(
         "blocks of one output index over the grid, plain loops inside",
         _space,
         rowwise,
-        is_searched=lambda einsum: not suits_packing(einsum),
     )
 )
 ROWWISE_ON_CPUS = register(
@@ -195,8 +188,6 @@ ROWWISE_ON_CPUS = register(
         space=_space_with_hints,
         apply=rowwise_on_cpus,
         devices=frozenset({"cpu"}),
-        starts=_in_any_order,
         cost=_cost,
-        proposals=_proposals,
     )
 )

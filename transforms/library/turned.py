@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import log2
 
 import loopy as lp
@@ -15,7 +16,7 @@ from feinsum.transforms.cost import Machine, distinct_bytes, region_s
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
 from feinsum.transforms.primitives.vector_store import stands_together
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
     has_real_dtype,
     number,
@@ -243,13 +244,20 @@ def _space(workload: Workload) -> Space | None:
     last = einsum.output[-1]
     if min(typical(einsum.extents[i]) for i in (vector, last)) < lanes:
         return None
-    return {
+    table: Table = {
         "vector": (vector,),
         "lanes": (lanes, 2 * lanes),
         "width": _sizes(einsum, vector, (4096, 256, 1024, 64), 2 * lanes),
         "height": _sizes(einsum, last, (2 * lanes, 64, 16, 32), 2 * lanes),
         "stores": ("streamed", "cached"),
     }
+    first = {name: values[0] for name, values in table.items()}
+    return Space(
+        table,
+        partial(_find_problem, einsum),
+        # the recommended tiles, stored in both ways
+        proposals=lambda: ({**first, "stores": way} for way in table["stores"]),
+    )
 
 
 def _sizes(
@@ -261,9 +269,8 @@ def _sizes(
     return tuple(dict.fromkeys(min(size, whole) for size in sizes))
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
+def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     """A tile is made of squares, and there is one in each index."""
-    einsum = workload.einsum
     lanes = number(parameters, "lanes")
     for index in (text(parameters, "vector"), einsum.output[-1]):
         if typical(einsum.extents[index]) < lanes:
@@ -272,14 +279,6 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
         if number(parameters, name) % lanes:
             return f"the {name} is no multiple of {lanes}, the lanes of a vector"
     return None
-
-
-def _proposals(workload: Workload) -> Iterator[Parameters]:
-    """The recommended tiles, stored in both ways."""
-    space = _space(workload)
-    if space is not None:
-        first = {name: values[0] for name, values in space.items()}
-        yield from ({**first, "stores": stores} for stores in space["stores"])
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
@@ -313,8 +312,6 @@ TURNED = register(
         "transposes by squares of vectors that are turned in registers",
         _space,
         turned,
-        _constraint,
-        cost=_cost,
-        proposals=_proposals,
+        _cost,
     )
 )

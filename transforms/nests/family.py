@@ -6,8 +6,7 @@ Source: Kanakagiri and Solomonik 2024 (SpTTN).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import loopy as lp
@@ -40,7 +39,7 @@ from feinsum.nests.network import MAX_OPERANDS
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue
 from feinsum.transforms.nests.given import over_given_arrays
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 
 LANES = (1, 2, 4, 8, 16)
 TILES = (0, 16, 32, 64, 128)
@@ -64,15 +63,12 @@ class NestRecipe(NamedTuple):
     form: NestForm
 
 
-def recipe_of(
-    einsum: BatchedEinsum, parameters: Parameters, version: int = 2
-) -> NestRecipe:
+def recipe_of(einsum: BatchedEinsum, parameters: Parameters) -> NestRecipe:
     """The nest and form given by the parameters of a recipe.
 
     Args:
         einsum: the canonical einsum to whose names they refer.
         parameters: all parameters.
-        version: of the family.
 
     Raises:
         TransformError: if there is no such nest, or it does not support the form.
@@ -86,7 +82,6 @@ def recipe_of(
             is_chunked=threads != NO_THREADS,
             has_copies=threads == COPIES,
             tile=_int(parameters["tile"]),
-            is_ordered=version > 1,
         )
         form.check(nest)
     except InvalidEinsumError as error:
@@ -121,25 +116,12 @@ def _apply(
             the result, eight in a kernel, which are added up at the end.
         tile: entries of the lanes' index at a time; 0 for all.
     """
-    return _applied(t_unit, nest, parameters, version=2)
-
-
-def _apply_1(
-    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
-) -> lp.TranslationUnit:
-    """The same for recipes recorded when Loopy ordered loops with constant bounds."""
-    return _applied(t_unit, nest, parameters, version=1)
-
-
-def _applied(
-    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters, version: int
-) -> lp.TranslationUnit:
     if nest.tree is None:
         raise TransformError(
             f"kernel {nest.kernel_name!r} reads dense arrays; sparse_nest needs a tree"
         )
-    found, form = recipe_of(nest.einsum, parameters, version)
-    return over_given_arrays(t_unit, nest, found, form)
+    recipe = recipe_of(nest.einsum, parameters)
+    return over_given_arrays(t_unit, nest, recipe.nest, recipe.form)
 
 
 def _int(value: ParameterValue) -> int:
@@ -237,13 +219,20 @@ def _space(workload: Workload) -> Space | None:
     ordered = sorted(lanes, key=lambda i: (-known.extents[i], i))
     is_real = einsum.output_dtypes[0].kind == "f"
     usual = VECTOR_BYTES[0] // itemsize
-    return {
+    table: Table = {
         "nest": tuple(map(nest_to_text, nests)),
         "lane": (*ordered, "") if is_real else ("",),
         "lanes": tuple(sorted(LANES, key=lambda n: n != usual)) if is_real else (1,),
         "threads": (CHUNKS if is_apart(network) else COPIES, NO_THREADS),
         "tile": TILES if is_real else (0,),
     }
+    find_problem = partial(_find_problem, einsum)
+    return Space(
+        table,
+        find_problem,
+        starts=lambda: (p for p in _starts(einsum, table) if find_problem(p) is None),
+        admits=partial(_admits, einsum),
+    )
 
 
 def _extent(einsum: BatchedEinsum, index: str) -> int:
@@ -251,8 +240,7 @@ def _extent(einsum: BatchedEinsum, index: str) -> int:
     return USUAL_EXTENT if isinstance(extent, SizeParam) else extent
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    einsum = workload.einsum
+def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     lane, lanes = str(parameters["lane"]), _int(parameters["lanes"])
     tile = _int(parameters["tile"])
     if (lane == "") != (lanes == 1):
@@ -268,23 +256,24 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     return None
 
 
-def _starts(workload: Workload) -> tuple[Parameters, ...]:
+def _starts(
+    einsum: BatchedEinsum, table: Mapping[str, tuple[Any, ...]]
+) -> Iterator[Parameters]:
     """The first nests, each with the longest lanes that processors have."""
-    einsum, space = workload.einsum, _space(workload)
-    if space is None:
-        return ()
     itemsize = einsum.output_dtypes[0].itemsize
-    found = []
-    for text in space["nest"]:
-        nest = nest_from_text(network_of(einsum), str(text))
-        lane = next((i for i in space["lane"] if i in lane_indices(nest)), "")
+    for text in table["nest"]:
+        nest = nest_from_text(network_of(einsum), text)
+        lane = next((i for i in table["lane"] if i in lane_indices(nest)), "")
         widths = [n // itemsize for n in VECTOR_BYTES] if lane else [1]
-        threads = space["threads"][0] if is_divisible(nest) else NO_THREADS
-        found += [
-            {"nest": text, "lane": lane, "lanes": n, "threads": threads, "tile": 0}
-            for n in widths
-        ]
-    return tuple(one for one in found if _constraint(workload, one) is None)
+        threads = table["threads"][0] if is_divisible(nest) else NO_THREADS
+        for n in widths:
+            yield {
+                "nest": text,
+                "lane": lane,
+                "lanes": n,
+                "threads": threads,
+                "tile": 0,
+            }
 
 
 def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
@@ -321,18 +310,7 @@ SPARSE_NEST = register(
         "the loops of one sparse operand among dense ones, in vectors and by threads",
         _space,
         _apply,
-        _constraint,
         devices=frozenset({"cpu"}),
-        starts=_starts,
-        admits=_admits,
         is_sparse=True,
-    )
-)
-register(
-    replace(
-        SPARSE_NEST,
-        version=1,
-        summary="sparse_nest@2, as before its loops nested as in the nest",
-        apply=_apply_1,
     )
 )

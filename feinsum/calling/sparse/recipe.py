@@ -122,7 +122,7 @@ def _in_call(
     """
     written = from_text(frame)
     check_spec(spec, written)
-    form = recipe_of(written, spec.parameters, spec.version).form
+    form = recipe_of(written, spec.parameters).form
     mine, theirs = found.form.relabeling, canonicalize(written).relabeling
     to_call = {new: old for old, new in mine.indices.items()}
     indices = {old: to_call[new] for old, new in theirs.indices.items()}

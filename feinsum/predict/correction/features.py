@@ -54,7 +54,6 @@ FAMILIES: Mapping[str, Looked] = {
         ("block",), (("sums", "any_order"), ("vectors", "widest")), ("index",)
     ),
     "split_sum": Looked(("parts",), (), ("index",)),
-    "transposed": Looked(("height", "step", "width"), (), ("vector",)),
     "turned": Looked(
         ("height", "lanes", "width"), (("stores", "streamed"),), ("vector",)
     ),

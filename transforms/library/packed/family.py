@@ -34,14 +34,7 @@ from feinsum.transforms.library.packed.plan import (
     find_roles,
     make_plan,
 )
-from feinsum.transforms.library.packed.space import (
-    constraint,
-    constraint_1,
-    proposals,
-    space,
-    space_1,
-    starts,
-)
+from feinsum.transforms.library.packed.space import space
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Transform, register
@@ -417,13 +410,6 @@ def _packed(
     return nest_writer.written().t_unit
 
 
-def packed_contraction_1(
-    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
-) -> lp.TranslationUnit:
-    """The same for recipes recorded before ``stores`` existed."""
-    return packed_contraction_2(t_unit, nest, {**parameters, "stores": "cached"})
-
-
 def packed_contraction_2(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
@@ -434,22 +420,10 @@ def packed_contraction_2(
 register(
     Transform(
         "packed_contraction",
-        1,
-        "operands packed in tiles, as before stores could pass the caches",
-        space_1,
-        packed_contraction_1,
-        constraint_1,
-    )
-)
-
-register(
-    Transform(
-        "packed_contraction",
         2,
         "operands packed in tiles, as before vectors were held in registers",
         space,
         packed_contraction_2,
-        constraint,
     )
 )
 
@@ -460,10 +434,7 @@ PACKED_CONTRACTION = register(
         "operands packed in tiles over several indices, multiplied in registers",
         space,
         packed_contraction,
-        constraint,
-        starts=starts,
-        cost=packed_cost,
-        proposals=proposals,
+        packed_cost,
     )
 )
 

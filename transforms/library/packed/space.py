@@ -11,7 +11,7 @@ Source: :mod:`feinsum.bounds`, which proves that no tiles move fewer bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from math import log, prod
 
@@ -20,7 +20,7 @@ from feinsum.errors import BoundError
 from feinsum.ir import BatchedEinsum, Extent, SizeParam, Workload
 from feinsum.transforms.library.packed.plan import distance, find_roles
 from feinsum.transforms.primitives.schedule import Names
-from feinsum.transforms.registry import Parameters, Space, points
+from feinsum.transforms.registry import Parameters, Space, Table
 from feinsum.transforms.roles import (
     carriers,
     has_real_dtype,
@@ -105,7 +105,7 @@ def space(workload: Workload) -> Space | None:
     n_vectors = _vectors(einsum.extents[vectors[0]], lanes[0])
     best = next(pair for pair in product(vectors, registers) if pair in pairs)
     widths, heights = _areas(einsum, *best)
-    return {
+    table: Table = {
         "vector": tuple(vectors),
         "register": tuple(registers),
         "lanes": lanes,
@@ -117,15 +117,15 @@ def space(workload: Workload) -> Space | None:
         "depth": DEPTHS,
         "stores": _stores(einsum, tuple(vectors), lanes[0]),
     }
+    return Space(
+        table,
+        partial(_find_problem, workload),
+        starts=partial(_starts, workload),
+        proposals=partial(_proposals, workload),
+    )
 
 
-def space_1(workload: Workload) -> Space | None:
-    """The same without a choice of stores."""
-    offered = space(workload)
-    return offered and {name: offered[name] for name in offered if name != "stores"}
-
-
-def wide_tiles(workload: Workload) -> tuple[Parameters, ...]:
+def _wide_tiles(workload: Workload) -> tuple[Parameters, ...]:
     """The recommended configuration with the longest vectors, in two register tiles.
 
     Those that load the least per multiplication, idle lanes counted; none where a
@@ -134,8 +134,8 @@ def wide_tiles(workload: Workload) -> tuple[Parameters, ...]:
     """
     einsum = workload.einsum
     offered = space(workload)
-    best = offered and next(points(offered, workload, constraint), None)
-    if not best:
+    best = offered and offered.recommended()
+    if not offered or not best:
         return ()
     lanes = WIDE_BYTES // einsum.operands[0].dtype.itemsize
     column, row = (einsum.extents[text(best, name)] for name in ("vector", "register"))
@@ -153,10 +153,10 @@ def wide_tiles(workload: Workload) -> tuple[Parameters, ...]:
     starts = [
         {**wide, "vectors": n, "rows": m, "depth": _wide_depth(n)} for n, m in tiles
     ]
-    return tuple(p for p in starts if _is_offered(workload, p))[:2]
+    return tuple(p for p in starts if _is_offered(offered, p))[:2]
 
 
-def proposals(workload: Workload) -> Iterator[Parameters]:
+def _proposals(workload: Workload) -> Iterator[Parameters]:
     """Every register tile for the best pairs of indices, in tiles that suit it."""
     einsum, known = workload.einsum, workload.known
     offered = space(workload)
@@ -214,10 +214,9 @@ def _wide_depth(n_vectors: int) -> int:
     return max(n for n in DEPTHS if n * line_bytes <= WIDE_PANEL_BYTES)
 
 
-def _is_offered(workload: Workload, parameters: Parameters) -> bool:
-    offered = space(workload) or {}
+def _is_offered(offered: Space, parameters: Parameters) -> bool:
     is_in = all(parameters[name] in values for name, values in offered.items())
-    return is_in and constraint(workload, parameters) is None
+    return is_in and offered.constraint(parameters) is None
 
 
 def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
@@ -341,7 +340,7 @@ def _rows(
     return (*few, *(rows for rows in ROWS if rows not in few))
 
 
-def constraint_1(workload: Workload, parameters: Parameters) -> str | None:
+def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
     einsum = workload.einsum
     vector, register_index = text(parameters, "vector"), text(parameters, "register")
     if not _fits(einsum, vector, register_index):
@@ -349,16 +348,7 @@ def constraint_1(workload: Workload, parameters: Parameters) -> str | None:
     n_sums = number(parameters, "rows") * number(parameters, "vectors")
     if not 6 <= n_sums <= 32 or n_sums * number(parameters, "lanes") < 32:
         return f"{n_sums} vectors of sums are too few or too many"
-    return None
-
-
-def constraint(workload: Workload, parameters: Parameters) -> str | None:
-    einsum = workload.einsum
-    problem = constraint_1(workload, parameters)
-    if problem is not None:
-        return problem
-    is_last = parameters["vector"] == einsum.output[-1]
-    if parameters["stores"] == "streamed" and not is_last:
+    if parameters["stores"] == "streamed" and vector != einsum.output[-1]:
         return "only vectors of the last axis can be streamed"
     n_bytes = _private_bytes(einsum, parameters)
     if n_bytes > PRIVATE_BYTES:
@@ -388,11 +378,11 @@ MOST_OPERANDS = 4
 """Of more, the search of a bound takes longer than a trial is worth."""
 
 
-def starts(workload: Workload) -> tuple[Parameters, ...]:
+def _starts(workload: Workload) -> tuple[Parameters, ...]:
     """Starting points: those for the longest vectors, and one that moves the least."""
-    wide = wide_tiles(workload)
+    wide = _wide_tiles(workload)
     offered = space(workload)
-    first = offered and next(points(offered, workload, constraint), None)
+    first = offered and offered.recommended()
     if not offered or not first:
         return wide
     base = wide[0] if wide else first
@@ -401,9 +391,9 @@ def starts(workload: Workload) -> tuple[Parameters, ...]:
         name: _nearest([n for n in offered[name] if isinstance(n, int)], size)
         for name, size in tile.items()
     }
-    one = {**base, **sides}
-    is_new = one not in (*wide, first) and constraint(workload, one) is None
-    return (*wide, one) if sides and is_new else wide
+    bounded = {**base, **sides}
+    is_new = bounded not in (*wide, first) and offered.constraint(bounded) is None
+    return (*wide, bounded) if sides and is_new else wide
 
 
 def least_tile(workload: Workload) -> dict[str, int]:

@@ -2,13 +2,10 @@
 
 from feinsum.transforms.library.paths.family import (
     CONTRACTION_PATH,
-    CONTRACTION_PATH_BY_COST,
 )
-from feinsum.transforms.library.paths.split_sum import SPLIT_SUM, SPLIT_SUM_OF_GENERIC
+from feinsum.transforms.library.paths.split_sum import SPLIT_SUM
 
 __all__ = [
     "CONTRACTION_PATH",
-    "CONTRACTION_PATH_BY_COST",
     "SPLIT_SUM",
-    "SPLIT_SUM_OF_GENERIC",
 ]

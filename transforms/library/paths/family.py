@@ -6,8 +6,9 @@ Gray 2018 (opt_einsum), which searches them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import loopy as lp
@@ -43,6 +44,7 @@ from feinsum.transforms.primitives import begin
 from feinsum.transforms.registry import (
     Parameters,
     Space,
+    Table,
     Transform,
     configurations,
     find_transform,
@@ -194,22 +196,18 @@ def _recipes(
 
 def _recommended(einsum: BatchedEinsum, parameters: Parameters) -> TransformSpec:
     """The recommended recipe of the family of a step, within limits."""
-    space = PACKED_CONTRACTION.space(Workload(einsum))
+    space = PACKED_CONTRACTION.offered(einsum)
     if parameters["steps"] == "packed" and space is not None:
         side, depth = number(parameters, "side"), number(parameters, "depth")
         limits = {"width": side, "height": side, "depth": depth}
-        within = {
-            **space,
-            "lanes": (number(parameters, "lanes"),),
-            **{
-                name: tuple(n for n in space[name] if isinstance(n, int) and n <= limit)
-                for name, limit in limits.items()
-            },
-        }
-        packed = replace(PACKED_CONTRACTION, space=lambda _: within)
-        spec = next(configurations(packed, einsum), None)
-        if spec is not None:
-            return spec
+        table = {**space, "lanes": (number(parameters, "lanes"),)}
+        for name, limit in limits.items():
+            table[name] = tuple(
+                n for n in space[name] if isinstance(n, int) and n <= limit
+            )
+        recommended = replace(space, table=table).recommended()
+        if recommended is not None:
+            return PACKED_CONTRACTION.spec(recommended)
     return next(configurations(GENERIC, einsum))
 
 
@@ -242,7 +240,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
 def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:
     """The same recipe, whatever costs the least in another version."""
     recipes = _recipes(einsum, _steps(einsum, parameters), parameters)
-    space = _space_2(Workload(einsum))
+    space = _space(Workload(einsum))
     if not recipes or space is None:
         return parameters
     unused = {name: space[name][0] for name in PACKING[1:]}
@@ -261,72 +259,77 @@ def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     return n_entries * einsum.operands[0].dtype.itemsize
 
 
-def _proposals(workload: Workload) -> Iterator[Parameters]:
-    """Every path, with the cheapest steps or with fused ones.
-
-    So is the path of the smallest products, though it may take far more operations:
-    memory may have room for no other one.
-    """
-    einsum = workload.einsum
-    space = _space_2(workload)
-    if space is None:
-        return
-    first = {name: values[0] for name, values in space.items()}
-    paths = dict.fromkeys((*space["path"], str(smallest_path(einsum))))
-    for path, fused, lanes in product(paths, space["fused"], space["lanes"]):
-        yield {**first, "path": path, "fused": fused, "lanes": lanes}
-
-
-def _starts(workload: Workload) -> tuple[Parameters, ...]:
-    """Of the paths that are offered, the one whose nest is estimated to be the fastest.
-
-    If that nest is one loop around all products, and they are small, they are fused.
-    """
-    einsum, space = workload.einsum, _space_2(workload)
-    if space is None or einsum.n_operands > MOST_FOR_NESTS:
-        return ()
-    paths = [PairwisePath.parse(text, einsum.n_operands) for text in space["path"]]
-    extents = {i: typical(x) for i, x in workload.known.extents.items()}
-    found = cheapest_path(einsum, [path.pairs for path in paths], extents)
-    if found is None:
-        return ()
-    number, outer = found
-    first = {name: values[0] for name, values in space.items()}
-    given = {**first, "path": space["path"][number]}
-    fused = {**given, "fused": outer if outer in space["fused"] else NO_INDEX}
-    each = (fused, {**given, "fused": NO_INDEX})
-    return tuple(one for one in each if _constraint(workload, one) is None)[:1]
-
-
-def _space_2(workload: Workload) -> Space | None:
-    """With diagonals, too, which are best taken out before they are multiplied."""
-    einsum = workload.einsum
-    has_diagonal = any(len(set(term)) < len(term) for term in einsum.inputs)
-    space = _space(workload, FEWER if not has_diagonal else 0)
-    return space and {**space, "steps": (*STEP_FAMILIES, *space["steps"])}
-
-
-def _space(workload: Workload, fewer: int = FEWER) -> Space | None:
+def _space(workload: Workload) -> Space | None:
     """Einsums for which a path takes far fewer operations than one nest.
 
-    Args:
-        fewer: least ratio of the operations of one nest to those of a path.
+    With diagonals it may take as many: they are best taken out before they are
+    multiplied.
     """
     einsum = workload.einsum
     paths = good_paths(einsum) if has_real_dtype(einsum) else ()
     if not paths:
         return None
+    has_diagonal = any(len(set(term)) < len(term) for term in einsum.inputs)
+    fewer = 0 if has_diagonal else FEWER
     if nest_operations(einsum) < fewer * max(paths[0].n_operations(einsum), 1):
         return None
     is_double = einsum.operands[0].dtype.itemsize == 8
-    return {
+    table = {
         "path": tuple(map(str, paths)),
         "fused": _outer_indices(einsum, paths),
-        "steps": ("packed", "streamed"),
+        "steps": (*STEP_FAMILIES, "packed", "streamed"),
         "lanes": (4, 8) if is_double else (8, 4, 16),
         "side": (1536, 384, 96),
         "depth": (384, 128),
     }
+    first = {name: values[0] for name, values in table.items()}
+    find_problem = partial(_find_problem, einsum, first)
+    return Space(
+        table,
+        find_problem,
+        starts=partial(_starts, workload, table, find_problem),
+        proposals=partial(_proposals, einsum, table),
+        admits=partial(_admits, einsum),
+        is_searched=partial(_is_searched, einsum),
+    )
+
+
+def _proposals(einsum: BatchedEinsum, table: Table) -> Iterator[Parameters]:
+    """Every path, with the cheapest steps or with fused ones.
+
+    So is the path of the smallest products, though it may take far more operations:
+    memory may have room for no other one.
+    """
+    first = {name: values[0] for name, values in table.items()}
+    paths = dict.fromkeys((*table["path"], str(smallest_path(einsum))))
+    for path, fused, lanes in product(paths, table["fused"], table["lanes"]):
+        yield {**first, "path": path, "fused": fused, "lanes": lanes}
+
+
+def _starts(
+    workload: Workload,
+    table: Table,
+    find_problem: Callable[[Parameters], str | None],
+) -> tuple[Parameters, ...]:
+    """Of the paths that are offered, the one whose nest is estimated to be the fastest.
+
+    If that nest is one loop around all products, and they are small, they are fused.
+    """
+    einsum = workload.einsum
+    if einsum.n_operands > MOST_FOR_NESTS:
+        return ()
+    paths = [PairwisePath.parse(text, einsum.n_operands) for text in table["path"]]
+    extents = {i: typical(x) for i, x in workload.known.extents.items()}
+    fastest = cheapest_path(einsum, [path.pairs for path in paths], extents)
+    if fastest is None:
+        return ()
+    number, outer = fastest
+    first = {name: values[0] for name, values in table.items()}
+    staged = {**first, "path": table["path"][number], "fused": NO_INDEX}
+    fused = {**staged, "fused": outer if outer in table["fused"] else NO_INDEX}
+    possible = [p for p in (fused, staged) if find_problem(p) is None]
+    # a search begins with the recommended configuration anyway
+    return tuple(p for p in possible[:1] if p != first)
 
 
 def _outer_indices(
@@ -353,8 +356,9 @@ def _can_fuse(einsum: BatchedEinsum, steps: Sequence[PathStep], outer: str) -> b
     )
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    einsum = workload.einsum
+def _find_problem(
+    einsum: BatchedEinsum, first: Parameters, parameters: Parameters
+) -> str | None:
     steps, outer = _steps(einsum, parameters), text(parameters, "fused")
     fused = _fused_steps(steps, outer)
     if outer != NO_INDEX and not _can_fuse(einsum, steps, outer):
@@ -365,11 +369,10 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
         return misfit(given, einsums, STEP_FAMILIES["best"])
     if len(fused) == len(steps) and given not in (*STEP_FAMILIES, "packed"):
         return "all steps are fused"
-    space = _space_2(workload) or {}
     by_cost = dict.fromkeys(STEP_FAMILIES, PACKING[:1])
     used = {"packed": PACKING, **by_cost}.get(str(given), ())
     used = used if len(fused) < len(steps) else ()
-    if any(parameters[n] != space[n][0] for n in PACKING if n not in used):
+    if any(parameters[n] != first[n] for n in PACKING if n not in used):
         return "no step is packed"
     return None
 
@@ -403,26 +406,12 @@ def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
 CONTRACTION_PATH = register(
     Transform(
         "contraction_path",
-        1,
-        "two operands at a time, in the order of fewest operations",
+        2,
+        "two operands at a time, each step by the recipe that costs the least",
         _space,
         contraction_path,
-        _constraint,
-        _is_searched,
-        admits=_admits,
+        _cost,
         intermediate_bytes=_intermediate_bytes,
-    )
-)
-CONTRACTION_PATH_BY_COST = register(
-    replace(
-        CONTRACTION_PATH,
-        version=2,
-        summary="contraction_path@1, each step by the recipe that costs the least",
-        space=_space_2,
-        devices=frozenset({"cpu"}),
-        cost=_cost,
-        starts=_starts,
-        proposals=_proposals,
         in_full=_with_named_steps,
     )
 )

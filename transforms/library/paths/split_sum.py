@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import loopy as lp
 from constantdict import constantdict
@@ -11,11 +12,10 @@ from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
 from feinsum.raising import LoopNest, points_of
-from feinsum.records import ParameterValue, TransformSpec
+from feinsum.records import TransformSpec
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.library.paths.nests import split_nest
 from feinsum.transforms.library.paths.pairwise import (
-    Families,
     PathStep,
     are_named,
     cheapest,
@@ -35,9 +35,8 @@ from feinsum.transforms.registry import (
 )
 from feinsum.transforms.roles import number, text, volume
 
-GENERIC_ALONE = (GENERIC_ON_CPUS,)
-ANY_FAMILY = (GENERIC_ON_CPUS, UNROLL_AND_JAM)
-"""Of both nests, in the second version: families that write their loops anew."""
+FAMILIES = (GENERIC_ON_CPUS, UNROLL_AND_JAM)
+"""Of both nests: families that write their loops anew."""
 BEST = "best"
 """The steps that cost the least."""
 
@@ -54,13 +53,6 @@ N_CHOICES = 4
 
 
 def split_sum(
-    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
-) -> lp.TranslationUnit:
-    """Version 1: both nests are those of ``generic``; see :func:`split_sum_of_any`."""
-    return _split(t_unit, nest, parameters, GENERIC_ALONE)
-
-
-def split_sum_of_any(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Divide a summed index into equal parts that are summed in parallel.
@@ -81,15 +73,6 @@ def split_sum_of_any(
         steps: the recipes of both nests, as in facts, or ``best`` for the cheapest
             ones.
     """
-    return _split(t_unit, nest, parameters, ANY_FAMILY)
-
-
-def _split(
-    t_unit: lp.TranslationUnit,
-    nest: LoopNest,
-    parameters: Parameters,
-    families: Families,
-) -> lp.TranslationUnit:
     index, n_parts = text(parameters, "index"), number(parameters, "parts")
     t_unit, cut, part = _cut(t_unit, nest, index, n_parts)
     einsum = cut.einsum
@@ -101,7 +84,7 @@ def _split(
         (part, *einsum.output),
     )
     t_unit, nests = split_nest(t_unit, cut, [step])
-    recipes = _recipes(_nests(nest.einsum, parameters), parameters, families)
+    recipes = _recipes(_nests(nest.einsum, parameters), parameters)
     for one, spec in zip(nests, recipes, strict=True):
         family = find_transform(spec.name, spec.version)
         t_unit = family.apply(t_unit, one, spec.parameters)
@@ -218,17 +201,21 @@ def _space(workload: Workload) -> Space | None:
     indices = [i for i, parts in choices.items() if parts]
     indices.sort(key=lambda index: _depth(einsum, index))
     parts = dict.fromkeys(n for index in indices for n in choices[index])
-    return {"index": tuple(indices), "parts": tuple(parts)} if indices else None
+    if not indices:
+        return None
 
+    def proposals() -> Iterator[Parameters]:
+        for index in indices:
+            for n_parts in choices[index]:
+                yield {"index": index, "parts": n_parts, "steps": BEST}
 
-def _space_of_any(workload: Workload) -> Space | None:
-    space = _space(workload)
-    return space and {**space, "steps": (BEST,)}
-
-
-def _admits(_einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
-    """Any recipes of the nests, which only the constraint knows."""
-    return name == "steps" and are_named(value)
+    return Space(
+        {"index": tuple(indices), "parts": tuple(parts), "steps": (BEST,)},
+        partial(_find_problem, einsum),
+        proposals=proposals,
+        # any recipes of the nests, which only the constraint knows
+        admits=lambda name, value: name == "steps" and are_named(value),
+    )
 
 
 def _divisors(einsum: BatchedEinsum, index: str) -> Iterator[int]:
@@ -247,33 +234,20 @@ def _depth(einsum: BatchedEinsum, index: str) -> int:
     return sum(term.index(index) for term in einsum.inputs if index in term)
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    einsum = workload.einsum
+def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     index, n_parts = text(parameters, "index"), number(parameters, "parts")
     if n_parts not in _divisors(einsum, index):
         return f"{index!r} has no {n_parts} equal parts"
-    steps = parameters.get("steps", BEST)
+    steps = parameters["steps"]
     if are_named(steps):
-        return misfit(steps, _nests(einsum, parameters), ANY_FAMILY)
+        return misfit(steps, _nests(einsum, parameters), FAMILIES)
     return None
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    return _seconds(einsum, parameters, machine, GENERIC_ALONE)
-
-
-def _cost_of_any(
-    einsum: BatchedEinsum, parameters: Parameters, machine: Machine
-) -> float:
-    return _seconds(einsum, parameters, machine, ANY_FAMILY)
-
-
-def _seconds(
-    einsum: BatchedEinsum, parameters: Parameters, machine: Machine, families: Families
-) -> float:
     """Of both nests."""
     both = _nests(einsum, parameters)
-    recipes = _recipes(both, parameters, families)
+    recipes = _recipes(both, parameters)
     each = (cost_of(r, one, machine) for r, one in zip(recipes, both, strict=True))
     return out_of_order_s(einsum, text(parameters, "index"), machine) + sum(each)
 
@@ -293,18 +267,18 @@ def _nests(
 
 
 def _recipes(
-    einsums: Sequence[BatchedEinsum], parameters: Parameters, families: Families
+    einsums: Sequence[BatchedEinsum], parameters: Parameters
 ) -> list[TransformSpec]:
     """Of both nests; what costs the least is the same on all machines."""
-    steps = parameters.get("steps", BEST)
+    steps = parameters["steps"]
     if are_named(steps):
         return specs_of(steps)
-    return [cheapest(one, families, Machine()) for one in einsums]
+    return [cheapest(one, FAMILIES, Machine()) for one in einsums]
 
 
 def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:
     """The same recipe, whatever costs the least in another version."""
-    recipes = _recipes(_nests(einsum, parameters), parameters, ANY_FAMILY)
+    recipes = _recipes(_nests(einsum, parameters), parameters)
     return {**parameters, "steps": named(recipes)}
 
 
@@ -314,42 +288,16 @@ def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     return n_entries * sum(dtype.itemsize for dtype in einsum.output_dtypes)
 
 
-def _choices(workload: Workload) -> Iterator[Parameters]:
-    einsum = workload.einsum
-    space = _space(workload)
-    for index in space["index"] if space else ():
-        for n_parts in _divisors(einsum, str(index)):
-            yield {"index": index, "parts": n_parts}
-
-
-def _choices_of_any(workload: Workload) -> Iterator[Parameters]:
-    return ({**one, "steps": BEST} for one in _choices(workload))
-
-
-SPLIT_SUM_OF_GENERIC = register(
+SPLIT_SUM = register(
     Transform(
         "split_sum",
-        1,
+        2,
         "long sums with few results: parts in parallel, then their sum",
         _space,
         split_sum,
-        _constraint,
+        _cost,
         devices=frozenset({"cpu"}),
-        cost=_cost,
-        proposals=_choices,
         intermediate_bytes=_intermediate_bytes,
-    )
-)
-SPLIT_SUM = register(
-    replace(
-        SPLIT_SUM_OF_GENERIC,
-        version=2,
-        summary="split_sum@1, both nests of the family that costs the least",
-        space=_space_of_any,
-        apply=split_sum_of_any,
-        cost=_cost_of_any,
-        proposals=_choices_of_any,
-        admits=_admits,
         in_full=_with_named_steps,
     )
 )

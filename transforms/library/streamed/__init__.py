@@ -1,7 +1,6 @@
-"""Nests that stream their operands: in memory order, or against it."""
+"""Nests that stream their operands."""
 
 from feinsum.transforms.library.streamed.generic import GENERIC, GENERIC_ON_CPUS
 from feinsum.transforms.library.streamed.jammed import UNROLL_AND_JAM
-from feinsum.transforms.library.streamed.transposed import TRANSPOSED
 
-__all__ = ["GENERIC", "GENERIC_ON_CPUS", "TRANSPOSED", "UNROLL_AND_JAM"]
+__all__ = ["GENERIC", "GENERIC_ON_CPUS", "UNROLL_AND_JAM"]

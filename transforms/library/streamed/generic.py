@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import loopy as lp
 
@@ -20,8 +20,7 @@ from feinsum.transforms.library.streamed.nest import StreamedNest, Streams
 from feinsum.transforms.primitives import begin, with_hints
 from feinsum.transforms.primitives.compiler_hints import SUMS, VECTORS
 from feinsum.transforms.primitives.schedule import Names
-from feinsum.transforms.registry import Parameters, Space, Transform, register
-from feinsum.transforms.registry import points as points_of
+from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import number, text, typical, volume
 
 NO_INDEX = ""
@@ -114,13 +113,24 @@ def _space(workload: Workload) -> Space:
     parallel.sort(key=lambda index: -typical(einsum.extents[index]))
     if einsum.output in ((), (first,)):
         parallel = [NO_INDEX]
-    return {
+    table: Table = {
         "vector": tuple(vectors[:3]) or (NO_INDEX,),
         "width": _widths(einsum),
         "parallel": tuple(parallel[:2]),
         "block": _blocks(einsum),
         "step": (8, 1, 32) if einsum.summation_indices else (1,),
     }
+    return Space(
+        table,
+        partial(_find_problem, einsum),
+        proposes_all=True,
+        is_searched=lambda: not suits_packing(einsum),
+    )
+
+
+def _space_with_hint(workload: Workload) -> Space:
+    space = _space(workload)
+    return replace(space, table={**space, "vectors": VECTORS})
 
 
 def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[float, bool]:
@@ -149,8 +159,7 @@ def _blocks(einsum: BatchedEinsum) -> tuple[int, ...]:
     return tuple(dict.fromkeys((block, 4 * block, max(1, block // 4))))
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    einsum = workload.einsum
+def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     vector, parallel = parameters["vector"], parameters["parallel"]
     if vector == parallel != NO_INDEX:
         return f"the index {vector!r} is the innermost loop already"
@@ -159,12 +168,6 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     if parallel == NO_INDEX and parameters["block"] != _blocks(einsum)[0]:
         return "nothing is cut in blocks"
     return None
-
-
-def _proposals(workload: Workload) -> Iterator[Parameters]:
-    """All of the space."""
-    space = {**_space(workload), "vectors": VECTORS}
-    return points_of(space, workload, _constraint)
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
@@ -212,8 +215,6 @@ GENERIC = register(
         "any einsum: unit strides innermost, blocks of the output over the grid",
         _space,
         generic,
-        _constraint,
-        is_searched=lambda einsum: not suits_packing(einsum),
     )
 )
 GENERIC_ON_CPUS = register(
@@ -221,9 +222,8 @@ GENERIC_ON_CPUS = register(
         GENERIC,
         version=2,
         summary="generic@1, with a hint to the compiler of a CPU",
-        space=lambda workload: {**_space(workload), "vectors": VECTORS},
+        space=_space_with_hint,
         devices=frozenset({"cpu"}),
         cost=_cost,
-        proposals=_proposals,
     )
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import loopy as lp
 from pymbolic import primitives as p
@@ -26,8 +27,7 @@ from feinsum.transforms.primitives.compiler_hints import (
     with_rows_apart,
 )
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
-from feinsum.transforms.registry import Parameters, Space, Transform, register
-from feinsum.transforms.registry import points as points_of
+from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import number, text, typical, volume
 
 GROUP_POINTS = 1 << 15
@@ -209,7 +209,7 @@ def _space(workload: Workload) -> Space | None:
     if not einsum.output or not inner:
         return None
     by_length = sorted(einsum.output, key=lambda i: -typical(einsum.extents[i]))
-    return {
+    table: Table = {
         "index": _jammed(einsum, inner[0]),
         "rows": (8, 4, 2, 16, 1),
         "inner": inner,
@@ -217,6 +217,7 @@ def _space(workload: Workload) -> Space | None:
         "block": _blocks(einsum, by_length[0]),
         "vectors": VECTORS,
     }
+    return Space(table, partial(_find_problem, einsum), proposes_all=True)
 
 
 def _inner(einsum: BatchedEinsum) -> tuple[str, ...]:
@@ -245,8 +246,7 @@ def _blocks(einsum: BatchedEinsum, longest: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys((block, 16, 4 * block, 2)))
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    einsum = workload.einsum
+def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     extent, rows = einsum.extents[text(parameters, "index")], parameters["rows"]
     if isinstance(extent, int) and number(parameters, "rows") > max(extent, 2):
         return f"there are no {rows} rows of extent {extent}"
@@ -255,12 +255,6 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     block = number(parameters, "block")
     is_cut = block % number(parameters, "rows") != 0
     return f"{rows} rows do not divide a block of {block}" if is_cut else None
-
-
-def _proposals(workload: Workload) -> Iterator[Parameters]:
-    """All of the space."""
-    space = _space(workload)
-    return iter(()) if space is None else points_of(space, workload, _constraint)
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
@@ -301,9 +295,7 @@ UNROLL_AND_JAM = register(
         "sums along rows, several rows at a time",
         _space,
         unroll_and_jam,
-        _constraint,
+        _cost,
         devices=frozenset({"cpu"}),
-        cost=_cost,
-        proposals=_proposals,
     )
 )
