@@ -144,8 +144,8 @@ def region_s(
         idle = min(float(n_cores), max(1.0, most * n_cores / n_groups))
     alone_s = cycles / machine.cycles_per_s
     shared_s = alone_s * idle / n_cores
-    where = n_bytes if footprint is None else footprint
-    moved_s = n_bytes / machine.stream_bytes_per_s(where)
+    held_bytes = n_bytes if footprint is None else footprint
+    moved_s = n_bytes / machine.stream_bytes_per_s(held_bytes)
     if n_groups < 2:
         # one core alone is taken to draw half of the bandwidth
         moved_s *= min(2.0, n_cores)
@@ -165,10 +165,10 @@ def padding(extent: int, unit: int) -> float:
 
 def points(einsum: BatchedEinsum, indices: Iterable[str]) -> int:
     """Number of index tuples of an einsum whose extents are all known."""
-    return prod(_known(einsum, index) for index in indices)
+    return prod(_extent(einsum, index) for index in indices)
 
 
-def _known(einsum: BatchedEinsum, index: str) -> int:
+def _extent(einsum: BatchedEinsum, index: str) -> int:
     extent = einsum.extents[index]
     assert isinstance(extent, int), f"{index} has no known extent"
     return extent

@@ -48,11 +48,11 @@ def ranked(
         einsum: the einsum to whose names recipes refer.
         sizes: values of its size parameters, as far as they are known.
     """
-    known, workload = at_sizes(einsum, sizes), Workload(einsum, sizes)
-    found = [
-        Costed(transform.cost(known, parameters, machine), transform.spec(parameters))
+    sized, workload = at_sizes(einsum, sizes), Workload(einsum, sizes)
+    costed = [
+        Costed(transform.cost(sized, parameters, machine), transform.spec(parameters))
         for transform in transforms
         if transform.cost is not None
         for parameters in proposed(transform, workload)
     ]
-    return sorted(found, key=lambda one: (one.seconds, str(one.spec)))
+    return sorted(costed, key=lambda x: (x.seconds, str(x.spec)))

@@ -92,17 +92,19 @@ def _capability(architecture: str) -> int | None:
 
 
 def _figures(capability: int) -> _Usual:
-    return _KNOWN[max(known for known in _KNOWN if known <= capability)]
+    return _KNOWN[max(older for older in _KNOWN if older <= capability)]
 
 
 def _gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
-    known = _capability(device.architecture)
-    capability = known or _DEFAULT
+    own_capability = _capability(device.architecture)
+    capability = own_capability or _DEFAULT
     each = _figures(capability)
     n_units = max(device.compute_units, 1)
     bandwidth = n_units * (each.bandwidth / each.n_units)
     rates = {4: each.single, 8: each.double}
-    matrices = each.matrices if known else each.double  # OpenCL has none of these
+    matrices = (
+        each.matrices if own_capability else each.double
+    )  # OpenCL has none of these
     if peaks is not None:
         bandwidth = peaks.bandwidth_bytes_per_s
         cycles = 2 * n_units * each.cycles_per_s

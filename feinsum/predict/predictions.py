@@ -77,21 +77,23 @@ def predictions(
     machine, limit = machine_of(device, peaks), intermediate_bytes
     if limit is None:
         limit = intermediate_limit_bytes(einsum, sizes)
-    found = [
-        one
-        for one in ranked(einsum, sizes, suited, machine)
-        if has_vectors(one.spec, einsum, device)
-        and has_room(one.spec, einsum, sizes, limit)
+    candidates = [
+        candidate
+        for candidate in ranked(einsum, sizes, suited, machine)
+        if has_vectors(candidate.spec, einsum, device)
+        and has_room(candidate.spec, einsum, sizes, limit)
     ]
     if machine.gpu is not None:
-        found = [one for one in found if one.seconds < inf]
+        candidates = [candidate for candidate in candidates if candidate.seconds < inf]
         correction = ANALYTIC
     elif correction is None:
         correction = correction_in_use()
-    costs = corrected(correction, at_sizes(einsum, sizes), found, machine)
+    costs = corrected(correction, at_sizes(einsum, sizes), candidates, machine)
     first: dict[tuple[str, str], Costed] = {}
-    for cost, one in sorted(zip(costs, found, strict=True), key=itemgetter(0)):
-        first.setdefault(_likeness(one), Costed(cost, one.spec))
+    for cost, candidate in sorted(
+        zip(costs, candidates, strict=True), key=itemgetter(0)
+    ):
+        first.setdefault(_likeness(candidate), Costed(cost, candidate.spec))
     return [*first.values()]
 
 
@@ -107,12 +109,12 @@ def hopeless(
     One nest of many operands, for example, may take hours. Families without a cost have
     no expectation.
     """
-    known, machine = at_sizes(einsum, sizes), machine_of(device, peaks)
+    sized, machine = at_sizes(einsum, sizes), machine_of(device, peaks)
 
     def is_hopeless(spec: TransformSpec) -> bool:
         cost = _cost_on(device, find_transform(spec.name, spec.version))
         return cost is not None and (
-            cost(known, spec.parameters, machine) > HOPELESS * least_s
+            cost(sized, spec.parameters, machine) > HOPELESS * least_s
         )
 
     return is_hopeless
@@ -133,8 +135,8 @@ def is_outdone(
     cost = _cost_on(device, find_transform(recipe.name, recipe.version))
     if cost is None or (recipe.name, recipe.version) != (other.name, other.version):
         return False
-    known, machine = at_sizes(einsum, sizes), machine_of(device)
-    costs = (cost(known, one.parameters, machine) for one in (recipe, other))
+    sized, machine = at_sizes(einsum, sizes), machine_of(device)
+    costs = (cost(sized, spec.parameters, machine) for spec in (recipe, other))
     return next(costs) > OUTDONE * next(costs)
 
 
@@ -149,9 +151,9 @@ def _cost_on(device: Device, transform: Transform) -> Cost | None:
     return transform.cost if is_meant else None
 
 
-def _likeness(one: Costed) -> tuple[str, str]:
+def _likeness(candidate: Costed) -> tuple[str, str]:
     """One of each set of recipes that their families consider similar."""
-    return one.spec.name, f"{one.seconds:.3g}"
+    return candidate.spec.name, f"{candidate.seconds:.3g}"
 
 
 def sparse_predictions(
@@ -175,30 +177,33 @@ def sparse_predictions(
     """
     if SPARSE_NEST.offered(einsum) is None:
         return []
-    network, known = network_of(einsum), sizes_at(einsum, usual_sizes(einsum, sizes))
+    network, typical_sizes = (
+        network_of(einsum),
+        sizes_at(einsum, usual_sizes(einsum, sizes)),
+    )
     dtype, machine = einsum.output_dtypes[0], machine_of(device)
     cost = EstimatedTime(
         network,
-        known,
+        typical_sizes,
         Machine(vector_bytes=machine.vector_bytes),
         item_bytes=dtype.itemsize,
         n_threads=machine.n_cores,
     )
-    found: dict[object, Costed] = {}
-    for nest in nests_at(network, known, dtype.itemsize):
+    candidates: dict[object, Costed] = {}
+    for nest in nests_at(network, typical_sizes, dtype.itemsize):
         seconds = evaluate(cost, nest.path, nest.orders) * 1e-9
         lanes = machine.vector_bytes if dtype.kind == "f" else 0
         for n_threads in (machine.n_cores, 1):
             form = choose_form(
                 nest,
-                known,
+                typical_sizes,
                 item_bytes=dtype.itemsize,
                 vector_bytes=lanes,
                 n_threads=n_threads,
             )
             spec = SPARSE_NEST.spec(parameters_of(nest, form))
-            found.setdefault(spec, Costed(seconds, spec))
-    return sorted(found.values(), key=lambda one: one.seconds)
+            candidates.setdefault(spec, Costed(seconds, spec))
+    return sorted(candidates.values(), key=lambda candidate: candidate.seconds)
 
 
 LANES = "lanes"

@@ -13,7 +13,7 @@ from feinsum.measure.cases import make_case
 from feinsum.nests import EstimatedTime, Network, Sizes, best_nest
 from feinsum.transforms import apply_spec
 from feinsum.transforms.library import CONTRACTION_PATH
-from feinsum.transforms.nests.dense import cheapest_path
+from feinsum.transforms.library.paths.pairwise import cheapest_path
 from tests.transforms.support import EINSUMS, LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS

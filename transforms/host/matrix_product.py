@@ -82,15 +82,17 @@ class LibraryProgram:
             index: int(values[n.name]) if isinstance(n, SizeParam) else n
             for index, n in self.extents.items()
         }
-        made = {
-            one.name: kept_memory(
-                scratch, one.name, tuple(sizes[i] for i in one.indices), one.dtype
+        intermediates = {
+            x.name: kept_memory(
+                scratch, x.name, tuple(sizes[i] for i in x.indices), x.dtype
             )
-            for one in self.intermediates
+            for x in self.intermediates
         }
         available = n_cores()
         for product in self.products:
-            _Run(product, {**values, **made}, sizes, scratch).all_blocks(available)
+            _Run(product, {**values, **intermediates}, sizes, scratch).all_blocks(
+                available
+            )
             available = 1
 
 
@@ -109,13 +111,13 @@ class _Run:
                 go on spinning after it.
         """
         product = self.product
-        kept: dict[str, Array] = {}
+        evaluated: dict[str, Array] = {}
         for box in self._blocks():
-            if "left" not in kept or product.index in product.left_term:
-                kept["left"] = self._matrices("left", box, n_cores)
-            if "right" not in kept or product.index in product.right_term:
-                kept["right"] = self._matrices("right", box, n_cores)
-            self._multiply(kept["left"], kept["right"], box)
+            if "left" not in evaluated or product.index in product.left_term:
+                evaluated["left"] = self._matrices("left", box, n_cores)
+            if "right" not in evaluated or product.index in product.right_term:
+                evaluated["right"] = self._matrices("right", box, n_cores)
+            self._multiply(evaluated["left"], evaluated["right"], box)
             n_cores = 1
 
     def _blocks(self) -> Iterator[Box]:
@@ -139,15 +141,22 @@ class _Run:
             whole = merged(array, lengths)
             if array.dtype == p.dtype and whole is not None and suits_blas(whole):
                 return whole
-        own = tuple(index for index in order if index in term)
-        memory = self._memory(side, self._shape(own, box))
+        axes_of_operand = tuple(index for index in order if index in term)
+        memory = self._memory(side, self._shape(axes_of_operand, box))
 
         def evaluate(piece: Box) -> None:
-            part = _part(memory, own, box, piece)
-            function.into(part, self.values, own, piece, is_scratch=True)
+            part = _part(memory, axes_of_operand, box, piece)
+            function.into(part, self.values, axes_of_operand, piece, is_scratch=True)
 
-        each_box(evaluate, self._ranges(own, box), own[-1:] + term[-1:], n_cores)
-        full = memory[tuple(slice(None) if i in own else None for i in order)]
+        each_box(
+            evaluate,
+            self._ranges(axes_of_operand, box),
+            axes_of_operand[-1:] + term[-1:],
+            n_cores,
+        )
+        full = memory[
+            tuple(slice(None) if i in axes_of_operand else None for i in order)
+        ]
         matrices = merged(full, lengths)
         assert matrices is not None
         return matrices
@@ -172,8 +181,8 @@ class _Run:
 
         def finish(piece: Box) -> None:
             part = _part(result, order, box, piece)
-            own = {SUM: _part(sums, order, box, piece)}
-            p.finish.into(part, self.values, order, piece, own)
+            extra = {SUM: _part(sums, order, box, piece)}
+            p.finish.into(part, self.values, order, piece, extra)
 
         near = order[-1:] + self._last_of_result()
         each_box(finish, self._ranges(order, box), near, n_cores=1)

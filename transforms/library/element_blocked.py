@@ -116,8 +116,8 @@ def _contract_cheaply(
     path = pairwise_path(schedule.terms, schedule.output, tuple(extents.items()))
     products: list[str] = []
     for first, second in path[:-1]:
-        schedule, made = contract(schedule, first, second)
-        products += made
+        schedule, names = contract(schedule, first, second)
+        products += names
     return schedule, products
 
 

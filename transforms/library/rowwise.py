@@ -11,8 +11,8 @@ from pymbolic import primitives as p
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, points
-from feinsum.transforms.library.packed.family import suits_packing
-from feinsum.transforms.library.streamed.cost import (
+from feinsum.transforms.library.packed.packed_contraction import suits_packing
+from feinsum.transforms.library.streaming_cost import (
     out_of_order_s,
     reduction_cycles,
     streaming_s,

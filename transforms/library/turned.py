@@ -149,10 +149,10 @@ class TurnedNest:
         """The entries after the last whole square."""
         lanes, tile = self.tiles.lanes, self.grid[index]
         size, extent = self.sizes[index], self.schedule.extents[index]
-        place = f"{size}*{tile} + {lanes}*{{0}}"
-        left = [f"{extent} < {place} + {lanes}", f"{place} < {extent}"]
+        position = f"{size}*{tile} + {lanes}*{{0}}"
+        left = [f"{extent} < {position} + {lanes}", f"{position} < {extent}"]
         square = self.writer.loop(f"{index}_left", *left, size=size // lanes)
-        inside = f"{place.format(square)} + {{}} < {extent}"
+        inside = f"{position.format(square)} + {{}} < {extent}"
         entry = self.writer.loop(index, inside, size=lanes)
         first = size * var(tile) + lanes * var(square)
         return _Part((square, entry), first + var(entry))

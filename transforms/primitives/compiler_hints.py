@@ -75,23 +75,20 @@ def with_hints(schedule: Schedule, *, sums: str, vectors: str) -> Schedule:
         double f(...) { ... }
     """
     wanted = {_ANY_ORDER: sums == SUMS[1], _WIDEST: vectors == VECTORS[1]}
-    given = schedule.kernel.preambles
-    added = [text for text, is_wanted in wanted.items() if is_wanted]
-    missing = [text for text in added if text not in given]
-    return schedule.with_kernel(preambles=(*given, *missing)) if missing else schedule
+    for preamble, is_wanted in wanted.items():
+        schedule = schedule.with_preamble(preamble) if is_wanted else schedule
+    return schedule
 
 
 def with_rows_apart(schedule: Schedule) -> Schedule:
     """The kernel with a preamble that keeps accumulators of several rows apart."""
-    given = schedule.kernel.preambles
-    added = () if _ROWS_APART in given else (_ROWS_APART,)
-    return schedule.with_kernel(preambles=(*given, *added))
+    return schedule.with_preamble(_ROWS_APART)
 
 
 def sums_in_order(kernel: lp.LoopKernel) -> lp.LoopKernel:
     """A kernel without the hint about sums, which applies to the whole kernel."""
-    kept = tuple(text for text in kernel.preambles if text != _ANY_ORDER)
-    return kernel if kept == kernel.preambles else kernel.copy(preambles=kept)
+    others = tuple(text for text in kernel.preambles if text != _ANY_ORDER)
+    return kernel if others == kernel.preambles else kernel.copy(preambles=others)
 
 
 _X86 = ", ".join(f'"xmm{n}"' for n in range(16))
@@ -151,7 +148,7 @@ def hold_in_register(
     after: frozenset[str],
     *,
     vectors: str,
-    place: str,
+    iname: str,
     n_bytes: int,
     n_held: int,
 ) -> lp.CInstruction:
@@ -159,15 +156,15 @@ def hold_in_register(
 
     Args:
         vectors: an array of vectors.
-        place: the iname that selects one.
+        iname: selects one of them.
         n_held: vectors in registers at that time; if the processor has fewer, the
             compiler decides.
     """
-    code = f"feinsum_hold_{n_bytes}({n_held}, {vectors}[{place}]);"
+    code = f"feinsum_hold_{n_bytes}({n_held}, {vectors}[{iname}]);"
     return lp.CInstruction(
         [],
         code if n_bytes in SIZES else "",
-        read_variables=frozenset({vectors, place}),
+        read_variables=frozenset({vectors, iname}),
         id=insn_id,
         within_inames=frozenset(loops),
         depends_on=after,

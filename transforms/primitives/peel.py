@@ -78,8 +78,8 @@ def _with_copied_rows(schedule: Schedule) -> tuple[Schedule, Names]:
     copies = [
         _unordered(kernel.id_to_insn[i].copy(id=copy), i) for i, copy in ids.items()
     ]
-    kept = [rows.get(insn.id, insn) for insn in kernel.instructions]
-    schedule = schedule.with_kernel(instructions=[*kept, *copies])
+    instructions = [rows.get(insn.id, insn) for insn in kernel.instructions]
+    schedule = schedule.with_kernel(instructions=[*instructions, *copies])
     within = _any_of(tuple(ids.values()))
     return schedule.with_unit(lp.expand_subst(schedule.t_unit, within=within)), tuple(
         ids.values()
@@ -122,10 +122,10 @@ def _constrain(
 ) -> Schedule:
     """Intersect the domain of ``iname`` with a condition in isl's syntax."""
     params = ", ".join([outer, *sorted(names_of(extent))])
-    own = isl.BasicSet(f"[{params}] -> {{ [{iname}] : {condition} }}")
+    allowed = isl.BasicSet(f"[{params}] -> {{ [{iname}] : {condition} }}")
     domains = list(schedule.kernel.domains)
     home = schedule.kernel.get_home_domain_index(iname)
-    domains[home] = intersection(domains[home], own)
+    domains[home] = intersection(domains[home], allowed)
     return schedule.with_kernel(domains=domains)
 
 

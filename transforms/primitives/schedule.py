@@ -251,8 +251,8 @@ class NamedSetCache(SetOperationCacheManager):  # type: ignore[misc]
 
     def op(self, set_: Any, op: Callable[..., Any], *args: Any) -> Any:
         names = tuple(set_.get_var_names(isl.dim_type.set))
-        own = self.of_names.setdefault(names, SetOperationCacheManager())
-        return own.op(set_, op, *args)
+        cache = self.of_names.setdefault(names, SetOperationCacheManager())
+        return cache.op(set_, op, *args)
 
 
 def tell_sets_apart(kernel: Any) -> None:

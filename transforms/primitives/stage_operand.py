@@ -220,8 +220,8 @@ def stage_accumulator(
     axes = [*spanned, lane] if lane is not None else spanned
     value = _take_apart(insn.expression, schedule.is_shifted(instruction))
     name = schedule.fresh(f"{instruction}_acc")
-    place = tuple(var(iname) for iname in axes)
-    accumulator = var(name)[place] if place else var(name)
+    subscripts = tuple(var(iname) for iname in axes)
+    accumulator = var(name)[subscripts] if subscripts else var(name)
     ids = (
         schedule.fresh_id(f"{instruction}_zero"),
         schedule.fresh_id(f"{instruction}_update"),
@@ -256,8 +256,8 @@ def _with_private_array(
     array = lp.TemporaryVariable(
         name, dtype, shape=shape, address_space=lp.AddressSpace.PRIVATE
     )
-    known = schedule.kernel.temporary_variables
-    return schedule.with_kernel(temporary_variables={**known, name: array})
+    others = schedule.kernel.temporary_variables
+    return schedule.with_kernel(temporary_variables={**others, name: array})
 
 
 def _take_apart(value: Expression, is_shifted: bool) -> _Sum:

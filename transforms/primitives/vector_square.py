@@ -96,8 +96,8 @@ def _is_number(kernel: lp.LoopKernel, value: Expression, dtype: np.dtype[Any]) -
     named = value.aggregate if isinstance(value, p.Subscript) else value
     if not isinstance(named, p.Variable) or named.name in kernel.all_inames():
         return False
-    known = {**kernel.arg_dict, **kernel.temporary_variables}.get(named.name)
-    return known is not None and known.dtype.numpy_dtype == dtype
+    declared = {**kernel.arg_dict, **kernel.temporary_variables}.get(named.name)
+    return declared is not None and declared.dtype.numpy_dtype == dtype
 
 
 def _check_line(
@@ -126,20 +126,20 @@ def load_vector(
     *,
     vector: str,
     array: str,
-    place: str,
+    offset: str,
     dtype: np.dtype[Any],
     lanes: int,
 ) -> lp.CInstruction:
     """A statement that loads a private vector from anywhere in an array.
 
     Args:
-        place: a private scalar that has the value of :func:`flat_subscript`.
+        offset: a private scalar that has the value of :func:`flat_subscript`.
     """
     element = ELEMENTS[dtype.itemsize]
     return lp.CInstruction(
         [],
-        f"feinsum_load({element}, {lanes}, {vector}, {array}, {place});",
-        read_variables=frozenset({array, place}),
+        f"feinsum_load({element}, {lanes}, {vector}, {array}, {offset});",
+        read_variables=frozenset({array, offset}),
         assignees=(var(vector)[(0,)],),
         id=insn_id,
         within_inames=frozenset(loops),
@@ -246,8 +246,8 @@ typedef {MASKS[element]} feinsum_mask_{name}
 """
 
 
-def _numbers(places: Sequence[int]) -> str:
-    return ", ".join(map(str, places))
+def _numbers(lanes: Sequence[int]) -> str:
+    return ", ".join(map(str, lanes))
 
 
 Exchange = tuple[tuple[int, int], list[int], list[int]]
@@ -263,9 +263,9 @@ def _exchanges(lanes: int) -> Iterator[Exchange]:
     """
     bits = [1 << k for k in range(lanes.bit_length() - 1)]
     for bit in bits:
-        places = range(lanes)
-        low = [lanes + k - bit if k & bit else k for k in places]
-        high = [lanes + k if k & bit else k + bit for k in places]
-        for row in places:
+        row_lanes = range(lanes)
+        low = [lanes + k - bit if k & bit else k for k in row_lanes]
+        high = [lanes + k if k & bit else k + bit for k in row_lanes]
+        for row in row_lanes:
             if not row & bit:
                 yield (row, row + bit), low, high

@@ -113,7 +113,7 @@ def vector_store(
     kernel: lp.LoopKernel,
     store: lp.Assignment,
     lanes: int,
-    place: str,
+    offset: str,
     *,
     is_streamed: bool,
 ) -> lp.CInstruction:
@@ -128,7 +128,7 @@ def vector_store(
     The kernel needs the macros: see :func:`with_store_macros`.
 
     Args:
-        place: a private scalar that has the value of :func:`flat_subscript`.
+        offset: a private scalar that has the value of :func:`flat_subscript`.
         is_streamed: whether it bypasses the caches, if the vector is aligned there.
     """
     target, vector = store.assignee, store.expression.name
@@ -137,8 +137,8 @@ def vector_store(
     element = ELEMENTS[array.dtype.numpy_dtype.itemsize]
     return lp.CInstruction(
         [],
-        f"{macro}({element}, {lanes}, {vector}, {array.name}, {place});",
-        read_variables=frozenset({vector, place}),
+        f"{macro}({element}, {lanes}, {vector}, {array.name}, {offset});",
+        read_variables=frozenset({vector, offset}),
         assignees=(target,),
         id=store.id,
         within_inames=store.within_inames,

@@ -278,14 +278,14 @@ class NestWriter:
         """
         kernel = self.schedule.kernel
         moved, _ = self._target(row, points, loops, after)
-        place = self.array("place", (), np.dtype(np.int64))
+        offset = self.array("place", (), np.dtype(np.int64))
         flat = flat_subscript(kernel, moved.assignee)
         others = sorted(moved.within_inames - {*loops})
-        step = self.assign(place, var(place), flat, [*loops, *others], after)
+        step = self.assign(offset, var(offset), flat, [*loops, *others], after)
         statement = moved.copy(expression=vector, depends_on=moved.depends_on | {step})
         self._has_vector_stores = True
         self._add(
-            vector_store(kernel, statement, lanes, place, is_streamed=is_streamed),
+            vector_store(kernel, statement, lanes, offset, is_streamed=is_streamed),
             loops,
         )
 
@@ -309,13 +309,14 @@ class NestWriter:
         target = self._target(row, points, loops, after)[0].assignee
         inside = p.If(p.LogicalAnd(tuple(where)), 1, 0) if where else 1
         before = tuple(after)
-        source, one = self.place_of(first, loops, before)
-        at, two = self.place("place", flat_subscript(kernel, target), loops, before)
-        is_inside, three = self.place("inside", inside, loops, before)
+        source, source_id = self.place_of(first, loops, before)
+        offset = flat_subscript(kernel, target)
+        at, target_id = self.place("place", offset, loops, before)
+        is_inside, inside_id = self.place("inside", inside, loops, before)
         names = first.aggregate.name, target.aggregate.name
         store = PairStore((names[1], at), (names[0], source), is_inside)
         build = partial(store_pair, store, len(target.index_tuple))
-        self.replace(row, build, loops, (*before, one, two, three))
+        self.replace(row, build, loops, (*before, source_id, target_id, inside_id))
 
     def scaled(self, row: int, value: Expression) -> Expression:
         """A sum times the scale of its row."""
@@ -408,7 +409,7 @@ class NestWriter:
 
 def _flat(indices: Sequence[Expression], shape: Sequence[int]) -> Expression:
     """A place in C's order."""
-    place: Expression = 0
+    offset: Expression = 0
     for index, extent in zip(indices, shape, strict=True):
-        place = p.Sum((p.Product((extent, place)), index))
-    return place
+        offset = p.Sum((p.Product((extent, offset)), index))
+    return offset

@@ -132,18 +132,18 @@ def recipe_features(einsum: BatchedEinsum, recipes: Sequence[Costed]) -> Values:
     """
     extents = {index: _log(extent) for index, extent in einsum.extents.items()}
     ends = {term[-1] for term in (einsum.output, *einsum.inputs) if term}
-    rows = [_row(one, extents, ends) for one in recipes]
+    rows = [_row(recipe, extents, ends) for recipe in recipes]
     return np.array(rows, dtype=np.float64).reshape(-1, len(RECIPE_FEATURES))
 
 
-def _row(one: Costed, extents: Mapping[str, float], ends: set[str]) -> list[float]:
+def _row(recipe: Costed, extents: Mapping[str, float], ends: set[str]) -> list[float]:
     row = [0.0] * len(RECIPE_FEATURES)
-    parameters: Mapping[str, Any] = one.spec.parameters
-    row[0] = _log(one.seconds)
+    parameters: Mapping[str, Any] = recipe.spec.parameters
+    row[0] = _log(recipe.seconds)
     row[1] = float(parameters.get("vector") in ends)
-    if one.spec.name not in _PLACES:
+    if recipe.spec.name not in _PLACES:
         return row
-    family, numbers, words, indices = _PLACES[one.spec.name]
+    family, numbers, words, indices = _PLACES[recipe.spec.name]
     row[family] = 1.0
     for name, k in numbers:
         value = parameters.get(name)
@@ -200,11 +200,11 @@ def _beyond_caches(einsum: BatchedEinsum, machine: Machine) -> tuple[float, floa
         MemoryLevel("DRAM", None),
     ]
     try:
-        found = bound_at(einsum, {}, levels)
+        bound = bound_at(einsum, {}, levels)
     except BoundError:  # a cache that cannot hold one step
         return 0.0, 0.0
-    every = max(found.compulsory_bytes, 1)
-    near, far = (_log(one.n_bytes / every) for one in found.levels)
+    every = max(bound.compulsory_bytes, 1)
+    near, far = (_log(level.n_bytes / every) for level in bound.levels)
     return near, far
 
 

@@ -85,8 +85,8 @@ def fit(groups: Sequence[Group], fitted_at: str = "") -> Correction:
     products = np.concatenate([_products(group, raw) for group in groups])
     targets = np.concatenate([_targets(group) for group in groups])
     notations = np.repeat([group.notation for group in groups], sizes)
-    found = _ridge(products * weights[:, None], targets * weights, notations)
-    table = found.reshape(len(recipe), len(context)).tolist()
+    solution = _ridge(products * weights[:, None], targets * weights, notations)
+    table = solution.reshape(len(recipe), len(context)).tolist()
     return Correction(
         MODEL_VERSION,
         recipe,
@@ -123,8 +123,8 @@ def _context_features(groups: Sequence[Group]) -> tuple[Feature, ...]:
 
 def _products(group: Group, raw: Correction) -> Values:
     """A row for each recipe, whose product with the coefficients is the correction."""
-    deviations, where = raw.standardized(group.recipe, group.context)
-    products = np.einsum("nr,w->nrw", deviations, where)
+    deviations, context = raw.standardized(group.recipe, group.context)
+    products = np.einsum("nr,w->nrw", deviations, context)
     return _centred(products.reshape(len(deviations), -1))
 
 

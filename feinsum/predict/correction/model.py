@@ -130,8 +130,8 @@ class Correction(Document):
         """
         if self.is_analytic or not len(recipe):
             return np.ones(len(recipe))
-        deviations, where = self.standardized(recipe, context)
-        logarithms = deviations @ (self._matrix @ where)
+        deviations, scaled_context = self.standardized(recipe, context)
+        logarithms = deviations @ (self._matrix @ scaled_context)
         return np.exp(np.clip(logarithms, -log(LIMIT), log(LIMIT)))
 
     def standardized(self, recipe: Values, context: Values) -> tuple[Values, Values]:
@@ -169,7 +169,7 @@ def corrected(
         einsum: with numbers for all extents.
         recipes: all that are compared, with their analytic costs.
     """
-    costs = [one.seconds for one in recipes]
+    costs = [recipe.seconds for recipe in recipes]
     if correction.is_analytic or not costs:
         return costs
     factors = correction.factors(
@@ -223,11 +223,11 @@ class _Read(dict[str, Correction]):
 
     def __missing__(self, source: str) -> Correction:
         try:
-            found = read_correction(source)
+            correction = read_correction(source)
         except ModelError as error:
             logger.warning("predicting recipes without a model: %s", error)
-            found = ANALYTIC
-        return self.setdefault(source, found)
+            correction = ANALYTIC
+        return self.setdefault(source, correction)
 
 
 def read_correction(source: str | Path) -> Correction:

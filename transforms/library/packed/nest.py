@@ -107,9 +107,9 @@ class PackedNest:
     def _sum(self, row: int, left: Pack, right: Pack) -> _Sums:
         """Sum the register tiles of one row of the batch."""
         plan, dtype = self.plan, self.schedule.dtype_of_row(row)
-        axes, place = plan.register_axes, plan.accumulator_axes
+        axes, sum_axes = plan.register_axes, plan.accumulator_axes
         tile = self.loops.array(f"row_{row}_tile", axes, dtype, has_lanes=True)
-        sums = self.loops.array(f"row_{row}_sums", place, dtype, has_lanes=True)
+        sums = self.loops.array(f"row_{row}_sums", sum_axes, dtype, has_lanes=True)
         outer = [*self.free, *self.postponed]
         summed = [cut.index for cut in plan.summed]
         update = self.loops.over("sum", [*outer, *summed], is_joined=True)
@@ -119,20 +119,20 @@ class PackedNest:
         )
         start, after = dtype.type(0), [*left.fills, *right.fills]
         if plan.is_deep:
-            start = first.entry(sums, place)
+            start = first.entry(sums, sum_axes)
             after.append(self._zero(row, sums))
         if self.is_explicit:
             tiles = self.loops.around
             after.append(self.writer.add("forget", forget_registers, tiles, after))
         after.append(self._assign(row, first, first.entry(tile, axes), start, after))
         if self.is_explicit:
-            right, steps = self._held(row, right, update, after)
+            right, steps = self._hold_column(row, right, update, after)
             after += steps
         entry = update.entry(tile, axes)
         term = p.Product(tuple(update.entry(pk.array, pk.axes) for pk in (left, right)))
         after.append(self._assign(row, update, entry, p.Sum((entry, term)), after))
-        done = last.entry(tile, axes)
-        after.append(self._assign(row, last, last.entry(sums, place), done, after))
+        total = last.entry(tile, axes)
+        after.append(self._assign(row, last, last.entry(sums, sum_axes), total, after))
         around = {} if plan.is_deep else {i: shared[i] for i in self.free}
         return _Sums(sums, around, after)
 
@@ -150,7 +150,7 @@ class PackedNest:
         order = [*self.loops.around, *self._around(loops)]
         return self.writer.assign(f"row_{row}", assignee, value, order, after)
 
-    def _held(
+    def _hold_column(
         self, row: int, right: Pack, update: Loops, after: Sequence[str]
     ) -> tuple[Pack, list[str]]:
         """The vectors of a column in registers, in each step of the sum.
@@ -184,12 +184,12 @@ class PackedNest:
         hold = partial(
             hold_in_register,
             vectors=column,
-            place=vector,
+            iname=vector,
             n_bytes=lanes * dtype.itemsize,
             n_held=n_rows * n_vectors + n_vectors + 1,
         )
-        held = writer.add(f"row_{row}_hold", hold, order, [*after, load])
-        return Pack(column, tuple(axes), ()), [load, held]
+        hold_id = writer.add(f"row_{row}_hold", hold, order, [*after, load])
+        return Pack(column, tuple(axes), ()), [load, hold_id]
 
     def _zero(self, row: int, sums: str) -> str:
         """Zero the sums ahead of all tiles of the summed indices; its id."""
@@ -213,12 +213,12 @@ class PackedNest:
         Whole vectors are stored at once where the entries are neighbours in memory.
         """
         cut, lanes = self.plan.columns[-1], self.plan.lanes
-        known = cut.extent if isinstance(cut.extent, int) else None
-        has_vectors = known is None or known >= lanes
+        extent = cut.extent if isinstance(cut.extent, int) else None
+        has_vectors = extent is None or extent >= lanes
         if not (has_vectors and stands_together(self.schedule, row, cut.index)):
             self._store_entries(row, sums, late, "all")
             return
-        if known is None or known % lanes:
+        if extent is None or extent % lanes:
             self._store_entries(row, sums, late, "edge")
         self._store_vectors(row, sums, late)
 

@@ -5,117 +5,22 @@ Source: Springer and Bientinesi 2018 (GETT) for tiles that span several indices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
-from itertools import combinations
+from functools import cached_property
 from math import prod
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList
+from feinsum.transforms.matrix_roles import MatrixRoles
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import carriers, number, text, typical, volume
+from feinsum.transforms.roles import number, text, typical
 
 Axis = tuple[str, int]
 """An index and a level of its cut."""
 
 LINE = 8
 """Entries of a line of a cache, in double precision."""
-
-MAX_UNROLLED = 16
-"""Terms of a sum that is written out."""
-
-
-@dataclass(frozen=True)
-class Roles:
-    """What is packed on each side, what is multiplied afterwards.
-
-    Attributes:
-        right: the operand position that has the vector index.
-        left: positions whose product is packed, summed over ``folded``.
-        late: positions that are multiplied to the sums, which are then summed
-            over ``postponed``.
-        summed: indices that the register tiles sum over.
-        columns: indices of the sums that the right side alone has.
-        rows: indices of the sums that the left side alone has.
-        batch: output indices that both sides have.
-        outer: output indices that late operands alone have.
-    """
-
-    right: int
-    left: tuple[int, ...]
-    late: tuple[int, ...]
-    summed: Names
-    folded: Names
-    postponed: Names
-    columns: Names
-    rows: Names
-    batch: Names
-    outer: Names
-
-    def cost(self, einsum: BatchedEinsum) -> int:
-        """Multiplications and additions of a row."""
-        indices = (*self.columns, *self.rows, *self.batch, *self.postponed)
-        n_packed = volume(einsum, (*self.rows, *self.summed, *self.batch, *self.folded))
-        n_late = volume(einsum, (*einsum.output, *self.postponed))
-        return (
-            2 * volume(einsum, (*indices, *self.summed))
-            + (len(self.left) + bool(self.folded) - 1) * n_packed
-            + 2 * len(self.late) * n_late
-        )
-
-
-@lru_cache(maxsize=256)
-def find_roles(einsum: BatchedEinsum, vector: str, register_index: str) -> Roles | None:
-    """The roles of fewest operations; None if the two indices do not split it."""
-    at = carriers(einsum, vector)
-    if len(at) != 1 or any(len(set(term)) < len(term) for term in einsum.inputs):
-        return None
-    found = [
-        roles
-        for roles in _all_roles(einsum, at[0])
-        if vector in roles.columns and register_index in roles.rows
-    ]
-    return min(found, key=lambda roles: roles.cost(einsum), default=None)
-
-
-def _all_roles(einsum: BatchedEinsum, right: int) -> Iterator[Roles]:
-    others = [k for k in range(einsum.n_operands) if k != right]
-    for n in range(1, len(others) + 1):
-        for left in combinations(others, n):
-            roles = _roles(einsum, right, left)
-            if roles is not None:
-                yield roles
-
-
-def _roles(einsum: BatchedEinsum, right: int, left: tuple[int, ...]) -> Roles | None:
-    late = tuple(k for k in range(einsum.n_operands) if k != right and k not in left)
-    output = set(einsum.output)
-    on_right = set(einsum.inputs[right])
-    on_left = {i for k in left for i in einsum.inputs[k]}
-    on_late = {i for k in late for i in einsum.inputs[k]}
-    postponed = on_late - output
-
-    def ordered(indices: set[str]) -> Names:
-        return tuple(i for i in reversed(einsum.indices) if i in indices)
-
-    roles = Roles(
-        right,
-        left,
-        late,
-        summed=ordered((on_left & on_right) - on_late - output),
-        folded=ordered(on_left - on_right - on_late - output),
-        postponed=ordered(postponed),
-        columns=ordered((on_right - on_left) & output),
-        rows=ordered((on_left - on_right) & output),
-        batch=ordered(on_left & on_right & output),
-        outer=ordered((on_late & output) - on_left - on_right),
-    )
-    is_unsummed = on_right - on_left - on_late - output
-    if not roles.summed or is_unsummed or (postponed & on_left & on_right):
-        return None
-    written_out = (*roles.folded, *roles.postponed)
-    return roles if volume(einsum, written_out) <= MAX_UNROLLED else None
 
 
 @dataclass(frozen=True)
@@ -160,7 +65,7 @@ class Plan:
         postponed: each in one tile.
     """
 
-    roles: Roles
+    roles: MatrixRoles
     columns: tuple[Cut, ...]
     rows: tuple[Cut, ...]
     summed: tuple[Cut, ...]
@@ -260,7 +165,10 @@ class Tiles:
 
 
 def make_plan(
-    einsum: BatchedEinsum, extents: Mapping[str, Extent], roles: Roles, tiles: Tiles
+    einsum: BatchedEinsum,
+    extents: Mapping[str, Extent],
+    roles: MatrixRoles,
+    tiles: Tiles,
 ) -> Plan:
     """Fill the tiles: the main index of a side first, then those stored nearby.
 
@@ -295,9 +203,9 @@ def _in_lines(
     Where a product of operands is packed, an index that the longest term lacks is far.
     """
     last = _last(main, term, output)
-    places = {index: at for at, index in enumerate(term)}
+    axis_of = {index: at for at, index in enumerate(term)}
     others = (index for index in indices if index != main)
-    nearest = sorted(others, key=lambda index: places.get(index, -1), reverse=True)
+    nearest = sorted(others, key=lambda index: axis_of.get(index, -1), reverse=True)
     return (main, *sorted(nearest, key=lambda index: index != last))
 
 

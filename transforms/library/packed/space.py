@@ -18,7 +18,8 @@ from math import log, prod
 from feinsum.bounds import MemoryLevel, bound_at
 from feinsum.errors import BoundError
 from feinsum.ir import BatchedEinsum, Extent, SizeParam, Workload
-from feinsum.transforms.library.packed.plan import distance, find_roles
+from feinsum.transforms.library.packed.plan import distance
+from feinsum.transforms.matrix_roles import find_packed_roles
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Space, Table
 from feinsum.transforms.roles import (
@@ -158,7 +159,7 @@ def _wide_tiles(workload: Workload) -> tuple[Parameters, ...]:
 
 def _proposals(workload: Workload) -> Iterator[Parameters]:
     """Every register tile for the best pairs of indices, in tiles that suit it."""
-    einsum, known = workload.einsum, workload.known
+    einsum, sized = workload.einsum, workload.known
     offered = space(workload)
     if offered is None:
         return
@@ -168,9 +169,9 @@ def _proposals(workload: Workload) -> Iterator[Parameters]:
         if _fits(einsum, str(vector), str(row))
     ]
     for vector, row in pairs[:N_PAIRS]:
-        roles = find_roles(einsum, vector, row)
+        roles = find_packed_roles(einsum, vector, row)
         assert roles is not None
-        n_summed = volume(known, roles.summed)
+        n_summed = volume(sized, roles.summed)
         pair = {"vector": vector, "register": row, "inside": "rows"}
         choices = product(offered["lanes"], VECTORS, ROWS, offered["stores"])
         for lanes, n_vectors, n_rows, stores in choices:
@@ -183,7 +184,7 @@ def _proposals(workload: Workload) -> Iterator[Parameters]:
             }
             line_bytes = lanes * n_vectors * einsum.operands[0].dtype.itemsize
             depth = _fitting_depth(n_summed, line_bytes)
-            widths, heights = _areas(known, vector, row, depth=depth)
+            widths, heights = _areas(sized, vector, row, depth=depth)
             others = (vector, row) == pairs[0] and n_vectors * n_rows >= LARGE_TILE
             areas = [(widths[0], h) for h in heights[: None if others else 1]]
             areas += [(w, heights[0]) for w in widths[1:3] if others]
@@ -268,7 +269,7 @@ def _stores(einsum: BatchedEinsum, vectors: Names, lanes: int) -> tuple[str, ...
 def _fits(einsum: BatchedEinsum, vector: str, register_index: str) -> bool:
     if typical(einsum.extents[vector]) < MIN_LANES or vector == register_index:
         return False
-    return find_roles(einsum, vector, register_index) is not None
+    return find_packed_roles(einsum, vector, register_index) is not None
 
 
 @lru_cache(maxsize=256)
@@ -285,7 +286,7 @@ def _areas(
     find room in the second level of a cache, and those on the right nearly; but there
     is something to do for several cores.
     """
-    roles = find_roles(einsum, vector, register_index)
+    roles = find_packed_roles(einsum, vector, register_index)
     assert roles is not None
     depth = min(volume(einsum, roles.summed), depth)
     line_bytes = depth * einsum.operands[0].dtype.itemsize
@@ -358,15 +359,17 @@ def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
 
 def _private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     """About the size of the packs and of the sums that are kept, of all rows."""
-    roles = find_roles(einsum, *(text(parameters, n) for n in ("vector", "register")))
+    roles = find_packed_roles(
+        einsum, *(text(parameters, n) for n in ("vector", "register"))
+    )
     assert roles is not None
     whole = [volume(einsum, i) for i in (roles.columns, roles.rows, roles.summed)]
-    asked = [number(parameters, name) for name in ("width", "height", "depth")]
-    width, height, depth = map(min, whole, asked)
-    sums = width * height * volume(einsum, roles.postponed)
-    kept = sums if depth < whole[2] else 0
+    limits = [number(parameters, name) for name in ("width", "height", "depth")]
+    width, height, depth = map(min, whole, limits)
+    n_all_sums = width * height * volume(einsum, roles.postponed)
+    n_sums = n_all_sums if depth < whole[2] else 0
     itemsize = einsum.operands[0].dtype.itemsize
-    return einsum.batch_size * itemsize * (kept + depth * (width + height))
+    return einsum.batch_size * itemsize * (n_sums + depth * (width + height))
 
 
 CACHE_BYTES = 1 << 20
@@ -423,7 +426,7 @@ def _areas_of_least(
 ) -> dict[str, int]:
     """Width, height and depth of that tile, of the roles of a pair of indices."""
     tile = least_tile(workload)
-    roles = find_roles(workload.einsum, vector, register_index)
+    roles = find_packed_roles(workload.einsum, vector, register_index)
     if not tile or roles is None:
         return {}
     sides: dict[str, Names] = {

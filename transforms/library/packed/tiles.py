@@ -218,11 +218,16 @@ class Packer:
         vector = writer.array("line", (size,), dtype, has_lanes=True)
         first = SubstitutionMapper(make_subst_func({square.along: 0}))
         flat = flat_subscript(kernel, first(read))
-        place, placed = writer.place("place", flat, loops, after)
+        offset, offset_id = writer.place("place", flat, loops, after)
         load = partial(
-            load_vector, vector=vector, array=name, place=place, dtype=dtype, lanes=size
+            load_vector,
+            vector=vector,
+            array=name,
+            offset=offset,
+            dtype=dtype,
+            lanes=size,
         )
-        return vector, placed, writer.add(vector, load, loops, (*after, placed))
+        return vector, offset_id, writer.add(vector, load, loops, (*after, offset_id))
 
     def _turned_loops(self, square: _Square) -> tuple[str, str]:
         """Loops over a square other than those that fill it."""
@@ -328,18 +333,20 @@ class Loops:
         self, array: str, axes: Sequence[Axis], at: Mapping[str, int] | None = None
     ) -> Expression:
         """An entry of an array; ``at`` fixes indices of one level."""
-        at, places = at or {}, list[Expression]()
+        at, subscripts = at or {}, list[Expression]()
         for axis in axes:
             index = axis[0]
             if index in at:
-                places.append(at[index])
+                subscripts.append(at[index])
             elif index not in self.joined:
-                places.append(self._place(axis))
+                subscripts.append(self._subscript(axis))
             elif self.inames[index]:
-                places[-1] = self.joined[index] * places[-1] + self._place(axis)
-        return var(array)[tuple(places)]
+                subscripts[-1] = self.joined[index] * subscripts[-1] + self._subscript(
+                    axis
+                )
+        return var(array)[tuple(subscripts)]
 
-    def _place(self, axis: Axis) -> Expression:
+    def _subscript(self, axis: Axis) -> Expression:
         if axis[0] == self.turned:
             outer, inner = map(var, self.inames[self.turned])
             return self.n_lanes * outer + inner
@@ -403,22 +410,24 @@ class TileLoops:
                 lanes = self.plan.lanes
                 cut = replace(cut, levels=(cut.size // lanes, lanes))
             point = cut.size * var(tile) if tile else 0
-            position, made = f"{cut.size}*{tile}" if tile else "0", list[str]()
+            position, loops = f"{cut.size}*{tile}" if tile else "0", list[str]()
             for size, stride in zip(cut.levels, cut.strides, strict=True):
                 position += f" + {stride}*{{0}}"
-                if shared and index in shared and not made:
-                    made.append(shared[index])
+                if shared and index in shared and not loops:
+                    loops.append(shared[index])
                 else:
-                    is_bounded = not cut.is_exact and (not made or stem == "store")
+                    is_bounded = not cut.is_exact and (not loops or stem == "store")
                     limits = [f"{position} < {cut.extent}"] if is_bounded else []
-                    if is_in_parts and len(made) == level:
+                    if is_in_parts and len(loops) == level:
                         last = f"{position} + {stride - 1}"
                         sign = {"whole": "<", "edge": ">="}[part]
                         limits.append(f"{last} {sign} {cut.extent}")
-                    made.append(self.writer.loop(f"{stem}_{index}", *limits, size=size))
-                position = position.format(made[-1])
-                point += stride * var(made[-1])
-            inames[index], points[index] = tuple(made), point
+                    loops.append(
+                        self.writer.loop(f"{stem}_{index}", *limits, size=size)
+                    )
+                position = position.format(loops[-1])
+                point += stride * var(loops[-1])
+            inames[index], points[index] = tuple(loops), point
         return Loops(inames, points, turned, self.plan.lanes, self.joined)
 
     def _one_loop(self, stem: str, cuts: Sequence[Cut]) -> dict[str, Names]:

@@ -84,8 +84,8 @@ class _Splitter:
             for row in nest.einsum.rows
         ]
         self._unused = kernel.get_var_name_generator()
-        taken = {op.name for op in nest.einsum.operands}
-        self._unused.add_names(taken, conflicting_ok=True)
+        operand_names = {op.name for op in nest.einsum.operands}
+        self._unused.add_names(operand_names, conflicting_ok=True)
         self._unused_ids = kernel.get_instruction_id_generator()
         rows = [kernel.id_to_insn[insn_id] for insn_id in nest.instructions]
         ids = frozenset(nest.instructions)
@@ -103,33 +103,33 @@ class _Splitter:
         self._terms[step.product] = step.output
         inames = {index: str(self._unused(index)) for index in step.joint}
         loops = tuple(inames[index] for index in step.output)
-        made = {
+        products = {
             arrays: self._new_array(arrays, step.output)
             for arrays in dict.fromkeys(factors)
         }
-        statements = [self._statement(array, loops) for array in made.values()]
+        statements = [self._statement(array, loops) for array in products.values()]
         einsum = BatchedEinsum(
             step.output,
             step.inputs,
-            tuple(tuple(array.operand for array in arrays) for arrays in made),
+            tuple(tuple(array.operand for array in arrays) for arrays in products),
         )
         self._nests.append(
             replace(
                 self.nest,
                 einsum=einsum,
                 points=points_of(inames),
-                rules=_rules(made),
+                rules=_rules(products),
                 instructions=tuple(statement.id for statement in statements),
                 assignees=tuple(statement.assignee for statement in statements),
-                scales=(1,) * len(made),
-                shifts=(0,) * len(made),
+                scales=(1,) * len(products),
+                shifts=(0,) * len(products),
             )
         )
         self._statements += statements
         self._domains += [self._domain(inames)] if inames else []
         self._wait_for(statements)
         for row, arrays in zip(self._rows, factors, strict=True):
-            row[step.product] = made[arrays]
+            row[step.product] = products[arrays]
 
     @property
     def nests(self) -> tuple[LoopNest, ...]:
@@ -222,9 +222,9 @@ def _rules(rows: Iterable[Sequence[_Array]]) -> constantdict[str, str]:
     )
 
 
-def _entry(name: str, places: Names) -> p.Subscript:
+def _entry(name: str, inames: Names) -> p.Subscript:
     """An entry of a product; a scalar is an array of one."""
-    return p.Subscript(var(name), tuple(map(var, places)) or (0,))
+    return p.Subscript(var(name), tuple(map(var, inames)) or (0,))
 
 
 MAX_TERMS = 12
@@ -241,7 +241,7 @@ class _Product:
 
     array: str
     axes: IndexList
-    done: str
+    written_by: str
 
     def at(self, points: Mapping[str, Expression]) -> Expression:
         return _entry_at(self.array, self.axes, points)
@@ -299,12 +299,12 @@ class FusedNest:
     def written(self) -> Schedule:
         """The schedule with the nest replaced."""
         for step in self.steps:
-            made: dict[Factors, _Product] = {}
+            products: dict[Factors, _Product] = {}
             for row in self.rows:
                 factors = tuple(row.pop(number) for number in step.factors)
-                if factors not in made:
-                    made[factors] = self._multiply(step, factors)
-                row[step.product] = made[factors]
+                if factors not in products:
+                    products[factors] = self._multiply(step, factors)
+                row[step.product] = products[factors]
         for k, row in enumerate(self.rows):
             (product,) = row.values()
             assert isinstance(product, _Product)
@@ -316,7 +316,9 @@ class FusedNest:
         axes, dtype = self._axes(step, factors), self.schedule.dtype_of_row(0)
         shape = [self._size(index) for index in axes] or [1]
         name = self.writer.array("product", shape, dtype)
-        after = [one.done for one in factors if isinstance(one, _Product)]
+        after = [
+            factor.written_by for factor in factors if isinstance(factor, _Product)
+        ]
         if step.summed:
             loops, points = self._loops(axes)
             entry = _entry_at(name, axes, points)
@@ -328,8 +330,8 @@ class FusedNest:
         entry = _entry_at(name, axes, terms[0])
         values = [self._product(factors, points) for points in terms]
         value = p.Sum((entry, *values)) if step.summed else values[0]
-        done = self.writer.assign(name, entry, value, loops, after)
-        return _Product(name, axes, done)
+        written_by = self.writer.assign(name, entry, value, loops, after)
+        return _Product(name, axes, written_by)
 
     def _size(self, index: str) -> int:
         extent = self.schedule.extents[index]
@@ -354,9 +356,9 @@ class FusedNest:
 
     def _axes(self, step: PathStep, factors: Factors) -> IndexList:
         """The indices of a product inside the outer loop, the one of lines last."""
-        kept = [index for index in step.output if index != self.outer]
+        inner = [index for index in step.output if index != self.outer]
         ends = {term[-1] for term in map(self._term, factors) if term}
-        return tuple(sorted(kept, key=lambda index: index in ends))
+        return tuple(sorted(inner, key=lambda index: index in ends))
 
     def _term(self, factor: Factor) -> IndexList:
         if isinstance(factor, _Product):
@@ -379,7 +381,7 @@ class FusedNest:
         loops, points = self._loops(
             [index for index in self.schedule.output if index != self.outer]
         )
-        self.writer.store(row, product.at(points), points, loops, [product.done])
+        self.writer.store(row, product.at(points), points, loops, [product.written_by])
 
     def _loops(
         self, indices: Sequence[str], parts: Mapping[str, int] | None = None

@@ -15,10 +15,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from operator import itemgetter
 from typing import TypeAlias
 
-from feinsum.errors import FeinsumError, InvalidParameterError
+from feinsum.errors import FeinsumError, InvalidEinsumError, InvalidParameterError
 from feinsum.ir import BatchedEinsum, IndexList, Operand
+from feinsum.nests import (
+    EstimatedTime,
+    Loop,
+    Nest,
+    Network,
+    Sizes,
+    best_orders,
+    path_from_pairs,
+)
+from feinsum.nests.network import MAX_OPERANDS as MAX_NEST_OPERANDS
 from feinsum.paths import EXACT_UP_TO, MINIMIZED, PathMethod, find_path, order_of
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.cost import Machine
@@ -36,6 +47,9 @@ NEAR = 4
 """How many times the fewest operations a path may take to be worth a trial."""
 
 GREEDY: PathMethod = "greedy"
+
+Pairs: TypeAlias = Sequence[tuple[int, int]]
+"""The two positions of each step."""
 
 _NUMBER = "(?:0|[1-9][0-9]?)"
 
@@ -137,13 +151,13 @@ class PairwisePath:
         Args:
             takes_diagonals: ahead of them diagonals are taken out of operands, too.
         """
-        steps = _Steps(einsum, takes_diagonals)
-        left = [steps.with_own_sums(number) for number in range(einsum.n_operands)]
+        collected = _Steps(einsum, takes_diagonals)
+        left = [collected.with_own_sums(number) for number in range(einsum.n_operands)]
         for first, second in self.pairs:
             pair = left[first], left[second]
             left = [number for number in left if number not in pair]
-            left.append(steps.add(pair))
-        return tuple(steps.found)
+            left.append(collected.add(pair))
+        return tuple(collected.steps)
 
     def n_operations(self, einsum: BatchedEinsum) -> int:
         """Multiplications and additions, size parameters counted as long.
@@ -167,7 +181,7 @@ class _Steps:
     """Collects steps, and knows the arrays that are left."""
 
     def __init__(self, einsum: BatchedEinsum, takes_diagonals: bool) -> None:
-        self.found: list[PathStep] = []
+        self.steps: list[PathStep] = []
         self._takes_diagonals = takes_diagonals
         self._einsum = einsum
         self._left = dict(enumerate(einsum.inputs))
@@ -186,22 +200,22 @@ class _Steps:
 
     def add(self, factors: tuple[int, ...]) -> int:
         """A step; the number of its product."""
-        product = self._einsum.n_operands + len(self.found)
+        product = self._einsum.n_operands + len(self.steps)
         for row in self._rows:
             row[product] = tuple(name for k in factors for name in row.pop(k))
         inputs = tuple(self._left.pop(k) for k in factors)
         needed = set(self._einsum.output).union(*self._left.values())
         joint = dict.fromkeys(i for term in inputs for i in term)
-        kept = tuple(index for index in joint if index in needed)
-        output = kept if self._left else self._einsum.output
+        output_indices = tuple(index for index in joint if index in needed)
+        output = output_indices if self._left else self._einsum.output
         n_products = len({row[product] for row in self._rows})
-        self.found.append(PathStep(factors, product, n_products, inputs, output))
+        self.steps.append(PathStep(factors, product, n_products, inputs, output))
         self._left[product] = output
         return product
 
 
-def _refuse(text: object, what: str) -> InvalidParameterError:
-    return InvalidParameterError(f"contraction path {text!r:.80}: {what}")
+def _refuse(text: object, problem: str) -> InvalidParameterError:
+    return InvalidParameterError(f"contraction path {text!r:.80}: {problem}")
 
 
 def nest_operations(einsum: BatchedEinsum) -> int:
@@ -246,8 +260,8 @@ def smallest_path(einsum: BatchedEinsum) -> PairwisePath:
     1,2 0,1
     """
     terms = dict(enumerate(map(frozenset, einsum.inputs)))
-    found = _found(einsum, "size", terms, frozenset(einsum.output))
-    return _path(found, einsum.n_operands)
+    pairs = _search(einsum, "size", terms, frozenset(einsum.output))
+    return _path(pairs, einsum.n_operands)
 
 
 def _proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
@@ -257,7 +271,7 @@ def _proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
     others = {k: terms[k] for k in terms if k not in shared}
     exact = MINIMIZED if einsum.n_operands <= EXACT_UP_TO else ()
     for method in (*exact, GREEDY):
-        find = partial(_found, einsum, method)
+        find = partial(_search, einsum, method)
         yield _path(find(terms, frozenset(einsum.output)), einsum.n_operands)
         if others and len(shared) > 1:
             needed = frozenset(einsum.output).union(*others.values())
@@ -267,7 +281,7 @@ def _proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
             yield _path([*ahead, *rest], einsum.n_operands)
 
 
-def _found(
+def _search(
     einsum: BatchedEinsum,
     method: PathMethod,
     terms: Mapping[int, frozenset[str]],
@@ -282,10 +296,10 @@ def _found(
     inputs = [[i for i in term if n_uses[i] > 1] for term in terms.values()]
     left, pairs = list(terms), []
     for step in find_path(inputs, output, extents, method=method):
-        taken = [left[at] for at in sorted(step)]
-        left = [k for k in left if k not in taken] + taken[:1]
-        if len(taken) == 2:
-            pairs.append((taken[0], taken[1]))
+        factors = [left[at] for at in sorted(step)]
+        left = [k for k in left if k not in factors] + factors[:1]
+        if len(factors) == 2:
+            pairs.append((factors[0], factors[1]))
     return pairs
 
 
@@ -305,6 +319,60 @@ def _products(path: PairwisePath, n_operands: int) -> frozenset[frozenset[int]]:
     """
     order = order_of(path.pairs, n_operands)
     return frozenset(left | right for left, right in order)
+
+
+def cheapest_path(
+    einsum: BatchedEinsum, paths: Sequence[Pairs], extents: Mapping[str, int]
+) -> tuple[int, str] | None:
+    """The number of the path with the estimated fastest nest, and its loop.
+
+    The search over nests of sparse operands weighs the same for dense ones: vector
+    products, fetched rows, buffers that fit into registers or not. If the cheapest nest
+    has one loop around all products, that loop is the one to fuse.
+
+    Args:
+        einsum: an einsum of dense operands; for a batch, only the subscripts matter.
+        paths: pairs of positions; the product is appended.
+        extents: extents of all indices.
+
+    Returns:
+        The number, and the index of the loop around all products, empty if there is
+        none. None if the search does not apply to such einsums.
+
+    >>> from feinsum.ir import array, einsum
+    >>> chains = einsum("bij,bjk,bkl->bil", *[array(n, (900, 9, 9)) for n in "ABC"])
+    >>> extents = {"b": 900, "i": 9, "j": 9, "k": 9, "l": 9}
+    >>> cheapest_path(chains, [[(0, 1), (0, 1)]], extents)
+    (0, 'b')
+    """
+    try:
+        network = Network(einsum.inputs, einsum.output)
+    except InvalidEinsumError:
+        return None
+    itemsize = einsum.output_dtypes[0].itemsize
+    cost = EstimatedTime(network, Sizes(extents), item_bytes=itemsize)
+    nests: list[tuple[float, int, Nest]] = []
+    for k, pairs in enumerate(paths):
+        if len(pairs) == len(network.inputs) - 1 < MAX_NEST_OPERANDS:
+            path = path_from_pairs(network, _numbered(pairs, len(network.inputs)))
+            if best := best_orders(network, path, cost):
+                nests.append((best.cost, k, best.nest))
+    if not nests:
+        return None
+    _, k, nest = min(nests, key=itemgetter(0, 1))
+    forest, root = nest.forest, nest.forest[0]
+    return k, root.index if len(forest) == 1 and isinstance(root, Loop) else ""
+
+
+def _numbered(pairs: Pairs, n: int) -> list[tuple[int, int]]:
+    """Pairs of positions among what is left, as numbers of operands and products."""
+    left, numbered = list(range(n)), []
+    for first, second in pairs:
+        numbered.append((left[first], left[second]))
+        for position in sorted((first, second), reverse=True):
+            del left[position]
+        left.append(n + len(numbered) - 1)
+    return numbered
 
 
 def step_einsum(einsum: BatchedEinsum, step: PathStep) -> BatchedEinsum:
@@ -333,9 +401,9 @@ def cheapest(
 
 def cost_of(spec: TransformSpec, einsum: BatchedEinsum, machine: Machine) -> float:
     """Seconds of a step; a version without a cost uses that of the newest."""
-    known = find_transform(spec.name, spec.version).cost
+    cost_of_version = find_transform(spec.name, spec.version).cost
     others = (t.cost for (name, _), t in sorted(REGISTRY.items()) if name == spec.name)
-    cost = known or [cost for cost in others if cost][-1]
+    cost = cost_of_version or [cost for cost in others if cost][-1]
     return cost(einsum, spec.parameters, machine)
 
 
@@ -376,10 +444,10 @@ def misfit(
         specs = specs_of(steps)
         if len(specs) != len(einsums):
             return f"there are {len(einsums)} steps, and recipes of {len(specs)}"
-        known = {family.name for family in families}
+        names = {family.name for family in families}
         for spec, einsum in zip(specs, einsums, strict=True):
-            if spec.name not in known:
-                return f"{spec.name} is no family of steps; those are {sorted(known)}"
+            if spec.name not in names:
+                return f"{spec.name} is no family of steps; those are {sorted(names)}"
             check_spec(spec, einsum)
     except FeinsumError as error:
         return f"a step is by no recipe: {error}"

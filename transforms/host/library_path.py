@@ -13,10 +13,9 @@ from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.targets.units import LibraryUnit
 from feinsum.transforms.cost import Machine
-from feinsum.transforms.host.family import (
+from feinsum.transforms.host.library_contraction import (
     LIBRARY_CONTRACTION,
     check_extents,
-    find_roles,
     products_of,
 )
 from feinsum.transforms.host.matrix_product import Intermediate, LibraryProgram
@@ -34,6 +33,7 @@ from feinsum.transforms.library.paths.pairwise import (
     specs_of,
     step_einsum,
 )
+from feinsum.transforms.matrix_roles import find_roles
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import volume
 
@@ -67,15 +67,15 @@ def library_path(
     check_extents(kernel, nest)
     steps = _steps(einsum, parameters["path"])
     t_unit_of_steps, nests = split_nest(t_unit, nest, steps[:-1])
-    made = _intermediates(t_unit_of_steps[nest.kernel_name], nests)
-    whole = _with_arguments(t_unit_of_steps[nest.kernel_name], made)
+    intermediates = _intermediates(t_unit_of_steps[nest.kernel_name], nests)
+    whole = _with_arguments(t_unit_of_steps[nest.kernel_name], intermediates)
     products = tuple(
         product
-        for one, spec in zip(nests, _recipes(einsum, parameters), strict=True)
-        for product in products_of(whole, one, spec.parameters)
+        for step, spec in zip(nests, _recipes(einsum, parameters), strict=True)
+        for product in products_of(whole, step, spec.parameters)
     )
     extents = {index: nest.extent(index) for index in einsum.indices}
-    return LibraryUnit.of(t_unit, LibraryProgram(products, extents, made))
+    return LibraryUnit.of(t_unit, LibraryProgram(products, extents, intermediates))
 
 
 def _intermediates(
@@ -92,11 +92,11 @@ def _intermediates(
 
 
 def _with_arguments(
-    kernel: lp.LoopKernel, made: Sequence[Intermediate]
+    kernel: lp.LoopKernel, intermediates: Sequence[Intermediate]
 ) -> lp.LoopKernel:
     """Intermediates as arguments, for numpy reads and writes them like those."""
     left = dict(kernel.temporary_variables)
-    arrays = [left.pop(one.name) for one in made]
+    arrays = [left.pop(x.name) for x in intermediates]
     args = [lp.GlobalArg(x.name, x.dtype, shape=x.shape) for x in arrays]
     return kernel.copy(args=[*kernel.args, *args], temporary_variables=left)
 
@@ -114,11 +114,11 @@ def _step_einsums(
 
 def _recipes(einsum: BatchedEinsum, parameters: Parameters) -> list[TransformSpec]:
     """Of all steps; what costs the least is the same on all machines."""
-    given = parameters["steps"]
-    if are_named(given):
-        return specs_of(given)
+    way = parameters["steps"]
+    if are_named(way):
+        return specs_of(way)
     steps = _step_einsums(einsum, parameters["path"])
-    return [cheapest(one, FAMILIES, Machine()) for one in steps]
+    return [cheapest(step, FAMILIES, Machine()) for step in steps]
 
 
 def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:
@@ -143,15 +143,17 @@ def _space(workload: Workload) -> Space | None:
 
 
 def _suits_library(einsum: BatchedEinsum, path: PairwisePath) -> bool:
-    return all(find_roles(one) is not None for one in _step_einsums(einsum, str(path)))
+    return all(
+        find_roles(step) is not None for step in _step_einsums(einsum, str(path))
+    )
 
 
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
-    given = parameters["steps"]
+    way = parameters["steps"]
     steps = _step_einsums(einsum, parameters["path"])
-    if are_named(given):
-        return misfit(given, steps, FAMILIES)
-    if any(find_roles(one) is None for one in steps):
+    if are_named(way):
+        return misfit(way, steps, FAMILIES)
+    if any(find_roles(step) is None for step in steps):
         return "a step is no product of matrices"
     return None
 
@@ -167,7 +169,9 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     """Seconds of all steps, one after another."""
     steps = _step_einsums(einsum, parameters["path"])
     specs = _recipes(einsum, parameters)
-    return sum(cost_of(x, one, machine) for x, one in zip(specs, steps, strict=True))
+    return sum(
+        cost_of(spec, step, machine) for spec, step in zip(specs, steps, strict=True)
+    )
 
 
 def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:

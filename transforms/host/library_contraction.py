@@ -31,15 +31,17 @@ from feinsum.transforms.host.matrix_product import (
     merged,
     suits_blas,
 )
+from feinsum.transforms.matrix_roles import MatrixRoles, find_roles
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
-    has_blas_dtype,
     number,
     reuse,
     text,
     typical,
-    volume,
 )
+
+WHOLE = ""
+"""The index of blocks where there is only one."""
 
 BLOCKS = (16, 4, 64, 1, 256)
 """Values of the index at a time: operands that are functions are evaluated into memory
@@ -107,7 +109,7 @@ def library_contraction(
     return LibraryUnit.of(t_unit, LibraryProgram(products, extents))
 
 
-def _stacks(einsum: BatchedEinsum, roles: Roles) -> tuple[str, ...]:
+def _stacks(einsum: BatchedEinsum, roles: MatrixRoles) -> tuple[str, ...]:
     """No stack, and the smallest for which all products lie in the result."""
     rest = list(einsum.output)
     inner: list[str] = []
@@ -249,64 +251,6 @@ LIBRARY_CONTRACTION = register(
     )
 )
 
-WHOLE = ""
-"""The index of blocks where there is only one."""
-
-
-@dataclass(frozen=True)
-class Roles:
-    """The roles of the indices in a product of two operands.
-
-    Attributes:
-        right: the position of the operand that has the last free output index.
-        batch: output indices of both operands; without a sum, all of them.
-        rows: those of the left operand alone; none where it is a vector.
-        columns: those of the right operand alone; none where it is a vector.
-        summed: indices of both that are not in the output, in the order of the
-            larger operand; none where entries are only multiplied.
-    """
-
-    right: int
-    batch: IndexList
-    rows: IndexList
-    columns: IndexList
-    summed: IndexList
-
-    @property
-    def are_matrices(self) -> bool:
-        """Whether neither operand is a vector, or a stack of vectors."""
-        return bool(self.rows and self.columns)
-
-
-def find_roles(einsum: BatchedEinsum) -> Roles | None:
-    """The roles of the indices; None if numpy has no single product for the einsum.
-
-    >>> from feinsum.ir import array, einsum
-    >>> find_roles(einsum("ik,kj->ij", array("A", (4, 5)), array("B", (5, 6))))
-    Roles(right=1, batch=(), rows=('i',), columns=('j',), summed=('k',))
-    >>> find_roles(einsum("i,j->ij", array("x", 4), array("y", 6)))
-    Roles(right=1, batch=('i', 'j'), rows=(), columns=(), summed=())
-    """
-    if einsum.n_operands != 2 or not has_blas_dtype(einsum):
-        return None
-    if any(len(set(term)) != len(term) for term in einsum.inputs):
-        return None
-    first, second = map(set, einsum.inputs)
-    free = [i for i in einsum.output if (i in first) != (i in second)]
-    larger = max(einsum.inputs, key=lambda term: volume(einsum, term))
-    # if one operand has to be transposed, it is the smaller one
-    summed = tuple(i for i in larger if i not in einsum.output)
-    if (first ^ second) - {*free}:
-        return None
-    # the columns end with the last axis of the result, so BLAS can write rows in place
-    right = int(not free or free[-1] in second)
-    if not summed:  # entries are multiplied where those of the result lie
-        return Roles(right, einsum.output, (), (), ())
-    columns = tuple(i for i in free if i in einsum.inputs[right])
-    rows = tuple(i for i in free if i in einsum.inputs[1 - right])
-    batch = tuple(i for i in einsum.output if i not in free)
-    return Roles(right, batch, rows, columns, summed)
-
 
 def check_extents(kernel: lp.LoopKernel, nest: LoopNest) -> None:
     """Refuse a nest with an extent that the caller does not provide.
@@ -343,7 +287,7 @@ class _Maker:
 
     kernel: lp.LoopKernel
     nest: LoopNest
-    roles: Roles
+    roles: MatrixRoles
     parameters: Parameters
 
     def product(self, k: int) -> MatrixProduct:
@@ -370,8 +314,8 @@ class _Maker:
 
     def _operand(self, operand: Operand, term: IndexList) -> ArrayFunction:
         rule = self.kernel.substitutions[self.nest.rules[operand.name]]
-        places = dict(zip(rule.arguments, term, strict=True))
-        return self._read(rule.expression, places)
+        indices = dict(zip(rule.arguments, term, strict=True))
+        return self._read(rule.expression, indices)
 
     def _result(self, k: int) -> ArrayFunction:
         assignee = self.nest.assignees[k]

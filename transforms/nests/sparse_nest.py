@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import loopy as lp
@@ -38,7 +39,7 @@ from feinsum.nests.form import is_apart, is_divisible
 from feinsum.nests.network import MAX_OPERANDS
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue
-from feinsum.transforms.nests.given import over_given_arrays
+from feinsum.transforms.nests.given_arrays import over_given_arrays
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 
 LANES = (1, 2, 4, 8, 16)
@@ -148,11 +149,11 @@ def _nests_at(
     item_bytes: int,
 ) -> tuple[Nest, ...]:
     sizes = Sizes(dict(extents), nodes)
-    found = dict.fromkeys(_made(network, sizes, item_bytes))
-    return tuple(found)
+    nests = dict.fromkeys(_candidates(network, sizes, item_bytes))
+    return tuple(nests)
 
 
-def _made(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
+def _candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
     machine = Machine()
     costs = [
         EstimatedTime(network, sizes, machine, item_bytes=item_bytes, n_threads=n)
@@ -163,12 +164,12 @@ def _made(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
         if best := best_nest(network, cost):
             yield best.nest
     each = [
-        found
+        best
         for path in next(by_depth(network))[: 8 * N_PATHS]
-        if (found := best_orders(network, path, costs[0]))
+        if (best := best_orders(network, path, costs[0]))
     ]
-    each.sort(key=lambda one: one.cost)
-    yield from (one.nest for one in each[:N_PATHS] if one.cost <= POOR * each[0].cost)
+    each.sort(key=attrgetter("cost"))
+    yield from (x.nest for x in each[:N_PATHS] if x.cost <= POOR * each[0].cost)
     papers = Lexicographic(IndependentLoops(network), Operations(network, sizes))
     if best := best_nest(network, papers):
         yield best.nest
@@ -177,21 +178,23 @@ def _made(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
 
 def usual_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
     """Sizes, with typical values for unknown ones."""
-    known = {x.name: sizes.get(x.name, USUAL_EXTENT) for x in einsum.size_params}
+    values = {x.name: sizes.get(x.name, USUAL_EXTENT) for x in einsum.size_params}
     names = profile_names(einsum)
     nodes = nodes_of(einsum, sizes)
     if not nodes:
         term = einsum.inputs[einsum.sparse_position or 0]
-        made: list[int] = []
-        places = 1
+        level_nodes: list[int] = []
+        max_nodes = 1
         for index in term:
             extent = einsum.extents[index]
-            n = int(known[extent.name]) if isinstance(extent, SizeParam) else extent
-            places *= n
-            above = made[-1] if made else n
-            made.append(max(1, min(places, above * (USUAL_FIBER if made else 1))))
-        nodes = tuple(made)
-    return {**known, **dict(zip(names, nodes, strict=True))}
+            n = int(values[extent.name]) if isinstance(extent, SizeParam) else extent
+            max_nodes *= n
+            above = level_nodes[-1] if level_nodes else n
+            level_nodes.append(
+                max(1, min(max_nodes, above * (USUAL_FIBER if level_nodes else 1)))
+            )
+        nodes = tuple(level_nodes)
+    return {**values, **dict(zip(names, nodes, strict=True))}
 
 
 def _is_for(einsum: BatchedEinsum) -> bool:
@@ -213,10 +216,10 @@ def _space(workload: Workload) -> Space | None:
     except InvalidEinsumError:
         return None
     itemsize = einsum.output_dtypes[0].itemsize
-    known = sizes_at(einsum, usual_sizes(einsum, workload.sizes))
-    nests = nests_at(network, known, itemsize)
+    typical_sizes = sizes_at(einsum, usual_sizes(einsum, workload.sizes))
+    nests = nests_at(network, typical_sizes, itemsize)
     lanes = {lane for nest in nests for lane in lane_indices(nest)}
-    ordered = sorted(lanes, key=lambda i: (-known.extents[i], i))
+    ordered = sorted(lanes, key=lambda i: (-typical_sizes.extents[i], i))
     is_real = einsum.output_dtypes[0].kind == "f"
     usual = VECTOR_BYTES[0] // itemsize
     table: Table = {

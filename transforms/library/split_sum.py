@@ -14,6 +14,7 @@ from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
 from feinsum.raising import LoopNest, points_of
 from feinsum.records import TransformSpec
 from feinsum.transforms.cost import Machine
+from feinsum.transforms.library.generic import GENERIC_ON_CPUS
 from feinsum.transforms.library.paths.nests import split_nest
 from feinsum.transforms.library.paths.pairwise import (
     PathStep,
@@ -24,8 +25,8 @@ from feinsum.transforms.library.paths.pairwise import (
     named,
     specs_of,
 )
-from feinsum.transforms.library.streamed import GENERIC_ON_CPUS, UNROLL_AND_JAM
-from feinsum.transforms.library.streamed.cost import out_of_order_s
+from feinsum.transforms.library.streaming_cost import out_of_order_s
+from feinsum.transforms.library.unroll_and_jam import UNROLL_AND_JAM
 from feinsum.transforms.registry import (
     Parameters,
     Space,
@@ -85,9 +86,9 @@ def split_sum(
     )
     t_unit, nests = split_nest(t_unit, cut, [step])
     recipes = _recipes(_nests(nest.einsum, parameters), parameters)
-    for one, spec in zip(nests, recipes, strict=True):
+    for part_nest, spec in zip(nests, recipes, strict=True):
         family = find_transform(spec.name, spec.version)
-        t_unit = family.apply(t_unit, one, spec.parameters)
+        t_unit = family.apply(t_unit, part_nest, spec.parameters)
     return lp.remove_unused_inames(t_unit, nest.loops)
 
 
@@ -223,10 +224,10 @@ def _divisors(einsum: BatchedEinsum, index: str) -> Iterator[int]:
     extent = einsum.extents[index]
     if not isinstance(extent, int):
         return
-    found = [
+    divisors = [
         n for n in range(LEAST_PARTS, min(extent, MOST_PARTS) + 1) if extent % n == 0
     ]
-    yield from sorted(found, key=lambda n: max(n / 16, 16 / n))[:N_CHOICES]
+    yield from sorted(divisors, key=lambda n: max(n / 16, 16 / n))[:N_CHOICES]
 
 
 def _depth(einsum: BatchedEinsum, index: str) -> int:
@@ -248,7 +249,10 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     """Of both nests."""
     both = _nests(einsum, parameters)
     recipes = _recipes(both, parameters)
-    each = (cost_of(r, one, machine) for r, one in zip(recipes, both, strict=True))
+    each = (
+        cost_of(recipe, part, machine)
+        for recipe, part in zip(recipes, both, strict=True)
+    )
     return out_of_order_s(einsum, text(parameters, "index"), machine) + sum(each)
 
 
@@ -273,7 +277,7 @@ def _recipes(
     steps = parameters["steps"]
     if are_named(steps):
         return specs_of(steps)
-    return [cheapest(one, FAMILIES, Machine()) for one in einsums]
+    return [cheapest(part, FAMILIES, Machine()) for part in einsums]
 
 
 def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:

@@ -13,13 +13,13 @@ from pymbolic import var
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, points
-from feinsum.transforms.library.streamed.cost import (
+from feinsum.transforms.library.generic import streaming_order
+from feinsum.transforms.library.streaming_cost import (
     jammed_cycles,
     out_of_order_s,
     restart_s,
     streaming_s,
 )
-from feinsum.transforms.library.streamed.generic import streaming_order
 from feinsum.transforms.primitives import NestWriter, Schedule, begin, with_hints
 from feinsum.transforms.primitives.compiler_hints import (
     SUMS,
@@ -173,21 +173,21 @@ class _JammedNest:
         """Zero, add and store the sums of a tile."""
         dtype, writer = self.schedule.dtype_of_row(row), self.writer
         name = writer.array(f"row_{row}_tile", (tile.size,), dtype)
-        place, loops, _ = self._one(name, tile)
-        start = writer.assign(f"{name}_zero", place, dtype.type(0), loops)
-        place, loops, at = self._one(name, tile, self._sums())
+        entry, loops, _ = self._sum_of_row(name, tile)
+        start = writer.assign(f"{name}_zero", entry, dtype.type(0), loops)
+        entry, loops, at = self._sum_of_row(name, tile, self._sums())
         product = calls_product(self.schedule, self.schedule.rows[row], at)
-        added = p.Sum((place, product))
-        add = writer.assign(f"{name}_add", place, added, loops, [start])
-        place, loops, at = self._one(name, tile)
-        writer.store(row, place, at, loops, [start, add], is_last=is_last)
+        added = p.Sum((entry, product))
+        add = writer.assign(f"{name}_add", entry, added, loops, [start])
+        entry, loops, at = self._sum_of_row(name, tile)
+        writer.store(row, entry, at, loops, [start, add], is_last=is_last)
 
     def _sums(self) -> dict[str, str]:
         """A loop over each summed index, outermost first."""
         extents = self.schedule.extents
         return {i: self.writer.loop(i, size=extents[i]) for i in self.plan.summed}
 
-    def _one(
+    def _sum_of_row(
         self, name: str, tile: _Tile, sums: dict[str, str] | None = None
     ) -> tuple[Expression, Names, dict[str, Expression]]:
         """The sum of one row, the loops around it, and the values of all indices."""
@@ -268,7 +268,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     n_groups = max(1.0, points(einsum, (parallel,)) / block)
     loops = _loops(einsum, index, inner, rows)
     seconds = streaming_s(einsum, cycles, machine, n_groups=n_groups, loops=loops)
-    seconds += restart_s(einsum, inner, index, machine, n_beside=rows)
+    seconds += restart_s(einsum, inner, index, machine, n_rows=rows)
     return seconds + out_of_order_s(
         einsum, index, machine, inner=inner, parallel=parallel
     )

@@ -31,10 +31,10 @@ from feinsum.transforms.library.packed.plan import (
     Cut,
     Plan,
     Tiles,
-    find_roles,
     make_plan,
 )
 from feinsum.transforms.library.packed.space import space
+from feinsum.transforms.matrix_roles import find_packed_roles
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Transform, register
@@ -149,12 +149,12 @@ class _Work:
         cls, einsum: BatchedEinsum, parameters: Parameters, machine: Machine
     ) -> _Work:
         """With as many lanes as the machine has, and more vectors instead."""
-        asked = Tiles.of(parameters)
-        lanes = min(asked.lanes, machine.lanes(einsum.operands[0].dtype))
+        wanted = Tiles.of(parameters)
+        lanes = min(wanted.lanes, machine.lanes(einsum.operands[0].dtype))
         tiles = replace(
-            asked, lanes=lanes, vectors=asked.vectors * asked.lanes // lanes
+            wanted, lanes=lanes, vectors=wanted.vectors * wanted.lanes // lanes
         )
-        roles = find_roles(einsum, tiles.vector, tiles.register)
+        roles = find_packed_roles(einsum, tiles.vector, tiles.register)
         assert roles is not None
         batch = (*roles.batch, *roles.outer)
         return cls(
@@ -397,7 +397,7 @@ def _packed(
 ) -> lp.TranslationUnit:
     schedule = begin(t_unit, nest)
     tiles = Tiles.of(parameters)
-    roles = find_roles(nest.einsum, tiles.vector, tiles.register)
+    roles = find_packed_roles(nest.einsum, tiles.vector, tiles.register)
     assert roles is not None
     plan = make_plan(nest.einsum, schedule.extents, roles, tiles)
     nest_writer = PackedNest(

@@ -17,14 +17,15 @@ from feinsum.ir import BatchedEinsum, Extent, Workload
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.cost import Machine, region_s
-from feinsum.transforms.library.packed.family import PACKED_CONTRACTION
-from feinsum.transforms.library.packed.plan import find_roles
+from feinsum.transforms.library.generic import GENERIC, GENERIC_ON_CPUS
+from feinsum.transforms.library.packed.packed_contraction import PACKED_CONTRACTION
 from feinsum.transforms.library.paths.nests import FusedNest, split_nest
 from feinsum.transforms.library.paths.pairwise import (
     PairwisePath,
     PathStep,
     are_named,
     cheapest,
+    cheapest_path,
     cost_of,
     good_paths,
     misfit,
@@ -34,12 +35,8 @@ from feinsum.transforms.library.paths.pairwise import (
     specs_of,
     step_einsum,
 )
-from feinsum.transforms.library.streamed import (
-    GENERIC,
-    GENERIC_ON_CPUS,
-    UNROLL_AND_JAM,
-)
-from feinsum.transforms.nests.dense import cheapest_path
+from feinsum.transforms.library.unroll_and_jam import UNROLL_AND_JAM
+from feinsum.transforms.matrix_roles import find_packed_roles
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.registry import (
     Parameters,
@@ -131,10 +128,10 @@ def contraction_path(
     t_unit, nests = split_nest(t_unit, nest, staged)
     alone = [step for step in steps if step not in fused]
     recipes = _recipes(einsum, steps, parameters)
-    for one, step in zip(nests[:-1] if fused else nests, alone, strict=True):
-        spec = recipes.get(step) or _recommended(one.einsum, parameters)
+    for step_nest, step in zip(nests[:-1] if fused else nests, alone, strict=True):
+        spec = recipes.get(step) or _recommended(step_nest.einsum, parameters)
         transform = find_transform(spec.name, spec.version)
-        t_unit = transform.apply(t_unit, one, spec.parameters)
+        t_unit = transform.apply(t_unit, step_nest, spec.parameters)
     if fused:
         schedule = begin(t_unit, nests[-1])
         block = _block(einsum, fused, outer)
@@ -184,13 +181,13 @@ def _recipes(
     einsum: BatchedEinsum, steps: Sequence[PathStep], parameters: Parameters
 ) -> dict[PathStep, TransformSpec]:
     """Of all steps, if they are named or chosen by their costs; or else of none."""
-    given = parameters["steps"]
-    if are_named(given):
-        return dict(zip(steps, specs_of(given), strict=True))
-    if given not in STEP_FAMILIES:
+    way = parameters["steps"]
+    if are_named(way):
+        return dict(zip(steps, specs_of(way), strict=True))
+    if way not in STEP_FAMILIES:
         return {}
     machine = _machine(einsum, number(parameters, "lanes"))
-    families = STEP_FAMILIES[str(given)]
+    families = STEP_FAMILIES[str(way)]
     return {s: cheapest(step_einsum(einsum, s), families, machine) for s in steps}
 
 
@@ -231,9 +228,9 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     recipes = _recipes(einsum, steps, parameters)
     for step in steps:
         if step not in fused:
-            one = step_einsum(einsum, step)
-            spec = recipes.get(step) or _recommended(one, parameters)
-            total += cost_of(spec, one, machine)
+            sized_step = step_einsum(einsum, step)
+            spec = recipes.get(step) or _recommended(sized_step, parameters)
+            total += cost_of(spec, sized_step, machine)
     return total
 
 
@@ -363,14 +360,14 @@ def _find_problem(
     fused = _fused_steps(steps, outer)
     if outer != NO_INDEX and not _can_fuse(einsum, steps, outer):
         return f"the path has no small products for a value of {outer!r}"
-    given = parameters["steps"]
-    if are_named(given):
+    way = parameters["steps"]
+    if are_named(way):
         einsums = [step_einsum(einsum, step) for step in steps]
-        return misfit(given, einsums, STEP_FAMILIES["best"])
-    if len(fused) == len(steps) and given not in (*STEP_FAMILIES, "packed"):
+        return misfit(way, einsums, STEP_FAMILIES["best"])
+    if len(fused) == len(steps) and way not in (*STEP_FAMILIES, "packed"):
         return "all steps are fused"
     by_cost = dict.fromkeys(STEP_FAMILIES, PACKING[:1])
-    used = {"packed": PACKING, **by_cost}.get(str(given), ())
+    used = {"packed": PACKING, **by_cost}.get(str(way), ())
     used = used if len(fused) < len(steps) else ()
     if any(parameters[n] != first[n] for n in PACKING if n not in used):
         return "no step is packed"
@@ -380,12 +377,12 @@ def _find_problem(
 def _is_searched(einsum: BatchedEinsum) -> bool:
     """Whether packed tiles take far more operations, too."""
     space = PACKED_CONTRACTION.space(Workload(einsum)) or {"vector": (), "register": ()}
-    found = [
-        find_roles(einsum, str(vector), str(register_index))
+    roles = [
+        find_packed_roles(einsum, str(vector), str(register_index))
         for vector in space["vector"]
         for register_index in space["register"]
     ]
-    packed = [einsum.batch_size * x.cost(einsum) for x in found if x is not None]
+    packed = [einsum.batch_size * x.n_operations(einsum) for x in roles if x]
     return all(
         cost >= FEWER_THAN_PACKED * path.n_operations(einsum)
         for cost in packed

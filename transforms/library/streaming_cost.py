@@ -98,8 +98,8 @@ def reduction_cycles(
     lanes = _lanes_of_sums(einsum, machine, most_bytes)
     reads = sum(_access_cycles(einsum, t, inner, lanes) for t in einsum.inputs)
     along = length * max(1.5 / lanes + reads, CHAIN_CYCLES / lanes)
-    beside = length % lanes * RAGGED_CYCLES + lanes * ADD_UP_CYCLES
-    return n_loops * (LOOP_CYCLES + along + beside)
+    remainder = length % lanes * RAGGED_CYCLES + lanes * ADD_UP_CYCLES
+    return n_loops * (LOOP_CYCLES + along + remainder)
 
 
 def jammed_cycles(
@@ -120,18 +120,18 @@ def jammed_cycles(
     lanes: float = _lanes_of_sums(einsum, machine, most_bytes)
     if _is_narrow_complex(einsum, machine):
         lanes = NARROW_COMPLEX_LANES.get(einsum.operands[0].dtype.itemsize, lanes)
-    own = shared = 0.0
+    per_row = shared = 0.0
     for term in einsum.inputs:
         cycles = 0.5 * _access_cycles(einsum, term, inner, lanes)
-        own, shared = (
-            (own + cycles, shared) if index in term else (own, shared + cycles)
+        per_row, shared = (
+            (per_row + cycles, shared) if index in term else (per_row, shared + cycles)
         )
     n_loops = points(einsum, einsum.indices) / max(length * extent, 1)
     n_full, n_left = divmod(extent, rows)
 
     def tile(n_rows: int) -> float:
         adding = max(0.5 * n_rows / lanes, CHAIN_CYCLES / lanes)
-        along = length * max(adding, n_rows * own + shared)
+        along = length * max(adding, n_rows * per_row + shared)
         left = length % lanes * RAGGED_CYCLES + lanes * ADD_UP_CYCLES
         left = left * TOGETHER if length <= UNROLLED else left + SPILL_CYCLES * n_rows
         return LOOP_CYCLES + along + n_rows * left
@@ -185,10 +185,10 @@ def out_of_order_s(
 def restart_s(
     einsum: BatchedEinsum,
     along: str,
-    beside: str | None,
+    outer: str | None,
     machine: Machine,
     *,
-    n_beside: int,
+    n_rows: int,
     width: int | None = None,
     in_registers: bool = True,
 ) -> float:
@@ -212,8 +212,8 @@ def restart_s(
     for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True):
         if not term or term[-1] != along:
             continue
-        n_together = n_beside if beside in term else 1
-        is_in_order = run == length and term[-2:-1] in ((), (beside,))
+        n_together = n_rows if outer in term else 1
+        is_in_order = run == length and term[-2:-1] in ((), (outer,))
         if in_registers and n_together == 1 and is_in_order:
             continue
         n_bytes = points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
@@ -288,15 +288,15 @@ def read_bytes(
         for operand, term in zip(row, einsum.inputs, strict=True)
         if term
     }
-    held = machine.cache_bytes.get("L2", 0)
+    cache_bytes = machine.cache_bytes.get("L2", 0)
     return sum(
-        _passing(term, [*loops], itemsize, held)
+        _passing(term, [*loops], itemsize, cache_bytes)
         for (_, term), itemsize in terms.items()
     )
 
 
 def _passing(
-    term: IndexList, loops: list[tuple[str, int]], itemsize: int, held: float
+    term: IndexList, loops: list[tuple[str, int]], itemsize: int, cache_bytes: float
 ) -> float:
     """Bytes of one operand: whole lines, unless the next entries of a line follow."""
     inside = moved = float(LINE_BYTES)
@@ -304,11 +304,11 @@ def _passing(
     for index, n in reversed(loops):
         if index in neighbours:
             n_lines = n * itemsize / LINE_BYTES
-            moved *= n_lines if inside <= held else n
+            moved *= n_lines if inside <= cache_bytes else n
             inside *= n_lines
             neighbours.clear()
         elif index in term:
             inside, moved = inside * n, moved * n
-        elif inside > held:
+        elif inside > cache_bytes:
             moved *= n
     return moved
