@@ -137,6 +137,7 @@ def region_s(
     >>> [region_s(machine, 2e6, 0, n_groups=n) for n in (100, 1, 1.25)]
     [0.001, 0.002, 0.0016]
     """
+    # the core with the most pieces decides, the others wait for it
     n_cores = machine.n_cores
     if idle is None:
         whole = int(n_groups)

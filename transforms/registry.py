@@ -230,6 +230,7 @@ def register(transform: Transform) -> Transform:
     """
     _check_transform(transform)
     key = transform.name, transform.version
+    # a cell of a notebook that runs again defines its functions anew
     if key in REGISTRY and _is_of_script(transform) and _is_of_script(REGISTRY[key]):
         REGISTRY[key] = transform
     if REGISTRY.setdefault(key, transform) is not transform:

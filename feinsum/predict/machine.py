@@ -100,6 +100,7 @@ def _gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
     capability = own_capability or _DEFAULT
     each = _figures(capability)
     n_units = max(device.compute_units, 1)
+    # a smaller GPU of the architecture has as many shares of the bandwidth as units
     bandwidth = n_units * (each.bandwidth / each.n_units)
     rates = {4: each.single, 8: each.double}
     matrices = (
@@ -126,6 +127,7 @@ def _gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
 def _with_processor(machine: Machine, processor: Processor) -> Machine:
     vector_bytes = processor.vector_bytes
     is_wide = vector_bytes >= 64
+    # others split a vector of 64 bytes into two halves
     has_wide_units = is_wide and processor.microarchitecture in WIDE_UNITS
     caches = {
         level: processor.cache_bytes.get(level, machine.cache_bytes[level])

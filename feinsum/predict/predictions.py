@@ -71,6 +71,7 @@ def predictions(
     if einsum.sparse_position is not None:
         is_cpu = device.kind == "cpu"
         return sparse_predictions(einsum, sizes, device) if is_cpu else []
+    # sorted by version: the last one of a name replaces those before
     newest = dict(sorted(REGISTRY))
     transforms = [REGISTRY[name] for name in newest.items()]
     suited = [t for t in transforms if _cost_on(device, t)]
@@ -89,6 +90,7 @@ def predictions(
     elif correction is None:
         correction = correction_in_use()
     costs = corrected(correction, at_sizes(einsum, sizes), candidates, machine)
+    # the cheapest of each set of similar recipes
     first: dict[tuple[str, str], Costed] = {}
     for cost, candidate in sorted(
         zip(costs, candidates, strict=True), key=itemgetter(0)
@@ -191,6 +193,7 @@ def sparse_predictions(
     )
     candidates: dict[object, Costed] = {}
     for nest in nests_at(network, typical_sizes, dtype.itemsize):
+        # the search over nests counts nanoseconds
         seconds = evaluate(cost, nest.path, nest.orders) * 1e-9
         lanes = machine.vector_bytes if dtype.kind == "f" else 0
         for n_threads in (machine.n_cores, 1):

@@ -1,6 +1,13 @@
 """Contractions of two operands by numpy's BLAS, on the host.
 
-The roles of its indices make an einsum of two operands into matrix products.
+The roles of its indices make an einsum of two operands into matrix products; see
+:mod:`feinsum.transforms.matrix_roles`. ``acd,dbc->ab`` has the rows a, the columns b
+and the sum over c and d. A is a matrix as it lies in memory; B is copied, since no
+stride leads from one (c, d) to the next::
+
+    A[a,c,d]  is  left[a,(c,d)]       a view: the axes c and d are contiguous
+    B[d,b,c]  -->  right[(c,d),b]     a copy in another order
+    out[a,b]  =   left @ right        one call of BLAS
 
 Source: Springer and Bientinesi 2018, section 2 (transpose, transpose, multiply,
 transpose; loops over matrix products).
@@ -22,6 +29,7 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, IndexList, Operand, SizeParam, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.units import LibraryUnit
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.host.array_function import ArrayFunction, read_function
 from feinsum.transforms.host.matrix_product import (
@@ -48,26 +56,6 @@ BLOCKS = (16, 4, 64, 1, 256)
 that stays in the caches until the product reads it, in few calls of the library.
 """
 
-BLAS_SHARE = 0.85
-"""Of the peak, by products of large matrices."""
-
-SERIAL_OPERATIONS = 1e6
-"""Products of less are made by one thread."""
-
-VECTOR_SHARE = 0.5
-"""Of the bandwidth, by products with vectors: OpenBLAS reads at 0.4 to 1.1 of it."""
-
-SERIAL_ENTRIES = 1e4
-"""Of an operand: products of fewer with a vector are made by one thread."""
-
-ELEMENTWISE_BYTES_PER_S = 6e9
-"""Of results, where entries are only multiplied: by one thread, on a Zen 3."""
-
-PRODUCT_S = 1e-7
-"""To begin a product of a stack."""
-
-MOST_BYTES = np.iinfo(np.intp).max
-"""Of an array; numpy makes none that is larger, not even to look at it."""
 
 MIN_REUSE = 4
 """Below it the arrays take longer to read than the matrix products to compute."""
@@ -119,6 +107,7 @@ def _stacks(einsum: BatchedEinsum, roles: MatrixRoles) -> tuple[str, ...]:
             inner.append(rest.pop())
         if len(inner) == n_before:
             return ("",)
+    # one product for each value of these, so that rows and columns lie together
     stack = " ".join(index for index in rest if index not in roles.batch)
     return tuple(dict.fromkeys((stack, "")))
 
@@ -183,7 +172,9 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     m, k, n = (points(einsum, part) for part in sides)
     n_products = points(einsum, stack)
     if not summed:
-        product_s = points(einsum, einsum.output) * itemsize / ELEMENTWISE_BYTES_PER_S
+        product_s = (
+            points(einsum, einsum.output) * itemsize / cpu.ELEMENTWISE_BYTES_PER_S
+        )
     elif m > 1 and n > 1:
         peak = machine.operations_per_s(einsum.operands[0].dtype)
         product_s = n_products * _product_s(m, n, k, peak, machine.n_cores)
@@ -199,7 +190,7 @@ def _is_matrix(
 ) -> bool:
     """Whether an array is a stack of matrices, as BLAS takes them, where it lies."""
     itemsize = einsum.operands[0].dtype.itemsize
-    if points(einsum, term) * itemsize > MOST_BYTES:
+    if points(einsum, term) * itemsize > cpu.MOST_BYTES:
         return False
     lie = {
         index: points(einsum, term[at + 1 :]) * itemsize
@@ -218,10 +209,11 @@ def _is_matrix(
 
 def _product_s(m: int, n: int, k: int, peak: float, n_cores: int) -> float:
     """Of one matrix product: small ones are slow, and run on one thread."""
-    share = BLAS_SHARE * m / (m + 16) * n / (n + 16) * k / (k + 32)
+    # short sides cost a share of the rate: half of it at m = 16
+    share = cpu.BLAS_SHARE * m / (m + 16) * n / (n + 16) * k / (k + 32)
     operations = 2.0 * m * n * k
-    n_threads = n_cores if operations > SERIAL_OPERATIONS else 1
-    return PRODUCT_S + operations / (peak * share * n_threads)
+    n_threads = n_cores if operations > cpu.SERIAL_OPERATIONS else 1
+    return cpu.PRODUCT_S + operations / (peak * share * n_threads)
 
 
 def _vectors_s(
@@ -234,9 +226,10 @@ def _vectors_s(
     """
     read, written = distinct_bytes(einsum)
     n_bytes = (read + written) / einsum.batch_size
-    moved_s = n_bytes / (VECTOR_SHARE * machine.stream_bytes_per_s(n_bytes))
-    n_idle = machine.n_cores if n_entries < SERIAL_ENTRIES else 1
-    return n_products * PRODUCT_S + n_idle * moved_s
+    moved_s = n_bytes / (cpu.VECTOR_SHARE * machine.stream_bytes_per_s(n_bytes))
+    # one thread alone draws a part of the bandwidth
+    n_idle = machine.n_cores if n_entries < cpu.SERIAL_ENTRIES else 1
+    return n_products * cpu.PRODUCT_S + n_idle * moved_s
 
 
 LIBRARY_CONTRACTION = register(

@@ -1,4 +1,9 @@
-"""Contractions of many operands, two at a time, by numpy's BLAS on the host."""
+"""Contractions of many operands, two at a time, by numpy's BLAS on the host.
+
+For ``ij,jk,kl->il`` and the path ``1,2 0,1``, the host computes ``A @ (B @ C)``. Each
+step is a ``library_contraction``, which may need axes in another order than that in
+which the step before left them; see :mod:`feinsum.transforms.library.paths.pairwise`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""A row of an einsum as matrix products, which numpy hands to its BLAS."""
+"""A row of an einsum as matrix products, which numpy hands to its BLAS.
+
+Operands that are functions, or arrays in another order, are evaluated into memory that
+is kept between calls, in boxes of few entries by several threads. Then numpy multiplies
+whole matrices, or one block after the other, so that what was evaluated is still in the
+caches when BLAS reads it.
+"""
 
 from __future__ import annotations
 
@@ -93,6 +99,7 @@ class LibraryProgram:
             _Run(product, {**values, **intermediates}, sizes, scratch).all_blocks(
                 available
             )
+            # threads of BLAS go on spinning for a while, and would share the cores
             available = 1
 
 
@@ -169,6 +176,7 @@ class _Run:
         order = (*p.stack, *p.rows, *p.columns)
         result = p.result.view(self.values, order, box)
         lengths = (*[1] * len(p.stack), len(p.rows), len(p.columns))
+        # the sum is the result: BLAS writes it where it belongs
         if p.finish.is_variable and result.dtype == p.dtype:
             matrices = merged(result, lengths)
             if matrices is not None and matrices.strides[-1] == result.itemsize:
@@ -295,6 +303,7 @@ def boxes(
     steps = {index: max(r.stop - r.start, 1) for index, r in ranges.items()}
     while prod(steps.values()) > limit:
         longest = max(steps, key=lambda i: steps[i] / (32 if i in near else 1))
+        # near indices are halved last, so that boxes stay long lines of memory
         steps[longest] = -(-steps[longest] // 2)
 
     def cut(left: list[str]) -> Iterator[dict[str, slice]]:

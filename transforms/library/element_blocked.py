@@ -1,5 +1,15 @@
 """Batches over one long index: operators of discontinuous Galerkin codes.
 
+For ``ij,ej->ei`` with 8 lanes, the lanes of a vector are elements: a work-group brings
+u of its elements into private memory, turned, so that entry j of eight elements is one
+vector; D is read entry by entry and multiplies a whole vector::
+
+    u[e,j]  in memory              u_tile[j,:]  in private memory
+    e: 0   j0 j1 j2 ...            j: 0   e0 e1 e2 e3 e4 e5 e6 e7
+       1   j0 j1 j2 ...   -->         1   e0 e1 e2 e3 e4 e5 e6 e7
+       ..                             ..
+                                   acc[i,:] += D[i,j] * u_tile[j,:]
+
 Source: paper, section 8.1 (loop permutation, hoisting, tiling of the reference
 matrices and of the elements).
 """
@@ -87,6 +97,7 @@ def element_blocked(
     schedule = peel_remainder(schedule, element, group, lanes, (group.outer,))
     schedule, vector = split(schedule, group.inner, lanes, inner_tag="vec")
     loops = _Loops(element, group, vector)
+    # a product that reads another one is staged first, so that its loops are there
     schedule, tiles = _stage(schedule, products[::-1], loops, "vec")
     wanted = [
         name
@@ -94,6 +105,7 @@ def element_blocked(
         if parameters["stage_matrices"] or element in schedule.spans[name]
     ]
     schedule, _ = _stage(schedule, wanted, loops, "unr")
+    # Loopy projects whole domains: factors take a fraction of the time
     schedule = factor_domains(schedule, group.outer, (vector.outer,))
     return _accumulate(schedule, tiles, loops, number(parameters, "rows")).t_unit
 
@@ -112,6 +124,7 @@ def _contract_cheaply(
 ) -> tuple[Schedule, list[str]]:
     """Contract pairs in the order of fewest operations, but for the last."""
     extents = {i: typical(extent) for i, extent in schedule.extents.items()}
+    # as long as a vector, or else steps over elements alone would always come last
     extents[element] = lanes
     path = pairwise_path(schedule.terms, schedule.output, tuple(extents.items()))
     products: list[str] = []

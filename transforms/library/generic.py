@@ -201,6 +201,7 @@ class StreamedNest:
         self.sizes = {i: self._fitting(i, size) for i, size in streams.cuts.items()}
         cut = [i for i, size in self.sizes.items() if size != schedule.extents[i]]
         self.tiles = {index: self._tile_loop(index) for index in cut}
+        # an index that is not cut has one tile, and needs no axis of the grid
         for axis, iname in enumerate(self.tiles.values()):
             self.writer.tag(iname, f"g.{axis}")
         is_free = streams.vector in schedule.output
@@ -212,6 +213,8 @@ class StreamedNest:
     def written(self) -> Schedule:
         """The schedule with the nest replaced."""
         for row in range(len(self.schedule.rows)):
+            # Each row of a batch has statements of its own, after those of the row
+            # before.
             if self.streams.vector in self.streams.summed:
                 self._sum_along(row)
             elif self.streams.summed:
@@ -240,6 +243,7 @@ class StreamedNest:
     def _sum_along(self, row: int) -> None:
         """Partial sums along the vector index, added up at the end."""
         dtype, vector = self.schedule.dtype_of_row(row), self.streams.summed[-1]
+        # a loop shorter than the partial sums has as many of them as it has iterations
         width = self._fitting(vector, self.streams.step)
         tile = var(self.writer.array(f"row_{row}_tile", (width,), dtype))
         total = var(self.writer.array(f"row_{row}_total", (1,), dtype))[(0,)]
@@ -309,6 +313,7 @@ class StreamedNest:
                 loops = loops.inside(iname, **{index: var(iname)})
                 continue
             size = self.sizes[index]
+            # without a bound the compiler knows the trip count
             is_exact = isinstance(extent, int) and extent % size == 0
             bound = [] if is_exact else [f"{size}*{tile} + {{}} < {extent}"]
             iname = self.writer.loop(index, *bound, size=size)
@@ -353,6 +358,7 @@ def _space(workload: Workload) -> Space:
     einsum = workload.einsum
     vectors = sorted(einsum.indices, key=lambda index: _vector_cost(einsum, index))
     first = vectors[0] if vectors else NO_INDEX
+    # the longest other output index gives the most work-groups
     parallel = [i for i in einsum.output if i != first] or list(einsum.output[:1])
     parallel.sort(key=lambda index: -typical(einsum.extents[index]))
     if einsum.output in ((), (first,)):
@@ -381,6 +387,7 @@ def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[float, bool]:
     """Entries of all arrays, strided ones and those of short loops counted as more."""
     n_entries = sum(volume(einsum, term) for term in _terms(einsum))
     n_counted = n_entries + (STRIDED - 1) * _strided_volume(einsum, index)
+    # a short innermost loop is mostly overhead
     shortness = max(1.0, MIN_LENGTH / max(typical(einsum.extents[index]), 1))
     return shortness * n_counted, index not in einsum.output
 
@@ -426,6 +433,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
             n_groups *= max(1.0, points(einsum, (index,)) / number(parameters, size))
     loops = _loops(einsum, vector, number(parameters, "width"))
     seconds = streaming_s(einsum, cycles, machine, n_groups=n_groups, loops=loops)
+    # Only a sum over an outer index reads panels in short runs.
     if not einsum.summation_indices or vector not in einsum.output:
         return seconds
     return seconds + restart_s(

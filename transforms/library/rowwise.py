@@ -1,4 +1,12 @@
-"""Pointwise products, row reductions and anything else: blocks of one output index."""
+"""Pointwise products, row reductions and anything else: blocks of one output index.
+
+For ``ij->i`` with blocks of 64 rows, a work-group computes out[64*g:64*g + 64], by
+plain loops of which the compiler makes vectors::
+
+    g = 0   rows   0 ..  63 of A  -->  out[0:64]
+        1   rows  64 .. 127       -->  out[64:128]
+        ...
+"""
 
 from __future__ import annotations
 
@@ -10,6 +18,7 @@ from pymbolic import primitives as p
 
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import Machine, points
 from feinsum.transforms.library.packed.packed_contraction import suits_packing
 from feinsum.transforms.library.streaming_cost import (
@@ -146,14 +155,11 @@ def _space_with_hints(workload: Workload) -> Space | None:
     )
 
 
-CHAIN_CYCLES = 4.0
-"""Of an addition that waits for the one before."""
-
-
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
     """Seconds; a compiler puts the best of the summed loops innermost."""
     most_bytes = 64 if parameters["vectors"] == VECTORS[1] else 32
     summed = einsum.summation_indices
+    # Without a sum, the last axis of the output is the innermost loop.
     if not summed:
         cycles = vector_cycles(
             einsum, einsum.output[-1], machine, most_bytes=most_bytes, step=1
@@ -163,8 +169,9 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
             reduction_cycles(einsum, inner, machine, most_bytes=most_bytes)
             for inner in summed
         )
+    # in order, every addition waits for the one before, whatever the vectors are
     if summed and parameters["sums"] != SUMS[1]:
-        cycles = max(cycles, CHAIN_CYCLES * points(einsum, einsum.indices))
+        cycles = max(cycles, cpu.CHAIN_CYCLES * points(einsum, einsum.indices))
     index, block = text(parameters, "index"), number(parameters, "block")
     n_groups = max(1.0, points(einsum, (index,)) / block)
     seconds = streaming_s(einsum, cycles, machine, n_groups=n_groups)

@@ -1,4 +1,13 @@
-"""Long sums with few results: parts in parallel, and then the sum of the parts."""
+"""Long sums with few results: parts in parallel, and then the sum of the parts.
+
+For ``ij->j`` with 40,000 rows of 7 entries there is too little output to share among
+threads. With 16 parts, each thread sums 2,500 rows at a time::
+
+    A  rows     0 ..  2499  -->  partial[0,:]   --+
+             2500 ..  4999  -->  partial[1,:]   --+-->  out[:]
+                  ...              ...            |
+            37500 .. 39999  -->  partial[15,:]  --+
+"""
 
 from __future__ import annotations
 
@@ -77,6 +86,8 @@ def split_sum(
     index, n_parts = text(parameters, "index"), number(parameters, "parts")
     t_unit, cut, part = _cut(t_unit, nest, index, n_parts)
     einsum = cut.einsum
+    # The parts are one step of a path: a product of all operands that keeps the new
+    # index.
     step = PathStep(
         tuple(range(einsum.n_operands)),
         einsum.n_operands,
@@ -200,6 +211,7 @@ def _space(workload: Workload) -> Space | None:
         return None
     choices = {i: tuple(_divisors(einsum, i)) for i in einsum.summation_indices}
     indices = [i for i, parts in choices.items() if parts]
+    # parts of an outer index are contiguous pieces of the arrays
     indices.sort(key=lambda index: _depth(einsum, index))
     parts = dict.fromkeys(n for index in indices for n in choices[index])
     if not indices:
@@ -227,6 +239,7 @@ def _divisors(einsum: BatchedEinsum, index: str) -> Iterator[int]:
     divisors = [
         n for n in range(LEAST_PARTS, min(extent, MOST_PARTS) + 1) if extent % n == 0
     ]
+    # sixteen parts are enough for most processors, and few to add up
     yield from sorted(divisors, key=lambda n: max(n / 16, 16 / n))[:N_CHOICES]
 
 

@@ -1,4 +1,18 @@
-"""Transposes: squares of vectors that are transposed in registers."""
+"""Transposes: squares of vectors that are transposed in registers.
+
+For ``ij->ji`` and four lanes, a square of A is loaded by four vectors along j, and
+stored by four vectors along i::
+
+         j: 0  1  2  3              i: 0  1  2  3
+    i: 0   a0 a1 a2 a3         j: 0   a0 b0 c0 d0
+       1   b0 b1 b2 b3   -->      1   a1 b1 c1 d1
+       2   c0 c1 c2 c3            2   a2 b2 c2 d2
+       3   d0 d1 d2 d3            3   a3 b3 c3 d3
+
+A tile is ``height`` entries of i, at least a line of the output, times ``width`` of j;
+its squares are visited along i first, so that a line of the output is filled before it
+leaves the caches. Strips that fill no square are copied entry by entry.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +26,7 @@ from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import Machine, distinct_bytes, region_s
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
@@ -27,8 +42,6 @@ from feinsum.transforms.roles import (
 
 N_GRID_AXES = 3
 """Of work-groups, as OpenCL has them."""
-ALONE_CYCLES = 2.5
-"""To read and store an entry by itself."""
 
 
 def turned(
@@ -110,6 +123,7 @@ class TurnedNest:
         self.sizes = sizes
         others = [index for index in schedule.output if index not in sizes]
         self.others = {i: self.writer.loop(i, size=extents[i]) for i in others}
+        # a grid has three axes: those of the tiles, and the longest other loop
         longest = sorted(others, key=lambda index: -typical(extents[index]))
         grid = [*self.grid.values(), *(self.others[index] for index in longest)]
         for axis, iname in enumerate(grid[:N_GRID_AXES]):
@@ -120,6 +134,8 @@ class TurnedNest:
         """The schedule with the nest replaced."""
         across, vector = self.tiles.across, self.tiles.vector
         for row in range(len(self.schedule.rows)):
+            # The strips beside the squares come before them, since the last statement
+            # of a row keeps its id.
             if not self._is_whole(across):
                 self._copy(row, self._rest(across), self._all(vector))
             if not self._is_whole(vector):
@@ -177,6 +193,8 @@ class TurnedNest:
             calls_product(self.schedule, self.schedule.rows[row], points),
             [*order, k, lane],
         )
+        # The square is read by rows and stored by columns: the compiler makes shuffles
+        # of the unrolled assignments.
         moved, entry = (writer.loop(i, size=lanes, tag="unr") for i in ("moved", "k"))
         points = self._points(across.first + var(entry), along.first + var(moved))
         value = var(square)[(var(entry), var(moved))]
@@ -192,6 +210,7 @@ class TurnedNest:
             [*order, moved, entry],
             [read],
         )
+        # a column of the square is a vector along the output
         writer.store_vector(
             row,
             var(vector),
@@ -293,7 +312,9 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
         extent = volume(einsum, (index,))
         whole *= (extent - extent % lanes) / extent
     # A vector is loaded, takes part in log2(lanes) rounds of shuffles, and is stored.
-    per_point = whole * (2 + log2(lanes)) / lanes + (1 - whole) * ALONE_CYCLES
+    per_point = whole * (2 + log2(lanes)) / lanes + (1 - whole) * cpu.ALONE_CYCLES
+    # A store to the caches reads the line before it is written, and writes it back
+    # later; a streamed one goes past them, while other work waits.
     read, written = distinct_bytes(einsum)
     is_streamed = parameters["stores"] == "streamed"
     near_s = region_s(

@@ -1,4 +1,16 @@
-"""Sums along rows, several rows at a time."""
+"""Sums along rows, several rows at a time.
+
+For ``ij,j->i`` with three rows, a matrix-vector product keeps a vector of sums for each
+row in a register, and loads x once for all of them::
+
+                 j ---->
+    i, row 0   [A A A A|A A A A| ...  * x  ->  tile[0]
+       row 1   [A A A A|A A A A| ...  * x  ->  tile[1]
+       row 2   [A A A A|A A A A| ...  * x  ->  tile[2]
+                 ^ the same x[j:j+4] for all rows
+
+A single sum would wait for the latency of each addition; three wait at the same time.
+"""
 
 from __future__ import annotations
 
@@ -117,6 +129,7 @@ class _JammedNest:
 
     def written(self) -> Schedule:
         """The schedule with the nest replaced."""
+        # rows of a batch share the tiles, but have loops of their own inside
         tiles = [*self._tiles()]
         for row in range(len(self.schedule.rows)):
             for tile in tiles:
@@ -126,6 +139,7 @@ class _JammedNest:
     def _tiles(self) -> Iterator[_Tile]:
         """Full tiles, and the rows that are left over, each alone."""
         plan, writer = self.plan, self.writer
+        # Tiles do not cross the blocks of the grid, if these are of the same index.
         loops, points = self._outside()
         extent, size = self.schedule.extents[plan.index], plan.rows
         is_cut = plan.parallel == plan.index
@@ -205,6 +219,7 @@ class _JammedNest:
 def _space(workload: Workload) -> Space | None:
     """Sums along an index in which some operand has unit stride."""
     einsum = workload.einsum
+    # only along unit strides can the compiler load vectors of the summed index
     inner = _inner(einsum)
     if not einsum.output or not inner:
         return None
@@ -230,6 +245,7 @@ def _jammed(einsum: BatchedEinsum, inner: str) -> tuple[str, ...]:
     """Those first that save most, since operands do not have them."""
 
     def shared(index: str) -> int:
+        # what does not have the index is loaded once for all rows of a tile
         others = (t for t in einsum.inputs if inner in t and index not in t)
         return sum(volume(einsum, term) for term in others)
 
@@ -241,6 +257,7 @@ def _jammed(einsum: BatchedEinsum, inner: str) -> tuple[str, ...]:
 
 def _blocks(einsum: BatchedEinsum, longest: str) -> tuple[int, ...]:
     """Multiples of all numbers of rows, with enough work for a group; and a few."""
+    # iterations for one value of the longest index
     each = max(1, volume(einsum, einsum.indices) // typical(einsum.extents[longest]))
     block = max(16, GROUP_POINTS // each // 16 * 16)
     return tuple(dict.fromkeys((block, 16, 4 * block, 2)))

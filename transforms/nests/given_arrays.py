@@ -205,6 +205,7 @@ class _Given(NestArrays):
         return str(N_COPIES if self.has_own else N_CHUNKS)
 
     def chunk(self, chunk: str) -> tuple[str, str]:
+        # The first n % n_chunks chunks have one node more than the others.
         begin, end = self._bounds(0, "0")
         is_from_zero = begin == "0"
         n = f"({end})" if is_from_zero else f"({end} - ({begin}))"
@@ -331,6 +332,7 @@ def _merged(
         if name not in replaced
         or name in generated.get_read_variables() | generated.get_written_variables()
     }
+    # Loops that only these instructions had go with them.
     left = [
         d for domain in kernel.domains if (d := _without(domain, inames)) is not None
     ]

@@ -1,4 +1,13 @@
-"""The family of nests over one sparse operand: nests and their forms.
+"""Nests over one sparse operand: which nests, in which form.
+
+A nest says in which order pairs of operands are multiplied and how the loops of the
+steps are fused; a form says how these loops run. For MTTKRP, ``ijk,ja,ka->ia`` with T
+in a compressed tree (CSF), the factorized nest adds the fibers of T before it
+multiplies by B, once for each j instead of once for each entry::
+
+    i --+-- j --+-- k          for i, j:    sums[a] = sum(k, T[i,j,k]*C[k,a])
+        |       +-- k                       out[i,a] += sums[a]*B[j,a]
+        +-- j --+-- k
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN).
 """
@@ -189,6 +198,7 @@ def usual_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, in
             extent = einsum.extents[index]
             n = int(values[extent.name]) if isinstance(extent, SizeParam) else extent
             max_nodes *= n
+            # a level has at most all places, and a typical fiber for each node above
             above = level_nodes[-1] if level_nodes else n
             level_nodes.append(
                 max(1, min(max_nodes, above * (USUAL_FIBER if level_nodes else 1)))
@@ -267,6 +277,7 @@ def _starts(
     for text in table["nest"]:
         nest = nest_from_text(network_of(einsum), text)
         lane = next((i for i in table["lane"] if i in lane_indices(nest)), "")
+        # without an index for its lanes, a nest has no vectors
         widths = [n // itemsize for n in VECTOR_BYTES] if lane else [1]
         threads = table["threads"][0] if is_divisible(nest) else NO_THREADS
         for n in widths:

@@ -48,8 +48,10 @@ def peel_remainder(
     full = _full_tiles(extent, tile)
     if full == str(extent):
         return schedule
+    # floor() of a negative extent would be a tile too many
     if not isinstance(extent, int):
         schedule = schedule.with_unit(lp.assume(schedule.t_unit, f"{extent} >= 0"))
+    # the size of the grid then has a closed form, whatever bounds the nests inside
     schedule = hoist_inames(schedule, shared)
     schedule, copies = _with_copied_rows(schedule)
     schedule, renamed = _with_own_inames(schedule, copies, shared)

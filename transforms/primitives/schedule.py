@@ -154,6 +154,8 @@ def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
             if (operand.name, term) in names:
                 continue
             rule = nest.rules[operand.name]
+            # ``precompute`` rewrites all calls of a rule, so each use needs one of its
+            # own
             while rule in rules.values():
                 schedule, rule = _with_copy(schedule, rule)
             name = f"{operand.name}_{len(names)}"

@@ -68,6 +68,7 @@ def stage_operand(
     span, rule = schedule.spans[operand], schedule.rules[operand]
     arguments = schedule.kernel.substitutions[rule].arguments
     argument_of = dict(zip(span, arguments, strict=True))
+    # lanes are the last axis, which becomes the OpenCL vector
     order = [entry for entry in span if entry != lane]
     order += [lane] if lane is not None else []
     temporary = schedule.fresh(f"{operand}_tile")
@@ -91,6 +92,7 @@ def stage_operand(
         t_unit = lp.tag_inames(t_unit, {inames[lane]: lane_tag})
     schedule = schedule.with_unit(t_unit)
     if lane is not None:
+        # Loopy may fix a loop around the tile that has one value in full vectors.
         _check_lanes(schedule, temporary, outside)
         schedule = vectorize_last_axis(schedule, temporary)
     loops = {e: i for e, i in inames.items() if i in schedule.kernel.all_inames()}

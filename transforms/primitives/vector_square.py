@@ -264,6 +264,7 @@ def _exchanges(lanes: int) -> Iterator[Exchange]:
     bits = [1 << k for k in range(lanes.bit_length() - 1)]
     for bit in bits:
         row_lanes = range(lanes)
+        # rows that differ in one bit exchange halves of their lanes
         low = [lanes + k - bit if k & bit else k for k in row_lanes]
         high = [lanes + k if k & bit else k + bit for k in row_lanes]
         for row in row_lanes:

@@ -81,11 +81,13 @@ class NestWriter:
         bounds = [f"0 <= {iname}", *(text.format(iname) for text in conditions)]
         bounds += [f"{iname} < {size}"] if size is not None else []
         text = " and ".join(bounds)
+        # every other name in the conditions is a loop around it, or an argument
         outer = sorted(set(re.findall(r"[A-Za-z_]\w*", text)) - {iname, "and"})
         params = f"[{', '.join(outer)}] -> " if outer else ""
         self._domains.append(isl.BasicSet(f"{params}{{ [{iname}] : {text} }}"))
         if tag:
             self._tags[iname] = tag
+        # Loopy takes a statement outside of such a loop for a race of its work-items.
         if tag.startswith("l.") and size == 1:
             self._single.add(iname)
         return iname
@@ -335,6 +337,7 @@ class NestWriter:
         at = SubstitutionMapper(
             make_subst_func({schedule.inames[i]: points[i] for i in schedule.output})
         )
+        # loops of the kernel that are no index of the einsum stay around the statement
         others = insn.within_inames - frozenset(schedule.inames.values())
         parts = self._parts.get(row, ())
         moved = insn.copy(
@@ -358,6 +361,7 @@ class NestWriter:
             index_dtype=NumpyType(np.dtype(np.int64)),
             silenced_warnings=kernel.silenced_warnings | self._without_races(),
         )
+        # the loops of the old nest, and new ones that no statement uses
         inames = frozenset({*schedule.inames.values(), *self._inames})
         t_unit = lp.remove_unused_inames(schedule.t_unit, inames)
         t_unit = lp.tag_inames(t_unit, self._tags)
@@ -372,6 +376,8 @@ class NestWriter:
 
         Loopy compares each pair of loops in each order that it is given.
         """
+        # One order for all statements: with an order for each, Loopy compares every
+        # pair of loops in every order.
         sorter: TopologicalSorter[str] = TopologicalSorter()
         for order in self._orders:
             loops = [i for i in order if not self._tags.get(i, "").startswith(GRID)]

@@ -140,6 +140,7 @@ def _row(recipe: Costed, extents: Mapping[str, float], ends: set[str]) -> list[f
     row = [0.0] * len(RECIPE_FEATURES)
     parameters: Mapping[str, Any] = recipe.spec.parameters
     row[0] = _log(recipe.seconds)
+    # whether vectors can be loaded whole
     row[1] = float(parameters.get("vector") in ends)
     if recipe.spec.name not in _PLACES:
         return row

@@ -78,9 +78,11 @@ def fit(groups: Sequence[Group], fitted_at: str = "") -> Correction:
         FeinsumError: if scikit-learn is not installed.
     """
     recipe, context = _recipe_features(groups), _context_features(groups)
+    # without coefficients, only to bring features on their scales
     none = ((0.0,) * len(context),) * len(recipe)
     raw = Correction(MODEL_VERSION, recipe, context, none)
     sizes = np.array([len(group.recipes) for group in groups])
+    # Least squares weigh squares: each group then counts once, whatever its size.
     weights = np.sqrt(np.repeat(1 / sizes, sizes))
     products = np.concatenate([_products(group, raw) for group in groups])
     targets = np.concatenate([_targets(group) for group in groups])
@@ -113,6 +115,7 @@ def _context_features(groups: Sequence[Group]) -> tuple[Feature, ...]:
     """Features that differ between workloads; the first is the constant one."""
     table = np.array([group.context for group in groups])
     centres, spreads = table.mean(axis=0), table.std(axis=0)
+    # the constant feature stays 1: it is the effect of a recipe's numbers alone
     centres[0], spreads[0] = 0.0, 1.0
     numbers = zip(centres.tolist(), spreads.tolist(), strict=True)
     return tuple(
@@ -132,6 +135,7 @@ def _targets(group: Group) -> Values:
     """How wrong the costs are, beside what they are wrong by in common."""
     costs = np.log([recipe.seconds for recipe in group.recipes])
     errors = np.log(group.measured) - costs
+    # what all recipes of a group have in common orders nothing
     near = np.clip(errors - np.median(errors), -FARTHEST, FARTHEST)
     return _centred(near)
 

@@ -130,6 +130,7 @@ class Correction(Document):
         """
         if self.is_analytic or not len(recipe):
             return np.ones(len(recipe))
+        # what all compared recipes share cancels in the ranking
         deviations, scaled_context = self.standardized(recipe, context)
         logarithms = deviations @ (self._matrix @ scaled_context)
         return np.exp(np.clip(logarithms, -log(LIMIT), log(LIMIT)))
@@ -267,6 +268,7 @@ def write_correction(correction: Correction, path: Path) -> None:
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         part.write_text(to_json(correction) + "\n", "utf-8")
+        # a rename is atomic: readers see the old file or the new one
         part.replace(path)
     except OSError as error:
         with suppress(OSError):

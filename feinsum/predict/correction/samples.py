@@ -121,8 +121,10 @@ def samples_of(trials: Iterable[Trial]) -> Samples:
             left_out[sample] += 1
             continue
         samples = tried.setdefault(_group_key(trial), {})
+        # the latest trial of a recipe counts, and stands last in its group
         left_out["tried again"] += samples.pop(str(trial.spec), None) is not None
         samples[str(trial.spec)] = sample
+        # dictionaries keep their order: the first is the oldest
         if len(samples) > MOST_RECIPES:
             del samples[next(iter(samples))]
             left_out["too many of one workload"] += 1

@@ -1,5 +1,15 @@
 """Loops around packed tiles and register tiles, written from a plan.
 
+The loops of a matrix product ``ac,cb->ab``, with the level of the memory in which each
+array is while the loops inside run::
+
+    for b_tile, a_tile in parallel             the grid
+      for c_tile                               packs A and B: second level
+        for panel of columns                   B_pack[panel]: first level
+          for block of rows                    tile[r,v,:]: registers
+            for c                              B_pack[panel,c], A_pack[block,c]
+              for r < rows, v < vectors        unrolled: multiply-adds
+
 Source: Goto and van de Geijn 2008, van Zee and van de Geijn 2015.
 """
 
@@ -110,6 +120,9 @@ class PackedNest:
         axes, sum_axes = plan.register_axes, plan.accumulator_axes
         tile = self.loops.array(f"row_{row}_tile", axes, dtype, has_lanes=True)
         sums = self.loops.array(f"row_{row}_sums", sum_axes, dtype, has_lanes=True)
+        # The three statements share their loops over panels and blocks, and have loops
+        # of their own inside: Loopy then nests them in one pass over the register
+        # tiles.
         outer = [*self.free, *self.postponed]
         summed = [cut.index for cut in plan.summed]
         update = self.loops.over("sum", [*outer, *summed], is_joined=True)
@@ -117,12 +130,15 @@ class PackedNest:
         first, last = (
             self.loops.over(stem, outer, shared) for stem in ("first", "last")
         )
+        # With one tile over the sum, registers start at zero and are stored at once.
+        # With several, the sums wait in an array from tile to tile.
         start, after = dtype.type(0), [*left.fills, *right.fills]
         if plan.is_deep:
             start = first.entry(sums, sum_axes)
             after.append(self._zero(row, sums))
         if self.is_explicit:
             tiles = self.loops.around
+            # what the compiler held for packing must not displace sums from registers
             after.append(self.writer.add("forget", forget_registers, tiles, after))
         after.append(self._assign(row, first, first.entry(tile, axes), start, after))
         if self.is_explicit:
@@ -133,6 +149,7 @@ class PackedNest:
         after.append(self._assign(row, update, entry, p.Sum((entry, term)), after))
         total = last.entry(tile, axes)
         after.append(self._assign(row, last, last.entry(sums, sum_axes), total, after))
+        # a finished register tile is stored inside the loops over panels and blocks
         around = {} if plan.is_deep else {i: shared[i] for i in self.free}
         return _Sums(sums, around, after)
 
@@ -173,6 +190,7 @@ class PackedNest:
         vector = writer.loop("vector", size=n_vectors, tag=REGISTER_TAGS[1])
         lane = writer.loop("lane", size=lanes, tag=REGISTER_TAGS[2])
         loops = update.with_inner(vector, lane)
+        # the statement that holds a vector runs once for it, not once for each lane
         *order, _ = [*self.loops.around, *self._around(loops, axes)]
         load = writer.assign(
             f"row_{row}_column",
@@ -218,6 +236,7 @@ class PackedNest:
         if not (has_vectors and stands_together(self.schedule, row, cut.index)):
             self._store_entries(row, sums, late, "all")
             return
+        # the entries after the last whole vector come from loops of their own
         if extent is None or extent % lanes:
             self._store_entries(row, sums, late, "edge")
         self._store_vectors(row, sums, late)
@@ -235,6 +254,7 @@ class PackedNest:
             **{index: var(name) for index, name in outer.items()},
             **{i: var(tiles[i]) if i in tiles else 0 for i in roles.batch},
         }
+        # loops over late operands go outside the lanes, which are stored together
         *around, vector, lane = self._around(loops)
         order = [*self.loops.grid, *around, *outer.values(), vector, lane]
         return loops, points, order
@@ -263,9 +283,11 @@ class PackedNest:
         lanes, value = self._in_lanes(sums, late, loops, points)
         value = self.writer.scaled(row, value)
         vector, step = self._vector(row, lanes, value, order, sums.after)
+        # a tile that is never cut can be stored straight from its registers, unrolled
         if plan.rows[-1].is_exact and plan.columns[-1].is_exact:
             for axis in plan.register_axes[:-1]:
                 self.writer.tag(loops.iname(axis), "unr_hint")
+        # a vector is stored where its first lane goes
         first = SubstitutionMapper(make_subst_func({lane: 0}))
         self.writer.store_vector(
             row,

@@ -1,4 +1,11 @@
-"""How an einsum is computed by packed tiles: roles of operands, cuts of indices.
+"""How an einsum is computed by packed tiles: the cut of each index.
+
+A tile of 100 columns can span several indices. For ``abcd`` with the vector index d of
+extent 24, a tile takes all of d, then as much as it has room for of the index that is
+next in memory, here 4 of c::
+
+    columns = (Cut("c", 30, (4,)), Cut("d", 24, (3, 2, 4)))
+                                          panels, vectors, lanes
 
 Source: Springer and Bientinesi 2018 (GETT) for tiles that span several indices.
 """
@@ -177,10 +184,13 @@ def make_plan(
     """
     summed = sorted(roles.summed, key=lambda index: distance(einsum, index))
     ends = {i for k in (roles.right, *roles.left) for i in einsum.inputs[k][-1:]}
+    # a last axis is the innermost loop of the pack, so that whole lines are read
     summed.sort(key=lambda index: index not in ends)
+    # each operand has lines along another summed index: a tile needs some of both
     is_crossed = len(summed) > 1 and ends >= {*summed[:2]}
     unit = (tiles.vectors, tiles.lanes)
     right = einsum.inputs[roles.right]
+    # a product of operands lies as the longest of them
     left = max((einsum.inputs[k] for k in roles.left), key=len)
     output = einsum.output
     columns = _in_lines(roles.columns, tiles.vector, right, output)
@@ -244,9 +254,11 @@ def _side(
     cuts = [_cut(main, extents[main], unit, target // line)]
     for k, index in enumerate(others):
         least = line if k == 0 else 1
+        # Once an index is cut, entries of the next one are far from each other.
         is_whole = all(cut.n_tiles == 1 for cut in cuts)
         left = target // prod(cut.size for cut in cuts) if is_whole else 1
         cuts.append(_cut(index, extents[index], (), max(left, least)))
+    # the index of the lines is the outermost loop: the tile is cut along it last
     if line > 1:
         cuts = [cuts[0], *cuts[2:], cuts[1]]
     return tuple(reversed(cuts))
@@ -265,6 +277,8 @@ def _even(total: int, target: int) -> int:
     >>> _even(72, 50), _even(72, 100), _even(7, 4)
     (36, 72, 4)
     """
+    # an even part leaves no short tile at the end, unless it were less than half as
+    # long
     target = min(total, target)
     divisors = [n for n in range(target, target // 2, -1) if total % n == 0]
     return divisors[0] if divisors else -(-total // -(-total // target))

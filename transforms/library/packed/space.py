@@ -89,6 +89,7 @@ def space(workload: Workload) -> Space | None:
     einsum = workload.einsum
     if einsum.n_operands < 2 or not has_real_dtype(einsum):
         return None
+    # vectors of a last axis are loaded and stored whole
     nearest_first = tuple(reversed(einsum.output))
     pairs = [
         (vector, register_index)
@@ -101,7 +102,9 @@ def space(workload: Workload) -> Space | None:
     vectors = list(dict.fromkeys(vector for vector, _ in pairs))
     registers = list(dict.fromkeys(register_index for _, register_index in pairs))
     registers.sort(key=lambda index: _register_cost(einsum, index))
+    # rows of short indices would be idle for the most part of a tile
     registers = [i for i in registers if typical(einsum.extents[i]) >= 8] or registers
+    # AVX2 first, which all supported processors have, then AVX-512
     lanes = (4, 8) if einsum.operands[0].dtype.itemsize == 8 else (8, 4, 16)
     n_vectors = _vectors(einsum.extents[vectors[0]], lanes[0])
     best = next(pair for pair in product(vectors, registers) if pair in pairs)
@@ -142,11 +145,13 @@ def _wide_tiles(workload: Workload) -> tuple[Parameters, ...]:
     column, row = (einsum.extents[text(best, name)] for name in ("vector", "register"))
     length = typical(column)
 
+    # share of the lanes of ``n`` vectors that are beyond the end of the index
     def idle(n: int) -> float:
         return -length % (n * lanes) / length
 
     full = [n for n in _vectors(column, lanes) if idle(n) < 1 / 4]
     tiles = [(n, _rows(row, n, N_WIDE)[0]) for n in full]
+    # a step loads vectors + rows values for vectors * rows multiply-adds
     tiles.sort(key=lambda tile: (1 + idle(tile[0])) * sum(1 / n for n in tile))
     pair = text(best, "vector"), text(best, "register")
     widths, heights = _areas(einsum, *pair, WIDE_PACK_BYTES)
@@ -182,9 +187,13 @@ def _proposals(workload: Workload) -> Iterator[Parameters]:
                 "vectors": n_vectors,
                 "rows": n_rows,
             }
+            # a panel is ``depth`` such lines, which every register tile of a row reads
+            # again
             line_bytes = lanes * n_vectors * einsum.operands[0].dtype.itemsize
             depth = _fitting_depth(n_summed, line_bytes)
             widths, heights = _areas(sized, vector, row, depth=depth)
+            # other areas only where they can decide: for the best pair of indices and
+            # large tiles
             others = (vector, row) == pairs[0] and n_vectors * n_rows >= LARGE_TILE
             areas = [(widths[0], h) for h in heights[: None if others else 1]]
             areas += [(w, heights[0]) for w in widths[1:3] if others]
@@ -291,6 +300,7 @@ def _areas(
     depth = min(volume(einsum, roles.summed), depth)
     line_bytes = depth * einsum.operands[0].dtype.itemsize
     column_bytes = einsum.batch_size * line_bytes
+    # the largest that fits comes first, then smaller ones, then those that do not fit
     heights = sorted(HEIGHTS, key=lambda n: (n * column_bytes > pack_bytes, -n))
     widths = sorted(WIDTHS, key=lambda n: (n * line_bytes > 2.5 * PACK_BYTES, -n))
     n_columns, n_rows, n_batch = (
@@ -331,6 +341,8 @@ def _rows(
     >>> _rows(72, 2), _rows(32, 2), _rows(72, 4)
     ((6, 4, 3, 2, 8, 12), (4, 3, 2, 6, 8, 12), (2, 3, 4, 6, 8, 12))
     """
+    # sums, vectors of a column and an entry of a row: (rows + 1) * vectors + 1
+    # registers
     few = [rows for rows in ROWS if (rows + 1) * vectors < n_registers]
     length = typical(extent)
 
@@ -347,6 +359,8 @@ def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
     if not _fits(einsum, vector, register_index):
         return f"the indices {vector!r} and {register_index!r} split no operands"
     n_sums = number(parameters, "rows") * number(parameters, "vectors")
+    # Fewer sums than six wait for each other; with fewer than 32 entries, or more than
+    # 32 vectors, loads take longer than multiply-adds.
     if not 6 <= n_sums <= 32 or n_sums * number(parameters, "lanes") < 32:
         return f"{n_sums} vectors of sums are too few or too many"
     if parameters["stores"] == "streamed" and vector != einsum.output[-1]:
@@ -367,6 +381,7 @@ def _private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     limits = [number(parameters, name) for name in ("width", "height", "depth")]
     width, height, depth = map(min, whole, limits)
     n_all_sums = width * height * volume(einsum, roles.postponed)
+    # sums are kept between the tiles of a sum that takes several of them
     n_sums = n_all_sums if depth < whole[2] else 0
     itemsize = einsum.operands[0].dtype.itemsize
     return einsum.batch_size * itemsize * (n_sums + depth * (width + height))
@@ -389,6 +404,7 @@ def _starts(workload: Workload) -> tuple[Parameters, ...]:
     if not offered or not first:
         return wide
     base = wide[0] if wide else first
+    # as close as the offered sizes come to the tile that moves the least
     tile = _areas_of_least(workload, text(base, "vector"), text(base, "register"))
     sides = {
         name: _nearest([n for n in offered[name] if isinstance(n, int)], size)

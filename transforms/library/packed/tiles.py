@@ -1,4 +1,18 @@
-"""Packed tiles: what a register tile reads in one step of a sum stands together."""
+"""Packed tiles: what a register tile reads in one step of a sum is contiguous.
+
+Packing B for ``ac,cb->ab`` with panels of two vectors of four lanes::
+
+    B[c,b] in memory                     B_pack[panel,c,vector,lane]
+    c: 0   b0 .. b7 | b8 .. b15          panel 0:  c 0: b0 .. b7
+       1   b0 .. b7 | b8 .. b15    -->             c 1: b0 .. b7
+       2   b0 .. b7 | b8 .. b15                    c 2: b0 .. b7
+                                         panel 1:  c 0: b8 .. b15
+                                                   ...
+
+If b is not the last axis of B, lines of memory run across the panel. Then squares of
+``lanes`` times ``lanes`` entries are loaded along memory and transposed in registers.
+Entries beyond the end of the array are zero, so the sums need no condition.
+"""
 
 from __future__ import annotations
 
@@ -106,12 +120,14 @@ class Packer:
         turned = plan.turned_index(term)
         cuts = (plan.cuts[index] for index in term)
         main = next(cut for cut in cuts if len(cut.levels) > 1)
+        # A pack serves all rows of the batch that have these operands.
         fills: list[str] = []
         # Whole register tiles are copied without a comparison; only the edge is padded,
         # so the sums need no condition.
         for part in _parts(main):
             loops = self.loops.over("pack", term, part=part, turned=turned)
             value = written_out(schedule, names, loops.points, folded)
+            # zeros beyond the end add nothing to the sums
             if not main.is_exact and part != "whole":
                 end = _as_expression(main.extent)
                 inside = p.Comparison(loops.points[main.index], "<", end)
@@ -137,6 +153,8 @@ class Packer:
         *outer, across, along = loops.all(last=loops.lanes(pack.axes))
         square = _Square(array, [*self.loops.around, *outer], across, along)
         self.writer.tag(across, "unr")
+        # a value that reads anything but lines of this dtype is brought to its place
+        # alone
         kernel = self.schedule.kernel
         lines = find_lines(kernel, value, along, dtype) if self.is_explicit else None
         if lines is None:
@@ -245,6 +263,7 @@ def _parts(cut: Cut) -> tuple[str, ...]:
     The literal domain of an empty one is refused by Loopy.
     """
     unit = cut.strides[0]
+    # nothing is beyond the end, or an edge cannot have a loop of its own
     if cut.is_exact or unit < LEAST_EDGE:
         return ("all",)
     if not isinstance(cut.extent, int):
@@ -409,6 +428,8 @@ class TileLoops:
             if index == turned:
                 lanes = self.plan.lanes
                 cut = replace(cut, levels=(cut.size // lanes, lanes))
+            # The position as an expression for reads, and as text for the bounds of
+            # loops.
             point = cut.size * var(tile) if tile else 0
             position, loops = f"{cut.size}*{tile}" if tile else "0", list[str]()
             for size, stride in zip(cut.levels, cut.strides, strict=True):
@@ -447,6 +468,7 @@ class TileLoops:
         free = [*reversed(plan.columns), *reversed(plan.rows), *plan.batch]
         cuts = [cut for cut in free if cut.index in self.tiles]
         # A grid has three axes; shorter loops over tiles run inside a work-group.
+        # the longest loops, since they give the most work-groups
         by_length = sorted(cuts, key=lambda cut: -(cut.n_tiles or typical(cut.extent)))
         parallel = [cut for cut in cuts if cut in by_length[:3]]
         for axis, cut in enumerate(parallel):

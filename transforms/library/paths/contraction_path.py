@@ -1,5 +1,17 @@
 """Three operands and more, multiplied two at a time along a contraction path.
 
+For ``ij,jk,kl->il`` with 1,000 values of each index, one nest takes 2 * 10**12
+multiplications, two products one after the other 2 * 10**9::
+
+    A[i,j]   B[j,k]   C[k,l]           positions 0, 1 and 2
+       |        +--------+
+       |       product[j,l]            "1,2": B and C; the product goes to the end
+       +-----------+
+                out[i,l]               "0,1": A and the product
+
+Steps that share an outer index of all products can be fused: for one value of it after
+the other, all products are small enough for the caches.
+
 Source: Pfeifer, Haegeman and Verstraete 2014 for orders of fewest operations; Smith and
 Gray 2018 (opt_einsum), which searches them.
 """
@@ -122,6 +134,7 @@ def contraction_path(
     steps, outer = _steps(einsum, parameters), text(parameters, "fused")
     extents = {index: nest.extent(index) for index in einsum.indices}
     fused = _fused_steps(steps, outer)
+    # Private arrays need sizes that are known when the kernel is built.
     if not _has_known_products(fused, outer, extents):
         fused = ()
     staged = [step for step in steps[:-1] if step not in fused]
@@ -194,6 +207,7 @@ def _recipes(
 def _recommended(einsum: BatchedEinsum, parameters: Parameters) -> TransformSpec:
     """The recommended recipe of the family of a step, within limits."""
     space = PACKED_CONTRACTION.offered(einsum)
+    # the first tile within the limits, or else a nest of plain loops
     if parameters["steps"] == "packed" and space is not None:
         side, depth = number(parameters, "side"), number(parameters, "depth")
         limits = {"width": side, "height": side, "depth": depth}
@@ -339,6 +353,7 @@ def _outer_indices(
         if any(_can_fuse(einsum, path.steps(einsum), index) for path in paths)
     ]
     itemsize = einsum.operands[0].dtype.itemsize
+    # products that leave the caches are written and read from memory
     is_large = paths[0].n_written(einsum) * itemsize > STAGED_BYTES
     return (*indices, NO_INDEX) if is_large else (NO_INDEX, *indices)
 
@@ -366,6 +381,8 @@ def _find_problem(
         return misfit(way, einsums, STEP_FAMILIES["best"])
     if len(fused) == len(steps) and way not in (*STEP_FAMILIES, "packed"):
         return "all steps are fused"
+    # A parameter that changes nothing has its first value only: otherwise a search
+    # would try one recipe several times.
     by_cost = dict.fromkeys(STEP_FAMILIES, PACKING[:1])
     used = {"packed": PACKING, **by_cost}.get(str(way), ())
     used = used if len(fused) < len(steps) else ()

@@ -1,4 +1,14 @@
-"""A nest of many operands as nests of few, with products of operands between them."""
+"""A nest of many operands as nests of few, with products of operands between them.
+
+There are two ways to hand a product to the step that reads it. :func:`split_nest` gives
+each step a device kernel, with products in global memory; :class:`FusedNest` runs all
+steps for one value of an outer index after the other, with products in private memory::
+
+    split_nest                          FusedNest, for the outer index b
+    for b, j, l:  product[b,j,l] = ...  for b:
+    (wait)                                for j, l:  product[j,l] = ...
+    for b, i, l:  out[b,i,l] = ...        for i, l:  out[b,i,l] = ...
+"""
 
 from __future__ import annotations
 
@@ -149,6 +159,7 @@ class _Splitter:
     def finished(self) -> lp.LoopKernel:
         """The kernel with the new nests ahead of the last one."""
         kernel = self.kernel
+        # the rows are the last nest, and wait for all products
         rows = [
             insn.copy(depends_on=insn.depends_on | self._before)
             for insn in kernel.instructions
@@ -357,6 +368,7 @@ class FusedNest:
     def _axes(self, step: PathStep, factors: Factors) -> IndexList:
         """The indices of a product inside the outer loop, the one of lines last."""
         inner = [index for index in step.output if index != self.outer]
+        # along an axis in which a factor has lines, the innermost loop reads vectors
         ends = {term[-1] for term in map(self._term, factors) if term}
         return tuple(sorted(inner, key=lambda index: index in ends))
 

@@ -195,6 +195,7 @@ class _Steps:
         needed = set(self._einsum.output).union(*others)
         term = self._left[number]
         is_diagonal = self._takes_diagonals and len(set(term)) < len(term)
+        # a sum over an index of one operand shrinks it before it is multiplied
         is_whole = needed.issuperset(term) and not is_diagonal
         return number if is_whole else self.add((number,))
 
@@ -208,6 +209,7 @@ class _Steps:
         joint = dict.fromkeys(i for term in inputs for i in term)
         output_indices = tuple(index for index in joint if index in needed)
         output = output_indices if self._left else self._einsum.output
+        # rows of a batch with the same operands share the product
         n_products = len({row[product] for row in self._rows})
         self.steps.append(PathStep(factors, product, n_products, inputs, output))
         self._left[product] = output
@@ -239,6 +241,7 @@ def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
     """
     if not 2 <= einsum.n_operands <= MAX_OPERANDS or 0 in einsum.extents.values():
         return ()
+    # Paths of one tree differ in the order of independent steps, which costs nothing.
     trees: dict[frozenset[frozenset[int]], PairwisePath] = {}
     for path in _proposed(einsum):
         trees.setdefault(_products(path, einsum.n_operands), path)
@@ -269,10 +272,12 @@ def _proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
     terms = dict(enumerate(map(frozenset, einsum.inputs)))
     shared = {k: terms[k] for k in terms if len({row[k] for row in einsum.rows}) == 1}
     others = {k: terms[k] for k in terms if k not in shared}
+    # beyond it, an exact search takes longer than what a better path saves
     exact = MINIMIZED if einsum.n_operands <= EXACT_UP_TO else ()
     for method in (*exact, GREEDY):
         find = partial(_search, einsum, method)
         yield _path(find(terms, frozenset(einsum.output)), einsum.n_operands)
+        # What all rows have in common is best multiplied first, once for all of them.
         if others and len(shared) > 1:
             needed = frozenset(einsum.output).union(*others.values())
             product = needed & frozenset().union(*shared.values())
