@@ -127,7 +127,7 @@ def classify(
 
 
 def has_diagonal(einsum: BatchedEinsum) -> bool:
-    """Whether an operand has an index twice: no axis of a matrix can be both."""
+    """Tell whether an operand has an index twice: no axis of a matrix can be both."""
     return any(len(set(term)) < len(term) for term in einsum.inputs)
 
 

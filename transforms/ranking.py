@@ -20,7 +20,7 @@ class Costed(NamedTuple):
 
 
 def at_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> SizedEinsum:
-    """The einsum with numbers for all extents; those that are not given are long.
+    """Give all extents numbers; those that are not known are long.
 
     >>> from feinsum.ir import array, einsum
     >>> general = einsum("ij,j->i", array("A", ("N", 4)), array("x", 4))
@@ -42,7 +42,7 @@ def ranked(
     transforms: Iterable[Transform],
     machine: Machine,
 ) -> list[Costed]:
-    """The proposals of all families with a cost, cheapest first.
+    """Rank the proposals of all families with a cost, cheapest first.
 
     Args:
         einsum: the einsum to whose names recipes refer.

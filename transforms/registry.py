@@ -100,15 +100,15 @@ class Space(Mapping[str, tuple[ParameterValue, ...]]):
         return len(self.table)
 
     def points(self) -> Iterator[Parameters]:
-        """Every configuration that the constraint allows."""
+        """Yield every configuration that the constraint allows."""
         return self._allowed(choices(self))
 
     def recommended(self) -> Parameters | None:
-        """The first of these, if there is one."""
+        """Return the first of these, if there is one."""
         return next(self.points(), None)
 
     def proposed(self) -> Iterator[Parameters]:
-        """The configurations from which predictions choose."""
+        """Yield the configurations from which predictions choose."""
         if self.proposals is not None:
             yield from self._allowed(self.proposals())
         elif self.proposes_all:
@@ -122,7 +122,7 @@ class Space(Mapping[str, tuple[ParameterValue, ...]]):
 
 
 def choices(space: Table) -> Iterator[Parameters]:
-    """Every choice of values, the last one changing first."""
+    """Yield every choice of values, the last one changing first."""
     for values in product(*space.values()):
         yield dict(zip(space, values, strict=True))
 
@@ -135,7 +135,7 @@ def space_of_parts(
     proposals: Callable[[Workload], Iterable[Parameters]] | None = None,
     proposes_all: bool = False,
 ) -> Callable[[Workload], Space | None]:
-    """The ``space`` of a family whose parts are functions of the workload."""
+    """Return the ``space`` of a family whose parts are functions of the workload."""
 
     def space(workload: Workload) -> Space | None:
         values = table(workload)
@@ -153,7 +153,7 @@ def space_of_parts(
 
 
 def _find_no_problem(_parameters: Parameters) -> None:
-    """The constraint of spaces without one."""
+    """Return the constraint of spaces without one."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class Transform:
         return self.offered(subject) is not None
 
     def offered(self, subject: WorkloadLike) -> Space | None:
-        """The space of a workload; None if the family does not fit it.
+        """Return the space of a workload; None if the family does not fit it.
 
         Also None if it is for operands with other storage.
         """
@@ -209,7 +209,7 @@ class Transform:
         return values if isinstance(values, Space) else Space(values)
 
     def starts(self, subject: WorkloadLike) -> tuple[Parameters, ...]:
-        """With what a search begins, besides the recommended configuration."""
+        """Return the configurations with which a search begins, besides the first."""
         space = self.offered(subject)
         return () if space is None else tuple(space.starts())
 
@@ -264,7 +264,7 @@ def _is_of_script(transform: Transform) -> bool:
 
 
 def find_transform(name: str, version: int) -> Transform:
-    """The registered transform.
+    """Return the registered transform.
 
     Raises:
         UnknownTransformError: listing the registered ones.
@@ -288,7 +288,7 @@ def find_transform(name: str, version: int) -> Transform:
 def applicable_transforms(
     subject: WorkloadLike, kind: DeviceKind | None = None
 ) -> tuple[Transform, ...]:
-    """The transforms to search for a canonical einsum, by name; newest versions.
+    """Return the newest versions of the transforms to search, by name.
 
     Args:
         subject: the einsum, or the workload with its sizes.
@@ -303,13 +303,13 @@ def applicable_transforms(
 
 
 def in_full(spec: TransformSpec, einsum: BatchedEinsum) -> TransformSpec:
-    """The recipe as stored in a fact: nothing is left to costs, which may change."""
+    """Return the recipe as stored in a fact, which leaves nothing to costs."""
     transform = find_transform(spec.name, spec.version)
     return transform.spec(transform.in_full(einsum, spec.parameters))
 
 
 def renewed(spec: TransformSpec) -> TransformSpec:
-    """The same parameters in the newest version of the family, or what is unknown.
+    """Return the same parameters in the newest version of the family.
 
     >>> import feinsum.transforms.library
     >>> str(renewed(TransformSpec("rowwise", 1, {"block": 4})))
@@ -320,7 +320,7 @@ def renewed(spec: TransformSpec) -> TransformSpec:
 
 
 def suits_device(spec: TransformSpec, kind: DeviceKind) -> bool:
-    """Whether a recipe is for a kind of device; True for unknown recipes."""
+    """Tell whether a recipe is for a kind of device; True for unknown recipes."""
     transform = REGISTRY.get((spec.name, spec.version))
     return transform is None or kind in transform.devices
 
@@ -328,7 +328,7 @@ def suits_device(spec: TransformSpec, kind: DeviceKind) -> bool:
 def configurations(
     transform: Transform, subject: WorkloadLike
 ) -> Iterator[TransformSpec]:
-    """Every configuration of the space that satisfies the constraints.
+    """Yield every configuration of the space that satisfies the constraints.
 
     There are none if the transform does not fit the einsum.
     """
@@ -338,13 +338,13 @@ def configurations(
 
 
 def proposed(transform: Transform, subject: WorkloadLike) -> Iterator[Parameters]:
-    """The configurations of a family from which predictions choose."""
+    """Yield the configurations of a family from which predictions choose."""
     space = transform.offered(subject)
     return iter(()) if space is None else space.proposed()
 
 
 def check_spec(spec: TransformSpec, subject: WorkloadLike) -> Transform:
-    """The transform of ``spec``, if its parameters are in the space, or are admitted.
+    """Find the transform of ``spec``, and check its parameters.
 
     Args:
         subject: the canonical einsum to which the parameters refer.
@@ -408,7 +408,7 @@ def apply_spec(
 
 
 def _failing_line(transform: Transform, error: Exception) -> str:
-    """The last line of a user's own file in a traceback, for a message.
+    """Return the last line of a user's own file in a traceback, for a message.
 
     A trial fails in another process, of which only the message comes back; transforms
     of the library need no such line.

@@ -19,7 +19,7 @@ CYCLES_PER_S = 3.4e9
 
 
 def machine_of(device: Device, peaks: DevicePeaks | None = None) -> Machine:
-    """The machine model for costs; measured limits override typical values.
+    """Return the machine model for costs; measured limits override typical values.
 
     For GPUs of other vendors than NVIDIA, typical figures are used.
 
@@ -85,7 +85,7 @@ def usual_gpu(architecture: str) -> Device:
 
 
 def _capability(architecture: str) -> int | None:
-    """As a number; None if it is none of NVIDIA's, or older than all known ones."""
+    """Parse a compute capability; None if it is none of NVIDIA's, or too old."""
     word, _, number = architecture.partition("_")
     is_known = word == "sm" and number.isdecimal() and int(number) >= min(_KNOWN)
     return int(number) if is_known else None

@@ -46,7 +46,7 @@ def predictions(
     correction: Correction | None = None,
     intermediate_bytes: int | None = None,
 ) -> list[Costed]:
-    """Recipes with their expected seconds, fastest first.
+    """Return recipes with their expected seconds, fastest first.
 
     If an extent is zero, there are none. For GPUs, only the families made for them are
     predicted, without a correction. Recipes for a sparse operand come from
@@ -106,7 +106,7 @@ def hopeless(
     least_s: float,
     peaks: DevicePeaks | None = None,
 ) -> Callable[[TransformSpec], bool]:
-    """Whether a recipe is expected to take far longer than ``least_s``.
+    """Tell whether a recipe is expected to take far longer than ``least_s``.
 
     One nest of many operands, for example, may take hours. Families without a cost have
     no expectation.
@@ -129,7 +129,7 @@ def is_outdone(
     recipe: TransformSpec,
     other: TransformSpec,
 ) -> bool:
-    """Whether the other recipe of the same family should be clearly faster.
+    """Tell whether the other recipe of the same family should be clearly faster.
 
     Only costs of one family are compared, which differ in tiles and vector widths;
     between families they err by more than this margin.
@@ -143,7 +143,7 @@ def is_outdone(
 
 
 def _cost_on(device: Device, transform: Transform) -> Cost | None:
-    """The cost of a family, if it applies to devices of this kind.
+    """Return the cost of a family, if it applies to devices of this kind.
 
     On GPUs only families made for GPUs have one; the others count cycles of CPUs.
     """
@@ -154,14 +154,14 @@ def _cost_on(device: Device, transform: Transform) -> Cost | None:
 
 
 def _likeness(candidate: Costed) -> tuple[str, str]:
-    """One of each set of recipes that their families consider similar."""
+    """Return a key that similar recipes share: family and rounded time."""
     return candidate.spec.name, f"{candidate.seconds:.3g}"
 
 
 def sparse_predictions(
     einsum: BatchedEinsum, sizes: Mapping[str, int], device: Device
 ) -> list[Costed]:
-    """Nests with their estimated seconds, the fastest first.
+    """Return nests with their estimated seconds, fastest first.
 
     Each is proposed with all cores, and with one for callers without room for copies of
     the result.
@@ -214,7 +214,7 @@ LANES = "lanes"
 
 
 def has_vectors(spec: TransformSpec, einsum: BatchedEinsum, device: Device) -> bool:
-    """Whether no vector of a recipe is longer than the device's.
+    """Tell whether no vector of a recipe is longer than the device's.
 
     True if the processor is unknown.
 
@@ -235,7 +235,7 @@ def has_vectors(spec: TransformSpec, einsum: BatchedEinsum, device: Device) -> b
 
 
 def _lanes(spec: TransformSpec) -> Iterator[int]:
-    """The vector lengths of a recipe, and of the recipes that it names."""
+    """Return the vector lengths of a recipe, and of the recipes that it names."""
     for name, value in spec.parameters.items():
         if name == LANES and isinstance(value, int):
             yield value

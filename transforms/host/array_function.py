@@ -61,7 +61,7 @@ class ArrayFunction:
         return isinstance(self.expression, p.Variable)
 
     def view(self, values: Mapping[str, Any], order: IndexList, box: Box) -> Array:
-        """The part of the array that is the function, with an axis for each index."""
+        """Return the part of the array in a box, with an axis for each index."""
         reading = self._readings.get(order)
         if reading is None:
             reading = _Reading.of(self.expression, self.indices, order)
@@ -98,7 +98,7 @@ def read_function(
     indices: Mapping[str, str],
     extents: Mapping[str, Extent],
 ) -> ArrayFunction:
-    """An expression of a kernel as a function, if it is in the grammar.
+    """Check an expression of a kernel and return it as a function of indices.
 
     Args:
         extents: the extent of each index in terms of the kernel.
@@ -168,7 +168,7 @@ class _Target:
         return replace(self, is_needed=False) if self.is_scratch else None
 
     def takes(self, values: Sequence[Any]) -> bool:
-        """Whether it holds what an operation makes of some values, and no less."""
+        """Tell whether an operation on these values may write its result here."""
         shape = np.broadcast_shapes(*map(np.shape, values))
         is_like = self.array.dtype == np.result_type(*values)
         return self.is_needed or (is_like and self.array.shape == shape)
@@ -232,7 +232,7 @@ class _Evaluator(Mapper[Any, [Any]]):  # type: ignore[misc]
         parts: Sequence[Expression],
         out: _Target | None,
     ) -> Any:
-        """From left to right; no more than one value on the way is in ``out``."""
+        """Combine the parts from left to right, with intermediate values in ``out``."""
         first, *others = parts
         if not others:
             return self.rec(first, out)
@@ -269,7 +269,7 @@ class _Checker(Mapper[None, []]):  # type: ignore[misc]
         self.kernel, self.indices, self.extents = kernel, indices, extents
 
     def map_constant(self, expr: Any) -> None:
-        """Any number."""
+        """Accept any number."""
 
     def map_variable(self, expr: p.Variable) -> None:
         arg = self.kernel.arg_dict.get(expr.name)
@@ -288,7 +288,7 @@ class _Checker(Mapper[None, []]):  # type: ignore[misc]
             raise _refused(expr, "reads a diagonal")
 
     def _index(self, expr: p.Subscript, at: Expression, extent: Any) -> str | None:
-        """The index that runs along an axis, all the way; None for a number."""
+        """Return the index that runs along a whole axis; None for a number."""
         if isinstance(at, (int, np.integer)):
             return None
         index = self.indices.get(getattr(at, "name", ""))

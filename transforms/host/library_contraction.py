@@ -98,7 +98,7 @@ def library_contraction(
 
 
 def _stacks(einsum: BatchedEinsum, roles: MatrixRoles) -> tuple[str, ...]:
-    """No stack, and the smallest for which all products lie in the result."""
+    """Offer no stack, and the smallest for which all products lie in the result."""
     rest = list(einsum.output)
     inner: list[str] = []
     for group in filter(None, (roles.columns, roles.rows)):
@@ -113,7 +113,7 @@ def _stacks(einsum: BatchedEinsum, roles: MatrixRoles) -> tuple[str, ...]:
 
 
 def _space(workload: Workload) -> Space | None:
-    """Products of matrices and vectors, after axes have changed places."""
+    """Fit products of matrices and vectors, after axes have changed places."""
     einsum = workload.einsum
     roles = find_roles(einsum)
     if roles is None:
@@ -142,7 +142,7 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    """Seconds: copies of what is no matrix in memory, then products, one after another.
+    """Estimate the seconds of copies into matrices and of products, in sequence.
 
     Args:
         einsum: its operands count as arrays; functions are evaluated like copies.
@@ -208,7 +208,7 @@ def _is_matrix(
 
 
 def _product_s(m: int, n: int, k: int, peak: float, n_cores: int) -> float:
-    """Of one matrix product: small ones are slow, and run on one thread."""
+    """Estimate one matrix product: small ones are slow, and run on one thread."""
     # short sides cost a share of the rate: half of it at m = 16
     share = cpu.BLAS_SHARE * m / (m + 16) * n / (n + 16) * k / (k + 32)
     operations = 2.0 * m * n * k
@@ -219,7 +219,7 @@ def _product_s(m: int, n: int, k: int, peak: float, n_cores: int) -> float:
 def _vectors_s(
     einsum: BatchedEinsum, n_products: int, n_entries: int, machine: Machine
 ) -> float:
-    """Of products with vectors: they take as long as it takes to read the arrays.
+    """Estimate products with vectors, which take as long as reading the arrays.
 
     Args:
         n_entries: of the larger operand of one product.
@@ -260,7 +260,7 @@ def check_extents(kernel: lp.LoopKernel, nest: LoopNest) -> None:
 def products_of(
     kernel: lp.LoopKernel, nest: LoopNest, parameters: Parameters
 ) -> tuple[MatrixProduct, ...]:
-    """The rows of a nest as matrix products.
+    """Describe the rows of a nest as matrix products.
 
     Args:
         parameters: of ``library_contraction``.
@@ -284,7 +284,7 @@ class _Maker:
     parameters: Parameters
 
     def product(self, k: int) -> MatrixProduct:
-        """Row ``k`` as matrix products."""
+        """Describe row ``k`` as matrix products."""
         einsum, roles = self.nest.einsum, self.roles
         row, right = einsum.rows[k], roles.right
         index = text(self.parameters, "index")
@@ -319,7 +319,7 @@ class _Maker:
         return self._read(assignee, self._output_inames())
 
     def _finish(self, k: int) -> ArrayFunction:
-        """``shift + scale*sum``, without what is trivial."""
+        """Return ``shift + scale*sum``, without trivial parts."""
         scale, shift = self.nest.scales[k], self.nest.shifts[k]
         value = var(SUM)
         if not _is_number(scale, 1):

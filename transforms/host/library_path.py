@@ -86,7 +86,7 @@ def library_path(
 def _intermediates(
     kernel: lp.LoopKernel, nests: Sequence[LoopNest]
 ) -> tuple[Intermediate, ...]:
-    """What all nests but the last one write, over the indices of these."""
+    """Return the arrays that all nests but the last one write."""
     return tuple(
         Intermediate(
             name, nest.einsum.output, kernel.temporary_variables[name].dtype.numpy_dtype
@@ -99,7 +99,7 @@ def _intermediates(
 def _with_arguments(
     kernel: lp.LoopKernel, intermediates: Sequence[Intermediate]
 ) -> lp.LoopKernel:
-    """Intermediates as arguments, for numpy reads and writes them like those."""
+    """Turn intermediates into arguments, which numpy can read and write."""
     left = dict(kernel.temporary_variables)
     arrays = [left.pop(x.name) for x in intermediates]
     args = [lp.GlobalArg(x.name, x.dtype, shape=x.shape) for x in arrays]
@@ -118,7 +118,7 @@ def _step_einsums(
 
 
 def _recipes(einsum: BatchedEinsum, parameters: Parameters) -> list[TransformSpec]:
-    """Of all steps; what costs the least is the same on all machines."""
+    """Return the recipes of all steps; the cheapest are the same on all machines."""
     way = parameters["steps"]
     if are_named(way):
         return specs_of(way)
@@ -127,12 +127,12 @@ def _recipes(einsum: BatchedEinsum, parameters: Parameters) -> list[TransformSpe
 
 
 def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:
-    """The same recipe, whatever costs the least in another version."""
+    """Name the recipes of all steps, so that other costs change nothing."""
     return {**parameters, "steps": named(_recipes(einsum, parameters))}
 
 
 def _space(workload: Workload) -> Space | None:
-    """Einsums that such products alone compute in fewer operations than one nest."""
+    """Fit einsums for which such products take fewer operations than one nest."""
     einsum = workload.einsum
     if einsum.n_operands < 3:
         return None
@@ -164,14 +164,14 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
 
 
 def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
-    """Any path, and any recipes of its steps, which only the constraint knows."""
+    """Admit any path, and any recipes of its steps: the constraint checks them."""
     if name == "steps":
         return are_named(value)
     return bool(PairwisePath.parse(value, einsum.n_operands))
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    """Seconds of all steps, one after another."""
+    """Estimate the seconds of all steps in sequence."""
     steps = _step_einsums(einsum, parameters["path"])
     specs = _recipes(einsum, parameters)
     return sum(
@@ -180,7 +180,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
 
 
 def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """Of all products that are no result."""
+    """Return the bytes of all products but the results."""
     n_entries = sum(
         step.n_products * volume(einsum, step.output)
         for step in _steps(einsum, parameters["path"])[:-1]

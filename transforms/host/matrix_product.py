@@ -111,7 +111,7 @@ class _Run:
     scratch: dict[Any, Any]
 
     def all_blocks(self, n_cores: int) -> None:
-        """An operand without the index of the blocks is evaluated once.
+        """Compute all blocks; operands without their index are evaluated once.
 
         Args:
             n_cores: for what comes before the first product; threads of the library
@@ -136,7 +136,7 @@ class _Run:
             yield {index: slice(start, min(start + block, self.sizes[index]))}
 
     def _matrices(self, side: str, box: Box, n_cores: int) -> Array:
-        """An operand as matrices: where it can be a view of an array, it is."""
+        """Return an operand as matrices, as a view of the array if possible."""
         p = self.product
         function = p.left if side == "left" else p.right
         term = p.left_term if side == "left" else p.right_term
@@ -169,7 +169,7 @@ class _Run:
         return matrices
 
     def _multiply(self, left: Array, right: Array, box: Box) -> None:
-        """The products of a block, in the result or on their way to it."""
+        """Multiply the matrices of a block, into the result if it has their form."""
         p = self.product
         # without a sum, BLAS would be called for columns of one entry
         multiply = np.matmul if p.summed else np.multiply
@@ -213,7 +213,7 @@ class _Run:
 def kept_memory(
     scratch: dict[Any, Any], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Array:
-    """Reusable memory, whose pages are already mapped."""
+    """Return memory that is reused between calls, whose pages are mapped already."""
     flat = scratch.get((name, dtype))
     if flat is None or flat.size < prod(shape):
         flat = scratch[name, dtype] = np.empty(prod(shape), dtype)
@@ -222,7 +222,7 @@ def kept_memory(
 
 
 def merged(array: Array, lengths: Iterable[int]) -> Array | None:
-    """A view with one axis for each group of axes; None if there is none.
+    """Return a view with one axis for each group of axes; None if there is none.
 
     Args:
         lengths: the number of axes of each group.
@@ -240,7 +240,7 @@ def merged(array: Array, lengths: Iterable[int]) -> Array | None:
 def _merged_shape(
     shape: tuple[int, ...], strides: tuple[int, ...], lengths: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """That of :func:`merged`; numpy need not copy anything for it."""
+    """Return the shape of a view with merged axes; None if they are not contiguous."""
     merged_shape: list[int] = []
     at = 0
     for n in lengths:
@@ -283,7 +283,7 @@ def each_box(
 
 @cache
 def _threads(n: int, process: int) -> ThreadPoolExecutor:
-    """Threads that are kept: new ones share a core for the first milliseconds.
+    """Keep threads between calls: new ones share a core for some milliseconds.
 
     Args:
         process: which asks; those of another one are not in it after a fork.
@@ -321,7 +321,7 @@ def boxes(
 
 
 def _part(array: Array, order: IndexList, box: Box, piece: Box) -> Array:
-    """A piece of an array that holds a box."""
+    """Cut a piece out of an array that holds a box."""
     starts = {index: box[index].start if index in box else 0 for index in order}
     return array[
         tuple(
@@ -331,7 +331,7 @@ def _part(array: Array, order: IndexList, box: Box, piece: Box) -> Array:
 
 
 def suits_blas(array: Array) -> bool:
-    """Whether numpy passes the matrices to BLAS without copying."""
+    """Tell whether numpy passes the matrices to BLAS without copying."""
     height, width = array.strides[-2:]
     n_rows, n_columns = array.shape[-2:]
     size = array.itemsize

@@ -137,7 +137,7 @@ def _contract_cheaply(
 def _stage(
     schedule: Schedule, operands: list[str], loops: _Loops, lane_tag: str
 ) -> tuple[Schedule, dict[str, Tile]]:
-    """A tile of each operand: per vector of elements, or else per work-group."""
+    """Stage a tile of each operand, per vector of elements or per work-group."""
     tiles = {}
     for name in operands:
         has_element = loops.element in schedule.spans[name]
@@ -195,7 +195,7 @@ def _register_block(
 
 
 def _space(workload: Workload) -> Space | None:
-    """One long output index; every other extent is known and all tiles are small."""
+    """Fit einsums with one long output index, if all tiles together are small."""
     einsum = workload.einsum
     if not has_real_dtype(einsum):
         return None

@@ -103,7 +103,7 @@ def generic(
 
 
 def streaming_order(einsum: BatchedEinsum, vector: str) -> Names:
-    """The summation indices: the vector index last, before it the nearest ones."""
+    """Order the summation indices: the vector index last, the nearest before it."""
     return tuple(
         sorted(
             einsum.summation_indices,
@@ -113,12 +113,12 @@ def streaming_order(einsum: BatchedEinsum, vector: str) -> Names:
 
 
 def _strided_volume(einsum: BatchedEinsum, index: str) -> int:
-    """Entries that neighbours in ``index`` do not have side by side in memory."""
+    """Count entries whose neighbours along ``index`` are not neighbours in memory."""
     return sum(volume(einsum, term) for term in _terms(einsum) if index in term[:-1])
 
 
 def _terms(einsum: BatchedEinsum) -> list[IndexList]:
-    """The indices of every array that is read or written, each once."""
+    """Return the distinct indices of every array that is read or written."""
     return [tuple(dict.fromkeys(t)) for t in (*einsum.inputs, einsum.output)]
 
 
@@ -148,7 +148,7 @@ class _Loops:
     points: Mapping[str, Expression]
 
     def inside(self, iname: str, **points: Expression) -> _Loops:
-        """With one more loop, the innermost."""
+        """Return these loops with one more inside."""
         return _Loops((*self.inames, iname), {**self.points, **points})
 
 
@@ -211,7 +211,7 @@ class StreamedNest:
         self.around = self._within(grid, outer)
 
     def written(self) -> Schedule:
-        """The schedule with the nest replaced."""
+        """Write all rows, and return the schedule with the nest replaced."""
         for row in range(len(self.schedule.rows)):
             # Each row of a batch has statements of its own, after those of the row
             # before.
@@ -225,7 +225,7 @@ class StreamedNest:
         return self.writer.finished()
 
     def _sum_beside(self, row: int) -> None:
-        """A tile with a sum for each entry along the vector index."""
+        """Write a tile with a sum for each entry along the vector index."""
         dtype = self.schedule.dtype_of_row(row)
         shape = [self.sizes[index] for index in self.private] or [1]
         tile = self.writer.array(f"row_{row}_tile", shape, dtype)
@@ -241,7 +241,7 @@ class StreamedNest:
         self._store(row, self._entry(tile, last.inames), last, after)
 
     def _sum_along(self, row: int) -> None:
-        """Partial sums along the vector index, added up at the end."""
+        """Write partial sums along the vector index, added up at the end."""
         dtype, vector = self.schedule.dtype_of_row(row), self.streams.summed[-1]
         # a loop shorter than the partial sums has as many of them as it has iterations
         width = self._fitting(vector, self.streams.step)
@@ -269,7 +269,7 @@ class StreamedNest:
         self._store(row, total, self.around, after)
 
     def _steps(self) -> Iterator[_Step]:
-        """The iterations over all summed indices: full steps, then what is left."""
+        """Yield the loops over all summed indices: full steps, then the remainder."""
         *others, last = self.streams.summed
         extent, outer = self.schedule.extents[last], self._within(self.around, others)
         size = self._fitting(last, self.streams.step)
@@ -289,13 +289,13 @@ class StreamedNest:
         yield _Step(outer.inside(tile).inside(rest), size * var(tile) + var(rest), 1)
 
     def _terms(self, row: int, step: _Step, loops: _Loops) -> Expression:
-        """The products that an iteration adds."""
+        """Return the products that an iteration adds."""
         last = self.streams.summed[-1]
         points = [{**loops.points, last: step.first + k} for k in range(step.size)]
         return _in_pairs([self._product(row, at) for at in points])
 
     def _fitting(self, index: str, size: int) -> int:
-        """``size``, or the extent if that is known and smaller."""
+        """Return ``size``, or the extent if that is known and smaller."""
         extent = self.schedule.extents[index]
         return max(1, min(size, extent)) if isinstance(extent, int) else size
 
@@ -304,7 +304,7 @@ class StreamedNest:
         return self.writer.loop(f"{index}_tile", f"{size}*{{}} < {extent}")
 
     def _within(self, outer: _Loops, indices: Sequence[str]) -> _Loops:
-        """Loops inside others, over the entries of a tile or over a whole index."""
+        """Add loops inside others, over the entries of a tile or a whole index."""
         loops = outer
         for index in indices:
             extent, tile = self.schedule.extents[index], self.tiles.get(index)
@@ -321,7 +321,7 @@ class StreamedNest:
         return loops
 
     def _entry(self, tile: str, inames: Names) -> Expression:
-        """The entry of a tile whose axes are the innermost of these loops."""
+        """Subscript a tile by the innermost of these loops."""
         n_axes = len(self.private)
         inner = inames[len(inames) - n_axes :]
         return var(tile)[tuple(map(var, inner)) if inner else (0,)]
@@ -346,7 +346,7 @@ class StreamedNest:
 
 
 def _in_pairs(terms: Sequence[Expression]) -> Expression:
-    """A sum of pairs of pairs: additions that do not wait for each other."""
+    """Sum terms as a balanced tree, whose additions do not wait for each other."""
     if len(terms) == 1:
         return terms[0]
     half = len(terms) // 2
@@ -354,7 +354,7 @@ def _in_pairs(terms: Sequence[Expression]) -> Expression:
 
 
 def _space(workload: Workload) -> Space:
-    """Every einsum; the indices of unit stride first."""
+    """Fit every einsum; indices of unit stride come first."""
     einsum = workload.einsum
     vectors = sorted(einsum.indices, key=lambda index: _vector_cost(einsum, index))
     first = vectors[0] if vectors else NO_INDEX
@@ -384,7 +384,7 @@ def _space_with_hint(workload: Workload) -> Space:
 
 
 def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[float, bool]:
-    """Entries of all arrays, strided ones and those of short loops counted as more."""
+    """Count the entries of all arrays, strided ones and short loops as more."""
     n_entries = sum(volume(einsum, term) for term in _terms(einsum))
     n_counted = n_entries + (STRIDED - 1) * _strided_volume(einsum, index)
     # a short innermost loop is mostly overhead
@@ -393,7 +393,7 @@ def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[float, bool]:
 
 
 def _widths(einsum: BatchedEinsum) -> tuple[int, ...]:
-    """Without a sum there is no tile, and blocks may be long."""
+    """Return the widths of tiles; without a sum there is none, and blocks are long."""
     if not einsum.summation_indices:
         return (4096, 512, 32768)
     sizes = [dtype.itemsize for dtype in einsum.output_dtypes]
@@ -402,7 +402,7 @@ def _widths(einsum: BatchedEinsum) -> tuple[int, ...]:
 
 
 def _blocks(einsum: BatchedEinsum) -> tuple[int, ...]:
-    """Numbers of rows: enough work for a group, then a few more and less."""
+    """Return numbers of rows: enough work for a group, then some more and less."""
     others = volume(einsum, einsum.indices)
     longest = max((typical(einsum.extents[i]) for i in einsum.output), default=1)
     block = max(1, GROUP_POINTS * longest // max(others, 1))
@@ -422,7 +422,7 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    """Seconds: the innermost loop decides, and how many blocks there are."""
+    """Estimate the seconds by the innermost loop and the number of blocks."""
     vector, parallel = text(parameters, "vector"), text(parameters, "parallel")
     most_bytes = 64 if parameters.get("vectors") == VECTORS[1] else 32
     step = number(parameters, "step")
@@ -448,7 +448,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
 
 
 def _loops(einsum: BatchedEinsum, vector: str, width: int) -> list[tuple[str, int]]:
-    """The loops with their extents, the outermost first."""
+    """Return the loops with their extents, outermost first."""
     order = (i for i in einsum.output if i != vector)
     loops = [
         (i, points(einsum, (i,))) for i in (*order, *streaming_order(einsum, vector))

@@ -106,7 +106,7 @@ def split_sum(
 def _cut(
     t_unit: lp.TranslationUnit, nest: LoopNest, index: str, n_parts: int
 ) -> tuple[lp.TranslationUnit, LoopNest, str]:
-    """The nest with two indices for one, and the name of the outer one.
+    """Return the nest with two indices for one, and the name of the outer one.
 
     Each use of an array reads through a rule of its own, in which ``i`` is
     ``n*part + i'``.
@@ -259,7 +259,7 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    """Of both nests."""
+    """Estimate the seconds of both nests."""
     both = _nests(einsum, parameters)
     recipes = _recipes(both, parameters)
     each = (
@@ -272,7 +272,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
 def _nests(
     einsum: BatchedEinsum, parameters: Parameters
 ) -> tuple[BatchedEinsum, BatchedEinsum]:
-    """The sums of all parts, and the sum of these."""
+    """Return the sums of all parts, and the sum of these."""
     cut = _Cut.of(einsum, text(parameters, "index"), number(parameters, "parts"))
     first = replace(cut.einsum, output=(cut.part, *einsum.output))
     partial = tuple(first.extents[i] for i in first.output)
@@ -286,7 +286,7 @@ def _nests(
 def _recipes(
     einsums: Sequence[BatchedEinsum], parameters: Parameters
 ) -> list[TransformSpec]:
-    """Of both nests; what costs the least is the same on all machines."""
+    """Return the recipes of both nests; the cheapest are the same everywhere."""
     steps = parameters["steps"]
     if are_named(steps):
         return specs_of(steps)
@@ -294,13 +294,13 @@ def _recipes(
 
 
 def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:
-    """The same recipe, whatever costs the least in another version."""
+    """Name the recipes of all steps, so that other costs change nothing."""
     recipes = _recipes(_nests(einsum, parameters), parameters)
     return {**parameters, "steps": named(recipes)}
 
 
 def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """Of the sums of all parts."""
+    """Return the bytes of the sums of all parts."""
     n_entries = number(parameters, "parts") * volume(einsum, einsum.output)
     return n_entries * sum(dtype.itemsize for dtype in einsum.output_dtypes)
 

@@ -131,7 +131,7 @@ class TurnedNest:
         self.around = (*self.others.values(), *self.grid.values())
 
     def written(self) -> Schedule:
-        """The schedule with the nest replaced."""
+        """Write all rows, and return the schedule with the nest replaced."""
         across, vector = self.tiles.across, self.tiles.vector
         for row in range(len(self.schedule.rows)):
             # The strips beside the squares come before them, since the last statement
@@ -145,7 +145,7 @@ class TurnedNest:
         return self.writer.finished()
 
     def _is_whole(self, index: str) -> bool:
-        """Whether nothing is left beside the squares."""
+        """Tell whether nothing is left beside the squares."""
         extent = self.schedule.extents[index]
         return isinstance(extent, int) and extent % self.tiles.lanes == 0
 
@@ -162,7 +162,7 @@ class TurnedNest:
         return _Part((square, entry), first + var(entry))
 
     def _rest(self, index: str) -> _Part:
-        """The entries after the last whole square."""
+        """Return the entries after the last whole square."""
         lanes, tile = self.tiles.lanes, self.grid[index]
         size, extent = self.sizes[index], self.schedule.extents[index]
         position = f"{size}*{tile} + {lanes}*{{0}}"
@@ -180,7 +180,7 @@ class TurnedNest:
         return _Part((entry,), size * var(tile) + var(entry))
 
     def _turn(self, row: int, across: _Part, along: _Part) -> None:
-        """The squares: read, turned, and stored."""
+        """Return the squares: read, turned, and stored."""
         writer, lanes = self.writer, self.tiles.lanes
         dtype, stem = self.schedule.dtype_of_row(row), f"row_{row}"
         square = writer.array(f"{stem}_square", (lanes, lanes), dtype, has_lanes=True)
@@ -289,7 +289,7 @@ def _sizes(
 
 
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
-    """A tile is made of squares, and there is one in each index."""
+    """Return a tile is made of squares, and there is one in each index."""
     lanes = number(parameters, "lanes")
     for index in (text(parameters, "vector"), einsum.output[-1]):
         if typical(einsum.extents[index]) < lanes:

@@ -128,7 +128,7 @@ class _JammedNest:
         )
 
     def written(self) -> Schedule:
-        """The schedule with the nest replaced."""
+        """Write all rows, and return the schedule with the nest replaced."""
         # rows of a batch share the tiles, but have loops of their own inside
         tiles = [*self._tiles()]
         for row in range(len(self.schedule.rows)):
@@ -197,7 +197,7 @@ class _JammedNest:
         writer.store(row, entry, at, loops, [start, add], is_last=is_last)
 
     def _sums(self) -> dict[str, str]:
-        """A loop over each summed index, outermost first."""
+        """Return a loop over each summed index, outermost first."""
         extents = self.schedule.extents
         return {i: self.writer.loop(i, size=extents[i]) for i in self.plan.summed}
 
@@ -294,7 +294,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
 def _loops(
     einsum: BatchedEinsum, index: str, inner: str, rows: int
 ) -> list[tuple[str, int]]:
-    """The loops with their extents, the outermost first."""
+    """Return the loops with their extents, outermost first."""
     extent = points(einsum, (index,))
     others = (i for i in einsum.output if i != index)
     return [

@@ -54,7 +54,7 @@ SCALE, START = "feinsum_scale", "feinsum_start"
 def over_given_arrays(
     t_unit: lp.TranslationUnit, nest: LoopNest, new_nest: Nest, form: NestForm
 ) -> lp.TranslationUnit:
-    """The kernel in which a nest replaces the instructions that it implements.
+    """Return the kernel in which a nest replaces the instructions that it implements.
 
     Args:
         t_unit: a unit whose kernel has exactly the instructions of the nest.
@@ -184,7 +184,7 @@ class _Given(NestArrays):
         )
 
     def numbers(self) -> dict[str, int]:
-        """The extents of indices that the tree does not have, as far as known.
+        """Return the extents of indices that the tree does not have, as far as known.
 
         Of lanes whose extent is not, it is that of a tile, which is all that is held.
         """
@@ -251,7 +251,7 @@ class _Given(NestArrays):
         return _text(self.in_indices(assignee), self._flat(at))
 
     def shared(self, dtype: np.dtype[Any]) -> list[lp.TemporaryVariable]:
-        """The array of all copies."""
+        """Return the array of all copies."""
         if not self.has_copies:
             return []
         extents = {CHUNK: self.n_chunks(), ROW: str(self.nest.network.n_rows)}
@@ -276,7 +276,7 @@ class _Given(NestArrays):
         return (*self.nest.network.output, *entry)
 
     def rules(self) -> list[lp.SubstitutionRule]:
-        """The scale of each row, and with what its result begins."""
+        """Return the scale of each row, and with what its result begins."""
         names = {i: f"_{k}" for k, i in enumerate(self._start_arguments())}
         rules = []
         terms = zip(self.loop_nest.scales, self.loop_nest.shifts, strict=True)
@@ -311,7 +311,7 @@ def _with_names(expression: Any, names: Mapping[str, str]) -> Any:
 
 
 def _text(expression: Any, values: Mapping[str, str]) -> str:
-    """An expression of whole numbers, with values for variables."""
+    """Return an expression of whole numbers, with values for variables."""
     parsed = {name: parse(value) for name, value in values.items()}
     return str(SubstitutionMapper(make_subst_func(parsed))(expression))
 
@@ -354,7 +354,7 @@ def _merged(
 
 
 def _without(domain: isl.BasicSet, inames: frozenset[str]) -> isl.BasicSet | None:
-    """A domain without loops; None if nothing is left of it."""
+    """Return a domain without loops; None if nothing is left of it."""
     names = domain.get_var_names(isl.dim_type.set)
     if {*names} <= inames:
         return None if names else domain

@@ -74,7 +74,7 @@ class NestRecipe(NamedTuple):
 
 
 def recipe_of(einsum: BatchedEinsum, parameters: Parameters) -> NestRecipe:
-    """The nest and form given by the parameters of a recipe.
+    """Return the nest and form given by the parameters of a recipe.
 
     Args:
         einsum: the canonical einsum to whose names they refer.
@@ -102,7 +102,7 @@ def recipe_of(einsum: BatchedEinsum, parameters: Parameters) -> NestRecipe:
 def _apply(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """The loops of a nest over a tree are made anew.
+    """Return the loops of a nest over a tree are made anew.
 
     Rewrite (MTTKRP, lanes=4, threads='chunks')::
 
@@ -272,7 +272,7 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
 def _starts(
     einsum: BatchedEinsum, table: Mapping[str, tuple[Any, ...]]
 ) -> Iterator[Parameters]:
-    """The first nests, each with the longest lanes that processors have."""
+    """Return the first nests, each with the longest lanes that processors have."""
     itemsize = einsum.output_dtypes[0].itemsize
     for text in table["nest"]:
         nest = nest_from_text(network_of(einsum), text)
@@ -306,7 +306,7 @@ def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
 
 
 def parameters_of(nest: Nest, form: NestForm) -> dict[str, Any]:
-    """The parameters of the recipe with this nest and form."""
+    """Return the parameters of the recipe with this nest and form."""
     threads = COPIES if form.has_copies else CHUNKS if form.is_chunked else NO_THREADS
     return {
         "nest": nest_to_text(nest),

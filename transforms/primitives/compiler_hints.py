@@ -59,13 +59,13 @@ _WIDEST = (
 
 
 def sums_of(einsum: BatchedEinsum) -> tuple[str, ...]:
-    """The orders of sums to choose from; for integers the order makes no difference."""
+    """Return the orders of sums to choose from; integers need only one."""
     is_inexact = any(dtype.kind in "fc" for dtype in einsum.output_dtypes)
     return SUMS if einsum.summation_indices and is_inexact else SUMS[:1]
 
 
 def with_hints(schedule: Schedule, *, sums: str, vectors: str) -> Schedule:
-    """The kernel with preambles for :data:`SUMS` and :data:`VECTORS`.
+    """Return the kernel with preambles for :data:`SUMS` and :data:`VECTORS`.
 
     Rewrite, for ``any_order`` and gcc::
 
@@ -152,7 +152,7 @@ def hold_in_register(
     n_bytes: int,
     n_held: int,
 ) -> lp.CInstruction:
-    """A statement after which a private vector is in a register, not in memory.
+    """Make a statement after which a private vector is in a register.
 
     Args:
         vectors: an array of vectors.
@@ -174,7 +174,7 @@ def hold_in_register(
 def forget_registers(
     insn_id: str, loops: Sequence[str], after: frozenset[str]
 ) -> lp.CInstruction:
-    """A statement across which no vector stays in a register."""
+    """Make a statement across which no vector stays in a register."""
     return lp.CInstruction(
         [],
         "feinsum_forget_registers;",
@@ -185,5 +185,5 @@ def forget_registers(
 
 
 def with_register_macros(schedule: Schedule) -> Schedule:
-    """The kernel with the macros of these statements."""
+    """Return the kernel with the macros of these statements."""
     return schedule.with_preamble(PREAMBLE)

@@ -13,7 +13,7 @@ SET, PARAM = isl.dim_type.set, isl.dim_type.param
 
 
 def intersection(first: isl.BasicSet, second: isl.BasicSet) -> isl.BasicSet:
-    """The intersection over the union of both sets of inames."""
+    """Return the intersection over the union of both sets of inames."""
     first, second = isl.align_two(first, second)
     return first & second
 

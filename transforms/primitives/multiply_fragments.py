@@ -34,7 +34,7 @@ DEPTHS = (4, 8, 16)
 
 
 def _mma(rows: int, depth: int, sums: str, left: str, right: str) -> str:
-    """One instruction; operands are C arrays."""
+    """Write one instruction, with C arrays as operands."""
     counts = (rows // 4, rows * depth // WARP, depth // 4)
     registers = [f"{name}[{k}]" for name, n in zip((sums, left, right), counts,
                                                    strict=True)

@@ -116,7 +116,7 @@ def _check_lanes(schedule: Schedule, temporary: str, outer: frozenset[str]) -> N
 
 
 def _is_single(kernel: lp.LoopKernel, iname: str) -> bool:
-    """Whether a loop runs once, as far as numbers tell."""
+    """Tell whether a loop runs once, as far as numbers tell."""
     try:
         return bool(kernel.get_constant_iname_length(iname) == 1)
     except ValueError:
@@ -140,7 +140,7 @@ def vectorize_last_axis(schedule: Schedule, temporary: str) -> Schedule:
 
 
 def _calling_inames(schedule: Schedule, rule: str) -> frozenset[str]:
-    """The inames in the arguments of all calls of a rule."""
+    """Return the inames in the arguments of all calls of a rule."""
     finder = _CallFinder(rule)
     for insn in schedule.kernel.instructions:
         finder(insn.expression)
@@ -247,7 +247,7 @@ def stage_accumulator(
 def _with_steps(
     schedule: Schedule, insn: lp.Assignment, steps: Mapping[str, lp.Assignment]
 ) -> Schedule:
-    """The steps in place of the instruction."""
+    """Replace the instruction by the steps."""
     others = [i for i in schedule.kernel.instructions if i.id != insn.id]
     return schedule.with_kernel(instructions=[*others, *steps.values()])
 
@@ -263,7 +263,7 @@ def _with_private_array(
 
 
 def _take_apart(value: Expression, is_shifted: bool) -> _Sum:
-    """Without a sum the whole value, but for the shift, is the term."""
+    """Take an assigned value apart; without a sum, all but the shift is the term."""
     shift: tuple[Expression, ...] = ()
     if is_shifted:
         if not isinstance(value, p.Sum) or len(value.children) != 2:
@@ -284,7 +284,7 @@ def _steps(
     value: _Sum,
     dtype: np.dtype[Any],
 ) -> dict[str, lp.Assignment]:
-    """Zero, update and store; the store keeps the id of the instruction."""
+    """Return zero, update and store, which keeps the id of the instruction."""
     zero, update = ids
     stored = p.Product((*value.scale, accumulator)) if value.scale else accumulator
     stored = p.Sum((*value.shift, stored)) if value.shift else stored

@@ -71,7 +71,7 @@ class NestWriter:
     def loop(
         self, stem: str, *conditions: str, size: Extent | None = None, tag: str = ""
     ) -> str:
-        """A loop from 0, below ``size`` and while all ``conditions`` hold.
+        """Add a loop from 0, below ``size`` and while all ``conditions`` hold.
 
         Args:
             conditions: in isl's syntax, with ``{}`` for the new iname.
@@ -87,7 +87,7 @@ class NestWriter:
         self._domains.append(isl.BasicSet(f"{params}{{ [{iname}] : {text} }}"))
         if tag:
             self._tags[iname] = tag
-        # Loopy takes a statement outside of such a loop for a race of its work-items.
+        # a single work-item cannot race with itself, of which Loopy warns all the same
         if tag.startswith("l.") and size == 1:
             self._single.add(iname)
         return iname
@@ -106,7 +106,7 @@ class NestWriter:
         is_shared: bool = False,
         is_global: bool = False,
     ) -> str:
-        """A private array; with lanes, its last axis is that of OpenCL vectors.
+        """Declare a private array; with lanes, its last axis becomes OpenCL vectors.
 
         One that is shared belongs to all work-items of a group. Loopy puts barriers
         between statements of which one depends on the other. One that is global is
@@ -157,14 +157,14 @@ class NestWriter:
     def place(
         self, stem: str, value: Expression, loops: Sequence[str], after: Names = ()
     ) -> tuple[str, str]:
-        """A private scalar for statements of C, and the id of its assignment."""
+        """Assign a private scalar for statements of C; return its name and the id."""
         name = self.array(stem, (), np.dtype(np.int64))
         return name, self.assign(stem, var(name), value, loops, after)
 
     def place_of(
         self, entry: p.Subscript, loops: Sequence[str], after: Names = ()
     ) -> tuple[str, str]:
-        """The same for where an entry of an own array lies, in C's order."""
+        """Assign a scalar with the offset of an entry of an own array, in C's order."""
         shape = self._arrays[entry.aggregate.name].shape
         return self.place("place", _flat(entry.index_tuple, shape), loops, after)
 
@@ -175,7 +175,7 @@ class NestWriter:
         loops: Sequence[str],
         after: Collection[str] = (),
     ) -> str:
-        """A statement of another kind, given its id, loops and what it depends on."""
+        """Add a statement of another kind, built from id, loops and dependencies."""
         insn_id = str(self._unused_ids(stem))
         self._add(build(insn_id, loops, frozenset(after) | self._before), loops)
         return insn_id
@@ -187,12 +187,12 @@ class NestWriter:
         loops: Sequence[str],
         after: Collection[str],
     ) -> None:
-        """A statement of another kind in the place of a row."""
+        """Replace a row by a statement of another kind."""
         insn_id = self.schedule.instructions[row]
         self._add(build(insn_id, loops, frozenset(after) | self._before), loops)
 
     def barrier(self, loops: Sequence[str], after: Collection[str]) -> str:
-        """All work-items of a group wait for each other."""
+        """Add a barrier at which all work-items of a group wait for each other."""
 
         def build(insn_id: str, loops: Sequence[str], after: frozenset[str]) -> Any:
             return lp.BarrierInstruction(
@@ -205,15 +205,15 @@ class NestWriter:
         return self.add("barrier", build, loops, after)
 
     def note_ordered(self, *ids: str) -> None:
-        """Between these statements Loopy puts no barriers of its own."""
+        """Keep Loopy from adding barriers between these statements."""
         self._ordered |= {*ids}
 
     def note_apart(self, *ids: str) -> None:
-        """Work-items assign other entries each, though Loopy cannot see it."""
+        """Note that work-items assign distinct entries, which Loopy cannot see."""
         self._apart |= {*ids}
 
     def launch_end(self, after: Collection[str]) -> str:
-        """Where one launch ends and the next one begins; its id."""
+        """Add a barrier that ends a launch, and return its id."""
 
         def build(insn_id: str, _loops: Sequence[str], after: frozenset[str]) -> Any:
             return lp.BarrierInstruction(
@@ -321,7 +321,7 @@ class NestWriter:
         self.replace(row, build, loops, (*before, source_id, target_id, inside_id))
 
     def scaled(self, row: int, value: Expression) -> Expression:
-        """A sum times the scale of its row."""
+        """Multiply a sum by the scale of its row."""
         return scaled_sum(self.schedule.scales[row], (), value)
 
     def _target(
@@ -349,7 +349,7 @@ class NestWriter:
         return moved, at
 
     def finished(self) -> Schedule:
-        """The kernel with the rows replaced by the new nest."""
+        """Return the kernel with the rows replaced by the new nest."""
         schedule, kernel = self.schedule, self.schedule.kernel
         rows = set(schedule.instructions)
         others = [insn for insn in kernel.instructions if insn.id not in rows]
@@ -372,7 +372,7 @@ class NestWriter:
         return with_store_macros(schedule) if self._has_vector_stores else schedule
 
     def _nesting(self) -> Names:
-        """All sequential loops in one order, which is that of every statement.
+        """Order all sequential loops, consistently with every statement.
 
         Loopy compares each pair of loops in each order that it is given.
         """
@@ -386,14 +386,14 @@ class NestWriter:
         return tuple(sorter.static_order())
 
     def _with_order(self, statement: lp.InstructionBase) -> lp.InstructionBase:
-        """Noted on both of two statements, since Loopy asks either."""
+        """Note the order on both of two statements, since Loopy checks either."""
         if statement.id not in self._ordered:
             return statement
         others = frozenset((other, "local") for other in self._ordered)
         return statement.copy(no_sync_with=statement.no_sync_with | others)
 
     def _without_races(self) -> frozenset[str]:
-        """Warnings of races in statements that have none."""
+        """Return the warnings of races in statements that have none."""
         return frozenset(
             f"write_race({statement.id})"
             for statement in self._statements
@@ -402,7 +402,7 @@ class NestWriter:
 
     @property
     def _before(self) -> frozenset[str]:
-        """What the rows depend on, apart from each other."""
+        """Ids on which the rows depend, apart from each other."""
         rows = frozenset(self.schedule.instructions)
         insns = self.schedule.kernel.id_to_insn
         return frozenset().union(*(insns[row].depends_on for row in rows)) - rows
@@ -414,7 +414,7 @@ class NestWriter:
 
 
 def _flat(indices: Sequence[Expression], shape: Sequence[int]) -> Expression:
-    """A place in C's order."""
+    """Return an offset in C's order."""
     offset: Expression = 0
     for index, extent in zip(indices, shape, strict=True):
         offset = p.Sum((p.Product((extent, offset)), index))

@@ -124,7 +124,7 @@ LEAST, MOST = 1e-30, 1e30
 
 
 def recipe_features(einsum: BatchedEinsum, recipes: Sequence[Costed]) -> Values:
-    """A row for each recipe, a column for each of :data:`RECIPE_FEATURES`.
+    """Return a row for each recipe, with a column for each recipe feature.
 
     Args:
         einsum: with numbers for all extents.
@@ -157,7 +157,7 @@ def _row(recipe: Costed, extents: Mapping[str, float], ends: set[str]) -> list[f
 
 
 def context_features(einsum: BatchedEinsum, machine: Machine) -> Values:
-    """A number for each of :data:`CONTEXT_FEATURES`.
+    """Return a number for each of :data:`CONTEXT_FEATURES`.
 
     >>> from feinsum.ir import array, einsum
     >>> product = einsum("ij,jk->ik", array("A", (64, 64)), array("B", (64, 64)))
@@ -191,7 +191,7 @@ def context_features(einsum: BatchedEinsum, machine: Machine) -> Values:
 
 @lru_cache(maxsize=256)
 def _beyond_caches(einsum: BatchedEinsum, machine: Machine) -> tuple[float, float]:
-    """How many times all arrays must pass beyond L2 and L3; 0 if it is not known."""
+    """Bound how often all arrays pass beyond L2 and L3; 0 if it is not known."""
     if einsum.n_operands > BOUNDED_OPERANDS or einsum.batch_size > BOUNDED_ROWS:
         return 0.0, 0.0
     sizes = machine.cache_bytes
@@ -210,5 +210,5 @@ def _beyond_caches(einsum: BatchedEinsum, machine: Machine) -> tuple[float, floa
 
 
 def _log(value: Any) -> float:
-    """The logarithm to base 2 of a number, which may be far out."""
+    """Return the logarithm to base 2 of a number, which may be far out."""
     return log2(value) if LEAST < value < MOST else log2(MOST if value > 1 else LEAST)

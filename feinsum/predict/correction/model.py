@@ -118,11 +118,11 @@ class Correction(Document):
 
     @property
     def is_analytic(self) -> bool:
-        """Whether it leaves all costs as they are."""
+        """Whether the correction leaves all costs as they are."""
         return not (self.recipe or self.context)
 
     def factors(self, recipe: Values, context: Values) -> Values:
-        """Factors for the costs of the compared recipes.
+        """Return factors for the costs of the compared recipes.
 
         Args:
             recipe: a row of features for each; see :func:`recipe_features`.
@@ -136,7 +136,7 @@ class Correction(Document):
         return np.exp(np.clip(logarithms, -log(LIMIT), log(LIMIT)))
 
     def standardized(self, recipe: Values, context: Values) -> tuple[Values, Values]:
-        """Features as deviations, on the scales of the trials.
+        """Return features as deviations, on the scales of the trials.
 
         Args:
             recipe, context: see :meth:`factors`.
@@ -164,7 +164,7 @@ def corrected(
     recipes: Sequence[Costed],
     machine: Machine,
 ) -> list[float]:
-    """The costs of recipes in seconds, corrected.
+    """Return the costs of recipes in seconds, corrected.
 
     Args:
         einsum: with numbers for all extents.
@@ -211,7 +211,7 @@ def source_in_use() -> str:
 
 
 def correction_in_use() -> Correction:
-    """The correction of :func:`source_in_use`, read once.
+    """Return the correction of :func:`source_in_use`, read once.
 
     One that cannot be read is logged, and costs stay as they are: no model file may
     break a program.
@@ -232,7 +232,7 @@ class _Read(dict[str, Correction]):
 
 
 def read_correction(source: str | Path) -> Correction:
-    """The correction in a file; ``none`` is none.
+    """Return the correction in a file; ``none`` is none.
 
     Raises:
         ModelError: saying what is wrong with the file.
@@ -246,7 +246,7 @@ def read_correction(source: str | Path) -> Correction:
 
 
 def _text(path: Path) -> bytes:
-    """The contents of a file, if not too long."""
+    """Return the contents of a file, if not too long."""
     try:
         if not path.is_file():
             raise ModelError("there is no such file")

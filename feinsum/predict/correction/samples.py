@@ -100,7 +100,7 @@ class Samples:
 
     @property
     def notations(self) -> tuple[str, ...]:
-        """Each once, in order."""
+        """The notations of all groups, sorted."""
         return tuple(sorted({group.notation for group in self.groups}))
 
     @property
@@ -109,7 +109,7 @@ class Samples:
 
 
 def samples_of(trials: Iterable[Trial]) -> Samples:
-    """The trials that can be learnt from; nothing in a trial raises.
+    """Return the trials that can be learnt from; nothing in a trial raises.
 
     Of several trials of one recipe the latest counts, as in a tuning.
     """
@@ -144,7 +144,7 @@ def _group_key(trial: Trial) -> GroupKey:
 
 
 def _sample(trial: Trial) -> Sample | str:
-    """The sample of a trial, or why it gives none."""
+    """Return the sample of a trial, or why it gives none."""
     if not trial.is_ok:
         return "failed"
     if not _is_time(trial.cost):
@@ -195,7 +195,7 @@ def _einsum(text: str) -> BatchedEinsum | None:
 
 
 def _has_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
-    """Whether every size parameter has a value, and a positive one."""
+    """Tell whether every size parameter has a value, and a positive one."""
     names = {x.name for x in einsum.size_params}
     return names == set(sizes) and all(value >= 1 for value in sizes.values())
 

@@ -102,7 +102,7 @@ class PackedNest:
         self.postponed = [cut.index for cut in plan.postponed]
 
     def written(self) -> Schedule:
-        """The schedule with the nest replaced."""
+        """Write all rows, and return the schedule with the nest replaced."""
         roles = self.plan.roles
         for row, operands in enumerate(self.schedule.rows):
             left = self.packer.pack(tuple(operands[k] for k in roles.left))
@@ -161,7 +161,7 @@ class PackedNest:
         value: Expression,
         after: Sequence[str],
     ) -> str:
-        """A statement for a register tile; its id."""
+        """Add a statement for a register tile, and return its id."""
         for axis, tag in zip(self.plan.register_axes, REGISTER_TAGS, strict=True):
             self.writer.tag(loops.iname(axis), tag)
         order = [*self.loops.around, *self._around(loops)]
@@ -170,7 +170,7 @@ class PackedNest:
     def _hold_column(
         self, row: int, right: Pack, update: Loops, after: Sequence[str]
     ) -> tuple[Pack, list[str]]:
-        """The vectors of a column in registers, in each step of the sum.
+        """Hold the vectors of a column in registers, in each step of the sum.
 
         Rewrite::
 
@@ -210,7 +210,7 @@ class PackedNest:
         return Pack(column, tuple(axes), ()), [load, hold_id]
 
     def _zero(self, row: int, sums: str) -> str:
-        """Zero the sums ahead of all tiles of the summed indices; its id."""
+        """Zero the sums ahead of all tiles of the summed indices; return the id."""
         plan, dtype = self.plan, self.schedule.dtype_of_row(row)
         loops = self.loops.over("zero", [*self.free, *self.postponed])
         self.writer.tag(loops.iname(plan.register_axes[-1]), "vec")
@@ -219,7 +219,7 @@ class PackedNest:
         return self.writer.assign(f"row_{row}_zero", entry, dtype.type(0), order)
 
     def _around(self, loops: Loops, axes: Sequence[Axis] = ()) -> list[str]:
-        """Loops over tiles of registers, over the sum if there is one, inside."""
+        """Order loops: over register tiles, over the sum if there is one, inside."""
         summed = [cut.index for cut in self.plan.summed if cut.index in loops.inames]
         postponed = [index for index in self.postponed if index in loops.inames]
         inner = [loops.iname(axis) for axis in axes or self.plan.register_axes]
@@ -262,7 +262,7 @@ class PackedNest:
     def _store_entries(
         self, row: int, sums: _Sums, late: Sequence[str], part: str
     ) -> None:
-        """Store number by number: all of them, or those after the whole vectors."""
+        """Store single entries: all of them, or those after the whole vectors."""
         loops, points, [*order, lane] = self._store_loops(sums, part)
         after = [*sums.after]
         if late:
@@ -277,7 +277,7 @@ class PackedNest:
         )
 
     def _store_vectors(self, row: int, sums: _Sums, late: Sequence[str]) -> None:
-        """Store vector by vector; a tile that fits everywhere from its registers."""
+        """Store whole vectors, straight from the registers if no tile is cut."""
         plan = self.plan
         loops, points, [*order, lane] = self._store_loops(sums, "whole")
         lanes, value = self._in_lanes(sums, late, loops, points)
@@ -318,7 +318,7 @@ class PackedNest:
         order: Sequence[str],
         after: Sequence[str],
     ) -> tuple[str, str]:
-        """A private vector; its name, and the id of its statement."""
+        """Assign a private vector; return its name and the id of the statement."""
         stem, dtype = f"row_{row}_value", self.schedule.dtype_of_row(row)
         vector = self.writer.array(stem, (self.plan.lanes,), dtype, has_lanes=True)
         entry = var(vector)[(var(lane),)]
@@ -332,7 +332,7 @@ class PackedNest:
         loops: Loops,
         points: Mapping[str, Expression],
     ) -> Expression:
-        """Late operands times sums, summed over the postponed indices."""
+        """Multiply late operands and sums, summed over the postponed indices."""
         axes, summed = self.plan.accumulator_axes, tuple(self.postponed)
         extents = [range(cut.size) for cut in self.plan.postponed]
         entries = {

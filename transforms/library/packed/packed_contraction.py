@@ -69,7 +69,7 @@ from feinsum.transforms.roles import reuse
 def packed_cost(
     einsum: BatchedEinsum, parameters: Parameters, machine: Machine
 ) -> float:
-    """Seconds of :func:`packed_contraction`, each tile padded to its size."""
+    """Estimate :func:`packed_contraction` in seconds, with tiles padded to size."""
     work = _Work.of(einsum, parameters, machine)
     n_rows = einsum.batch_size
     n_areas = work.n_wide * work.n_high * work.batch
@@ -90,7 +90,7 @@ def packed_cost(
 
 
 def _moved(is_streamed: bool, written: int, machine: Machine) -> float:
-    """Bytes moved for a byte of the result."""
+    """Return the bytes moved for a byte of the result."""
     if not is_streamed:
         return cpu.CACHED_STORE
     is_large = written > cpu.STREAMED_SHARE * machine.cache_bytes["L3"]
@@ -119,7 +119,7 @@ class _Work:
     def of(
         cls, einsum: BatchedEinsum, parameters: Parameters, machine: Machine
     ) -> _Work:
-        """With as many lanes as the machine has, and more vectors instead."""
+        """Count the work on a machine, which may have fewer lanes."""
         wanted = Tiles.of(parameters)
         # a vector that is too long for the processor is split into several by the
         # compiler
@@ -216,7 +216,7 @@ class _Work:
 
     @property
     def _packed_bytes(self) -> int:
-        """Of both packs of an area."""
+        """Bytes of both packs of an area."""
         plan = self.plan
         width, height, depth = (
             prod(min(cut.size, self._points((cut.index,))) for cut in cuts)
@@ -226,7 +226,7 @@ class _Work:
 
     @property
     def pack_cycles(self) -> float:
-        """Each side is packed once for each tile of the other."""
+        """Cycles to pack each side once for each tile of the other."""
         roles, tiles = self.plan.roles, self.tiles
         right = self._pack_cycles(roles.right, tiles.vector)
         left = sum(self._pack_cycles(k, tiles.register) for k in roles.left)
@@ -235,7 +235,7 @@ class _Work:
 
     @property
     def again_bytes(self) -> float:
-        """That are read after the first time."""
+        """Bytes that are read after the first time."""
         again = self._right * (self.n_high - 1) + self._left * (self._n_left - 1)
         return self.batch * again * self.itemsize
 
@@ -257,7 +257,7 @@ class _Work:
         return points(self.einsum, indices)
 
     def _pack_cycles(self, position: int, index: str) -> float:
-        """Of an entry of an operand that is packed along ``index``."""
+        """Return the cycles to pack an entry of an operand along ``index``."""
         term = self.einsum.inputs[position]
         is_along = term[-1:] == (index,)  # a scalar has no last index
         tiles = self.tiles
@@ -277,7 +277,7 @@ class _Work:
 
     @property
     def store_cycles(self) -> float:
-        """Results, in vectors if these lie along their last axis."""
+        """Cycles to store results, in vectors if these lie along their last axis."""
         output, tiles = self.einsum.output, self.tiles
         is_along = tiles.vector == output[-1]
         cycles = 2.0 / tiles.lanes if is_along else cpu.SCATTERED_CYCLES
@@ -289,7 +289,7 @@ class _Work:
         return self._points(output) * cycles
 
     def _runs(self, term: IndexList) -> float:
-        """Short runs per entry of an array that a tile reads in part.
+        """Return the short runs per entry of an array that a tile reads in part.
 
         None for an array that stays in the second-level cache.
         """
@@ -308,7 +308,7 @@ class _Work:
 
 
 def _at_build_time(einsum: BatchedEinsum) -> Mapping[str, Extent]:
-    """The extents that the kernel is built with."""
+    """Return the extents with which the kernel is built."""
     unknown = einsum.at_run_time if isinstance(einsum, SizedEinsum) else frozenset()
     return {
         index: SizeParam(f"n_{index}") if index in unknown else n
@@ -317,7 +317,7 @@ def _at_build_time(einsum: BatchedEinsum) -> Mapping[str, Extent]:
 
 
 def _lengths(extent: int, size: int) -> list[int]:
-    """Of the tiles of an index.
+    """Return the lengths of the tiles of an index.
 
     >>> _lengths(1000, 384)
     [384, 384, 232]
@@ -398,7 +398,7 @@ def _packed(
 def packed_contraction_2(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """The same for recipes recorded when compilers chose what to hold in registers."""
+    """Apply recipes of version 2: compilers choose what to hold in registers."""
     return _packed(t_unit, nest, parameters, is_explicit=False)
 
 
@@ -425,5 +425,5 @@ PACKED_CONTRACTION = register(
 
 
 def suits_packing(einsum: BatchedEinsum) -> bool:
-    """Whether only this family is worth a trial."""
+    """Tell whether only this family is worth a trial."""
     return PACKED_CONTRACTION.fits(einsum) and reuse(einsum) >= MIN_REUSE

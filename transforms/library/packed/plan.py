@@ -53,7 +53,7 @@ class Cut:
 
     @property
     def n_tiles(self) -> int | None:
-        """None if it is known at run time only."""
+        """Number of tiles; None if it is known at run time only."""
         return -(-self.extent // self.size) if isinstance(self.extent, int) else None
 
     @property
@@ -117,7 +117,7 @@ class Plan:
         return (*outer, *self.register_axes)
 
     def turned_index(self, term: IndexList) -> str | None:
-        """The index along which an operand of the vector index lies in memory.
+        """Return the last index of an operand that has the vector index elsewhere.
 
         None if that is the vector index, or if the others are not cut into vectors.
         """
@@ -129,7 +129,7 @@ class Plan:
         return last.index if is_even else None
 
     def pack_axes(self, term: IndexList) -> tuple[Axis, ...]:
-        """Entries that a register tile reads in one step of the sum are contiguous.
+        """Order the axes of a pack so that each step of a register tile is contiguous.
 
         If the last index of ``term`` is summed, each row is contiguous instead, as it
         is in the operand.
@@ -177,7 +177,7 @@ def make_plan(
     roles: MatrixRoles,
     tiles: Tiles,
 ) -> Plan:
-    """Fill the tiles: the main index of a side first, then those stored nearby.
+    """Cut all indices: of a side the main one first, then those stored nearby.
 
     Where another index of a side is the last of its operand, a tile has a line of it,
     so that whole lines are read. So it is where operands end in different sums.
@@ -208,7 +208,7 @@ def make_plan(
 def _in_lines(
     indices: Names, main: str, term: IndexList, output: IndexList
 ) -> tuple[str, ...]:
-    """The main index, the one along which an array lies in lines, then near ones.
+    """Order the indices of a side: main index, index of lines, then the nearest.
 
     Where a product of operands is packed, an index that the longest term lacks is far.
     """
@@ -220,18 +220,18 @@ def _in_lines(
 
 
 def _line(order: Names, term: IndexList, output: IndexList) -> int:
-    """Entries that a tile has of the second index: a line, if it is along lines."""
+    """Return the least entries of the second index: a line, if it is along lines."""
     is_along = order[1:2] == (_last(order[0], term, output),)
     return LINE if is_along else 1
 
 
 def _last(main: str, term: IndexList, output: IndexList) -> str:
-    """The last index of an operand, or that of the output if this one is the main."""
+    """Return the last index of an operand, or the output's if that is the main one."""
     return output[-1] if term[-1] == main else term[-1]
 
 
 def distance(einsum: BatchedEinsum, index: str) -> int:
-    """How far an index is from the last axes, in sum over the operands."""
+    """Sum the distances of an index from the last axes of all operands."""
     return sum(len(term) - term.index(index) for term in einsum.inputs if index in term)
 
 
@@ -242,7 +242,7 @@ def _side(
     target: int,
     line: int = 1,
 ) -> tuple[Cut, ...]:
-    """Cuts of ``order``, its first index last, of ``target`` entries in all.
+    """Cut the indices of a side into tiles of ``target`` entries in all.
 
     An index gets what those before it leave, if they are whole.
 
@@ -272,7 +272,7 @@ def _cut(index: str, extent: Extent, unit: tuple[int, ...], target: int) -> Cut:
 
 
 def _even(total: int, target: int) -> int:
-    """The largest part of ``total`` up to ``target`` that leaves little over.
+    """Return the largest part of ``total`` up to ``target`` that wastes little.
 
     >>> _even(72, 50), _even(72, 100), _even(7, 4)
     (36, 72, 4)

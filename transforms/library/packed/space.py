@@ -85,7 +85,7 @@ packs on the left, and of what a register tile reads on the right, from the firs
 
 
 def space(workload: Workload) -> Space | None:
-    """Two indices of the output that split the operands, with a sum between them."""
+    """Fit einsums with two output indices on different operands and a common sum."""
     einsum = workload.einsum
     if einsum.n_operands < 2 or not has_real_dtype(einsum):
         return None
@@ -130,7 +130,7 @@ def space(workload: Workload) -> Space | None:
 
 
 def _wide_tiles(workload: Workload) -> tuple[Parameters, ...]:
-    """The recommended configuration with the longest vectors, in two register tiles.
+    """Offer the recommended tiles with the longest vectors, in two register tiles.
 
     Those that load the least per multiplication, idle lanes counted; none where a
     quarter of the lanes or more would be idle, or where so many are not offered. Tiles
@@ -163,7 +163,7 @@ def _wide_tiles(workload: Workload) -> tuple[Parameters, ...]:
 
 
 def _proposals(workload: Workload) -> Iterator[Parameters]:
-    """Every register tile for the best pairs of indices, in tiles that suit it."""
+    """Yield every register tile for the best pairs of indices, in suitable tiles."""
     einsum, sized = workload.einsum, workload.known
     offered = space(workload)
     if offered is None:
@@ -203,7 +203,7 @@ def _proposals(workload: Workload) -> Iterator[Parameters]:
 
 
 def _fitting_depth(n_summed: int, line_bytes: int) -> int:
-    """All of a short sum; else the deepest tile whose panels stay in the first level.
+    """Return the depth for all of a short sum, or with panels in the first level.
 
     >>> _fitting_depth(90, 128), _fitting_depth(5000, 128)
     (96, 256)
@@ -215,7 +215,7 @@ def _fitting_depth(n_summed: int, line_bytes: int) -> int:
 
 
 def _wide_depth(n_vectors: int) -> int:
-    """The deepest tile whose panels stay in the first level of a cache.
+    """Return the deepest tile whose panels stay in the first level of a cache.
 
     >>> _wide_depth(2), _wide_depth(3), _wide_depth(5)
     (256, 160, 96)
@@ -230,7 +230,7 @@ def _is_offered(offered: Space, parameters: Parameters) -> bool:
 
 
 def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
-    """Entries of arrays with the index that lie in lines along another output index.
+    """Count entries of arrays with the index that have lines along another one.
 
     The output counts twice: vectors of it can pass the caches, where single entries are
     read before they are written. Of equal ones, the index of the largest operands is
@@ -249,7 +249,7 @@ def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
 
 
 def _register_cost(einsum: BatchedEinsum, index: str) -> tuple[bool, int, int]:
-    """Of long indices, the one nearest to the last axes is packed best.
+    """Rank an index for the rows: long ones nearest to the last axes are best.
 
     Where the output is the largest array, the one nearest to its last axis.
     """
@@ -261,7 +261,7 @@ def _register_cost(einsum: BatchedEinsum, index: str) -> tuple[bool, int, int]:
 
 
 def _stores(einsum: BatchedEinsum, vectors: Names, lanes: int) -> tuple[str, ...]:
-    """Vectors of the last axis can be aligned, and then pass the caches.
+    """Return the ways of storing: vectors of the last axis can pass the caches.
 
     They best do where the output is large, as it is if its size is not known.
     """
@@ -289,7 +289,7 @@ def _areas(
     pack_bytes: int = PACK_BYTES,
     depth: int = DEPTHS[0],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Widths and heights of tiles, those of the best pair first.
+    """Return the widths and heights of tiles, the best pair first.
 
     The best tiles are large, and all packs on the left, one for each row of the batch,
     find room in the second level of a cache, and those on the right nearly; but there
@@ -320,7 +320,7 @@ def _areas(
 
 
 def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
-    """Numbers of vectors, those first that leave the fewest lanes idle.
+    """Order numbers of vectors by the lanes that they leave idle.
 
     >>> _vectors(20, 4), _vectors(72, 4)
     ((5, 1, 3, 2, 4), (2, 3, 1, 4, 5))
@@ -333,7 +333,7 @@ def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
 def _rows(
     extent: Extent, vectors: int, n_registers: int = N_REGISTERS
 ) -> tuple[int, ...]:
-    """Numbers of rows, the largest tile first that finds room in the registers.
+    """Order numbers of rows: the largest tile that fits the registers first.
 
     They hold the sums, the vectors of a column, and an entry of a row. Where a tenth
     of the rows would be beyond the end of the index, smaller ones come first.
@@ -372,7 +372,7 @@ def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
 
 
 def _private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """About the size of the packs and of the sums that are kept, of all rows."""
+    """Estimate the bytes of packs and of kept sums, for all rows of a batch."""
     roles = find_packed_roles(
         einsum, *(text(parameters, n) for n in ("vector", "register"))
     )
@@ -397,7 +397,7 @@ MOST_OPERANDS = 4
 
 
 def _starts(workload: Workload) -> tuple[Parameters, ...]:
-    """Starting points: those for the longest vectors, and one that moves the least."""
+    """Return tiles for the longest vectors, and one that moves the fewest bytes."""
     wide = _wide_tiles(workload)
     offered = space(workload)
     first = offered and offered.recommended()
@@ -416,7 +416,7 @@ def _starts(workload: Workload) -> tuple[Parameters, ...]:
 
 
 def least_tile(workload: Workload) -> dict[str, int]:
-    """The tile, by index, that moves the least into a core's cache.
+    """Return the tile, by index, that moves the fewest bytes into a core's cache.
 
     None if every array moves once whatever the tiles, or if a size is unknown.
 
@@ -440,7 +440,7 @@ def least_tile(workload: Workload) -> dict[str, int]:
 def _areas_of_least(
     workload: Workload, vector: str, register_index: str
 ) -> dict[str, int]:
-    """Width, height and depth of that tile, of the roles of a pair of indices."""
+    """Return width, height and depth of that tile for a pair of indices."""
     tile = least_tile(workload)
     roles = find_packed_roles(workload.einsum, vector, register_index)
     if not tile or roles is None:
@@ -456,7 +456,7 @@ def _areas_of_least(
 
 
 def _nearest(offered: list[int], size: int) -> int:
-    """By the ratio.
+    """Return the offered size whose ratio to ``size`` is nearest to 1.
 
     >>> _nearest([96, 192, 384], 150)
     192

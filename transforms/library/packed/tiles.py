@@ -75,7 +75,7 @@ class _Square:
     along: str
 
     def moved(self, entry: Expression, across: str, along: str) -> Expression:
-        """An expression in other loops over the square."""
+        """Move an expression to other loops over the square."""
         names = {self.across: var(across), self.along: var(along)}
         return SubstitutionMapper(make_subst_func(names))(entry)
 
@@ -100,7 +100,7 @@ class Packer:
         self.packs: dict[Names, Pack] = {}
 
     def pack(self, names: Names) -> Pack:
-        """Copy a tile of a product of operands, zero where it ends.
+        """Copy a tile of a product of operands, with zeros beyond the end.
 
         Their functions are evaluated, and sums over indices of theirs alone.
         """
@@ -146,7 +146,7 @@ class Packer:
         return [self.writer.assign(pack.array, entry, value, order, pack.fills)]
 
     def _turn(self, pack: Pack, loops: Loops, value: Expression) -> list[str]:
-        """Assign by squares, which are read along memory and turned."""
+        """Fill a pack by squares, which are read along memory and transposed."""
         size = self.plan.lanes
         dtype = self.writer.dtype_of(pack.array)
         array = self.writer.array("square", (size, size), dtype, has_lanes=True)
@@ -164,7 +164,7 @@ class Packer:
     def _turn_entries(
         self, pack: Pack, loops: Loops, square: _Square, value: Expression
     ) -> list[str]:
-        """Each entry alone; a compiler makes vectors of these if it can."""
+        """Copy each entry of a square; a compiler makes vectors of these if it can."""
         writer, (row, column) = self.writer, self._turned_loops(square)
         for iname in (square.along, row, column):
             writer.tag(iname, "unr")
@@ -185,7 +185,7 @@ class Packer:
     def _turn_vectors(
         self, pack: Pack, loops: Loops, square: _Square, lines: Lines
     ) -> list[str]:
-        """Vectors along memory, transposed in registers.
+        """Load vectors along memory, and transpose them in registers.
 
         Rewrite, for the lanes b and the index c along which the operand lies::
 
@@ -229,7 +229,7 @@ class Packer:
     def _line(
         self, read: p.Subscript, square: _Square, loops: Names, after: Names
     ) -> Names:
-        """A private vector of a read, and the ids of what loads it."""
+        """Load a private vector; return its name and the ids of the statements."""
         writer, size = self.writer, self.plan.lanes
         kernel, name = self.schedule.kernel, read.aggregate.name
         dtype = writer.dtype_of(square.array)
@@ -248,7 +248,7 @@ class Packer:
         return vector, offset_id, writer.add(vector, load, loops, (*after, offset_id))
 
     def _turned_loops(self, square: _Square) -> tuple[str, str]:
-        """Loops over a square other than those that fill it."""
+        """Make loops over a square besides those that fill it."""
         size = self.plan.lanes
         across, along = (
             self.writer.loop(iname, size=size)
@@ -258,7 +258,7 @@ class Packer:
 
 
 def _parts(cut: Cut) -> tuple[str, ...]:
-    """The parts of the main index that are filled apart, without those that are empty.
+    """Return the parts of the main index that are filled apart and not empty.
 
     The literal domain of an empty one is refused by Loopy.
     """
@@ -279,7 +279,7 @@ def written_out(
     summed: Names,
     sums: Mapping[tuple[int, ...], Expression] | None = None,
 ) -> Expression:
-    """The sum of products of operands, term by term.
+    """Write a sum of products of operands term by term.
 
     Args:
         sums: a factor of each term, by the values of the summed indices.
@@ -297,7 +297,7 @@ def written_out(
 
 
 def _joint_term(terms: Sequence[IndexList], folded: Names) -> Names:
-    """The indices of a product: those of the longest term, others before its last."""
+    """Return the indices of a product: the longest term, others before its last."""
     *head, last = [i for i in max(terms, key=len) if i not in folded]
     seen = {*head, last, *folded}
     others = dict.fromkeys(i for term in terms for i in term if i not in seen)
@@ -339,7 +339,7 @@ class Loops:
         return [*across, *(self.inames[self.turned][1:] if self.turned else ())]
 
     def with_inner(self, *inner: str) -> Loops:
-        """The same loops, but for the innermost ones of the vector index."""
+        """Replace the innermost loops of the vector index."""
         *_, index = [i for i, names in self.inames.items() if len(names) == 3]
         outer = self.inames[index][: -len(inner)]
         return replace(self, inames={**self.inames, index: (*outer, *inner)})
@@ -351,7 +351,7 @@ class Loops:
     def entry(
         self, array: str, axes: Sequence[Axis], at: Mapping[str, int] | None = None
     ) -> Expression:
-        """An entry of an array; ``at`` fixes indices of one level."""
+        """Subscript an array; ``at`` fixes indices of one level."""
         at, subscripts = at or {}, list[Expression]()
         for axis in axes:
             index = axis[0]
@@ -405,7 +405,7 @@ class TileLoops:
         *,
         is_joined: bool = False,
     ) -> Loops:
-        """Loops over the entries of a tile; outer ones end where the array ends.
+        """Make loops over the entries of a tile, the outer ones up to the array's end.
 
         Those inside are loops over registers: all of it, but for what is stored.
 
@@ -463,7 +463,7 @@ class TileLoops:
         return self.writer.loop(f"{cut.index}_tile", f"{cut.size}*{{}} < {cut.extent}")
 
     def _grid(self) -> list[str]:
-        """The loops over tiles; those of most iterations run in parallel."""
+        """Order the loops over tiles; the longest three run in parallel."""
         plan = self.plan
         free = [*reversed(plan.columns), *reversed(plan.rows), *plan.batch]
         cuts = [cut for cut in free if cut.index in self.tiles]

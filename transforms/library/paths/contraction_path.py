@@ -153,7 +153,7 @@ def contraction_path(
 
 
 def _steps(einsum: BatchedEinsum, parameters: Parameters) -> tuple[PathStep, ...]:
-    """The steps of a path; those that cost the least read no diagonals twice."""
+    """Return the steps of a path, with steps for diagonals if costs choose recipes."""
     path = PairwisePath.parse(parameters["path"], einsum.n_operands)
     steps = parameters["steps"]
     takes_diagonals = are_named(steps) or steps in STEP_FAMILIES
@@ -161,7 +161,7 @@ def _steps(einsum: BatchedEinsum, parameters: Parameters) -> tuple[PathStep, ...
 
 
 def _fused_steps(steps: Sequence[PathStep], outer: str) -> tuple[PathStep, ...]:
-    """The steps of products that have the outer index; none of less than two."""
+    """Return the steps whose products have the outer index, if two or more."""
     fused = tuple(step for step in steps if outer in step.output)
     return fused if len(fused) > 1 else ()
 
@@ -174,7 +174,7 @@ def _has_known_products(
 
 
 def _fused_bytes(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
-    """Of what all steps read and write for one value of the outer index."""
+    """Return the bytes that all steps access for one value of the outer index."""
     terms = [term for step in fused for term in (*step.inputs, step.output)]
     inner = [tuple(i for i in term if i != outer) for term in terms]
     n_entries = sum(volume(einsum, term) for term in inner)
@@ -182,7 +182,7 @@ def _fused_bytes(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -
 
 
 def _block(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
-    """Values of the outer index that are enough work for a group, and leave some."""
+    """Return how many values of the outer index are enough work for a group."""
     n_points = sum(
         volume(einsum, tuple(i for i in step.joint if i != outer)) for step in fused
     )
@@ -193,7 +193,7 @@ def _block(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
 def _recipes(
     einsum: BatchedEinsum, steps: Sequence[PathStep], parameters: Parameters
 ) -> dict[PathStep, TransformSpec]:
-    """Of all steps, if they are named or chosen by their costs; or else of none."""
+    """Return the recipes of all steps, if these are named or chosen by cost."""
     way = parameters["steps"]
     if are_named(way):
         return dict(zip(steps, specs_of(way), strict=True))
@@ -205,7 +205,7 @@ def _recipes(
 
 
 def _recommended(einsum: BatchedEinsum, parameters: Parameters) -> TransformSpec:
-    """The recommended recipe of the family of a step, within limits."""
+    """Return the recommended recipe of the family of a step, within limits."""
     space = PACKED_CONTRACTION.offered(einsum)
     # the first tile within the limits, or else a nest of plain loops
     if parameters["steps"] == "packed" and space is not None:
@@ -223,13 +223,13 @@ def _recommended(einsum: BatchedEinsum, parameters: Parameters) -> TransformSpec
 
 
 def _machine(einsum: BatchedEinsum, lanes: int) -> Machine:
-    """Any with vectors of that length: a recipe means the same everywhere."""
+    """Return a machine with vectors of that length, the same one everywhere."""
     vector_bytes = lanes * einsum.operands[0].dtype.itemsize
     return Machine(vector_bytes=vector_bytes)
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    """Seconds of all steps; products that are fused stay in the second cache."""
+    """Estimate the seconds of all steps; fused products stay in the second cache."""
     steps, outer = _steps(einsum, parameters), text(parameters, "fused")
     fused = _fused_steps(steps, outer)
     lanes = number(parameters, "lanes")
@@ -249,7 +249,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
 
 
 def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:
-    """The same recipe, whatever costs the least in another version."""
+    """Name the recipes of all steps, so that other costs change nothing."""
     recipes = _recipes(einsum, _steps(einsum, parameters), parameters)
     space = _space(Workload(einsum))
     if not recipes or space is None:
@@ -259,7 +259,7 @@ def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Paramete
 
 
 def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """Of all products in global memory."""
+    """Return the bytes of all products in global memory."""
     steps, outer = _steps(einsum, parameters), text(parameters, "fused")
     fused = _fused_steps(steps, outer)
     n_entries = sum(
@@ -271,7 +271,7 @@ def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
 
 
 def _space(workload: Workload) -> Space | None:
-    """Einsums for which a path takes far fewer operations than one nest.
+    """Fit einsums for which a path takes far fewer operations than one nest.
 
     With diagonals it may take as many: they are best taken out before they are
     multiplied.
@@ -306,7 +306,7 @@ def _space(workload: Workload) -> Space | None:
 
 
 def _proposals(einsum: BatchedEinsum, table: Table) -> Iterator[Parameters]:
-    """Every path, with the cheapest steps or with fused ones.
+    """Propose every path, with the cheapest steps or with fused ones.
 
     So is the path of the smallest products, though it may take far more operations:
     memory may have room for no other one.
@@ -322,7 +322,7 @@ def _starts(
     table: Table,
     find_problem: Callable[[Parameters], str | None],
 ) -> tuple[Parameters, ...]:
-    """Of the paths that are offered, the one whose nest is estimated to be the fastest.
+    """Start with the offered path whose nest is estimated to be the fastest.
 
     If that nest is one loop around all products, and they are small, they are fused.
     """
@@ -346,7 +346,7 @@ def _starts(
 def _outer_indices(
     einsum: BatchedEinsum, paths: Sequence[PairwisePath]
 ) -> tuple[str, ...]:
-    """The outer indices of small products; first those that spare much memory."""
+    """Return the outer indices of small products; first those that save memory."""
     indices = [
         index
         for index in einsum.output
@@ -392,7 +392,7 @@ def _find_problem(
 
 
 def _is_searched(einsum: BatchedEinsum) -> bool:
-    """Whether packed tiles take far more operations, too."""
+    """Tell whether packed tiles take far more operations, too."""
     space = PACKED_CONTRACTION.space(Workload(einsum)) or {"vector": (), "register": ()}
     roles = [
         find_packed_roles(einsum, str(vector), str(register_index))
@@ -408,7 +408,7 @@ def _is_searched(einsum: BatchedEinsum) -> bool:
 
 
 def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
-    """Any path: which ones are offered depends on extents, and on opt_einsum.
+    """Admit any path: which ones are offered depends on extents and opt_einsum.
 
     And any recipes of its steps, which only the constraint knows.
     """

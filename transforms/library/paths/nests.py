@@ -106,7 +106,7 @@ class _Splitter:
         self._domains: list[isl.BasicSet] = []
 
     def add(self, step: PathStep) -> None:
-        """A nest that computes the product of a step for all rows."""
+        """Add a nest that computes the product of a step for all rows."""
         factors = [tuple(row.pop(k) for k in step.factors) for row in self._rows]
         for number in step.factors:
             del self._terms[number]
@@ -157,7 +157,7 @@ class _Splitter:
         return *self._nests, last
 
     def finished(self) -> lp.LoopKernel:
-        """The kernel with the new nests ahead of the last one."""
+        """Return the kernel with the new nests ahead of the last one."""
         kernel = self.kernel
         # the rows are the last nest, and wait for all products
         rows = [
@@ -172,7 +172,7 @@ class _Splitter:
         )
 
     def _new_array(self, factors: tuple[_Array, ...], output: IndexList) -> _Array:
-        """A product of arrays, in global memory, and the rule that reads it."""
+        """Declare a product of arrays in global memory, and the rule that reads it."""
         name, rule = str(self._unused("product")), str(self._unused("product_rule"))
         dtype = np.dtype(np.result_type(*(array.operand.dtype for array in factors)))
         self._arrays[name] = lp.TemporaryVariable(
@@ -189,7 +189,7 @@ class _Splitter:
         return _Array(Operand(name, tuple(extents[i] for i in output), dtype), rule)
 
     def _statement(self, array: _Array, loops: Names) -> lp.Assignment:
-        """What assigns a product; its value is for a recipe to write."""
+        """Make the statement that assigns a product; a recipe writes its value."""
         operand = array.operand
         return lp.Assignment(
             _entry(operand.name, loops),
@@ -234,7 +234,7 @@ def _rules(rows: Iterable[Sequence[_Array]]) -> constantdict[str, str]:
 
 
 def _entry(name: str, inames: Names) -> p.Subscript:
-    """An entry of a product; a scalar is an array of one."""
+    """Subscript a product; a scalar is an array of one entry."""
     return p.Subscript(var(name), tuple(map(var, inames)) or (0,))
 
 
@@ -308,7 +308,7 @@ class FusedNest:
         ]
 
     def written(self) -> Schedule:
-        """The schedule with the nest replaced."""
+        """Write all rows, and return the schedule with the nest replaced."""
         for step in self.steps:
             products: dict[Factors, _Product] = {}
             for row in self.rows:
@@ -323,7 +323,7 @@ class FusedNest:
         return self.writer.finished()
 
     def _multiply(self, step: PathStep, factors: Factors) -> _Product:
-        """The statements of a step, and the array that has the product."""
+        """Write the statements of a step; return the array of the product."""
         axes, dtype = self._axes(step, factors), self.schedule.dtype_of_row(0)
         shape = [self._size(index) for index in axes] or [1]
         name = self.writer.array("product", shape, dtype)
@@ -352,7 +352,7 @@ class FusedNest:
     def _terms(
         self, step: PathStep, axes: IndexList
     ) -> tuple[Names, list[dict[str, Expression]]]:
-        """Loops of a step, and the points of the terms that an iteration adds."""
+        """Make the loops of a step; return the points of the terms of an iteration."""
         order = (*axes[:-1], *step.summed, *axes[-1:])
         if not step.summed:
             loops, points = self._loops(order)
@@ -366,7 +366,7 @@ class FusedNest:
         return loops, [{**points, last: first + k} for k in range(n_terms)]
 
     def _axes(self, step: PathStep, factors: Factors) -> IndexList:
-        """The indices of a product inside the outer loop, the one of lines last."""
+        """Return the indices of a product inside the outer loop, that of lines last."""
         inner = [index for index in step.output if index != self.outer]
         # along an axis in which a factor has lines, the innermost loop reads vectors
         ends = {term[-1] for term in map(self._term, factors) if term}
@@ -398,7 +398,7 @@ class FusedNest:
     def _loops(
         self, indices: Sequence[str], parts: Mapping[str, int] | None = None
     ) -> tuple[Names, dict[str, Expression]]:
-        """Loops over indices, inside the outer one.
+        """Make loops over indices, inside the outer one.
 
         Args:
             parts: what divides the extents of some indices; their loops are shorter.
@@ -417,12 +417,12 @@ class FusedNest:
 def _entry_at(
     array: str, axes: IndexList, points: Mapping[str, Expression]
 ) -> Expression:
-    """An entry of a product; a scalar is an array of one."""
+    """Subscript a product; a scalar is an array of one entry."""
     return var(array)[tuple(points[index] for index in axes) or (0,)]
 
 
 def _divisor(extent: int) -> int:
-    """The largest up to :data:`MAX_TERMS`.
+    """Return the largest divisor up to :data:`MAX_TERMS`.
 
     >>> _divisor(24), _divisor(20), _divisor(37)
     (12, 10, 1)

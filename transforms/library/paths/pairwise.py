@@ -144,7 +144,7 @@ class PairwisePath:
     def steps(
         self, einsum: BatchedEinsum, *, takes_diagonals: bool = False
     ) -> tuple[PathStep, ...]:
-        """The products, each with its indices; the last one is the result.
+        """Return the products, each with its indices; the last one is the result.
 
         Ahead of them each operand is summed over the indices that it alone has.
 
@@ -190,7 +190,7 @@ class _Steps:
         ]
 
     def with_own_sums(self, number: int) -> int:
-        """The operand, or the sum of it over the indices that nothing else has."""
+        """Return the operand, or add its sum over the indices that nothing else has."""
         others = [term for k, term in self._left.items() if k != number]
         needed = set(self._einsum.output).union(*others)
         term = self._left[number]
@@ -200,7 +200,7 @@ class _Steps:
         return number if is_whole else self.add((number,))
 
     def add(self, factors: tuple[int, ...]) -> int:
-        """A step; the number of its product."""
+        """Add a step, and return the number of its product."""
         product = self._einsum.n_operands + len(self.steps)
         for row in self._rows:
             row[product] = tuple(name for k in factors for name in row.pop(k))
@@ -221,7 +221,7 @@ def _refuse(text: object, problem: str) -> InvalidParameterError:
 
 
 def nest_operations(einsum: BatchedEinsum) -> int:
-    """Multiplications and additions in one nest of all indices."""
+    """Count multiplications and additions in one nest of all indices."""
     n_additions = 1 if einsum.summation_indices else 0
     n_points = einsum.batch_size * volume(einsum, einsum.indices)
     return n_points * (einsum.n_operands - 1 + n_additions)
@@ -229,7 +229,7 @@ def nest_operations(einsum: BatchedEinsum) -> int:
 
 @lru_cache(maxsize=256)
 def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
-    """A few different paths of few operations, best first.
+    """Return a few different paths of few operations, best first.
 
     There are none for one operand and for more than :data:`MAX_OPERANDS`.
 
@@ -255,7 +255,7 @@ def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
 
 @lru_cache(maxsize=256)
 def smallest_path(einsum: BatchedEinsum) -> PairwisePath:
-    """One whose largest product is as small as possible, for few operands.
+    """Return a path whose largest product is as small as possible.
 
     >>> from feinsum.ir import array, einsum
     >>> A, B, x = array("A", (9, 9)), array("B", (9, 9)), array("x", 9)
@@ -268,7 +268,7 @@ def smallest_path(einsum: BatchedEinsum) -> PairwisePath:
 
 
 def _proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
-    """What searches find: for all operands, and for those first that all rows share."""
+    """Search paths: of all operands, and of those first that all rows share."""
     terms = dict(enumerate(map(frozenset, einsum.inputs)))
     shared = {k: terms[k] for k in terms if len({row[k] for row in einsum.rows}) == 1}
     others = {k: terms[k] for k in terms if k not in shared}
@@ -292,7 +292,7 @@ def _search(
     terms: Mapping[int, frozenset[str]],
     output: frozenset[str],
 ) -> list[tuple[int, int]]:
-    """A path that is searched; a product has the number of its first factor.
+    """Search a path; a product has the number of its first factor.
 
     Indices that a term alone sums are left out.
     """
@@ -309,7 +309,7 @@ def _search(
 
 
 def _path(pairs: Sequence[tuple[int, int]], n_operands: int) -> PairwisePath:
-    """From numbers to positions."""
+    """Turn numbers of operands and products into positions."""
     left, positions = list(range(n_operands)), []
     for pair in pairs:
         first, second = sorted(map(left.index, pair))
@@ -319,7 +319,7 @@ def _path(pairs: Sequence[tuple[int, int]], n_operands: int) -> PairwisePath:
 
 
 def _products(path: PairwisePath, n_operands: int) -> frozenset[frozenset[int]]:
-    """Which operands are multiplied ahead of others: the same for paths that differ
+    """Return which operands are multiplied first: equal for paths that differ
     in the order of their steps only.
     """
     order = order_of(path.pairs, n_operands)
@@ -329,7 +329,7 @@ def _products(path: PairwisePath, n_operands: int) -> frozenset[frozenset[int]]:
 def cheapest_path(
     einsum: BatchedEinsum, paths: Sequence[Pairs], extents: Mapping[str, int]
 ) -> tuple[int, str] | None:
-    """The number of the path with the estimated fastest nest, and its loop.
+    """Return the number of the path with the fastest nest, and its outer loop.
 
     The search over nests of sparse operands weighs the same for dense ones: vector
     products, fetched rows, buffers that fit into registers or not. If the cheapest nest
@@ -370,7 +370,7 @@ def cheapest_path(
 
 
 def _numbered(pairs: Pairs, n: int) -> list[tuple[int, int]]:
-    """Pairs of positions among what is left, as numbers of operands and products."""
+    """Turn positions among the remaining arrays into numbers of arrays."""
     left, numbered = list(range(n)), []
     for first, second in pairs:
         numbered.append((left[first], left[second]))
@@ -381,7 +381,7 @@ def _numbered(pairs: Pairs, n: int) -> list[tuple[int, int]]:
 
 
 def step_einsum(einsum: BatchedEinsum, step: PathStep) -> BatchedEinsum:
-    """A step on its own, all extents known; the operands have made-up names."""
+    """Return a step as an einsum; its operands have made-up names."""
     dtype = einsum.operands[0].dtype
     rows = tuple(
         tuple(
@@ -400,12 +400,12 @@ Families: TypeAlias = tuple[Transform, ...]
 def cheapest(
     einsum: BatchedEinsum, families: Families, machine: Machine
 ) -> TransformSpec:
-    """The cheapest recipe of a step, among families that write new loops."""
+    """Return the cheapest recipe of a step, among families that write new loops."""
     return ranked(einsum, {}, families, machine)[0].spec
 
 
 def cost_of(spec: TransformSpec, einsum: BatchedEinsum, machine: Machine) -> float:
-    """Seconds of a step; a version without a cost uses that of the newest."""
+    """Estimate a step; a version without a cost uses that of the newest."""
     cost_of_version = find_transform(spec.name, spec.version).cost
     others = (t.cost for (name, _), t in sorted(REGISTRY.items()) if name == spec.name)
     cost = cost_of_version or [cost for cost in others if cost][-1]
@@ -413,7 +413,7 @@ def cost_of(spec: TransformSpec, einsum: BatchedEinsum, machine: Machine) -> flo
 
 
 def named(specs: Sequence[TransformSpec]) -> tuple[str, ...]:
-    """The value of a parameter that names the recipes of all steps.
+    """Return the value of a parameter that names the recipes of all steps.
 
     >>> named([TransformSpec("generic", 2, {"block": 8})])
     ('generic@2(block=8)',)
@@ -422,12 +422,12 @@ def named(specs: Sequence[TransformSpec]) -> tuple[str, ...]:
 
 
 def are_named(steps: ParameterValue) -> bool:
-    """Whether the value names recipes rather than a way to choose them."""
+    """Tell whether the value names recipes rather than a way to choose them."""
     return isinstance(steps, tuple)
 
 
 def specs_of(steps: ParameterValue) -> list[TransformSpec]:
-    """The recipes named by a value.
+    """Parse the recipes named by a value.
 
     Raises:
         InvalidRecordError: if it names no recipes.
@@ -439,7 +439,7 @@ def specs_of(steps: ParameterValue) -> list[TransformSpec]:
 def misfit(
     steps: ParameterValue, einsums: Sequence[BatchedEinsum], families: Families
 ) -> str | None:
-    """Why named recipes do not fit the steps; None if they do.
+    """Explain why named recipes do not fit the steps; None if they do.
 
     Args:
         einsums: einsums of the steps.
