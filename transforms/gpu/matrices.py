@@ -217,7 +217,7 @@ class _Products:
         value = var(result)[tuple(entries.points[i] for i in order)]
         writer.store(
             k, value, entries.points, entries.loops, entries.before,
-            where=entries.inside,
+            predicates=entries.inside,
         )  # fmt: skip
         writer.note_apart(schedule.instructions[k])
 

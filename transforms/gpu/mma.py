@@ -348,7 +348,7 @@ class _Product(TiledProduct):
         r, c = self.unrolled(n_rows), self.unrolled(n_columns)
         block = (*inside, r, c)
         (sums, *steps), (held, *more), (given, *others) = (
-            writer.place_of(entry, block)
+            writer.offset_scalar(entry, block)
             for entry in (
                 var(acc)[var(r), var(c), 0],
                 var(lefts)[var(r), 0, 0],
@@ -430,9 +430,9 @@ class _Product(TiledProduct):
                 row, value, (rows, at_row), (columns, at_column), loops, before
             )
         elif is_paired:
-            writer.store_pair(row, value, points, loops, before, where=inside)
+            writer.store_pair(row, value, points, loops, before, predicates=inside)
         else:
-            writer.store(row, value, points, loops, before, where=inside)
+            writer.store(row, value, points, loops, before, predicates=inside)
         writer.note_apart(self.schedule.instructions[row])
 
     def _is_paired(self, row: int) -> bool:

@@ -181,7 +181,7 @@ class OperatorMmaWriter(ElementTiles):
         return self.noted(
             writer.assign(
                 "pad", self.tile[place], ZERO, [*self.around, step], [self.numbered],
-                where=[p.Comparison(at, "<", n_entries)],
+                predicates=[p.Comparison(at, "<", n_entries)],
             )
         )  # fmt: skip
 
@@ -220,7 +220,7 @@ class OperatorMmaWriter(ElementTiles):
             self.writer.assign(
                 "settle", factors.at(points, points[self.element]),
                 var(part.array)[tuple(map(var, loops))], [*self.loops, *loops],
-                [*dealt.after, *before], where=dealt.inside,
+                [*dealt.after, *before], predicates=dealt.inside,
             )
         )  # fmt: skip
 
@@ -244,7 +244,7 @@ class OperatorMmaWriter(ElementTiles):
             self.writer.assign(
                 "fill", self.tile[element, _joined(self.terms, points)], _sum(terms),
                 [*self.loops, *inames, *dealt.loops], [*dealt.after, *before],
-                where=dealt.inside,
+                predicates=dealt.inside,
             )
         )  # fmt: skip
 
@@ -269,7 +269,7 @@ class OperatorMmaWriter(ElementTiles):
         loops = (*self.loops, step, b, c, *inames)
         at = tuple(map(var, inames))
         (sums, *one), (held, *two), (given, *three) = (
-            writer.place_of(entry, loops)
+            writer.offset_scalar(entry, loops)
             for entry in (
                 var(acc)[(*at, var(b), var(c), 0)],
                 var(left)[var(b), 0, 0],
@@ -330,7 +330,7 @@ class OperatorMmaWriter(ElementTiles):
         done = self.writer.store(
             k, self._result_at(points, _joined(self.rows, points)),
             {**dealt.of_all, **fan}, [*self.loops, *inames, *dealt.loops],
-            [*before, *dealt.after], where=dealt.exists,
+            [*before, *dealt.after], predicates=dealt.exists,
         )  # fmt: skip
         self.noted(done)
 

@@ -230,9 +230,9 @@ class ElementTiles:
         self.loops = (*self.around, turn)
         self.first = of_group * var(group)
         now = p.Sum((self.first, of_tile * var(turn)))
-        self.now = Start(self.loops, *writer.place("start", now, self.loops))
+        self.now = Start(self.loops, *writer.scalar("start", now, self.loops))
         number = p.Sum((var(self.lane), WARP * var(self.warp)))
-        self.item, self.numbered = writer.place("number", number, self.around)
+        self.item, self.numbered = writer.scalar("number", number, self.around)
         self.n_items = WARP * tiles.n_warps
         self.ordered: list[str] = []
         self._known: dict[
@@ -260,13 +260,13 @@ class ElementTiles:
 
     def start_of_first(self) -> Start:
         """Where the tile of the first turn begins."""
-        start = self.writer.place("start", self.first, self.around)
+        start = self.writer.scalar("start", self.first, self.around)
         return Start(self.around, *start)
 
     def start_of_next(self) -> Start:
         """Where that of the next turn begins."""
         value = p.Sum((var(self.now.name), self.tiles.elements))
-        start = self.writer.place("start", value, self.loops, (self.now.done,))
+        start = self.writer.scalar("start", value, self.loops, (self.now.done,))
         return Start(self.loops, *start)
 
     def loaded(self, part: Part, start: Start, before: Collection[str]) -> str:
@@ -334,7 +334,7 @@ class ElementTiles:
         if key not in self._known:
             shares = ragged_shares(*key, self.n_items, var(self.item))
             firsts = [
-                self.writer.place("first", share.first, self.around, (self.numbered,))
+                self.writer.scalar("first", share.first, self.around, (self.numbered,))
                 for share in shares
             ]
             one, two = (

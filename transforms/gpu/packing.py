@@ -131,7 +131,7 @@ def packed(
         var(schedule.rules[operand])(*(entries.points[i] for i in span)),
         entries.loops,
         entries.before,
-        where=entries.inside,
+        predicates=entries.inside,
     )
     writer.note_apart(done)
     return array, (done, writer.launch_end([done]))

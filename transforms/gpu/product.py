@@ -183,7 +183,7 @@ class _Product(TiledProduct):
             {**self.batch, **rows.at(var(r)), **columns.at(var(c))},
             [*self.around, r, c],
             [*rows.statements, *columns.statements],
-            where=(*rows.inside(var(r)), *columns.inside(var(c))),
+            predicates=(*rows.inside(var(r)), *columns.inside(var(c))),
         )
         writer.note_apart(self.schedule.instructions[row])
 

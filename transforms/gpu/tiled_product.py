@@ -230,7 +230,7 @@ class Parts:
         place = var(rows.value)[at_row], var(columns.value)[at_column]
         done = writer.assign(
             "part", part[(var(self.dealt.share), *place)], value, loops, after,
-            where=(*rows.inside(at_row), *columns.inside(at_column)),
+            predicates=(*rows.inside(at_row), *columns.inside(at_column)),
         )  # fmt: skip
         writer.note_apart(done)
         self.written[row] = part, done
@@ -275,10 +275,12 @@ class Parts:
         value = part[var(share), var(y.value)[0], var(x.value)[0]]
         step = writer.assign(
             "add", total, p.Sum((total, value)), (*around, share), [zero, *before],
-            where=x.inside(0),
+            predicates=x.inside(0),
         )  # fmt: skip
         points = {**y.at(0), **x.at(0)}
-        writer.store(row, total, points, around, [step, *before], where=x.inside(0))
+        writer.store(
+            row, total, points, around, [step, *before], predicates=x.inside(0)
+        )
         writer.note_apart(writer.schedule.instructions[row])
 
 

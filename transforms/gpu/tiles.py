@@ -146,9 +146,9 @@ class TileWriter:
             "tile", f"{self.depth}*({self.dealt.text}) < {self.summed.size}"
         )
         loops = (*self.around, tile)
-        now, set_now = writer.place("now", p.Remainder(var(tile), self.stages), loops)
+        now, set_now = writer.scalar("now", p.Remainder(var(tile), self.stages), loops)
         later = p.Sum((var(tile), n_ahead))
-        slot, set_slot = writer.place("slot", p.Remainder(later, self.stages), loops)
+        slot, set_slot = writer.scalar("slot", p.Remainder(later, self.stages), loops)
         before = [*closed, set_now, set_slot]
         if self._has_copies(loads):
             # stages - 1 tiles are on their way; the oldest has to be there
@@ -202,7 +202,7 @@ class TileWriter:
         if self.summed.is_known or not is_late:
             return size_of(self.summed), ()
         # in a scalar, as Loopy understands no casts where it checks bounds
-        size, done = self.writer.place("size", size_of(self.summed), self.around)
+        size, done = self.writer.scalar("size", size_of(self.summed), self.around)
         return var(size), (done,)
 
     def _tiled(
@@ -264,7 +264,7 @@ class TileWriter:
 
     def _share(self, share: Share) -> tuple[Share, str]:
         """A share that begins at a scalar, and the id of what computes this."""
-        first, done = self.writer.place(
+        first, done = self.writer.scalar(
             "first", share.first, self.around, (self.numbered,)
         )
         return replace(share, first=var(first)), done
@@ -331,14 +331,14 @@ class TileWriter:
         steps = self._steps(load, tile, loops, after)
         k, s = steps.at
         entry = load.tile.loaded(slot, load.deep.at(k), load.wide.at(s))
-        target, one = writer.place_of(entry, steps.loops, steps.before)
-        origin, two = writer.place(
+        target, one = writer.offset_scalar(entry, steps.loops, steps.before)
+        origin, two = writer.scalar(
             "origin", source.at(steps.points), steps.loops, steps.before
         )
         inside: Expression = 1
         if steps.inside:
             inside = p.If(p.LogicalAnd(steps.inside), 1, 0)
-        is_inside, three = writer.place("inside", inside, steps.loops, steps.before)
+        is_inside, three = writer.scalar("inside", inside, steps.loops, steps.before)
         copy = AsyncCopy(
             load.lanes, (load.tile.array, target), (source.array, origin), is_inside
         )

@@ -137,7 +137,7 @@ class NestWriter:
         loops: Sequence[str],
         after: Collection[str] = (),
         *,
-        where: Collection[Expression] = (),
+        predicates: Collection[Expression] = (),
     ) -> str:
         """A statement in ``loops``, outermost first, where all conditions hold."""
         insn_id = str(self._unused_ids(stem))
@@ -148,25 +148,25 @@ class NestWriter:
                 id=insn_id,
                 within_inames=frozenset(loops),
                 depends_on=frozenset(after) | self._before,
-                predicates=frozenset(where),
+                predicates=frozenset(predicates),
             ),
             loops,
         )
         return insn_id
 
-    def place(
+    def scalar(
         self, stem: str, value: Expression, loops: Sequence[str], after: Names = ()
     ) -> tuple[str, str]:
         """Assign a private scalar for statements of C; return its name and the id."""
         name = self.array(stem, (), np.dtype(np.int64))
         return name, self.assign(stem, var(name), value, loops, after)
 
-    def place_of(
+    def offset_scalar(
         self, entry: p.Subscript, loops: Sequence[str], after: Names = ()
     ) -> tuple[str, str]:
         """Assign a scalar with the offset of an entry of an own array, in C's order."""
         shape = self._arrays[entry.aggregate.name].shape
-        return self.place("place", _flat(entry.index_tuple, shape), loops, after)
+        return self.scalar("place", _flat(entry.index_tuple, shape), loops, after)
 
     def add(
         self,
@@ -231,7 +231,7 @@ class NestWriter:
         after: Collection[str] = (),
         *,
         is_last: bool = True,
-        where: Collection[Expression] = (),
+        predicates: Collection[Expression] = (),
     ) -> str:
         """Assign a row's value at ``points`` of the output; it keeps the row's id.
 
@@ -241,7 +241,7 @@ class NestWriter:
             value: the sum, still without scale and shift.
             is_last: False for entries that others follow, each of which is stored
                 once. Such a statement has an id of its own.
-            where: conditions that all have to hold.
+            predicates: conditions that all have to hold.
 
         Returns:
             The id of the statement.
@@ -252,8 +252,8 @@ class NestWriter:
             part = str(self._unused_ids(f"row_{row}_part"))
             self._parts[row] = (*self._parts.get(row, ()), part)
             statement = statement.copy(id=part)
-        if where:
-            conditions = statement.predicates | frozenset(where)
+        if predicates:
+            conditions = statement.predicates | frozenset(predicates)
             statement = statement.copy(predicates=conditions)
         value = self.scaled(row, value)
         if schedule.is_shifted(schedule.instructions[row]):
@@ -299,7 +299,7 @@ class NestWriter:
         loops: Sequence[str],
         after: Collection[str],
         *,
-        where: Collection[Expression] = (),
+        predicates: Collection[Expression] = (),
     ) -> None:
         """Assign two contiguous sums of a work-item to contiguous entries of a row.
 
@@ -309,12 +309,12 @@ class NestWriter:
         """
         kernel = self.schedule.kernel
         target = self._target(row, points, loops, after)[0].assignee
-        inside = p.If(p.LogicalAnd(tuple(where)), 1, 0) if where else 1
+        inside = p.If(p.LogicalAnd(tuple(predicates)), 1, 0) if predicates else 1
         before = tuple(after)
-        source, source_id = self.place_of(first, loops, before)
+        source, source_id = self.offset_scalar(first, loops, before)
         offset = flat_subscript(kernel, target)
-        at, target_id = self.place("place", offset, loops, before)
-        is_inside, inside_id = self.place("inside", inside, loops, before)
+        at, target_id = self.scalar("place", offset, loops, before)
+        is_inside, inside_id = self.scalar("inside", inside, loops, before)
         names = first.aggregate.name, target.aggregate.name
         store = PairStore((names[1], at), (names[0], source), is_inside)
         build = partial(store_pair, store, len(target.index_tuple))

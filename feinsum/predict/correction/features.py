@@ -24,8 +24,8 @@ from feinsum.transforms.ranking import Costed
 Values: TypeAlias = npt.NDArray[np.float64]
 
 
-class Looked(NamedTuple):
-    """The parameters of a family that are looked at.
+class ParameterFeatures(NamedTuple):
+    """The parameters of a family that become features.
 
     Attributes:
         numbers: their logarithms count.
@@ -38,26 +38,28 @@ class Looked(NamedTuple):
     indices: tuple[str, ...] = ()
 
 
-FAMILIES: Mapping[str, Looked] = {
-    "contraction_path": Looked(("depth", "lanes", "side"), (("steps", "packed"),)),
-    "generic": Looked(
+FAMILIES: Mapping[str, ParameterFeatures] = {
+    "contraction_path": ParameterFeatures(
+        ("depth", "lanes", "side"), (("steps", "packed"),)
+    ),
+    "generic": ParameterFeatures(
         ("block", "step", "width"), (("vectors", "widest"),), ("parallel", "vector")
     ),
-    "library_contraction": Looked(),
-    "library_path": Looked(),
-    "packed_contraction": Looked(
+    "library_contraction": ParameterFeatures(),
+    "library_path": ParameterFeatures(),
+    "packed_contraction": ParameterFeatures(
         ("depth", "height", "lanes", "rows", "vectors", "width"),
         (("inside", "rows"), ("stores", "streamed")),
         ("register", "vector"),
     ),
-    "rowwise": Looked(
+    "rowwise": ParameterFeatures(
         ("block",), (("sums", "any_order"), ("vectors", "widest")), ("index",)
     ),
-    "split_sum": Looked(("parts",), (), ("index",)),
-    "turned": Looked(
+    "split_sum": ParameterFeatures(("parts",), (), ("index",)),
+    "turned": ParameterFeatures(
         ("height", "lanes", "width"), (("stores", "streamed"),), ("vector",)
     ),
-    "unroll_and_jam": Looked(
+    "unroll_and_jam": ParameterFeatures(
         ("block", "rows"), (("vectors", "widest"),), ("index", "inner", "parallel")
     ),
 }
@@ -69,11 +71,11 @@ RECIPE_FEATURES = (
     *FAMILIES,
     *(
         f"{family}.{name}"
-        for family, looked in FAMILIES.items()
+        for family, parameters in FAMILIES.items()
         for name in (
-            *looked.numbers,
-            *(f"{name}={word}" for name, word in looked.words),
-            *(f"extent of {name}" for name in looked.indices),
+            *parameters.numbers,
+            *(f"{name}={word}" for name, word in parameters.words),
+            *(f"extent of {name}" for name in parameters.indices),
         )
     ),
 )
@@ -108,11 +110,11 @@ _AT = {name: k for k, name in enumerate(RECIPE_FEATURES)}
 _PLACES = {
     family: (
         _AT[family],
-        tuple((name, _AT[f"{family}.{name}"]) for name in looked.numbers),
-        tuple((name, w, _AT[f"{family}.{name}={w}"]) for name, w in looked.words),
-        tuple((name, _AT[f"{family}.extent of {name}"]) for name in looked.indices),
+        tuple((name, _AT[f"{family}.{name}"]) for name in parameters.numbers),
+        tuple((name, w, _AT[f"{family}.{name}={w}"]) for name, w in parameters.words),
+        tuple((name, _AT[f"{family}.extent of {name}"]) for name in parameters.indices),
     )
-    for family, looked in FAMILIES.items()
+    for family, parameters in FAMILIES.items()
 }
 """For each family its own column, and those of its parameters."""
 

@@ -11,6 +11,7 @@ Source: :mod:`feinsum.bounds`, which proves that no tiles move fewer bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import product
 from math import log, prod
@@ -121,32 +122,29 @@ def space(workload: Workload) -> Space | None:
         "depth": DEPTHS,
         "stores": _stores(einsum, tuple(vectors), lanes[0]),
     }
-    return Space(
-        table,
-        partial(_find_problem, workload),
-        starts=partial(_starts, workload),
-        proposals=partial(_proposals, workload),
+    searched = Space(table, partial(_find_problem, workload))
+    return replace(
+        searched,
+        starts=partial(_starts, workload, searched),
+        proposals=partial(_proposals, workload, table),
     )
 
 
-def _wide_tiles(workload: Workload) -> tuple[Parameters, ...]:
+def _wide_tiles(
+    einsum: BatchedEinsum, offered: Space, best: Parameters
+) -> list[Parameters]:
     """Offer the recommended tiles with the longest vectors, in two register tiles.
 
-    Those that load the least per multiplication, idle lanes counted; none where a
+    These load the least per multiplication, idle lanes counted. There are none where a
     quarter of the lanes or more would be idle, or where so many are not offered. Tiles
     are taller, and as deep as the panels of a register tile allow.
     """
-    einsum = workload.einsum
-    offered = space(workload)
-    best = offered and offered.recommended()
-    if not offered or not best:
-        return ()
     lanes = WIDE_BYTES // einsum.operands[0].dtype.itemsize
     column, row = (einsum.extents[text(best, name)] for name in ("vector", "register"))
     length = typical(column)
 
-    # share of the lanes of ``n`` vectors that are beyond the end of the index
     def idle(n: int) -> float:
+        """Return the share of the lanes of n vectors beyond the end of the index."""
         return -length % (n * lanes) / length
 
     full = [n for n in _vectors(column, lanes) if idle(n) < 1 / 4]
@@ -156,18 +154,20 @@ def _wide_tiles(workload: Workload) -> tuple[Parameters, ...]:
     pair = text(best, "vector"), text(best, "register")
     widths, heights = _areas(einsum, *pair, WIDE_PACK_BYTES)
     wide = {**best, "lanes": lanes, "width": widths[0], "height": heights[0]}
-    starts = [
+    starts: list[Parameters] = [
         {**wide, "vectors": n, "rows": m, "depth": _wide_depth(n)} for n, m in tiles
     ]
-    return tuple(p for p in starts if _is_offered(offered, p))[:2]
+    return [
+        p
+        for p in starts
+        if all(p[name] in values for name, values in offered.items())
+        and offered.constraint(p) is None
+    ][:2]
 
 
-def _proposals(workload: Workload) -> Iterator[Parameters]:
+def _proposals(workload: Workload, offered: Table) -> Iterator[Parameters]:
     """Yield every register tile for the best pairs of indices, in suitable tiles."""
     einsum, sized = workload.einsum, workload.known
-    offered = space(workload)
-    if offered is None:
-        return
     pairs = [
         (str(vector), str(row))
         for vector, row in product(offered["vector"], offered["register"])
@@ -182,11 +182,7 @@ def _proposals(workload: Workload) -> Iterator[Parameters]:
         for lanes, n_vectors, n_rows, stores in choices:
             assert isinstance(lanes, int)
             assert isinstance(stores, str)
-            tile: dict[str, int] = {
-                "lanes": lanes,
-                "vectors": n_vectors,
-                "rows": n_rows,
-            }
+            tile = {"lanes": lanes, "vectors": n_vectors, "rows": n_rows}
             # a panel is ``depth`` such lines, which every register tile of a row reads
             # again
             line_bytes = lanes * n_vectors * einsum.operands[0].dtype.itemsize
@@ -222,11 +218,6 @@ def _wide_depth(n_vectors: int) -> int:
     """
     line_bytes = n_vectors * WIDE_BYTES
     return max(n for n in DEPTHS if n * line_bytes <= WIDE_PANEL_BYTES)
-
-
-def _is_offered(offered: Space, parameters: Parameters) -> bool:
-    is_in = all(parameters[name] in values for name, values in offered.items())
-    return is_in and offered.constraint(parameters) is None
 
 
 def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
@@ -396,13 +387,12 @@ MOST_OPERANDS = 4
 """Of more, the search of a bound takes longer than a trial is worth."""
 
 
-def _starts(workload: Workload) -> tuple[Parameters, ...]:
+def _starts(workload: Workload, offered: Space) -> list[Parameters]:
     """Return tiles for the longest vectors, and one that moves the fewest bytes."""
-    wide = _wide_tiles(workload)
-    offered = space(workload)
-    first = offered and offered.recommended()
-    if not offered or not first:
-        return wide
+    first = offered.recommended()
+    if first is None:
+        return []
+    wide = _wide_tiles(workload.einsum, offered, first)
     base = wide[0] if wide else first
     # as close as the offered sizes come to the tile that moves the least
     tile = _areas_of_least(workload, text(base, "vector"), text(base, "register"))
@@ -412,7 +402,7 @@ def _starts(workload: Workload) -> tuple[Parameters, ...]:
     }
     bounded = {**base, **sides}
     is_new = bounded not in (*wide, first) and offered.constraint(bounded) is None
-    return (*wide, bounded) if sides and is_new else wide
+    return [*wide, bounded] if sides and is_new else wide
 
 
 def least_tile(workload: Workload) -> dict[str, int]:

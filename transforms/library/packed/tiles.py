@@ -236,7 +236,7 @@ class Packer:
         vector = writer.array("line", (size,), dtype, has_lanes=True)
         first = SubstitutionMapper(make_subst_func({square.along: 0}))
         flat = flat_subscript(kernel, first(read))
-        offset, offset_id = writer.place("place", flat, loops, after)
+        offset, offset_id = writer.scalar("place", flat, loops, after)
         load = partial(
             load_vector,
             vector=vector,
