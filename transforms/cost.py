@@ -88,15 +88,15 @@ class Machine:
     gpu: Gpu | None = None
 
     def lanes(self, dtype: np.dtype[np.generic], most_bytes: int = 64) -> int:
-        """Entries of a vector; of complex numbers, pairs count as one."""
+        """Return the entries of a vector; a complex number is one entry."""
         return max(1, min(self.vector_bytes, most_bytes) // dtype.itemsize)
 
     def fma_cycles(self, vector_bytes: int) -> float:
-        """Cycles between multiply-adds of such vectors."""
+        """Return the cycles between two multiply-adds of vectors of this length."""
         return max(0.5, vector_bytes / self.fma_bytes)
 
     def operations_per_s(self, dtype: np.dtype[np.generic]) -> float:
-        """Operations per second of one core; a multiply-add is two.
+        """Return the operations per second of one core; a multiply-add is two.
 
         One of complex numbers takes four of real numbers, of half the size.
         """
@@ -104,7 +104,7 @@ class Machine:
         return 2 * self.fma_bytes / (each * dtype.itemsize) * self.cycles_per_s
 
     def stream_bytes_per_s(self, footprint: float) -> float:
-        """Read bandwidth of all cores from the level that holds arrays of this size."""
+        """Return the read bandwidth of all cores for arrays of this size."""
         for level in LEVELS:
             per_core = 1 if level == "L3" else self.n_cores
             if footprint <= per_core * self.cache_bytes.get(level, 0):
@@ -121,7 +121,7 @@ def region_s(
     idle: float | None = None,
     footprint: float | None = None,
 ) -> float:
-    """Seconds of one parallel region.
+    """Estimate the seconds of one parallel region.
 
     Args:
         cycles: cycles of all cores together.
@@ -137,6 +137,7 @@ def region_s(
     >>> [region_s(machine, 2e6, 0, n_groups=n) for n in (100, 1, 1.25)]
     [0.001, 0.002, 0.0016]
     """
+    # the core with the most pieces decides, the others wait for it
     n_cores = machine.n_cores
     if idle is None:
         whole = int(n_groups)
@@ -144,8 +145,8 @@ def region_s(
         idle = min(float(n_cores), max(1.0, most * n_cores / n_groups))
     alone_s = cycles / machine.cycles_per_s
     shared_s = alone_s * idle / n_cores
-    where = n_bytes if footprint is None else footprint
-    moved_s = n_bytes / machine.stream_bytes_per_s(where)
+    held_bytes = n_bytes if footprint is None else footprint
+    moved_s = n_bytes / machine.stream_bytes_per_s(held_bytes)
     if n_groups < 2:
         # one core alone is taken to draw half of the bandwidth
         moved_s *= min(2.0, n_cores)
@@ -155,7 +156,7 @@ def region_s(
 
 
 def padding(extent: int, unit: int) -> float:
-    """How many times the work a loop does whose tiles go beyond the end.
+    """Return the work of a loop with whole tiles over that of its extent.
 
     >>> padding(20, 16)
     1.6
@@ -164,18 +165,18 @@ def padding(extent: int, unit: int) -> float:
 
 
 def points(einsum: BatchedEinsum, indices: Iterable[str]) -> int:
-    """Number of index tuples of an einsum whose extents are all known."""
-    return prod(_known(einsum, index) for index in indices)
+    """Count the index tuples of an einsum whose extents are all known."""
+    return prod(_extent(einsum, index) for index in indices)
 
 
-def _known(einsum: BatchedEinsum, index: str) -> int:
+def _extent(einsum: BatchedEinsum, index: str) -> int:
     extent = einsum.extents[index]
     assert isinstance(extent, int), f"{index} has no known extent"
     return extent
 
 
 def distinct_bytes(einsum: BatchedEinsum) -> tuple[int, int]:
-    """Bytes of all operands, as far as they are read, and of all results."""
+    """Return the bytes of all distinct operands, and those of all results."""
     seen: dict[tuple[str, IndexList], int] = {}
     for row in einsum.rows:
         for operand, term in zip(row, einsum.inputs, strict=True):

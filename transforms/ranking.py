@@ -20,7 +20,7 @@ class Costed(NamedTuple):
 
 
 def at_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> SizedEinsum:
-    """The einsum with numbers for all extents; those that are not given are long.
+    """Give all extents numbers; those that are not known are long.
 
     >>> from feinsum.ir import array, einsum
     >>> general = einsum("ij,j->i", array("A", ("N", 4)), array("x", 4))
@@ -42,17 +42,17 @@ def ranked(
     transforms: Iterable[Transform],
     machine: Machine,
 ) -> list[Costed]:
-    """The proposals of all families with a cost, cheapest first.
+    """Rank the proposals of all families with a cost, cheapest first.
 
     Args:
         einsum: the einsum to whose names recipes refer.
         sizes: values of its size parameters, as far as they are known.
     """
-    known, workload = at_sizes(einsum, sizes), Workload(einsum, sizes)
-    found = [
-        Costed(transform.cost(known, parameters, machine), transform.spec(parameters))
+    sized, workload = at_sizes(einsum, sizes), Workload(einsum, sizes)
+    costed = [
+        Costed(transform.cost(sized, parameters, machine), transform.spec(parameters))
         for transform in transforms
         if transform.cost is not None
         for parameters in proposed(transform, workload)
     ]
-    return sorted(found, key=lambda one: (one.seconds, str(one.spec)))
+    return sorted(costed, key=lambda x: (x.seconds, str(x.spec)))

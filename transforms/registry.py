@@ -1,6 +1,25 @@
 """The registry: which transforms are installed, and how a spec is applied.
 
 A record can only name what is registered; nothing else can run.
+
+A family of schedules consists of three functions::
+
+    space(workload)                          the configurations that are worth a trial
+    apply(t_unit, nest, parameters)          the loop nest that one of them describes
+    cost(einsum, parameters, machine)        about how many seconds it takes (optional)
+
+One that assigns a work-item to each value of an output index has two of them::
+
+    def space(workload):
+        return Space({"index": workload.einsum.output, "block": (64, 128, 32)})
+
+    def apply(t_unit, nest, parameters):
+        schedule = begin(t_unit, nest)
+        iname = schedule.inames[parameters["index"]]
+        schedule, _ = split(schedule, iname, parameters["block"], outer_tag="g.0")
+        return schedule.t_unit
+
+    register(Transform("one_item", 1, "a work-item per result", space, apply))
 """
 
 from __future__ import annotations
@@ -10,8 +29,9 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from itertools import islice, product
-from typing import get_args
+from typing import TypeAlias, get_args
 
 import loopy as lp
 
@@ -27,64 +47,148 @@ from feinsum.records.environment import DeviceKind
 from feinsum.transforms.cost import Machine
 
 ALL_DEVICES: frozenset[DeviceKind] = frozenset(get_args(DeviceKind))
-Parameters = Mapping[str, ParameterValue]
-Space = Mapping[str, tuple[ParameterValue, ...]]
-"""The values that each parameter can take, the recommended one first."""
-Cost = Callable[[BatchedEinsum, Parameters, Machine], float]
+Parameters: TypeAlias = Mapping[str, ParameterValue]
+"""A value for each parameter of a family."""
+Table: TypeAlias = Mapping[str, tuple[ParameterValue, ...]]
+"""The values of each parameter, the recommended one first."""
+Cost: TypeAlias = Callable[[BatchedEinsum, Parameters, Machine], float]
 """About how many seconds a configuration takes, for an einsum of known extents."""
 
 
 @dataclass(frozen=True)
-class Transform:
-    """A family of recipes: a parametrized rewrite of loop nests.
+class Space(Mapping[str, tuple[ParameterValue, ...]]):
+    """The configurations of a family for one workload.
+
+    Functions are called only when they are needed: a space is made for every recipe
+    that is checked, and its starting points may take a search.
 
     Attributes:
-        space: the parameter space for a workload, whose einsum is canonical; an empty
-            tuple of values, or no space at all, means that the family does not fit it.
-            Values offered only at some sizes must be admitted at others.
-        apply: rewrites a nest, given every parameter.
-        constraint: returns why a configuration of the space is pointless, or None; at
-            unknown sizes it must reject no more than at some known ones.
-        is_searched: whether searches try the family. Recorded recipes are used anyway.
-        devices: the kinds of devices for its recipes.
-        starts: configurations of the space, besides the recommended one, with which a
-            search begins, for example for devices with other registers.
+        table: the values of each parameter, the recommended one first. Values that are
+            offered only at some sizes must be admitted at others.
+        constraint: returns why a configuration is pointless, or None; at unknown sizes
+            it must reject no more than at some known ones.
+        starts: configurations, besides the recommended one, with which a search begins,
+            for example for processors with longer vectors.
+        proposals: configurations among which predictions choose by their costs; by
+            default the recommended one and the starts. Some may be pointless.
+        proposes_all: whether predictions choose among all configurations instead.
         admits: whether a recorded recipe may have a value that is not offered; may
             raise InvalidParameterError itself.
+        is_searched: whether searches try the family. Recorded recipes are used anyway.
+
+    >>> space = Space({"lanes": (4, 8), "rows": (2, 3)},
+    ...               lambda p: "too many" if p["lanes"] * p["rows"] > 16 else None)
+    >>> [tuple(point.values()) for point in space.points()]
+    [(4, 2), (4, 3), (8, 2)]
+    """
+
+    table: Table
+    constraint: Callable[[Parameters], str | None] = lambda _parameters: None
+    starts: Callable[[], Iterable[Parameters]] = lambda: ()
+    proposals: Callable[[], Iterable[Parameters]] | None = None
+    proposes_all: bool = False
+    admits: Callable[[str, ParameterValue], bool] = lambda _name, _value: False
+    is_searched: Callable[[], bool] = lambda: True
+
+    def __getitem__(self, name: str) -> tuple[ParameterValue, ...]:
+        return self.table[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.table)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def points(self) -> Iterator[Parameters]:
+        """Yield every configuration that the constraint allows."""
+        return self._allowed(choices(self))
+
+    def recommended(self) -> Parameters | None:
+        """Return the first of these, if there is one."""
+        return next(self.points(), None)
+
+    def proposed(self) -> Iterator[Parameters]:
+        """Yield the configurations from which predictions choose."""
+        if self.proposals is not None:
+            yield from self._allowed(self.proposals())
+        elif self.proposes_all:
+            yield from self.points()
+        else:
+            yield from islice(self.points(), 1)
+            yield from self.starts()
+
+    def _allowed(self, candidates: Iterable[Parameters]) -> Iterator[Parameters]:
+        return (point for point in candidates if self.constraint(point) is None)
+
+
+def choices(space: Table) -> Iterator[Parameters]:
+    """Yield every choice of values, the last one changing first."""
+    for values in product(*space.values()):
+        yield dict(zip(space, values, strict=True))
+
+
+def space_of_parts(
+    table: Callable[[Workload], Table | None],
+    constraint: Callable[[Workload, Parameters], str | None] | None = None,
+    *,
+    starts: Callable[[Workload], Iterable[Parameters]] = lambda _workload: (),
+    proposals: Callable[[Workload], Iterable[Parameters]] | None = None,
+    proposes_all: bool = False,
+) -> Callable[[Workload], Space | None]:
+    """Return the ``space`` of a family whose parts are functions of the workload."""
+
+    def space(workload: Workload) -> Space | None:
+        values = table(workload)
+        if values is None:
+            return None
+        return Space(
+            values,
+            partial(constraint, workload) if constraint else _find_no_problem,
+            starts=partial(starts, workload),
+            proposals=partial(proposals, workload) if proposals else None,
+            proposes_all=proposes_all,
+        )
+
+    return space
+
+
+def _find_no_problem(_parameters: Parameters) -> None:
+    """Return the constraint of spaces without one."""
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A family of schedules: a parametrized rewrite of loop nests.
+
+    Attributes:
+        space: the configurations for a workload, whose einsum is canonical: a
+            :class:`Space`, or a plain dictionary of values. None, or an empty tuple of
+            values, means that the family does not fit it.
+        apply: rewrites a nest, given every parameter.
         cost: the cost by which :mod:`feinsum.predict` chooses among configurations of
             all families; a family without one is never predicted.
-        proposals: the configurations to choose from; by default the recommended one
-            and the starts. Some may be pointless.
+        devices: the kinds of devices for its recipes.
+        is_sparse: whether the family is for einsums with a sparse operand; others are
+            for those without.
         intermediate_bytes: size of the arrays that hold products of operands, for an
-            einsum with known extents; for families that have such arrays.
+            einsum with known extents; for families of several nests.
         in_full: the same configuration with parameters that mean the same in every
             version of this package, as stored in facts; for families that leave choices
             to costs.
-        is_sparse: whether the family is for einsums with a sparse operand; others are
-            for those without.
     """
 
     name: str
     version: int
     summary: str
-    space: Callable[[Workload], Space | None]
+    space: Callable[[Workload], Table | None]
     apply: Callable[[lp.TranslationUnit, LoopNest, Parameters], lp.TranslationUnit]
-    constraint: Callable[[Workload, Parameters], str | None] = (
-        lambda _workload, _parameters: None
-    )
-    is_searched: Callable[[BatchedEinsum], bool] = lambda _einsum: True
-    devices: frozenset[DeviceKind] = ALL_DEVICES
-    starts: Callable[[Workload], tuple[Parameters, ...]] = lambda _workload: ()
-    admits: Callable[[BatchedEinsum, str, ParameterValue], bool] = (
-        lambda _einsum, _name, _value: False
-    )
     cost: Cost | None = None
-    proposals: Callable[[Workload], Iterable[Parameters]] | None = None
+    devices: frozenset[DeviceKind] = ALL_DEVICES
+    is_sparse: bool = False
     intermediate_bytes: Callable[[BatchedEinsum, Parameters], int] | None = None
     in_full: Callable[[BatchedEinsum, Parameters], Parameters] = (
         lambda _einsum, parameters: parameters
     )
-    is_sparse: bool = False
 
     def spec(self, parameters: Parameters) -> TransformSpec:
         return TransformSpec(self.name, self.version, parameters)
@@ -93,14 +197,21 @@ class Transform:
         return self.offered(subject) is not None
 
     def offered(self, subject: WorkloadLike) -> Space | None:
-        """The parameter space; None if the family does not fit.
+        """Return the space of a workload; None if the family does not fit it.
 
         Also None if it is for operands with other storage.
         """
         workload = workload_of(subject)
         has_tree = workload.einsum.sparse_position is not None
-        space = self.space(workload) if has_tree == self.is_sparse else None
-        return space if space is not None and all(space.values()) else None
+        values = self.space(workload) if has_tree == self.is_sparse else None
+        if values is None or not all(values.values()):
+            return None
+        return values if isinstance(values, Space) else Space(values)
+
+    def starts(self, subject: WorkloadLike) -> tuple[Parameters, ...]:
+        """Return the configurations with which a search begins, besides the first."""
+        space = self.offered(subject)
+        return () if space is None else tuple(space.starts())
 
 
 REGISTRY: dict[tuple[str, int], Transform] = {}
@@ -119,6 +230,7 @@ def register(transform: Transform) -> Transform:
     """
     _check_transform(transform)
     key = transform.name, transform.version
+    # a cell of a notebook that runs again defines its functions anew
     if key in REGISTRY and _is_of_script(transform) and _is_of_script(REGISTRY[key]):
         REGISTRY[key] = transform
     if REGISTRY.setdefault(key, transform) is not transform:
@@ -152,7 +264,7 @@ def _is_of_script(transform: Transform) -> bool:
 
 
 def find_transform(name: str, version: int) -> Transform:
-    """The registered transform.
+    """Return the registered transform.
 
     Raises:
         UnknownTransformError: listing the registered ones.
@@ -161,22 +273,22 @@ def find_transform(name: str, version: int) -> Transform:
     >>> find_transform("rowwise", 1).name
     'rowwise'
     """
-    found = REGISTRY.get((name, version))
-    if found is not None:
-        return found
-    known = sorted(f"{n}@{v}" for n, v in REGISTRY)
-    close = get_close_matches(f"{name}@{version}", known, n=1)
+    transform = REGISTRY.get((name, version))
+    if transform is not None:
+        return transform
+    registered = sorted(f"{n}@{v}" for n, v in REGISTRY)
+    close = get_close_matches(f"{name}@{version}", registered, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     raise UnknownTransformError(
         f"no transform {name}@{version} is registered here; {hint}there are: "
-        f"{', '.join(known)}"
+        f"{', '.join(registered)}"
     )
 
 
 def applicable_transforms(
     subject: WorkloadLike, kind: DeviceKind | None = None
 ) -> tuple[Transform, ...]:
-    """The transforms to search for a canonical einsum, by name; newest versions.
+    """Return the newest versions of the transforms to search, by name.
 
     Args:
         subject: the einsum, or the workload with its sizes.
@@ -186,19 +298,18 @@ def applicable_transforms(
     suited = sorted(key for key, t in REGISTRY.items() if kinds <= t.devices)
     newest = [REGISTRY[key] for key in dict(suited).items()]
     workload = workload_of(subject)
-    return tuple(
-        t for t in newest if t.fits(workload) and t.is_searched(workload.einsum)
-    )
+    spaces = ((transform, transform.offered(workload)) for transform in newest)
+    return tuple(t for t, space in spaces if space is not None and space.is_searched())
 
 
 def in_full(spec: TransformSpec, einsum: BatchedEinsum) -> TransformSpec:
-    """The recipe as stored in a fact: nothing is left to costs, which may change."""
+    """Return the recipe as stored in a fact, which leaves nothing to costs."""
     transform = find_transform(spec.name, spec.version)
     return transform.spec(transform.in_full(einsum, spec.parameters))
 
 
 def renewed(spec: TransformSpec) -> TransformSpec:
-    """The same parameters in the newest version of the family, or what is unknown.
+    """Return the same parameters in the newest version of the family.
 
     >>> import feinsum.transforms.library
     >>> str(renewed(TransformSpec("rowwise", 1, {"block": 4})))
@@ -209,7 +320,7 @@ def renewed(spec: TransformSpec) -> TransformSpec:
 
 
 def suits_device(spec: TransformSpec, kind: DeviceKind) -> bool:
-    """Whether a recipe is for a kind of device; True for unknown recipes."""
+    """Tell whether a recipe is for a kind of device; True for unknown recipes."""
     transform = REGISTRY.get((spec.name, spec.version))
     return transform is None or kind in transform.devices
 
@@ -217,57 +328,23 @@ def suits_device(spec: TransformSpec, kind: DeviceKind) -> bool:
 def configurations(
     transform: Transform, subject: WorkloadLike
 ) -> Iterator[TransformSpec]:
-    """Every configuration of the space that satisfies the constraints.
+    """Yield every configuration of the space that satisfies the constraints.
 
     There are none if the transform does not fit the einsum.
     """
-    workload = workload_of(subject)
-    space = transform.offered(workload)
-    if space is None:
-        return
-    for parameters in points(space, workload, transform.constraint):
-        yield transform.spec(parameters)
-
-
-def points(
-    space: Space,
-    workload: Workload,
-    constraint: Callable[[Workload, Parameters], str | None],
-) -> Iterator[Parameters]:
-    """Every choice of values that the constraint allows."""
-    return (one for one in choices(space) if constraint(workload, one) is None)
-
-
-def choices(space: Space) -> Iterator[Parameters]:
-    """Every choice of values, the last one changing first."""
-    for values in product(*space.values()):
-        yield dict(zip(space, values, strict=True))
-
-
-def every(
-    space: Callable[[Workload], Space | None],
-) -> Callable[[Workload], Iterable[Parameters]]:
-    """All configurations as the proposals of a family: its cost chooses."""
-    return lambda workload: choices(space(workload) or {})
+    space = transform.offered(subject)
+    if space is not None:
+        yield from map(transform.spec, space.points())
 
 
 def proposed(transform: Transform, subject: WorkloadLike) -> Iterator[Parameters]:
-    """The configurations of a family from which predictions choose."""
-    workload = workload_of(subject)
-    space = transform.offered(workload)
-    if space is None:
-        return
-    if transform.proposals is None:
-        yield from islice(points(space, workload, transform.constraint), 1)
-        yield from transform.starts(workload)
-        return
-    for parameters in transform.proposals(workload):
-        if transform.constraint(workload, parameters) is None:
-            yield parameters
+    """Yield the configurations of a family from which predictions choose."""
+    space = transform.offered(subject)
+    return iter(()) if space is None else space.proposed()
 
 
 def check_spec(spec: TransformSpec, subject: WorkloadLike) -> Transform:
-    """The transform of ``spec``, if its parameters are in the space, or are admitted.
+    """Find the transform of ``spec``, and check its parameters.
 
     Args:
         subject: the canonical einsum to which the parameters refer.
@@ -277,10 +354,11 @@ def check_spec(spec: TransformSpec, subject: WorkloadLike) -> Transform:
         InvalidParameterError: naming the parameter, its value and the choices.
     """
     transform, workload = find_transform(spec.name, spec.version), workload_of(subject)
-    einsum, space = workload.einsum, transform.offered(workload)
+    space = transform.offered(workload)
     if space is None:
         raise InvalidParameterError(
-            f"{spec.name}@{spec.version} does not fit the einsum {einsum.subscripts}"
+            f"{spec.name}@{spec.version} does not fit the einsum "
+            f"{workload.einsum.subscripts}"
         )
     if set(spec.parameters) != set(space):
         raise InvalidParameterError(
@@ -288,13 +366,12 @@ def check_spec(spec: TransformSpec, subject: WorkloadLike) -> Transform:
             f"got {', '.join(sorted(spec.parameters)) or 'none'}"
         )
     for name, value in spec.parameters.items():
-        choices = space[name]
-        is_offered = repr(value) in map(repr, choices)  # True is not 1
-        if not (is_offered or transform.admits(einsum, name, value)):
+        is_offered = repr(value) in map(repr, space[name])  # True is not 1
+        if not (is_offered or space.admits(name, value)):
             raise InvalidParameterError(
-                f"{spec}: {name}={value!r} is outside its space {list(choices)}"
+                f"{spec}: {name}={value!r} is outside its space {list(space[name])}"
             )
-    problem = transform.constraint(workload, spec.parameters)
+    problem = space.constraint(spec.parameters)
     if problem is not None:
         raise InvalidParameterError(f"{spec}: {problem}")
     return transform
@@ -313,14 +390,14 @@ def apply_spec(
     try:
         result = transform.apply(t_unit, nest, spec.parameters)
     except TransformError as error:
-        place = _place_in(transform, error)
-        if not place:
+        location = _failing_line(transform, error)
+        if not location:
             raise
-        raise type(error)(f"{error}{place}") from error
+        raise type(error)(f"{error}{location}") from error
     except Exception as error:  # Loopy raises errors of many kinds
         raise TransformError(
             f"{spec} cannot be applied to kernel {nest.kernel_name!r}: "
-            f"{type(error).__name__}: {error}{_place_in(transform, error)}"
+            f"{type(error).__name__}: {error}{_failing_line(transform, error)}"
         ) from error
     if not isinstance(result, lp.TranslationUnit):
         raise TransformError(
@@ -330,19 +407,20 @@ def apply_spec(
     return result
 
 
-def _place_in(transform: Transform, error: Exception) -> str:
-    """Where a user's transform failed: the last line of its own file.
+def _failing_line(transform: Transform, error: Exception) -> str:
+    """Return the last line of a user's own file in a traceback, for a message.
 
-    A trial fails in another process, and only its message comes back.
+    A trial fails in another process, of which only the message comes back; transforms
+    of the library need no such line.
     """
     module = transform.apply.__module__
     code = getattr(transform.apply, "__code__", None)
     if module.startswith("feinsum.") or code is None:
         return ""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == code.co_filename]
-    if not own:
+    frames_of_file = [f for f in frames if f.filename == code.co_filename]
+    if not frames_of_file:
         return ""
-    last = own[-1]
+    last = frames_of_file[-1]
     line = f": {last.line}" if last.line else ""
     return f" (at {last.filename}:{last.lineno}, in {last.name}{line})"

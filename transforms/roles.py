@@ -18,17 +18,17 @@ def typical(extent: Extent) -> int:
 
 
 def is_long(extent: Extent) -> bool:
-    """Whether an index is worth splitting into blocks for a grid."""
+    """Tell whether an index is worth splitting into blocks for a grid."""
     return typical(extent) >= 64
 
 
 def volume(einsum: BatchedEinsum, indices: IndexList) -> int:
-    """Number of index tuples, size parameters counted as long."""
+    """Count index tuples, size parameters as long extents."""
     return prod(typical(einsum.extents[index]) for index in indices)
 
 
 def reuse(einsum: BatchedEinsum) -> float:
-    """Points of the loop nest per entry of all arrays.
+    """Return the points of the loop nest per entry of all arrays.
 
     >>> from feinsum import array, einsum
     >>> product = einsum("ik,kj->ij", array("A", (60, 60)), array("B", (60, 60)))
@@ -41,12 +41,12 @@ def reuse(einsum: BatchedEinsum) -> float:
 
 
 def carriers(einsum: BatchedEinsum, index: str) -> tuple[int, ...]:
-    """The operand positions whose term has ``index``."""
+    """Return the operand positions whose term has ``index``."""
     return tuple(p for p, term in enumerate(einsum.inputs) if index in term)
 
 
 def element_indices(einsum: BatchedEinsum) -> tuple[str, ...]:
-    """Long output indices, such as those of elements, if all other extents are known.
+    """Return long output indices, such as elements, if other extents are known.
 
     There are none if an operand has a repeated index: a tile of a diagonal would repeat
     an axis.
@@ -66,7 +66,7 @@ def element_indices(einsum: BatchedEinsum) -> tuple[str, ...]:
 
 
 def fitting_lanes(extent: Extent, lanes: int) -> int:
-    """``lanes``, halved until one vector of the index is full.
+    """Halve ``lanes`` until one vector of the index is full.
 
     >>> fitting_lanes(5, 8), fitting_lanes(SizeParam("N"), 8)
     (4, 8)
@@ -77,7 +77,7 @@ def fitting_lanes(extent: Extent, lanes: int) -> int:
 
 
 def has_real_dtype(einsum: BatchedEinsum) -> bool:
-    """Whether all operands have the same native floating-point dtype."""
+    """Tell whether all operands have the same native floating-point dtype."""
     dtypes = {operand.dtype for operand in einsum.operands}
     return len(dtypes) == 1 and dtypes <= {np.dtype(np.float64), np.dtype(np.float32)}
 

@@ -161,8 +161,9 @@ def make_nest_kernel(
     unit = lp.tag_inames(unit, writer.tags)
     kernel = unit.default_entrypoint
     typed = [_typed_zero(writer.dtype, insn) for insn in kernel.instructions]
-    nesting = _nesting(writer) if writer.form.is_ordered else frozenset()
-    return unit.with_kernel(kernel.copy(instructions=typed, loop_priority=nesting))
+    return unit.with_kernel(
+        kernel.copy(instructions=typed, loop_priority=_nesting(writer))
+    )
 
 
 def _nesting(writer: Writer) -> frozenset[tuple[str, ...]]:

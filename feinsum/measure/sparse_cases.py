@@ -101,7 +101,7 @@ class SparseCase:
             BuildError: if it cannot be built.
         """
         check_spec(spec, self.einsum)
-        nest, form = recipe_of(self.einsum, spec.parameters, spec.version)
+        nest, form = recipe_of(self.einsum, spec.parameters)
         return self._kernel(nest, form, opened)
 
     def _kernel(self, nest: Nest, form: NestForm, opened: OpenDevice) -> SparseKernel:

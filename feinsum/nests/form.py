@@ -14,7 +14,7 @@ silent about the second case.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
 
@@ -54,8 +54,6 @@ class NestForm:
         has_copies: whether each chunk has its own result; they are added up afterwards.
         tile: entries of the lanes' index computed at a time, in the outermost loop; 0
             for all. The tree is read once for each tile.
-        is_ordered: whether loops nest as in the nest; else Loopy orders those with
-            constant bounds.
 
     Raises:
         InvalidEinsumError: with the rule ``nest``, for lanes without an index or an
@@ -67,7 +65,6 @@ class NestForm:
     is_chunked: bool = False
     has_copies: bool = False
     tile: int = 0
-    is_ordered: bool = field(default=True, repr=False)
 
     def __post_init__(self) -> None:
         if self.tile and (

@@ -19,7 +19,7 @@ CYCLES_PER_S = 3.4e9
 
 
 def machine_of(device: Device, peaks: DevicePeaks | None = None) -> Machine:
-    """The machine model for costs; measured limits override typical values.
+    """Return the machine model for costs; measured limits override typical values.
 
     For GPUs of other vendors than NVIDIA, typical figures are used.
 
@@ -85,24 +85,27 @@ def usual_gpu(architecture: str) -> Device:
 
 
 def _capability(architecture: str) -> int | None:
-    """As a number; None if it is none of NVIDIA's, or older than all known ones."""
+    """Parse a compute capability; None if it is none of NVIDIA's, or too old."""
     word, _, number = architecture.partition("_")
     is_known = word == "sm" and number.isdecimal() and int(number) >= min(_KNOWN)
     return int(number) if is_known else None
 
 
 def _figures(capability: int) -> _Usual:
-    return _KNOWN[max(known for known in _KNOWN if known <= capability)]
+    return _KNOWN[max(older for older in _KNOWN if older <= capability)]
 
 
 def _gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
-    known = _capability(device.architecture)
-    capability = known or _DEFAULT
+    own_capability = _capability(device.architecture)
+    capability = own_capability or _DEFAULT
     each = _figures(capability)
     n_units = max(device.compute_units, 1)
+    # a smaller GPU of the architecture has as many shares of the bandwidth as units
     bandwidth = n_units * (each.bandwidth / each.n_units)
     rates = {4: each.single, 8: each.double}
-    matrices = each.matrices if known else each.double  # OpenCL has none of these
+    matrices = (
+        each.matrices if own_capability else each.double
+    )  # OpenCL has none of these
     if peaks is not None:
         bandwidth = peaks.bandwidth_bytes_per_s
         cycles = 2 * n_units * each.cycles_per_s
@@ -124,6 +127,7 @@ def _gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
 def _with_processor(machine: Machine, processor: Processor) -> Machine:
     vector_bytes = processor.vector_bytes
     is_wide = vector_bytes >= 64
+    # others split a vector of 64 bytes into two halves
     has_wide_units = is_wide and processor.microarchitecture in WIDE_UNITS
     caches = {
         level: processor.cache_bytes.get(level, machine.cache_bytes[level])

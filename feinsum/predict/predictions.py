@@ -46,7 +46,7 @@ def predictions(
     correction: Correction | None = None,
     intermediate_bytes: int | None = None,
 ) -> list[Costed]:
-    """Recipes with their expected seconds, fastest first.
+    """Return recipes with their expected seconds, fastest first.
 
     If an extent is zero, there are none. For GPUs, only the families made for them are
     predicted, without a correction. Recipes for a sparse operand come from
@@ -71,27 +71,31 @@ def predictions(
     if einsum.sparse_position is not None:
         is_cpu = device.kind == "cpu"
         return sparse_predictions(einsum, sizes, device) if is_cpu else []
+    # sorted by version: the last one of a name replaces those before
     newest = dict(sorted(REGISTRY))
     transforms = [REGISTRY[name] for name in newest.items()]
     suited = [t for t in transforms if _cost_on(device, t)]
     machine, limit = machine_of(device, peaks), intermediate_bytes
     if limit is None:
         limit = intermediate_limit_bytes(einsum, sizes)
-    found = [
-        one
-        for one in ranked(einsum, sizes, suited, machine)
-        if has_vectors(one.spec, einsum, device)
-        and has_room(one.spec, einsum, sizes, limit)
+    candidates = [
+        candidate
+        for candidate in ranked(einsum, sizes, suited, machine)
+        if has_vectors(candidate.spec, einsum, device)
+        and has_room(candidate.spec, einsum, sizes, limit)
     ]
     if machine.gpu is not None:
-        found = [one for one in found if one.seconds < inf]
+        candidates = [candidate for candidate in candidates if candidate.seconds < inf]
         correction = ANALYTIC
     elif correction is None:
         correction = correction_in_use()
-    costs = corrected(correction, at_sizes(einsum, sizes), found, machine)
+    costs = corrected(correction, at_sizes(einsum, sizes), candidates, machine)
+    # the cheapest of each set of similar recipes
     first: dict[tuple[str, str], Costed] = {}
-    for cost, one in sorted(zip(costs, found, strict=True), key=itemgetter(0)):
-        first.setdefault(_likeness(one), Costed(cost, one.spec))
+    for cost, candidate in sorted(
+        zip(costs, candidates, strict=True), key=itemgetter(0)
+    ):
+        first.setdefault(_likeness(candidate), Costed(cost, candidate.spec))
     return [*first.values()]
 
 
@@ -102,17 +106,17 @@ def hopeless(
     least_s: float,
     peaks: DevicePeaks | None = None,
 ) -> Callable[[TransformSpec], bool]:
-    """Whether a recipe is expected to take far longer than ``least_s``.
+    """Tell whether a recipe is expected to take far longer than ``least_s``.
 
     One nest of many operands, for example, may take hours. Families without a cost have
     no expectation.
     """
-    known, machine = at_sizes(einsum, sizes), machine_of(device, peaks)
+    sized, machine = at_sizes(einsum, sizes), machine_of(device, peaks)
 
     def is_hopeless(spec: TransformSpec) -> bool:
         cost = _cost_on(device, find_transform(spec.name, spec.version))
         return cost is not None and (
-            cost(known, spec.parameters, machine) > HOPELESS * least_s
+            cost(sized, spec.parameters, machine) > HOPELESS * least_s
         )
 
     return is_hopeless
@@ -125,7 +129,7 @@ def is_outdone(
     recipe: TransformSpec,
     other: TransformSpec,
 ) -> bool:
-    """Whether the other recipe of the same family should be clearly faster.
+    """Tell whether the other recipe of the same family should be clearly faster.
 
     Only costs of one family are compared, which differ in tiles and vector widths;
     between families they err by more than this margin.
@@ -133,13 +137,13 @@ def is_outdone(
     cost = _cost_on(device, find_transform(recipe.name, recipe.version))
     if cost is None or (recipe.name, recipe.version) != (other.name, other.version):
         return False
-    known, machine = at_sizes(einsum, sizes), machine_of(device)
-    costs = (cost(known, one.parameters, machine) for one in (recipe, other))
+    sized, machine = at_sizes(einsum, sizes), machine_of(device)
+    costs = (cost(sized, spec.parameters, machine) for spec in (recipe, other))
     return next(costs) > OUTDONE * next(costs)
 
 
 def _cost_on(device: Device, transform: Transform) -> Cost | None:
-    """The cost of a family, if it applies to devices of this kind.
+    """Return the cost of a family, if it applies to devices of this kind.
 
     On GPUs only families made for GPUs have one; the others count cycles of CPUs.
     """
@@ -149,15 +153,15 @@ def _cost_on(device: Device, transform: Transform) -> Cost | None:
     return transform.cost if is_meant else None
 
 
-def _likeness(one: Costed) -> tuple[str, str]:
-    """One of each set of recipes that their families consider similar."""
-    return one.spec.name, f"{one.seconds:.3g}"
+def _likeness(candidate: Costed) -> tuple[str, str]:
+    """Return a key that similar recipes share: family and rounded time."""
+    return candidate.spec.name, f"{candidate.seconds:.3g}"
 
 
 def sparse_predictions(
     einsum: BatchedEinsum, sizes: Mapping[str, int], device: Device
 ) -> list[Costed]:
-    """Nests with their estimated seconds, the fastest first.
+    """Return nests with their estimated seconds, fastest first.
 
     Each is proposed with all cores, and with one for callers without room for copies of
     the result.
@@ -175,30 +179,34 @@ def sparse_predictions(
     """
     if SPARSE_NEST.offered(einsum) is None:
         return []
-    network, known = network_of(einsum), sizes_at(einsum, usual_sizes(einsum, sizes))
+    network, typical_sizes = (
+        network_of(einsum),
+        sizes_at(einsum, usual_sizes(einsum, sizes)),
+    )
     dtype, machine = einsum.output_dtypes[0], machine_of(device)
     cost = EstimatedTime(
         network,
-        known,
+        typical_sizes,
         Machine(vector_bytes=machine.vector_bytes),
         item_bytes=dtype.itemsize,
         n_threads=machine.n_cores,
     )
-    found: dict[object, Costed] = {}
-    for nest in nests_at(network, known, dtype.itemsize):
+    candidates: dict[object, Costed] = {}
+    for nest in nests_at(network, typical_sizes, dtype.itemsize):
+        # the search over nests counts nanoseconds
         seconds = evaluate(cost, nest.path, nest.orders) * 1e-9
         lanes = machine.vector_bytes if dtype.kind == "f" else 0
         for n_threads in (machine.n_cores, 1):
             form = choose_form(
                 nest,
-                known,
+                typical_sizes,
                 item_bytes=dtype.itemsize,
                 vector_bytes=lanes,
                 n_threads=n_threads,
             )
             spec = SPARSE_NEST.spec(parameters_of(nest, form))
-            found.setdefault(spec, Costed(seconds, spec))
-    return sorted(found.values(), key=lambda one: one.seconds)
+            candidates.setdefault(spec, Costed(seconds, spec))
+    return sorted(candidates.values(), key=lambda candidate: candidate.seconds)
 
 
 LANES = "lanes"
@@ -206,7 +214,7 @@ LANES = "lanes"
 
 
 def has_vectors(spec: TransformSpec, einsum: BatchedEinsum, device: Device) -> bool:
-    """Whether no vector of a recipe is longer than the device's.
+    """Tell whether no vector of a recipe is longer than the device's.
 
     True if the processor is unknown.
 
@@ -227,7 +235,7 @@ def has_vectors(spec: TransformSpec, einsum: BatchedEinsum, device: Device) -> b
 
 
 def _lanes(spec: TransformSpec) -> Iterator[int]:
-    """The vector lengths of a recipe, and of the recipes that it names."""
+    """Return the vector lengths of a recipe, and of the recipes that it names."""
     for name, value in spec.parameters.items():
         if name == LANES and isinstance(value, int):
             yield value

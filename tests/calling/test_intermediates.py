@@ -15,7 +15,7 @@ from feinsum.calling.kernel import untransformed_path
 from feinsum.canonical import canonicalize
 from feinsum.codegen import contraction_path, generate_loopy
 from feinsum.errors import MeasurementError
-from feinsum.ir import Workload, array, einsum
+from feinsum.ir import array, einsum
 from feinsum.measure import open_device
 from feinsum.measure.intermediates import (
     has_room,
@@ -26,7 +26,8 @@ from feinsum.options import INTERMEDIATE_VARIABLE
 from feinsum.paths import entries_between
 from feinsum.predict import predictions
 from feinsum.records import Device, InMemoryStore
-from feinsum.transforms.library import CONTRACTION_PATH_BY_COST
+from feinsum.transforms.library import CONTRACTION_PATH
+from feinsum.transforms.registry import proposed
 from feinsum.tuning.problem import make_problem
 from feinsum.tuning.tuning import _make_search_for
 from tests.calling.comparing import NO_FACTS
@@ -128,9 +129,9 @@ def test_a_recorded_recipe_that_needs_more_is_passed_over(monkeypatch):
     parsed = read_call(SUBSCRIPTS, *operands())
     e = canonicalize(parsed.einsum).einsum
     (spec, *_) = [
-        CONTRACTION_PATH_BY_COST.spec(parameters)
-        for parameters in CONTRACTION_PATH_BY_COST.proposals(Workload(e))
-        if not has_room(CONTRACTION_PATH_BY_COST.spec(parameters), e, {}, SMALL)
+        CONTRACTION_PATH.spec(parameters)
+        for parameters in proposed(CONTRACTION_PATH, e)
+        if not has_room(CONTRACTION_PATH.spec(parameters), e, {}, SMALL)
     ]
     store = InMemoryStore()
     store.add(fact(parsed.einsum, spec))

@@ -6,10 +6,14 @@ import json
 
 import pytest
 
-from feinsum.transforms import REGISTRY, Transform
+from feinsum.transforms import REGISTRY, Space, Transform
 from tests.cli.facts import MATVEC
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
+
+
+def _find_problem(parameters):
+    return "no" if parameters == {"lanes": 8, "way": "c"} else None
 
 
 @pytest.fixture
@@ -20,15 +24,14 @@ def families(monkeypatch):
         monkeypatch.delitem(REGISTRY, key)
     for name, space in [
         ("fits", {"lanes": (4, 8), "way": ("a", "b", "c")}),
-        ("not", {}),
+        ("not", {"lanes": ()}),
     ]:
         family = Transform(
             name,
             1,
             f"the summary of {name}",
-            lambda einsum, space=space: space or None,
+            lambda workload, space=space: Space(space, _find_problem),
             lambda t_unit, nest, parameters: t_unit,
-            lambda einsum, p: "no" if p == {"lanes": 8, "way": "c"} else None,
         )
         monkeypatch.setitem(REGISTRY, (name, 1), family)
 

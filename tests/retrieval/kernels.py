@@ -125,8 +125,8 @@ def contraction(extent: int | str = "n") -> Example:
         "contraction",
         kernel,
         einsum("ik,kj->ji", A, B),
-        "packed_contraction@1(vector={short!r}, register={long!r}, lanes=4, vectors=2, "
-        "rows=4, inside='rows', width=96, height=96, depth=64)",
+        "packed_contraction@2(vector={short!r}, register={long!r}, lanes=4, vectors=2, "
+        "rows=4, inside='rows', width=96, height=96, depth=64, stores='cached')",
         shapes,
         lambda a: {
             "T": ((a["alpha"] * a["L"] + 0.25) @ (a["beta"] - a["R"])).T,

@@ -64,7 +64,7 @@ BAD_SPECS = {
     "rowwise@7(block=8, index='i')": "did you mean rowwise@2",
     "rowwise@1(block=7, index='i')": "block=7 is outside its space",
     "rowwise@1(block=8)": "expected the parameters",
-    "packed_contraction@1(n=1)": "does not fit the einsum",
+    "packed_contraction@2(n=1)": "does not fit the einsum",
 }
 
 

@@ -28,7 +28,7 @@ from feinsum.transforms import (
     check_spec,
     configurations,
 )
-from feinsum.transforms.library import CONTRACTION_PATH, CONTRACTION_PATH_BY_COST
+from feinsum.transforms.library import CONTRACTION_PATH
 from feinsum.transforms.library.paths.pairwise import (
     PairwisePath,
     good_paths,
@@ -358,7 +358,7 @@ def test_products_in_global_memory_are_not_those_of_fused_steps(
     e = einsum(subscripts, *map(array, names, shapes))
     case = generated(e)
     spec = recipe(path, fused=outer, steps="streamed")
-    unit = CONTRACTION_PATH_BY_COST.apply(case.t_unit, case.nest, spec.parameters)
+    unit = CONTRACTION_PATH.apply(case.t_unit, case.nest, spec.parameters)
     case.assert_right(unit, [{}])
 
 

@@ -12,8 +12,8 @@ from feinsum.measure import compile_kernel, open_device, verify
 from feinsum.measure.cases import make_case
 from feinsum.nests import EstimatedTime, Network, Sizes, best_nest
 from feinsum.transforms import apply_spec
-from feinsum.transforms.library import CONTRACTION_PATH_BY_COST
-from feinsum.transforms.nests.dense import cheapest_path
+from feinsum.transforms.library import CONTRACTION_PATH
+from feinsum.transforms.library.paths.pairwise import cheapest_path
 from tests.transforms.support import EINSUMS, LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
@@ -23,10 +23,10 @@ CHAINS = "chains over one index"
 def test_a_search_begins_with_the_cheapest_nest():
     """Chains over one index are fused along it, and the result is right."""
     e = EINSUMS[CHAINS]
-    (start,) = CONTRACTION_PATH_BY_COST.starts(Workload(e))
+    (start,) = CONTRACTION_PATH.starts(Workload(e))
     assert start["fused"] == "b"
     case = make_case(e, {x.name: 70 for x in e.size_params})
-    spec = CONTRACTION_PATH_BY_COST.spec(start)
+    spec = CONTRACTION_PATH.spec(start)
     made = apply_spec(spec, case.t_unit, case.nest)
     kernel = compile_kernel(made, open_device("host")).bind(case.arguments)
     verify(kernel, case.expected, tolerance=case.tolerance)
@@ -65,5 +65,5 @@ def test_what_the_search_is_not_for_gets_no_start():
     letters = "abcdefgh"
     terms = ",".join(map("".join, pairwise(letters)))
     many = einsum(f"{terms}->ah", *[array(f"M{k}", (80, 80)) for k in range(7)])
-    assert CONTRACTION_PATH_BY_COST.fits(many)
-    assert CONTRACTION_PATH_BY_COST.starts(Workload(many)) == ()
+    assert CONTRACTION_PATH.fits(many)
+    assert CONTRACTION_PATH.starts(Workload(many)) == ()

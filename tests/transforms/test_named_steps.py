@@ -16,7 +16,7 @@ from feinsum.predict import predictions
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import explain
 from feinsum.transforms import apply_spec, check_spec, configurations, in_full
-from feinsum.transforms.library import CONTRACTION_PATH_BY_COST, SPLIT_SUM
+from feinsum.transforms.library import CONTRACTION_PATH, SPLIT_SUM
 from feinsum.transforms.library.paths import pairwise
 from feinsum.transforms.ranking import ranked
 from tests.transforms.support import LOOPY_WARNINGS
@@ -33,8 +33,8 @@ COLUMNS = einsum("ij->j", array("A", (40_000, 7)))
 OF_RUN_TIME = einsum("ijk->k", array("A", (200, 200, "N")))
 
 WORKLOADS = {
-    "chain": (CHAIN, CONTRACTION_PATH_BY_COST),
-    "diagonal": (DIAGONAL, CONTRACTION_PATH_BY_COST),
+    "chain": (CHAIN, CONTRACTION_PATH),
+    "diagonal": (DIAGONAL, CONTRACTION_PATH),
     "column sums": (COLUMNS, SPLIT_SUM),
     "of run-time length": (OF_RUN_TIME, SPLIT_SUM),
 }
@@ -130,5 +130,5 @@ def test_every_configuration_of_a_path_costs_something(name):
     """Whatever its steps are; a tuning compares it with the least that is expected."""
     canonical, *_ = short_and_full(name)
     machine = pairwise.Machine()
-    for spec in configurations(CONTRACTION_PATH_BY_COST, canonical):
-        assert CONTRACTION_PATH_BY_COST.cost(canonical, spec.parameters, machine) > 0
+    for spec in configurations(CONTRACTION_PATH, canonical):
+        assert CONTRACTION_PATH.cost(canonical, spec.parameters, machine) > 0

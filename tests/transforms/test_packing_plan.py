@@ -16,16 +16,16 @@ from feinsum.transforms.library.packed.plan import (
     LINE,
     Plan,
     Tiles,
-    find_roles,
     make_plan,
 )
+from feinsum.transforms.matrix_roles import find_packed_roles
 from tests.transforms.support import EINSUMS
 
 SIZES = st.integers(1, 300)
 
 
 def plan_of(e: BatchedEinsum, tiles: Tiles) -> Plan:
-    roles = find_roles(e, tiles.vector, tiles.register)
+    roles = find_packed_roles(e, tiles.vector, tiles.register)
     assert roles is not None
     return make_plan(e, e.extents, roles, tiles)
 
@@ -65,7 +65,7 @@ def test_tiles_cover_and_stay_small(extents, lanes, rows, width, depth):
 )
 def test_roles_take_the_fewest_operations(name, vector, register, expected):
     """Geometry goes with the field where it is summed, to the sums where it is not."""
-    roles = find_roles(EINSUMS[name], vector, register)
+    roles = find_packed_roles(EINSUMS[name], vector, register)
     assert {key: getattr(roles, key) for key in expected} == expected
 
 
@@ -80,7 +80,7 @@ def test_roles_take_the_fewest_operations(name, vector, register, expected):
 )
 def test_indices_that_split_nothing_have_no_roles(name, vector, register):
     """The vector index is of one operand alone, which shares a sum with the others."""
-    assert find_roles(EINSUMS[name], vector, register) is None
+    assert find_packed_roles(EINSUMS[name], vector, register) is None
 
 
 def test_the_register_index_is_read_along_the_last_axis():

@@ -249,18 +249,6 @@ def test_a_kernel_of_dense_operands_is_not_rewritten():
         SPARSE_NEST.apply(t_unit, nest, {})
 
 
-def test_recipes_of_version_1_are_served_but_not_searched():
-    """Loopy orders their loops with constant bounds, as when they were recorded."""
-    e = EINSUMS["ttmc"]
-    parameters = SPARSE_NEST.starts(Workload(e))[0]
-    spec = TransformSpec("sparse_nest", 1, parameters)
-    assert check_spec(spec, e) not in applicable_transforms(e, "cpu")
-    assert not recipe_of(e, parameters, spec.version).form.is_ordered
-    case = ragged_sparse_cases(e)[2]
-    kernel = case.kernel(spec, open_device("host"))
-    verify(kernel, case.expected, tolerance=case.tolerance)
-
-
 def test_the_text_says_the_form():
     """What a recipe says, and what is made of it."""
     e = canonicalize(generalize(mttkrp())[0]).einsum

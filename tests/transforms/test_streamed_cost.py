@@ -10,7 +10,8 @@ from constantdict import constantdict
 
 from feinsum.ir import array, einsum
 from feinsum.transforms.cost import Machine, distinct_bytes
-from feinsum.transforms.library.streamed.cost import LINE_BYTES, read_bytes
+from feinsum.transforms.heuristics import LINE_BYTES
+from feinsum.transforms.library.streaming_cost import read_bytes
 
 EXTENTS = {"i": 64, "j": 48, "k": 512}
 MATRICES = einsum("ik,kj->ij", array("A", (64, 512)), array("B", (512, 48)))

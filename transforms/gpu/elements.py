@@ -29,7 +29,13 @@ from feinsum.transforms.gpu.cost import (
 from feinsum.transforms.gpu.element_writer import LANES, ElementWriter
 from feinsum.transforms.gpu.grid import GPUS, MAX_ITEMS, SHARED_BYTES
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.registry import Parameters, Space, Transform, every, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Table,
+    Transform,
+    register,
+    space_of_parts,
+)
 from feinsum.transforms.roles import (
     element_indices,
     has_real_dtype,
@@ -74,7 +80,7 @@ def gpu_elements(
     return ElementWriter(begin(t_unit, nest), parameters).written().t_unit
 
 
-def _space(workload: Workload) -> Space | None:
+def _space(workload: Workload) -> Table | None:
     """One long output index; every other extent is known and the tiles are small."""
     einsum = workload.einsum
     if not has_real_dtype(einsum):
@@ -312,12 +318,9 @@ GPU_ELEMENTS = register(
         "gpu_elements",
         1,
         "short contractions over many elements, in shared memory",
-        _space,
+        space_of_parts(_space, _constraint, starts=_starts, proposes_all=True),
         gpu_elements,
-        _constraint,
+        _cost,
         devices=GPUS,
-        starts=_starts,
-        cost=_cost,
-        proposals=every(_space),
     )
 )

@@ -217,7 +217,7 @@ class WarpProduct:
             var(left)[down, 0, 0],
             var(right[0])[right[1](across)],
         )
-        offsets = [writer.place_of(entry, loops) for entry in entries]
+        offsets = [writer.offset_scalar(entry, loops) for entry in entries]
         (at_sums, *_), (at_left, *_), (at_right, *_) = offsets
         product = FragmentProduct(
             self.terms, (sums[0], at_sums), (left, at_left), (right[0], at_right)

@@ -186,7 +186,7 @@ def add_up(
     zero = writer.assign("zero", total, dtype.type(0), around, after)
     add = writer.assign(
         "add", total, p.Sum((total, term)), [*around, *sums], [zero, *after],
-        where=conditions,
+        predicates=conditions,
     )  # fmt: skip
     return total, add
 

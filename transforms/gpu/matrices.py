@@ -36,7 +36,13 @@ from feinsum.transforms.gpu.sides import MIN_REUSE, sides_of
 from feinsum.transforms.primitives import NestWriter, begin
 from feinsum.transforms.primitives.multiply_fragments import MATRICES, multiply_matrices
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
-from feinsum.transforms.registry import Parameters, Space, Transform, every, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Table,
+    Transform,
+    register,
+    space_of_parts,
+)
 from feinsum.transforms.roles import has_real_dtype, number, reuse, volume
 
 MAX_RUNNING = 2
@@ -227,7 +233,7 @@ class _Products:
         value = var(result)[tuple(entries.points[i] for i in order)]
         writer.store(
             k, value, entries.points, entries.loops, entries.before,
-            where=entries.inside,
+            predicates=entries.inside,
         )  # fmt: skip
         writer.note_apart(schedule.instructions[k])
 
@@ -376,7 +382,7 @@ def pack(
         var(schedule.rules[operand])(*(entries.points[i] for i in span)),
         entries.loops,
         entries.before,
-        where=entries.inside,
+        predicates=entries.inside,
     )
     writer.note_apart(packed)
     return array, (packed, writer.launch_end([packed]))
@@ -418,7 +424,7 @@ def _are_equal(left: Expression, right: Expression) -> bool:
     return bool(evaluate(left, values) == evaluate(right, values))
 
 
-def _space(workload: Workload) -> Space | None:
+def _space(workload: Workload) -> Table | None:
     einsum = workload.einsum
     if not has_real_dtype(einsum) or reuse(einsum) < MIN_REUSE:
         return None
@@ -455,10 +461,9 @@ GPU_MATRICES = register(
         "gpu_matrices",
         1,
         "products of two operands by cuBLAS, after launches that bring them in order",
-        _space,
+        space_of_parts(_space, proposes_all=True),
         gpu_matrices,
+        _cost,
         devices=GPUS,
-        cost=_cost,
-        proposals=every(_space),
     )
 )

@@ -59,7 +59,14 @@ from feinsum.transforms.primitives.multiply_fragments import (
 )
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
 from feinsum.transforms.primitives.store_pair import STORES
-from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Table,
+    Transform,
+    choices,
+    register,
+    space_of_parts,
+)
 from feinsum.transforms.roles import number, reuse, volume
 
 SHARED_BYTES = 163 << 10
@@ -79,7 +86,7 @@ MAX_SUMS = 64
 """Most sums of a lane, of which each takes two of 255 registers."""
 
 
-def space_1(workload: Workload) -> Space | None:
+def space_1(workload: Workload) -> Table | None:
     """Products with a reuse; all values of a parameter, the recommended one first."""
     einsum = workload.einsum
     is_product = sides_of(einsum, einsum.extents) is not None
@@ -97,7 +104,7 @@ def space_1(workload: Workload) -> Space | None:
     }
 
 
-def space(workload: Workload) -> Space | None:
+def space(workload: Workload) -> Table | None:
     """That of version 1, with tiles of 80, pieces, and shares of sums."""
     former, einsum = space_1(workload), workload.einsum
     sides = sides_of(einsum, einsum.extents)
@@ -411,9 +418,9 @@ class _Product(TiledProduct):
                 row, value, (rows, at_row), (columns, at_column), loops, before
             )
         elif is_paired:
-            writer.store_pair(row, value, points, loops, before, where=inside)
+            writer.store_pair(row, value, points, loops, before, predicates=inside)
         else:
-            writer.store(row, value, points, loops, before, where=inside)
+            writer.store(row, value, points, loops, before, predicates=inside)
         writer.note_apart(self.schedule.instructions[row])
 
     def _is_paired(self, row: int) -> bool:
@@ -455,9 +462,8 @@ register(
         "gpu_mma",
         1,
         "products on tensor cores, as before sums were shared",
-        space_1,
+        space_of_parts(space_1, constraint_1),
         gpu_mma,
-        constraint_1,
         devices=GPUS,
     )
 )
@@ -467,12 +473,9 @@ GPU_MMA = register(
         "gpu_mma",
         2,
         "products of two operands on tensor cores of double precision",
-        space,
+        space_of_parts(space, constraint, starts=starts, proposals=proposals),
         gpu_mma,
-        constraint,
+        cost,
         devices=GPUS,
-        starts=starts,
-        cost=cost,
-        proposals=proposals,
     )
 )

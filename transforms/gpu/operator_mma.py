@@ -24,7 +24,14 @@ from feinsum.transforms.gpu.operator_steps import Steps
 from feinsum.transforms.gpu.operator_tiles import NAMES, OperatorTiles
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.multiply_fragments import WARP
-from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Table,
+    Transform,
+    choices,
+    register,
+    space_of_parts,
+)
 from feinsum.transforms.roles import element_indices, text
 
 SHARED_BYTES = 163 << 10
@@ -102,7 +109,7 @@ def _steps(einsum: BatchedEinsum, element: str) -> Steps | None:
     return steps if steps.lies_in_order(einsum) else None
 
 
-def _space(workload: Workload) -> Space | None:
+def _space(workload: Workload) -> Table | None:
     einsum = workload.einsum
     if not is_double(einsum):
         return None
@@ -232,13 +239,12 @@ GPU_OPERATOR_MMA = register(
         "gpu_operator_mma",
         2,
         "one matrix for all elements, on tensor cores of double precision",
-        _space,
+        space_of_parts(
+            _space, _constraint, starts=_fitting_starts, proposals=_proposals
+        ),
         gpu_operator_mma,
-        _constraint,
+        _cost,
         devices=GPUS,
-        starts=_fitting_starts,
-        cost=_cost,
-        proposals=_proposals,
     )
 )
 register(

@@ -213,7 +213,7 @@ class OperatorMmaWriter(ElementTiles):
         return self.note_shared(
             writer.assign(
                 "pad", entry, ZERO, [*self.around, step], [self.numbered],
-                where=[p.Comparison(at, "<", n_entries)],
+                predicates=[p.Comparison(at, "<", n_entries)],
             )
         )  # fmt: skip
 
@@ -257,7 +257,7 @@ class OperatorMmaWriter(ElementTiles):
             self.writer.assign(
                 "settle", factors.at(points, points[self.element]),
                 var(part.array)[tuple(map(var, loops))], [*self.loops, *loops],
-                [*entries.after, *before], where=entries.inside,
+                [*entries.after, *before], predicates=entries.inside,
             )
         )  # fmt: skip
 
@@ -283,7 +283,7 @@ class OperatorMmaWriter(ElementTiles):
             self.writer.assign(
                 "fill", self.tile[element, self.terms.ravel(points)], _sum(terms),
                 [*self.loops, *inames, *entries.loops], [*entries.after, *before],
-                where=entries.inside,
+                predicates=entries.inside,
             )
         )  # fmt: skip
 
@@ -358,7 +358,7 @@ class OperatorMmaWriter(ElementTiles):
         stored = self.writer.store(
             k, self._result_at(points, self.rows.ravel(points)),
             {**entries.points_of_all, **fan}, [*self.loops, *inames, *entries.loops],
-            [*before, *entries.after], where=entries.exists,
+            [*before, *entries.after], predicates=entries.exists,
         )  # fmt: skip
         self.note_shared(stored)
 

@@ -240,9 +240,9 @@ class ElementTiles(ElementGroup):
         self.loops = (*self.around, turn)
         self.first = of_group * var(group)
         now = p.Sum((self.first, of_tile * var(turn)))
-        self.now = TileStart(self.loops, *writer.place("start", now, self.loops))
+        self.now = TileStart(self.loops, *writer.scalar("start", now, self.loops))
         number = p.Sum((var(self.lane), WARP * var(self.warp)))
-        self.item, self.numbered = writer.place("number", number, self.around)
+        self.item, self.numbered = writer.scalar("number", number, self.around)
         self.n_items = WARP * tiles.n_warps
         self.shared_accesses: list[str] = []
         self._partitions: dict[tuple[int, int], tuple[Partitions, Names]] = {}
@@ -269,13 +269,13 @@ class ElementTiles(ElementGroup):
 
     def start_of_first(self) -> TileStart:
         """Compute where the tile of the first turn begins."""
-        start = self.writer.place("start", self.first, self.around)
+        start = self.writer.scalar("start", self.first, self.around)
         return TileStart(self.around, *start)
 
     def start_of_next(self) -> TileStart:
         """Compute where the tile of the next turn begins."""
         value = p.Sum((var(self.now.name), self.tiles.elements))
-        start = self.writer.place("start", value, self.loops, (self.now.insn_id,))
+        start = self.writer.scalar("start", value, self.loops, (self.now.insn_id,))
         return TileStart(self.loops, *start)
 
     def load_part(
@@ -348,7 +348,7 @@ class ElementTiles(ElementGroup):
         if key not in self._partitions:
             axes = ragged_partition(*key, self.n_items, var(self.item))
             firsts = [
-                self.writer.place("first", axis.first, self.around, (self.numbered,))
+                self.writer.scalar("first", axis.first, self.around, (self.numbered,))
                 for axis in axes
             ]
             of_slow, of_fast = (

@@ -30,7 +30,13 @@ from feinsum.transforms.gpu.grid import GPUS, MAX_ITEMS
 from feinsum.transforms.gpu.operator_steps import Steps
 from feinsum.transforms.gpu.operator_writer import OperatorWriter
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.registry import Parameters, Space, Transform, every, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Table,
+    Transform,
+    register,
+    space_of_parts,
+)
 from feinsum.transforms.roles import (
     element_indices,
     has_real_dtype,
@@ -92,7 +98,7 @@ def gpu_operator(
     return OperatorWriter(schedule, steps, parameters).written().t_unit
 
 
-def _space(workload: Workload) -> Space | None:
+def _space(workload: Workload) -> Table | None:
     einsum = workload.einsum
     if not has_real_dtype(einsum):
         return None
@@ -241,12 +247,9 @@ GPU_OPERATOR = register(
         "gpu_operator",
         1,
         "one matrix for all elements, by blocks of sums in registers",
-        _space,
+        space_of_parts(_space, _constraint, starts=_fitting_starts, proposes_all=True),
         gpu_operator,
-        _constraint,
+        _cost,
         devices=GPUS,
-        starts=_fitting_starts,
-        cost=_cost,
-        proposals=every(_space),
     )
 )

@@ -27,7 +27,7 @@ from feinsum.transforms.gpu.grid import (
 from feinsum.transforms.gpu.layouts import grid_axes
 from feinsum.transforms.primitives import NestWriter, begin
 from feinsum.transforms.primitives.schedule import calls_product
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import Parameters, Table, Transform, register
 from feinsum.transforms.roles import number
 
 
@@ -67,7 +67,7 @@ def gpu_points(
     return writer.finished().t_unit
 
 
-def _space(workload: Workload) -> Space | None:
+def _space(workload: Workload) -> Table | None:
     einsum = workload.einsum
     if not has_plain_dtype(einsum) or grid_axes(einsum.output, einsum.extents) is None:
         return None
@@ -106,7 +106,7 @@ GPU_POINTS = register(
         "one work-item for an entry of the output",
         _space,
         gpu_points,
+        _cost,
         devices=GPUS,
-        cost=_cost,
     )
 )

@@ -46,7 +46,14 @@ from feinsum.transforms.gpu.tiled_product import (
 from feinsum.transforms.gpu.tiles import Side, Tiled
 from feinsum.transforms.primitives.copy_async import VECTOR_BYTES
 from feinsum.transforms.primitives.schedule import Expression, Names
-from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Table,
+    Transform,
+    choices,
+    register,
+    space_of_parts,
+)
 from feinsum.transforms.roles import number, reuse
 
 SHARED_BYTES = 96 << 10
@@ -190,7 +197,7 @@ class _Product(TiledProduct):
             {**self.batch, **rows.at(var(r)), **columns.at(var(c))},
             [*self.around, r, c],
             [*rows.statements, *columns.statements],
-            where=(*rows.inside(var(r)), *columns.inside(var(c))),
+            predicates=(*rows.inside(var(r)), *columns.inside(var(c))),
         )
         writer.note_apart(self.schedule.instructions[row])
 
@@ -201,7 +208,7 @@ BLOCKS = (4, 2, 8, 1)
 """Values of a work-item along each side."""
 
 
-def _space(workload: Workload) -> Space | None:
+def _space(workload: Workload) -> Table | None:
     einsum = workload.einsum
     is_product = sides_of(einsum, einsum.extents) is not None
     if not is_product or not has_plain_dtype(einsum) or reuse(einsum) < MIN_REUSE:
@@ -304,12 +311,9 @@ GPU_PRODUCT = register(
         "gpu_product",
         1,
         "products of two operands, tiled in shared memory and in registers",
-        _space,
+        space_of_parts(_space, _constraint, starts=_starts, proposals=_proposals),
         gpu_product,
-        _constraint,
+        _cost,
         devices=GPUS,
-        starts=_starts,
-        cost=_cost,
-        proposals=_proposals,
     )
 )

@@ -55,7 +55,13 @@ from feinsum.transforms.gpu.layouts import Flat, flat_of, grid_axes
 from feinsum.transforms.gpu.sides import operand_order
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
-from feinsum.transforms.registry import Parameters, Space, Transform, every, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Table,
+    Transform,
+    register,
+    space_of_parts,
+)
 from feinsum.transforms.roles import number, text, volume
 
 BARRIER_CYCLES = 8
@@ -194,7 +200,7 @@ def _halve(
     return last
 
 
-def _rows_space(workload: Workload) -> Space | None:
+def _rows_space(workload: Workload) -> Table | None:
     einsum = workload.einsum
     last = [term[-1] for term in einsum.inputs if term]
     # first those along which operands lie
@@ -205,7 +211,7 @@ def _rows_space(workload: Workload) -> Space | None:
     return {"summed": summed, "items": (32, 64, 128, 256), "rows": (4, 1, 8, 2)}
 
 
-def _columns_space(workload: Workload) -> Space | None:
+def _columns_space(workload: Workload) -> Table | None:
     einsum = workload.einsum
     summed = einsum.summation_indices
     fits = has_plain_dtype(einsum) and summed and einsum.output
@@ -303,12 +309,10 @@ GPU_ROWS = register(
         "gpu_rows",
         1,
         "sums that are shared by the work-items of a group",
-        _rows_space,
+        space_of_parts(_rows_space, _rows_constraint, proposes_all=True),
         gpu_rows,
-        _rows_constraint,
+        _rows_cost,
         devices=GPUS,
-        cost=_rows_cost,
-        proposals=every(_rows_space),
     )
 )
 
@@ -317,12 +321,10 @@ GPU_COLUMNS = register(
         "gpu_columns",
         1,
         "neighbouring sums, each shared by a column of the group",
-        _columns_space,
+        space_of_parts(_columns_space, _columns_constraint, proposes_all=True),
         gpu_columns,
-        _columns_constraint,
+        _columns_cost,
         devices=GPUS,
-        cost=_columns_cost,
-        proposals=every(_columns_space),
     )
 )
 
@@ -458,7 +460,7 @@ class _SplitSum:
         return values[0], last
 
 
-def _split_space(workload: Workload) -> Space | None:
+def _split_space(workload: Workload) -> Table | None:
     einsum = workload.einsum
     is_long = volume(einsum, tuple(einsum.summation_indices)) >= MIN_SPLIT_TERMS
     fits = is_long and has_plain_dtype(einsum)
@@ -514,10 +516,9 @@ GPU_SPLIT_SUM = register(
         "gpu_split_sum",
         1,
         "few results of long sums, which work-groups share",
-        _split_space,
+        space_of_parts(_split_space, proposes_all=True),
         gpu_split_sum,
+        _split_cost,
         devices=GPUS,
-        cost=_split_cost,
-        proposals=every(_split_space),
     )
 )

@@ -240,7 +240,7 @@ class PartialSums:
         at = var(rows.value)[at_row], var(columns.value)[at_column]
         stored = writer.assign(
             "part", part[(var(self.tile_range.share), *at)], value, loops, after,
-            where=(*rows.inside(at_row), *columns.inside(at_column)),
+            predicates=(*rows.inside(at_row), *columns.inside(at_column)),
         )  # fmt: skip
         writer.note_apart(stored)
         self.stored[row] = part, stored
@@ -273,7 +273,9 @@ class PartialSums:
             )  # fmt: skip
             points = {**y.at(0), **x.at(0)}
             before_store = [step, *before]
-            writer.store(row, total, points, around, before_store, where=x.inside(0))
+            writer.store(
+                row, total, points, around, before_store, predicates=x.inside(0)
+            )
             writer.note_apart(writer.schedule.instructions[row])
 
 

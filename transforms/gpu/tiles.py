@@ -316,9 +316,9 @@ class TileWriter:
             "tile", f"{self.depth}*({self.tile_range.text}) < {self.summed.size}"
         )
         loops = (*self.around, tile)
-        now, set_now = writer.place("now", p.Remainder(var(tile), self.stages), loops)
+        now, set_now = writer.scalar("now", p.Remainder(var(tile), self.stages), loops)
         later = p.Sum((var(tile), n_ahead))
-        slot, set_slot = writer.place("slot", p.Remainder(later, self.stages), loops)
+        slot, set_slot = writer.scalar("slot", p.Remainder(later, self.stages), loops)
         before = [*closed, set_now, set_slot]
         if any(load.source is not None for load in loads):
             # stages - 1 tiles are on their way; the oldest has to be there
@@ -354,7 +354,7 @@ class TileWriter:
         if self.summed.is_known or not is_late:
             return self.summed.size_in_c, ()
         # in a scalar, as Loopy understands no casts where it checks bounds
-        size, computed = self.writer.place("size", self.summed.size_in_c, self.around)
+        size, computed = self.writer.scalar("size", self.summed.size_in_c, self.around)
         return var(size), (computed,)
 
     def _tiled(
@@ -420,7 +420,7 @@ class TileWriter:
     def _with_scalar_start(self, part: Partition) -> tuple[Partition, str]:
         """A partition that begins at a scalar, and the id of what computes this."""
         # else each step would divide the number of the work-item anew
-        first, computed = self.writer.place(
+        first, computed = self.writer.scalar(
             "first", part.first, self.around, (self.numbered,)
         )
         return replace(part, first=var(first)), computed
@@ -485,15 +485,17 @@ class TileWriter:
         steps = self._steps(load, tile, loops, after)
         k, s = steps.at
         entry = load.tile.loaded(slot, load.deep.at(k), load.wide.at(s))
-        target, target_id = writer.place_of(entry, steps.loops, steps.before)
-        origin, origin_id = writer.place(
+        target, target_id = writer.offset_scalar(entry, steps.loops, steps.before)
+        origin, origin_id = writer.scalar(
             "origin", source.at(steps.points), steps.loops, steps.before
         )
         # outside, the copy writes zeros: no branch, and no tile with old entries
         inside: Expression = 1
         if steps.inside:
             inside = p.If(p.LogicalAnd(steps.inside), 1, 0)
-        is_inside, inside_id = writer.place("inside", inside, steps.loops, steps.before)
+        is_inside, inside_id = writer.scalar(
+            "inside", inside, steps.loops, steps.before
+        )
         copy = AsyncCopy(
             load.lanes, (load.tile.array, target), (source.array, origin), is_inside
         )

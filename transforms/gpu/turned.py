@@ -42,7 +42,7 @@ from feinsum.transforms.gpu.sums import BARRIER_CYCLES
 from feinsum.transforms.library.turned import turned_index
 from feinsum.transforms.primitives import NestWriter, begin
 from feinsum.transforms.primitives.schedule import Expression, Schedule, calls_product
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import Parameters, Table, Transform, register
 from feinsum.transforms.roles import number, text
 
 Points = Mapping[str, Expression]
@@ -167,7 +167,7 @@ def _is_transposed(term: IndexList, read: str, written: str) -> bool:
     return term[-1:] == (read,) and written in term
 
 
-def _space(workload: Workload) -> Space | None:
+def _space(workload: Workload) -> Table | None:
     einsum = workload.einsum
     turned = turned_index(einsum) if has_plain_dtype(einsum) else None
     if turned is None:
@@ -222,7 +222,7 @@ GPU_TURNED = register(
         "operands that are read along one index and written along another",
         _space,
         gpu_turned,
+        _cost,
         devices=GPUS,
-        cost=_cost,
     )
 )

@@ -61,7 +61,7 @@ class ArrayFunction:
         return isinstance(self.expression, p.Variable)
 
     def view(self, values: Mapping[str, Any], order: IndexList, box: Box) -> Array:
-        """The part of the array that is the function, with an axis for each index."""
+        """Return the part of the array in a box, with an axis for each index."""
         reading = self._readings.get(order)
         if reading is None:
             reading = _Reading.of(self.expression, self.indices, order)
@@ -74,7 +74,7 @@ class ArrayFunction:
         values: Mapping[str, Any],
         order: IndexList,
         box: Box,
-        given: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
         *,
         is_scratch: bool = False,
     ) -> None:
@@ -87,7 +87,7 @@ class ArrayFunction:
             is_scratch: whether ``out`` is not an argument and may hold intermediate
                 values.
         """
-        evaluate = _Evaluator(values, self.indices, order, box, given or {})
+        evaluate = _Evaluator(values, self.indices, order, box, extra or {})
         with np.errstate(all="ignore"):  # as OpenCL does
             evaluate.rec(self.expression, _Target(out, is_scratch))
 
@@ -98,7 +98,7 @@ def read_function(
     indices: Mapping[str, str],
     extents: Mapping[str, Extent],
 ) -> ArrayFunction:
-    """An expression of a kernel as a function, if it is in the grammar.
+    """Check an expression of a kernel and return it as a function of indices.
 
     Args:
         extents: the extent of each index in terms of the kernel.
@@ -121,7 +121,7 @@ class _Reading:
     """
 
     name: str
-    places: tuple[Any, ...]
+    positions: tuple[Any, ...]
     axes: tuple[int, ...]
     expanded: tuple[Any, ...]
 
@@ -130,7 +130,7 @@ class _Reading:
         cls, read: p.Subscript, indices: Mapping[str, str], order: IndexList
     ) -> _Reading:
         named = [indices.get(getattr(x, "name", "")) for x in read.index_tuple]
-        places = (
+        positions = (
             x if name is None else name
             for name, x in zip(named, read.index_tuple, strict=True)
         )
@@ -138,12 +138,14 @@ class _Reading:
         axes = (left.index(name) for name in order if name in left)
         expanded = (slice(None) if name in left else None for name in order)
         # an ellipsis makes a view of what has no axes, too
-        return cls(read.aggregate.name, (*places,), (*axes,), (*expanded, ...))
+        return cls(read.aggregate.name, (*positions,), (*axes,), (*expanded, ...))
 
     def view(self, values: Mapping[str, Any], box: Box) -> Array:
         whole = slice(None)
-        places = (box.get(x, whole) if isinstance(x, str) else x for x in self.places)
-        part: Array = values[self.name][(*places, ...)]
+        positions = (
+            box.get(x, whole) if isinstance(x, str) else x for x in self.positions
+        )
+        part: Array = values[self.name][(*positions, ...)]
         view: Array = part.transpose(self.axes)[self.expanded]
         return view
 
@@ -166,7 +168,7 @@ class _Target:
         return replace(self, is_needed=False) if self.is_scratch else None
 
     def takes(self, values: Sequence[Any]) -> bool:
-        """Whether it holds what an operation makes of some values, and no less."""
+        """Tell whether an operation on these values may write its result here."""
         shape = np.broadcast_shapes(*map(np.shape, values))
         is_like = self.array.dtype == np.result_type(*values)
         return self.is_needed or (is_like and self.array.shape == shape)
@@ -181,11 +183,11 @@ class _Evaluator(Mapper[Any, [Any]]):  # type: ignore[misc]
         indices: Mapping[str, str],
         order: IndexList,
         box: Box,
-        given: Mapping[str, Any],
+        extra: Mapping[str, Any],
     ) -> None:
         super().__init__()
         self.indices, self.order, self.box = indices, order, box
-        self.values = {**values, **given}
+        self.values = {**values, **extra}
 
     def rec(self, expr: Expression, out: _Target | None = None) -> Any:
         return super().rec(expr, out)
@@ -230,7 +232,7 @@ class _Evaluator(Mapper[Any, [Any]]):  # type: ignore[misc]
         parts: Sequence[Expression],
         out: _Target | None,
     ) -> Any:
-        """From left to right; no more than one value on the way is in ``out``."""
+        """Combine the parts from left to right, with intermediate values in ``out``."""
         first, *others = parts
         if not others:
             return self.rec(first, out)
@@ -267,7 +269,7 @@ class _Checker(Mapper[None, []]):  # type: ignore[misc]
         self.kernel, self.indices, self.extents = kernel, indices, extents
 
     def map_constant(self, expr: Any) -> None:
-        """Any number."""
+        """Accept any number."""
 
     def map_variable(self, expr: p.Variable) -> None:
         arg = self.kernel.arg_dict.get(expr.name)
@@ -286,17 +288,17 @@ class _Checker(Mapper[None, []]):  # type: ignore[misc]
             raise _refused(expr, "reads a diagonal")
 
     def _index(self, expr: p.Subscript, at: Expression, extent: Any) -> str | None:
-        """The index that runs along an axis, all the way; None for a number."""
+        """Return the index that runs along a whole axis; None for a number."""
         if isinstance(at, (int, np.integer)):
             return None
         index = self.indices.get(getattr(at, "name", ""))
         if index is None:
             raise _refused(expr, f"is read at {at}")
         length = self.extents[index]
-        known = length.name if isinstance(length, SizeParam) else length
-        is_longer = isinstance(extent, int) and isinstance(known, int)
-        if str(extent) != str(known) and not (is_longer and extent > known):
-            raise _refused(expr, f"has {extent} entries along {at}, not {known}")
+        expected = length.name if isinstance(length, SizeParam) else length
+        is_longer = isinstance(extent, int) and isinstance(expected, int)
+        if str(extent) != str(expected) and not (is_longer and extent > expected):
+            raise _refused(expr, f"has {extent} entries along {at}, not {expected}")
         return index
 
     def map_sum(self, expr: Any) -> None:

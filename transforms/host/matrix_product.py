@@ -1,4 +1,10 @@
-"""A row of an einsum as matrix products, which numpy hands to its BLAS."""
+"""A row of an einsum as matrix products, which numpy hands to its BLAS.
+
+Operands that are functions, or arrays in another order, are evaluated into memory that
+is kept between calls, in boxes of few entries by several threads. Then numpy multiplies
+whole matrices, or one block after the other, so that what was evaluated is still in the
+caches when BLAS reads it.
+"""
 
 from __future__ import annotations
 
@@ -82,15 +88,18 @@ class LibraryProgram:
             index: int(values[n.name]) if isinstance(n, SizeParam) else n
             for index, n in self.extents.items()
         }
-        made = {
-            one.name: kept_memory(
-                scratch, one.name, tuple(sizes[i] for i in one.indices), one.dtype
+        intermediates = {
+            x.name: kept_memory(
+                scratch, x.name, tuple(sizes[i] for i in x.indices), x.dtype
             )
-            for one in self.intermediates
+            for x in self.intermediates
         }
         available = n_cores()
         for product in self.products:
-            _Run(product, {**values, **made}, sizes, scratch).all_blocks(available)
+            _Run(product, {**values, **intermediates}, sizes, scratch).all_blocks(
+                available
+            )
+            # threads of BLAS go on spinning for a while, and would share the cores
             available = 1
 
 
@@ -102,20 +111,20 @@ class _Run:
     scratch: dict[Any, Any]
 
     def all_blocks(self, n_cores: int) -> None:
-        """An operand without the index of the blocks is evaluated once.
+        """Compute all blocks; operands without their index are evaluated once.
 
         Args:
             n_cores: for what comes before the first product; threads of the library
                 go on spinning after it.
         """
         product = self.product
-        kept: dict[str, Array] = {}
+        evaluated: dict[str, Array] = {}
         for box in self._blocks():
-            if "left" not in kept or product.index in product.left_term:
-                kept["left"] = self._matrices("left", box, n_cores)
-            if "right" not in kept or product.index in product.right_term:
-                kept["right"] = self._matrices("right", box, n_cores)
-            self._multiply(kept["left"], kept["right"], box)
+            if "left" not in evaluated or product.index in product.left_term:
+                evaluated["left"] = self._matrices("left", box, n_cores)
+            if "right" not in evaluated or product.index in product.right_term:
+                evaluated["right"] = self._matrices("right", box, n_cores)
+            self._multiply(evaluated["left"], evaluated["right"], box)
             n_cores = 1
 
     def _blocks(self) -> Iterator[Box]:
@@ -127,7 +136,7 @@ class _Run:
             yield {index: slice(start, min(start + block, self.sizes[index]))}
 
     def _matrices(self, side: str, box: Box, n_cores: int) -> Array:
-        """An operand as matrices: where it can be a view of an array, it is."""
+        """Return an operand as matrices, as a view of the array if possible."""
         p = self.product
         function = p.left if side == "left" else p.right
         term = p.left_term if side == "left" else p.right_term
@@ -139,27 +148,35 @@ class _Run:
             whole = merged(array, lengths)
             if array.dtype == p.dtype and whole is not None and suits_blas(whole):
                 return whole
-        own = tuple(index for index in order if index in term)
-        memory = self._memory(side, self._shape(own, box))
+        axes_of_operand = tuple(index for index in order if index in term)
+        memory = self._memory(side, self._shape(axes_of_operand, box))
 
         def evaluate(piece: Box) -> None:
-            part = _part(memory, own, box, piece)
-            function.into(part, self.values, own, piece, is_scratch=True)
+            part = _part(memory, axes_of_operand, box, piece)
+            function.into(part, self.values, axes_of_operand, piece, is_scratch=True)
 
-        each_box(evaluate, self._ranges(own, box), own[-1:] + term[-1:], n_cores)
-        full = memory[tuple(slice(None) if i in own else None for i in order)]
+        each_box(
+            evaluate,
+            self._ranges(axes_of_operand, box),
+            axes_of_operand[-1:] + term[-1:],
+            n_cores,
+        )
+        full = memory[
+            tuple(slice(None) if i in axes_of_operand else None for i in order)
+        ]
         matrices = merged(full, lengths)
         assert matrices is not None
         return matrices
 
     def _multiply(self, left: Array, right: Array, box: Box) -> None:
-        """The products of a block, in the result or on their way to it."""
+        """Multiply the matrices of a block, into the result if it has their form."""
         p = self.product
         # without a sum, BLAS would be called for columns of one entry
         multiply = np.matmul if p.summed else np.multiply
         order = (*p.stack, *p.rows, *p.columns)
         result = p.result.view(self.values, order, box)
         lengths = (*[1] * len(p.stack), len(p.rows), len(p.columns))
+        # the sum is the result: BLAS writes it where it belongs
         if p.finish.is_variable and result.dtype == p.dtype:
             matrices = merged(result, lengths)
             if matrices is not None and matrices.strides[-1] == result.itemsize:
@@ -172,8 +189,8 @@ class _Run:
 
         def finish(piece: Box) -> None:
             part = _part(result, order, box, piece)
-            own = {SUM: _part(sums, order, box, piece)}
-            p.finish.into(part, self.values, order, piece, own)
+            extra = {SUM: _part(sums, order, box, piece)}
+            p.finish.into(part, self.values, order, piece, extra)
 
         near = order[-1:] + self._last_of_result()
         each_box(finish, self._ranges(order, box), near, n_cores=1)
@@ -196,7 +213,7 @@ class _Run:
 def kept_memory(
     scratch: dict[Any, Any], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Array:
-    """Reusable memory, whose pages are already mapped."""
+    """Return memory that is reused between calls, whose pages are mapped already."""
     flat = scratch.get((name, dtype))
     if flat is None or flat.size < prod(shape):
         flat = scratch[name, dtype] = np.empty(prod(shape), dtype)
@@ -205,7 +222,7 @@ def kept_memory(
 
 
 def merged(array: Array, lengths: Iterable[int]) -> Array | None:
-    """A view with one axis for each group of axes; None if there is none.
+    """Return a view with one axis for each group of axes; None if there is none.
 
     Args:
         lengths: the number of axes of each group.
@@ -223,7 +240,7 @@ def merged(array: Array, lengths: Iterable[int]) -> Array | None:
 def _merged_shape(
     shape: tuple[int, ...], strides: tuple[int, ...], lengths: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """That of :func:`merged`; numpy need not copy anything for it."""
+    """Return the shape of a view with merged axes; None if they are not contiguous."""
     merged_shape: list[int] = []
     at = 0
     for n in lengths:
@@ -266,7 +283,7 @@ def each_box(
 
 @cache
 def _threads(n: int, process: int) -> ThreadPoolExecutor:
-    """Threads that are kept: new ones share a core for the first milliseconds.
+    """Keep threads between calls: new ones share a core for some milliseconds.
 
     Args:
         process: which asks; those of another one are not in it after a fork.
@@ -286,6 +303,7 @@ def boxes(
     steps = {index: max(r.stop - r.start, 1) for index, r in ranges.items()}
     while prod(steps.values()) > limit:
         longest = max(steps, key=lambda i: steps[i] / (32 if i in near else 1))
+        # near indices are halved last, so that boxes stay long lines of memory
         steps[longest] = -(-steps[longest] // 2)
 
     def cut(left: list[str]) -> Iterator[dict[str, slice]]:
@@ -303,7 +321,7 @@ def boxes(
 
 
 def _part(array: Array, order: IndexList, box: Box, piece: Box) -> Array:
-    """A piece of an array that holds a box."""
+    """Cut a piece out of an array that holds a box."""
     starts = {index: box[index].start if index in box else 0 for index in order}
     return array[
         tuple(
@@ -313,7 +331,7 @@ def _part(array: Array, order: IndexList, box: Box, piece: Box) -> Array:
 
 
 def suits_blas(array: Array) -> bool:
-    """Whether numpy passes the matrices to BLAS without copying."""
+    """Tell whether numpy passes the matrices to BLAS without copying."""
     height, width = array.strides[-2:]
     n_rows, n_columns = array.shape[-2:]
     size = array.itemsize

@@ -1,25 +1,16 @@
 """The library: families of recipes, each registered under a name and a version."""
 
 from feinsum.transforms.library.element_blocked import ELEMENT_BLOCKED
-from feinsum.transforms.library.packed import PACKED_CONTRACTION
-from feinsum.transforms.library.paths import (
-    CONTRACTION_PATH,
-    CONTRACTION_PATH_BY_COST,
-    SPLIT_SUM,
-    SPLIT_SUM_OF_GENERIC,
-)
+from feinsum.transforms.library.generic import GENERIC, GENERIC_ON_CPUS
+from feinsum.transforms.library.packed.packed_contraction import PACKED_CONTRACTION
+from feinsum.transforms.library.paths.contraction_path import CONTRACTION_PATH
 from feinsum.transforms.library.rowwise import ROWWISE, ROWWISE_ON_CPUS
-from feinsum.transforms.library.streamed import (
-    GENERIC,
-    GENERIC_ON_CPUS,
-    TRANSPOSED,
-    UNROLL_AND_JAM,
-)
+from feinsum.transforms.library.split_sum import SPLIT_SUM
 from feinsum.transforms.library.turned import TURNED
+from feinsum.transforms.library.unroll_and_jam import UNROLL_AND_JAM
 
 __all__ = [
     "CONTRACTION_PATH",
-    "CONTRACTION_PATH_BY_COST",
     "ELEMENT_BLOCKED",
     "GENERIC",
     "GENERIC_ON_CPUS",
@@ -27,8 +18,6 @@ __all__ = [
     "ROWWISE",
     "ROWWISE_ON_CPUS",
     "SPLIT_SUM",
-    "SPLIT_SUM_OF_GENERIC",
-    "TRANSPOSED",
     "TURNED",
     "UNROLL_AND_JAM",
 ]

@@ -1,5 +1,15 @@
 """Batches over one long index: operators of discontinuous Galerkin codes.
 
+For ``ij,ej->ei`` with 8 lanes, the lanes of a vector are elements: a work-group brings
+u of its elements into private memory, turned, so that entry j of eight elements is one
+vector; D is read entry by entry and multiplies a whole vector::
+
+    u[e,j]  in memory              u_tile[j,:]  in private memory
+    e: 0   j0 j1 j2 ...            j: 0   e0 e1 e2 e3 e4 e5 e6 e7
+       1   j0 j1 j2 ...   -->         1   e0 e1 e2 e3 e4 e5 e6 e7
+       ..                             ..
+                                   acc[i,:] += D[i,j] * u_tile[j,:]
+
 Source: paper, section 8.1 (loop permutation, hoisting, tiling of the reference
 matrices and of the elements).
 """
@@ -29,7 +39,7 @@ from feinsum.transforms.primitives import (
     stage_accumulator,
     stage_operand,
 )
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
     element_indices,
     fitting_lanes,
@@ -87,6 +97,7 @@ def element_blocked(
     schedule = peel_remainder(schedule, element, group, lanes, (group.outer,))
     schedule, vector = split(schedule, group.inner, lanes, inner_tag="vec")
     loops = _Loops(element, group, vector)
+    # a product that reads another one is staged first, so that its loops are there
     schedule, tiles = _stage(schedule, products[::-1], loops, "vec")
     wanted = [
         name
@@ -94,6 +105,7 @@ def element_blocked(
         if parameters["stage_matrices"] or element in schedule.spans[name]
     ]
     schedule, _ = _stage(schedule, wanted, loops, "unr")
+    # Loopy projects whole domains: factors take a fraction of the time
     schedule = factor_domains(schedule, group.outer, (vector.outer,))
     return _accumulate(schedule, tiles, loops, number(parameters, "rows")).t_unit
 
@@ -112,19 +124,20 @@ def _contract_cheaply(
 ) -> tuple[Schedule, list[str]]:
     """Contract pairs in the order of fewest operations, but for the last."""
     extents = {i: typical(extent) for i, extent in schedule.extents.items()}
+    # as long as a vector, or else steps over elements alone would always come last
     extents[element] = lanes
     path = pairwise_path(schedule.terms, schedule.output, tuple(extents.items()))
     products: list[str] = []
     for first, second in path[:-1]:
-        schedule, made = contract(schedule, first, second)
-        products += made
+        schedule, names = contract(schedule, first, second)
+        products += names
     return schedule, products
 
 
 def _stage(
     schedule: Schedule, operands: list[str], loops: _Loops, lane_tag: str
 ) -> tuple[Schedule, dict[str, Tile]]:
-    """A tile of each operand: per vector of elements, or else per work-group."""
+    """Stage a tile of each operand, per vector of elements or per work-group."""
     tiles = {}
     for name in operands:
         has_element = loops.element in schedule.spans[name]
@@ -182,20 +195,21 @@ def _register_block(
 
 
 def _space(workload: Workload) -> Space | None:
-    """One long output index; every other extent is known and all tiles are small."""
+    """Fit einsums with one long output index, if all tiles together are small."""
     einsum = workload.einsum
     if not has_real_dtype(einsum):
         return None
     elements = tuple(i for i in element_indices(einsum) if _fits(einsum, i))
     if not elements:
         return None
-    return {
+    table: Table = {
         "element": elements,
         "lanes": (8, 4),
         "vectors": (16, 4, 64),
         "rows": (4, 10, 5),
         "stage_matrices": (False, True),
     }
+    return Space(table, is_searched=lambda: einsum.batch_size <= MAX_ROWS)
 
 
 def _fits(einsum: BatchedEinsum, element: str) -> bool:
@@ -212,6 +226,5 @@ ELEMENT_BLOCKED = register(
         "short contractions over many elements, vectorized over the elements",
         _space,
         element_blocked,
-        is_searched=lambda einsum: einsum.batch_size <= MAX_ROWS,
     )
 )

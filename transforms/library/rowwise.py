@@ -1,8 +1,15 @@
-"""Pointwise products, row reductions and anything else: blocks of one output index."""
+"""Pointwise products, row reductions and anything else: blocks of one output index.
+
+For ``ij->i`` with blocks of 64 rows, a work-group computes out[64*g:64*g + 64], by
+plain loops of which the compiler makes vectors::
+
+    g = 0   rows   0 ..  63 of A  -->  out[0:64]
+        1   rows  64 .. 127       -->  out[64:128]
+        ...
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -11,9 +18,10 @@ from pymbolic import primitives as p
 
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import Machine, points
-from feinsum.transforms.library.packed.family import suits_packing
-from feinsum.transforms.library.streamed.cost import (
+from feinsum.transforms.library.packed.packed_contraction import suits_packing
+from feinsum.transforms.library.streaming_cost import (
     out_of_order_s,
     reduction_cycles,
     streaming_s,
@@ -29,8 +37,7 @@ from feinsum.transforms.primitives import (
 )
 from feinsum.transforms.primitives.compiler_hints import SUMS, VECTORS, sums_of
 from feinsum.transforms.primitives.schedule import Names
-from feinsum.transforms.registry import Parameters, Space, Transform, register
-from feinsum.transforms.registry import points as points_of
+from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import is_long, number, text, typical
 
 MAX_TILE_BYTES = 1 << 14
@@ -124,42 +131,35 @@ def _space(workload: Workload) -> Space | None:
     long.sort(key=lambda i: -typical(einsum.extents[i]))
     if not long:
         return None
-    return {"index": tuple(long), "block": (64, 8, 16, 512, 8192)}
+    table: Table = {"index": tuple(long), "block": (64, 8, 16, 512, 8192)}
+    return Space(table, is_searched=lambda: not suits_packing(einsum))
 
 
 def _space_with_hints(workload: Workload) -> Space | None:
     einsum = workload.einsum
     space = _space(workload)
-    return space and {**space, "sums": sums_of(einsum), "vectors": VECTORS}
-
-
-def _in_any_order(workload: Workload) -> tuple[Parameters, ...]:
-    """The first configuration, with sums that a vectorizer can cut into lanes."""
-    space = _space_with_hints(workload) or {}
-    first = {name: values[0] for name, values in space.items()}
-    return ({**first, "sums": SUMS[1]},) if len(space.get("sums", ())) > 1 else ()
-
-
-CHAIN_CYCLES = 4.0
-"""Of an addition that waits for the one before."""
-
-
-def _proposals(workload: Workload) -> Iterator[Parameters]:
-    """All of the space but short pieces of lines: blocks of the last index."""
-    einsum = workload.einsum
-    space = _space_with_hints(workload)
     if space is None:
-        return
+        return None
+    space = replace(space, table={**space, "sums": sums_of(einsum), "vectors": VECTORS})
+    first = {name: values[0] for name, values in space.items()}
+    # the vectorizer can cut the sums of this one into lanes
+    in_any_order = {**first, "sums": SUMS[1]}
     *outer, last = einsum.output
-    for parameters in points_of(space, workload, ROWWISE.constraint):
-        if not outer or parameters["index"] != last:
-            yield parameters
+    return replace(
+        space,
+        starts=lambda: (in_any_order,) if len(space["sums"]) > 1 else (),
+        # blocks of the last index are short pieces of lines
+        proposals=lambda: (
+            p for p in space.points() if not outer or p["index"] != last
+        ),
+    )
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
     """Seconds; a compiler puts the best of the summed loops innermost."""
     most_bytes = 64 if parameters["vectors"] == VECTORS[1] else 32
     summed = einsum.summation_indices
+    # Without a sum, the last axis of the output is the innermost loop.
     if not summed:
         cycles = vector_cycles(
             einsum, einsum.output[-1], machine, most_bytes=most_bytes, step=1
@@ -169,8 +169,9 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
             reduction_cycles(einsum, inner, machine, most_bytes=most_bytes)
             for inner in summed
         )
+    # in order, every addition waits for the one before, whatever the vectors are
     if summed and parameters["sums"] != SUMS[1]:
-        cycles = max(cycles, CHAIN_CYCLES * points(einsum, einsum.indices))
+        cycles = max(cycles, cpu.CHAIN_CYCLES * points(einsum, einsum.indices))
     index, block = text(parameters, "index"), number(parameters, "block")
     n_groups = max(1.0, points(einsum, (index,)) / block)
     seconds = streaming_s(einsum, cycles, machine, n_groups=n_groups)
@@ -184,7 +185,6 @@ ROWWISE = register(
         "blocks of one output index over the grid, plain loops inside",
         _space,
         rowwise,
-        is_searched=lambda einsum: not suits_packing(einsum),
     )
 )
 ROWWISE_ON_CPUS = register(
@@ -195,8 +195,6 @@ ROWWISE_ON_CPUS = register(
         space=_space_with_hints,
         apply=rowwise_on_cpus,
         devices=frozenset({"cpu"}),
-        starts=_in_any_order,
         cost=_cost,
-        proposals=_proposals,
     )
 )

@@ -1,9 +1,24 @@
-"""Transposes: squares of vectors that are transposed in registers."""
+"""Transposes: squares of vectors that are transposed in registers.
+
+For ``ij->ji`` and four lanes, a square of A is loaded by four vectors along j, and
+stored by four vectors along i::
+
+         j: 0  1  2  3              i: 0  1  2  3
+    i: 0   a0 a1 a2 a3         j: 0   a0 b0 c0 d0
+       1   b0 b1 b2 b3   -->      1   a1 b1 c1 d1
+       2   c0 c1 c2 c3            2   a2 b2 c2 d2
+       3   d0 d1 d2 d3            3   a3 b3 c3 d3
+
+A tile is ``height`` entries of i, at least a line of the output, times ``width`` of j;
+its squares are visited along i first, so that a line of the output is filled before it
+leaves the caches. Strips that fill no square are copied entry by entry.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import log2
 
 import loopy as lp
@@ -11,11 +26,12 @@ from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import Machine, distinct_bytes, region_s
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
 from feinsum.transforms.primitives.vector_store import stands_together
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
     has_real_dtype,
     number,
@@ -26,8 +42,6 @@ from feinsum.transforms.roles import (
 
 N_GRID_AXES = 3
 """Of work-groups, as OpenCL has them."""
-ALONE_CYCLES = 2.5
-"""To read and store an entry by itself."""
 
 
 def turned(
@@ -109,6 +123,7 @@ class TurnedNest:
         self.sizes = sizes
         others = [index for index in schedule.output if index not in sizes]
         self.others = {i: self.writer.loop(i, size=extents[i]) for i in others}
+        # a grid has three axes: those of the tiles, and the longest other loop
         longest = sorted(others, key=lambda index: -typical(extents[index]))
         grid = [*self.grid.values(), *(self.others[index] for index in longest)]
         for axis, iname in enumerate(grid[:N_GRID_AXES]):
@@ -116,9 +131,11 @@ class TurnedNest:
         self.around = (*self.others.values(), *self.grid.values())
 
     def written(self) -> Schedule:
-        """The schedule with the nest replaced."""
+        """Write all rows, and return the schedule with the nest replaced."""
         across, vector = self.tiles.across, self.tiles.vector
         for row in range(len(self.schedule.rows)):
+            # The strips beside the squares come before them, since the last statement
+            # of a row keeps its id.
             if not self._is_whole(across):
                 self._copy(row, self._rest(across), self._all(vector))
             if not self._is_whole(vector):
@@ -128,7 +145,7 @@ class TurnedNest:
         return self.writer.finished()
 
     def _is_whole(self, index: str) -> bool:
-        """Whether nothing is left beside the squares."""
+        """Tell whether nothing is left beside the squares."""
         extent = self.schedule.extents[index]
         return isinstance(extent, int) and extent % self.tiles.lanes == 0
 
@@ -145,13 +162,13 @@ class TurnedNest:
         return _Part((square, entry), first + var(entry))
 
     def _rest(self, index: str) -> _Part:
-        """The entries after the last whole square."""
+        """Return the entries after the last whole square."""
         lanes, tile = self.tiles.lanes, self.grid[index]
         size, extent = self.sizes[index], self.schedule.extents[index]
-        place = f"{size}*{tile} + {lanes}*{{0}}"
-        left = [f"{extent} < {place} + {lanes}", f"{place} < {extent}"]
+        position = f"{size}*{tile} + {lanes}*{{0}}"
+        left = [f"{extent} < {position} + {lanes}", f"{position} < {extent}"]
         square = self.writer.loop(f"{index}_left", *left, size=size // lanes)
-        inside = f"{place.format(square)} + {{}} < {extent}"
+        inside = f"{position.format(square)} + {{}} < {extent}"
         entry = self.writer.loop(index, inside, size=lanes)
         first = size * var(tile) + lanes * var(square)
         return _Part((square, entry), first + var(entry))
@@ -163,7 +180,7 @@ class TurnedNest:
         return _Part((entry,), size * var(tile) + var(entry))
 
     def _turn(self, row: int, across: _Part, along: _Part) -> None:
-        """The squares: read, turned, and stored."""
+        """Return the squares: read, turned, and stored."""
         writer, lanes = self.writer, self.tiles.lanes
         dtype, stem = self.schedule.dtype_of_row(row), f"row_{row}"
         square = writer.array(f"{stem}_square", (lanes, lanes), dtype, has_lanes=True)
@@ -176,6 +193,8 @@ class TurnedNest:
             calls_product(self.schedule, self.schedule.rows[row], points),
             [*order, k, lane],
         )
+        # The square is read by rows and stored by columns: the compiler makes shuffles
+        # of the unrolled assignments.
         moved, entry = (writer.loop(i, size=lanes, tag="unr") for i in ("moved", "k"))
         points = self._points(across.first + var(entry), along.first + var(moved))
         value = var(square)[(var(entry), var(moved))]
@@ -191,6 +210,7 @@ class TurnedNest:
             [*order, moved, entry],
             [read],
         )
+        # a column of the square is a vector along the output
         writer.store_vector(
             row,
             var(vector),
@@ -243,13 +263,20 @@ def _space(workload: Workload) -> Space | None:
     last = einsum.output[-1]
     if min(typical(einsum.extents[i]) for i in (vector, last)) < lanes:
         return None
-    return {
+    table: Table = {
         "vector": (vector,),
         "lanes": (lanes, 2 * lanes),
         "width": _sizes(einsum, vector, (4096, 256, 1024, 64), 2 * lanes),
         "height": _sizes(einsum, last, (2 * lanes, 64, 16, 32), 2 * lanes),
         "stores": ("streamed", "cached"),
     }
+    first = {name: values[0] for name, values in table.items()}
+    return Space(
+        table,
+        partial(_find_problem, einsum),
+        # the recommended tiles, stored in both ways
+        proposals=lambda: ({**first, "stores": way} for way in table["stores"]),
+    )
 
 
 def _sizes(
@@ -261,9 +288,8 @@ def _sizes(
     return tuple(dict.fromkeys(min(size, whole) for size in sizes))
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    """A tile is made of squares, and there is one in each index."""
-    einsum = workload.einsum
+def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+    """Return a tile is made of squares, and there is one in each index."""
     lanes = number(parameters, "lanes")
     for index in (text(parameters, "vector"), einsum.output[-1]):
         if typical(einsum.extents[index]) < lanes:
@@ -272,14 +298,6 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
         if number(parameters, name) % lanes:
             return f"the {name} is no multiple of {lanes}, the lanes of a vector"
     return None
-
-
-def _proposals(workload: Workload) -> Iterator[Parameters]:
-    """The recommended tiles, stored in both ways."""
-    space = _space(workload)
-    if space is not None:
-        first = {name: values[0] for name, values in space.items()}
-        yield from ({**first, "stores": stores} for stores in space["stores"])
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
@@ -294,7 +312,9 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
         extent = volume(einsum, (index,))
         whole *= (extent - extent % lanes) / extent
     # A vector is loaded, takes part in log2(lanes) rounds of shuffles, and is stored.
-    per_point = whole * (2 + log2(lanes)) / lanes + (1 - whole) * ALONE_CYCLES
+    per_point = whole * (2 + log2(lanes)) / lanes + (1 - whole) * cpu.ALONE_CYCLES
+    # A store to the caches reads the line before it is written, and writes it back
+    # later; a streamed one goes past them, while other work waits.
     read, written = distinct_bytes(einsum)
     is_streamed = parameters["stores"] == "streamed"
     near_s = region_s(
@@ -313,8 +333,6 @@ TURNED = register(
         "transposes by squares of vectors that are turned in registers",
         _space,
         turned,
-        _constraint,
-        cost=_cost,
-        proposals=_proposals,
+        _cost,
     )
 )

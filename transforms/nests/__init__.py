@@ -1,6 +1,6 @@
 """Loop nests over a sparse operand, which are generated rather than rewritten."""
 
-from feinsum.transforms.nests.family import (
+from feinsum.transforms.nests.sparse_nest import (
     SPARSE_NEST,
     NestRecipe,
     nests_at,

@@ -59,13 +59,13 @@ _WIDEST = (
 
 
 def sums_of(einsum: BatchedEinsum) -> tuple[str, ...]:
-    """The orders of sums to choose from; for integers the order makes no difference."""
+    """Return the orders of sums to choose from; integers need only one."""
     is_inexact = any(dtype.kind in "fc" for dtype in einsum.output_dtypes)
     return SUMS if einsum.summation_indices and is_inexact else SUMS[:1]
 
 
 def with_hints(schedule: Schedule, *, sums: str, vectors: str) -> Schedule:
-    """The kernel with preambles for :data:`SUMS` and :data:`VECTORS`.
+    """Return the kernel with preambles for :data:`SUMS` and :data:`VECTORS`.
 
     Rewrite, for ``any_order`` and gcc::
 
@@ -75,23 +75,20 @@ def with_hints(schedule: Schedule, *, sums: str, vectors: str) -> Schedule:
         double f(...) { ... }
     """
     wanted = {_ANY_ORDER: sums == SUMS[1], _WIDEST: vectors == VECTORS[1]}
-    given = schedule.kernel.preambles
-    added = [text for text, is_wanted in wanted.items() if is_wanted]
-    missing = [text for text in added if text not in given]
-    return schedule.with_kernel(preambles=(*given, *missing)) if missing else schedule
+    for preamble, is_wanted in wanted.items():
+        schedule = schedule.with_preamble(preamble) if is_wanted else schedule
+    return schedule
 
 
 def with_rows_apart(schedule: Schedule) -> Schedule:
     """The kernel with a preamble that keeps accumulators of several rows apart."""
-    given = schedule.kernel.preambles
-    added = () if _ROWS_APART in given else (_ROWS_APART,)
-    return schedule.with_kernel(preambles=(*given, *added))
+    return schedule.with_preamble(_ROWS_APART)
 
 
 def sums_in_order(kernel: lp.LoopKernel) -> lp.LoopKernel:
     """A kernel without the hint about sums, which applies to the whole kernel."""
-    kept = tuple(text for text in kernel.preambles if text != _ANY_ORDER)
-    return kernel if kept == kernel.preambles else kernel.copy(preambles=kept)
+    others = tuple(text for text in kernel.preambles if text != _ANY_ORDER)
+    return kernel if others == kernel.preambles else kernel.copy(preambles=others)
 
 
 _X86 = ", ".join(f'"xmm{n}"' for n in range(16))
@@ -151,23 +148,23 @@ def hold_in_register(
     after: frozenset[str],
     *,
     vectors: str,
-    place: str,
+    iname: str,
     n_bytes: int,
     n_held: int,
 ) -> lp.CInstruction:
-    """A statement after which a private vector is in a register, not in memory.
+    """Make a statement after which a private vector is in a register.
 
     Args:
         vectors: an array of vectors.
-        place: the iname that selects one.
+        iname: selects one of them.
         n_held: vectors in registers at that time; if the processor has fewer, the
             compiler decides.
     """
-    code = f"feinsum_hold_{n_bytes}({n_held}, {vectors}[{place}]);"
+    code = f"feinsum_hold_{n_bytes}({n_held}, {vectors}[{iname}]);"
     return lp.CInstruction(
         [],
         code if n_bytes in SIZES else "",
-        read_variables=frozenset({vectors, place}),
+        read_variables=frozenset({vectors, iname}),
         id=insn_id,
         within_inames=frozenset(loops),
         depends_on=after,
@@ -177,7 +174,7 @@ def hold_in_register(
 def forget_registers(
     insn_id: str, loops: Sequence[str], after: frozenset[str]
 ) -> lp.CInstruction:
-    """A statement across which no vector stays in a register."""
+    """Make a statement across which no vector stays in a register."""
     return lp.CInstruction(
         [],
         "feinsum_forget_registers;",
@@ -188,5 +185,5 @@ def forget_registers(
 
 
 def with_register_macros(schedule: Schedule) -> Schedule:
-    """The kernel with the macros of these statements."""
+    """Return the kernel with the macros of these statements."""
     return schedule.with_preamble(PREAMBLE)

@@ -43,14 +43,14 @@ def contract(
     positions = [k for k in range(len(schedule.terms)) if k not in (first, second)]
     outside = set(schedule.output).union(*(schedule.terms[k] for k in positions))
     joint = dict.fromkeys(schedule.terms[first] + schedule.terms[second])
-    kept = tuple(index for index in joint if index in outside)
+    output = tuple(index for index in joint if index in outside)
     summed = tuple(index for index in joint if index not in outside)
     products: dict[tuple[str, str], str] = {}
     rows = []
     for row in schedule.rows:
         pair = row[first], row[second]
         if pair not in products:
-            schedule, products[pair] = _with_product(schedule, pair, kept, summed)
+            schedule, products[pair] = _with_product(schedule, pair, output, summed)
         rows.append((*(row[k] for k in positions), products[pair]))
     schedule = with_row_values(replace(schedule, rows=tuple(rows)))
     unused = [schedule.inames[index] for index in summed]
@@ -59,19 +59,19 @@ def contract(
 
 
 def _with_product(
-    schedule: Schedule, pair: tuple[str, str], kept: Names, summed: Names
+    schedule: Schedule, pair: tuple[str, str], output: Names, summed: Names
 ) -> tuple[Schedule, str]:
     """Add the rule ``t(kept) := sum(summed, first*second)``."""
     points, inames = {}, []
     for index in summed:
         iname = schedule.fresh(f"{schedule.inames[index]}_sum")
         schedule = _with_iname(
-            schedule, iname, schedule.extents[index], beside=schedule.inames[index]
+            schedule, iname, schedule.extents[index], neighbour=schedule.inames[index]
         )
         points[index] = var(iname)
         inames.append(iname)
-    arguments = schedule.fresh_arguments(kept)
-    points.update(zip(kept, map(var, arguments), strict=True))
+    arguments = schedule.fresh_arguments(output)
+    points.update(zip(output, map(var, arguments), strict=True))
     body = scaled_sum(1, tuple(inames), calls_product(schedule, pair, points))
     name = schedule.fresh("_".join(pair))
     rule = schedule.fresh(f"{name}_rule")
@@ -80,21 +80,21 @@ def _with_product(
     return replace(
         schedule,
         rules=constantdict({**schedule.rules, name: rule}),
-        spans=constantdict({**schedule.spans, name: kept}),
+        spans=constantdict({**schedule.spans, name: output}),
         dtypes=constantdict({**schedule.dtypes, name: dtype}),
     ), name
 
 
 def _with_iname(
-    schedule: Schedule, iname: str, extent: Extent, *, beside: str
+    schedule: Schedule, iname: str, extent: Extent, *, neighbour: str
 ) -> Schedule:
     """Add an iname to the domain of another one.
 
     Loopy's ``precompute`` wants the inames of a footprint in one domain.
     """
     params = ", ".join(sorted(names_of(extent)))
-    own = isl.BasicSet(f"[{params}] -> {{ [{iname}] : 0 <= {iname} < {extent} }}")
+    new = isl.BasicSet(f"[{params}] -> {{ [{iname}] : 0 <= {iname} < {extent} }}")
     domains = list(schedule.kernel.domains)
-    home = schedule.kernel.get_home_domain_index(beside)
-    domains[home] = intersection(domains[home], own)
+    home = schedule.kernel.get_home_domain_index(neighbour)
+    domains[home] = intersection(domains[home], new)
     return schedule.with_kernel(domains=domains)

@@ -107,9 +107,9 @@ def copy_async(
 
     The kernel needs the macros ``COPIES``, as for the next two.
     """
-    places = [f"{array} + {at}" for array, at in (copy.target, copy.source)]
+    pointers = [f"{array} + {at}" for array, at in (copy.target, copy.source)]
     return _statement(
-        f"feinsum_copy({copy.lanes}, {', '.join(places)}, {copy.inside});",
+        f"feinsum_copy({copy.lanes}, {', '.join(pointers)}, {copy.inside});",
         copy, insn_id, loops, after,
         read_variables=frozenset({*copy.target, *copy.source, copy.inside}),
         assignees=(p.Variable(copy.target[0]),),

@@ -13,7 +13,7 @@ SET, PARAM = isl.dim_type.set, isl.dim_type.param
 
 
 def intersection(first: isl.BasicSet, second: isl.BasicSet) -> isl.BasicSet:
-    """The intersection over the union of both sets of inames."""
+    """Return the intersection over the union of both sets of inames."""
     first, second = isl.align_two(first, second)
     return first & second
 
@@ -55,10 +55,10 @@ def hoist_inames(schedule: Schedule, inames: Sequence[str]) -> Schedule:
         domain = domains[home]
         if domain.dim(SET) == 1:
             continue
-        _, place = domain.get_var_dict()[iname]
-        own = domain.project_out_except([iname], [SET])
-        rest = domain.move_dims(PARAM, domain.dim(PARAM), SET, place, 1)
-        domains[home : home + 1] = [own, rest]
+        _, axis = domain.get_var_dict()[iname]
+        outer = domain.project_out_except([iname], [SET])
+        rest = domain.move_dims(PARAM, domain.dim(PARAM), SET, axis, 1)
+        domains[home : home + 1] = [outer, rest]
         schedule = schedule.with_kernel(domains=domains)
     return schedule
 
@@ -129,9 +129,9 @@ def _factor(
     bounds = domain.project_out_except([], [SET])
     inames = kernel.all_inames()  # type: ignore[attr-defined]
     for name in names:
-        _, place = bounds.get_var_dict()[name]
+        _, axis = bounds.get_var_dict()[name]
         if name in inames and name != outer:
-            bounds = bounds.project_out(PARAM, place, 1)
+            bounds = bounds.project_out(PARAM, axis, 1)
     return intersection(factor, bounds)
 
 
@@ -161,16 +161,16 @@ def _coupled(domain: isl.BasicSet) -> list[set[str]]:
     groups = [{name} for name in sorted(names)]
     for constraint in domain.get_constraints():
         used = set(constraint.get_coefficients_by_name()) & names
-        for place in range(domain.dim(isl.dim_type.div)):
-            used |= _inames_of_div(domain, place)
+        for k in range(domain.dim(isl.dim_type.div)):
+            used |= _inames_of_div(domain, k)
         joined = used.union(*(group for group in groups if group & used))
         groups = [group for group in groups if not group & used]
         groups += [joined] if joined else []
     return groups
 
 
-def _inames_of_div(domain: isl.BasicSet, place: int) -> set[str]:
-    div = domain.get_div(place)
+def _inames_of_div(domain: isl.BasicSet, k: int) -> set[str]:
+    div = domain.get_div(k)
     return {
         name
         for at, name in enumerate(domain.get_var_names(SET))
@@ -183,7 +183,7 @@ def _without_unused_params(
 ) -> isl.BasicSet:
     """Drop the outer inames that the domain does not depend on."""
     for name in domain.get_var_names(PARAM):
-        _, place = domain.get_var_dict()[name]
-        if name in inames and not domain.involves_dims(PARAM, place, 1):
-            domain = domain.project_out(PARAM, place, 1)
+        _, axis = domain.get_var_dict()[name]
+        if name in inames and not domain.involves_dims(PARAM, axis, 1):
+            domain = domain.project_out(PARAM, axis, 1)
     return domain

@@ -34,7 +34,7 @@ DEPTHS = (4, 8, 16)
 
 
 def _mma(rows: int, depth: int, sums: str, left: str, right: str) -> str:
-    """One instruction; operands are C arrays."""
+    """Write one instruction, with C arrays as operands."""
     counts = (rows // 4, rows * depth // WARP, depth // 4)
     registers = [f"{name}[{k}]" for name, n in zip((sums, left, right), counts,
                                                    strict=True)
@@ -120,10 +120,10 @@ def multiply_fragments(
     The kernel needs the function in ``PRODUCTS``.
     """
     parts = (product.sums, product.left, product.right)
-    given = ", ".join(f"{array} + {place}" for array, place in parts)
+    pointers = ", ".join(f"{array} + {offset}" for array, offset in parts)
     return lp.CInstruction(
         [],
-        f"feinsum_mma<{product.depth}>({given});",
+        f"feinsum_mma<{product.depth}>({pointers});",
         read_variables=frozenset(name for part in parts for name in part),
         assignees=(p.Variable(product.sums[0]),),
         id=insn_id,

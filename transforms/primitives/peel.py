@@ -48,8 +48,10 @@ def peel_remainder(
     full = _full_tiles(extent, tile)
     if full == str(extent):
         return schedule
+    # Loopy cannot tell by itself that an argument is not negative
     if not isinstance(extent, int):
         schedule = schedule.with_unit(lp.assume(schedule.t_unit, f"{extent} >= 0"))
+    # the size of the grid then has a closed form, whatever bounds the nests inside
     schedule = hoist_inames(schedule, shared)
     schedule, copies = _with_copied_rows(schedule)
     schedule, renamed = _with_own_inames(schedule, copies, shared)
@@ -63,7 +65,7 @@ def peel_remainder(
 
 
 def _full_tiles(extent: Extent, tile: int) -> str:
-    """The number of iterations in full tiles, in isl's syntax."""
+    """Return the number of iterations in full tiles, in isl's syntax."""
     if isinstance(extent, int):
         return str(extent // tile * tile)
     return f"{tile}*floor({extent}/{tile})"
@@ -78,8 +80,8 @@ def _with_copied_rows(schedule: Schedule) -> tuple[Schedule, Names]:
     copies = [
         _unordered(kernel.id_to_insn[i].copy(id=copy), i) for i, copy in ids.items()
     ]
-    kept = [rows.get(insn.id, insn) for insn in kernel.instructions]
-    schedule = schedule.with_kernel(instructions=[*kept, *copies])
+    instructions = [rows.get(insn.id, insn) for insn in kernel.instructions]
+    schedule = schedule.with_kernel(instructions=[*instructions, *copies])
     within = _any_of(tuple(ids.values()))
     return schedule.with_unit(lp.expand_subst(schedule.t_unit, within=within)), tuple(
         ids.values()
@@ -87,7 +89,7 @@ def _with_copied_rows(schedule: Schedule) -> tuple[Schedule, Names]:
 
 
 def _unordered(insn: lp.InstructionBase, other: str) -> lp.InstructionBase:
-    """Loopy asks both of two instructions, if it cannot tell their entries apart."""
+    """Note on a row that its copy writes other entries, which Loopy checks on both."""
     return insn.copy(no_sync_with=frozenset({*insn.no_sync_with, (other, "any")}))
 
 
@@ -122,10 +124,10 @@ def _constrain(
 ) -> Schedule:
     """Intersect the domain of ``iname`` with a condition in isl's syntax."""
     params = ", ".join([outer, *sorted(names_of(extent))])
-    own = isl.BasicSet(f"[{params}] -> {{ [{iname}] : {condition} }}")
+    allowed = isl.BasicSet(f"[{params}] -> {{ [{iname}] : {condition} }}")
     domains = list(schedule.kernel.domains)
     home = schedule.kernel.get_home_domain_index(iname)
-    domains[home] = intersection(domains[home], own)
+    domains[home] = intersection(domains[home], allowed)
     return schedule.with_kernel(domains=domains)
 
 
@@ -142,7 +144,7 @@ class Block:
     size: int
 
     def position(self, inner: str | None = None) -> str:
-        """The index in isl's syntax, with another inner iname if given."""
+        """Return the index in isl's syntax, with another inner iname if given."""
         return f"{self.size}*{self.outer} + {inner or self.inner}"
 
 
@@ -180,7 +182,7 @@ def split(
 
 
 def even_block(extent: int, target: int) -> int:
-    """The block length nearest to ``target`` that divides ``extent``, if any.
+    """Return the block length nearest to ``target`` that divides ``extent``, if any.
 
     Only lengths within a factor of two of ``target`` count; ``target`` itself is
     the answer where none of them divides.

@@ -77,7 +77,7 @@ class Schedule:
         return tuple(index for index in used if index not in self.output)
 
     def fresh(self, stem: str) -> str:
-        """A name that is unused in the kernel."""
+        """Return a name that is unused in the kernel."""
         return str(self.kernel.get_var_name_generator()(stem))
 
     def fresh_arguments(self, stems: Iterable[str]) -> Names:
@@ -86,14 +86,14 @@ class Schedule:
         return tuple(str(unused(f"_{stem}")) for stem in stems)
 
     def fresh_id(self, stem: str) -> str:
-        """An unused instruction id."""
+        """Return an unused instruction id."""
         return str(self.kernel.get_instruction_id_generator()(stem))
 
     def with_unit(self, t_unit: lp.TranslationUnit) -> Schedule:
         return replace(self, t_unit=t_unit)
 
     def with_kernel(self, **changes: Any) -> Schedule:
-        """The schedule with parts of its Loopy kernel replaced."""
+        """Return the schedule with parts of its Loopy kernel replaced."""
         return self.with_unit(self.t_unit.with_kernel(self.kernel.copy(**changes)))
 
     def with_rule(self, name: str, arguments: Names, body: Expression) -> Schedule:
@@ -109,13 +109,13 @@ class Schedule:
         return self.with_kernel(preambles=(*preambles, preamble))
 
     def is_shifted(self, instruction: str) -> bool:
-        """Whether an instruction is a row that adds something to its sum."""
+        """Tell whether an instruction is a row that adds something to its sum."""
         shifts = dict(zip(self.instructions, self.shifts, strict=True))
         shift = shifts.get(instruction, 0)
         return not (isinstance(shift, int) and shift == 0)
 
     def is_sum(self, k: int) -> bool:
-        """Whether a row assigns its sum as it is, everywhere."""
+        """Tell whether a row assigns its sum as it is, everywhere."""
         statement = self.kernel.id_to_insn[self.instructions[k]]
         scale = self.scales[k]
         return (
@@ -131,7 +131,7 @@ class Schedule:
 
 
 def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
-    """The schedule of an untransformed nest, one rule per use of an array."""
+    """Begin a schedule of an untransformed nest, with a rule per use of an array."""
     einsum = nest.einsum
     names: dict[tuple[str, IndexList], str] = {}
     rules: dict[str, str] = {}
@@ -154,6 +154,8 @@ def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
             if (operand.name, term) in names:
                 continue
             rule = nest.rules[operand.name]
+            # ``precompute`` rewrites all calls of a rule, so each use needs one of its
+            # own
             while rule in rules.values():
                 schedule, rule = _with_copy(schedule, rule)
             name = f"{operand.name}_{len(names)}"
@@ -204,7 +206,7 @@ def _row_value(schedule: Schedule, k: int) -> Expression:
 def calls_product(
     schedule: Schedule, operands: Names, points: Mapping[str, Expression]
 ) -> Expression:
-    """The product of the operands' rules, called at ``points``."""
+    """Return the product of the operands' rules, called at ``points``."""
     order = precise_first(schedule.dtypes[name] for name in operands)
     factors = tuple(
         var(schedule.rules[name])(*(points[index] for index in schedule.spans[name]))
@@ -221,7 +223,7 @@ def scaled_sum(scale: Expression, inames: Names, value: Expression) -> Expressio
 
 
 def _prepared(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
-    """Vector loops need Loopy's older scheduler; it need not say so."""
+    """Silence Loopy's warning that vector loops need its older scheduler."""
     kernel = t_unit[name]
     silenced = frozenset({*kernel.silenced_warnings, "v1_scheduler_fallback"})
     kernel = kernel.copy(silenced_warnings=silenced)
@@ -230,7 +232,7 @@ def _prepared(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
 
 
 def _with_copy(schedule: Schedule, rule_name: str) -> tuple[Schedule, str]:
-    """A second rule of the same value; Loopy would merge one of the same text."""
+    """Add a second rule of the same value, with another text so both are kept."""
     rule = schedule.kernel.substitutions[rule_name]
     name = schedule.fresh(f"{rule_name}_copy")
     body = p.Product((rule.expression, 1))
@@ -251,8 +253,8 @@ class NamedSetCache(SetOperationCacheManager):  # type: ignore[misc]
 
     def op(self, set_: Any, op: Callable[..., Any], *args: Any) -> Any:
         names = tuple(set_.get_var_names(isl.dim_type.set))
-        own = self.of_names.setdefault(names, SetOperationCacheManager())
-        return own.op(set_, op, *args)
+        cache = self.of_names.setdefault(names, SetOperationCacheManager())
+        return cache.op(set_, op, *args)
 
 
 def tell_sets_apart(kernel: Any) -> None:

@@ -68,6 +68,7 @@ def stage_operand(
     span, rule = schedule.spans[operand], schedule.rules[operand]
     arguments = schedule.kernel.substitutions[rule].arguments
     argument_of = dict(zip(span, arguments, strict=True))
+    # lanes are the last axis, which becomes the OpenCL vector
     order = [entry for entry in span if entry != lane]
     order += [lane] if lane is not None else []
     temporary = schedule.fresh(f"{operand}_tile")
@@ -91,6 +92,7 @@ def stage_operand(
         t_unit = lp.tag_inames(t_unit, {inames[lane]: lane_tag})
     schedule = schedule.with_unit(t_unit)
     if lane is not None:
+        # Loopy may fix a loop around the tile that has one value in full vectors.
         _check_lanes(schedule, temporary, outside)
         schedule = vectorize_last_axis(schedule, temporary)
     loops = {e: i for e, i in inames.items() if i in schedule.kernel.all_inames()}
@@ -114,7 +116,7 @@ def _check_lanes(schedule: Schedule, temporary: str, outer: frozenset[str]) -> N
 
 
 def _is_single(kernel: lp.LoopKernel, iname: str) -> bool:
-    """Whether a loop runs once, as far as numbers tell."""
+    """Tell whether a loop runs once, as far as numbers tell."""
     try:
         return bool(kernel.get_constant_iname_length(iname) == 1)
     except ValueError:
@@ -138,7 +140,7 @@ def vectorize_last_axis(schedule: Schedule, temporary: str) -> Schedule:
 
 
 def _calling_inames(schedule: Schedule, rule: str) -> frozenset[str]:
-    """The inames in the arguments of all calls of a rule."""
+    """Return the inames in the arguments of all calls of a rule."""
     finder = _CallFinder(rule)
     for insn in schedule.kernel.instructions:
         finder(insn.expression)
@@ -220,8 +222,8 @@ def stage_accumulator(
     axes = [*spanned, lane] if lane is not None else spanned
     value = _take_apart(insn.expression, schedule.is_shifted(instruction))
     name = schedule.fresh(f"{instruction}_acc")
-    place = tuple(var(iname) for iname in axes)
-    accumulator = var(name)[place] if place else var(name)
+    subscripts = tuple(var(iname) for iname in axes)
+    accumulator = var(name)[subscripts] if subscripts else var(name)
     ids = (
         schedule.fresh_id(f"{instruction}_zero"),
         schedule.fresh_id(f"{instruction}_update"),
@@ -245,7 +247,7 @@ def stage_accumulator(
 def _with_steps(
     schedule: Schedule, insn: lp.Assignment, steps: Mapping[str, lp.Assignment]
 ) -> Schedule:
-    """The steps in place of the instruction."""
+    """Replace the instruction by the steps."""
     others = [i for i in schedule.kernel.instructions if i.id != insn.id]
     return schedule.with_kernel(instructions=[*others, *steps.values()])
 
@@ -256,12 +258,12 @@ def _with_private_array(
     array = lp.TemporaryVariable(
         name, dtype, shape=shape, address_space=lp.AddressSpace.PRIVATE
     )
-    known = schedule.kernel.temporary_variables
-    return schedule.with_kernel(temporary_variables={**known, name: array})
+    others = schedule.kernel.temporary_variables
+    return schedule.with_kernel(temporary_variables={**others, name: array})
 
 
 def _take_apart(value: Expression, is_shifted: bool) -> _Sum:
-    """Without a sum the whole value, but for the shift, is the term."""
+    """Take an assigned value apart; without a sum, all but the shift is the term."""
     shift: tuple[Expression, ...] = ()
     if is_shifted:
         if not isinstance(value, p.Sum) or len(value.children) != 2:
@@ -282,7 +284,7 @@ def _steps(
     value: _Sum,
     dtype: np.dtype[Any],
 ) -> dict[str, lp.Assignment]:
-    """Zero, update and store; the store keeps the id of the instruction."""
+    """Return zero, update and store, which keeps the id of the instruction."""
     zero, update = ids
     stored = p.Product((*value.scale, accumulator)) if value.scale else accumulator
     stored = p.Sum((*value.shift, stored)) if value.shift else stored

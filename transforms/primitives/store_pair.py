@@ -68,10 +68,10 @@ def store_pair(
     Args:
         n_axes: of the array in global memory.
     """
-    places = [f"{array} + {at}" for array, at in (store.target, store.source)]
+    pointers = [f"{array} + {at}" for array, at in (store.target, store.source)]
     return lp.CInstruction(
         [],
-        f"if ({store.inside}) feinsum_store_pair({', '.join(places)});",
+        f"if ({store.inside}) feinsum_store_pair({', '.join(pointers)});",
         read_variables=frozenset({store.target[1], *store.source, store.inside}),
         assignees=(p.Variable(store.target[0])[(0,) * n_axes],),
         id=insn_id,

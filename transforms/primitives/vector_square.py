@@ -48,7 +48,7 @@ class Lines:
 def find_lines(
     kernel: lp.LoopKernel, value: Expression, along: str, dtype: np.dtype[Any]
 ) -> Lines | None:
-    """What to load for the values along a loop; None if they are no vectors.
+    """Find what to load for the values along a loop; None if they are no vectors.
 
     They are if sums, products and quotients of numbers of one dtype lead to them, and
     if all that depends on the loop is next to each other in memory.
@@ -70,7 +70,7 @@ class _NotALineError(Exception):
 def _reads(
     kernel: lp.LoopKernel, value: Expression, along: str, dtype: np.dtype[Any]
 ) -> Iterator[p.Subscript]:
-    """The entries of arrays along a loop.
+    """Return the entries of arrays along a loop.
 
     Raises:
         _NotALineError: if something else depends on it, or has another dtype.
@@ -92,12 +92,12 @@ def _reads(
 
 
 def _is_number(kernel: lp.LoopKernel, value: Expression, dtype: np.dtype[Any]) -> bool:
-    """Whether it is a scalar, or an entry of an array, of this dtype."""
+    """Tell whether it is a scalar, or an entry of an array, of this dtype."""
     named = value.aggregate if isinstance(value, p.Subscript) else value
     if not isinstance(named, p.Variable) or named.name in kernel.all_inames():
         return False
-    known = {**kernel.arg_dict, **kernel.temporary_variables}.get(named.name)
-    return known is not None and known.dtype.numpy_dtype == dtype
+    declared = {**kernel.arg_dict, **kernel.temporary_variables}.get(named.name)
+    return declared is not None and declared.dtype.numpy_dtype == dtype
 
 
 def _check_line(
@@ -126,20 +126,20 @@ def load_vector(
     *,
     vector: str,
     array: str,
-    place: str,
+    offset: str,
     dtype: np.dtype[Any],
     lanes: int,
 ) -> lp.CInstruction:
-    """A statement that loads a private vector from anywhere in an array.
+    """Make a statement that loads a private vector from anywhere in an array.
 
     Args:
-        place: a private scalar that has the value of :func:`flat_subscript`.
+        offset: a private scalar that has the value of :func:`flat_subscript`.
     """
     element = ELEMENTS[dtype.itemsize]
     return lp.CInstruction(
         [],
-        f"feinsum_load({element}, {lanes}, {vector}, {array}, {place});",
-        read_variables=frozenset({array, place}),
+        f"feinsum_load({element}, {lanes}, {vector}, {array}, {offset});",
+        read_variables=frozenset({array, offset}),
         assignees=(var(vector)[(0,)],),
         id=insn_id,
         within_inames=frozenset(loops),
@@ -156,7 +156,7 @@ def transpose_square(
     dtype: np.dtype[Any],
     lanes: int,
 ) -> lp.CInstruction:
-    """A statement that transposes a private square of vectors."""
+    """Make a statement that transposes a private square of vectors."""
     return lp.CInstruction(
         [],
         f"feinsum_transpose_{ELEMENTS[dtype.itemsize]}{lanes}({square});",
@@ -171,7 +171,7 @@ def transpose_square(
 def with_square_macros(
     schedule: Schedule, dtype: np.dtype[Any], lanes: int
 ) -> Schedule:
-    """The kernel with the macros of these statements."""
+    """Return the kernel with the macros of these statements."""
     element = ELEMENTS[dtype.itemsize]
     name = f"11_feinsum_square_{element}{lanes}"
     schedule = schedule.with_preamble(("10_feinsum_load", LOAD))
@@ -204,7 +204,7 @@ MASKS = {"double": "long long", "float": "int"}
 
 
 def _transposition(element: str, lanes: int) -> str:
-    """The macro that transposes a square: one pair of shuffles a line."""
+    """Write the macro that transposes a square: one pair of shuffles a line."""
     name = f"{element}{lanes}"
     lines = "".join(
         f"  feinsum_exchange_{name}({square[0]}, {square[1]}, \\\n"
@@ -246,15 +246,15 @@ typedef {MASKS[element]} feinsum_mask_{name}
 """
 
 
-def _numbers(places: Sequence[int]) -> str:
-    return ", ".join(map(str, places))
+def _numbers(lanes: Sequence[int]) -> str:
+    return ", ".join(map(str, lanes))
 
 
 Exchange = tuple[tuple[int, int], list[int], list[int]]
 
 
 def _exchanges(lanes: int) -> Iterator[Exchange]:
-    """The shuffles of two rows each, and which of their entries the new ones have.
+    """Yield pairs of rows, and which of their entries the new rows have.
 
     Stage by stage, a bit of the row of an entry is exchanged with that of its lane.
 
@@ -263,9 +263,10 @@ def _exchanges(lanes: int) -> Iterator[Exchange]:
     """
     bits = [1 << k for k in range(lanes.bit_length() - 1)]
     for bit in bits:
-        places = range(lanes)
-        low = [lanes + k - bit if k & bit else k for k in places]
-        high = [lanes + k if k & bit else k + bit for k in places]
-        for row in places:
+        row_lanes = range(lanes)
+        # rows that differ in one bit exchange halves of their lanes
+        low = [lanes + k - bit if k & bit else k for k in row_lanes]
+        high = [lanes + k if k & bit else k + bit for k in row_lanes]
+        for row in row_lanes:
             if not row & bit:
                 yield (row, row + bit), low, high

@@ -92,7 +92,7 @@ second.
 
 
 def stands_together(schedule: Schedule, row: int, index: str) -> bool:
-    """Whether the entries of a row along ``index`` are neighbours in its output.
+    """Tell whether the entries of a row along ``index`` are neighbours in its output.
 
     Only these can be stored by vectors. Values that add to something are stored one by
     one, and count as apart; so do those that are scaled by a number of more digits,
@@ -113,11 +113,11 @@ def vector_store(
     kernel: lp.LoopKernel,
     store: lp.Assignment,
     lanes: int,
-    place: str,
+    offset: str,
     *,
     is_streamed: bool,
 ) -> lp.CInstruction:
-    """The store of a private vector where the first of its lanes is assigned.
+    """Make a statement that stores a private vector at the entry of its first lane.
 
     Rewrite::
 
@@ -128,7 +128,7 @@ def vector_store(
     The kernel needs the macros: see :func:`with_store_macros`.
 
     Args:
-        place: a private scalar that has the value of :func:`flat_subscript`.
+        offset: a private scalar that has the value of :func:`flat_subscript`.
         is_streamed: whether it bypasses the caches, if the vector is aligned there.
     """
     target, vector = store.assignee, store.expression.name
@@ -137,8 +137,8 @@ def vector_store(
     element = ELEMENTS[array.dtype.numpy_dtype.itemsize]
     return lp.CInstruction(
         [],
-        f"{macro}({element}, {lanes}, {vector}, {array.name}, {place});",
-        read_variables=frozenset({vector, place}),
+        f"{macro}({element}, {lanes}, {vector}, {array.name}, {offset});",
+        read_variables=frozenset({vector, offset}),
         assignees=(target,),
         id=store.id,
         within_inames=store.within_inames,
@@ -148,19 +148,19 @@ def vector_store(
 
 
 def flat_subscript(kernel: lp.LoopKernel, target: p.Subscript) -> Expression:
-    """The offset of an entry of an argument, in entries."""
+    """Return the offset of an entry of an argument, in entries."""
     array = global_array(kernel, target.aggregate.name)
     strides = [tag.stride for tag in array.dim_tags]
     return p.Sum(tuple(n * i for n, i in zip(strides, target.index_tuple, strict=True)))
 
 
 def with_store_macros(schedule: Schedule) -> Schedule:
-    """The kernel with the macros of :func:`vector_store`."""
+    """Return the kernel with the macros of :func:`vector_store`."""
     return schedule.with_preamble(PREAMBLE)
 
 
 def global_array(kernel: lp.LoopKernel, name: str) -> Any:
-    """An array in global memory that begins where its name points; else None."""
+    """Return an array in global memory without an offset; else None."""
     array: Any = {**kernel.arg_dict, **kernel.temporary_variables}.get(name)
     space = getattr(array, "address_space", None)
     return array if space == lp.AddressSpace.GLOBAL and not array.offset else None
@@ -172,7 +172,7 @@ def _arrays(kernel: lp.LoopKernel) -> frozenset[str]:
 
 
 def _strides(schedule: Schedule, row: int) -> dict[Expression, Expression]:
-    """The stride of each subscript of a row's output; none if it is private."""
+    """Return the stride of each subscript of a row's output; none if it is private."""
     insn = schedule.kernel.id_to_insn[schedule.instructions[row]]
     target = insn.assignee
     if not isinstance(target, p.Subscript):

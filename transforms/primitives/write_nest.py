@@ -71,7 +71,7 @@ class NestWriter:
     def loop(
         self, stem: str, *conditions: str, size: Extent | None = None, tag: str = ""
     ) -> str:
-        """A loop from 0, below ``size`` and while all ``conditions`` hold.
+        """Add a loop from 0, below ``size`` and while all ``conditions`` hold.
 
         Args:
             conditions: in isl's syntax, with ``{}`` for the new iname.
@@ -81,11 +81,13 @@ class NestWriter:
         bounds = [f"0 <= {iname}", *(text.format(iname) for text in conditions)]
         bounds += [f"{iname} < {size}"] if size is not None else []
         text = " and ".join(bounds)
+        # every other name in the conditions is a loop around it, or an argument
         outer = sorted(set(re.findall(r"[A-Za-z_]\w*", text)) - {iname, "and"})
         params = f"[{', '.join(outer)}] -> " if outer else ""
         self._domains.append(isl.BasicSet(f"{params}{{ [{iname}] : {text} }}"))
         if tag:
             self._tags[iname] = tag
+        # a single work-item cannot race with itself, of which Loopy warns all the same
         if tag.startswith("l.") and size == 1:
             self._single.add(iname)
         return iname
@@ -104,7 +106,7 @@ class NestWriter:
         is_shared: bool = False,
         is_global: bool = False,
     ) -> str:
-        """A private array; with lanes, its last axis is that of OpenCL vectors.
+        """Declare a private array; with lanes, its last axis becomes OpenCL vectors.
 
         One that is shared belongs to all work-items of a group. Loopy puts barriers
         between statements of which one depends on the other. One that is global is
@@ -135,7 +137,7 @@ class NestWriter:
         loops: Sequence[str],
         after: Collection[str] = (),
         *,
-        where: Collection[Expression] = (),
+        predicates: Collection[Expression] = (),
     ) -> str:
         """A statement in ``loops``, outermost first, where all conditions hold."""
         insn_id = str(self._unused_ids(stem))
@@ -146,25 +148,25 @@ class NestWriter:
                 id=insn_id,
                 within_inames=frozenset(loops),
                 depends_on=frozenset(after) | self._before,
-                predicates=frozenset(where),
+                predicates=frozenset(predicates),
             ),
             loops,
         )
         return insn_id
 
-    def place(
+    def scalar(
         self, stem: str, value: Expression, loops: Sequence[str], after: Names = ()
     ) -> tuple[str, str]:
-        """A private scalar for statements of C, and the id of its assignment."""
+        """Assign a private scalar for statements of C; return its name and the id."""
         name = self.array(stem, (), np.dtype(np.int64))
         return name, self.assign(stem, var(name), value, loops, after)
 
-    def place_of(
+    def offset_scalar(
         self, entry: p.Subscript, loops: Sequence[str], after: Names = ()
     ) -> tuple[str, str]:
-        """The same for where an entry of an own array lies, in C's order."""
+        """Assign a scalar with the offset of an entry of an own array, in C's order."""
         shape = self._arrays[entry.aggregate.name].shape
-        return self.place("place", _flat(entry.index_tuple, shape), loops, after)
+        return self.scalar("place", _flat(entry.index_tuple, shape), loops, after)
 
     def add(
         self,
@@ -173,7 +175,7 @@ class NestWriter:
         loops: Sequence[str],
         after: Collection[str] = (),
     ) -> str:
-        """A statement of another kind, given its id, loops and what it depends on."""
+        """Add a statement of another kind, built from id, loops and dependencies."""
         insn_id = str(self._unused_ids(stem))
         self._add(build(insn_id, loops, frozenset(after) | self._before), loops)
         return insn_id
@@ -185,12 +187,12 @@ class NestWriter:
         loops: Sequence[str],
         after: Collection[str],
     ) -> None:
-        """A statement of another kind in the place of a row."""
+        """Replace a row by a statement of another kind."""
         insn_id = self.schedule.instructions[row]
         self._add(build(insn_id, loops, frozenset(after) | self._before), loops)
 
     def barrier(self, loops: Sequence[str], after: Collection[str]) -> str:
-        """All work-items of a group wait for each other."""
+        """Add a barrier at which all work-items of a group wait for each other."""
 
         def build(insn_id: str, loops: Sequence[str], after: frozenset[str]) -> Any:
             return lp.BarrierInstruction(
@@ -203,15 +205,15 @@ class NestWriter:
         return self.add("barrier", build, loops, after)
 
     def note_ordered(self, *ids: str) -> None:
-        """Between these statements Loopy puts no barriers of its own."""
+        """Keep Loopy from adding barriers between these statements."""
         self._ordered |= {*ids}
 
     def note_apart(self, *ids: str) -> None:
-        """Work-items assign other entries each, though Loopy cannot see it."""
+        """Note that work-items assign distinct entries, which Loopy cannot see."""
         self._apart |= {*ids}
 
     def launch_end(self, after: Collection[str]) -> str:
-        """Where one launch ends and the next one begins; its id."""
+        """Add a barrier that ends a launch, and return its id."""
 
         def build(insn_id: str, _loops: Sequence[str], after: frozenset[str]) -> Any:
             return lp.BarrierInstruction(
@@ -229,7 +231,7 @@ class NestWriter:
         after: Collection[str] = (),
         *,
         is_last: bool = True,
-        where: Collection[Expression] = (),
+        predicates: Collection[Expression] = (),
     ) -> str:
         """Assign a row's value at ``points`` of the output; it keeps the row's id.
 
@@ -239,7 +241,7 @@ class NestWriter:
             value: the sum, still without scale and shift.
             is_last: False for entries that others follow, each of which is stored
                 once. Such a statement has an id of its own.
-            where: conditions that all have to hold.
+            predicates: conditions that all have to hold.
 
         Returns:
             The id of the statement.
@@ -250,8 +252,8 @@ class NestWriter:
             part = str(self._unused_ids(f"row_{row}_part"))
             self._parts[row] = (*self._parts.get(row, ()), part)
             statement = statement.copy(id=part)
-        if where:
-            conditions = statement.predicates | frozenset(where)
+        if predicates:
+            conditions = statement.predicates | frozenset(predicates)
             statement = statement.copy(predicates=conditions)
         value = self.scaled(row, value)
         if schedule.is_shifted(schedule.instructions[row]):
@@ -278,14 +280,14 @@ class NestWriter:
         """
         kernel = self.schedule.kernel
         moved, _ = self._target(row, points, loops, after)
-        place = self.array("place", (), np.dtype(np.int64))
+        offset = self.array("place", (), np.dtype(np.int64))
         flat = flat_subscript(kernel, moved.assignee)
         others = sorted(moved.within_inames - {*loops})
-        step = self.assign(place, var(place), flat, [*loops, *others], after)
+        step = self.assign(offset, var(offset), flat, [*loops, *others], after)
         statement = moved.copy(expression=vector, depends_on=moved.depends_on | {step})
         self._has_vector_stores = True
         self._add(
-            vector_store(kernel, statement, lanes, place, is_streamed=is_streamed),
+            vector_store(kernel, statement, lanes, offset, is_streamed=is_streamed),
             loops,
         )
 
@@ -297,7 +299,7 @@ class NestWriter:
         loops: Sequence[str],
         after: Collection[str],
         *,
-        where: Collection[Expression] = (),
+        predicates: Collection[Expression] = (),
     ) -> None:
         """Assign two contiguous sums of a work-item to contiguous entries of a row.
 
@@ -307,18 +309,19 @@ class NestWriter:
         """
         kernel = self.schedule.kernel
         target = self._target(row, points, loops, after)[0].assignee
-        inside = p.If(p.LogicalAnd(tuple(where)), 1, 0) if where else 1
+        inside = p.If(p.LogicalAnd(tuple(predicates)), 1, 0) if predicates else 1
         before = tuple(after)
-        source, one = self.place_of(first, loops, before)
-        at, two = self.place("place", flat_subscript(kernel, target), loops, before)
-        is_inside, three = self.place("inside", inside, loops, before)
+        source, source_id = self.offset_scalar(first, loops, before)
+        offset = flat_subscript(kernel, target)
+        at, target_id = self.scalar("place", offset, loops, before)
+        is_inside, inside_id = self.scalar("inside", inside, loops, before)
         names = first.aggregate.name, target.aggregate.name
         store = PairStore((names[1], at), (names[0], source), is_inside)
         build = partial(store_pair, store, len(target.index_tuple))
-        self.replace(row, build, loops, (*before, one, two, three))
+        self.replace(row, build, loops, (*before, source_id, target_id, inside_id))
 
     def scaled(self, row: int, value: Expression) -> Expression:
-        """A sum times the scale of its row."""
+        """Multiply a sum by the scale of its row."""
         return scaled_sum(self.schedule.scales[row], (), value)
 
     def _target(
@@ -334,6 +337,7 @@ class NestWriter:
         at = SubstitutionMapper(
             make_subst_func({schedule.inames[i]: points[i] for i in schedule.output})
         )
+        # loops of the kernel that are no index of the einsum stay around the statement
         others = insn.within_inames - frozenset(schedule.inames.values())
         parts = self._parts.get(row, ())
         moved = insn.copy(
@@ -345,7 +349,7 @@ class NestWriter:
         return moved, at
 
     def finished(self) -> Schedule:
-        """The kernel with the rows replaced by the new nest."""
+        """Return the kernel with the rows replaced by the new nest."""
         schedule, kernel = self.schedule, self.schedule.kernel
         rows = set(schedule.instructions)
         others = [insn for insn in kernel.instructions if insn.id not in rows]
@@ -357,6 +361,7 @@ class NestWriter:
             index_dtype=NumpyType(np.dtype(np.int64)),
             silenced_warnings=kernel.silenced_warnings | self._without_races(),
         )
+        # the loops of the old nest, and new ones that no statement uses
         inames = frozenset({*schedule.inames.values(), *self._inames})
         t_unit = lp.remove_unused_inames(schedule.t_unit, inames)
         t_unit = lp.tag_inames(t_unit, self._tags)
@@ -367,10 +372,12 @@ class NestWriter:
         return with_store_macros(schedule) if self._has_vector_stores else schedule
 
     def _nesting(self) -> Names:
-        """All sequential loops in one order, which is that of every statement.
+        """Order all sequential loops, consistently with every statement.
 
         Loopy compares each pair of loops in each order that it is given.
         """
+        # One order for all statements: with an order for each, Loopy compares every
+        # pair of loops in every order.
         sorter: TopologicalSorter[str] = TopologicalSorter()
         for order in self._orders:
             loops = [i for i in order if not self._tags.get(i, "").startswith(GRID)]
@@ -379,14 +386,14 @@ class NestWriter:
         return tuple(sorter.static_order())
 
     def _with_order(self, statement: lp.InstructionBase) -> lp.InstructionBase:
-        """Noted on both of two statements, since Loopy asks either."""
+        """Note the order on both of two statements, since Loopy checks either."""
         if statement.id not in self._ordered:
             return statement
         others = frozenset((other, "local") for other in self._ordered)
         return statement.copy(no_sync_with=statement.no_sync_with | others)
 
     def _without_races(self) -> frozenset[str]:
-        """Warnings of races in statements that have none."""
+        """Return the warnings of races in statements that have none."""
         return frozenset(
             f"write_race({statement.id})"
             for statement in self._statements
@@ -395,7 +402,7 @@ class NestWriter:
 
     @property
     def _before(self) -> frozenset[str]:
-        """What the rows depend on, apart from each other."""
+        """Ids on which the rows depend, apart from each other."""
         rows = frozenset(self.schedule.instructions)
         insns = self.schedule.kernel.id_to_insn
         return frozenset().union(*(insns[row].depends_on for row in rows)) - rows
@@ -407,8 +414,8 @@ class NestWriter:
 
 
 def _flat(indices: Sequence[Expression], shape: Sequence[int]) -> Expression:
-    """A place in C's order."""
-    place: Expression = 0
+    """Return an offset in C's order."""
+    offset: Expression = 0
     for index, extent in zip(indices, shape, strict=True):
-        place = p.Sum((p.Product((extent, place)), index))
-    return place
+        offset = p.Sum((p.Product((extent, offset)), index))
+    return offset

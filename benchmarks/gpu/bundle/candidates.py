@@ -62,18 +62,20 @@ def candidates(
 def _drawn(
     family: Transform, problem: Problem, rng: random.Random
 ) -> TransformSpec | None:
-    space = family.offered(problem.workload) or {}
+    space = family.offered(problem.workload)
+    if space is None:
+        return None
     drawn = {name: rng.choice(values) for name, values in space.items()}
-    is_pointless = family.constraint(problem.workload, drawn) is not None
-    return None if is_pointless else family.spec(drawn)
+    return family.spec(drawn) if space.constraint(drawn) is None else None
 
 
 def _neighbours(spec: TransformSpec, problem: Problem) -> Iterator[TransformSpec]:
     """Configurations that differ in one parameter."""
     family = find_transform(spec.name, spec.version)
-    for name, values in (family.offered(problem.workload) or {}).items():
+    space = family.offered(problem.workload)
+    for name, values in space.items() if space else ():
         for value in values:
             changed = {**spec.parameters, name: value}
-            is_pointless = family.constraint(problem.workload, changed) is not None
+            is_pointless = space.constraint(changed) is not None
             if changed != spec.parameters and not is_pointless:
                 yield family.spec(changed)

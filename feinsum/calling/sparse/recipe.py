@@ -124,7 +124,7 @@ def _in_call(
     """
     written = from_text(frame)
     check_spec(spec, written)
-    form = recipe_of(written, spec.parameters, spec.version).form
+    form = recipe_of(written, spec.parameters).form
     mine, theirs = nearest_facts.form.relabeling, canonicalize(written).relabeling
     # from the frame's names to canonical ones, and on to those of the call
     to_call = {new: old for old, new in mine.indices.items()}

@@ -24,8 +24,8 @@ from feinsum.transforms.ranking import Costed
 Values: TypeAlias = npt.NDArray[np.float64]
 
 
-class Looked(NamedTuple):
-    """The parameters of a family that are looked at.
+class ParameterFeatures(NamedTuple):
+    """The parameters of a family that become features.
 
     Attributes:
         numbers: their logarithms count.
@@ -38,27 +38,28 @@ class Looked(NamedTuple):
     indices: tuple[str, ...] = ()
 
 
-FAMILIES: Mapping[str, Looked] = {
-    "contraction_path": Looked(("depth", "lanes", "side"), (("steps", "packed"),)),
-    "generic": Looked(
+FAMILIES: Mapping[str, ParameterFeatures] = {
+    "contraction_path": ParameterFeatures(
+        ("depth", "lanes", "side"), (("steps", "packed"),)
+    ),
+    "generic": ParameterFeatures(
         ("block", "step", "width"), (("vectors", "widest"),), ("parallel", "vector")
     ),
-    "library_contraction": Looked(),
-    "library_path": Looked(),
-    "packed_contraction": Looked(
+    "library_contraction": ParameterFeatures(),
+    "library_path": ParameterFeatures(),
+    "packed_contraction": ParameterFeatures(
         ("depth", "height", "lanes", "rows", "vectors", "width"),
         (("inside", "rows"), ("stores", "streamed")),
         ("register", "vector"),
     ),
-    "rowwise": Looked(
+    "rowwise": ParameterFeatures(
         ("block",), (("sums", "any_order"), ("vectors", "widest")), ("index",)
     ),
-    "split_sum": Looked(("parts",), (), ("index",)),
-    "transposed": Looked(("height", "step", "width"), (), ("vector",)),
-    "turned": Looked(
+    "split_sum": ParameterFeatures(("parts",), (), ("index",)),
+    "turned": ParameterFeatures(
         ("height", "lanes", "width"), (("stores", "streamed"),), ("vector",)
     ),
-    "unroll_and_jam": Looked(
+    "unroll_and_jam": ParameterFeatures(
         ("block", "rows"), (("vectors", "widest"),), ("index", "inner", "parallel")
     ),
 }
@@ -70,11 +71,11 @@ RECIPE_FEATURES = (
     *FAMILIES,
     *(
         f"{family}.{name}"
-        for family, looked in FAMILIES.items()
+        for family, parameters in FAMILIES.items()
         for name in (
-            *looked.numbers,
-            *(f"{name}={word}" for name, word in looked.words),
-            *(f"extent of {name}" for name in looked.indices),
+            *parameters.numbers,
+            *(f"{name}={word}" for name, word in parameters.words),
+            *(f"extent of {name}" for name in parameters.indices),
         )
     ),
 )
@@ -109,11 +110,11 @@ _AT = {name: k for k, name in enumerate(RECIPE_FEATURES)}
 _PLACES = {
     family: (
         _AT[family],
-        tuple((name, _AT[f"{family}.{name}"]) for name in looked.numbers),
-        tuple((name, w, _AT[f"{family}.{name}={w}"]) for name, w in looked.words),
-        tuple((name, _AT[f"{family}.extent of {name}"]) for name in looked.indices),
+        tuple((name, _AT[f"{family}.{name}"]) for name in parameters.numbers),
+        tuple((name, w, _AT[f"{family}.{name}={w}"]) for name, w in parameters.words),
+        tuple((name, _AT[f"{family}.extent of {name}"]) for name in parameters.indices),
     )
-    for family, looked in FAMILIES.items()
+    for family, parameters in FAMILIES.items()
 }
 """For each family its own column, and those of its parameters."""
 
@@ -125,7 +126,7 @@ LEAST, MOST = 1e-30, 1e30
 
 
 def recipe_features(einsum: BatchedEinsum, recipes: Sequence[Costed]) -> Values:
-    """A row for each recipe, a column for each of :data:`RECIPE_FEATURES`.
+    """Return a row for each recipe, with a column for each recipe feature.
 
     Args:
         einsum: with numbers for all extents.
@@ -133,18 +134,19 @@ def recipe_features(einsum: BatchedEinsum, recipes: Sequence[Costed]) -> Values:
     """
     extents = {index: _log(extent) for index, extent in einsum.extents.items()}
     ends = {term[-1] for term in (einsum.output, *einsum.inputs) if term}
-    rows = [_row(one, extents, ends) for one in recipes]
+    rows = [_row(recipe, extents, ends) for recipe in recipes]
     return np.array(rows, dtype=np.float64).reshape(-1, len(RECIPE_FEATURES))
 
 
-def _row(one: Costed, extents: Mapping[str, float], ends: set[str]) -> list[float]:
+def _row(recipe: Costed, extents: Mapping[str, float], ends: set[str]) -> list[float]:
     row = [0.0] * len(RECIPE_FEATURES)
-    parameters: Mapping[str, Any] = one.spec.parameters
-    row[0] = _log(one.seconds)
+    parameters: Mapping[str, Any] = recipe.spec.parameters
+    row[0] = _log(recipe.seconds)
+    # whether vectors can be loaded whole
     row[1] = float(parameters.get("vector") in ends)
-    if one.spec.name not in _PLACES:
+    if recipe.spec.name not in _PLACES:
         return row
-    family, numbers, words, indices = _PLACES[one.spec.name]
+    family, numbers, words, indices = _PLACES[recipe.spec.name]
     row[family] = 1.0
     for name, k in numbers:
         value = parameters.get(name)
@@ -157,7 +159,7 @@ def _row(one: Costed, extents: Mapping[str, float], ends: set[str]) -> list[floa
 
 
 def context_features(einsum: BatchedEinsum, machine: Machine) -> Values:
-    """A number for each of :data:`CONTEXT_FEATURES`.
+    """Return a number for each of :data:`CONTEXT_FEATURES`.
 
     >>> from feinsum.ir import array, einsum
     >>> product = einsum("ij,jk->ik", array("A", (64, 64)), array("B", (64, 64)))
@@ -191,7 +193,7 @@ def context_features(einsum: BatchedEinsum, machine: Machine) -> Values:
 
 @lru_cache(maxsize=256)
 def _beyond_caches(einsum: BatchedEinsum, machine: Machine) -> tuple[float, float]:
-    """How many times all arrays must pass beyond L2 and L3; 0 if it is not known."""
+    """Bound how often all arrays pass beyond L2 and L3; 0 if it is not known."""
     if einsum.n_operands > BOUNDED_OPERANDS or einsum.batch_size > BOUNDED_ROWS:
         return 0.0, 0.0
     sizes = machine.cache_bytes
@@ -201,14 +203,14 @@ def _beyond_caches(einsum: BatchedEinsum, machine: Machine) -> tuple[float, floa
         MemoryLevel("DRAM", None),
     ]
     try:
-        found = bound_at(einsum, {}, levels)
+        bound = bound_at(einsum, {}, levels)
     except BoundError:  # a cache that cannot hold one step
         return 0.0, 0.0
-    every = max(found.compulsory_bytes, 1)
-    near, far = (_log(one.n_bytes / every) for one in found.levels)
+    every = max(bound.compulsory_bytes, 1)
+    near, far = (_log(level.n_bytes / every) for level in bound.levels)
     return near, far
 
 
 def _log(value: Any) -> float:
-    """The logarithm to base 2 of a number, which may be far out."""
+    """Return the logarithm to base 2 of a number, which may be far out."""
     return log2(value) if LEAST < value < MOST else log2(MOST if value > 1 else LEAST)

@@ -68,7 +68,7 @@ def check_enough(samples: Samples) -> None:
 
 
 def fit(groups: Sequence[Group], fitted_at: str = "") -> Correction:
-    """The correction that fits the trials best.
+    """Return the correction that fits the trials best.
 
     Args:
         groups: of at least two notations.
@@ -78,15 +78,17 @@ def fit(groups: Sequence[Group], fitted_at: str = "") -> Correction:
         FeinsumError: if scikit-learn is not installed.
     """
     recipe, context = _recipe_features(groups), _context_features(groups)
+    # without coefficients, only to bring features on their scales
     none = ((0.0,) * len(context),) * len(recipe)
     raw = Correction(MODEL_VERSION, recipe, context, none)
     sizes = np.array([len(group.recipes) for group in groups])
+    # Least squares weigh squares: each group then counts once, whatever its size.
     weights = np.sqrt(np.repeat(1 / sizes, sizes))
     products = np.concatenate([_products(group, raw) for group in groups])
     targets = np.concatenate([_targets(group) for group in groups])
     notations = np.repeat([group.notation for group in groups], sizes)
-    found = _ridge(products * weights[:, None], targets * weights, notations)
-    table = found.reshape(len(recipe), len(context)).tolist()
+    solution = _ridge(products * weights[:, None], targets * weights, notations)
+    table = solution.reshape(len(recipe), len(context)).tolist()
     return Correction(
         MODEL_VERSION,
         recipe,
@@ -100,7 +102,7 @@ def fit(groups: Sequence[Group], fitted_at: str = "") -> Correction:
 
 
 def _recipe_features(groups: Sequence[Group]) -> tuple[Feature, ...]:
-    """Features that differ between recipes, scaled by their spread in the trials."""
+    """Scale the recipe features by their spread in the trials."""
     deviations = [group.recipe - group.recipe.mean(axis=0) for group in groups]
     spreads = np.concatenate(deviations).std(axis=0)
     return tuple(
@@ -110,9 +112,10 @@ def _recipe_features(groups: Sequence[Group]) -> tuple[Feature, ...]:
 
 
 def _context_features(groups: Sequence[Group]) -> tuple[Feature, ...]:
-    """Features that differ between workloads; the first is the constant one."""
+    """Scale the features of workloads; the first is the constant one."""
     table = np.array([group.context for group in groups])
     centres, spreads = table.mean(axis=0), table.std(axis=0)
+    # the constant feature stays 1: it is the effect of a recipe's numbers alone
     centres[0], spreads[0] = 0.0, 1.0
     numbers = zip(centres.tolist(), spreads.tolist(), strict=True)
     return tuple(
@@ -122,16 +125,17 @@ def _context_features(groups: Sequence[Group]) -> tuple[Feature, ...]:
 
 
 def _products(group: Group, raw: Correction) -> Values:
-    """A row for each recipe, whose product with the coefficients is the correction."""
-    deviations, where = raw.standardized(group.recipe, group.context)
-    products = np.einsum("nr,w->nrw", deviations, where)
+    """Return a row per recipe whose product with the coefficients corrects it."""
+    deviations, context = raw.standardized(group.recipe, group.context)
+    products = np.einsum("nr,w->nrw", deviations, context)
     return _centred(products.reshape(len(deviations), -1))
 
 
 def _targets(group: Group) -> Values:
-    """How wrong the costs are, beside what they are wrong by in common."""
+    """Return the errors of the costs, without what they have in common."""
     costs = np.log([recipe.seconds for recipe in group.recipes])
     errors = np.log(group.measured) - costs
+    # what all recipes of a group have in common orders nothing
     near = np.clip(errors - np.median(errors), -FARTHEST, FARTHEST)
     return _centred(near)
 
@@ -154,7 +158,7 @@ def _ridge(products: Values, targets: Values, notations: Any) -> Values:
 
 
 def _scikit_learn() -> tuple[Any, Any]:
-    """The regression and the folds; the one door to scikit-learn."""
+    """Return the regression and the folds; the one door to scikit-learn."""
     with requiring("scikit-learn", "model", "fitting a model"):
         from sklearn.linear_model import RidgeCV
         from sklearn.model_selection import GroupKFold
@@ -190,7 +194,7 @@ class Ranking:
 
     @staticmethod
     def mean(ratios: Sequence[float]) -> float:
-        """The geometric mean.
+        """Return the geometric mean.
 
         >>> Ranking.mean([1.0, 4.0])
         2.0
@@ -199,7 +203,7 @@ class Ranking:
 
 
 def held_out(groups: Sequence[Group]) -> tuple[Ranking, Ranking]:
-    """Rankings by the analytic cost, and corrected by a model of other workloads.
+    """Rank held-out workloads by analytic cost, and corrected by a model of others.
 
     All workloads of a notation are left out together.
     """
@@ -215,7 +219,7 @@ def held_out(groups: Sequence[Group]) -> tuple[Ranking, Ranking]:
 
 
 def slowdowns(group: Group, correction: Correction) -> tuple[float, float]:
-    """Slowdowns of the first recipe, and of the best of the first five."""
+    """Return the slowdowns of the first recipe and of the best of the first five."""
     costs = np.array([recipe.seconds for recipe in group.recipes])
     factors = correction.factors(group.recipe, group.context)
     order = np.argsort(costs * factors, kind="stable")
@@ -225,7 +229,7 @@ def slowdowns(group: Group, correction: Correction) -> tuple[float, float]:
 
 
 def _folds(groups: Sequence[Group]) -> Iterator[tuple[list[Group], list[Group]]]:
-    """Parts of the groups, with what is left of them, at most :data:`N_FOLDS` times."""
+    """Split the groups for cross validation, at most :data:`N_FOLDS` times."""
     notations = sorted({group.notation for group in groups})
     for k in range(min(N_FOLDS, len(notations))):
         left_out = {*notations[k::N_FOLDS]}

@@ -118,11 +118,11 @@ class Correction(Document):
 
     @property
     def is_analytic(self) -> bool:
-        """Whether it leaves all costs as they are."""
+        """Whether the correction leaves all costs as they are."""
         return not (self.recipe or self.context)
 
     def factors(self, recipe: Values, context: Values) -> Values:
-        """Factors for the costs of the compared recipes.
+        """Return factors for the costs of the compared recipes.
 
         Args:
             recipe: a row of features for each; see :func:`recipe_features`.
@@ -130,12 +130,13 @@ class Correction(Document):
         """
         if self.is_analytic or not len(recipe):
             return np.ones(len(recipe))
-        deviations, where = self.standardized(recipe, context)
-        logarithms = deviations @ (self._matrix @ where)
+        # what all compared recipes share cancels in the ranking
+        deviations, scaled_context = self.standardized(recipe, context)
+        logarithms = deviations @ (self._matrix @ scaled_context)
         return np.exp(np.clip(logarithms, -log(LIMIT), log(LIMIT)))
 
     def standardized(self, recipe: Values, context: Values) -> tuple[Values, Values]:
-        """Features as deviations, on the scales of the trials.
+        """Return features as deviations, on the scales of the trials.
 
         Args:
             recipe, context: see :meth:`factors`.
@@ -163,13 +164,13 @@ def corrected(
     recipes: Sequence[Costed],
     machine: Machine,
 ) -> list[float]:
-    """The costs of recipes in seconds, corrected.
+    """Return the costs of recipes in seconds, corrected.
 
     Args:
         einsum: with numbers for all extents.
         recipes: all that are compared, with their analytic costs.
     """
-    costs = [one.seconds for one in recipes]
+    costs = [recipe.seconds for recipe in recipes]
     if correction.is_analytic or not costs:
         return costs
     factors = correction.factors(
@@ -210,7 +211,7 @@ def source_in_use() -> str:
 
 
 def correction_in_use() -> Correction:
-    """The correction of :func:`source_in_use`, read once.
+    """Return the correction of :func:`source_in_use`, read once.
 
     One that cannot be read is logged, and costs stay as they are: no model file may
     break a program.
@@ -223,15 +224,15 @@ class _Read(dict[str, Correction]):
 
     def __missing__(self, source: str) -> Correction:
         try:
-            found = read_correction(source)
+            correction = read_correction(source)
         except ModelError as error:
             logger.warning("predicting recipes without a model: %s", error)
-            found = ANALYTIC
-        return self.setdefault(source, found)
+            correction = ANALYTIC
+        return self.setdefault(source, correction)
 
 
 def read_correction(source: str | Path) -> Correction:
-    """The correction in a file; ``none`` is none.
+    """Return the correction in a file; ``none`` is none.
 
     Raises:
         ModelError: saying what is wrong with the file.
@@ -245,7 +246,7 @@ def read_correction(source: str | Path) -> Correction:
 
 
 def _text(path: Path) -> bytes:
-    """The contents of a file, if not too long."""
+    """Return the contents of a file, if not too long."""
     try:
         if not path.is_file():
             raise ModelError("there is no such file")
@@ -267,6 +268,7 @@ def write_correction(correction: Correction, path: Path) -> None:
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         part.write_text(to_json(correction) + "\n", "utf-8")
+        # a rename is atomic: readers see the old file or the new one
         part.replace(path)
     except OSError as error:
         with suppress(OSError):

@@ -40,7 +40,7 @@ FEWEST_RECIPES = 2
 """Fewest recipes of a group: a single one cannot be compared."""
 
 
-class Place(NamedTuple):
+class GroupKey(NamedTuple):
     """The common properties of comparable trials."""
 
     workload_text: str
@@ -100,7 +100,7 @@ class Samples:
 
     @property
     def notations(self) -> tuple[str, ...]:
-        """Each once, in order."""
+        """The notations of all groups, sorted."""
         return tuple(sorted({group.notation for group in self.groups}))
 
     @property
@@ -109,40 +109,42 @@ class Samples:
 
 
 def samples_of(trials: Iterable[Trial]) -> Samples:
-    """The trials that can be learnt from; nothing in a trial raises.
+    """Return the trials that can be learnt from; nothing in a trial raises.
 
     Of several trials of one recipe the latest counts, as in a tuning.
     """
     left_out: Counter[str] = Counter()
-    tried: dict[Place, dict[str, Sample]] = {}
+    tried: dict[GroupKey, dict[str, Sample]] = {}
     for trial in trials:
-        found = _sample(trial)
-        if isinstance(found, str):
-            left_out[found] += 1
+        sample = _sample(trial)
+        if isinstance(sample, str):
+            left_out[sample] += 1
             continue
-        here = tried.setdefault(_place(trial), {})
-        left_out["tried again"] += here.pop(str(trial.spec), None) is not None
-        here[str(trial.spec)] = found
-        if len(here) > MOST_RECIPES:
-            del here[next(iter(here))]
+        samples = tried.setdefault(_group_key(trial), {})
+        # the latest trial of a recipe counts, and stands last in its group
+        left_out["tried again"] += samples.pop(str(trial.spec), None) is not None
+        samples[str(trial.spec)] = sample
+        # dictionaries keep their order: the first is the oldest
+        if len(samples) > MOST_RECIPES:
+            del samples[next(iter(samples))]
             left_out["too many of one workload"] += 1
     groups: list[Group] = []
-    for place, here in sorted(tried.items(), key=itemgetter(0)):
-        if len(here) < FEWEST_RECIPES:
-            left_out["nothing to compare with"] += len(here)
+    for key, samples in sorted(tried.items(), key=itemgetter(0)):
+        if len(samples) < FEWEST_RECIPES:
+            left_out["nothing to compare with"] += len(samples)
         else:
-            groups.append(_group(place, [*here.values()]))
+            groups.append(_group(key, [*samples.values()]))
     return Samples(tuple(groups), {k: n for k, n in sorted(left_out.items()) if n})
 
 
-def _place(trial: Trial) -> Place:
+def _group_key(trial: Trial) -> GroupKey:
     device, driver = trial.environment.device, trial.environment.driver_version
     sizes = tuple(sorted(trial.sizes.items()))
-    return Place(trial.workload_text, sizes, device.id, driver)
+    return GroupKey(trial.workload_text, sizes, device.id, driver)
 
 
 def _sample(trial: Trial) -> Sample | str:
-    """The sample of a trial, or why it gives none."""
+    """Return the sample of a trial, or why it gives none."""
     if not trial.is_ok:
         return "failed"
     if not _is_time(trial.cost):
@@ -169,13 +171,13 @@ def _costed(trial: Trial, einsum: BatchedEinsum, device: Device) -> Sample | str
     transform = check_spec(trial.spec, einsum)
     if transform.cost is None:
         return "a transform without a cost"
-    known, machine = at_sizes(einsum, trial.sizes), machine_of(device)
-    seconds = transform.cost(known, trial.spec.parameters, machine)
+    sized, machine = at_sizes(einsum, trial.sizes), machine_of(device)
+    seconds = transform.cost(sized, trial.spec.parameters, machine)
     if not _is_time(seconds):
         return "a cost that fails"
     recipe = Costed(seconds, trial.spec)
-    (row,) = recipe_features(known, [recipe])
-    return Sample(recipe, trial.cost, row, context_features(known, machine))
+    (row,) = recipe_features(sized, [recipe])
+    return Sample(recipe, trial.cost, row, context_features(sized, machine))
 
 
 def _is_time(value: float) -> bool:
@@ -193,16 +195,16 @@ def _einsum(text: str) -> BatchedEinsum | None:
 
 
 def _has_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
-    """Whether every size parameter has a value, and a positive one."""
+    """Tell whether every size parameter has a value, and a positive one."""
     names = {x.name for x in einsum.size_params}
     return names == set(sizes) and all(value >= 1 for value in sizes.values())
 
 
-def _group(place: Place, samples: Sequence[Sample]) -> Group:
+def _group(key: GroupKey, samples: Sequence[Sample]) -> Group:
     recipes, measured, rows, contexts = zip(*samples, strict=True)
     return Group(
-        place.workload_text,
-        place.device_id,
+        key.workload_text,
+        key.device_id,
         recipes,
         measured,
         np.array(rows),

@@ -1,5 +1,15 @@
 """Loops around packed tiles and register tiles, written from a plan.
 
+The loops of a matrix product ``ac,cb->ab``, with the level of the memory in which each
+array is while the loops inside run::
+
+    for b_tile, a_tile in parallel             the grid
+      for c_tile                               packs A and B: second level
+        for panel of columns                   B_pack[panel]: first level
+          for block of rows                    tile[r,v,:]: registers
+            for c                              B_pack[panel,c], A_pack[block,c]
+              for r < rows, v < vectors        unrolled: multiply-adds
+
 Source: Goto and van de Geijn 2008, van Zee and van de Geijn 2015.
 """
 
@@ -92,7 +102,7 @@ class PackedNest:
         self.postponed = [cut.index for cut in plan.postponed]
 
     def written(self) -> Schedule:
-        """The schedule with the nest replaced."""
+        """Write all rows, and return the schedule with the nest replaced."""
         roles = self.plan.roles
         for row, operands in enumerate(self.schedule.rows):
             left = self.packer.pack(tuple(operands[k] for k in roles.left))
@@ -107,9 +117,12 @@ class PackedNest:
     def _sum(self, row: int, left: Pack, right: Pack) -> _Sums:
         """Sum the register tiles of one row of the batch."""
         plan, dtype = self.plan, self.schedule.dtype_of_row(row)
-        axes, place = plan.register_axes, plan.accumulator_axes
+        axes, sum_axes = plan.register_axes, plan.accumulator_axes
         tile = self.loops.array(f"row_{row}_tile", axes, dtype, has_lanes=True)
-        sums = self.loops.array(f"row_{row}_sums", place, dtype, has_lanes=True)
+        sums = self.loops.array(f"row_{row}_sums", sum_axes, dtype, has_lanes=True)
+        # The three statements share their loops over panels and blocks, and have loops
+        # of their own inside: Loopy then nests them in one pass over the register
+        # tiles.
         outer = [*self.free, *self.postponed]
         summed = [cut.index for cut in plan.summed]
         update = self.loops.over("sum", [*outer, *summed], is_joined=True)
@@ -117,22 +130,26 @@ class PackedNest:
         first, last = (
             self.loops.over(stem, outer, shared) for stem in ("first", "last")
         )
+        # With one tile over the sum, registers start at zero and are stored at once.
+        # With several, the sums wait in an array from tile to tile.
         start, after = dtype.type(0), [*left.fills, *right.fills]
         if plan.is_deep:
-            start = first.entry(sums, place)
+            start = first.entry(sums, sum_axes)
             after.append(self._zero(row, sums))
         if self.is_explicit:
             tiles = self.loops.around
+            # what the compiler held for packing must not displace sums from registers
             after.append(self.writer.add("forget", forget_registers, tiles, after))
         after.append(self._assign(row, first, first.entry(tile, axes), start, after))
         if self.is_explicit:
-            right, steps = self._held(row, right, update, after)
+            right, steps = self._hold_column(row, right, update, after)
             after += steps
         entry = update.entry(tile, axes)
         term = p.Product(tuple(update.entry(pk.array, pk.axes) for pk in (left, right)))
         after.append(self._assign(row, update, entry, p.Sum((entry, term)), after))
-        done = last.entry(tile, axes)
-        after.append(self._assign(row, last, last.entry(sums, place), done, after))
+        total = last.entry(tile, axes)
+        after.append(self._assign(row, last, last.entry(sums, sum_axes), total, after))
+        # a finished register tile is stored inside the loops over panels and blocks
         around = {} if plan.is_deep else {i: shared[i] for i in self.free}
         return _Sums(sums, around, after)
 
@@ -144,16 +161,16 @@ class PackedNest:
         value: Expression,
         after: Sequence[str],
     ) -> str:
-        """A statement for a register tile; its id."""
+        """Add a statement for a register tile, and return its id."""
         for axis, tag in zip(self.plan.register_axes, REGISTER_TAGS, strict=True):
             self.writer.tag(loops.iname(axis), tag)
         order = [*self.loops.around, *self._around(loops)]
         return self.writer.assign(f"row_{row}", assignee, value, order, after)
 
-    def _held(
+    def _hold_column(
         self, row: int, right: Pack, update: Loops, after: Sequence[str]
     ) -> tuple[Pack, list[str]]:
-        """The vectors of a column in registers, in each step of the sum.
+        """Hold the vectors of a column in registers, in each step of the sum.
 
         Rewrite::
 
@@ -173,6 +190,7 @@ class PackedNest:
         vector = writer.loop("vector", size=n_vectors, tag=REGISTER_TAGS[1])
         lane = writer.loop("lane", size=lanes, tag=REGISTER_TAGS[2])
         loops = update.with_inner(vector, lane)
+        # the statement that holds a vector runs once for it, not once for each lane
         *order, _ = [*self.loops.around, *self._around(loops, axes)]
         load = writer.assign(
             f"row_{row}_column",
@@ -184,15 +202,15 @@ class PackedNest:
         hold = partial(
             hold_in_register,
             vectors=column,
-            place=vector,
+            iname=vector,
             n_bytes=lanes * dtype.itemsize,
             n_held=n_rows * n_vectors + n_vectors + 1,
         )
-        held = writer.add(f"row_{row}_hold", hold, order, [*after, load])
-        return Pack(column, tuple(axes), ()), [load, held]
+        hold_id = writer.add(f"row_{row}_hold", hold, order, [*after, load])
+        return Pack(column, tuple(axes), ()), [load, hold_id]
 
     def _zero(self, row: int, sums: str) -> str:
-        """Zero the sums ahead of all tiles of the summed indices; its id."""
+        """Zero the sums ahead of all tiles of the summed indices; return the id."""
         plan, dtype = self.plan, self.schedule.dtype_of_row(row)
         loops = self.loops.over("zero", [*self.free, *self.postponed])
         self.writer.tag(loops.iname(plan.register_axes[-1]), "vec")
@@ -201,7 +219,7 @@ class PackedNest:
         return self.writer.assign(f"row_{row}_zero", entry, dtype.type(0), order)
 
     def _around(self, loops: Loops, axes: Sequence[Axis] = ()) -> list[str]:
-        """Loops over tiles of registers, over the sum if there is one, inside."""
+        """Order loops: over register tiles, over the sum if there is one, inside."""
         summed = [cut.index for cut in self.plan.summed if cut.index in loops.inames]
         postponed = [index for index in self.postponed if index in loops.inames]
         inner = [loops.iname(axis) for axis in axes or self.plan.register_axes]
@@ -213,12 +231,13 @@ class PackedNest:
         Whole vectors are stored at once where the entries are neighbours in memory.
         """
         cut, lanes = self.plan.columns[-1], self.plan.lanes
-        known = cut.extent if isinstance(cut.extent, int) else None
-        has_vectors = known is None or known >= lanes
+        extent = cut.extent if isinstance(cut.extent, int) else None
+        has_vectors = extent is None or extent >= lanes
         if not (has_vectors and stands_together(self.schedule, row, cut.index)):
             self._store_entries(row, sums, late, "all")
             return
-        if known is None or known % lanes:
+        # the entries after the last whole vector come from loops of their own
+        if extent is None or extent % lanes:
             self._store_entries(row, sums, late, "edge")
         self._store_vectors(row, sums, late)
 
@@ -235,6 +254,7 @@ class PackedNest:
             **{index: var(name) for index, name in outer.items()},
             **{i: var(tiles[i]) if i in tiles else 0 for i in roles.batch},
         }
+        # loops over late operands go outside the lanes, which are stored together
         *around, vector, lane = self._around(loops)
         order = [*self.loops.grid, *around, *outer.values(), vector, lane]
         return loops, points, order
@@ -242,7 +262,7 @@ class PackedNest:
     def _store_entries(
         self, row: int, sums: _Sums, late: Sequence[str], part: str
     ) -> None:
-        """Store number by number: all of them, or those after the whole vectors."""
+        """Store single entries: all of them, or those after the whole vectors."""
         loops, points, [*order, lane] = self._store_loops(sums, part)
         after = [*sums.after]
         if late:
@@ -257,15 +277,17 @@ class PackedNest:
         )
 
     def _store_vectors(self, row: int, sums: _Sums, late: Sequence[str]) -> None:
-        """Store vector by vector; a tile that fits everywhere from its registers."""
+        """Store whole vectors, straight from the registers if no tile is cut."""
         plan = self.plan
         loops, points, [*order, lane] = self._store_loops(sums, "whole")
         lanes, value = self._in_lanes(sums, late, loops, points)
         value = self.writer.scaled(row, value)
         vector, step = self._vector(row, lanes, value, order, sums.after)
+        # a tile that is never cut can be stored straight from its registers, unrolled
         if plan.rows[-1].is_exact and plan.columns[-1].is_exact:
             for axis in plan.register_axes[:-1]:
                 self.writer.tag(loops.iname(axis), "unr_hint")
+        # a vector is stored where its first lane goes
         first = SubstitutionMapper(make_subst_func({lane: 0}))
         self.writer.store_vector(
             row,
@@ -296,7 +318,7 @@ class PackedNest:
         order: Sequence[str],
         after: Sequence[str],
     ) -> tuple[str, str]:
-        """A private vector; its name, and the id of its statement."""
+        """Assign a private vector; return its name and the id of the statement."""
         stem, dtype = f"row_{row}_value", self.schedule.dtype_of_row(row)
         vector = self.writer.array(stem, (self.plan.lanes,), dtype, has_lanes=True)
         entry = var(vector)[(var(lane),)]
@@ -310,7 +332,7 @@ class PackedNest:
         loops: Loops,
         points: Mapping[str, Expression],
     ) -> Expression:
-        """Late operands times sums, summed over the postponed indices."""
+        """Multiply late operands and sums, summed over the postponed indices."""
         axes, summed = self.plan.accumulator_axes, tuple(self.postponed)
         extents = [range(cut.size) for cut in self.plan.postponed]
         entries = {

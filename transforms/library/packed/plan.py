@@ -1,121 +1,33 @@
-"""How an einsum is computed by packed tiles: roles of operands, cuts of indices.
+"""How an einsum is computed by packed tiles: the cut of each index.
+
+A tile of 100 columns can span several indices. For ``abcd`` with the vector index d of
+extent 24, a tile takes all of d, then as much as it has room for of the index that is
+next in memory, here 4 of c::
+
+    columns = (Cut("c", 30, (4,)), Cut("d", 24, (3, 2, 4)))
+                                          panels, vectors, lanes
 
 Source: Springer and Bientinesi 2018 (GETT) for tiles that span several indices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
-from itertools import combinations
+from functools import cached_property
 from math import prod
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList
+from feinsum.transforms.matrix_roles import MatrixRoles
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import carriers, number, text, typical, volume
+from feinsum.transforms.roles import number, text, typical
 
 Axis = tuple[str, int]
 """An index and a level of its cut."""
 
 LINE = 8
 """Entries of a line of a cache, in double precision."""
-
-MAX_UNROLLED = 16
-"""Terms of a sum that is written out."""
-
-
-@dataclass(frozen=True)
-class Roles:
-    """What is packed on each side, what is multiplied afterwards.
-
-    Attributes:
-        right: the operand position that has the vector index.
-        left: positions whose product is packed, summed over ``folded``.
-        late: positions that are multiplied to the sums, which are then summed
-            over ``postponed``.
-        summed: indices that the register tiles sum over.
-        columns: indices of the sums that the right side alone has.
-        rows: indices of the sums that the left side alone has.
-        batch: output indices that both sides have.
-        outer: output indices that late operands alone have.
-    """
-
-    right: int
-    left: tuple[int, ...]
-    late: tuple[int, ...]
-    summed: Names
-    folded: Names
-    postponed: Names
-    columns: Names
-    rows: Names
-    batch: Names
-    outer: Names
-
-    def cost(self, einsum: BatchedEinsum) -> int:
-        """Multiplications and additions of a row."""
-        indices = (*self.columns, *self.rows, *self.batch, *self.postponed)
-        n_packed = volume(einsum, (*self.rows, *self.summed, *self.batch, *self.folded))
-        n_late = volume(einsum, (*einsum.output, *self.postponed))
-        return (
-            2 * volume(einsum, (*indices, *self.summed))
-            + (len(self.left) + bool(self.folded) - 1) * n_packed
-            + 2 * len(self.late) * n_late
-        )
-
-
-@lru_cache(maxsize=256)
-def find_roles(einsum: BatchedEinsum, vector: str, register_index: str) -> Roles | None:
-    """The roles of fewest operations; None if the two indices do not split it."""
-    at = carriers(einsum, vector)
-    if len(at) != 1 or any(len(set(term)) < len(term) for term in einsum.inputs):
-        return None
-    found = [
-        roles
-        for roles in _all_roles(einsum, at[0])
-        if vector in roles.columns and register_index in roles.rows
-    ]
-    return min(found, key=lambda roles: roles.cost(einsum), default=None)
-
-
-def _all_roles(einsum: BatchedEinsum, right: int) -> Iterator[Roles]:
-    others = [k for k in range(einsum.n_operands) if k != right]
-    for n in range(1, len(others) + 1):
-        for left in combinations(others, n):
-            roles = _roles(einsum, right, left)
-            if roles is not None:
-                yield roles
-
-
-def _roles(einsum: BatchedEinsum, right: int, left: tuple[int, ...]) -> Roles | None:
-    late = tuple(k for k in range(einsum.n_operands) if k != right and k not in left)
-    output = set(einsum.output)
-    on_right = set(einsum.inputs[right])
-    on_left = {i for k in left for i in einsum.inputs[k]}
-    on_late = {i for k in late for i in einsum.inputs[k]}
-    postponed = on_late - output
-
-    def ordered(indices: set[str]) -> Names:
-        return tuple(i for i in reversed(einsum.indices) if i in indices)
-
-    roles = Roles(
-        right,
-        left,
-        late,
-        summed=ordered((on_left & on_right) - on_late - output),
-        folded=ordered(on_left - on_right - on_late - output),
-        postponed=ordered(postponed),
-        columns=ordered((on_right - on_left) & output),
-        rows=ordered((on_left - on_right) & output),
-        batch=ordered(on_left & on_right & output),
-        outer=ordered((on_late & output) - on_left - on_right),
-    )
-    is_unsummed = on_right - on_left - on_late - output
-    if not roles.summed or is_unsummed or (postponed & on_left & on_right):
-        return None
-    written_out = (*roles.folded, *roles.postponed)
-    return roles if volume(einsum, written_out) <= MAX_UNROLLED else None
 
 
 @dataclass(frozen=True)
@@ -141,7 +53,7 @@ class Cut:
 
     @property
     def n_tiles(self) -> int | None:
-        """None if it is known at run time only."""
+        """Number of tiles; None if it is known at run time only."""
         return -(-self.extent // self.size) if isinstance(self.extent, int) else None
 
     @property
@@ -160,7 +72,7 @@ class Plan:
         postponed: each in one tile.
     """
 
-    roles: Roles
+    roles: MatrixRoles
     columns: tuple[Cut, ...]
     rows: tuple[Cut, ...]
     summed: tuple[Cut, ...]
@@ -205,7 +117,7 @@ class Plan:
         return (*outer, *self.register_axes)
 
     def turned_index(self, term: IndexList) -> str | None:
-        """The index along which an operand of the vector index lies in memory.
+        """Return the last index of an operand that has the vector index elsewhere.
 
         None if that is the vector index, or if the others are not cut into vectors.
         """
@@ -217,7 +129,7 @@ class Plan:
         return last.index if is_even else None
 
     def pack_axes(self, term: IndexList) -> tuple[Axis, ...]:
-        """Entries that a register tile reads in one step of the sum are contiguous.
+        """Order the axes of a pack so that each step of a register tile is contiguous.
 
         If the last index of ``term`` is summed, each row is contiguous instead, as it
         is in the operand.
@@ -260,19 +172,25 @@ class Tiles:
 
 
 def make_plan(
-    einsum: BatchedEinsum, extents: Mapping[str, Extent], roles: Roles, tiles: Tiles
+    einsum: BatchedEinsum,
+    extents: Mapping[str, Extent],
+    roles: MatrixRoles,
+    tiles: Tiles,
 ) -> Plan:
-    """Fill the tiles: the main index of a side first, then those stored nearby.
+    """Cut all indices: of a side the main one first, then those stored nearby.
 
     Where another index of a side is the last of its operand, a tile has a line of it,
     so that whole lines are read. So it is where operands end in different sums.
     """
     summed = sorted(roles.summed, key=lambda index: distance(einsum, index))
     ends = {i for k in (roles.right, *roles.left) for i in einsum.inputs[k][-1:]}
+    # a last axis is the innermost loop of the pack, so that whole lines are read
     summed.sort(key=lambda index: index not in ends)
+    # each operand has lines along another summed index: a tile needs some of both
     is_crossed = len(summed) > 1 and ends >= {*summed[:2]}
     unit = (tiles.vectors, tiles.lanes)
     right = einsum.inputs[roles.right]
+    # a product of operands lies as the longest of them
     left = max((einsum.inputs[k] for k in roles.left), key=len)
     output = einsum.output
     columns = _in_lines(roles.columns, tiles.vector, right, output)
@@ -290,30 +208,30 @@ def make_plan(
 def _in_lines(
     indices: Names, main: str, term: IndexList, output: IndexList
 ) -> tuple[str, ...]:
-    """The main index, the one along which an array lies in lines, then near ones.
+    """Order the indices of a side: main index, index of lines, then the nearest.
 
     Where a product of operands is packed, an index that the longest term lacks is far.
     """
     last = _last(main, term, output)
-    places = {index: at for at, index in enumerate(term)}
+    axis_of = {index: at for at, index in enumerate(term)}
     others = (index for index in indices if index != main)
-    nearest = sorted(others, key=lambda index: places.get(index, -1), reverse=True)
+    nearest = sorted(others, key=lambda index: axis_of.get(index, -1), reverse=True)
     return (main, *sorted(nearest, key=lambda index: index != last))
 
 
 def _line(order: Names, term: IndexList, output: IndexList) -> int:
-    """Entries that a tile has of the second index: a line, if it is along lines."""
+    """Return the least entries of the second index: a line, if it is along lines."""
     is_along = order[1:2] == (_last(order[0], term, output),)
     return LINE if is_along else 1
 
 
 def _last(main: str, term: IndexList, output: IndexList) -> str:
-    """The last index of an operand, or that of the output if this one is the main."""
+    """Return the last index of an operand, or the output's if that is the main one."""
     return output[-1] if term[-1] == main else term[-1]
 
 
 def distance(einsum: BatchedEinsum, index: str) -> int:
-    """How far an index is from the last axes, in sum over the operands."""
+    """Sum the distances of an index from the last axes of all operands."""
     return sum(len(term) - term.index(index) for term in einsum.inputs if index in term)
 
 
@@ -324,7 +242,7 @@ def _side(
     target: int,
     line: int = 1,
 ) -> tuple[Cut, ...]:
-    """Cuts of ``order``, its first index last, of ``target`` entries in all.
+    """Cut the indices of a side into tiles of ``target`` entries in all.
 
     An index gets what those before it leave, if they are whole.
 
@@ -336,9 +254,11 @@ def _side(
     cuts = [_cut(main, extents[main], unit, target // line)]
     for k, index in enumerate(others):
         least = line if k == 0 else 1
+        # Once an index is cut, entries of the next one are far from each other.
         is_whole = all(cut.n_tiles == 1 for cut in cuts)
         left = target // prod(cut.size for cut in cuts) if is_whole else 1
         cuts.append(_cut(index, extents[index], (), max(left, least)))
+    # the index of the lines is the outermost loop: the tile is cut along it last
     if line > 1:
         cuts = [cuts[0], *cuts[2:], cuts[1]]
     return tuple(reversed(cuts))
@@ -352,11 +272,13 @@ def _cut(index: str, extent: Extent, unit: tuple[int, ...], target: int) -> Cut:
 
 
 def _even(total: int, target: int) -> int:
-    """The largest part of ``total`` up to ``target`` that leaves little over.
+    """Return the largest part of ``total`` up to ``target`` that wastes little.
 
     >>> _even(72, 50), _even(72, 100), _even(7, 4)
     (36, 72, 4)
     """
+    # an even part leaves no short tile at the end, unless it were less than half as
+    # long
     target = min(total, target)
     divisors = [n for n in range(target, target // 2, -1) if total % n == 0]
     return divisors[0] if divisors else -(-total // -(-total // target))

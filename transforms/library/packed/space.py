@@ -11,16 +11,18 @@ Source: :mod:`feinsum.bounds`, which proves that no tiles move fewer bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from itertools import product
 from math import log, prod
 
 from feinsum.bounds import MemoryLevel, bound_at
 from feinsum.errors import BoundError
 from feinsum.ir import BatchedEinsum, Extent, SizeParam, Workload
-from feinsum.transforms.library.packed.plan import distance, find_roles
+from feinsum.transforms.library.packed.plan import distance
+from feinsum.transforms.matrix_roles import find_packed_roles
 from feinsum.transforms.primitives.schedule import Names
-from feinsum.transforms.registry import Parameters, Space, points
+from feinsum.transforms.registry import Parameters, Space, Table
 from feinsum.transforms.roles import (
     carriers,
     has_real_dtype,
@@ -84,10 +86,11 @@ packs on the left, and of what a register tile reads on the right, from the firs
 
 
 def space(workload: Workload) -> Space | None:
-    """Two indices of the output that split the operands, with a sum between them."""
+    """Fit einsums with two output indices on different operands and a common sum."""
     einsum = workload.einsum
     if einsum.n_operands < 2 or not has_real_dtype(einsum):
         return None
+    # vectors of a last axis are loaded and stored whole
     nearest_first = tuple(reversed(einsum.output))
     pairs = [
         (vector, register_index)
@@ -100,12 +103,14 @@ def space(workload: Workload) -> Space | None:
     vectors = list(dict.fromkeys(vector for vector, _ in pairs))
     registers = list(dict.fromkeys(register_index for _, register_index in pairs))
     registers.sort(key=lambda index: _register_cost(einsum, index))
+    # rows of short indices would be idle for the most part of a tile
     registers = [i for i in registers if typical(einsum.extents[i]) >= 8] or registers
+    # AVX2 first, which all supported processors have, then AVX-512
     lanes = (4, 8) if einsum.operands[0].dtype.itemsize == 8 else (8, 4, 16)
     n_vectors = _vectors(einsum.extents[vectors[0]], lanes[0])
     best = next(pair for pair in product(vectors, registers) if pair in pairs)
     widths, heights = _areas(einsum, *best)
-    return {
+    table: Table = {
         "vector": tuple(vectors),
         "register": tuple(registers),
         "lanes": lanes,
@@ -117,73 +122,74 @@ def space(workload: Workload) -> Space | None:
         "depth": DEPTHS,
         "stores": _stores(einsum, tuple(vectors), lanes[0]),
     }
+    searched = Space(table, partial(_find_problem, workload))
+    return replace(
+        searched,
+        starts=partial(_starts, workload, searched),
+        proposals=partial(_proposals, workload, table),
+    )
 
 
-def space_1(workload: Workload) -> Space | None:
-    """The same without a choice of stores."""
-    offered = space(workload)
-    return offered and {name: offered[name] for name in offered if name != "stores"}
+def _wide_tiles(
+    einsum: BatchedEinsum, offered: Space, best: Parameters
+) -> list[Parameters]:
+    """Offer the recommended tiles with the longest vectors, in two register tiles.
 
-
-def wide_tiles(workload: Workload) -> tuple[Parameters, ...]:
-    """The recommended configuration with the longest vectors, in two register tiles.
-
-    Those that load the least per multiplication, idle lanes counted; none where a
+    These load the least per multiplication, idle lanes counted. There are none where a
     quarter of the lanes or more would be idle, or where so many are not offered. Tiles
     are taller, and as deep as the panels of a register tile allow.
     """
-    einsum = workload.einsum
-    offered = space(workload)
-    best = offered and next(points(offered, workload, constraint), None)
-    if not best:
-        return ()
     lanes = WIDE_BYTES // einsum.operands[0].dtype.itemsize
     column, row = (einsum.extents[text(best, name)] for name in ("vector", "register"))
     length = typical(column)
 
     def idle(n: int) -> float:
+        """Return the share of the lanes of n vectors beyond the end of the index."""
         return -length % (n * lanes) / length
 
     full = [n for n in _vectors(column, lanes) if idle(n) < 1 / 4]
     tiles = [(n, _rows(row, n, N_WIDE)[0]) for n in full]
+    # a step loads vectors + rows values for vectors * rows multiply-adds
     tiles.sort(key=lambda tile: (1 + idle(tile[0])) * sum(1 / n for n in tile))
     pair = text(best, "vector"), text(best, "register")
     widths, heights = _areas(einsum, *pair, WIDE_PACK_BYTES)
     wide = {**best, "lanes": lanes, "width": widths[0], "height": heights[0]}
-    starts = [
+    starts: list[Parameters] = [
         {**wide, "vectors": n, "rows": m, "depth": _wide_depth(n)} for n, m in tiles
     ]
-    return tuple(p for p in starts if _is_offered(workload, p))[:2]
+    return [
+        p
+        for p in starts
+        if all(p[name] in values for name, values in offered.items())
+        and offered.constraint(p) is None
+    ][:2]
 
 
-def proposals(workload: Workload) -> Iterator[Parameters]:
-    """Every register tile for the best pairs of indices, in tiles that suit it."""
-    einsum, known = workload.einsum, workload.known
-    offered = space(workload)
-    if offered is None:
-        return
+def _proposals(workload: Workload, offered: Table) -> Iterator[Parameters]:
+    """Yield every register tile for the best pairs of indices, in suitable tiles."""
+    einsum, sized = workload.einsum, workload.known
     pairs = [
         (str(vector), str(row))
         for vector, row in product(offered["vector"], offered["register"])
         if _fits(einsum, str(vector), str(row))
     ]
     for vector, row in pairs[:N_PAIRS]:
-        roles = find_roles(einsum, vector, row)
+        roles = find_packed_roles(einsum, vector, row)
         assert roles is not None
-        n_summed = volume(known, roles.summed)
+        n_summed = volume(sized, roles.summed)
         pair = {"vector": vector, "register": row, "inside": "rows"}
         choices = product(offered["lanes"], VECTORS, ROWS, offered["stores"])
         for lanes, n_vectors, n_rows, stores in choices:
             assert isinstance(lanes, int)
             assert isinstance(stores, str)
-            tile: dict[str, int] = {
-                "lanes": lanes,
-                "vectors": n_vectors,
-                "rows": n_rows,
-            }
+            tile = {"lanes": lanes, "vectors": n_vectors, "rows": n_rows}
+            # a panel is ``depth`` such lines, which every register tile of a row reads
+            # again
             line_bytes = lanes * n_vectors * einsum.operands[0].dtype.itemsize
             depth = _fitting_depth(n_summed, line_bytes)
-            widths, heights = _areas(known, vector, row, depth=depth)
+            widths, heights = _areas(sized, vector, row, depth=depth)
+            # other areas only where they can decide: for the best pair of indices and
+            # large tiles
             others = (vector, row) == pairs[0] and n_vectors * n_rows >= LARGE_TILE
             areas = [(widths[0], h) for h in heights[: None if others else 1]]
             areas += [(w, heights[0]) for w in widths[1:3] if others]
@@ -193,7 +199,7 @@ def proposals(workload: Workload) -> Iterator[Parameters]:
 
 
 def _fitting_depth(n_summed: int, line_bytes: int) -> int:
-    """All of a short sum; else the deepest tile whose panels stay in the first level.
+    """Return the depth for all of a short sum, or with panels in the first level.
 
     >>> _fitting_depth(90, 128), _fitting_depth(5000, 128)
     (96, 256)
@@ -205,7 +211,7 @@ def _fitting_depth(n_summed: int, line_bytes: int) -> int:
 
 
 def _wide_depth(n_vectors: int) -> int:
-    """The deepest tile whose panels stay in the first level of a cache.
+    """Return the deepest tile whose panels stay in the first level of a cache.
 
     >>> _wide_depth(2), _wide_depth(3), _wide_depth(5)
     (256, 160, 96)
@@ -214,14 +220,8 @@ def _wide_depth(n_vectors: int) -> int:
     return max(n for n in DEPTHS if n * line_bytes <= WIDE_PANEL_BYTES)
 
 
-def _is_offered(workload: Workload, parameters: Parameters) -> bool:
-    offered = space(workload) or {}
-    is_in = all(parameters[name] in values for name, values in offered.items())
-    return is_in and constraint(workload, parameters) is None
-
-
 def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
-    """Entries of arrays with the index that lie in lines along another output index.
+    """Count entries of arrays with the index that have lines along another one.
 
     The output counts twice: vectors of it can pass the caches, where single entries are
     read before they are written. Of equal ones, the index of the largest operands is
@@ -240,7 +240,7 @@ def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
 
 
 def _register_cost(einsum: BatchedEinsum, index: str) -> tuple[bool, int, int]:
-    """Of long indices, the one nearest to the last axes is packed best.
+    """Rank an index for the rows: long ones nearest to the last axes are best.
 
     Where the output is the largest array, the one nearest to its last axis.
     """
@@ -252,7 +252,7 @@ def _register_cost(einsum: BatchedEinsum, index: str) -> tuple[bool, int, int]:
 
 
 def _stores(einsum: BatchedEinsum, vectors: Names, lanes: int) -> tuple[str, ...]:
-    """Vectors of the last axis can be aligned, and then pass the caches.
+    """Return the ways of storing: vectors of the last axis can pass the caches.
 
     They best do where the output is large, as it is if its size is not known.
     """
@@ -269,7 +269,7 @@ def _stores(einsum: BatchedEinsum, vectors: Names, lanes: int) -> tuple[str, ...
 def _fits(einsum: BatchedEinsum, vector: str, register_index: str) -> bool:
     if typical(einsum.extents[vector]) < MIN_LANES or vector == register_index:
         return False
-    return find_roles(einsum, vector, register_index) is not None
+    return find_packed_roles(einsum, vector, register_index) is not None
 
 
 @lru_cache(maxsize=256)
@@ -280,17 +280,18 @@ def _areas(
     pack_bytes: int = PACK_BYTES,
     depth: int = DEPTHS[0],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Widths and heights of tiles, those of the best pair first.
+    """Return the widths and heights of tiles, the best pair first.
 
     The best tiles are large, and all packs on the left, one for each row of the batch,
     find room in the second level of a cache, and those on the right nearly; but there
     is something to do for several cores.
     """
-    roles = find_roles(einsum, vector, register_index)
+    roles = find_packed_roles(einsum, vector, register_index)
     assert roles is not None
     depth = min(volume(einsum, roles.summed), depth)
     line_bytes = depth * einsum.operands[0].dtype.itemsize
     column_bytes = einsum.batch_size * line_bytes
+    # the largest that fits comes first, then smaller ones, then those that do not fit
     heights = sorted(HEIGHTS, key=lambda n: (n * column_bytes > pack_bytes, -n))
     widths = sorted(WIDTHS, key=lambda n: (n * line_bytes > 2.5 * PACK_BYTES, -n))
     n_columns, n_rows, n_batch = (
@@ -310,7 +311,7 @@ def _areas(
 
 
 def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
-    """Numbers of vectors, those first that leave the fewest lanes idle.
+    """Order numbers of vectors by the lanes that they leave idle.
 
     >>> _vectors(20, 4), _vectors(72, 4)
     ((5, 1, 3, 2, 4), (2, 3, 1, 4, 5))
@@ -323,7 +324,7 @@ def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
 def _rows(
     extent: Extent, vectors: int, n_registers: int = N_REGISTERS
 ) -> tuple[int, ...]:
-    """Numbers of rows, the largest tile first that finds room in the registers.
+    """Order numbers of rows: the largest tile that fits the registers first.
 
     They hold the sums, the vectors of a column, and an entry of a row. Where a tenth
     of the rows would be beyond the end of the index, smaller ones come first.
@@ -331,6 +332,8 @@ def _rows(
     >>> _rows(72, 2), _rows(32, 2), _rows(72, 4)
     ((6, 4, 3, 2, 8, 12), (4, 3, 2, 6, 8, 12), (2, 3, 4, 6, 8, 12))
     """
+    # sums, vectors of a column and an entry of a row: (rows + 1) * vectors + 1
+    # registers
     few = [rows for rows in ROWS if (rows + 1) * vectors < n_registers]
     length = typical(extent)
 
@@ -341,24 +344,17 @@ def _rows(
     return (*few, *(rows for rows in ROWS if rows not in few))
 
 
-def constraint_1(workload: Workload, parameters: Parameters) -> str | None:
+def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
     einsum = workload.einsum
     vector, register_index = text(parameters, "vector"), text(parameters, "register")
     if not _fits(einsum, vector, register_index):
         return f"the indices {vector!r} and {register_index!r} split no operands"
     n_sums = number(parameters, "rows") * number(parameters, "vectors")
+    # Fewer sums than six wait for each other; with fewer than 32 entries, or more than
+    # 32 vectors, loads take longer than multiply-adds.
     if not 6 <= n_sums <= 32 or n_sums * number(parameters, "lanes") < 32:
         return f"{n_sums} vectors of sums are too few or too many"
-    return None
-
-
-def constraint(workload: Workload, parameters: Parameters) -> str | None:
-    einsum = workload.einsum
-    problem = constraint_1(workload, parameters)
-    if problem is not None:
-        return problem
-    is_last = parameters["vector"] == einsum.output[-1]
-    if parameters["stores"] == "streamed" and not is_last:
+    if parameters["stores"] == "streamed" and vector != einsum.output[-1]:
         return "only vectors of the last axis can be streamed"
     n_bytes = _private_bytes(einsum, parameters)
     if n_bytes > PRIVATE_BYTES:
@@ -367,16 +363,19 @@ def constraint(workload: Workload, parameters: Parameters) -> str | None:
 
 
 def _private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """About the size of the packs and of the sums that are kept, of all rows."""
-    roles = find_roles(einsum, *(text(parameters, n) for n in ("vector", "register")))
+    """Estimate the bytes of packs and of kept sums, for all rows of a batch."""
+    roles = find_packed_roles(
+        einsum, *(text(parameters, n) for n in ("vector", "register"))
+    )
     assert roles is not None
     whole = [volume(einsum, i) for i in (roles.columns, roles.rows, roles.summed)]
-    asked = [number(parameters, name) for name in ("width", "height", "depth")]
-    width, height, depth = map(min, whole, asked)
-    sums = width * height * volume(einsum, roles.postponed)
-    kept = sums if depth < whole[2] else 0
+    limits = [number(parameters, name) for name in ("width", "height", "depth")]
+    width, height, depth = map(min, whole, limits)
+    n_all_sums = width * height * volume(einsum, roles.postponed)
+    # sums are kept between the tiles of a sum that takes several of them
+    n_sums = n_all_sums if depth < whole[2] else 0
     itemsize = einsum.operands[0].dtype.itemsize
-    return einsum.batch_size * itemsize * (kept + depth * (width + height))
+    return einsum.batch_size * itemsize * (n_sums + depth * (width + height))
 
 
 CACHE_BYTES = 1 << 20
@@ -388,26 +387,26 @@ MOST_OPERANDS = 4
 """Of more, the search of a bound takes longer than a trial is worth."""
 
 
-def starts(workload: Workload) -> tuple[Parameters, ...]:
-    """Starting points: those for the longest vectors, and one that moves the least."""
-    wide = wide_tiles(workload)
-    offered = space(workload)
-    first = offered and next(points(offered, workload, constraint), None)
-    if not offered or not first:
-        return wide
+def _starts(workload: Workload, offered: Space) -> list[Parameters]:
+    """Return tiles for the longest vectors, and one that moves the fewest bytes."""
+    first = offered.recommended()
+    if first is None:
+        return []
+    wide = _wide_tiles(workload.einsum, offered, first)
     base = wide[0] if wide else first
+    # as close as the offered sizes come to the tile that moves the least
     tile = _areas_of_least(workload, text(base, "vector"), text(base, "register"))
     sides = {
         name: _nearest([n for n in offered[name] if isinstance(n, int)], size)
         for name, size in tile.items()
     }
-    one = {**base, **sides}
-    is_new = one not in (*wide, first) and constraint(workload, one) is None
-    return (*wide, one) if sides and is_new else wide
+    bounded = {**base, **sides}
+    is_new = bounded not in (*wide, first) and offered.constraint(bounded) is None
+    return [*wide, bounded] if sides and is_new else wide
 
 
 def least_tile(workload: Workload) -> dict[str, int]:
-    """The tile, by index, that moves the least into a core's cache.
+    """Return the tile, by index, that moves the fewest bytes into a core's cache.
 
     None if every array moves once whatever the tiles, or if a size is unknown.
 
@@ -431,9 +430,9 @@ def least_tile(workload: Workload) -> dict[str, int]:
 def _areas_of_least(
     workload: Workload, vector: str, register_index: str
 ) -> dict[str, int]:
-    """Width, height and depth of that tile, of the roles of a pair of indices."""
+    """Return width, height and depth of that tile for a pair of indices."""
     tile = least_tile(workload)
-    roles = find_roles(workload.einsum, vector, register_index)
+    roles = find_packed_roles(workload.einsum, vector, register_index)
     if not tile or roles is None:
         return {}
     sides: dict[str, Names] = {
@@ -447,7 +446,7 @@ def _areas_of_least(
 
 
 def _nearest(offered: list[int], size: int) -> int:
-    """By the ratio.
+    """Return the offered size whose ratio to ``size`` is nearest to 1.
 
     >>> _nearest([96, 192, 384], 150)
     192

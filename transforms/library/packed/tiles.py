@@ -1,4 +1,18 @@
-"""Packed tiles: what a register tile reads in one step of a sum stands together."""
+"""Packed tiles: what a register tile reads in one step of a sum is contiguous.
+
+Packing B for ``ac,cb->ab`` with panels of two vectors of four lanes::
+
+    B[c,b] in memory                     B_pack[panel,c,vector,lane]
+    c: 0   b0 .. b7 | b8 .. b15          panel 0:  c 0: b0 .. b7
+       1   b0 .. b7 | b8 .. b15    -->             c 1: b0 .. b7
+       2   b0 .. b7 | b8 .. b15                    c 2: b0 .. b7
+                                         panel 1:  c 0: b8 .. b15
+                                                   ...
+
+If b is not the last axis of B, lines of memory run across the panel. Then squares of
+``lanes`` times ``lanes`` entries are loaded along memory and transposed in registers.
+Entries beyond the end of the array are zero, so the sums need no condition.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +75,7 @@ class _Square:
     along: str
 
     def moved(self, entry: Expression, across: str, along: str) -> Expression:
-        """An expression in other loops over the square."""
+        """Move an expression to other loops over the square."""
         names = {self.across: var(across), self.along: var(along)}
         return SubstitutionMapper(make_subst_func(names))(entry)
 
@@ -86,7 +100,7 @@ class Packer:
         self.packs: dict[Names, Pack] = {}
 
     def pack(self, names: Names) -> Pack:
-        """Copy a tile of a product of operands, zero where it ends.
+        """Copy a tile of a product of operands, with zeros beyond the end.
 
         Their functions are evaluated, and sums over indices of theirs alone.
         """
@@ -106,12 +120,14 @@ class Packer:
         turned = plan.turned_index(term)
         cuts = (plan.cuts[index] for index in term)
         main = next(cut for cut in cuts if len(cut.levels) > 1)
+        # A pack serves all rows of the batch that have these operands.
         fills: list[str] = []
         # Whole register tiles are copied without a comparison; only the edge is padded,
         # so the sums need no condition.
         for part in _parts(main):
             loops = self.loops.over("pack", term, part=part, turned=turned)
             value = written_out(schedule, names, loops.points, folded)
+            # zeros beyond the end add nothing to the sums
             if not main.is_exact and part != "whole":
                 end = _as_expression(main.extent)
                 inside = p.Comparison(loops.points[main.index], "<", end)
@@ -130,13 +146,15 @@ class Packer:
         return [self.writer.assign(pack.array, entry, value, order, pack.fills)]
 
     def _turn(self, pack: Pack, loops: Loops, value: Expression) -> list[str]:
-        """Assign by squares, which are read along memory and turned."""
+        """Fill a pack by squares, which are read along memory and transposed."""
         size = self.plan.lanes
         dtype = self.writer.dtype_of(pack.array)
         array = self.writer.array("square", (size, size), dtype, has_lanes=True)
         *outer, across, along = loops.all(last=loops.lanes(pack.axes))
         square = _Square(array, [*self.loops.around, *outer], across, along)
         self.writer.tag(across, "unr")
+        # a value that reads anything but lines of this dtype is brought to its place
+        # alone
         kernel = self.schedule.kernel
         lines = find_lines(kernel, value, along, dtype) if self.is_explicit else None
         if lines is None:
@@ -146,7 +164,7 @@ class Packer:
     def _turn_entries(
         self, pack: Pack, loops: Loops, square: _Square, value: Expression
     ) -> list[str]:
-        """Each entry alone; a compiler makes vectors of these if it can."""
+        """Copy each entry of a square; a compiler makes vectors of these if it can."""
         writer, (row, column) = self.writer, self._turned_loops(square)
         for iname in (square.along, row, column):
             writer.tag(iname, "unr")
@@ -167,7 +185,7 @@ class Packer:
     def _turn_vectors(
         self, pack: Pack, loops: Loops, square: _Square, lines: Lines
     ) -> list[str]:
-        """Vectors along memory, transposed in registers.
+        """Load vectors along memory, and transpose them in registers.
 
         Rewrite, for the lanes b and the index c along which the operand lies::
 
@@ -211,21 +229,26 @@ class Packer:
     def _line(
         self, read: p.Subscript, square: _Square, loops: Names, after: Names
     ) -> Names:
-        """A private vector of a read, and the ids of what loads it."""
+        """Load a private vector; return its name and the ids of the statements."""
         writer, size = self.writer, self.plan.lanes
         kernel, name = self.schedule.kernel, read.aggregate.name
         dtype = writer.dtype_of(square.array)
         vector = writer.array("line", (size,), dtype, has_lanes=True)
         first = SubstitutionMapper(make_subst_func({square.along: 0}))
         flat = flat_subscript(kernel, first(read))
-        place, placed = writer.place("place", flat, loops, after)
+        offset, offset_id = writer.scalar("place", flat, loops, after)
         load = partial(
-            load_vector, vector=vector, array=name, place=place, dtype=dtype, lanes=size
+            load_vector,
+            vector=vector,
+            array=name,
+            offset=offset,
+            dtype=dtype,
+            lanes=size,
         )
-        return vector, placed, writer.add(vector, load, loops, (*after, placed))
+        return vector, offset_id, writer.add(vector, load, loops, (*after, offset_id))
 
     def _turned_loops(self, square: _Square) -> tuple[str, str]:
-        """Loops over a square other than those that fill it."""
+        """Make loops over a square besides those that fill it."""
         size = self.plan.lanes
         across, along = (
             self.writer.loop(iname, size=size)
@@ -235,11 +258,12 @@ class Packer:
 
 
 def _parts(cut: Cut) -> tuple[str, ...]:
-    """The parts of the main index that are filled apart, without those that are empty.
+    """Return the parts of the main index that are filled apart and not empty.
 
     The literal domain of an empty one is refused by Loopy.
     """
     unit = cut.strides[0]
+    # nothing is beyond the end, or an edge cannot have a loop of its own
     if cut.is_exact or unit < LEAST_EDGE:
         return ("all",)
     if not isinstance(cut.extent, int):
@@ -255,7 +279,7 @@ def written_out(
     summed: Names,
     sums: Mapping[tuple[int, ...], Expression] | None = None,
 ) -> Expression:
-    """The sum of products of operands, term by term.
+    """Write a sum of products of operands term by term.
 
     Args:
         sums: a factor of each term, by the values of the summed indices.
@@ -273,7 +297,7 @@ def written_out(
 
 
 def _joint_term(terms: Sequence[IndexList], folded: Names) -> Names:
-    """The indices of a product: those of the longest term, others before its last."""
+    """Return the indices of a product: the longest term, others before its last."""
     *head, last = [i for i in max(terms, key=len) if i not in folded]
     seen = {*head, last, *folded}
     others = dict.fromkeys(i for term in terms for i in term if i not in seen)
@@ -315,7 +339,7 @@ class Loops:
         return [*across, *(self.inames[self.turned][1:] if self.turned else ())]
 
     def with_inner(self, *inner: str) -> Loops:
-        """The same loops, but for the innermost ones of the vector index."""
+        """Replace the innermost loops of the vector index."""
         *_, index = [i for i, names in self.inames.items() if len(names) == 3]
         outer = self.inames[index][: -len(inner)]
         return replace(self, inames={**self.inames, index: (*outer, *inner)})
@@ -327,19 +351,21 @@ class Loops:
     def entry(
         self, array: str, axes: Sequence[Axis], at: Mapping[str, int] | None = None
     ) -> Expression:
-        """An entry of an array; ``at`` fixes indices of one level."""
-        at, places = at or {}, list[Expression]()
+        """Subscript an array; ``at`` fixes indices of one level."""
+        at, subscripts = at or {}, list[Expression]()
         for axis in axes:
             index = axis[0]
             if index in at:
-                places.append(at[index])
+                subscripts.append(at[index])
             elif index not in self.joined:
-                places.append(self._place(axis))
+                subscripts.append(self._subscript(axis))
             elif self.inames[index]:
-                places[-1] = self.joined[index] * places[-1] + self._place(axis)
-        return var(array)[tuple(places)]
+                subscripts[-1] = self.joined[index] * subscripts[-1] + self._subscript(
+                    axis
+                )
+        return var(array)[tuple(subscripts)]
 
-    def _place(self, axis: Axis) -> Expression:
+    def _subscript(self, axis: Axis) -> Expression:
         if axis[0] == self.turned:
             outer, inner = map(var, self.inames[self.turned])
             return self.n_lanes * outer + inner
@@ -379,7 +405,7 @@ class TileLoops:
         *,
         is_joined: bool = False,
     ) -> Loops:
-        """Loops over the entries of a tile; outer ones end where the array ends.
+        """Make loops over the entries of a tile, the outer ones up to the array's end.
 
         Those inside are loops over registers: all of it, but for what is stored.
 
@@ -402,23 +428,27 @@ class TileLoops:
             if index == turned:
                 lanes = self.plan.lanes
                 cut = replace(cut, levels=(cut.size // lanes, lanes))
+            # The position as an expression for reads, and as text for the bounds of
+            # loops.
             point = cut.size * var(tile) if tile else 0
-            position, made = f"{cut.size}*{tile}" if tile else "0", list[str]()
+            position, loops = f"{cut.size}*{tile}" if tile else "0", list[str]()
             for size, stride in zip(cut.levels, cut.strides, strict=True):
                 position += f" + {stride}*{{0}}"
-                if shared and index in shared and not made:
-                    made.append(shared[index])
+                if shared and index in shared and not loops:
+                    loops.append(shared[index])
                 else:
-                    is_bounded = not cut.is_exact and (not made or stem == "store")
+                    is_bounded = not cut.is_exact and (not loops or stem == "store")
                     limits = [f"{position} < {cut.extent}"] if is_bounded else []
-                    if is_in_parts and len(made) == level:
+                    if is_in_parts and len(loops) == level:
                         last = f"{position} + {stride - 1}"
                         sign = {"whole": "<", "edge": ">="}[part]
                         limits.append(f"{last} {sign} {cut.extent}")
-                    made.append(self.writer.loop(f"{stem}_{index}", *limits, size=size))
-                position = position.format(made[-1])
-                point += stride * var(made[-1])
-            inames[index], points[index] = tuple(made), point
+                    loops.append(
+                        self.writer.loop(f"{stem}_{index}", *limits, size=size)
+                    )
+                position = position.format(loops[-1])
+                point += stride * var(loops[-1])
+            inames[index], points[index] = tuple(loops), point
         return Loops(inames, points, turned, self.plan.lanes, self.joined)
 
     def _one_loop(self, stem: str, cuts: Sequence[Cut]) -> dict[str, Names]:
@@ -433,11 +463,12 @@ class TileLoops:
         return self.writer.loop(f"{cut.index}_tile", f"{cut.size}*{{}} < {cut.extent}")
 
     def _grid(self) -> list[str]:
-        """The loops over tiles; those of most iterations run in parallel."""
+        """Order the loops over tiles; the longest three run in parallel."""
         plan = self.plan
         free = [*reversed(plan.columns), *reversed(plan.rows), *plan.batch]
         cuts = [cut for cut in free if cut.index in self.tiles]
         # A grid has three axes; shorter loops over tiles run inside a work-group.
+        # the longest loops, since they give the most work-groups
         by_length = sorted(cuts, key=lambda cut: -(cut.n_tiles or typical(cut.extent)))
         parallel = [cut for cut in cuts if cut in by_length[:3]]
         for axis, cut in enumerate(parallel):

@@ -1,4 +1,14 @@
-"""A nest of many operands as nests of few, with products of operands between them."""
+"""A nest of many operands as nests of few, with products of operands between them.
+
+There are two ways to hand a product to the step that reads it. :func:`split_nest` gives
+each step a device kernel, with products in global memory; :class:`FusedNest` runs all
+steps for one value of an outer index after the other, with products in private memory::
+
+    split_nest                          FusedNest, for the outer index b
+    for b, j, l:  product[b,j,l] = ...  for b:
+    (wait)                                for j, l:  product[j,l] = ...
+    for b, i, l:  out[b,i,l] = ...        for i, l:  out[b,i,l] = ...
+"""
 
 from __future__ import annotations
 
@@ -84,8 +94,8 @@ class _Splitter:
             for row in nest.einsum.rows
         ]
         self._unused = kernel.get_var_name_generator()
-        taken = {op.name for op in nest.einsum.operands}
-        self._unused.add_names(taken, conflicting_ok=True)
+        operand_names = {op.name for op in nest.einsum.operands}
+        self._unused.add_names(operand_names, conflicting_ok=True)
         self._unused_ids = kernel.get_instruction_id_generator()
         rows = [kernel.id_to_insn[insn_id] for insn_id in nest.instructions]
         ids = frozenset(nest.instructions)
@@ -96,40 +106,40 @@ class _Splitter:
         self._domains: list[isl.BasicSet] = []
 
     def add(self, step: PathStep) -> None:
-        """A nest that computes the product of a step for all rows."""
+        """Add a nest that computes the product of a step for all rows."""
         factors = [tuple(row.pop(k) for k in step.factors) for row in self._rows]
         for number in step.factors:
             del self._terms[number]
         self._terms[step.product] = step.output
         inames = {index: str(self._unused(index)) for index in step.joint}
         loops = tuple(inames[index] for index in step.output)
-        made = {
+        products = {
             arrays: self._new_array(arrays, step.output)
             for arrays in dict.fromkeys(factors)
         }
-        statements = [self._statement(array, loops) for array in made.values()]
+        statements = [self._statement(array, loops) for array in products.values()]
         einsum = BatchedEinsum(
             step.output,
             step.inputs,
-            tuple(tuple(array.operand for array in arrays) for arrays in made),
+            tuple(tuple(array.operand for array in arrays) for arrays in products),
         )
         self._nests.append(
             replace(
                 self.nest,
                 einsum=einsum,
                 points=points_of(inames),
-                rules=_rules(made),
+                rules=_rules(products),
                 instructions=tuple(statement.id for statement in statements),
                 assignees=tuple(statement.assignee for statement in statements),
-                scales=(1,) * len(made),
-                shifts=(0,) * len(made),
+                scales=(1,) * len(products),
+                shifts=(0,) * len(products),
             )
         )
         self._statements += statements
         self._domains += [self._domain(inames)] if inames else []
         self._wait_for(statements)
         for row, arrays in zip(self._rows, factors, strict=True):
-            row[step.product] = made[arrays]
+            row[step.product] = products[arrays]
 
     @property
     def nests(self) -> tuple[LoopNest, ...]:
@@ -147,8 +157,9 @@ class _Splitter:
         return *self._nests, last
 
     def finished(self) -> lp.LoopKernel:
-        """The kernel with the new nests ahead of the last one."""
+        """Return the kernel with the new nests ahead of the last one."""
         kernel = self.kernel
+        # the rows are the last nest, and wait for all products
         rows = [
             insn.copy(depends_on=insn.depends_on | self._before)
             for insn in kernel.instructions
@@ -161,7 +172,7 @@ class _Splitter:
         )
 
     def _new_array(self, factors: tuple[_Array, ...], output: IndexList) -> _Array:
-        """A product of arrays, in global memory, and the rule that reads it."""
+        """Declare a product of arrays in global memory, and the rule that reads it."""
         name, rule = str(self._unused("product")), str(self._unused("product_rule"))
         dtype = np.dtype(np.result_type(*(array.operand.dtype for array in factors)))
         self._arrays[name] = lp.TemporaryVariable(
@@ -178,7 +189,7 @@ class _Splitter:
         return _Array(Operand(name, tuple(extents[i] for i in output), dtype), rule)
 
     def _statement(self, array: _Array, loops: Names) -> lp.Assignment:
-        """What assigns a product; its value is for a recipe to write."""
+        """Make the statement that assigns a product; a recipe writes its value."""
         operand = array.operand
         return lp.Assignment(
             _entry(operand.name, loops),
@@ -222,9 +233,9 @@ def _rules(rows: Iterable[Sequence[_Array]]) -> constantdict[str, str]:
     )
 
 
-def _entry(name: str, places: Names) -> p.Subscript:
-    """An entry of a product; a scalar is an array of one."""
-    return p.Subscript(var(name), tuple(map(var, places)) or (0,))
+def _entry(name: str, inames: Names) -> p.Subscript:
+    """Subscript a product; a scalar is an array of one entry."""
+    return p.Subscript(var(name), tuple(map(var, inames)) or (0,))
 
 
 MAX_TERMS = 12
@@ -241,7 +252,7 @@ class _Product:
 
     array: str
     axes: IndexList
-    done: str
+    written_by: str
 
     def at(self, points: Mapping[str, Expression]) -> Expression:
         return _entry_at(self.array, self.axes, points)
@@ -297,14 +308,14 @@ class FusedNest:
         ]
 
     def written(self) -> Schedule:
-        """The schedule with the nest replaced."""
+        """Write all rows, and return the schedule with the nest replaced."""
         for step in self.steps:
-            made: dict[Factors, _Product] = {}
+            products: dict[Factors, _Product] = {}
             for row in self.rows:
                 factors = tuple(row.pop(number) for number in step.factors)
-                if factors not in made:
-                    made[factors] = self._multiply(step, factors)
-                row[step.product] = made[factors]
+                if factors not in products:
+                    products[factors] = self._multiply(step, factors)
+                row[step.product] = products[factors]
         for k, row in enumerate(self.rows):
             (product,) = row.values()
             assert isinstance(product, _Product)
@@ -312,11 +323,13 @@ class FusedNest:
         return self.writer.finished()
 
     def _multiply(self, step: PathStep, factors: Factors) -> _Product:
-        """The statements of a step, and the array that has the product."""
+        """Write the statements of a step; return the array of the product."""
         axes, dtype = self._axes(step, factors), self.schedule.dtype_of_row(0)
         shape = [self._size(index) for index in axes] or [1]
         name = self.writer.array("product", shape, dtype)
-        after = [one.done for one in factors if isinstance(one, _Product)]
+        after = [
+            factor.written_by for factor in factors if isinstance(factor, _Product)
+        ]
         if step.summed:
             loops, points = self._loops(axes)
             entry = _entry_at(name, axes, points)
@@ -328,8 +341,8 @@ class FusedNest:
         entry = _entry_at(name, axes, terms[0])
         values = [self._product(factors, points) for points in terms]
         value = p.Sum((entry, *values)) if step.summed else values[0]
-        done = self.writer.assign(name, entry, value, loops, after)
-        return _Product(name, axes, done)
+        written_by = self.writer.assign(name, entry, value, loops, after)
+        return _Product(name, axes, written_by)
 
     def _size(self, index: str) -> int:
         extent = self.schedule.extents[index]
@@ -339,7 +352,7 @@ class FusedNest:
     def _terms(
         self, step: PathStep, axes: IndexList
     ) -> tuple[Names, list[dict[str, Expression]]]:
-        """Loops of a step, and the points of the terms that an iteration adds."""
+        """Make the loops of a step; return the points of the terms of an iteration."""
         order = (*axes[:-1], *step.summed, *axes[-1:])
         if not step.summed:
             loops, points = self._loops(order)
@@ -353,10 +366,11 @@ class FusedNest:
         return loops, [{**points, last: first + k} for k in range(n_terms)]
 
     def _axes(self, step: PathStep, factors: Factors) -> IndexList:
-        """The indices of a product inside the outer loop, the one of lines last."""
-        kept = [index for index in step.output if index != self.outer]
+        """Return the indices of a product inside the outer loop, that of lines last."""
+        inner = [index for index in step.output if index != self.outer]
+        # along an axis in which a factor has lines, the innermost loop reads vectors
         ends = {term[-1] for term in map(self._term, factors) if term}
-        return tuple(sorted(kept, key=lambda index: index in ends))
+        return tuple(sorted(inner, key=lambda index: index in ends))
 
     def _term(self, factor: Factor) -> IndexList:
         if isinstance(factor, _Product):
@@ -379,12 +393,12 @@ class FusedNest:
         loops, points = self._loops(
             [index for index in self.schedule.output if index != self.outer]
         )
-        self.writer.store(row, product.at(points), points, loops, [product.done])
+        self.writer.store(row, product.at(points), points, loops, [product.written_by])
 
     def _loops(
         self, indices: Sequence[str], parts: Mapping[str, int] | None = None
     ) -> tuple[Names, dict[str, Expression]]:
-        """Loops over indices, inside the outer one.
+        """Make loops over indices, inside the outer one.
 
         Args:
             parts: what divides the extents of some indices; their loops are shorter.
@@ -403,12 +417,12 @@ class FusedNest:
 def _entry_at(
     array: str, axes: IndexList, points: Mapping[str, Expression]
 ) -> Expression:
-    """An entry of a product; a scalar is an array of one."""
+    """Subscript a product; a scalar is an array of one entry."""
     return var(array)[tuple(points[index] for index in axes) or (0,)]
 
 
 def _divisor(extent: int) -> int:
-    """The largest up to :data:`MAX_TERMS`.
+    """Return the largest divisor up to :data:`MAX_TERMS`.
 
     >>> _divisor(24), _divisor(20), _divisor(37)
     (12, 10, 1)

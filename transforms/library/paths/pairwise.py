@@ -15,10 +15,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from operator import itemgetter
 from typing import TypeAlias
 
-from feinsum.errors import FeinsumError, InvalidParameterError
+from feinsum.errors import FeinsumError, InvalidEinsumError, InvalidParameterError
 from feinsum.ir import BatchedEinsum, IndexList, Operand
+from feinsum.nests import (
+    EstimatedTime,
+    Loop,
+    Nest,
+    Network,
+    Sizes,
+    best_orders,
+    path_from_pairs,
+)
+from feinsum.nests.network import MAX_OPERANDS as MAX_NEST_OPERANDS
 from feinsum.paths import EXACT_UP_TO, MINIMIZED, PathMethod, find_path, order_of
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.cost import Machine
@@ -36,6 +47,9 @@ NEAR = 4
 """How many times the fewest operations a path may take to be worth a trial."""
 
 GREEDY: PathMethod = "greedy"
+
+Pairs: TypeAlias = Sequence[tuple[int, int]]
+"""The two positions of each step."""
 
 _NUMBER = "(?:0|[1-9][0-9]?)"
 
@@ -130,20 +144,20 @@ class PairwisePath:
     def steps(
         self, einsum: BatchedEinsum, *, takes_diagonals: bool = False
     ) -> tuple[PathStep, ...]:
-        """The products, each with its indices; the last one is the result.
+        """Return the products, each with its indices; the last one is the result.
 
         Ahead of them each operand is summed over the indices that it alone has.
 
         Args:
             takes_diagonals: ahead of them diagonals are taken out of operands, too.
         """
-        steps = _Steps(einsum, takes_diagonals)
-        left = [steps.with_own_sums(number) for number in range(einsum.n_operands)]
+        collected = _Steps(einsum, takes_diagonals)
+        left = [collected.with_own_sums(number) for number in range(einsum.n_operands)]
         for first, second in self.pairs:
             pair = left[first], left[second]
             left = [number for number in left if number not in pair]
-            left.append(steps.add(pair))
-        return tuple(steps.found)
+            left.append(collected.add(pair))
+        return tuple(collected.steps)
 
     def n_operations(self, einsum: BatchedEinsum) -> int:
         """Multiplications and additions, size parameters counted as long.
@@ -167,7 +181,7 @@ class _Steps:
     """Collects steps, and knows the arrays that are left."""
 
     def __init__(self, einsum: BatchedEinsum, takes_diagonals: bool) -> None:
-        self.found: list[PathStep] = []
+        self.steps: list[PathStep] = []
         self._takes_diagonals = takes_diagonals
         self._einsum = einsum
         self._left = dict(enumerate(einsum.inputs))
@@ -176,36 +190,38 @@ class _Steps:
         ]
 
     def with_own_sums(self, number: int) -> int:
-        """The operand, or the sum of it over the indices that nothing else has."""
+        """Return the operand, or add its sum over the indices that nothing else has."""
         others = [term for k, term in self._left.items() if k != number]
         needed = set(self._einsum.output).union(*others)
         term = self._left[number]
         is_diagonal = self._takes_diagonals and len(set(term)) < len(term)
+        # a sum over an index of one operand shrinks it before it is multiplied
         is_whole = needed.issuperset(term) and not is_diagonal
         return number if is_whole else self.add((number,))
 
     def add(self, factors: tuple[int, ...]) -> int:
-        """A step; the number of its product."""
-        product = self._einsum.n_operands + len(self.found)
+        """Add a step, and return the number of its product."""
+        product = self._einsum.n_operands + len(self.steps)
         for row in self._rows:
             row[product] = tuple(name for k in factors for name in row.pop(k))
         inputs = tuple(self._left.pop(k) for k in factors)
         needed = set(self._einsum.output).union(*self._left.values())
         joint = dict.fromkeys(i for term in inputs for i in term)
-        kept = tuple(index for index in joint if index in needed)
-        output = kept if self._left else self._einsum.output
+        output_indices = tuple(index for index in joint if index in needed)
+        output = output_indices if self._left else self._einsum.output
+        # rows of a batch with the same operands share the product
         n_products = len({row[product] for row in self._rows})
-        self.found.append(PathStep(factors, product, n_products, inputs, output))
+        self.steps.append(PathStep(factors, product, n_products, inputs, output))
         self._left[product] = output
         return product
 
 
-def _refuse(text: object, what: str) -> InvalidParameterError:
-    return InvalidParameterError(f"contraction path {text!r:.80}: {what}")
+def _refuse(text: object, problem: str) -> InvalidParameterError:
+    return InvalidParameterError(f"contraction path {text!r:.80}: {problem}")
 
 
 def nest_operations(einsum: BatchedEinsum) -> int:
-    """Multiplications and additions in one nest of all indices."""
+    """Count multiplications and additions in one nest of all indices."""
     n_additions = 1 if einsum.summation_indices else 0
     n_points = einsum.batch_size * volume(einsum, einsum.indices)
     return n_points * (einsum.n_operands - 1 + n_additions)
@@ -213,7 +229,7 @@ def nest_operations(einsum: BatchedEinsum) -> int:
 
 @lru_cache(maxsize=256)
 def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
-    """A few different paths of few operations, best first.
+    """Return a few different paths of few operations, best first.
 
     There are none for one operand and for more than :data:`MAX_OPERANDS`.
 
@@ -225,6 +241,7 @@ def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
     """
     if not 2 <= einsum.n_operands <= MAX_OPERANDS or 0 in einsum.extents.values():
         return ()
+    # Paths of one tree differ in the order of independent steps, which costs nothing.
     trees: dict[frozenset[frozenset[int]], PairwisePath] = {}
     for path in _proposed(einsum):
         trees.setdefault(_products(path, einsum.n_operands), path)
@@ -238,7 +255,7 @@ def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
 
 @lru_cache(maxsize=256)
 def smallest_path(einsum: BatchedEinsum) -> PairwisePath:
-    """One whose largest product is as small as possible, for few operands.
+    """Return a path whose largest product is as small as possible.
 
     >>> from feinsum.ir import array, einsum
     >>> A, B, x = array("A", (9, 9)), array("B", (9, 9)), array("x", 9)
@@ -246,19 +263,21 @@ def smallest_path(einsum: BatchedEinsum) -> PairwisePath:
     1,2 0,1
     """
     terms = dict(enumerate(map(frozenset, einsum.inputs)))
-    found = _found(einsum, "size", terms, frozenset(einsum.output))
-    return _path(found, einsum.n_operands)
+    pairs = _search(einsum, "size", terms, frozenset(einsum.output))
+    return _path(pairs, einsum.n_operands)
 
 
 def _proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
-    """What searches find: for all operands, and for those first that all rows share."""
+    """Search paths: of all operands, and of those first that all rows share."""
     terms = dict(enumerate(map(frozenset, einsum.inputs)))
     shared = {k: terms[k] for k in terms if len({row[k] for row in einsum.rows}) == 1}
     others = {k: terms[k] for k in terms if k not in shared}
+    # beyond it, an exact search takes longer than what a better path saves
     exact = MINIMIZED if einsum.n_operands <= EXACT_UP_TO else ()
     for method in (*exact, GREEDY):
-        find = partial(_found, einsum, method)
+        find = partial(_search, einsum, method)
         yield _path(find(terms, frozenset(einsum.output)), einsum.n_operands)
+        # What all rows have in common is best multiplied first, once for all of them.
         if others and len(shared) > 1:
             needed = frozenset(einsum.output).union(*others.values())
             product = needed & frozenset().union(*shared.values())
@@ -267,13 +286,13 @@ def _proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
             yield _path([*ahead, *rest], einsum.n_operands)
 
 
-def _found(
+def _search(
     einsum: BatchedEinsum,
     method: PathMethod,
     terms: Mapping[int, frozenset[str]],
     output: frozenset[str],
 ) -> list[tuple[int, int]]:
-    """A path that is searched; a product has the number of its first factor.
+    """Search a path; a product has the number of its first factor.
 
     Indices that a term alone sums are left out.
     """
@@ -282,15 +301,15 @@ def _found(
     inputs = [[i for i in term if n_uses[i] > 1] for term in terms.values()]
     left, pairs = list(terms), []
     for step in find_path(inputs, output, extents, method=method):
-        taken = [left[at] for at in sorted(step)]
-        left = [k for k in left if k not in taken] + taken[:1]
-        if len(taken) == 2:
-            pairs.append((taken[0], taken[1]))
+        factors = [left[at] for at in sorted(step)]
+        left = [k for k in left if k not in factors] + factors[:1]
+        if len(factors) == 2:
+            pairs.append((factors[0], factors[1]))
     return pairs
 
 
 def _path(pairs: Sequence[tuple[int, int]], n_operands: int) -> PairwisePath:
-    """From numbers to positions."""
+    """Turn numbers of operands and products into positions."""
     left, positions = list(range(n_operands)), []
     for pair in pairs:
         first, second = sorted(map(left.index, pair))
@@ -300,15 +319,69 @@ def _path(pairs: Sequence[tuple[int, int]], n_operands: int) -> PairwisePath:
 
 
 def _products(path: PairwisePath, n_operands: int) -> frozenset[frozenset[int]]:
-    """Which operands are multiplied ahead of others: the same for paths that differ
+    """Return which operands are multiplied first: equal for paths that differ
     in the order of their steps only.
     """
     order = order_of(path.pairs, n_operands)
     return frozenset(left | right for left, right in order)
 
 
+def cheapest_path(
+    einsum: BatchedEinsum, paths: Sequence[Pairs], extents: Mapping[str, int]
+) -> tuple[int, str] | None:
+    """Return the number of the path with the fastest nest, and its outer loop.
+
+    The search over nests of sparse operands weighs the same for dense ones: vector
+    products, fetched rows, buffers that fit into registers or not. If the cheapest nest
+    has one loop around all products, that loop is the one to fuse.
+
+    Args:
+        einsum: an einsum of dense operands; for a batch, only the subscripts matter.
+        paths: pairs of positions; the product is appended.
+        extents: extents of all indices.
+
+    Returns:
+        The number, and the index of the loop around all products, empty if there is
+        none. None if the search does not apply to such einsums.
+
+    >>> from feinsum.ir import array, einsum
+    >>> chains = einsum("bij,bjk,bkl->bil", *[array(n, (900, 9, 9)) for n in "ABC"])
+    >>> extents = {"b": 900, "i": 9, "j": 9, "k": 9, "l": 9}
+    >>> cheapest_path(chains, [[(0, 1), (0, 1)]], extents)
+    (0, 'b')
+    """
+    try:
+        network = Network(einsum.inputs, einsum.output)
+    except InvalidEinsumError:
+        return None
+    itemsize = einsum.output_dtypes[0].itemsize
+    cost = EstimatedTime(network, Sizes(extents), item_bytes=itemsize)
+    nests: list[tuple[float, int, Nest]] = []
+    for k, pairs in enumerate(paths):
+        if len(pairs) == len(network.inputs) - 1 < MAX_NEST_OPERANDS:
+            path = path_from_pairs(network, _numbered(pairs, len(network.inputs)))
+            if best := best_orders(network, path, cost):
+                nests.append((best.cost, k, best.nest))
+    if not nests:
+        return None
+    _, k, nest = min(nests, key=itemgetter(0, 1))
+    forest, root = nest.forest, nest.forest[0]
+    return k, root.index if len(forest) == 1 and isinstance(root, Loop) else ""
+
+
+def _numbered(pairs: Pairs, n: int) -> list[tuple[int, int]]:
+    """Turn positions among the remaining arrays into numbers of arrays."""
+    left, numbered = list(range(n)), []
+    for first, second in pairs:
+        numbered.append((left[first], left[second]))
+        for position in sorted((first, second), reverse=True):
+            del left[position]
+        left.append(n + len(numbered) - 1)
+    return numbered
+
+
 def step_einsum(einsum: BatchedEinsum, step: PathStep) -> BatchedEinsum:
-    """A step on its own, all extents known; the operands have made-up names."""
+    """Return a step as an einsum; its operands have made-up names."""
     dtype = einsum.operands[0].dtype
     rows = tuple(
         tuple(
@@ -327,20 +400,20 @@ Families: TypeAlias = tuple[Transform, ...]
 def cheapest(
     einsum: BatchedEinsum, families: Families, machine: Machine
 ) -> TransformSpec:
-    """The cheapest recipe of a step, among families that write new loops."""
+    """Return the cheapest recipe of a step, among families that write new loops."""
     return ranked(einsum, {}, families, machine)[0].spec
 
 
 def cost_of(spec: TransformSpec, einsum: BatchedEinsum, machine: Machine) -> float:
-    """Seconds of a step; a version without a cost uses that of the newest."""
-    known = find_transform(spec.name, spec.version).cost
+    """Estimate a step; a version without a cost uses that of the newest."""
+    cost_of_version = find_transform(spec.name, spec.version).cost
     others = (t.cost for (name, _), t in sorted(REGISTRY.items()) if name == spec.name)
-    cost = known or [cost for cost in others if cost][-1]
+    cost = cost_of_version or [cost for cost in others if cost][-1]
     return cost(einsum, spec.parameters, machine)
 
 
 def named(specs: Sequence[TransformSpec]) -> tuple[str, ...]:
-    """The value of a parameter that names the recipes of all steps.
+    """Return the value of a parameter that names the recipes of all steps.
 
     >>> named([TransformSpec("generic", 2, {"block": 8})])
     ('generic@2(block=8)',)
@@ -349,12 +422,12 @@ def named(specs: Sequence[TransformSpec]) -> tuple[str, ...]:
 
 
 def are_named(steps: ParameterValue) -> bool:
-    """Whether the value names recipes rather than a way to choose them."""
+    """Tell whether the value names recipes rather than a way to choose them."""
     return isinstance(steps, tuple)
 
 
 def specs_of(steps: ParameterValue) -> list[TransformSpec]:
-    """The recipes named by a value.
+    """Parse the recipes named by a value.
 
     Raises:
         InvalidRecordError: if it names no recipes.
@@ -366,7 +439,7 @@ def specs_of(steps: ParameterValue) -> list[TransformSpec]:
 def misfit(
     steps: ParameterValue, einsums: Sequence[BatchedEinsum], families: Families
 ) -> str | None:
-    """Why named recipes do not fit the steps; None if they do.
+    """Explain why named recipes do not fit the steps; None if they do.
 
     Args:
         einsums: einsums of the steps.
@@ -376,10 +449,10 @@ def misfit(
         specs = specs_of(steps)
         if len(specs) != len(einsums):
             return f"there are {len(einsums)} steps, and recipes of {len(specs)}"
-        known = {family.name for family in families}
+        names = {family.name for family in families}
         for spec, einsum in zip(specs, einsums, strict=True):
-            if spec.name not in known:
-                return f"{spec.name} is no family of steps; those are {sorted(known)}"
+            if spec.name not in names:
+                return f"{spec.name} is no family of steps; those are {sorted(names)}"
             check_spec(spec, einsum)
     except FeinsumError as error:
         return f"a step is by no recipe: {error}"

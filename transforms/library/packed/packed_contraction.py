@@ -1,5 +1,29 @@
 """Contractions by packed tiles, as libraries compute matrix products.
 
+For ``ac,cb->ab`` with the vector index b and the register index a, a work-group
+computes a tile of the output of ``height`` times ``width`` entries. It packs what the
+tile needs of A and B for ``depth`` terms of the sum, and multiplies the packs by
+register tiles of ``rows`` rows times ``vectors`` vectors of ``lanes`` entries::
+
+                          B_pack: panels of vectors * lanes columns
+                          +------+------+------+
+                   depth  |      |######|      |     # is read by one register tile
+                          |      |######|      |
+                          +------+------+------+
+      A_pack: blocks
+      of rows  depth             width
+            +--------+    +------+------+------+
+      rows  |        |    |      |      |      |
+            +--------+    +------+------+------+
+            |########|    |      | tile |      |     rows * vectors vector registers
+            +--------+    +------+------+------+
+            |        |    |      |      |      |     height
+            +--------+    +------+------+------+
+
+A panel of B_pack stays in the first level of the caches while all blocks of A_pack
+pass, which stay in the second. In a pack, what a register tile reads in one step of the
+sum is contiguous: B_pack[panel,c,:,:] and A_pack[block,c,:].
+
 Source: Goto and van de Geijn 2008, van Zee and van de Geijn 2015 for the loops around
 a register tile; Springer and Bientinesi 2018 (GETT) for tiles that span several
 indices; paper, section 8.
@@ -18,6 +42,7 @@ import loopy as lp
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, SizeParam
 from feinsum.raising import LoopNest
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import (
     Machine,
     SizedEinsum,
@@ -31,83 +56,20 @@ from feinsum.transforms.library.packed.plan import (
     Cut,
     Plan,
     Tiles,
-    find_roles,
     make_plan,
 )
-from feinsum.transforms.library.packed.space import (
-    constraint,
-    constraint_1,
-    proposals,
-    space,
-    space_1,
-    starts,
-)
+from feinsum.transforms.library.packed.space import space
+from feinsum.transforms.matrix_roles import find_packed_roles
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Transform, register
 from feinsum.transforms.roles import reuse
 
-PACK_CYCLES = 1.0
-"""Of an entry whose neighbours in the pack are neighbours in memory, over a vector."""
-
-TURN_CYCLES = 0.75
-"""Of an entry that is brought to its place by squares, or alone."""
-
-MANY_PANELS, LINE_CYCLES, SPLIT_LINE_CYCLES = 32, 0.5, 2.0
-"""Of an entry that is packed into one of many panels in turns; more where a line of a
-cache holds entries of two turns, since it leaves the first level between them.
-"""
-
-TILE_CYCLES = 20.0
-"""To begin a register tile, beside loads and stores of its sums."""
-
-SCATTERED_CYCLES = 3.0
-"""To store an entry of a vector whose entries lie apart."""
-
-RUN_BYTES = 1024
-"""A shorter run of neighbouring entries does not reach the full bandwidth."""
-
-READ_RUN_CYCLES, STORE_RUN_CYCLES, FAR_RUN_CYCLES = 30.0, 30.0, 90.0
-"""Of such a run in a large array: to read it, to store it, and to store it if the next
-row of a register tile is on another page. Chosen by trials of 49 workloads on a Zen 5.
-"""
-
-PAGE_BYTES, LINE_BYTES = 4096, 64
-
-STREAMED_SHARE = 0.5
-"""Of the last-level cache: smaller results are better off in it than stored past it."""
-
-CACHED_STORE, STREAMED_STORE, NEEDLESS_STREAM = 1.7, 1.0, 3.0
-"""Bytes moved for a byte of the result: a store to the caches also reads the line."""
-
-LATENCY_CYCLES = 5.0
-"""Of a multiply-add, which the next one to the same sum waits for, and of a step of the
-loop. With vectors of four doubles, eight sums would be just enough for four cycles; of
-the 201 packaged facts with such vectors 27 have eight sums, and 140 have twelve.
-"""
-
-MANY_VECTORS, MANY_VECTORS_FACTOR = 4, 1.25
-"""Tiles of five vectors were a quarter slower than their multiply-adds with gcc 12."""
-
-ROW_BYTES = 96.0
-"""Of the rows of a tile that are read in a cycle for which multiply-adds wait."""
-
-L2_SHARE, OVERFLOW_FACTOR = 0.7, 1.04
-"""Of steps whose packs take more than that share of the second-level cache. These, the
-panels and the rows were chosen by 30 recipes each of 14 workloads on a Zen 5.
-"""
-
-CALL_CYCLES = 300.0
-"""To begin a tile in the caches."""
-
-MANY_AREAS = 16
-"""Areas for each core; with more, it matters little that they are not equal."""
-
 
 def packed_cost(
     einsum: BatchedEinsum, parameters: Parameters, machine: Machine
 ) -> float:
-    """Seconds of :func:`packed_contraction`, each tile padded to its size."""
+    """Estimate :func:`packed_contraction` in seconds, with tiles padded to size."""
     work = _Work.of(einsum, parameters, machine)
     n_rows = einsum.batch_size
     n_areas = work.n_wide * work.n_high * work.batch
@@ -115,9 +77,11 @@ def packed_cost(
     read, written = distinct_bytes(einsum)
     is_streamed = parameters.get("stores") == "streamed"
     moved = _moved(is_streamed, written, machine)
+    # Cores take whole areas, so their number decides how many cores have work; see
+    # ``_Work.idle``.
     return region_s(
         machine,
-        cycles + CALL_CYCLES * n_areas * work.n_deep,
+        cycles + cpu.CALL_CYCLES * n_areas * work.n_deep,
         read + n_rows * work.again_bytes + moved * written,
         n_groups=n_areas,
         idle=work.idle,
@@ -126,11 +90,11 @@ def packed_cost(
 
 
 def _moved(is_streamed: bool, written: int, machine: Machine) -> float:
-    """Bytes moved for a byte of the result."""
+    """Return the bytes moved for a byte of the result."""
     if not is_streamed:
-        return CACHED_STORE
-    is_large = written > STREAMED_SHARE * machine.cache_bytes["L3"]
-    return STREAMED_STORE if is_large else NEEDLESS_STREAM
+        return cpu.CACHED_STORE
+    is_large = written > cpu.STREAMED_SHARE * machine.cache_bytes["L3"]
+    return cpu.STREAMED_STORE if is_large else cpu.NEEDLESS_STREAM
 
 
 @dataclass(frozen=True)
@@ -155,13 +119,15 @@ class _Work:
     def of(
         cls, einsum: BatchedEinsum, parameters: Parameters, machine: Machine
     ) -> _Work:
-        """With as many lanes as the machine has, and more vectors instead."""
-        asked = Tiles.of(parameters)
-        lanes = min(asked.lanes, machine.lanes(einsum.operands[0].dtype))
+        """Count the work on a machine, which may have fewer lanes."""
+        wanted = Tiles.of(parameters)
+        # a vector that is too long for the processor is split into several by the
+        # compiler
+        lanes = min(wanted.lanes, machine.lanes(einsum.operands[0].dtype))
         tiles = replace(
-            asked, lanes=lanes, vectors=asked.vectors * asked.lanes // lanes
+            wanted, lanes=lanes, vectors=wanted.vectors * wanted.lanes // lanes
         )
-        roles = find_roles(einsum, tiles.vector, tiles.register)
+        roles = find_packed_roles(einsum, tiles.vector, tiles.register)
         assert roles is not None
         batch = (*roles.batch, *roles.outer)
         return cls(
@@ -208,10 +174,12 @@ class _Work:
         n_cores = self.machine.n_cores
         sides = (*self.plan.columns, *self.plan.rows)
         n_areas = self.batch * self._n_tiles(sides)
-        if n_areas > MANY_AREAS * n_cores:
+        # on average half an area is missing for the last core
+        if n_areas > cpu.MANY_AREAS * n_cores:
             return 1 + n_cores / n_areas / 2
         lengths = [_lengths(self._points((cut.index,)), cut.size) for cut in sides]
         busy = [0.0] * n_cores
+        # a core that is done takes the next area, as in OpenMP's dynamic schedule
         for area in [*map(prod, product(*lengths))] * self.batch:
             heapreplace(busy, busy[0] + area)
         return max(busy) * n_cores / sum(busy)
@@ -221,32 +189,34 @@ class _Work:
         """Multiply-adds in registers, with the loads and stores of their sums."""
         tiles = self.tiles
         n_vectors, n_rows, unit = tiles.vectors, tiles.rows, tiles.vectors * tiles.lanes
+        # tiles at the edge compute what is beyond it, too
         wide = self.columns * padding(self._points((tiles.vector,)), unit)
         high = self.rows * padding(self._points((tiles.register,)), n_rows)
         each = self.machine.fma_cycles(tiles.lanes * self.itemsize)
         # Whatever is slowest: the multiply-adds, the loads of a column and of the rows
         # (two a cycle), or each sum waiting for its previous addition.
         step = max(
-            n_rows * n_vectors * each, n_vectors * each + n_rows / 2, LATENCY_CYCLES
+            n_rows * n_vectors * each, n_vectors * each + n_rows / 2, cpu.LATENCY_CYCLES
         )
-        if n_vectors > MANY_VECTORS:
-            step *= MANY_VECTORS_FACTOR
+        if n_vectors > cpu.MANY_VECTORS:
+            step *= cpu.MANY_VECTORS_FACTOR
         # A register for each sum, one for each vector of the column, one for a row's
         # entry; each of the rest is stored and loaded in every step.
         n_registers = 32 if self.machine.vector_bytes >= 64 else 16
         spilled = max(0, n_rows * n_vectors + n_vectors + 1 - n_registers)
         # Rows come from the second level, which multiply-adds hide only in part.
-        step += n_rows * self.itemsize / ROW_BYTES
-        if self._packed_bytes > self.machine.cache_bytes["L2"] * L2_SHARE:
-            step *= OVERFLOW_FACTOR
+        step += n_rows * self.itemsize / cpu.ROW_BYTES
+        if self._packed_bytes > self.machine.cache_bytes["L2"] * cpu.L2_SHARE:
+            step *= cpu.OVERFLOW_FACTOR
         per_tile = self.summed * (step + 2 * spilled)
-        per_tile += self.n_deep * (TILE_CYCLES + 3 * n_rows * n_vectors)
+        per_tile += self.n_deep * (cpu.TILE_CYCLES + 3 * n_rows * n_vectors)
+        # a product of packs for each value of a postponed index
         postponed = self._points(self.plan.roles.postponed)
         return self.batch * postponed * per_tile * wide * high / (unit * n_rows)
 
     @property
     def _packed_bytes(self) -> int:
-        """Of both packs of an area."""
+        """Bytes of both packs of an area."""
         plan = self.plan
         width, height, depth = (
             prod(min(cut.size, self._points((cut.index,))) for cut in cuts)
@@ -256,7 +226,7 @@ class _Work:
 
     @property
     def pack_cycles(self) -> float:
-        """Each side is packed once for each tile of the other."""
+        """Cycles to pack each side once for each tile of the other."""
         roles, tiles = self.plan.roles, self.tiles
         right = self._pack_cycles(roles.right, tiles.vector)
         left = sum(self._pack_cycles(k, tiles.register) for k in roles.left)
@@ -265,7 +235,7 @@ class _Work:
 
     @property
     def again_bytes(self) -> float:
-        """That are read after the first time."""
+        """Bytes that are read after the first time."""
         again = self._right * (self.n_high - 1) + self._left * (self._n_left - 1)
         return self.batch * again * self.itemsize
 
@@ -287,36 +257,44 @@ class _Work:
         return points(self.einsum, indices)
 
     def _pack_cycles(self, position: int, index: str) -> float:
-        """Of an entry of an operand that is packed along ``index``."""
+        """Return the cycles to pack an entry of an operand along ``index``."""
         term = self.einsum.inputs[position]
         is_along = term[-1:] == (index,)  # a scalar has no last index
         tiles = self.tiles
+        # an entry is loaded and stored: two accesses for a vector of entries
         width = tiles.lanes if index == tiles.vector else min(tiles.rows, tiles.lanes)
-        cycles = PACK_CYCLES * 2 / width if is_along else TURN_CYCLES
+        cycles = cpu.PACK_CYCLES * 2 / width if is_along else cpu.TURN_CYCLES
         if is_along and index == tiles.register:
             height = min(self.plan.cuts[index].size, self._points((index,)))
+            # Entries of one line go to as many panels in turns. With many panels the
+            # lines of all panels do not stay in the first level until their next entry
+            # comes.
             n_panels = height / tiles.rows
-            is_split = tiles.rows * self.itemsize % LINE_BYTES > 0
-            if n_panels > MANY_PANELS:
-                cycles += SPLIT_LINE_CYCLES if is_split else LINE_CYCLES
-        return cycles + READ_RUN_CYCLES * self._runs(term)
+            is_split = tiles.rows * self.itemsize % cpu.LINE_BYTES > 0
+            if n_panels > cpu.MANY_PANELS:
+                cycles += cpu.SPLIT_LINE_CYCLES if is_split else cpu.LINE_CYCLES
+        return cycles + cpu.READ_RUN_CYCLES * self._runs(term)
 
     @property
     def store_cycles(self) -> float:
-        """Results, in vectors if these lie along their last axis."""
+        """Cycles to store results, in vectors if these lie along their last axis."""
         output, tiles = self.einsum.output, self.tiles
         is_along = tiles.vector == output[-1]
-        cycles = 2.0 / tiles.lanes if is_along else SCATTERED_CYCLES
+        cycles = 2.0 / tiles.lanes if is_along else cpu.SCATTERED_CYCLES
         after = output[output.index(tiles.register) + 1 :]
-        is_far = self._points(after) * self.itemsize > PAGE_BYTES
-        cycles += (FAR_RUN_CYCLES if is_far else STORE_RUN_CYCLES) * self._runs(output)
+        is_far = self._points(after) * self.itemsize > cpu.PAGE_BYTES
+        cycles += (cpu.FAR_RUN_CYCLES if is_far else cpu.STORE_RUN_CYCLES) * self._runs(
+            output
+        )
         return self._points(output) * cycles
 
     def _runs(self, term: IndexList) -> float:
-        """Short runs per entry of an array that a tile reads in part.
+        """Return the short runs per entry of an array that a tile reads in part.
 
         None for an array that stays in the second-level cache.
         """
+        # Along the last axes until the first one that the tile cuts, entries are
+        # neighbours.
         run = 1
         for index in reversed(term):
             extent = self._points((index,))
@@ -326,11 +304,11 @@ class _Work:
             if size < extent:
                 break
         is_near = self._points(term) * self.itemsize <= self.machine.cache_bytes["L2"]
-        return 0.0 if is_near or run * self.itemsize >= RUN_BYTES else 1 / run
+        return 0.0 if is_near or run * self.itemsize >= cpu.RUN_BYTES else 1 / run
 
 
 def _at_build_time(einsum: BatchedEinsum) -> Mapping[str, Extent]:
-    """The extents that the kernel is built with."""
+    """Return the extents with which the kernel is built."""
     unknown = einsum.at_run_time if isinstance(einsum, SizedEinsum) else frozenset()
     return {
         index: SizeParam(f"n_{index}") if index in unknown else n
@@ -339,7 +317,7 @@ def _at_build_time(einsum: BatchedEinsum) -> Mapping[str, Extent]:
 
 
 def _lengths(extent: int, size: int) -> list[int]:
-    """Of the tiles of an index.
+    """Return the lengths of the tiles of an index.
 
     >>> _lengths(1000, 384)
     [384, 384, 232]
@@ -404,7 +382,7 @@ def _packed(
 ) -> lp.TranslationUnit:
     schedule = begin(t_unit, nest)
     tiles = Tiles.of(parameters)
-    roles = find_roles(nest.einsum, tiles.vector, tiles.register)
+    roles = find_packed_roles(nest.einsum, tiles.vector, tiles.register)
     assert roles is not None
     plan = make_plan(nest.einsum, schedule.extents, roles, tiles)
     nest_writer = PackedNest(
@@ -417,30 +395,12 @@ def _packed(
     return nest_writer.written().t_unit
 
 
-def packed_contraction_1(
-    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
-) -> lp.TranslationUnit:
-    """The same for recipes recorded before ``stores`` existed."""
-    return packed_contraction_2(t_unit, nest, {**parameters, "stores": "cached"})
-
-
 def packed_contraction_2(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """The same for recipes recorded when compilers chose what to hold in registers."""
+    """Apply recipes of version 2: compilers choose what to hold in registers."""
     return _packed(t_unit, nest, parameters, is_explicit=False)
 
-
-register(
-    Transform(
-        "packed_contraction",
-        1,
-        "operands packed in tiles, as before stores could pass the caches",
-        space_1,
-        packed_contraction_1,
-        constraint_1,
-    )
-)
 
 register(
     Transform(
@@ -449,7 +409,6 @@ register(
         "operands packed in tiles, as before vectors were held in registers",
         space,
         packed_contraction_2,
-        constraint,
     )
 )
 
@@ -460,14 +419,11 @@ PACKED_CONTRACTION = register(
         "operands packed in tiles over several indices, multiplied in registers",
         space,
         packed_contraction,
-        constraint,
-        starts=starts,
-        cost=packed_cost,
-        proposals=proposals,
+        packed_cost,
     )
 )
 
 
 def suits_packing(einsum: BatchedEinsum) -> bool:
-    """Whether only this family is worth a trial."""
+    """Tell whether only this family is worth a trial."""
     return PACKED_CONTRACTION.fits(einsum) and reuse(einsum) >= MIN_REUSE

@@ -5,48 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from feinsum.ir import BatchedEinsum, IndexList
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import Machine, distinct_bytes, points, region_s
-
-LOOP_CYCLES = 6.0
-"""To start an innermost loop."""
-CHAIN_CYCLES = 4.0
-"""Of an addition that waits for the one before."""
-PARTIAL_CYCLES = 2.4
-"""Of an addition to one of several partial sums, which gcc does not vectorize."""
-ADD_UP_CYCLES = 0.5
-"""Of a partial sum at the end of a sum."""
-RAGGED_CYCLES = 1.5
-"""Of an entry beside whole vectors."""
-STRIDED_CYCLES = 1.6
-"""To read or write an entry whose neighbours are not used with it."""
-MISS_CYCLES = 6.0
-"""The same, where each entry is in a line of the cache of its own."""
-LINE_BYTES = 64
-"""A line of a cache, which is read and written as a whole."""
-MOST_ROWS = 8
-"""Streams that are read concurrently at full speed."""
-UNROLLED = 32
-"""Trip count up to which gcc unrolls a loop."""
-TOGETHER = 0.45
-"""Factor of the cost of leftovers in such loops: no row waits for another."""
-SPILL_CYCLES = 2.0
-"""In other loops, for each row, to keep its sum out of the registers."""
-CROWDED = 1.3
-"""Factor of the cycles of a tile with more than ``MOST_ROWS`` rows."""
-FAR, JUMPS = 0.6, 0.3
-"""Added shares of the time to read an array in order."""
-MANY = 0.5
-"""The same for more than ``MOST_ROWS`` streams at a time."""
-RESTART_S = 5e-8
-"""Until a core reads memory at full speed again after a jump."""
-WIDE_BYTES = 64
-"""Vectors of processors that permute two of them at a time, and have 32 of them."""
-NARROW_COMPLEX_LANES = {8: 0.08, 16: 0.35}
-"""Of several sums of complex numbers of a size on others, where gcc spills."""
-MOST_NARROW_TERMS, NARROW_SPILLS = 8, 2.0
-"""Terms of complex numbers that an iteration adds there in registers; cost of more."""
-NEAR_BYTES = 1 << 18
-"""Largest array whose lines used together stay in the second level."""
 
 
 def vector_cycles(
@@ -64,19 +24,25 @@ def vector_cycles(
     dtype = einsum.operands[0].dtype
     # vectors of two cycles gain nothing over two vectors
     lanes = machine.lanes(dtype, min(most_bytes, machine.fma_bytes // 2))
+    # vector units multiply integers at half of the rate
     if dtype.kind in "biu":
         lanes = max(1, lanes // 2)
     reads = sum(_access_cycles(einsum, t, vector, lanes) for t in einsum.inputs)
+    # two vector operations start in a cycle
     per_point = 0.5 * len(einsum.inputs) / lanes + reads
-    if _is_narrow_complex(einsum, machine) and step > MOST_NARROW_TERMS:
-        per_point *= NARROW_SPILLS
+    if _is_narrow_complex(einsum, machine) and step > cpu.MOST_NARROW_TERMS:
+        per_point *= cpu.NARROW_SPILLS
+    # The vector index is summed: ``step`` partial sums hide the latency of additions,
+    # and are added up at the end of every loop.
     if vector in einsum.summation_indices:
         n_loops = n_points / max(length, 1)
         step = min(step, length)
-        alone = length % step * (CHAIN_CYCLES + reads)
-        each = max(PARTIAL_CYCLES, CHAIN_CYCLES / step, reads)
+        alone = length % step * (cpu.CHAIN_CYCLES + reads)
+        each = max(cpu.PARTIAL_CYCLES, cpu.CHAIN_CYCLES / step, reads)
         along = (length - length % step) * each
-        return n_loops * (LOOP_CYCLES + along + alone + step * ADD_UP_CYCLES)
+        return n_loops * (cpu.LOOP_CYCLES + along + alone + step * cpu.ADD_UP_CYCLES)
+    # The vector index is free: every pass over the tile loads and stores its sums, for
+    # ``step`` terms each.
     store = _access_cycles(einsum, einsum.output, vector, lanes)
     n_summed = points(einsum, einsum.summation_indices[-1:])
     step = min(step, n_summed)
@@ -85,8 +51,8 @@ def vector_cycles(
     )
     is_summed = bool(einsum.summation_indices)
     per_pass = (2 / lanes + 1 / lanes if is_summed else store) * length
-    ragged = length % lanes * RAGGED_CYCLES
-    return n_points * per_point + n_passes * (LOOP_CYCLES + per_pass + ragged)
+    ragged = length % lanes * cpu.RAGGED_CYCLES
+    return n_points * per_point + n_passes * (cpu.LOOP_CYCLES + per_pass + ragged)
 
 
 def reduction_cycles(
@@ -97,9 +63,10 @@ def reduction_cycles(
     n_loops = points(einsum, einsum.indices) / max(length, 1)
     lanes = _lanes_of_sums(einsum, machine, most_bytes)
     reads = sum(_access_cycles(einsum, t, inner, lanes) for t in einsum.inputs)
-    along = length * max(1.5 / lanes + reads, CHAIN_CYCLES / lanes)
-    beside = length % lanes * RAGGED_CYCLES + lanes * ADD_UP_CYCLES
-    return n_loops * (LOOP_CYCLES + along + beside)
+    # the compiler keeps one vector of sums, so each addition waits for the one before
+    along = length * max(1.5 / lanes + reads, cpu.CHAIN_CYCLES / lanes)
+    remainder = length % lanes * cpu.RAGGED_CYCLES + lanes * cpu.ADD_UP_CYCLES
+    return n_loops * (cpu.LOOP_CYCLES + along + remainder)
 
 
 def jammed_cycles(
@@ -119,29 +86,36 @@ def jammed_cycles(
     extent = points(einsum, (index,))
     lanes: float = _lanes_of_sums(einsum, machine, most_bytes)
     if _is_narrow_complex(einsum, machine):
-        lanes = NARROW_COMPLEX_LANES.get(einsum.operands[0].dtype.itemsize, lanes)
-    own = shared = 0.0
+        lanes = cpu.NARROW_COMPLEX_LANES.get(einsum.operands[0].dtype.itemsize, lanes)
+    per_row = shared = 0.0
     for term in einsum.inputs:
         cycles = 0.5 * _access_cycles(einsum, term, inner, lanes)
-        own, shared = (
-            (own + cycles, shared) if index in term else (own, shared + cycles)
+        per_row, shared = (
+            (per_row + cycles, shared) if index in term else (per_row, shared + cycles)
         )
     n_loops = points(einsum, einsum.indices) / max(length * extent, 1)
     n_full, n_left = divmod(extent, rows)
 
     def tile(n_rows: int) -> float:
-        adding = max(0.5 * n_rows / lanes, CHAIN_CYCLES / lanes)
-        along = length * max(adding, n_rows * own + shared)
-        left = length % lanes * RAGGED_CYCLES + lanes * ADD_UP_CYCLES
-        left = left * TOGETHER if length <= UNROLLED else left + SPILL_CYCLES * n_rows
-        return LOOP_CYCLES + along + n_rows * left
+        # enough rows hide the latency of additions; what all rows share is read once
+        adding = max(0.5 * n_rows / lanes, cpu.CHAIN_CYCLES / lanes)
+        along = length * max(adding, n_rows * per_row + shared)
+        left = length % lanes * cpu.RAGGED_CYCLES + lanes * cpu.ADD_UP_CYCLES
+        left = (
+            left * cpu.TOGETHER
+            if length <= cpu.UNROLLED
+            else left + cpu.SPILL_CYCLES * n_rows
+        )
+        return cpu.LOOP_CYCLES + along + n_rows * left
 
-    crowded = 1 if rows <= MOST_ROWS else CROWDED
+    crowded = 1 if rows <= cpu.MOST_STREAMS else cpu.CROWDED
     return n_loops * (n_full * crowded * tile(rows) + n_left * tile(1))
 
 
 def _is_narrow_complex(einsum: BatchedEinsum, machine: Machine) -> bool:
-    return einsum.operands[0].dtype.kind == "c" and machine.vector_bytes < WIDE_BYTES
+    return (
+        einsum.operands[0].dtype.kind == "c" and machine.vector_bytes < cpu.WIDE_BYTES
+    )
 
 
 def _lanes_of_sums(einsum: BatchedEinsum, machine: Machine, most_bytes: int) -> int:
@@ -173,11 +147,13 @@ def out_of_order_s(
         if index not in term or inner not in (None, *term):
             continue
         n_bytes = points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
+        # A loop over an index to the left jumps through the whole array in each
+        # iteration.
         sums = (i for i in term[: term.index(index)] if i not in einsum.output)
         left = term[: term.index(parallel)] if parallel in term else ()
         jumps = any(points(einsum, (i,)) > 1 for i in (*sums, *left))
-        share = JUMPS * jumps
-        share += FAR * (inner is not None and term[-2:] != (index, inner))
+        share = cpu.JUMPS * jumps
+        share += cpu.FAR * (inner is not None and term[-2:] != (index, inner))
         seconds += share * n_bytes / machine.stream_bytes_per_s(n_bytes)
     return einsum.batch_size * seconds
 
@@ -185,10 +161,10 @@ def out_of_order_s(
 def restart_s(
     einsum: BatchedEinsum,
     along: str,
-    beside: str | None,
+    outer: str | None,
     machine: Machine,
     *,
-    n_beside: int,
+    n_rows: int,
     width: int | None = None,
     in_registers: bool = True,
 ) -> float:
@@ -212,17 +188,19 @@ def restart_s(
     for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True):
         if not term or term[-1] != along:
             continue
-        n_together = n_beside if beside in term else 1
-        is_in_order = run == length and term[-2:-1] in ((), (beside,))
+        n_together = n_rows if outer in term else 1
+        is_in_order = run == length and term[-2:-1] in ((), (outer,))
         if in_registers and n_together == 1 and is_in_order:
             continue
         n_bytes = points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
         in_order_s = n_bytes / machine.stream_bytes_per_s(footprint)
+        # From memory each run costs a restart, but never more than to read it all
+        # again; the caches prefetch well enough.
         if is_far:
             n_runs = n_bytes / (run * operand.dtype.itemsize)
-            seconds += min(n_runs * RESTART_S / machine.n_cores, in_order_s)
-        if n_together > MOST_ROWS:
-            seconds += MANY * in_order_s
+            seconds += min(n_runs * cpu.RESTART_S / machine.n_cores, in_order_s)
+        if n_together > cpu.MOST_STREAMS:
+            seconds += cpu.MANY * in_order_s
     return einsum.batch_size * seconds
 
 
@@ -236,8 +214,8 @@ def _access_cycles(
     itemsize = einsum.operands[0].dtype.itemsize
     inner = points(einsum, term[term.index(vector) + 1 :])
     n_bytes = points(einsum, dict.fromkeys(term)) * itemsize
-    is_near = n_bytes <= NEAR_BYTES or inner * itemsize <= 32
-    return STRIDED_CYCLES if is_near else MISS_CYCLES
+    is_near = n_bytes <= cpu.NEAR_BYTES or inner * itemsize <= 32
+    return cpu.STRIDED_CYCLES if is_near else cpu.MISS_CYCLES
 
 
 def streaming_s(
@@ -288,27 +266,30 @@ def read_bytes(
         for operand, term in zip(row, einsum.inputs, strict=True)
         if term
     }
-    held = machine.cache_bytes.get("L2", 0)
+    cache_bytes = machine.cache_bytes.get("L2", 0)
     return sum(
-        _passing(term, [*loops], itemsize, held)
+        _passing(term, [*loops], itemsize, cache_bytes)
         for (_, term), itemsize in terms.items()
     )
 
 
 def _passing(
-    term: IndexList, loops: list[tuple[str, int]], itemsize: int, held: float
+    term: IndexList, loops: list[tuple[str, int]], itemsize: int, cache_bytes: float
 ) -> float:
     """Bytes of one operand: whole lines, unless the next entries of a line follow."""
-    inside = moved = float(LINE_BYTES)
+    inside = moved = float(cpu.LINE_BYTES)
     neighbours = {term[-1]} if term.count(term[-1]) == 1 else set()
+    # From the innermost loop outwards: ``inside`` is what the loops so far touch of the
+    # array, ``moved`` what passes from beyond the cache for it.
     for index, n in reversed(loops):
         if index in neighbours:
-            n_lines = n * itemsize / LINE_BYTES
-            moved *= n_lines if inside <= held else n
+            n_lines = n * itemsize / cpu.LINE_BYTES
+            moved *= n_lines if inside <= cache_bytes else n
             inside *= n_lines
             neighbours.clear()
         elif index in term:
             inside, moved = inside * n, moved * n
-        elif inside > held:
+        # the same entries again, which the cache has lost meanwhile
+        elif inside > cache_bytes:
             moved *= n
     return moved

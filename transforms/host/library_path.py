@@ -1,9 +1,14 @@
-"""Contractions of many operands, two at a time, by numpy's BLAS on the host."""
+"""Contractions of many operands, two at a time, by numpy's BLAS on the host.
+
+For ``ij,jk,kl->il`` and the path ``1,2 0,1``, the host computes ``A @ (B @ C)``. Each
+step is a ``library_contraction``, which may need axes in another order than that in
+which the step before left them; see :mod:`feinsum.transforms.library.paths.pairwise`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import lru_cache, partial
 
 import loopy as lp
 
@@ -13,10 +18,9 @@ from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.targets.units import LibraryUnit
 from feinsum.transforms.cost import Machine
-from feinsum.transforms.host.family import (
+from feinsum.transforms.host.library_contraction import (
     LIBRARY_CONTRACTION,
     check_extents,
-    find_roles,
     products_of,
 )
 from feinsum.transforms.host.matrix_product import Intermediate, LibraryProgram
@@ -34,6 +38,7 @@ from feinsum.transforms.library.paths.pairwise import (
     specs_of,
     step_einsum,
 )
+from feinsum.transforms.matrix_roles import find_roles
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import volume
 
@@ -67,21 +72,21 @@ def library_path(
     check_extents(kernel, nest)
     steps = _steps(einsum, parameters["path"])
     t_unit_of_steps, nests = split_nest(t_unit, nest, steps[:-1])
-    made = _intermediates(t_unit_of_steps[nest.kernel_name], nests)
-    whole = _with_arguments(t_unit_of_steps[nest.kernel_name], made)
+    intermediates = _intermediates(t_unit_of_steps[nest.kernel_name], nests)
+    whole = _with_arguments(t_unit_of_steps[nest.kernel_name], intermediates)
     products = tuple(
         product
-        for one, spec in zip(nests, _recipes(einsum, parameters), strict=True)
-        for product in products_of(whole, one, spec.parameters)
+        for step, spec in zip(nests, _recipes(einsum, parameters), strict=True)
+        for product in products_of(whole, step, spec.parameters)
     )
     extents = {index: nest.extent(index) for index in einsum.indices}
-    return LibraryUnit.of(t_unit, LibraryProgram(products, extents, made))
+    return LibraryUnit.of(t_unit, LibraryProgram(products, extents, intermediates))
 
 
 def _intermediates(
     kernel: lp.LoopKernel, nests: Sequence[LoopNest]
 ) -> tuple[Intermediate, ...]:
-    """What all nests but the last one write, over the indices of these."""
+    """Return the arrays that all nests but the last one write."""
     return tuple(
         Intermediate(
             name, nest.einsum.output, kernel.temporary_variables[name].dtype.numpy_dtype
@@ -92,11 +97,11 @@ def _intermediates(
 
 
 def _with_arguments(
-    kernel: lp.LoopKernel, made: Sequence[Intermediate]
+    kernel: lp.LoopKernel, intermediates: Sequence[Intermediate]
 ) -> lp.LoopKernel:
-    """Intermediates as arguments, for numpy reads and writes them like those."""
+    """Turn intermediates into arguments, which numpy can read and write."""
     left = dict(kernel.temporary_variables)
-    arrays = [left.pop(one.name) for one in made]
+    arrays = [left.pop(x.name) for x in intermediates]
     args = [lp.GlobalArg(x.name, x.dtype, shape=x.shape) for x in arrays]
     return kernel.copy(args=[*kernel.args, *args], temporary_variables=left)
 
@@ -113,68 +118,69 @@ def _step_einsums(
 
 
 def _recipes(einsum: BatchedEinsum, parameters: Parameters) -> list[TransformSpec]:
-    """Of all steps; what costs the least is the same on all machines."""
-    given = parameters["steps"]
-    if are_named(given):
-        return specs_of(given)
+    """Return the recipes of all steps; the cheapest are the same on all machines."""
+    way = parameters["steps"]
+    if are_named(way):
+        return specs_of(way)
     steps = _step_einsums(einsum, parameters["path"])
-    return [cheapest(one, FAMILIES, Machine()) for one in steps]
+    return [cheapest(step, FAMILIES, Machine()) for step in steps]
 
 
 def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:
-    """The same recipe, whatever costs the least in another version."""
+    """Name the recipes of all steps, so that other costs change nothing."""
     return {**parameters, "steps": named(_recipes(einsum, parameters))}
 
 
 def _space(workload: Workload) -> Space | None:
-    """Einsums that such products alone compute in fewer operations than one nest."""
+    """Fit einsums for which such products take fewer operations than one nest."""
     einsum = workload.einsum
     if einsum.n_operands < 3:
         return None
     paths = [path for path in good_paths(einsum) if _suits_library(einsum, path)]
     if not paths or nest_operations(einsum) <= paths[0].n_operations(einsum):
         return None
-    return {"path": tuple(map(str, paths)), "steps": (CHEAPEST,)}
+    return Space(
+        {"path": tuple(map(str, paths)), "steps": (CHEAPEST,)},
+        partial(_find_problem, einsum),
+        proposes_all=True,
+        admits=partial(_admits, einsum),
+    )
 
 
 def _suits_library(einsum: BatchedEinsum, path: PairwisePath) -> bool:
-    return all(find_roles(one) is not None for one in _step_einsums(einsum, str(path)))
+    return all(
+        find_roles(step) is not None for step in _step_einsums(einsum, str(path))
+    )
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    einsum = workload.einsum
-    given = parameters["steps"]
+def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+    way = parameters["steps"]
     steps = _step_einsums(einsum, parameters["path"])
-    if are_named(given):
-        return misfit(given, steps, FAMILIES)
-    if any(find_roles(one) is None for one in steps):
+    if are_named(way):
+        return misfit(way, steps, FAMILIES)
+    if any(find_roles(step) is None for step in steps):
         return "a step is no product of matrices"
     return None
 
 
 def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
-    """Any path, and any recipes of its steps, which only the constraint knows."""
+    """Admit any path, and any recipes of its steps: the constraint checks them."""
     if name == "steps":
         return are_named(value)
     return bool(PairwisePath.parse(value, einsum.n_operands))
 
 
-def _proposals(workload: Workload) -> Iterator[Parameters]:
-    """Every path that is offered."""
-    space = _space(workload)
-    for path in space["path"] if space else ():
-        yield {"path": path, "steps": CHEAPEST}
-
-
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    """Seconds of all steps, one after another."""
+    """Estimate the seconds of all steps in sequence."""
     steps = _step_einsums(einsum, parameters["path"])
     specs = _recipes(einsum, parameters)
-    return sum(cost_of(x, one, machine) for x, one in zip(specs, steps, strict=True))
+    return sum(
+        cost_of(spec, step, machine) for spec, step in zip(specs, steps, strict=True)
+    )
 
 
 def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """Of all products that are no result."""
+    """Return the bytes of all products but the results."""
     n_entries = sum(
         step.n_products * volume(einsum, step.output)
         for step in _steps(einsum, parameters["path"])[:-1]
@@ -189,11 +195,8 @@ LIBRARY_PATH = register(
         "two operands at a time, by the BLAS of numpy, on the host",
         _space,
         library_path,
-        _constraint,
+        _cost,
         devices=frozenset({"cpu"}),
-        admits=_admits,
-        cost=_cost,
-        proposals=_proposals,
         intermediate_bytes=_intermediate_bytes,
         in_full=_with_named_steps,
     )

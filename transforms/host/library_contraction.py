@@ -1,6 +1,13 @@
 """Contractions of two operands by numpy's BLAS, on the host.
 
-The roles of its indices make an einsum of two operands into matrix products.
+The roles of its indices make an einsum of two operands into matrix products; see
+:mod:`feinsum.transforms.matrix_roles`. ``acd,dbc->ab`` has the rows a, the columns b
+and the sum over c and d. A is a matrix as it lies in memory; B is copied, since no
+stride leads from one (c, d) to the next::
+
+    A[a,c,d]  is  left[a,(c,d)]       a view: the axes c and d are contiguous
+    B[d,b,c]  -->  right[(c,d),b]     a copy in another order
+    out[a,b]  =   left @ right        one call of BLAS
 
 Source: Springer and Bientinesi 2018, section 2 (transpose, transpose, multiply,
 transpose; loops over matrix products).
@@ -10,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import loopy as lp
 import numpy as np
@@ -21,6 +29,7 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, IndexList, Operand, SizeParam, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.units import LibraryUnit
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.host.array_function import ArrayFunction, read_function
 from feinsum.transforms.host.matrix_product import (
@@ -30,41 +39,23 @@ from feinsum.transforms.host.matrix_product import (
     merged,
     suits_blas,
 )
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.matrix_roles import MatrixRoles, find_roles
+from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
-    has_blas_dtype,
     number,
     reuse,
     text,
     typical,
-    volume,
 )
+
+WHOLE = ""
+"""The index of blocks where there is only one."""
 
 BLOCKS = (16, 4, 64, 1, 256)
 """Values of the index at a time: operands that are functions are evaluated into memory
 that stays in the caches until the product reads it, in few calls of the library.
 """
 
-BLAS_SHARE = 0.85
-"""Of the peak, by products of large matrices."""
-
-SERIAL_OPERATIONS = 1e6
-"""Products of less are made by one thread."""
-
-VECTOR_SHARE = 0.5
-"""Of the bandwidth, by products with vectors: OpenBLAS reads at 0.4 to 1.1 of it."""
-
-SERIAL_ENTRIES = 1e4
-"""Of an operand: products of fewer with a vector are made by one thread."""
-
-ELEMENTWISE_BYTES_PER_S = 6e9
-"""Of results, where entries are only multiplied: by one thread, on a Zen 3."""
-
-PRODUCT_S = 1e-7
-"""To begin a product of a stack."""
-
-MOST_BYTES = np.iinfo(np.intp).max
-"""Of an array; numpy makes none that is larger, not even to look at it."""
 
 MIN_REUSE = 4
 """Below it the arrays take longer to read than the matrix products to compute."""
@@ -106,8 +97,8 @@ def library_contraction(
     return LibraryUnit.of(t_unit, LibraryProgram(products, extents))
 
 
-def _stacks(einsum: BatchedEinsum, roles: Roles) -> tuple[str, ...]:
-    """No stack, and the smallest for which all products lie in the result."""
+def _stacks(einsum: BatchedEinsum, roles: MatrixRoles) -> tuple[str, ...]:
+    """Offer no stack, and the smallest for which all products lie in the result."""
     rest = list(einsum.output)
     inner: list[str] = []
     for group in filter(None, (roles.columns, roles.rows)):
@@ -116,27 +107,32 @@ def _stacks(einsum: BatchedEinsum, roles: Roles) -> tuple[str, ...]:
             inner.append(rest.pop())
         if len(inner) == n_before:
             return ("",)
+    # one product for each value of these, so that rows and columns lie together
     stack = " ".join(index for index in rest if index not in roles.batch)
     return tuple(dict.fromkeys((stack, "")))
 
 
 def _space(workload: Workload) -> Space | None:
-    """Products of matrices and vectors, after axes have changed places."""
+    """Fit products of matrices and vectors, after axes have changed places."""
     einsum = workload.einsum
     roles = find_roles(einsum)
     if roles is None:
         return None
     if not roles.summed:  # a step of ``library_path``
-        return {"stacked": ("",), "index": (WHOLE,), "block": BLOCKS[:1]}
-    return {
-        "stacked": _stacks(einsum, roles),
-        "index": (WHOLE, *einsum.output),
-        "block": BLOCKS,
-    }
+        table: Table = {"stacked": ("",), "index": (WHOLE,), "block": BLOCKS[:1]}
+        return Space(table, is_searched=lambda: False)
+    return Space(
+        {
+            "stacked": _stacks(einsum, roles),
+            "index": (WHOLE, *einsum.output),
+            "block": BLOCKS,
+        },
+        partial(_find_problem, einsum),
+        is_searched=lambda: reuse(einsum) >= MIN_REUSE or not roles.are_matrices,
+    )
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    einsum = workload.einsum
+def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     index, block = text(parameters, "index"), number(parameters, "block")
     if index == WHOLE:
         return None if block == BLOCKS[0] else "there is only one block"
@@ -145,15 +141,8 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     return None
 
 
-def _is_searched(einsum: BatchedEinsum) -> bool:
-    roles = find_roles(einsum)
-    if roles is None or not roles.summed:
-        return False
-    return reuse(einsum) >= MIN_REUSE or not roles.are_matrices
-
-
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    """Seconds: copies of what is no matrix in memory, then products, one after another.
+    """Estimate the seconds of copies into matrices and of products, in sequence.
 
     Args:
         einsum: its operands count as arrays; functions are evaluated like copies.
@@ -183,7 +172,9 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     m, k, n = (points(einsum, part) for part in sides)
     n_products = points(einsum, stack)
     if not summed:
-        product_s = points(einsum, einsum.output) * itemsize / ELEMENTWISE_BYTES_PER_S
+        product_s = (
+            points(einsum, einsum.output) * itemsize / cpu.ELEMENTWISE_BYTES_PER_S
+        )
     elif m > 1 and n > 1:
         peak = machine.operations_per_s(einsum.operands[0].dtype)
         product_s = n_products * _product_s(m, n, k, peak, machine.n_cores)
@@ -199,7 +190,7 @@ def _is_matrix(
 ) -> bool:
     """Whether an array is a stack of matrices, as BLAS takes them, where it lies."""
     itemsize = einsum.operands[0].dtype.itemsize
-    if points(einsum, term) * itemsize > MOST_BYTES:
+    if points(einsum, term) * itemsize > cpu.MOST_BYTES:
         return False
     lie = {
         index: points(einsum, term[at + 1 :]) * itemsize
@@ -217,26 +208,28 @@ def _is_matrix(
 
 
 def _product_s(m: int, n: int, k: int, peak: float, n_cores: int) -> float:
-    """Of one matrix product: small ones are slow, and run on one thread."""
-    share = BLAS_SHARE * m / (m + 16) * n / (n + 16) * k / (k + 32)
+    """Estimate one matrix product: small ones are slow, and run on one thread."""
+    # short sides cost a share of the rate: half of it at m = 16
+    share = cpu.BLAS_SHARE * m / (m + 16) * n / (n + 16) * k / (k + 32)
     operations = 2.0 * m * n * k
-    n_threads = n_cores if operations > SERIAL_OPERATIONS else 1
-    return PRODUCT_S + operations / (peak * share * n_threads)
+    n_threads = n_cores if operations > cpu.SERIAL_OPERATIONS else 1
+    return cpu.PRODUCT_S + operations / (peak * share * n_threads)
 
 
 def _vectors_s(
     einsum: BatchedEinsum, n_products: int, n_entries: int, machine: Machine
 ) -> float:
-    """Of products with vectors: they take as long as it takes to read the arrays.
+    """Estimate products with vectors, which take as long as reading the arrays.
 
     Args:
         n_entries: of the larger operand of one product.
     """
     read, written = distinct_bytes(einsum)
     n_bytes = (read + written) / einsum.batch_size
-    moved_s = n_bytes / (VECTOR_SHARE * machine.stream_bytes_per_s(n_bytes))
-    n_idle = machine.n_cores if n_entries < SERIAL_ENTRIES else 1
-    return n_products * PRODUCT_S + n_idle * moved_s
+    moved_s = n_bytes / (cpu.VECTOR_SHARE * machine.stream_bytes_per_s(n_bytes))
+    # one thread alone draws a part of the bandwidth
+    n_idle = machine.n_cores if n_entries < cpu.SERIAL_ENTRIES else 1
+    return n_products * cpu.PRODUCT_S + n_idle * moved_s
 
 
 LIBRARY_CONTRACTION = register(
@@ -246,70 +239,10 @@ LIBRARY_CONTRACTION = register(
         "products of matrices by the BLAS of numpy, on the host",
         _space,
         library_contraction,
-        _constraint,
-        _is_searched,
+        _cost,
         devices=frozenset({"cpu"}),
-        cost=_cost,
     )
 )
-
-WHOLE = ""
-"""The index of blocks where there is only one."""
-
-
-@dataclass(frozen=True)
-class Roles:
-    """The roles of the indices in a product of two operands.
-
-    Attributes:
-        right: the position of the operand that has the last free output index.
-        batch: output indices of both operands; without a sum, all of them.
-        rows: those of the left operand alone; none where it is a vector.
-        columns: those of the right operand alone; none where it is a vector.
-        summed: indices of both that are not in the output, in the order of the
-            larger operand; none where entries are only multiplied.
-    """
-
-    right: int
-    batch: IndexList
-    rows: IndexList
-    columns: IndexList
-    summed: IndexList
-
-    @property
-    def are_matrices(self) -> bool:
-        """Whether neither operand is a vector, or a stack of vectors."""
-        return bool(self.rows and self.columns)
-
-
-def find_roles(einsum: BatchedEinsum) -> Roles | None:
-    """The roles of the indices; None if numpy has no single product for the einsum.
-
-    >>> from feinsum.ir import array, einsum
-    >>> find_roles(einsum("ik,kj->ij", array("A", (4, 5)), array("B", (5, 6))))
-    Roles(right=1, batch=(), rows=('i',), columns=('j',), summed=('k',))
-    >>> find_roles(einsum("i,j->ij", array("x", 4), array("y", 6)))
-    Roles(right=1, batch=('i', 'j'), rows=(), columns=(), summed=())
-    """
-    if einsum.n_operands != 2 or not has_blas_dtype(einsum):
-        return None
-    if any(len(set(term)) != len(term) for term in einsum.inputs):
-        return None
-    first, second = map(set, einsum.inputs)
-    free = [i for i in einsum.output if (i in first) != (i in second)]
-    larger = max(einsum.inputs, key=lambda term: volume(einsum, term))
-    # if one operand has to be transposed, it is the smaller one
-    summed = tuple(i for i in larger if i not in einsum.output)
-    if (first ^ second) - {*free}:
-        return None
-    # the columns end with the last axis of the result, so BLAS can write rows in place
-    right = int(not free or free[-1] in second)
-    if not summed:  # entries are multiplied where those of the result lie
-        return Roles(right, einsum.output, (), (), ())
-    columns = tuple(i for i in free if i in einsum.inputs[right])
-    rows = tuple(i for i in free if i in einsum.inputs[1 - right])
-    batch = tuple(i for i in einsum.output if i not in free)
-    return Roles(right, batch, rows, columns, summed)
 
 
 def check_extents(kernel: lp.LoopKernel, nest: LoopNest) -> None:
@@ -327,7 +260,7 @@ def check_extents(kernel: lp.LoopKernel, nest: LoopNest) -> None:
 def products_of(
     kernel: lp.LoopKernel, nest: LoopNest, parameters: Parameters
 ) -> tuple[MatrixProduct, ...]:
-    """The rows of a nest as matrix products.
+    """Describe the rows of a nest as matrix products.
 
     Args:
         parameters: of ``library_contraction``.
@@ -347,11 +280,11 @@ class _Maker:
 
     kernel: lp.LoopKernel
     nest: LoopNest
-    roles: Roles
+    roles: MatrixRoles
     parameters: Parameters
 
     def product(self, k: int) -> MatrixProduct:
-        """Row ``k`` as matrix products."""
+        """Describe row ``k`` as matrix products."""
         einsum, roles = self.nest.einsum, self.roles
         row, right = einsum.rows[k], roles.right
         index = text(self.parameters, "index")
@@ -374,8 +307,8 @@ class _Maker:
 
     def _operand(self, operand: Operand, term: IndexList) -> ArrayFunction:
         rule = self.kernel.substitutions[self.nest.rules[operand.name]]
-        places = dict(zip(rule.arguments, term, strict=True))
-        return self._read(rule.expression, places)
+        indices = dict(zip(rule.arguments, term, strict=True))
+        return self._read(rule.expression, indices)
 
     def _result(self, k: int) -> ArrayFunction:
         assignee = self.nest.assignees[k]
@@ -386,7 +319,7 @@ class _Maker:
         return self._read(assignee, self._output_inames())
 
     def _finish(self, k: int) -> ArrayFunction:
-        """``shift + scale*sum``, without what is trivial."""
+        """Return ``shift + scale*sum``, without trivial parts."""
         scale, shift = self.nest.scales[k], self.nest.shifts[k]
         value = var(SUM)
         if not _is_number(scale, 1):

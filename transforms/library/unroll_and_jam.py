@@ -1,9 +1,22 @@
-"""Sums along rows, several rows at a time."""
+"""Sums along rows, several rows at a time.
+
+For ``ij,j->i`` with three rows, a matrix-vector product keeps a vector of sums for each
+row in a register, and loads x once for all of them::
+
+                 j ---->
+    i, row 0   [A A A A|A A A A| ...  * x  ->  tile[0]
+       row 1   [A A A A|A A A A| ...  * x  ->  tile[1]
+       row 2   [A A A A|A A A A| ...  * x  ->  tile[2]
+                 ^ the same x[j:j+4] for all rows
+
+A single sum would wait for the latency of each addition; three wait at the same time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import loopy as lp
 from pymbolic import primitives as p
@@ -12,13 +25,13 @@ from pymbolic import var
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, points
-from feinsum.transforms.library.streamed.cost import (
+from feinsum.transforms.library.generic import streaming_order
+from feinsum.transforms.library.streaming_cost import (
     jammed_cycles,
     out_of_order_s,
     restart_s,
     streaming_s,
 )
-from feinsum.transforms.library.streamed.generic import streaming_order
 from feinsum.transforms.primitives import NestWriter, Schedule, begin, with_hints
 from feinsum.transforms.primitives.compiler_hints import (
     SUMS,
@@ -26,8 +39,7 @@ from feinsum.transforms.primitives.compiler_hints import (
     with_rows_apart,
 )
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
-from feinsum.transforms.registry import Parameters, Space, Transform, register
-from feinsum.transforms.registry import points as points_of
+from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import number, text, typical, volume
 
 GROUP_POINTS = 1 << 15
@@ -116,7 +128,8 @@ class _JammedNest:
         )
 
     def written(self) -> Schedule:
-        """The schedule with the nest replaced."""
+        """Write all rows, and return the schedule with the nest replaced."""
+        # rows of a batch share the tiles, but have loops of their own inside
         tiles = [*self._tiles()]
         for row in range(len(self.schedule.rows)):
             for tile in tiles:
@@ -126,6 +139,7 @@ class _JammedNest:
     def _tiles(self) -> Iterator[_Tile]:
         """Full tiles, and the rows that are left over, each alone."""
         plan, writer = self.plan, self.writer
+        # Tiles do not cross the blocks of the grid, if these are of the same index.
         loops, points = self._outside()
         extent, size = self.schedule.extents[plan.index], plan.rows
         is_cut = plan.parallel == plan.index
@@ -173,21 +187,21 @@ class _JammedNest:
         """Zero, add and store the sums of a tile."""
         dtype, writer = self.schedule.dtype_of_row(row), self.writer
         name = writer.array(f"row_{row}_tile", (tile.size,), dtype)
-        place, loops, _ = self._one(name, tile)
-        start = writer.assign(f"{name}_zero", place, dtype.type(0), loops)
-        place, loops, at = self._one(name, tile, self._sums())
+        entry, loops, _ = self._sum_of_row(name, tile)
+        start = writer.assign(f"{name}_zero", entry, dtype.type(0), loops)
+        entry, loops, at = self._sum_of_row(name, tile, self._sums())
         product = calls_product(self.schedule, self.schedule.rows[row], at)
-        added = p.Sum((place, product))
-        add = writer.assign(f"{name}_add", place, added, loops, [start])
-        place, loops, at = self._one(name, tile)
-        writer.store(row, place, at, loops, [start, add], is_last=is_last)
+        added = p.Sum((entry, product))
+        add = writer.assign(f"{name}_add", entry, added, loops, [start])
+        entry, loops, at = self._sum_of_row(name, tile)
+        writer.store(row, entry, at, loops, [start, add], is_last=is_last)
 
     def _sums(self) -> dict[str, str]:
-        """A loop over each summed index, outermost first."""
+        """Return a loop over each summed index, outermost first."""
         extents = self.schedule.extents
         return {i: self.writer.loop(i, size=extents[i]) for i in self.plan.summed}
 
-    def _one(
+    def _sum_of_row(
         self, name: str, tile: _Tile, sums: dict[str, str] | None = None
     ) -> tuple[Expression, Names, dict[str, Expression]]:
         """The sum of one row, the loops around it, and the values of all indices."""
@@ -205,11 +219,12 @@ class _JammedNest:
 def _space(workload: Workload) -> Space | None:
     """Sums along an index in which some operand has unit stride."""
     einsum = workload.einsum
+    # only along unit strides can the compiler load vectors of the summed index
     inner = _inner(einsum)
     if not einsum.output or not inner:
         return None
     by_length = sorted(einsum.output, key=lambda i: -typical(einsum.extents[i]))
-    return {
+    table: Table = {
         "index": _jammed(einsum, inner[0]),
         "rows": (8, 4, 2, 16, 1),
         "inner": inner,
@@ -217,6 +232,7 @@ def _space(workload: Workload) -> Space | None:
         "block": _blocks(einsum, by_length[0]),
         "vectors": VECTORS,
     }
+    return Space(table, partial(_find_problem, einsum), proposes_all=True)
 
 
 def _inner(einsum: BatchedEinsum) -> tuple[str, ...]:
@@ -229,6 +245,7 @@ def _jammed(einsum: BatchedEinsum, inner: str) -> tuple[str, ...]:
     """Those first that save most, since operands do not have them."""
 
     def shared(index: str) -> int:
+        # what does not have the index is loaded once for all rows of a tile
         others = (t for t in einsum.inputs if inner in t and index not in t)
         return sum(volume(einsum, term) for term in others)
 
@@ -240,13 +257,13 @@ def _jammed(einsum: BatchedEinsum, inner: str) -> tuple[str, ...]:
 
 def _blocks(einsum: BatchedEinsum, longest: str) -> tuple[int, ...]:
     """Multiples of all numbers of rows, with enough work for a group; and a few."""
+    # iterations for one value of the longest index
     each = max(1, volume(einsum, einsum.indices) // typical(einsum.extents[longest]))
     block = max(16, GROUP_POINTS // each // 16 * 16)
     return tuple(dict.fromkeys((block, 16, 4 * block, 2)))
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    einsum = workload.einsum
+def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     extent, rows = einsum.extents[text(parameters, "index")], parameters["rows"]
     if isinstance(extent, int) and number(parameters, "rows") > max(extent, 2):
         return f"there are no {rows} rows of extent {extent}"
@@ -255,12 +272,6 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     block = number(parameters, "block")
     is_cut = block % number(parameters, "rows") != 0
     return f"{rows} rows do not divide a block of {block}" if is_cut else None
-
-
-def _proposals(workload: Workload) -> Iterator[Parameters]:
-    """All of the space."""
-    space = _space(workload)
-    return iter(()) if space is None else points_of(space, workload, _constraint)
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
@@ -274,7 +285,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     n_groups = max(1.0, points(einsum, (parallel,)) / block)
     loops = _loops(einsum, index, inner, rows)
     seconds = streaming_s(einsum, cycles, machine, n_groups=n_groups, loops=loops)
-    seconds += restart_s(einsum, inner, index, machine, n_beside=rows)
+    seconds += restart_s(einsum, inner, index, machine, n_rows=rows)
     return seconds + out_of_order_s(
         einsum, index, machine, inner=inner, parallel=parallel
     )
@@ -283,7 +294,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
 def _loops(
     einsum: BatchedEinsum, index: str, inner: str, rows: int
 ) -> list[tuple[str, int]]:
-    """The loops with their extents, the outermost first."""
+    """Return the loops with their extents, outermost first."""
     extent = points(einsum, (index,))
     others = (i for i in einsum.output if i != index)
     return [
@@ -301,9 +312,7 @@ UNROLL_AND_JAM = register(
         "sums along rows, several rows at a time",
         _space,
         unroll_and_jam,
-        _constraint,
+        _cost,
         devices=frozenset({"cpu"}),
-        cost=_cost,
-        proposals=_proposals,
     )
 )

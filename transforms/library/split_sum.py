@@ -1,9 +1,19 @@
-"""Long sums with few results: parts in parallel, and then the sum of the parts."""
+"""Long sums with few results: parts in parallel, and then the sum of the parts.
+
+For ``ij->j`` with 40,000 rows of 7 entries there is too little output to share among
+threads. With 16 parts, each thread sums 2,500 rows at a time::
+
+    A  rows     0 ..  2499  -->  partial[0,:]   --+
+             2500 ..  4999  -->  partial[1,:]   --+-->  out[:]
+                  ...              ...            |
+            37500 .. 39999  -->  partial[15,:]  --+
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import loopy as lp
 from constantdict import constantdict
@@ -11,11 +21,11 @@ from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
 from feinsum.raising import LoopNest, points_of
-from feinsum.records import ParameterValue, TransformSpec
+from feinsum.records import TransformSpec
 from feinsum.transforms.cost import Machine
+from feinsum.transforms.library.generic import GENERIC_ON_CPUS
 from feinsum.transforms.library.paths.nests import split_nest
 from feinsum.transforms.library.paths.pairwise import (
-    Families,
     PathStep,
     are_named,
     cheapest,
@@ -24,8 +34,8 @@ from feinsum.transforms.library.paths.pairwise import (
     named,
     specs_of,
 )
-from feinsum.transforms.library.streamed import GENERIC_ON_CPUS, UNROLL_AND_JAM
-from feinsum.transforms.library.streamed.cost import out_of_order_s
+from feinsum.transforms.library.streaming_cost import out_of_order_s
+from feinsum.transforms.library.unroll_and_jam import UNROLL_AND_JAM
 from feinsum.transforms.registry import (
     Parameters,
     Space,
@@ -35,9 +45,8 @@ from feinsum.transforms.registry import (
 )
 from feinsum.transforms.roles import number, text, volume
 
-GENERIC_ALONE = (GENERIC_ON_CPUS,)
-ANY_FAMILY = (GENERIC_ON_CPUS, UNROLL_AND_JAM)
-"""Of both nests, in the second version: families that write their loops anew."""
+FAMILIES = (GENERIC_ON_CPUS, UNROLL_AND_JAM)
+"""Of both nests: families that write their loops anew."""
 BEST = "best"
 """The steps that cost the least."""
 
@@ -54,13 +63,6 @@ N_CHOICES = 4
 
 
 def split_sum(
-    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
-) -> lp.TranslationUnit:
-    """Version 1: both nests are those of ``generic``; see :func:`split_sum_of_any`."""
-    return _split(t_unit, nest, parameters, GENERIC_ALONE)
-
-
-def split_sum_of_any(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Divide a summed index into equal parts that are summed in parallel.
@@ -81,18 +83,11 @@ def split_sum_of_any(
         steps: the recipes of both nests, as in facts, or ``best`` for the cheapest
             ones.
     """
-    return _split(t_unit, nest, parameters, ANY_FAMILY)
-
-
-def _split(
-    t_unit: lp.TranslationUnit,
-    nest: LoopNest,
-    parameters: Parameters,
-    families: Families,
-) -> lp.TranslationUnit:
     index, n_parts = text(parameters, "index"), number(parameters, "parts")
     t_unit, cut, part = _cut(t_unit, nest, index, n_parts)
     einsum = cut.einsum
+    # The parts are one step of a path: a product of all operands that keeps the new
+    # index.
     step = PathStep(
         tuple(range(einsum.n_operands)),
         einsum.n_operands,
@@ -101,17 +96,17 @@ def _split(
         (part, *einsum.output),
     )
     t_unit, nests = split_nest(t_unit, cut, [step])
-    recipes = _recipes(_nests(nest.einsum, parameters), parameters, families)
-    for one, spec in zip(nests, recipes, strict=True):
+    recipes = _recipes(_nests(nest.einsum, parameters), parameters)
+    for part_nest, spec in zip(nests, recipes, strict=True):
         family = find_transform(spec.name, spec.version)
-        t_unit = family.apply(t_unit, one, spec.parameters)
+        t_unit = family.apply(t_unit, part_nest, spec.parameters)
     return lp.remove_unused_inames(t_unit, nest.loops)
 
 
 def _cut(
     t_unit: lp.TranslationUnit, nest: LoopNest, index: str, n_parts: int
 ) -> tuple[lp.TranslationUnit, LoopNest, str]:
-    """The nest with two indices for one, and the name of the outer one.
+    """Return the nest with two indices for one, and the name of the outer one.
 
     Each use of an array reads through a rule of its own, in which ``i`` is
     ``n*part + i'``.
@@ -216,19 +211,24 @@ def _space(workload: Workload) -> Space | None:
         return None
     choices = {i: tuple(_divisors(einsum, i)) for i in einsum.summation_indices}
     indices = [i for i, parts in choices.items() if parts]
+    # parts of an outer index are contiguous pieces of the arrays
     indices.sort(key=lambda index: _depth(einsum, index))
     parts = dict.fromkeys(n for index in indices for n in choices[index])
-    return {"index": tuple(indices), "parts": tuple(parts)} if indices else None
+    if not indices:
+        return None
 
+    def proposals() -> Iterator[Parameters]:
+        for index in indices:
+            for n_parts in choices[index]:
+                yield {"index": index, "parts": n_parts, "steps": BEST}
 
-def _space_of_any(workload: Workload) -> Space | None:
-    space = _space(workload)
-    return space and {**space, "steps": (BEST,)}
-
-
-def _admits(_einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
-    """Any recipes of the nests, which only the constraint knows."""
-    return name == "steps" and are_named(value)
+    return Space(
+        {"index": tuple(indices), "parts": tuple(parts), "steps": (BEST,)},
+        partial(_find_problem, einsum),
+        proposals=proposals,
+        # any recipes of the nests, which only the constraint knows
+        admits=lambda name, value: name == "steps" and are_named(value),
+    )
 
 
 def _divisors(einsum: BatchedEinsum, index: str) -> Iterator[int]:
@@ -236,10 +236,11 @@ def _divisors(einsum: BatchedEinsum, index: str) -> Iterator[int]:
     extent = einsum.extents[index]
     if not isinstance(extent, int):
         return
-    found = [
+    divisors = [
         n for n in range(LEAST_PARTS, min(extent, MOST_PARTS) + 1) if extent % n == 0
     ]
-    yield from sorted(found, key=lambda n: max(n / 16, 16 / n))[:N_CHOICES]
+    # sixteen parts are enough for most processors, and few to add up
+    yield from sorted(divisors, key=lambda n: max(n / 16, 16 / n))[:N_CHOICES]
 
 
 def _depth(einsum: BatchedEinsum, index: str) -> int:
@@ -247,41 +248,31 @@ def _depth(einsum: BatchedEinsum, index: str) -> int:
     return sum(term.index(index) for term in einsum.inputs if index in term)
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    einsum = workload.einsum
+def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     index, n_parts = text(parameters, "index"), number(parameters, "parts")
     if n_parts not in _divisors(einsum, index):
         return f"{index!r} has no {n_parts} equal parts"
-    steps = parameters.get("steps", BEST)
+    steps = parameters["steps"]
     if are_named(steps):
-        return misfit(steps, _nests(einsum, parameters), ANY_FAMILY)
+        return misfit(steps, _nests(einsum, parameters), FAMILIES)
     return None
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    return _seconds(einsum, parameters, machine, GENERIC_ALONE)
-
-
-def _cost_of_any(
-    einsum: BatchedEinsum, parameters: Parameters, machine: Machine
-) -> float:
-    return _seconds(einsum, parameters, machine, ANY_FAMILY)
-
-
-def _seconds(
-    einsum: BatchedEinsum, parameters: Parameters, machine: Machine, families: Families
-) -> float:
-    """Of both nests."""
+    """Estimate the seconds of both nests."""
     both = _nests(einsum, parameters)
-    recipes = _recipes(both, parameters, families)
-    each = (cost_of(r, one, machine) for r, one in zip(recipes, both, strict=True))
+    recipes = _recipes(both, parameters)
+    each = (
+        cost_of(recipe, part, machine)
+        for recipe, part in zip(recipes, both, strict=True)
+    )
     return out_of_order_s(einsum, text(parameters, "index"), machine) + sum(each)
 
 
 def _nests(
     einsum: BatchedEinsum, parameters: Parameters
 ) -> tuple[BatchedEinsum, BatchedEinsum]:
-    """The sums of all parts, and the sum of these."""
+    """Return the sums of all parts, and the sum of these."""
     cut = _Cut.of(einsum, text(parameters, "index"), number(parameters, "parts"))
     first = replace(cut.einsum, output=(cut.part, *einsum.output))
     partial = tuple(first.extents[i] for i in first.output)
@@ -293,63 +284,37 @@ def _nests(
 
 
 def _recipes(
-    einsums: Sequence[BatchedEinsum], parameters: Parameters, families: Families
+    einsums: Sequence[BatchedEinsum], parameters: Parameters
 ) -> list[TransformSpec]:
-    """Of both nests; what costs the least is the same on all machines."""
-    steps = parameters.get("steps", BEST)
+    """Return the recipes of both nests; the cheapest are the same everywhere."""
+    steps = parameters["steps"]
     if are_named(steps):
         return specs_of(steps)
-    return [cheapest(one, families, Machine()) for one in einsums]
+    return [cheapest(part, FAMILIES, Machine()) for part in einsums]
 
 
 def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:
-    """The same recipe, whatever costs the least in another version."""
-    recipes = _recipes(_nests(einsum, parameters), parameters, ANY_FAMILY)
+    """Name the recipes of all steps, so that other costs change nothing."""
+    recipes = _recipes(_nests(einsum, parameters), parameters)
     return {**parameters, "steps": named(recipes)}
 
 
 def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """Of the sums of all parts."""
+    """Return the bytes of the sums of all parts."""
     n_entries = number(parameters, "parts") * volume(einsum, einsum.output)
     return n_entries * sum(dtype.itemsize for dtype in einsum.output_dtypes)
 
 
-def _choices(workload: Workload) -> Iterator[Parameters]:
-    einsum = workload.einsum
-    space = _space(workload)
-    for index in space["index"] if space else ():
-        for n_parts in _divisors(einsum, str(index)):
-            yield {"index": index, "parts": n_parts}
-
-
-def _choices_of_any(workload: Workload) -> Iterator[Parameters]:
-    return ({**one, "steps": BEST} for one in _choices(workload))
-
-
-SPLIT_SUM_OF_GENERIC = register(
+SPLIT_SUM = register(
     Transform(
         "split_sum",
-        1,
+        2,
         "long sums with few results: parts in parallel, then their sum",
         _space,
         split_sum,
-        _constraint,
+        _cost,
         devices=frozenset({"cpu"}),
-        cost=_cost,
-        proposals=_choices,
         intermediate_bytes=_intermediate_bytes,
-    )
-)
-SPLIT_SUM = register(
-    replace(
-        SPLIT_SUM_OF_GENERIC,
-        version=2,
-        summary="split_sum@1, both nests of the family that costs the least",
-        space=_space_of_any,
-        apply=split_sum_of_any,
-        cost=_cost_of_any,
-        proposals=_choices_of_any,
-        admits=_admits,
         in_full=_with_named_steps,
     )
 )

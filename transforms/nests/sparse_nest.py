@@ -1,4 +1,13 @@
-"""The family of nests over one sparse operand: nests and their forms.
+"""Nests over one sparse operand: which nests, in which form.
+
+A nest says in which order pairs of operands are multiplied and how the loops of the
+steps are fused; a form says how these loops run. For MTTKRP, ``ijk,ja,ka->ia`` with T
+in a compressed tree (CSF), the factorized nest adds the fibers of T before it
+multiplies by B, once for each j instead of once for each entry::
+
+    i --+-- j --+-- k          for i, j:    sums[a] = sum(k, T[i,j,k]*C[k,a])
+        |       +-- k                       out[i,a] += sums[a]*B[j,a]
+        +-- j --+-- k
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN).
 """
@@ -6,8 +15,8 @@ Source: Kanakagiri and Solomonik 2024 (SpTTN).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import loopy as lp
@@ -39,8 +48,8 @@ from feinsum.nests.form import is_apart, is_divisible
 from feinsum.nests.network import MAX_OPERANDS
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue
-from feinsum.transforms.nests.given import over_given_arrays
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.nests.given_arrays import over_given_arrays
+from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 
 LANES = (1, 2, 4, 8, 16)
 TILES = (0, 16, 32, 64, 128)
@@ -64,15 +73,12 @@ class NestRecipe(NamedTuple):
     form: NestForm
 
 
-def recipe_of(
-    einsum: BatchedEinsum, parameters: Parameters, version: int = 2
-) -> NestRecipe:
-    """The nest and form given by the parameters of a recipe.
+def recipe_of(einsum: BatchedEinsum, parameters: Parameters) -> NestRecipe:
+    """Return the nest and form given by the parameters of a recipe.
 
     Args:
         einsum: the canonical einsum to whose names they refer.
         parameters: all parameters.
-        version: of the family.
 
     Raises:
         TransformError: if there is no such nest, or it does not support the form.
@@ -86,7 +92,6 @@ def recipe_of(
             is_chunked=threads != NO_THREADS,
             has_copies=threads == COPIES,
             tile=_int(parameters["tile"]),
-            is_ordered=version > 1,
         )
         form.check(nest)
     except InvalidEinsumError as error:
@@ -97,7 +102,7 @@ def recipe_of(
 def _apply(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """The loops of a nest over a tree are made anew.
+    """Return the loops of a nest over a tree are made anew.
 
     Rewrite (MTTKRP, lanes=4, threads='chunks')::
 
@@ -121,25 +126,12 @@ def _apply(
             the result, eight in a kernel, which are added up at the end.
         tile: entries of the lanes' index at a time; 0 for all.
     """
-    return _applied(t_unit, nest, parameters, version=2)
-
-
-def _apply_1(
-    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
-) -> lp.TranslationUnit:
-    """The same for recipes recorded when Loopy ordered loops with constant bounds."""
-    return _applied(t_unit, nest, parameters, version=1)
-
-
-def _applied(
-    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters, version: int
-) -> lp.TranslationUnit:
     if nest.tree is None:
         raise TransformError(
             f"kernel {nest.kernel_name!r} reads dense arrays; sparse_nest needs a tree"
         )
-    found, form = recipe_of(nest.einsum, parameters, version)
-    return over_given_arrays(t_unit, nest, found, form)
+    recipe = recipe_of(nest.einsum, parameters)
+    return over_given_arrays(t_unit, nest, recipe.nest, recipe.form)
 
 
 def _int(value: ParameterValue) -> int:
@@ -166,11 +158,11 @@ def _nests_at(
     item_bytes: int,
 ) -> tuple[Nest, ...]:
     sizes = Sizes(dict(extents), nodes)
-    found = dict.fromkeys(_made(network, sizes, item_bytes))
-    return tuple(found)
+    nests = dict.fromkeys(_candidates(network, sizes, item_bytes))
+    return tuple(nests)
 
 
-def _made(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
+def _candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
     machine = Machine()
     costs = [
         EstimatedTime(network, sizes, machine, item_bytes=item_bytes, n_threads=n)
@@ -181,12 +173,12 @@ def _made(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
         if best := best_nest(network, cost):
             yield best.nest
     each = [
-        found
+        best
         for path in next(by_depth(network))[: 8 * N_PATHS]
-        if (found := best_orders(network, path, costs[0]))
+        if (best := best_orders(network, path, costs[0]))
     ]
-    each.sort(key=lambda one: one.cost)
-    yield from (one.nest for one in each[:N_PATHS] if one.cost <= POOR * each[0].cost)
+    each.sort(key=attrgetter("cost"))
+    yield from (x.nest for x in each[:N_PATHS] if x.cost <= POOR * each[0].cost)
     papers = Lexicographic(IndependentLoops(network), Operations(network, sizes))
     if best := best_nest(network, papers):
         yield best.nest
@@ -195,21 +187,24 @@ def _made(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
 
 def usual_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
     """Sizes, with typical values for unknown ones."""
-    known = {x.name: sizes.get(x.name, USUAL_EXTENT) for x in einsum.size_params}
+    values = {x.name: sizes.get(x.name, USUAL_EXTENT) for x in einsum.size_params}
     names = profile_names(einsum)
     nodes = nodes_of(einsum, sizes)
     if not nodes:
         term = einsum.inputs[einsum.sparse_position or 0]
-        made: list[int] = []
-        places = 1
+        level_nodes: list[int] = []
+        max_nodes = 1
         for index in term:
             extent = einsum.extents[index]
-            n = int(known[extent.name]) if isinstance(extent, SizeParam) else extent
-            places *= n
-            above = made[-1] if made else n
-            made.append(max(1, min(places, above * (USUAL_FIBER if made else 1))))
-        nodes = tuple(made)
-    return {**known, **dict(zip(names, nodes, strict=True))}
+            n = int(values[extent.name]) if isinstance(extent, SizeParam) else extent
+            max_nodes *= n
+            # a level has at most all places, and a typical fiber for each node above
+            above = level_nodes[-1] if level_nodes else n
+            level_nodes.append(
+                max(1, min(max_nodes, above * (USUAL_FIBER if level_nodes else 1)))
+            )
+        nodes = tuple(level_nodes)
+    return {**values, **dict(zip(names, nodes, strict=True))}
 
 
 def _is_for(einsum: BatchedEinsum) -> bool:
@@ -231,19 +226,26 @@ def _space(workload: Workload) -> Space | None:
     except InvalidEinsumError:
         return None
     itemsize = einsum.output_dtypes[0].itemsize
-    known = sizes_at(einsum, usual_sizes(einsum, workload.sizes))
-    nests = nests_at(network, known, itemsize)
+    typical_sizes = sizes_at(einsum, usual_sizes(einsum, workload.sizes))
+    nests = nests_at(network, typical_sizes, itemsize)
     lanes = {lane for nest in nests for lane in lane_indices(nest)}
-    ordered = sorted(lanes, key=lambda i: (-known.extents[i], i))
+    ordered = sorted(lanes, key=lambda i: (-typical_sizes.extents[i], i))
     is_real = einsum.output_dtypes[0].kind == "f"
     usual = VECTOR_BYTES[0] // itemsize
-    return {
+    table: Table = {
         "nest": tuple(map(nest_to_text, nests)),
         "lane": (*ordered, "") if is_real else ("",),
         "lanes": tuple(sorted(LANES, key=lambda n: n != usual)) if is_real else (1,),
         "threads": (CHUNKS if is_apart(network) else COPIES, NO_THREADS),
         "tile": TILES if is_real else (0,),
     }
+    find_problem = partial(_find_problem, einsum)
+    return Space(
+        table,
+        find_problem,
+        starts=lambda: (p for p in _starts(einsum, table) if find_problem(p) is None),
+        admits=partial(_admits, einsum),
+    )
 
 
 def _extent(einsum: BatchedEinsum, index: str) -> int:
@@ -251,8 +253,7 @@ def _extent(einsum: BatchedEinsum, index: str) -> int:
     return USUAL_EXTENT if isinstance(extent, SizeParam) else extent
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    einsum = workload.einsum
+def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     lane, lanes = str(parameters["lane"]), _int(parameters["lanes"])
     tile = _int(parameters["tile"])
     if (lane == "") != (lanes == 1):
@@ -268,23 +269,25 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     return None
 
 
-def _starts(workload: Workload) -> tuple[Parameters, ...]:
-    """The first nests, each with the longest lanes that processors have."""
-    einsum, space = workload.einsum, _space(workload)
-    if space is None:
-        return ()
+def _starts(
+    einsum: BatchedEinsum, table: Mapping[str, tuple[Any, ...]]
+) -> Iterator[Parameters]:
+    """Return the first nests, each with the longest lanes that processors have."""
     itemsize = einsum.output_dtypes[0].itemsize
-    found = []
-    for text in space["nest"]:
-        nest = nest_from_text(network_of(einsum), str(text))
-        lane = next((i for i in space["lane"] if i in lane_indices(nest)), "")
+    for text in table["nest"]:
+        nest = nest_from_text(network_of(einsum), text)
+        lane = next((i for i in table["lane"] if i in lane_indices(nest)), "")
+        # without an index for its lanes, a nest has no vectors
         widths = [n // itemsize for n in VECTOR_BYTES] if lane else [1]
-        threads = space["threads"][0] if is_divisible(nest) else NO_THREADS
-        found += [
-            {"nest": text, "lane": lane, "lanes": n, "threads": threads, "tile": 0}
-            for n in widths
-        ]
-    return tuple(one for one in found if _constraint(workload, one) is None)
+        threads = table["threads"][0] if is_divisible(nest) else NO_THREADS
+        for n in widths:
+            yield {
+                "nest": text,
+                "lane": lane,
+                "lanes": n,
+                "threads": threads,
+                "tile": 0,
+            }
 
 
 def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
@@ -303,7 +306,7 @@ def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
 
 
 def parameters_of(nest: Nest, form: NestForm) -> dict[str, Any]:
-    """The parameters of the recipe with this nest and form."""
+    """Return the parameters of the recipe with this nest and form."""
     threads = COPIES if form.has_copies else CHUNKS if form.is_chunked else NO_THREADS
     return {
         "nest": nest_to_text(nest),
@@ -321,18 +324,7 @@ SPARSE_NEST = register(
         "the loops of one sparse operand among dense ones, in vectors and by threads",
         _space,
         _apply,
-        _constraint,
         devices=frozenset({"cpu"}),
-        starts=_starts,
-        admits=_admits,
         is_sparse=True,
-    )
-)
-register(
-    replace(
-        SPARSE_NEST,
-        version=1,
-        summary="sparse_nest@2, as before its loops nested as in the nest",
-        apply=_apply_1,
     )
 )

@@ -52,9 +52,9 @@ SCALE, START = "feinsum_scale", "feinsum_start"
 
 
 def over_given_arrays(
-    t_unit: lp.TranslationUnit, nest: LoopNest, found: Nest, form: NestForm
+    t_unit: lp.TranslationUnit, nest: LoopNest, new_nest: Nest, form: NestForm
 ) -> lp.TranslationUnit:
-    """The kernel in which a nest replaces the instructions that it implements.
+    """Return the kernel in which a nest replaces the instructions that it implements.
 
     Args:
         t_unit: a unit whose kernel has exactly the instructions of the nest.
@@ -65,25 +65,29 @@ def over_given_arrays(
         TransformError: if its copies and buffers are known to be large.
     """
     kernel = _with_extent(t_unit[nest.kernel_name], nest, form)
-    taken = {*kernel.all_variable_names(), *kernel.all_inames(), *kernel.substitutions}
-    copies = UniqueNameGenerator(taken)("copies")
+    used_names = {
+        *kernel.all_variable_names(),
+        *kernel.all_inames(),
+        *kernel.substitutions,
+    }
+    copies = UniqueNameGenerator(used_names)("copies")
     form = _in_tiles(form, nest)
-    arrays = _Given(found, form, nest, copies)
+    arrays = _Given(new_nest, form, nest, copies)
     dense = arrays.numbers()
-    _check(found, form, nest, dense)
+    _check(new_nest, form, nest, dense)
     dtype = nest.einsum.output_dtypes[0]
     writer = Writer(
-        found,
+        new_nest,
         form.filled(dense),
         form,
         dtype,
         arrays=arrays,
-        used_names=taken | {copies},
+        used_names=used_names | {copies},
     )
     writer.write()
-    buffers = [_buffer(writer, buffer) for buffer in found.buffers]
+    buffers = [_buffer(writer, buffer) for buffer in new_nest.buffers]
     buffers += arrays.shared(dtype)
-    made = make_nest_kernel(
+    generated = make_nest_kernel(
         writer,
         [*kernel.args, *buffers],
         [*kernel.substitutions.values(), *arrays.rules()],
@@ -92,7 +96,9 @@ def over_given_arrays(
         target=kernel.target,
         assumptions=kernel.assumptions,
     )
-    return t_unit.with_kernel(_merged(kernel, lp.expand_subst(made)[kernel.name], nest))
+    return t_unit.with_kernel(
+        _merged(kernel, lp.expand_subst(generated)[kernel.name], nest)
+    )
 
 
 def _with_extent(
@@ -113,16 +119,18 @@ def _in_tiles(form: NestForm, nest: LoopNest) -> NestForm:
 
 
 def _check(
-    found: Nest, form: NestForm, nest: LoopNest, dense: Mapping[str, int]
+    new_nest: Nest, form: NestForm, nest: LoopNest, dense: Mapping[str, int]
 ) -> None:
-    n_rows = found.network.n_rows
-    own = [b.indices for b in found.buffers if not is_private(b.indices, dense, n_rows)]
-    own += [found.network.output] if form.has_copies else []
+    n_rows = new_nest.network.n_rows
+    shared_axes = [
+        b.indices for b in new_nest.buffers if not is_private(b.indices, dense, n_rows)
+    ]
+    shared_axes += [new_nest.network.output] if form.has_copies else []
     n_bytes = n_rows * sum(
         nest.einsum.output_dtypes[0].itemsize
         * (N_COPIES if form.is_chunked else 1)
         * prod(n for i in axes if isinstance(n := nest.extent(i), int))
-        for axes in own
+        for axes in shared_axes
     )
     if n_bytes > COPIES_BYTES:
         raise TransformError(
@@ -133,19 +141,19 @@ def _check(
 
 def _buffer(writer: Writer, buffer: Buffer) -> lp.TemporaryVariable:
     """Private, or in memory that is there for each chunk."""
-    place = writer.buffers[buffer.producer]
+    array = writer.buffers[buffer.producer]
     n_rows = writer.nest.network.n_rows
     if is_private(buffer.indices, writer.dense, n_rows):
-        return writer.private_array(place)
+        return writer.private_array(array)
     extents = {i: writer.of.extent(i) for i in buffer.indices}
     extents |= {i: str(n) for i, n in writer.dense.items()}
     extents |= {CHUNK: writer.of.n_chunks(), TILED: str(writer.form.tile)}
     extents |= {ROW: str(n_rows)}
-    shape, tags = axes_of(place.indices, extents, writer.form)
+    shape, tags = axes_of(array.indices, extents, writer.form)
     return lp.TemporaryVariable(
-        place.name,
+        array.name,
         writer.dtype,
-        apart(shape) if CHUNK in place.indices else shape,
+        apart(shape) if CHUNK in array.indices else shape,
         dim_tags=tags,
         address_space=lp.AddressSpace.GLOBAL,
     )
@@ -158,13 +166,15 @@ class _Given(NestArrays):
     is_cleared = False
 
     def __init__(
-        self, nest: Nest, form: NestForm, given: LoopNest, copies: str
+        self, nest: Nest, form: NestForm, loop_nest: LoopNest, copies: str
     ) -> None:
         super().__init__(nest, form)
-        assert given.tree is not None
-        self.given, self.tree = given, given.tree
+        assert loop_nest.tree is not None
+        self.loop_nest, self.tree = loop_nest, loop_nest.tree
         # `out = out + sum` finds in the result what others have to put there first
-        adds = [s == a for s, a in zip(given.shifts, given.assignees, strict=True)]
+        adds = [
+            s == a for s, a in zip(loop_nest.shifts, loop_nest.assignees, strict=True)
+        ]
         self.has_start = not all(adds) and not form.has_copies
         self.has_copies, self.copies = form.has_copies, copies
         dense = self.numbers()
@@ -174,17 +184,17 @@ class _Given(NestArrays):
         )
 
     def numbers(self) -> dict[str, int]:
-        """The extents of indices that the tree does not have, as far as known.
+        """Return the extents of indices that the tree does not have, as far as known.
 
         Of lanes whose extent is not, it is that of a tile, which is all that is held.
         """
-        einsum, form = self.given.einsum, self.form
-        known: dict[str, Any] = {i: self.given.extent(i) for i in einsum.indices}
-        if form.tile and not isinstance(known[form.lane], int):
-            known[form.lane] = form.tile
+        einsum, form = self.loop_nest.einsum, self.form
+        extents: dict[str, Any] = {i: self.loop_nest.extent(i) for i in einsum.indices}
+        if form.tile and not isinstance(extents[form.lane], int):
+            extents[form.lane] = form.tile
         return {
             index: extent
-            for index, extent in sorted(known.items())
+            for index, extent in sorted(extents.items())
             if isinstance(extent, int) and index not in self.nest.network.level_of
         }
 
@@ -195,14 +205,15 @@ class _Given(NestArrays):
         return str(N_COPIES if self.has_own else N_CHUNKS)
 
     def chunk(self, chunk: str) -> tuple[str, str]:
+        # The first n % n_chunks chunks have one node more than the others.
         begin, end = self._bounds(0, "0")
         is_from_zero = begin == "0"
         n = f"({end})" if is_from_zero else f"({end} - ({begin}))"
-        some, left = f"({n} // {self.n_chunks()})", f"({n} % {self.n_chunks()})"
+        share, rest = f"({n} // {self.n_chunks()})", f"({n} % {self.n_chunks()})"
 
         def first(k: str) -> str:
-            more = f"({k} if {k} < {left} else {left})"
-            whole = f"({k})*{some} + {more}"
+            more = f"({k} if {k} < {rest} else {rest})"
+            whole = f"({k})*{share} + {more}"
             return whole if is_from_zero else f"{begin} + {whole}"
 
         return first(chunk), first(f"({chunk} + 1)")
@@ -211,8 +222,8 @@ class _Given(NestArrays):
         return self._bounds(level, above)
 
     def _bounds(self, level: int, above: str) -> tuple[str, str]:
-        found, names = self.tree.levels[level], {PARENT.name: above}
-        return _text(found.begin, names), _text(found.end, names)
+        bounds, names = self.tree.levels[level], {PARENT.name: above}
+        return _text(bounds.begin, names), _text(bounds.end, names)
 
     def index(self, level: int, node: str) -> str:
         index = self.tree.levels[level].index
@@ -223,59 +234,59 @@ class _Given(NestArrays):
         return f"{rule}({leaf})"
 
     def _rule(self, row: int, position: int) -> str:
-        return self.given.rules[self.given.einsum.rows[row][position].name]
+        return self.loop_nest.rules[self.loop_nest.einsum.rows[row][position].name]
 
     def operand(self, position: int, at: Mapping[str, str]) -> str:
-        if position >= self.given.einsum.n_operands:
+        if position >= self.loop_nest.einsum.n_operands:
             return "1"
         term = self.nest.network.inputs[position]
-        places = ", ".join(self._flat(at)[index] for index in term)
+        arguments = ", ".join(self._flat(at)[index] for index in term)
         rule = self._rule(row_of(at), position)
-        return f"{rule}({places})" if places else rule
+        return f"{rule}({arguments})" if arguments else rule
 
     def result(self, at: Mapping[str, str]) -> str:
         if self.has_copies and CHUNK in at:
             return subscripted(self.copies, self.result_axes(), self._flat(at))
-        assignee = self.given.assignees[row_of(at)]
+        assignee = self.loop_nest.assignees[row_of(at)]
         return _text(self.in_indices(assignee), self._flat(at))
 
     def shared(self, dtype: np.dtype[Any]) -> list[lp.TemporaryVariable]:
-        """The array of all copies."""
+        """Return the array of all copies."""
         if not self.has_copies:
             return []
-        known = {CHUNK: self.n_chunks(), ROW: str(self.nest.network.n_rows)}
-        shape = tuple(known.get(i) or self.extent(i) for i in self.result_axes())
-        where = lp.AddressSpace.GLOBAL
-        return [lp.TemporaryVariable(self.copies, dtype, shape, address_space=where)]
+        extents = {CHUNK: self.n_chunks(), ROW: str(self.nest.network.n_rows)}
+        shape = tuple(extents.get(i) or self.extent(i) for i in self.result_axes())
+        space = lp.AddressSpace.GLOBAL
+        return [lp.TemporaryVariable(self.copies, dtype, shape, address_space=space)]
 
     def scaled(self, value: str, at: Mapping[str, str]) -> str:
         row = row_of(at)
-        is_plain = self.given.scales[row] == 1
+        is_plain = self.loop_nest.scales[row] == 1
         return value if is_plain else f"{_of_row(SCALE, row)}()*({value})"
 
     def start(self, at: Mapping[str, str]) -> str:
-        places = ", ".join(self._flat(at)[i] for i in self._start_arguments())
-        return f"{_of_row(START, row_of(at))}({places})"
+        arguments = ", ".join(self._flat(at)[i] for i in self._start_arguments())
+        return f"{_of_row(START, row_of(at))}({arguments})"
 
     def extent(self, index: str) -> str:
-        return str(self.given.extent(index))
+        return str(self.loop_nest.extent(index))
 
     def _start_arguments(self) -> tuple[str, ...]:
         entry = (ENTRY,) if self.nest.network.has_sparse_output else ()
         return (*self.nest.network.output, *entry)
 
     def rules(self) -> list[lp.SubstitutionRule]:
-        """The scale of each row, and with what its result begins."""
+        """Return the scale of each row, and with what its result begins."""
         names = {i: f"_{k}" for k, i in enumerate(self._start_arguments())}
-        found = []
-        terms = zip(self.given.scales, self.given.shifts, strict=True)
+        rules = []
+        terms = zip(self.loop_nest.scales, self.loop_nest.shifts, strict=True)
         for row, (scale, shift) in enumerate(terms):
             start = _with_names(self.in_indices(shift), names)
-            found += [
+            rules += [
                 lp.SubstitutionRule(_of_row(SCALE, row), (), scale),
                 lp.SubstitutionRule(_of_row(START, row), tuple(names.values()), start),
             ]
-        return found
+        return rules
 
     def _flat(self, at: Mapping[str, str]) -> Mapping[str, str]:
         """With the index of the lanes as one number."""
@@ -284,7 +295,7 @@ class _Given(NestArrays):
 
     def in_indices(self, expression: Any) -> Any:
         """In terms of the indices of the einsum, and of the place of a leaf."""
-        names = {point: var(i) for i, point in self.given.points.items()}
+        names = {point: var(i) for i, point in self.loop_nest.points.items()}
         if self.nest.network.has_sparse_output:
             names[var(self.tree.inames[-1])] = var(ENTRY)
         return SubstitutionMapper(names.get)(expression)
@@ -300,37 +311,40 @@ def _with_names(expression: Any, names: Mapping[str, str]) -> Any:
 
 
 def _text(expression: Any, values: Mapping[str, str]) -> str:
-    """An expression of whole numbers, with values for variables."""
+    """Return an expression of whole numbers, with values for variables."""
     parsed = {name: parse(value) for name, value in values.items()}
     return str(SubstitutionMapper(make_subst_func(parsed))(expression))
 
 
 def _merged(
-    kernel: lp.LoopKernel, made: lp.LoopKernel, nest: LoopNest
+    kernel: lp.LoopKernel, generated: lp.LoopKernel, nest: LoopNest
 ) -> lp.LoopKernel:
     """A kernel with the loops and instructions of another one instead of its own."""
-    gone = {name for insn in kernel.instructions for name in insn.assignee_var_names()}
+    replaced = {
+        name for insn in kernel.instructions for name in insn.assignee_var_names()
+    }
     inames = kernel.all_inames() & nest.loops
     inames |= {i for insn in kernel.instructions for i in insn.within_inames}
     inames |= {i for insn in kernel.instructions for i in insn.reduction_inames()}
     temporaries = {
         name: temporary
         for name, temporary in kernel.temporary_variables.items()
-        if name not in gone
-        or name in made.get_read_variables() | made.get_written_variables()
+        if name not in replaced
+        or name in generated.get_read_variables() | generated.get_written_variables()
     }
+    # Loops that only these instructions had go with them.
     left = [
         d for domain in kernel.domains if (d := _without(domain, inames)) is not None
     ]
     return kernel.copy(
-        domains=[*left, *made.domains],
-        instructions=made.instructions,
+        domains=[*left, *generated.domains],
+        instructions=generated.instructions,
         inames={
             **{name: i for name, i in kernel.inames.items() if name not in inames},
-            **made.inames,
+            **generated.inames,
         },
-        temporary_variables={**temporaries, **made.temporary_variables},
-        loop_priority=made.loop_priority,
+        temporary_variables={**temporaries, **generated.temporary_variables},
+        loop_priority=generated.loop_priority,
         # chunks write what is theirs, which Loopy cannot see
         options=kernel.options.copy(disable_global_barriers=True),
         silenced_warnings=frozenset({*kernel.silenced_warnings, *SILENCED}),
@@ -340,11 +354,11 @@ def _merged(
 
 
 def _without(domain: isl.BasicSet, inames: frozenset[str]) -> isl.BasicSet | None:
-    """A domain without loops; None if nothing is left of it."""
+    """Return a domain without loops; None if nothing is left of it."""
     names = domain.get_var_names(isl.dim_type.set)
     if {*names} <= inames:
         return None if names else domain
     for name in inames.intersection(names):
-        _, place = domain.get_var_dict()[name]
-        domain = domain.project_out(isl.dim_type.set, place, 1)
+        _, axis = domain.get_var_dict()[name]
+        domain = domain.project_out(isl.dim_type.set, axis, 1)
     return domain

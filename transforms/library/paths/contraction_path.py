@@ -1,13 +1,26 @@
 """Three operands and more, multiplied two at a time along a contraction path.
 
+For ``ij,jk,kl->il`` with 1,000 values of each index, one nest takes 2 * 10**12
+multiplications, two products one after the other 2 * 10**9::
+
+    A[i,j]   B[j,k]   C[k,l]           positions 0, 1 and 2
+       |        +--------+
+       |       product[j,l]            "1,2": B and C; the product goes to the end
+       +-----------+
+                out[i,l]               "0,1": A and the product
+
+Steps that share an outer index of all products can be fused: for one value of it after
+the other, all products are small enough for the caches.
+
 Source: Pfeifer, Haegeman and Verstraete 2014 for orders of fewest operations; Smith and
 Gray 2018 (opt_einsum), which searches them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import loopy as lp
@@ -16,14 +29,15 @@ from feinsum.ir import BatchedEinsum, Extent, Workload
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.cost import Machine, region_s
-from feinsum.transforms.library.packed.family import PACKED_CONTRACTION
-from feinsum.transforms.library.packed.plan import find_roles
+from feinsum.transforms.library.generic import GENERIC, GENERIC_ON_CPUS
+from feinsum.transforms.library.packed.packed_contraction import PACKED_CONTRACTION
 from feinsum.transforms.library.paths.nests import FusedNest, split_nest
 from feinsum.transforms.library.paths.pairwise import (
     PairwisePath,
     PathStep,
     are_named,
     cheapest,
+    cheapest_path,
     cost_of,
     good_paths,
     misfit,
@@ -33,16 +47,13 @@ from feinsum.transforms.library.paths.pairwise import (
     specs_of,
     step_einsum,
 )
-from feinsum.transforms.library.streamed import (
-    GENERIC,
-    GENERIC_ON_CPUS,
-    UNROLL_AND_JAM,
-)
-from feinsum.transforms.nests.dense import cheapest_path
+from feinsum.transforms.library.unroll_and_jam import UNROLL_AND_JAM
+from feinsum.transforms.matrix_roles import find_packed_roles
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.registry import (
     Parameters,
     Space,
+    Table,
     Transform,
     configurations,
     find_transform,
@@ -123,16 +134,17 @@ def contraction_path(
     steps, outer = _steps(einsum, parameters), text(parameters, "fused")
     extents = {index: nest.extent(index) for index in einsum.indices}
     fused = _fused_steps(steps, outer)
+    # Private arrays need sizes that are known when the kernel is built.
     if not _has_known_products(fused, outer, extents):
         fused = ()
     staged = [step for step in steps[:-1] if step not in fused]
     t_unit, nests = split_nest(t_unit, nest, staged)
     alone = [step for step in steps if step not in fused]
     recipes = _recipes(einsum, steps, parameters)
-    for one, step in zip(nests[:-1] if fused else nests, alone, strict=True):
-        spec = recipes.get(step) or _recommended(one.einsum, parameters)
+    for step_nest, step in zip(nests[:-1] if fused else nests, alone, strict=True):
+        spec = recipes.get(step) or _recommended(step_nest.einsum, parameters)
         transform = find_transform(spec.name, spec.version)
-        t_unit = transform.apply(t_unit, one, spec.parameters)
+        t_unit = transform.apply(t_unit, step_nest, spec.parameters)
     if fused:
         schedule = begin(t_unit, nests[-1])
         block = _block(einsum, fused, outer)
@@ -141,7 +153,7 @@ def contraction_path(
 
 
 def _steps(einsum: BatchedEinsum, parameters: Parameters) -> tuple[PathStep, ...]:
-    """The steps of a path; those that cost the least read no diagonals twice."""
+    """Return the steps of a path, with steps for diagonals if costs choose recipes."""
     path = PairwisePath.parse(parameters["path"], einsum.n_operands)
     steps = parameters["steps"]
     takes_diagonals = are_named(steps) or steps in STEP_FAMILIES
@@ -149,7 +161,7 @@ def _steps(einsum: BatchedEinsum, parameters: Parameters) -> tuple[PathStep, ...
 
 
 def _fused_steps(steps: Sequence[PathStep], outer: str) -> tuple[PathStep, ...]:
-    """The steps of products that have the outer index; none of less than two."""
+    """Return the steps whose products have the outer index, if two or more."""
     fused = tuple(step for step in steps if outer in step.output)
     return fused if len(fused) > 1 else ()
 
@@ -162,7 +174,7 @@ def _has_known_products(
 
 
 def _fused_bytes(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
-    """Of what all steps read and write for one value of the outer index."""
+    """Return the bytes that all steps access for one value of the outer index."""
     terms = [term for step in fused for term in (*step.inputs, step.output)]
     inner = [tuple(i for i in term if i != outer) for term in terms]
     n_entries = sum(volume(einsum, term) for term in inner)
@@ -170,7 +182,7 @@ def _fused_bytes(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -
 
 
 def _block(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
-    """Values of the outer index that are enough work for a group, and leave some."""
+    """Return how many values of the outer index are enough work for a group."""
     n_points = sum(
         volume(einsum, tuple(i for i in step.joint if i != outer)) for step in fused
     )
@@ -181,46 +193,43 @@ def _block(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
 def _recipes(
     einsum: BatchedEinsum, steps: Sequence[PathStep], parameters: Parameters
 ) -> dict[PathStep, TransformSpec]:
-    """Of all steps, if they are named or chosen by their costs; or else of none."""
-    given = parameters["steps"]
-    if are_named(given):
-        return dict(zip(steps, specs_of(given), strict=True))
-    if given not in STEP_FAMILIES:
+    """Return the recipes of all steps, if these are named or chosen by cost."""
+    way = parameters["steps"]
+    if are_named(way):
+        return dict(zip(steps, specs_of(way), strict=True))
+    if way not in STEP_FAMILIES:
         return {}
     machine = _machine(einsum, number(parameters, "lanes"))
-    families = STEP_FAMILIES[str(given)]
+    families = STEP_FAMILIES[str(way)]
     return {s: cheapest(step_einsum(einsum, s), families, machine) for s in steps}
 
 
 def _recommended(einsum: BatchedEinsum, parameters: Parameters) -> TransformSpec:
-    """The recommended recipe of the family of a step, within limits."""
-    space = PACKED_CONTRACTION.space(Workload(einsum))
+    """Return the recommended recipe of the family of a step, within limits."""
+    space = PACKED_CONTRACTION.offered(einsum)
+    # the first tile within the limits, or else a nest of plain loops
     if parameters["steps"] == "packed" and space is not None:
         side, depth = number(parameters, "side"), number(parameters, "depth")
         limits = {"width": side, "height": side, "depth": depth}
-        within = {
-            **space,
-            "lanes": (number(parameters, "lanes"),),
-            **{
-                name: tuple(n for n in space[name] if isinstance(n, int) and n <= limit)
-                for name, limit in limits.items()
-            },
-        }
-        packed = replace(PACKED_CONTRACTION, space=lambda _: within)
-        spec = next(configurations(packed, einsum), None)
-        if spec is not None:
-            return spec
+        table = {**space, "lanes": (number(parameters, "lanes"),)}
+        for name, limit in limits.items():
+            table[name] = tuple(
+                n for n in space[name] if isinstance(n, int) and n <= limit
+            )
+        recommended = replace(space, table=table).recommended()
+        if recommended is not None:
+            return PACKED_CONTRACTION.spec(recommended)
     return next(configurations(GENERIC, einsum))
 
 
 def _machine(einsum: BatchedEinsum, lanes: int) -> Machine:
-    """Any with vectors of that length: a recipe means the same everywhere."""
+    """Return a machine with vectors of that length, the same one everywhere."""
     vector_bytes = lanes * einsum.operands[0].dtype.itemsize
     return Machine(vector_bytes=vector_bytes)
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    """Seconds of all steps; products that are fused stay in the second cache."""
+    """Estimate the seconds of all steps; fused products stay in the second cache."""
     steps, outer = _steps(einsum, parameters), text(parameters, "fused")
     fused = _fused_steps(steps, outer)
     lanes = number(parameters, "lanes")
@@ -233,16 +242,16 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     recipes = _recipes(einsum, steps, parameters)
     for step in steps:
         if step not in fused:
-            one = step_einsum(einsum, step)
-            spec = recipes.get(step) or _recommended(one, parameters)
-            total += cost_of(spec, one, machine)
+            sized_step = step_einsum(einsum, step)
+            spec = recipes.get(step) or _recommended(sized_step, parameters)
+            total += cost_of(spec, sized_step, machine)
     return total
 
 
 def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:
-    """The same recipe, whatever costs the least in another version."""
+    """Name the recipes of all steps, so that other costs change nothing."""
     recipes = _recipes(einsum, _steps(einsum, parameters), parameters)
-    space = _space_2(Workload(einsum))
+    space = _space(Workload(einsum))
     if not recipes or space is None:
         return parameters
     unused = {name: space[name][0] for name in PACKING[1:]}
@@ -250,7 +259,7 @@ def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Paramete
 
 
 def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """Of all products in global memory."""
+    """Return the bytes of all products in global memory."""
     steps, outer = _steps(einsum, parameters), text(parameters, "fused")
     fused = _fused_steps(steps, outer)
     n_entries = sum(
@@ -261,84 +270,90 @@ def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     return n_entries * einsum.operands[0].dtype.itemsize
 
 
-def _proposals(workload: Workload) -> Iterator[Parameters]:
-    """Every path, with the cheapest steps or with fused ones.
+def _space(workload: Workload) -> Space | None:
+    """Fit einsums for which a path takes far fewer operations than one nest.
 
-    So is the path of the smallest products, though it may take far more operations:
-    memory may have room for no other one.
-    """
-    einsum = workload.einsum
-    space = _space_2(workload)
-    if space is None:
-        return
-    first = {name: values[0] for name, values in space.items()}
-    paths = dict.fromkeys((*space["path"], str(smallest_path(einsum))))
-    for path, fused, lanes in product(paths, space["fused"], space["lanes"]):
-        yield {**first, "path": path, "fused": fused, "lanes": lanes}
-
-
-def _starts(workload: Workload) -> tuple[Parameters, ...]:
-    """Of the paths that are offered, the one whose nest is estimated to be the fastest.
-
-    If that nest is one loop around all products, and they are small, they are fused.
-    """
-    einsum, space = workload.einsum, _space_2(workload)
-    if space is None or einsum.n_operands > MOST_FOR_NESTS:
-        return ()
-    paths = [PairwisePath.parse(text, einsum.n_operands) for text in space["path"]]
-    extents = {i: typical(x) for i, x in workload.known.extents.items()}
-    found = cheapest_path(einsum, [path.pairs for path in paths], extents)
-    if found is None:
-        return ()
-    number, outer = found
-    first = {name: values[0] for name, values in space.items()}
-    given = {**first, "path": space["path"][number]}
-    fused = {**given, "fused": outer if outer in space["fused"] else NO_INDEX}
-    each = (fused, {**given, "fused": NO_INDEX})
-    return tuple(one for one in each if _constraint(workload, one) is None)[:1]
-
-
-def _space_2(workload: Workload) -> Space | None:
-    """With diagonals, too, which are best taken out before they are multiplied."""
-    einsum = workload.einsum
-    has_diagonal = any(len(set(term)) < len(term) for term in einsum.inputs)
-    space = _space(workload, FEWER if not has_diagonal else 0)
-    return space and {**space, "steps": (*STEP_FAMILIES, *space["steps"])}
-
-
-def _space(workload: Workload, fewer: int = FEWER) -> Space | None:
-    """Einsums for which a path takes far fewer operations than one nest.
-
-    Args:
-        fewer: least ratio of the operations of one nest to those of a path.
+    With diagonals it may take as many: they are best taken out before they are
+    multiplied.
     """
     einsum = workload.einsum
     paths = good_paths(einsum) if has_real_dtype(einsum) else ()
     if not paths:
         return None
+    has_diagonal = any(len(set(term)) < len(term) for term in einsum.inputs)
+    fewer = 0 if has_diagonal else FEWER
     if nest_operations(einsum) < fewer * max(paths[0].n_operations(einsum), 1):
         return None
     is_double = einsum.operands[0].dtype.itemsize == 8
-    return {
+    table = {
         "path": tuple(map(str, paths)),
         "fused": _outer_indices(einsum, paths),
-        "steps": ("packed", "streamed"),
+        "steps": (*STEP_FAMILIES, "packed", "streamed"),
         "lanes": (4, 8) if is_double else (8, 4, 16),
         "side": (1536, 384, 96),
         "depth": (384, 128),
     }
+    first = {name: values[0] for name, values in table.items()}
+    find_problem = partial(_find_problem, einsum, first)
+    return Space(
+        table,
+        find_problem,
+        starts=partial(_starts, workload, table, find_problem),
+        proposals=partial(_proposals, einsum, table),
+        admits=partial(_admits, einsum),
+        is_searched=partial(_is_searched, einsum),
+    )
+
+
+def _proposals(einsum: BatchedEinsum, table: Table) -> Iterator[Parameters]:
+    """Propose every path, with the cheapest steps or with fused ones.
+
+    So is the path of the smallest products, though it may take far more operations:
+    memory may have room for no other one.
+    """
+    first = {name: values[0] for name, values in table.items()}
+    paths = dict.fromkeys((*table["path"], str(smallest_path(einsum))))
+    for path, fused, lanes in product(paths, table["fused"], table["lanes"]):
+        yield {**first, "path": path, "fused": fused, "lanes": lanes}
+
+
+def _starts(
+    workload: Workload,
+    table: Table,
+    find_problem: Callable[[Parameters], str | None],
+) -> tuple[Parameters, ...]:
+    """Start with the offered path whose nest is estimated to be the fastest.
+
+    If that nest is one loop around all products, and they are small, they are fused.
+    """
+    einsum = workload.einsum
+    if einsum.n_operands > MOST_FOR_NESTS:
+        return ()
+    paths = [PairwisePath.parse(text, einsum.n_operands) for text in table["path"]]
+    extents = {i: typical(x) for i, x in workload.known.extents.items()}
+    fastest = cheapest_path(einsum, [path.pairs for path in paths], extents)
+    if fastest is None:
+        return ()
+    number, outer = fastest
+    first = {name: values[0] for name, values in table.items()}
+    staged = {**first, "path": table["path"][number], "fused": NO_INDEX}
+    fused = {**staged, "fused": outer if outer in table["fused"] else NO_INDEX}
+    possible = [p for p in (fused, staged) if find_problem(p) is None]
+    # a search begins with the recommended configuration anyway
+    return tuple(p for p in possible[:1] if p != first)
 
 
 def _outer_indices(
     einsum: BatchedEinsum, paths: Sequence[PairwisePath]
 ) -> tuple[str, ...]:
-    """The outer indices of small products; first those that spare much memory."""
+    """Return the outer indices of small products; first those that save memory."""
     indices = [
         index
         for index in einsum.output
         if any(_can_fuse(einsum, path.steps(einsum), index) for path in paths)
     ]
     itemsize = einsum.operands[0].dtype.itemsize
+    # products that leave the caches are written and read from memory
     is_large = paths[0].n_written(einsum) * itemsize > STAGED_BYTES
     return (*indices, NO_INDEX) if is_large else (NO_INDEX, *indices)
 
@@ -353,36 +368,38 @@ def _can_fuse(einsum: BatchedEinsum, steps: Sequence[PathStep], outer: str) -> b
     )
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    einsum = workload.einsum
+def _find_problem(
+    einsum: BatchedEinsum, first: Parameters, parameters: Parameters
+) -> str | None:
     steps, outer = _steps(einsum, parameters), text(parameters, "fused")
     fused = _fused_steps(steps, outer)
     if outer != NO_INDEX and not _can_fuse(einsum, steps, outer):
         return f"the path has no small products for a value of {outer!r}"
-    given = parameters["steps"]
-    if are_named(given):
+    way = parameters["steps"]
+    if are_named(way):
         einsums = [step_einsum(einsum, step) for step in steps]
-        return misfit(given, einsums, STEP_FAMILIES["best"])
-    if len(fused) == len(steps) and given not in (*STEP_FAMILIES, "packed"):
+        return misfit(way, einsums, STEP_FAMILIES["best"])
+    if len(fused) == len(steps) and way not in (*STEP_FAMILIES, "packed"):
         return "all steps are fused"
-    space = _space_2(workload) or {}
+    # A parameter that changes nothing has its first value only: otherwise a search
+    # would try one recipe several times.
     by_cost = dict.fromkeys(STEP_FAMILIES, PACKING[:1])
-    used = {"packed": PACKING, **by_cost}.get(str(given), ())
+    used = {"packed": PACKING, **by_cost}.get(str(way), ())
     used = used if len(fused) < len(steps) else ()
-    if any(parameters[n] != space[n][0] for n in PACKING if n not in used):
+    if any(parameters[n] != first[n] for n in PACKING if n not in used):
         return "no step is packed"
     return None
 
 
 def _is_searched(einsum: BatchedEinsum) -> bool:
-    """Whether packed tiles take far more operations, too."""
+    """Tell whether packed tiles take far more operations, too."""
     space = PACKED_CONTRACTION.space(Workload(einsum)) or {"vector": (), "register": ()}
-    found = [
-        find_roles(einsum, str(vector), str(register_index))
+    roles = [
+        find_packed_roles(einsum, str(vector), str(register_index))
         for vector in space["vector"]
         for register_index in space["register"]
     ]
-    packed = [einsum.batch_size * x.cost(einsum) for x in found if x is not None]
+    packed = [einsum.batch_size * x.n_operations(einsum) for x in roles if x]
     return all(
         cost >= FEWER_THAN_PACKED * path.n_operations(einsum)
         for cost in packed
@@ -391,7 +408,7 @@ def _is_searched(einsum: BatchedEinsum) -> bool:
 
 
 def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
-    """Any path: which ones are offered depends on extents, and on opt_einsum.
+    """Admit any path: which ones are offered depends on extents and opt_einsum.
 
     And any recipes of its steps, which only the constraint knows.
     """
@@ -403,26 +420,12 @@ def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
 CONTRACTION_PATH = register(
     Transform(
         "contraction_path",
-        1,
-        "two operands at a time, in the order of fewest operations",
+        2,
+        "two operands at a time, each step by the recipe that costs the least",
         _space,
         contraction_path,
-        _constraint,
-        _is_searched,
-        admits=_admits,
+        _cost,
         intermediate_bytes=_intermediate_bytes,
-    )
-)
-CONTRACTION_PATH_BY_COST = register(
-    replace(
-        CONTRACTION_PATH,
-        version=2,
-        summary="contraction_path@1, each step by the recipe that costs the least",
-        space=_space_2,
-        devices=frozenset({"cpu"}),
-        cost=_cost,
-        starts=_starts,
-        proposals=_proposals,
         in_full=_with_named_steps,
     )
 )

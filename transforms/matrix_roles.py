@@ -1,0 +1,202 @@
+"""An einsum as a matrix product: what each of its indices is in it.
+
+Of two operands, ``bik,bkj->bij`` is a stack of products of matrices, each the sum over
+k of a column of A times a row of B::
+
+              j: columns
+             +-----------+
+    k:       |           |
+    summed   |   B[b]    |            b: batch, a product for each of its values
+             +-----------+
+    +------+ +-----------+
+    |      | |           |
+    | A[b] | |  out[b]   | i: rows
+    |      | |           |
+    +------+ +-----------+
+
+Each letter can stand for several indices. The right operand is the one that has the
+columns. With more operands, some are multiplied into the left matrix before the product
+is taken, and others into its result afterwards. For ``xre,rij,ej->xei`` with D on the
+right and u on the left, J is late::
+
+    sums[r,e,i] = sum(j, u[e,j]*D[r,i,j])         # rows e, columns r and i, summed j
+    out[x,e,i]  = sum(r, J[x,r,e]*sums[r,e,i])    # postponed r, outer x
+
+Source: Springer and Bientinesi 2018 (GETT), section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import combinations
+
+from feinsum.ir import BatchedEinsum, IndexList
+from feinsum.transforms.roles import carriers, has_blas_dtype, volume
+
+MAX_UNROLLED = 16
+"""Terms of a sum that is written out, of folded and postponed indices together."""
+
+
+@dataclass(frozen=True)
+class MatrixRoles:
+    """The operands on each side of a matrix product, and the roles of the indices.
+
+    Attributes:
+        right: the position of the operand that has the columns.
+        left: positions whose product is the left matrix.
+        late: positions that are multiplied to the sums.
+        batch: output indices that both sides have.
+        rows: output indices that the left side alone has; none if it is a vector.
+        columns: output indices that the right side alone has; none if it is a vector.
+        summed: indices of both sides that the product sums over.
+        folded: indices that are summed while the left side is multiplied.
+        postponed: indices of late operands that are summed after the product.
+        outer: output indices that late operands alone have.
+        unmatched: summed indices that the right side alone has.
+    """
+
+    right: int
+    left: tuple[int, ...]
+    late: tuple[int, ...]
+    batch: IndexList
+    rows: IndexList
+    columns: IndexList
+    summed: IndexList
+    folded: IndexList
+    postponed: IndexList
+    outer: IndexList
+    unmatched: IndexList
+
+    @property
+    def are_matrices(self) -> bool:
+        """Whether neither side is a vector, or a stack of vectors."""
+        return bool(self.rows and self.columns)
+
+    def n_operations(self, einsum: BatchedEinsum) -> int:
+        """Multiplications and additions of a row of the einsum."""
+        indices = (*self.columns, *self.rows, *self.batch, *self.postponed)
+        n_left = volume(einsum, (*self.rows, *self.summed, *self.batch, *self.folded))
+        n_late = volume(einsum, (*einsum.output, *self.postponed))
+        return (
+            2 * volume(einsum, (*indices, *self.summed))
+            + (len(self.left) + bool(self.folded) - 1) * n_left
+            + 2 * len(self.late) * n_late
+        )
+
+
+def classify(
+    einsum: BatchedEinsum, right: int, left: Sequence[int], order: Sequence[str]
+) -> MatrixRoles:
+    """The roles of all indices, once it is known which operands are on which side.
+
+    Args:
+        right: position of the right operand.
+        left: positions of the operands on the left; all others are late.
+        order: all indices, in the order that those of one role shall have.
+
+    >>> from feinsum.ir import array, einsum
+    >>> product = einsum("bik,bkj->bij", array("A", (2, 4, 5)), array("B", (2, 5, 6)))
+    >>> roles = classify(product, 1, (0,), "bijk")
+    >>> roles.batch, roles.rows, roles.columns, roles.summed
+    (('b',), ('i',), ('j',), ('k',))
+    """
+    late = tuple(k for k in range(einsum.n_operands) if k != right and k not in {*left})
+    output = set(einsum.output)
+    on_right = set(einsum.inputs[right])
+    on_left = {i for k in left for i in einsum.inputs[k]}
+    on_late = {i for k in late for i in einsum.inputs[k]}
+
+    def ordered(indices: set[str]) -> IndexList:
+        return tuple(i for i in order if i in indices)
+
+    return MatrixRoles(
+        right,
+        tuple(left),
+        late,
+        batch=ordered(on_left & on_right & output),
+        rows=ordered((on_left - on_right) & output),
+        columns=ordered((on_right - on_left) & output),
+        summed=ordered((on_left & on_right) - on_late - output),
+        folded=ordered(on_left - on_right - on_late - output),
+        postponed=ordered(on_late - output),
+        outer=ordered((on_late & output) - on_left - on_right),
+        unmatched=ordered(on_right - on_left - on_late - output),
+    )
+
+
+def has_diagonal(einsum: BatchedEinsum) -> bool:
+    """Tell whether an operand has an index twice: no axis of a matrix can be both."""
+    return any(len(set(term)) < len(term) for term in einsum.inputs)
+
+
+def find_roles(einsum: BatchedEinsum) -> MatrixRoles | None:
+    """The roles in a product of two operands; None if numpy has none for the einsum.
+
+    Without a sum, all output indices are of the batch: entries are multiplied where
+    those of the result lie.
+
+    >>> from feinsum.ir import array, einsum
+    >>> roles = find_roles(einsum("ik,kj->ij", array("A", (4, 5)), array("B", (5, 6))))
+    >>> roles.right, roles.batch, roles.rows, roles.columns, roles.summed
+    (1, (), ('i',), ('j',), ('k',))
+    >>> find_roles(einsum("i,j->ij", array("x", 4), array("y", 6))).batch
+    ('i', 'j')
+    """
+    if einsum.n_operands != 2 or not has_blas_dtype(einsum) or has_diagonal(einsum):
+        return None
+    first, second = map(set, einsum.inputs)
+    free = [i for i in einsum.output if (i in first) != (i in second)]
+    # the columns end with the last axis of the result, so BLAS can write rows in place
+    right = int(not free or free[-1] in second)
+    # if one operand has to be transposed, it is the smaller one
+    larger = max(einsum.inputs, key=lambda term: volume(einsum, term))
+    order = dict.fromkeys((*einsum.output, *larger, *einsum.indices))
+    roles = classify(einsum, right, (1 - right,), [*order])
+    if roles.folded or roles.unmatched:
+        return None
+    if not roles.summed:
+        return replace(roles, batch=einsum.output, rows=(), columns=())
+    return roles
+
+
+@lru_cache(maxsize=256)
+def find_packed_roles(
+    einsum: BatchedEinsum, vector: str, register_index: str
+) -> MatrixRoles | None:
+    """The roles of fewest operations that have two given indices on different sides.
+
+    Args:
+        vector: one of the columns.
+        register_index: one of the rows.
+
+    Returns:
+        None if there are no such roles.
+    """
+    right = carriers(einsum, vector)
+    if len(right) != 1 or has_diagonal(einsum):
+        return None
+    candidates = [
+        roles
+        for roles in _packable_roles(einsum, right[0])
+        if vector in roles.columns and register_index in roles.rows
+    ]
+    return min(candidates, key=lambda r: r.n_operations(einsum), default=None)
+
+
+def _packable_roles(einsum: BatchedEinsum, right: int) -> Iterator[MatrixRoles]:
+    """Every choice of operands on the left for which the rest is a matrix product."""
+    others = [k for k in range(einsum.n_operands) if k != right]
+    # Indices of one role come last first: those near to the last axes of the output
+    # are tried first where costs are equal.
+    order = einsum.indices[::-1]
+    for n in range(1, len(others) + 1):
+        for left in combinations(others, n):
+            roles = classify(einsum, right, left, order)
+            on_left = {i for k in left for i in einsum.inputs[k]}
+            is_shared = on_left.intersection(roles.postponed, einsum.inputs[right])
+            if not roles.summed or roles.unmatched or is_shared:
+                continue
+            if volume(einsum, (*roles.folded, *roles.postponed)) <= MAX_UNROLLED:
+                yield roles
