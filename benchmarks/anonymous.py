@@ -167,9 +167,9 @@ def fill(store: ServingStore, n_busy: int = N_BUSY) -> None:
     store.add_all([RECORD, *map(long_fact, range(N_LONG))])
     store.add_all(map(wide_fact, range(N_WORKLOADS)))
     store.add_all(map(busy_fact, range(n_busy * N_ALIKE)))
-    store.add_peaks(PEAKS)
-    store.add_plan(PLAN)
-    store.add_plan(long_plan())
+    store.add(PEAKS)
+    store.add(PLAN)
+    store.add(long_plan())
     gone = [replace(RECORD, provenance={"n": f"{n}"}) for n in range(N_RETRACTED)]
     store.add_all(gone)
     store.add_all([Retraction(fact.id, "r" * 500, "ann") for fact in gone])

@@ -8,8 +8,8 @@ from functools import partial
 
 from feinsum.records import (
     DocumentKind,
-    DocumentStore,
     Finding,
+    Store,
     judge,
 )
 from feinsum.records.plausibility import JudgeRecipe, shipped_recipe
@@ -34,7 +34,7 @@ class Odd:
 
 
 def audit(
-    store: DocumentStore,
+    store: Store,
     *,
     judge_recipe: JudgeRecipe = shipped_recipe,
     on_step: Callable[[int], None] = lambda _n: None,

@@ -19,7 +19,7 @@ from feinsum.records import (
     KINDS,
     Document,
     DocumentKind,
-    DocumentStore,
+    Store,
     check_plausible,
     kind_of,
 )
@@ -82,7 +82,7 @@ def _log(bad: Bad) -> None:
     logger.error("skipped a document: %s", bad)
 
 
-def all_documents(store: DocumentStore, *, has_trials: bool) -> Iterator[Document]:
+def all_documents(store: Store, *, has_trials: bool) -> Iterator[Document]:
     """The contents of a store: facts, device limits, retractions, optionally trials.
 
     Retracted documents are omitted.
@@ -102,7 +102,7 @@ def batches(items: Iterable[T], size: int = BATCH) -> Iterator[list[T]]:
         yield batch
 
 
-def compare(a: DocumentStore, b: DocumentStore) -> tuple[Difference, ...]:
+def compare(a: Store, b: Store) -> tuple[Difference, ...]:
     """Documents that only one of two stores has, by kind.
 
     Complexity: the ids of one kind are in memory.
@@ -111,8 +111,8 @@ def compare(a: DocumentStore, b: DocumentStore) -> tuple[Difference, ...]:
 
 
 def merge(
-    target: DocumentStore,
-    source: DocumentStore,
+    target: Store,
+    source: Store,
     on_step: OnStep = lambda _n: None,
     *,
     on_bad: OnBad = _log,
@@ -147,7 +147,7 @@ def merge(
 
 
 def import_entries(
-    store: DocumentStore,
+    store: Store,
     entries: Iterable[Entry],
     on_bad: OnBad,
     on_step: OnStep = lambda _n: None,
@@ -184,9 +184,7 @@ def _checked(entry: Entry, check: Check) -> Entry:
     return entry
 
 
-def _import(
-    store: DocumentStore, entries: Sequence[Entry], result: Imported
-) -> Iterator[Bad]:
+def _import(store: Store, entries: Sequence[Entry], result: Imported) -> Iterator[Bad]:
     """Keep and count what can be kept, in order; the rest is given back."""
     waiting: list[tuple[str, Document]] = []
     for entry in entries:
@@ -200,7 +198,7 @@ def _import(
 
 
 def _keep(
-    store: DocumentStore, entries: Sequence[tuple[str, Document]], result: Imported
+    store: Store, entries: Sequence[tuple[str, Document]], result: Imported
 ) -> Iterator[Bad]:
     """Keep the documents of all entries or, if one is refused, one by one."""
     try:
@@ -216,7 +214,7 @@ def _keep(
     result.n_read.update(kind_of(document) for _, document in entries)
 
 
-def _add(store: DocumentStore, documents: Sequence[Document]) -> Counter[DocumentKind]:
+def _add(store: Store, documents: Sequence[Document]) -> Counter[DocumentKind]:
     n_new: Counter[DocumentKind] = Counter()
     for kind in ORDER:
         alike = [document for document in documents if kind_of(document) == kind]
@@ -224,7 +222,7 @@ def _add(store: DocumentStore, documents: Sequence[Document]) -> Counter[Documen
     return n_new
 
 
-def _difference(kind: DocumentKind, a: DocumentStore, b: DocumentStore) -> Difference:
+def _difference(kind: DocumentKind, a: Store, b: Store) -> Difference:
     ids_a, ids_b = set(a.ids(kind)), set(b.ids(kind))
     only_a, only_b = sorted(ids_a - ids_b), sorted(ids_b - ids_a)
     return Difference(kind, tuple(only_a), tuple(only_b), len(ids_a & ids_b))

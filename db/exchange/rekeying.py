@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias, cast
 from feinsum.canonical import CANONICALIZER, FORM_VERSION, WorkloadKey, canonicalize
 from feinsum.errors import FeinsumError
 from feinsum.ir import from_text
-from feinsum.records import FactStore, Trial, TuningRecord, kind_of
+from feinsum.records import Store, Trial, TuningRecord, kind_of
 
 REKEYED_FROM = "rekeyed_from"
 """The topic of the provenance that has the id of the record as it was measured."""
@@ -131,7 +131,7 @@ def rekeyed(record: TuningRecord, key: WorkloadKey) -> TuningRecord:
 
 
 def plan_rekey(
-    store: FactStore, on_progress: OnProgress = lambda _done, _total: None
+    store: Store, on_progress: OnProgress = lambda _done, _total: None
 ) -> RekeyPlan:
     """Find what a store has under outdated keys; writes nothing.
 
@@ -159,7 +159,7 @@ def plan_rekey(
 
 
 def rekey(
-    store: FactStore,
+    store: Store,
     plan: RekeyPlan,
     on_progress: OnProgress = lambda _done, _total: None,
 ) -> Counter[Kind]:
@@ -181,7 +181,7 @@ def rekey(
     for n_done, move in enumerate(missing, start=1):
         if move.kind == "trial":
             trial = trials_under(move.old)[move.id]
-            n_new["trial"] += store.add_trial(replace(trial, workload=move.new))
+            n_new["trial"] += store.add(replace(trial, workload=move.new))
         else:
             again = rekeyed(store.get(move.id), move.new)
             n_new["record"] += store.add_rekeyed(again, move.id)
@@ -189,7 +189,7 @@ def rekey(
     return n_new
 
 
-def _steps(store: FactStore) -> Iterator[Iterable[TuningRecord | Trial]]:
+def _steps(store: Store) -> Iterator[Iterable[TuningRecord | Trial]]:
     """All that a store has: record by record, then the trials of each workload."""
     for record in store.records():
         yield (record,)
@@ -197,7 +197,7 @@ def _steps(store: FactStore) -> Iterator[Iterable[TuningRecord | Trial]]:
         yield store.trials(key)
 
 
-def _ids_under(store: FactStore, kind: Kind, key: WorkloadKey) -> set[str]:
+def _ids_under(store: Store, kind: Kind, key: WorkloadKey) -> set[str]:
     found: Iterable[TuningRecord | Trial]
     found = store.query(key) if kind == "record" else store.trials(key)
     return {kept.id for kept in found}

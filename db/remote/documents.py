@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from feinsum.canonical import WorkloadKey
 from feinsum.db.sql.rows import document_of
 from feinsum.errors import InvalidRecordError
 from feinsum.records import (
@@ -76,7 +75,7 @@ def retraction_of(entry: Any) -> Retraction:
 
 
 def valid_records(
-    entries: Iterable[Any], workload: WorkloadKey | None = None
+    entries: Iterable[Any], workload: str | None = None
 ) -> list[TuningRecord]:
     """The records of a list of facts that match their ids, in order.
 

@@ -127,8 +127,8 @@ class _Call:
         if self._reply is not None:
             return self._reply
         error = self._error
-        # The socket's own limit may end first, by a moment.
-        is_late = self._is_connected and isinstance(error, TimeoutError)
+        # The socket's own limit may end a moment before that of the exchange.
+        is_late = self._is_connected and _is_timeout(error)
         if error is None or is_late:
             self._hang_up()
             if len(body := bytes(self._body)) >= MUCH_BYTES:
@@ -138,7 +138,7 @@ class _Call:
             raise _failure(self._address, f"did not answer within {within}")
         if isinstance(error, CutOffError):
             raise error
-        raise _failure(self._address, _what_failed(error))
+        raise _failure(self._address, _describe(error))
 
     def _exchanged(self, connection: HTTPConnection) -> Reply:
         request = self._request
@@ -196,8 +196,14 @@ class _Trusted:
         self.context = ssl.create_default_context()
 
 
-def _what_failed(error: Exception) -> str:
-    """A failure in words, as far as they are ours or the system's."""
+def _is_timeout(error: Exception | None) -> bool:
+    from urllib3.exceptions import TimeoutError as HTTPTimeoutError
+
+    return isinstance(error, (TimeoutError, HTTPTimeoutError))
+
+
+def _describe(error: Exception) -> str:
+    """Describe a failure, in our words or those of the system."""
     from urllib3.exceptions import (
         ConnectTimeoutError,
         HTTPError,

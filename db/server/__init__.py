@@ -2,13 +2,14 @@
 
 from feinsum.db.server.api_keys import ApiKey, Scope
 from feinsum.db.server.demand import Asked, DemandLimits
-from feinsum.db.server.overview import DriverOf, Overview
 from feinsum.db.server.pages import (
+    DriverOf,
     Having,
     ListedDevice,
     ListedFact,
     ListedWorkload,
     Order,
+    Overview,
     is_cut,
 )
 from feinsum.db.server.reader import Reader, Size, StoredFact, Summary

@@ -11,9 +11,11 @@ import logging
 import os
 import sqlite3
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event
@@ -33,14 +35,26 @@ IS_WRITER = "feinsum_is_writer"
 CONNECT = {"connect_timeout": 5}
 """Seconds that a server has for a new connection, if its URL does not say."""
 
-_inherited: list[Any] = []
+SET_UP = {
+    "sqlite": "PRAGMA cache_size = -256",
+    "postgresql": "SET plan_cache_mode = force_generic_plan",
+}
+"""Settings of a connection that only reads.
 
-WAL_PATIENCE_S = 2.0
+For SQLite KiB of pages that a connection keeps, 2 MiB by default; the system has the
+pages of the file once for all of them. PostgreSQL would read a table as a whole while
+it has no statistics of it.
+"""
+
+MAX_WAL_WAIT_S = 2.0
 """How long to wait for the moment in which the journal can be changed."""
+
+_inherited: list[Any] = []
+"""Connections of the parent process, which must not be closed here."""
 
 
 def engine_of(location: Location) -> Engine:
-    """An engine for a location, without opening it.
+    """Return an engine for a location, without opening it.
 
     Raises:
         StoreUnavailableError: if the driver is not installed.
@@ -50,24 +64,46 @@ def engine_of(location: Location) -> Engine:
         if location.path is None
         else _file_engine(location, location.path)
     )
+    event.listen(engine, "begin", _begin)
+    event.listen(engine, "connect", _remember_process)
+    event.listen(engine, "checkout", _refuse_inherited)
+    return engine
+
+
+def reading_engine(location: Location) -> Engine:
+    """Return an engine with a pool of connections that only read, in no transaction.
+
+    Raises:
+        StoreUnavailableError: if the driver is not installed.
+    """
+    if location.path is None:
+        # Statements are few, and each runs often: prepared at its first use. No ping
+        # before each of them: a read that meets a lost connection is simply repeated.
+        options = {"isolation_level": "AUTOCOMMIT", "pool_use_lifo": True}
+        engine = _server_engine(
+            location.url, {"prepare_threshold": 0}, pool_pre_ping=False, **options
+        )
+    else:
+        engine = _file_engine(location, location.path)
+    event.listen(engine, "connect", partial(_set_up, SET_UP[engine.dialect.name]))
     event.listen(engine, "connect", _remember_process)
     event.listen(engine, "checkout", _refuse_inherited)
     return engine
 
 
 def writer(engine: Engine) -> Engine:
-    """The same engine, with transactions that hold the write lock from the start."""
+    """Return the engine with transactions that hold the write lock from the start."""
     return engine.execution_options(**{IS_WRITER: True})
 
 
-def use_write_ahead_log(path: Path, patience_s: float = WAL_PATIENCE_S) -> bool:
+def use_write_ahead_log(path: Path, max_wait_s: float = MAX_WAL_WAIT_S) -> bool:
     """Turn on the write-ahead log; returns whether it is on.
 
     With it, readers do not wait for writers. A file system without shared memory, or a
     file in constant use, keeps the rollback journal: slower, but equally safe.
     """
-    deadline = time.monotonic() + patience_s
-    with closing(sqlite3.connect(path, timeout=patience_s)) as connection:
+    deadline = time.monotonic() + max_wait_s
+    with closing(sqlite3.connect(path, timeout=max_wait_s)) as connection:
         while True:
             try:
                 (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
@@ -81,12 +117,22 @@ def use_write_ahead_log(path: Path, patience_s: float = WAL_PATIENCE_S) -> bool:
                 time.sleep(0.02)
 
 
-def _server_engine(url: URL) -> Engine:
+def _server_engine(
+    url: URL,
+    arguments: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    pool_pre_ping: bool = True,  # a restarted server has ended those of the pool
+    **options: Any,
+) -> Engine:
+    timeout = {} if "connect_timeout" in url.query else CONNECT
     try:
         with requiring("psycopg", "postgresql", "PostgreSQL", StoreUnavailableError):
-            given = {} if "connect_timeout" in url.query else CONNECT
-            # a restarted server has ended the connections of the pool
-            return create_engine(url, pool_pre_ping=True, connect_args=given)
+            return create_engine(
+                url,
+                connect_args={**timeout, **arguments},
+                pool_pre_ping=pool_pre_ping,
+                **options,
+            )
     except SQLAlchemyError as error:
         raise StoreUnavailableError(
             f"the URL of a database of kind {url.drivername!r} is not usable: {error}"
@@ -109,7 +155,6 @@ def _file_engine(location: Location, path: Path) -> Engine:
             max_overflow=40,
             pool_use_lifo=True,  # few connections are used, each has a cache of pages
         )
-    event.listen(engine, "begin", _begin)
     return engine
 
 
@@ -163,8 +208,20 @@ def _connect_for_reading(path: Path, location: Location) -> Any:
 
 
 def _begin(connection: Connection) -> None:
+    if connection.dialect.name != "sqlite":
+        return
     is_writer = connection.get_execution_options().get(IS_WRITER, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
+
+
+def _set_up(statement: str, connection: Any, _: object) -> None:
+    cursor = connection.cursor()
+    try:
+        cursor.execute(statement)
+        cursor.close()
+    except BaseException:
+        connection.close()  # the pool drops it, but leaves it open
+        raise
 
 
 def _remember_process(_: object, entry: ConnectionPoolEntry) -> None:

@@ -17,7 +17,10 @@ from feinsum.options import DATABASE_VARIABLE
 from feinsum.words import type_in_words
 
 BUSY_TIMEOUT_S = 30.0
-"""How long a reader or writer waits for the locks of others, in seconds."""
+"""How long a reader or writer waits for the locks of others, in seconds.
+
+Longer than any transaction of ours: a writer that gives up loses a measured fact.
+"""
 
 ENVIRONMENT_VARIABLE = DATABASE_VARIABLE
 
@@ -59,7 +62,7 @@ class Location:
 
 
 def default_location() -> str:
-    """Path or URL of the user's database.
+    """Return the path or URL of the user's database.
 
     The value of ``FEINSUM_DATABASE`` if set, otherwise ``facts.sqlite`` in the user's
     data folder.
@@ -72,43 +75,43 @@ def _own_folder() -> Path:
     return user_data_path("feinsum")
 
 
-def is_not_made_yet() -> bool:
+def is_not_created_yet() -> bool:
     """Whether the default database is meant, and does not exist yet."""
     chosen = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
     return not chosen and not Path(default_location()).exists()
 
 
-def is_there(given: str | os.PathLike[str] | None) -> bool:
-    """Whether the given file exists; for a server, only connecting can tell.
+def is_present(database: str | os.PathLike[str] | None) -> bool:
+    """Whether the database file exists; for a server, only connecting can tell.
 
     Raises:
         StoreUnavailableError: see :func:`locate`.
     """
-    path = locate(given).path
+    path = locate(database).path
     return path is None or path.exists()
 
 
-def missing(place: Location) -> StoreUnavailableError:
-    """The error for a missing database."""
+def missing(location: Location) -> StoreUnavailableError:
+    """Return the error for a missing database."""
     return StoreUnavailableError(
-        f"there is no database {place}: check the path, or create one with 'feinsum "
+        f"there is no database {location}: check the path, or create one with 'feinsum "
         "tune' or 'feinsum db import'"
     )
 
 
 def locate(
-    given: str | os.PathLike[str] | None,
+    database: str | os.PathLike[str] | None,
     *,
     is_read_only: bool = False,
     busy_timeout_s: float = BUSY_TIMEOUT_S,
 ) -> Location:
-    """The location given by a path, a URL or the default.
+    """Return the location given by a path, a URL or the default.
 
     Raises:
         StoreUnavailableError: if it is neither an SQLite file nor a PostgreSQL server,
             or not a regular file.
     """
-    text = _text(default_location() if given is None else given)
+    text = _text(default_location() if database is None else database)
     if is_service(text):
         raise StoreUnavailableError(
             "the URL of a service was given, expected a database: a path or "
@@ -130,12 +133,12 @@ def locate(
     return Location(url.set(drivername=driver), None, is_read_only, busy_timeout_s)
 
 
-def _text(given: object) -> str:
-    """The location as text; nothing that is no path or URL."""
-    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+def _text(database: object) -> str:
+    """Return a location as text; refuse anything but a path or a URL."""
+    text = os.fspath(database) if isinstance(database, os.PathLike) else database
     if not isinstance(text, str):
         raise StoreUnavailableError(
-            f"{type_in_words(given)} does not locate a database; expected a "
+            f"{type_in_words(database)} does not locate a database; expected a "
             "path or a URL as str or os.PathLike"
         )
     if text.lower().startswith("file:"):
@@ -172,11 +175,11 @@ def _path(name: str) -> Path:
 
 def _file(path: Path, is_read_only: bool, busy_timeout_s: float) -> Location:
     path = _absolute(path)
-    is_guarded = _is_present(path) and not _is_writable(path)
+    is_protected = _is_file(path) and not _is_writable(path)
     return Location(
         url=URL.create("sqlite+pysqlite", database=str(path)),
         path=path,
-        is_read_only=is_read_only or is_guarded,
+        is_read_only=is_read_only or is_protected,
         busy_timeout_s=busy_timeout_s,
     )
 
@@ -190,8 +193,8 @@ def _absolute(path: Path) -> Path:
         ) from None
 
 
-def _is_present(path: Path) -> bool:
-    """Whether there is a file; what is no file is refused and never opened."""
+def _is_file(path: Path) -> bool:
+    """Whether there is a file; anything else is refused and never opened."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -215,13 +218,13 @@ def _is_present(path: Path) -> bool:
     return True
 
 
-def make_room(path: Path) -> None:
+def check_folder(path: Path) -> None:
     """Check the folder of a new database; only feinsum's own folder is created.
 
     Raises:
         StoreUnavailableError: if there is no such folder, or it is not writable.
     """
-    problem = _problem_of_room(path.parent)
+    problem = _problem_of_folder(path.parent)
     if problem:
         raise StoreUnavailableError(
             f"cannot create a database at {path}: the folder {path.parent} is not "
@@ -229,7 +232,7 @@ def make_room(path: Path) -> None:
         )
 
 
-def _problem_of_room(folder: Path) -> str:
+def _problem_of_folder(folder: Path) -> str:
     try:
         if folder == _own_folder().resolve():
             folder.mkdir(parents=True, exist_ok=True)
@@ -251,7 +254,7 @@ def _is_writable(path: Path) -> bool:
 
 def may_write(path: Path) -> bool:
     """Whether this process may write a file, or create files in a folder."""
-    # opening a file goes by the effective user, which os.access takes only if asked
+    # Opening a file checks the effective user, os.access by default the real one.
     is_effective = os.access in os.supports_effective_ids
-    wanted = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
-    return os.access(path, wanted, effective_ids=is_effective)
+    mode = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
+    return os.access(path, mode, effective_ids=is_effective)

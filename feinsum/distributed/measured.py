@@ -17,13 +17,13 @@ from feinsum.distributed.fleets import fleet_here
 from feinsum.distributed.plan import Plan
 from feinsum.errors import FeinsumError
 from feinsum.ir.workload import with_extents
-from feinsum.records import FactSource, Fleet, PlanRecord, refusals
+from feinsum.records import Fleet, PlanRecord, Store, refusals
 from feinsum.records.signature import trusted_signers, why_untrusted
 
 
 def prefer_measured(
     made: Plan,
-    source: FactSource,
+    source: Store,
     fleet: Fleet | None = None,
     *,
     most_bytes: float = float("inf"),

@@ -30,12 +30,12 @@ from feinsum.distributed.sampled import (
 from feinsum.distributed.standalone import meet
 from feinsum.distributed.traffic import Traffic
 from feinsum.errors import FeinsumError, PlanError
-from feinsum.records import FactStore, Fleet, PlanRecord, check_plausible
+from feinsum.records import Fleet, PlanRecord, Store, check_plausible
 from feinsum.records.signature import signed_if_wanted
 
 Array = NDArray[Any]
 
-Database: TypeAlias = FactStore | str | os.PathLike[str]
+Database: TypeAlias = Store | str | os.PathLike[str]
 """Where a fact goes: a store, the path of a database, or the URL of a service."""
 
 Asked: TypeAlias = tuple[str, Box]
@@ -65,7 +65,7 @@ def random_arrays(made: AnyPlan) -> dict[str, Array]:
 def record_run(
     made: AnyPlan,
     arrays: Mapping[str, Any],
-    store: FactStore,
+    store: Store,
     *,
     engine: str = "local",
     on: Any = None,
@@ -160,7 +160,7 @@ def run_recorded(
 
 
 @contextmanager
-def opened_on_rank_0(comm: Any, record: Database) -> Iterator[FactStore | None]:
+def opened_on_rank_0(comm: Any, record: Database) -> Iterator[Store | None]:
     """The database on rank 0, and None on all others; collective.
 
     Raises:
@@ -168,11 +168,11 @@ def opened_on_rank_0(comm: Any, record: Database) -> Iterator[FactStore | None]:
     """
     with ExitStack() as stack:
 
-        def opened() -> FactStore | None:
+        def opened() -> Store | None:
             if comm.Get_rank():
                 return None
             store = record
-            if not isinstance(store, FactStore):
+            if not isinstance(store, Store):
                 store = stack.enter_context(opened_documents(store, may_create=True))
             store.check_writable()
             return store
@@ -186,7 +186,7 @@ def record_on_ranks(
     read: Read | None = None,
     comm: Any = None,
     *,
-    store: FactStore | None = None,
+    store: Store | None = None,
     runs: int = RUNS,
 ) -> tuple[Any, PlanRecord]:
     """Run a plan on MPI ranks several times, and record its traffic and run times.
@@ -327,11 +327,11 @@ def _pieces(
     return found
 
 
-def _kept(made: PlanRecord, store: FactStore | None) -> PlanRecord:
+def _kept(made: PlanRecord, store: Store | None) -> PlanRecord:
     fact = signed_if_wanted(made)
     check_plausible(fact)
     if store is not None:
-        store.add_plan(fact)
+        store.add(fact)
     return fact
 
 

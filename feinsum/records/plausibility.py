@@ -30,7 +30,7 @@ from feinsum.records.capability import (
     most_s,
 )
 from feinsum.records.demand import is_text_of
-from feinsum.records.document import to_data, to_json
+from feinsum.records.document import Serialized, serialize
 from feinsum.records.environment import Device, DevicePeaks
 from feinsum.records.kinds import KINDS, Document, kind_of
 from feinsum.records.measurement import Measurement, Verification
@@ -166,13 +166,13 @@ def judge(
     *,
     now: datetime | None = None,
     judge_recipe: JudgeRecipe = shipped_recipe,
-    text: str | None = None,
+    serialized: Serialized | None = None,
 ) -> tuple[Finding, ...]:
-    """All findings in a document; trials are not checked.
+    """Return all findings in a document; trials are not checked.
 
     Args:
         now: the latest allowed time; by default the clock's.
-        text: of the document, if it is known.
+        serialized: the document as JSON, if it is known.
 
     >>> peaks = DevicePeaks(Device("p", "n", "v", "cpu", "x86_64", -1), -5.0, {}, "x")
     >>> [finding.code for finding in judge(peaks)]
@@ -182,11 +182,12 @@ def judge(
     kind = KINDS[name]
     if not kind.is_judged:
         return ()
-    n_bytes = len((text or to_json(document)).encode())
+    data, text = serialized or serialize(document)
+    n_bytes = len(text.encode())
     if n_bytes > DOCUMENT_BYTES:
         return (finding("document-size", f"{n_bytes} bytes"),)
     latest = (now or datetime.now(UTC)) + CLOCKS
-    found = [*_of_values(to_data(document))]
+    found = [*_of_values(data)]
     match document:
         case DevicePeaks():
             found += _of_peaks(document)
@@ -201,10 +202,14 @@ def judge(
 
 
 def refusals(
-    document: Document, *, now: datetime | None = None, text: str | None = None
+    document: Document,
+    *,
+    now: datetime | None = None,
+    serialized: Serialized | None = None,
 ) -> tuple[Finding, ...]:
-    """The findings for which a document is refused; see :func:`judge`."""
-    return tuple(f for f in judge(document, now=now, text=text) if f.is_refused)
+    """Return the findings for which a document is refused; see :func:`judge`."""
+    findings = judge(document, now=now, serialized=serialized)
+    return tuple(finding for finding in findings if finding.is_refused)
 
 
 def latest_peaks(known: Iterable[DevicePeaks]) -> DevicePeaks | None:
@@ -213,25 +218,21 @@ def latest_peaks(known: Iterable[DevicePeaks]) -> DevicePeaks | None:
     return max(plausible, key=lambda p: (instant(p.measured_at), p.id), default=None)
 
 
-def check_plausible(document: Document) -> None:
-    """Refuse implausible documents.
+def check_plausible(document: Document, serialized: Serialized | None = None) -> None:
+    """Refuse an implausible document.
+
+    Args:
+        serialized: the document as JSON, if it is known.
 
     Raises:
         ImplausibleError: with all findings.
     """
-    plausible_text(document)
-
-
-def plausible_text(document: Document) -> str:
-    """The text of a plausible document; see :func:`check_plausible`."""
-    text = to_json(document)
-    if found := refusals(document, text=text):
+    if findings := refusals(document, serialized=serialized):
         raise ImplausibleError(
             f"{type(document).__name__} {document.id}: "
-            + "; ".join(map(str, found[:5])),
-            findings=tuple((f.code, f.given, f.expected) for f in found),
+            + "; ".join(map(str, findings[:5])),
+            findings=tuple((f.code, f.given, f.expected) for f in findings),
         )
-    return text
 
 
 def unchecked(document: Document) -> None:

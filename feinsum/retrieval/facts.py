@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from feinsum.canonical import CanonicalForm, WorkloadKey
 from feinsum.records import (
     Device,
-    FactSource,
     LookUp,
     Policy,
+    Store,
     TransformSpec,
     TuningRecord,
 )
@@ -31,7 +31,7 @@ class Facts:
         SignatureError: if the setting of trusted signers is invalid.
     """
 
-    store: FactSource
+    store: Store
     device: Device
     policy: Policy
     wanted: Sequence[CanonicalForm] = ()

@@ -16,9 +16,9 @@ from feinsum.measure import open_device
 from feinsum.predict import Effort
 from feinsum.records import (
     Environment,
-    FactSource,
     Level,
     LookUp,
+    Store,
     level_of,
 )
 from feinsum.tuning.problem import Problem, make_problem
@@ -112,7 +112,7 @@ def measure_if_possible(
 
 
 def _is_known(
-    problem: Problem, limits: Limits, store: FactSource, environment: Environment
+    problem: Problem, limits: Limits, store: Store, environment: Environment
 ) -> bool:
     """Whether as many trials are on record; for a few of them, any fact will do."""
     n_known = len(known_trials(store, problem, environment))
@@ -121,7 +121,7 @@ def _is_known(
     return limits.budget_s is not None and _has_fact(problem, store, environment)
 
 
-def _has_fact(problem: Problem, store: FactSource, environment: Environment) -> bool:
+def _has_fact(problem: Problem, store: Store, environment: Environment) -> bool:
     key = problem.form.key
     asked = LookUp(
         {key: problem.workload_text}, environment.device, "strict", counts=False

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from feinsum.measure import OpenDevice, measure_peaks
 from feinsum.measure.disturbance import Watch
-from feinsum.records import DevicePeaks, FactStore
+from feinsum.records import DevicePeaks, Store
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ MeasurePeaks: TypeAlias = Callable[[OpenDevice], DevicePeaks]
 
 def peaks_of(
     opened: OpenDevice,
-    store: FactStore,
+    store: Store,
     *,
     again: bool = False,
     even_if_busy: bool = False,
@@ -53,5 +53,5 @@ def peaks_of(
         return peaks
     if disturbance:
         say(f"{disturbance} while the limits of {opened.device} were measured")
-    store.add_peaks(peaks)
+    store.add(peaks)
     return peaks

@@ -13,10 +13,9 @@ from feinsum.records import (
     MESSAGE_LENGTH,
     Device,
     Environment,
-    FactSource,
-    FactStore,
     Level,
     Measurement,
+    Store,
     TransformSpec,
     Trial,
     TuningRecord,
@@ -69,7 +68,7 @@ def _compare_apart(
 def record(
     bench: TrialBench,
     measured: Sequence[tuple[TransformSpec, Measurement]],
-    store: FactStore,
+    store: Store,
     strategy: str,
 ) -> tuple[TuningRecord, ...]:
     """Record the results of a comparison; returns the facts, in the given order.
@@ -114,7 +113,7 @@ def _doubt(measurement: Measurement, device: Device) -> dict[str, str]:
 
 
 def known_trials(
-    store: FactSource, problem: Problem, environment: Environment
+    store: Store, problem: Problem, environment: Environment
 ) -> list[Trial]:
     """The latest trial of each recipe, oldest first.
 

@@ -25,7 +25,7 @@ from feinsum.raising import raise_kernel, single_nest
 from feinsum.records import (
     Device,
     Environment,
-    FactStore,
+    Store,
     TransformSpec,
     Trial,
     TuningRecord,
@@ -296,7 +296,7 @@ def _problem_of(
     return make_problem(nest.einsum, {**nest.generalized, **(sizes or {})}, device)
 
 
-def _record(session: Session, store: FactStore, strategy: str) -> None:
+def _record(session: Session, store: Store, strategy: str) -> None:
     """Keep the best of the finalists."""
     best = [(f.spec, f.measurement) for f in session.finalists[:N_RECORDED]]
     session.records = record(session.bench, best, store, strategy)
@@ -318,7 +318,7 @@ def _reporting_when_stopped(
 
 @contextmanager
 def _recording_when_stopped(
-    session: Session, store: FactStore, strategy: str
+    session: Session, store: Store, strategy: str
 ) -> Iterator[None]:
     """Record the best of the trials done so far if the body is interrupted."""
     try:
@@ -355,7 +355,7 @@ class Session:
 
     bench: TrialBench
     search: Search
-    store: FactStore
+    store: Store
     n_trials: int
     budget_s: float | None
     roofline_s: float | None
@@ -381,7 +381,7 @@ class Session:
         for outcome in self.bench.outcomes(self._ask):
             cost = self._cost(outcome)
             trial = make_trial(self.bench.problem, environment, outcome, cost)
-            self.store.add_trial(trial)
+            self.store.add(trial)
             self.search.tell(trial.spec, trial.cost)
             self.trials.append(trial)
             yield self._progress()
@@ -450,7 +450,7 @@ class Session:
 
 
 def least_times(
-    problem: Problem, store: FactStore, environment: Environment
+    problem: Problem, store: Store, environment: Environment
 ) -> dict[str, float]:
     """For each cache, the minimum time for traffic between it and nearer levels."""
     peaks = store.peaks(environment.device.id)
@@ -469,7 +469,7 @@ def least_times(
 
 
 def roofline_of(
-    problem: Problem, store: FactStore, environment: Environment
+    problem: Problem, store: Store, environment: Environment
 ) -> float | None:
     """The minimum time that measured limits of the device allow, if there are any."""
     peaks = store.peaks(environment.device.id)

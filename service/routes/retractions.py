@@ -195,7 +195,7 @@ def retractions(
 )
 async def add_retraction(request: Request, service: TheService, _: Admin) -> Response:
     given = from_json(Retraction, await request.body())
-    is_new = await run_in_threadpool(service.store.add_retraction, given)
+    is_new = await run_in_threadpool(service.store.add, given)
     service.lookup.expire()
     return Response(status_code=201 if is_new else 200)
 

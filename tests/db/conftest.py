@@ -44,7 +44,7 @@ def filled_database(database: Path) -> Path:
     with open_store(database) as store:
         for number in range(3):
             store.add(make_record(number))
-        store.add_peaks(make_peaks())
+        store.add(make_peaks())
     return database
 
 

@@ -129,7 +129,7 @@ def test_info_counts(filled_database: Path) -> None:
     with open_store(filled_database) as store:
         store.add(make_record(0, workload=WorkloadKey("another")))
         for trial in (make_trial(), make_trial(status="trial-crashed")):
-            store.add_trial(trial)
+            store.add(trial)
         info = store.info()
     assert info == StoreInfo(
         location=str(filled_database),
@@ -183,7 +183,7 @@ def test_damaged_peaks_are_skipped(
     """Limits that do not read back are logged; the latest sound ones are served."""
     late = make_peaks(measured_at="2026-01-01T00:00:00")
     with open_store(filled_database) as store:
-        store.add_peaks(late)
+        store.add(late)
         run_sql(
             filled_database,
             f"UPDATE device_peaks SET document = 'no' WHERE id = '{late.id}'",
