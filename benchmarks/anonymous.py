@@ -40,8 +40,8 @@ from benchmarks.experiments.machine import processor  # noqa: E402
 from benchmarks.service import databases, serving  # noqa: E402
 from feinsum.canonical import WorkloadKey  # noqa: E402
 from feinsum.db.server import (  # noqa: E402
-    Asked,
     DemandLimits,
+    DemandRequest,
     ServingStore,
     open_serving_store,
 )
@@ -175,7 +175,8 @@ def fill(store: ServingStore, n_busy: int = N_BUSY) -> None:
     store.add_all([Retraction(fact.id, "r" * 500, "ann") for fact in gone])
     wanted = [WorkloadKey(f"wanted-{n}") for n in range(N_DEMANDS)]
     counts = {
-        Asked(Miss(key, "d" * 300), f"address {n}"): 1 for n, key in enumerate(wanted)
+        DemandRequest(Miss(key, "d" * 300), f"address {n}"): 1
+        for n, key in enumerate(wanted)
     }
     texts = dict.fromkeys(wanted, "t" * LONGEST_TEXT)
     store.add_misses(counts, texts, DemandLimits())

@@ -25,7 +25,10 @@ from feinsum.records import (
 )
 
 BATCH = 500
-"""How many documents are kept in one transaction."""
+"""How many documents are stored in one transaction.
+
+Each transaction waits for the disk once; 500 documents make that wait unimportant.
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +37,12 @@ T = TypeVar("T")
 ORDER: tuple[DocumentKind, ...] = (
     "retraction", "record", "peaks", "plan", "trial",
 )  # fmt: skip
-"""In which kinds are written and kept: what is retracted is never served meanwhile."""
+"""The order in which kinds are stored: retractions first, so that no look-up sees a
+retracted fact during a merge.
+"""
 
 OnStep = Callable[[int], None]
-"""Is told how many more are done."""
+"""Called with the number of documents that were processed since the last call."""
 
 OnBad = Callable[[Bad], None]
 
@@ -83,7 +88,7 @@ def _log(bad: Bad) -> None:
 
 
 def all_documents(store: Store, *, has_trials: bool) -> Iterator[Document]:
-    """The contents of a store: facts, device limits, retractions, optionally trials.
+    """Yield the contents of a store: facts, limits, retractions, optionally trials.
 
     Retracted documents are omitted.
     """
@@ -92,7 +97,7 @@ def all_documents(store: Store, *, has_trials: bool) -> Iterator[Document]:
 
 
 def batches(items: Iterable[T], size: int = BATCH) -> Iterator[list[T]]:
-    """The items in lists of the given size; the last one may be shorter.
+    """Yield the items in lists of the given size; the last one may be shorter.
 
     >>> list(batches("abcde", 2))
     [['a', 'b'], ['c', 'd'], ['e']]
@@ -103,7 +108,7 @@ def batches(items: Iterable[T], size: int = BATCH) -> Iterator[list[T]]:
 
 
 def compare(a: Store, b: Store) -> tuple[Difference, ...]:
-    """Documents that only one of two stores has, by kind.
+    """Find the documents that only one of two stores has, by kind.
 
     Complexity: the ids of one kind are in memory.
     """
@@ -139,7 +144,7 @@ def merge(
         if kind == "retraction" and not has_retractions:
             continue
         missing = target.lacking(kind, frozenset(source.ids(kind)))
-        entries = ((kind, found) for found in source.documents(kind, missing))
+        entries = ((kind, document) for document in source.documents(kind, missing))
         n_new.update(
             import_entries(target, entries, on_bad, on_step, check=check).n_new
         )
@@ -173,44 +178,44 @@ def import_entries(
 
 
 def _checked(entry: Entry, check: Check) -> Entry:
-    """The entry, or why its document is refused."""
+    """Return the entry, or why its document is refused."""
     if isinstance(entry, Bad):
         return entry
-    place, document = entry
+    position, document = entry
     try:
         check(document)
     except InvalidRecordError as error:
-        return Bad(place, error)
+        return Bad(position, error)
     return entry
 
 
 def _import(store: Store, entries: Sequence[Entry], result: Imported) -> Iterator[Bad]:
-    """Keep and count what can be kept, in order; the rest is given back."""
+    """Store and count valid documents, in order; yield the invalid entries."""
     waiting: list[tuple[str, Document]] = []
     for entry in entries:
         if isinstance(entry, Bad):
-            yield from _keep(store, waiting, result)
+            yield from _store(store, waiting, result)
             waiting.clear()
             yield entry
         else:
             waiting.append(entry)
-    yield from _keep(store, waiting, result)
+    yield from _store(store, waiting, result)
 
 
-def _keep(
+def _store(
     store: Store, entries: Sequence[tuple[str, Document]], result: Imported
 ) -> Iterator[Bad]:
-    """Keep the documents of all entries or, if one is refused, one by one."""
+    """Store the documents of all entries or, if one is refused, one by one."""
     try:
-        found = _add(store, [document for _, document in entries])
+        n_new = _add(store, [document for _, document in entries])
     except InvalidRecordError as error:
         if len(entries) == 1:
             yield Bad(entries[0][0], error)
             return
         for entry in entries:
-            yield from _keep(store, [entry], result)
+            yield from _store(store, [entry], result)
         return
-    result.n_new.update(found)
+    result.n_new.update(n_new)
     result.n_read.update(kind_of(document) for _, document in entries)
 
 

@@ -104,18 +104,18 @@ class RekeyPlan:
         return tuple(move for move in self.moves if not move.is_there)
 
     def count(self) -> tuple[PrefixCount, ...]:
-        """The counts of the plan, by kind and prefix of the old keys."""
-        found: dict[tuple[Kind, str], list[tuple[WorkloadKey, str]]] = {}
+        """Count the documents of the plan, by kind and prefix of the old keys."""
+        entries: dict[tuple[Kind, str], list[tuple[WorkloadKey, str]]] = {}
         for move in self.moves:
             state = "there" if move.is_there else "missing"
-            found.setdefault(_place(move), []).append((move.old, state))
+            entries.setdefault(_prefix(move), []).append((move.old, state))
         for entry in self.unreadable:
-            found.setdefault(_place(entry), []).append((entry.old, "unreadable"))
-        return tuple(_count(*place, found[place]) for place in sorted(found))
+            entries.setdefault(_prefix(entry), []).append((entry.old, "unreadable"))
+        return tuple(_count(*prefix, entries[prefix]) for prefix in sorted(entries))
 
 
 def rekeyed(record: TuningRecord, key: WorkloadKey) -> TuningRecord:
-    """The same fact under another key.
+    """Return the same fact under another key.
 
     Its provenance names the measured record, whatever keys it had in between; under the
     key of that record, it is that record again. So for all keys,
@@ -131,7 +131,7 @@ def rekeyed(record: TuningRecord, key: WorkloadKey) -> TuningRecord:
 
 
 def plan_rekey(
-    store: Store, on_progress: OnProgress = lambda _done, _total: None
+    store: Store, on_progress: OnProgress = lambda _n, _total: None
 ) -> RekeyPlan:
     """Find what a store has under outdated keys; writes nothing.
 
@@ -146,14 +146,15 @@ def plan_rekey(
     n_seen: Counter[Kind] = Counter()
     n_total = len(store) + len(store.tried())
     for n_done, step in enumerate(_steps(store), start=1):
-        for kept in step:
-            n_seen[_kind(kept)] += 1
-            key = key_of(kept.workload_text)
+        for document in step:
+            kind = _kind(document)
+            n_seen[kind] += 1
+            key = key_of(document.workload_text)
             if isinstance(key, FeinsumError):
-                entry = Unreadable(_kind(kept), kept.id, kept.workload, key)
+                entry = Unreadable(kind, document.id, document.workload, key)
                 unreadable.append(entry)
-            elif key != kept.workload:
-                moves.append(_move(kept, key, ids_under(_kind(kept), key)))
+            elif key != document.workload:
+                moves.append(_move(document, key, ids_under(kind, key)))
         on_progress(n_done, n_total)
     return RekeyPlan(n_seen["record"], n_seen["trial"], tuple(moves), tuple(unreadable))
 
@@ -161,7 +162,7 @@ def plan_rekey(
 def rekey(
     store: Store,
     plan: RekeyPlan,
-    on_progress: OnProgress = lambda _done, _total: None,
+    on_progress: OnProgress = lambda _n, _total: None,
 ) -> Counter[Kind]:
     """Add what a plan found missing; returns counts of new documents.
 
@@ -175,7 +176,8 @@ def rekey(
         StoreUnavailableError: if the store cannot be written.
     """
     n_new: Counter[Kind] = Counter({"record": 0, "trial": 0})
-    # a plan has the trials of one workload together, and there may be many of them
+    # A plan has the trials of one workload together, and there may be many: those of
+    # one workload are in memory at a time.
     trials_under = lru_cache(1)(lambda key: {t.id: t for t in store.trials(key)})
     missing = plan.missing
     for n_done, move in enumerate(missing, start=1):
@@ -190,7 +192,7 @@ def rekey(
 
 
 def _steps(store: Store) -> Iterator[Iterable[TuningRecord | Trial]]:
-    """All that a store has: record by record, then the trials of each workload."""
+    """Yield all records one by one, then the trials of each workload together."""
     for record in store.records():
         yield (record,)
     for key in store.tried():
@@ -198,13 +200,13 @@ def _steps(store: Store) -> Iterator[Iterable[TuningRecord | Trial]]:
 
 
 def _ids_under(store: Store, kind: Kind, key: WorkloadKey) -> set[str]:
-    found: Iterable[TuningRecord | Trial]
-    found = store.query(key) if kind == "record" else store.trials(key)
-    return {kept.id for kept in found}
+    documents: Iterable[TuningRecord | Trial]
+    documents = store.query(key) if kind == "record" else store.trials(key)
+    return {document.id for document in documents}
 
 
-def _kind(kept: TuningRecord | Trial) -> Kind:
-    return cast(Kind, kind_of(kept))
+def _kind(document: TuningRecord | Trial) -> Kind:
+    return cast(Kind, kind_of(document))
 
 
 def _present_key(text: str) -> WorkloadKey | FeinsumError:
@@ -214,24 +216,26 @@ def _present_key(text: str) -> WorkloadKey | FeinsumError:
         return error
 
 
-def _move(kept: TuningRecord | Trial, key: WorkloadKey, ids: set[str]) -> Move:
-    """The move to ``key``, under which this kind has, or will have, ``ids``."""
-    new_id = _id_under(kept, key)
-    is_there = new_id in ids
+def _move(document: TuningRecord | Trial, key: WorkloadKey, ids: set[str]) -> Move:
+    """Return the move to a key.
+
+    Args:
+        ids: the ids of this kind that are, or will be, stored under the key; the new id
+            is added, since two documents may become one.
+    """
+    if isinstance(document, Trial):
+        new_id = replace(document, workload=key).id
+    else:
+        new_id = rekeyed(document, key).id
+    is_stored = new_id in ids
     ids.add(new_id)
-    return Move(_kind(kept), kept.id, kept.workload, key, is_there)
-
-
-def _id_under(kept: TuningRecord | Trial, key: WorkloadKey) -> str:
-    if isinstance(kept, Trial):
-        return replace(kept, workload=key).id
-    return rekeyed(kept, key).id
+    return Move(_kind(document), document.id, document.workload, key, is_stored)
 
 
 def _count(
     kind: Kind, old: str, entries: Sequence[tuple[WorkloadKey, str]]
 ) -> PrefixCount:
-    """The numbers of one kind under one prefix, given their keys and states."""
+    """Count the keys and states of one kind under one prefix."""
     states = Counter(state for _, state in entries)
     return PrefixCount(
         kind,
@@ -245,5 +249,5 @@ def _count(
     )
 
 
-def _place(entry: Move | Unreadable) -> tuple[Kind, str]:
+def _prefix(entry: Move | Unreadable) -> tuple[Kind, str]:
     return entry.kind, entry.old.rpartition("-")[0] or entry.old

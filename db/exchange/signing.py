@@ -62,7 +62,7 @@ def sign_facts(
 
 
 def _facts(store: SqlStore) -> Iterator[TuningRecord | PlanRecord]:
-    """Whatever can be signed."""
+    """Yield the facts that can be signed: trusted records and plans."""
     for fact in chain(store.records(), store.documents("plan")):
         assert isinstance(fact, TuningRecord | PlanRecord)
         if fact.is_trusted:

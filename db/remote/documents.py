@@ -17,6 +17,7 @@ from feinsum.records import (
     from_json,
     untrusted,
 )
+from feinsum.records.document import to_text
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def is_content_id(text: object) -> bool:
 
 
 def record_of(record_id: str, document: Any) -> TuningRecord:
-    """The record in a document, after checking its id.
+    """Return the record in a document, after checking its id.
 
     Raises:
         InvalidRecordError: if it is not well formed, or is another one.
@@ -42,11 +43,9 @@ def record_of(record_id: str, document: Any) -> TuningRecord:
 
 
 def _text(record_id: str, document: Any) -> str:
-    """The canonical text of what was parsed."""
+    """Return the canonical text of a parsed document."""
     try:
-        return json.dumps(
-            document, sort_keys=True, separators=(",", ":"), allow_nan=False
-        )
+        return to_text(document)
     except (ValueError, RecursionError) as error:
         raise InvalidRecordError(
             f"record {record_id} is not a valid document: {error}"
@@ -54,30 +53,30 @@ def _text(record_id: str, document: Any) -> str:
 
 
 def retraction_of(entry: Any) -> Retraction:
-    """The retraction of an entry of a list.
+    """Return the retraction of an entry of a list.
 
     Raises:
         InvalidRecordError: if it is not well formed, or is another one.
     """
     retraction_id, document = _parts(entry)
     try:
-        found = from_json(Retraction, json.dumps(document))
+        retraction = from_json(Retraction, json.dumps(document))
     except (ValueError, RecursionError) as error:
         raise InvalidRecordError(
             f"a service sent an invalid retraction: {error}"
         ) from None
-    if found.id != retraction_id:
+    if retraction.id != retraction_id:
         raise InvalidRecordError(
-            f"the retraction {retraction_id} has the content id {found.id}; expected "
-            "them to be equal"
+            f"the retraction {retraction_id} has the content id {retraction.id}; "
+            "expected them to be equal"
         )
-    return found
+    return retraction
 
 
 def valid_records(
     entries: Iterable[Any], workload: str | None = None
 ) -> list[TuningRecord]:
-    """The records of a list of facts that match their ids, in order.
+    """Return the records of a list of facts that match their ids, in order.
 
     Those of recorders that the service does not trust are marked.
 
@@ -89,7 +88,7 @@ def valid_records(
 def valid_plans(
     entries: Iterable[Any], workload: str | None = None
 ) -> list[PlanRecord]:
-    """The same for plans."""
+    """Return the plans of a list that match their ids, in order."""
     return _valid(entries, _plan_of, workload)
 
 
@@ -102,8 +101,8 @@ def _plan_of(record_id: str, document: Any) -> PlanRecord:
 def _valid(
     entries: Iterable[Any], read: Callable[[str, Any], F], workload: str | None
 ) -> list[F]:
-    found: list[F] = []
-    doubts = []
+    documents: list[F] = []
+    problems = []
     for entry in entries:
         try:
             record = read(*_parts(entry))
@@ -112,20 +111,20 @@ def _valid(
                     f"record {record.id} belongs to another workload"
                 )
         except InvalidRecordError as error:
-            doubts.append(str(error))
+            problems.append(str(error))
         else:
             is_trusted = entry.get("is_trusted") is not False
-            found.append(record if is_trusted else untrusted(record))
-    if doubts:
-        first = "".join(c if c.isprintable() else "?" for c in doubts[0][:500])
+            documents.append(record if is_trusted else untrusted(record))
+    if problems:
+        first = "".join(c if c.isprintable() else "?" for c in problems[0][:500])
         logger.error(
-            "skipped %d facts of a service; the first one: %s", len(doubts), first
+            "skipped %d facts of a service; the first one: %s", len(problems), first
         )
-    return found
+    return documents
 
 
 def peaks_of(document: Any, device_id: str) -> DevicePeaks:
-    """The limits of a device in a document.
+    """Return the limits of a device in a document.
 
     Raises:
         InvalidRecordError: if they are not well formed, or of another device.

@@ -23,9 +23,9 @@ from feinsum.memory import remembered
 if TYPE_CHECKING:
     from urllib3.connection import HTTPConnection
 
-_PART = 65536
-MUCH_BYTES = 1 << 18
-"""Whoever has sent so much when time is up is neither silent nor slow."""
+_CHUNK_BYTES = 65536
+MIN_TRUNCATED_BYTES = 1 << 18
+"""A service that sent this much when time is up is not slow: its answer is large."""
 
 
 class CutOffError(StoreUnavailableError):
@@ -79,8 +79,8 @@ class Reply:
 
     @property
     def media_type(self) -> str:
-        given = self.headers.get("content-type", "")
-        return given.partition(";")[0].strip().lower()
+        content_type = self.headers.get("content-type", "")
+        return content_type.partition(";")[0].strip().lower()
 
 
 def exchange(address: Address, request: Request, limits: Limits) -> Reply:
@@ -115,7 +115,7 @@ class _Call:
         try:
             self._connection = _connection(self._address, self._limits)
             self._reply = self._exchanged(self._connection)
-        except Exception as error:  # noqa: BLE001  (told to the thread that waits)
+        except Exception as error:  # noqa: BLE001  (raised in the waiting thread)
             self._error = error
         finally:
             if self._connection is not None:
@@ -123,7 +123,7 @@ class _Call:
                     self._connection.close()
 
     def outcome(self) -> Reply:
-        """The answer there is now; without one the connection is ended."""
+        """Return the answer; without one, end the connection and raise why."""
         if self._reply is not None:
             return self._reply
         error = self._error
@@ -131,7 +131,7 @@ class _Call:
         is_late = self._is_connected and _is_timeout(error)
         if error is None or is_late:
             self._hang_up()
-            if len(body := bytes(self._body)) >= MUCH_BYTES:
+            if len(body := bytes(self._body)) >= MIN_TRUNCATED_BYTES:
                 problem = f"answers with more than {len(body)} bytes"
                 raise CutOffError(_message(self._address, problem), body)
             within = f"{self._limits.total_s * 1e3:.0f} ms"
@@ -158,7 +158,7 @@ class _Call:
         )
         response = connection.getresponse()
         body, most_bytes = self._body, self._limits.most_bytes
-        for part in response.stream(_PART, decode_content=True):
+        for part in response.stream(_CHUNK_BYTES, decode_content=True):
             body += part
             if len(body) > most_bytes:
                 problem = (

@@ -43,7 +43,7 @@ CHUNK = 400
 """How many demands one statement names; SQLite has a limit of variables."""
 
 
-class Asked(NamedTuple):
+class DemandRequest(NamedTuple):
     """An unanswered request of a caller.
 
     Attributes:
@@ -71,7 +71,7 @@ class DemandLimits(NamedTuple):
 
 def add_misses(
     connection: Connection,
-    counts: Mapping[Asked, int],
+    counts: Mapping[DemandRequest, int],
     texts: Mapping[WorkloadKey, str],
     limits: DemandLimits,
 ) -> None:
@@ -125,14 +125,14 @@ def _upsert(
 
 
 def _within_limit(
-    connection: Connection, counts: Mapping[Asked, int], limit: int
-) -> list[Asked]:
+    connection: Connection, counts: Mapping[DemandRequest, int], limit: int
+) -> list[DemandRequest]:
     """Return the requests to store: repeated ones, and new ones up to the limit."""
-    by_caller: dict[str, list[Asked]] = {}
+    by_caller: dict[str, list[DemandRequest]] = {}
     for request in counts:
         by_caller.setdefault(request.caller, []).append(request)
     row = DemandCallerRow
-    stored: list[Asked] = []
+    stored: list[DemandRequest] = []
     for caller, requests in by_caller.items():
         statement = select(row.workload_key, row.device).where(row.caller == caller)
         earlier = {

@@ -92,8 +92,8 @@ class Base:
 def _column(
     kind: TypeEngine[T] | type[TypeEngine[T]], *more: Any, **options: Any
 ) -> ColumnElement[T]:
-    made: Column[T] = Column(kind, *more, **{"nullable": False, **options})
-    return made
+    column: Column[T] = Column(kind, *more, **{"nullable": False, **options})
+    return column
 
 
 def _content_id() -> ColumnElement[str]:

@@ -110,5 +110,5 @@ class Fleet(Document):
 
     def __str__(self) -> str:
         n = len(self.hosts)
-        where = f"{counted(n, 'host')}, load {self.load:g}, {self.device}"
-        return f"{counted(self.ranks, 'rank')} ({self.engine}) on {where}"
+        hosts = f"{counted(n, 'host')}, load {self.load:g}, {self.device}"
+        return f"{counted(self.ranks, 'rank')} ({self.engine}) on {hosts}"

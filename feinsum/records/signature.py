@@ -1,4 +1,4 @@
-"""Signatures: who vouches for a fact, for anyone to verify.
+"""Signatures of facts, which anyone can verify.
 
 A signed fact has two more topics of provenance: the public key of its signer, and an
 Ed25519 signature (RFC 8032) of the fact in its canonical text. So it is a fact like any
@@ -48,16 +48,17 @@ TRUSTED_SIGNERS_VARIABLE = "FEINSUM_TRUSTED_SIGNERS"
 """Environment variable with public keys, or the path of a file of them."""
 
 UNSIGNED = (SIGNATURE, "rekeyed_from")
+"""Topics that a signature does not cover."""
 
 DOMAIN = b"feinsum fact 1\n"
 """Prefix of the signed bytes, so that no other signature is one of a fact."""
 
 _PUBLIC = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
-_MOST_BYTES = 100_000
+_MAX_BYTES = 100_000
 
 
 def sign(record: Fact, key: SigningKey) -> Fact:
-    """The fact with a signature, which replaces an existing one."""
+    """Return the fact with a signature, which replaces an existing one."""
     topics = {k: v for k, v in record.provenance.items() if k != SIGNATURE}
     named = replace(record, provenance=topics | {SIGNED_BY: public_key_of(key)})
     signature = base64.b64encode(key.sign(_content(named))).decode()
@@ -65,7 +66,7 @@ def sign(record: Fact, key: SigningKey) -> Fact:
 
 
 def why_untrusted(record: TuningRecord | PlanRecord, trusted: Collection[str]) -> str:
-    """Why none of these public keys vouches for a fact; empty if one does.
+    """Return why no trusted key signed a fact; empty if one did.
 
     Raises:
         SignatureError: if cryptography is not installed.
@@ -104,15 +105,15 @@ def new_signing_key(path: Path) -> str:
         ) as file:
             file.write(text)
     except OSError as error:
-        what = "exists already" if error.errno == errno.EEXIST else error.strerror
+        problem = "exists already" if error.errno == errno.EEXIST else error.strerror
         raise SigningKeyError(
-            f"cannot write a key to {path} ({what}); give the path of a new file"
+            f"cannot write a key to {path} ({problem}); give the path of a new file"
         ) from None
     return public_key_of(key)
 
 
 def read_signing_key(path: Path) -> SigningKey:
-    """The private key of a file.
+    """Read a private key from a file.
 
     Raises:
         SigningKeyError: if there is none.
@@ -125,22 +126,22 @@ def read_signing_key(path: Path) -> SigningKey:
 
     try:
         with path.expanduser().open("rb") as file:
-            found = load_pem_private_key(file.read(_MOST_BYTES), password=None)
+            key = load_pem_private_key(file.read(_MAX_BYTES), password=None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no private key"
         raise SigningKeyError(
             f"cannot read a signing key from {path}: {why}; {MAKE}"
         ) from None
-    if not isinstance(found, Ed25519PrivateKey):
+    if not isinstance(key, Ed25519PrivateKey):
         raise SigningKeyError(f"the key in {path} is not an Ed25519 key; {MAKE}")
-    return found
+    return key
 
 
 MAKE = "make one with 'feinsum signing create FILE'"
 
 
 def public_key_of(key: SigningKey) -> str:
-    """The public key as text."""
+    """Return the public key as text."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     raw = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
@@ -148,7 +149,7 @@ def public_key_of(key: SigningKey) -> str:
 
 
 def signed_if_wanted(record: Fact) -> Fact:
-    """The fact, signed with the key named by the variable, if it is set.
+    """Sign a fact with the key named by the variable, if it is set.
 
     Raises:
         SignatureError: see :func:`read_signing_key`.
@@ -168,17 +169,17 @@ def check_signing_key() -> None:
 
 
 def trusted_signers() -> frozenset[str]:
-    """The public keys in the variable; none if signatures are not required.
+    """Return the public keys in the variable; none if signatures are not required.
 
     Raises:
         TrustedSignersError: if the variable holds something else.
         SignatureError: if cryptography is not installed.
     """
-    given = os.environ.get(TRUSTED_SIGNERS_VARIABLE, "").strip()
-    if not given:
+    setting = os.environ.get(TRUSTED_SIGNERS_VARIABLE, "").strip()
+    if not setting:
         return frozenset()
     _check_installed()
-    text = given if given.startswith("ed25519:") else _text_of(given)
+    text = setting if setting.startswith("ed25519:") else _text_of(setting)
     lines = [line.partition("#")[0] for line in text.splitlines()]
     keys = [word for line in lines for word in line.replace(",", " ").split()]
     for key in keys or [""]:
@@ -194,7 +195,7 @@ def trusted_signers() -> frozenset[str]:
 def _text_of(path: str) -> str:
     try:
         with Path(path).expanduser().open("rb") as file:
-            return file.read(_MOST_BYTES).decode("latin-1")
+            return file.read(_MAX_BYTES).decode("latin-1")
     except OSError as error:
         raise TrustedSignersError(
             f"{TRUSTED_SIGNERS_VARIABLE} is {path[:200]!r}, which cannot be read "
@@ -203,7 +204,7 @@ def _text_of(path: str) -> str:
 
 
 def _content(record: TuningRecord | PlanRecord) -> bytes:
-    """The signed bytes of a fact."""
+    """Return the signed bytes of a fact."""
     topics = {k: v for k, v in record.provenance.items() if k not in UNSIGNED}
     signed = replace(record, workload=WorkloadKey(""), provenance=topics)
     return DOMAIN + to_json(signed).encode()
@@ -215,8 +216,8 @@ def _is_right(signer: str, signature: str, content: bytes) -> bool:
 
     try:
         raw = base64.b64decode(signer.removeprefix("ed25519:"), validate=True)
-        given = base64.b64decode(signature, validate=True)
-        Ed25519PublicKey.from_public_bytes(raw).verify(given, content)
+        raw_signature = base64.b64decode(signature, validate=True)
+        Ed25519PublicKey.from_public_bytes(raw).verify(raw_signature, content)
     except (InvalidSignature, ValueError, binascii.Error):
         return False
     return True

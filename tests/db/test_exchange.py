@@ -175,7 +175,7 @@ def test_what_no_column_takes_is_refused_alike(
         store, refused = make(), list[Bad]()
         found = import_entries(store, entries, refused.append, check=unchecked)
         assert (found.n_new["record"], found.n_bad) == (2, 1)
-        assert [entry.place for entry in refused] == ["line 3"]
+        assert [entry.position for entry in refused] == ["line 3"]
         assert len(store) == 2
 
 

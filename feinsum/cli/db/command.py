@@ -38,11 +38,11 @@ def info(database: Database = None, as_json: AsJson = False) -> None:
     from feinsum.db import open_store
 
     with open_store(database, may_create=False) as store:
-        found = asdict(store.info())
+        totals = asdict(store.info())
     if as_json:
-        print_json(found)
+        print_json(totals)
         return
-    for name, value in found.items():
+    for name, value in totals.items():
         typer.echo(f"{name.removeprefix('n_').replace('_', ' ')}: {value}")
 
 

@@ -121,24 +121,24 @@ def import_(
 
     entries = _entries(file)
     if without_retractions:
-        entries = _believed(entries)
+        entries = _without_retractions(entries)
     with (
         opened_documents(database, may_create=True) as store,
         counting("reading ...") as step,
     ):
         check = unchecked if with_implausible else check_plausible
-        on_bad = report_bad if skip_bad else _end
-        found = import_entries(store, entries, on_bad, step, check=check)
+        on_bad = report_bad if skip_bad else _stop
+        imported = import_entries(store, entries, on_bad, step, check=check)
     if as_json:
-        print_json(vars(found))
+        print_json(vars(imported))
     else:
-        _print(found)
-    if found.n_bad:
+        _print(imported)
+    if imported.n_bad:
         raise typer.Exit(FAILED)
 
 
 def _entries(file: str) -> Iterator[Entry]:
-    """The entries of a file, of standard input or of the packaged facts."""
+    """Yield the entries of a file, of standard input or of the packaged facts."""
     from feinsum.db import shipped_facts
     from feinsum.db.exchange import read_file, read_lines
 
@@ -149,8 +149,8 @@ def _entries(file: str) -> Iterator[Entry]:
     return read_file(Path(file))
 
 
-def _believed(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """All entries except retractions."""
+def _without_retractions(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Yield all entries except retractions."""
     from feinsum.db.exchange import Bad
     from feinsum.records import Retraction
 
@@ -169,15 +169,15 @@ def _write(documents: Iterable[Document], file: str, *, is_t4: bool) -> Counter[
     return write_file(documents, Path(file))
 
 
-def _print(found: Imported) -> None:
-    typer.echo(f"read: {numbers_in_words(found.n_read)}")
-    typer.echo(f"new: {numbers_in_words(found.n_new)}")
-    if found.n_bad:
-        typer.echo(f"skipped: {found.n_bad}")
+def _print(imported: Imported) -> None:
+    typer.echo(f"read: {numbers_in_words(imported.n_read)}")
+    typer.echo(f"new: {numbers_in_words(imported.n_new)}")
+    if imported.n_bad:
+        typer.echo(f"skipped: {imported.n_bad}")
 
 
-def _end(bad: Bad) -> None:
-    """The error of the first document that cannot be kept."""
+def _stop(bad: Bad) -> None:
+    """Raise the error of the first document that cannot be stored."""
     from feinsum.errors import InvalidRecordError
 
     raise InvalidRecordError(

@@ -61,8 +61,8 @@ def gc(
     from feinsum.db.exchange import collect_garbage, find_garbage
 
     with open_store(database, may_create=False) as store:
-        place = folder or (store.path.parent if store.path else None)
-        if write and place is None:
+        backups = folder or (store.path.parent if store.path else None)
+        if write and backups is None:
             raise typer.BadParameter("a database on a server needs --folder")
         with counting("reading ...") as step:
             groups = (store.query(key) for key in store.workloads())
@@ -70,29 +70,29 @@ def gc(
         if retracted:
             ids = tuple(fact.id for fact in store.retracted())
             plan = replace(plan, retracted=ids)
-        done = None
-        if write and place is not None and not plan.is_empty:
-            done = collect_garbage(store, plan, place)
+        collected = None
+        if write and backups is not None and not plan.is_empty:
+            collected = collect_garbage(store, plan, backups)
     if as_json:
-        print_json(_document(plan, done))
+        print_json(_document(plan, collected))
     else:
-        _print(plan, done)
+        _print(plan, collected)
 
 
-def _document(plan: GarbagePlan, done: Collected | None) -> dict[str, object]:
+def _document(plan: GarbagePlan, collected: Collected | None) -> dict[str, object]:
     return {
         "n_records": plan.n_records,
         "surplus": [
             {**asdict(entry), "reason": entry.reason} for entry in plan.surplus
         ],
         "retracted": list(plan.retracted),
-        "n_removed": done.n_removed if done else 0,
-        "backup": str(done.backup) if done else None,
-        "removed": str(done.removed) if done else None,
+        "n_removed": collected.n_removed if collected else 0,
+        "backup": str(collected.backup) if collected else None,
+        "removed": str(collected.removed) if collected else None,
     }
 
 
-def _print(plan: GarbagePlan, done: Collected | None) -> None:
+def _print(plan: GarbagePlan, collected: Collected | None) -> None:
     if plan.surplus:
         print_table(
             ("record", "why"),
@@ -110,10 +110,10 @@ def _print(plan: GarbagePlan, done: Collected | None) -> None:
     typer.echo(f"{len(plan.surplus)} of {n} can be removed")
     if plan.retracted:
         typer.echo(f"{len(plan.retracted)} more are retracted and can be removed")
-    if done is None:
+    if collected is None:
         advice = "" if plan.is_empty else "; remove them with --write"
         typer.echo(f"nothing was removed{advice}")
         return
-    typer.echo(f"records removed: {done.n_removed}")
-    typer.echo(f"removed records: {done.removed}")
-    typer.echo(f"backup of the database: {done.backup}")
+    typer.echo(f"records removed: {collected.n_removed}")
+    typer.echo(f"removed records: {collected.removed}")
+    typer.echo(f"backup of the database: {collected.backup}")

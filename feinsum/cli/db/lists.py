@@ -58,28 +58,28 @@ def workloads(
     from feinsum.db import open_store
 
     with open_store(database, may_create=False) as store:
-        found = store.listed_workloads()
-    shown = found[:limit]
+        counts = store.listed_workloads()
+    shown = counts[:limit]
     if as_json:
-        print_json({"workloads": [asdict(one) for one in shown]})
+        print_json({"workloads": [asdict(count) for count in shown]})
         return
     print_table(
         ("key",),
         ("facts", "devices", "trials", "speed-up"),
         [
             (
-                one.key[:KEY_LENGTH],
-                f"{one.n_records}",
-                f"{one.n_devices}",
-                f"{one.n_trials}",
-                _digits(one.highest_speedup),
-                one.text,
+                count.key[:KEY_LENGTH],
+                f"{count.n_records}",
+                f"{count.n_devices}",
+                f"{count.n_trials}",
+                _digits(count.highest_speedup),
+                count.text,
             )
-            for one in shown
+            for count in shown
         ],
         last="einsum",
     )
-    typer.echo(f"workloads: {len(found)}")
+    typer.echo(f"workloads: {len(counts)}")
 
 
 def trials(
@@ -94,28 +94,27 @@ def trials(
 
     with open_store(database, may_create=False) as store:
         workload = _workload(store, key)
-        found = sorted(store.trials(workload), key=_order)
-    shown = found[:limit]
+        trials = sorted(store.trials(workload), key=_sort_key)
+    shown = trials[:limit]
     if as_json:
         print_json({"key": workload, "trials": list(map(_document, shown))})
     else:
-        _print(workload, len(found), shown)
+        _print(workload, len(trials), shown)
 
 
 def _workload(store: SqlStore, start: str) -> WorkloadKey:
-    """The one workload with trials whose key begins so."""
-    known = [key for key in store.tried() if key.startswith(start)]
-    if len(known) == 1:
-        return known[0]
+    """Return the only workload with trials whose key begins so."""
+    keys = [key for key in store.tried() if key.startswith(start)]
+    if len(keys) == 1:
+        return keys[0]
     raise typer.BadParameter(
-        f"{start!r} begins the keys of {counted(len(known), 'workload')} with "
-        "trials, expected "
-        "one; list them with 'feinsum db workloads'",
+        f"{start!r} begins the keys of {counted(len(keys), 'workload')} with "
+        "trials, expected one; list them with 'feinsum db workloads'",
         param_hint="KEY",
     )
 
 
-def _order(trial: Trial) -> tuple[float, str, str]:
+def _sort_key(trial: Trial) -> tuple[float, str, str]:
     ratio = inf if trial.ratio is None else trial.ratio
     return ratio, trial.recorded_at, trial.id
 

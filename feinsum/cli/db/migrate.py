@@ -22,12 +22,11 @@ def migrate(database: Database = None, as_json: AsJson = False) -> None:
     """
     from feinsum.db.sql import migrate
 
-    done = migrate(database)
+    migration = migrate(database)
+    location, before, after = migration.location, migration.before, migration.after
     if as_json:
-        print_json({"database": done.location, "from": done.before, "to": done.after})
-    elif done.before == done.after:
-        typer.echo(f"{done.location}: schema {done.after} is up to date")
+        print_json({"database": location, "from": before, "to": after})
+    elif before == after:
+        typer.echo(f"{location}: schema {after} is up to date")
     else:
-        typer.echo(
-            f"{done.location}: upgraded from schema {done.before} to {done.after}"
-        )
+        typer.echo(f"{location}: upgraded from schema {before} to {after}")

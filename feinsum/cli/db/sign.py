@@ -47,19 +47,21 @@ def sign(
     private = read_signing_key(key)
     with open_store(database, may_create=False) as store:
         by = getpass.getuser()
-        found = sign_facts(store, private, retracted_by=by, is_dry_run=not write)
+        outcome = sign_facts(store, private, retracted_by=by, is_dry_run=not write)
     document = {
         "public_key": public_key_of(private),
-        "n_records": found.n_records,
-        "n_signed": found.n_signed,
+        "n_records": outcome.n_records,
+        "n_signed": outcome.n_signed,
         "is_written": write,
     }
     if as_json:
         print_json(document)
         return
-    n_before = found.n_records - found.n_signed
+    n_before = outcome.n_records - outcome.n_signed
     typer.echo(f"{counted(n_before, 'fact')} are already signed with this key")
     if write:
-        typer.echo(f"facts signed: {found.n_signed}, by {document['public_key']}")
+        typer.echo(f"facts signed: {outcome.n_signed}, by {document['public_key']}")
     else:
-        typer.echo(f"facts to sign: {found.n_signed}; nothing was written; use --write")
+        typer.echo(
+            f"facts to sign: {outcome.n_signed}; nothing was written; use --write"
+        )

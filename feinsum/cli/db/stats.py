@@ -27,14 +27,14 @@ def stats(database: Database = None, as_json: AsJson = False) -> None:
     from feinsum.db import open_store
 
     with open_store(database, may_create=False) as store:
-        info, found = store.info(), store.statistics()
+        info, statistics = store.info(), store.statistics()
     if as_json:
-        print_json(_document(info, found))
+        print_json(_document(info, statistics))
     else:
-        _print(info, found)
+        _print(info, statistics)
 
 
-def _document(info: StoreInfo, found: Statistics) -> dict[str, Any]:
+def _document(info: StoreInfo, statistics: Statistics) -> dict[str, Any]:
     def plain(count: Any) -> dict[str, Any]:
         values = asdict(count)
         times = {k: v.isoformat() for k, v in values.items() if k in _TIMES}
@@ -42,22 +42,22 @@ def _document(info: StoreInfo, found: Statistics) -> dict[str, Any]:
 
     return {
         **asdict(info),
-        "oldest": found.oldest and found.oldest.isoformat(),
-        "newest": found.newest and found.newest.isoformat(),
-        "drivers": [plain(count) for count in found.drivers],
-        "transforms": [plain(count) for count in found.transforms],
+        "oldest": statistics.oldest and statistics.oldest.isoformat(),
+        "newest": statistics.newest and statistics.newest.isoformat(),
+        "drivers": [plain(count) for count in statistics.drivers],
+        "transforms": [plain(count) for count in statistics.transforms],
     }
 
 
 _TIMES = ("oldest", "newest")
 
 
-def _print(info: StoreInfo, found: Statistics) -> None:
+def _print(info: StoreInfo, statistics: Statistics) -> None:
     typer.echo(f"{info.location}: schema {info.schema_version}")
     typer.echo(f"records: {info.n_records}, trials: {info.n_trials}")
     typer.echo(f"workloads: {info.n_workloads}, devices: {info.n_devices}")
     typer.echo(f"bytes: {info.size_bytes}")
-    typer.echo(f"recorded: {_day(found.oldest)} to {_day(found.newest)}")
+    typer.echo(f"recorded: {_day(statistics.oldest)} to {_day(statistics.newest)}")
     print_table(
         ("device", "driver"),
         ("workloads", "records", "oldest", "newest"),
@@ -70,7 +70,7 @@ def _print(info: StoreInfo, found: Statistics) -> None:
                 _day(count.oldest),
                 _day(count.newest),
             )
-            for count in found.drivers
+            for count in statistics.drivers
         ],
     )
     print_table(
@@ -83,15 +83,15 @@ def _print(info: StoreInfo, found: Statistics) -> None:
                 f"{count.n_records}",
                 to_digits(count.highest_speedup, 3),
             )
-            for count in found.transforms
+            for count in statistics.transforms
         ],
     )
 
 
 def _device(count: DriverCount) -> str:
-    """A device with its microarchitecture, as far as that is known."""
-    known = f", {count.microarchitecture}" if count.microarchitecture else ""
-    return f"{count.device} ({count.platform}){known}"
+    """Return a device with its microarchitecture, if that is known."""
+    design = f", {count.microarchitecture}" if count.microarchitecture else ""
+    return f"{count.device} ({count.platform}){design}"
 
 
 def _day(time: datetime | None) -> str:

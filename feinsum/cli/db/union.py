@@ -59,13 +59,13 @@ def diff(a: DatabaseA, b: DatabaseB, as_json: AsJson = False) -> None:
         opened_documents(a, is_read_only=True) as store_a,
         opened_documents(b, is_read_only=True) as store_b,
     ):
-        found = compare(store_a, store_b)
-    is_same = all(difference.is_empty for difference in found)
+        differences = compare(store_a, store_b)
+    is_same = all(difference.is_empty for difference in differences)
     if as_json:
-        document = {difference.kind: asdict(difference) for difference in found}
+        document = {difference.kind: asdict(difference) for difference in differences}
         print_json({"is_same": is_same, "kinds": document})
     else:
-        _print(found)
+        _print(differences)
     if not is_same:
         raise typer.Exit(DIFFERENT)
 
@@ -129,16 +129,16 @@ def merge(
         raise typer.Exit(FAILED)
 
 
-def _print(found: Sequence[Difference]) -> None:
+def _print(differences: Sequence[Difference]) -> None:
     print_table(
         ("kind",),
         ("in both", "only in A", "only in B"),
         [
             (d.kind, f"{d.n_both}", f"{len(d.only_a)}", f"{len(d.only_b)}")
-            for d in found
+            for d in differences
         ],
     )
-    for difference in found:
+    for difference in differences:
         for name, ids in (("A", difference.only_a), ("B", difference.only_b)):
             for document_id in ids[:N_SHOWN]:
                 typer.echo(
