@@ -131,6 +131,7 @@ class LayeredStore(Store):
             raise RecordNotFoundError(
                 f"the record {record_id} was retracted by {retraction}"
             )
+        # The first layer that has it decides: documents with one id are equal.
         missing = None
         for k, layer in enumerate(self.layers):
             try:
@@ -143,6 +144,7 @@ class LayeredStore(Store):
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         answers = self._query(lambda layer: layer.peaks(device_id))
+        # The latest of all layers: a device may have been measured again since.
         measured = [peaks for peaks in answers if peaks is not None]
         return latest_peaks(self._without_retracted(measured))
 

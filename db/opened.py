@@ -145,6 +145,7 @@ def layer_names() -> tuple[str, ...]:
                 f"{LAYERS_VARIABLE} names the layer {name!r}; expected some of "
                 f"{', '.join(OPENERS)}, separated by commas"
             )
+    # A layer without a setting (site, remote) is not there.
     default = [name for name, kind in OPENERS.items() if kind.is_default()]
     return tuple(dict.fromkeys(names or default))
 
@@ -189,6 +190,7 @@ def looked_up_store(database: Database) -> Iterator[Store]:
     if isinstance(database, str) and is_service(database):
         yield open_remote(database)
         return
+    # A store of a service waits 30 s: too long for a look-up of a build.
     if isinstance(database, HttpStore):
         yield quick_layer(database)
         return

@@ -30,6 +30,7 @@ def write_file(documents: Iterable[Document], path: Path) -> Counter[str]:
             write = write_parquet if is_table else write_lines
             n_written = write(documents, stream)
             stream.flush()
+            # a rename may reach the disk before the content of the file
             os.fsync(stream.fileno())
         part.replace(path)
     except OSError as error:

@@ -128,6 +128,7 @@ def collect_garbage(store: SqlStore, plan: GarbagePlan, folder: Path) -> Collect
         StoreUnavailableError: if the database or the folder cannot be written.
     """
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
+    # Copied and written before anything is removed: after a crash nothing is lost.
     backup = back_up_store(store, folder / f"{_name(store)}.backup-gc-{stamp}")
     removed = folder / f"{_name(store)}.removed-{stamp}.jsonl"
     ids, retracted = {entry.id for entry in plan.surplus}, frozenset(plan.retracted)

@@ -59,6 +59,7 @@ def write_t4(documents: Iterable[Document], folder: Path) -> Counter[str]:
         name = f"{_file_name(document.workload)}-{document.environment.id[:12]}.json"
         by_file.setdefault(name, []).append(document)
         n_written[kind_of(document)] += 1
+    # T4 has one workload and environment per file, so all results must be known first.
     folder.mkdir(parents=True, exist_ok=True)
     for name, results in by_file.items():
         text = json.dumps(t4_document(results), indent=2, allow_nan=False)

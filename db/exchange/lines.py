@@ -126,6 +126,7 @@ def read_lines(stream: BinaryIO) -> Iterator[Entry]:
         InvalidRecordError: if the first line is not a header.
         SchemaVersionError: if it is a header of a newer format.
     """
+    # Anything without a header is another file, of which no line is imported.
     has_header = False
     for number, text in _lines(stream):
         position = f"line {number}"
@@ -175,6 +176,7 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
             if line.strip():
                 yield number, line
             continue
+        # skip the rest of a line that is too long, in pieces
         while line and not line.endswith(b"\n"):
             line = stream.readline(LINE_BYTES)
         yield number, None

@@ -143,6 +143,7 @@ def merge(
     for kind in ORDER:
         if kind == "retraction" and not has_retractions:
             continue
+        # Ids are compared first, so that only missing documents are read and sent.
         missing = target.lacking(kind, frozenset(source.ids(kind)))
         entries = ((kind, document) for document in source.documents(kind, missing))
         n_new.update(
@@ -209,6 +210,7 @@ def _store(
     try:
         n_new = _add(store, [document for _, document in entries])
     except InvalidRecordError as error:
+        # All or none were stored: find the bad one by storing them one by one.
         if len(entries) == 1:
             yield Bad(entries[0][0], error)
             return

@@ -64,6 +64,7 @@ def read_parquet(stream: BinaryIO) -> Iterator[Entry]:
     try:
         with arrow.parquet.ParquetFile(stream) as table:
             number = 0
+            # Other columns repeat parts of the document for data frames.
             for batch in table.iter_batches(ROWS, columns=list(READ)):
                 for row in batch.to_pylist():
                     number += 1

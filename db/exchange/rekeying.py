@@ -140,6 +140,7 @@ def plan_rekey(
 
     Complexity: every distinct text is canonicalized once.
     """
+    # Many facts share a text, and canonicalizing is slow.
     key_of = cache(_present_key)
     ids_under = cache(lambda kind, key: _ids_under(store, kind, key))
     moves, unreadable = [], []

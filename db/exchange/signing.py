@@ -52,6 +52,7 @@ def sign_facts(
         n_signed += len(unsigned)
         if is_dry_run:
             continue
+        # The unsigned one is retracted, or every look-up would have both.
         documents: list[Document] = []
         for record in unsigned:
             signed = sign(record, key)

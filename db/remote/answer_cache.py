@@ -86,6 +86,7 @@ class AnswerCache:
         name = self._name(workload)
         answers = remembered(_Answers)
         cached = answers.get(name)
+        # The disk is read only if memory has no fresh answer.
         if cached is None or not cached.is_fresh:
             content = self._cache.read(name) if self._cache else None
             on_disk = _from_bytes(content, workload) if content else None
@@ -149,6 +150,7 @@ def _time_of(content: bytes | None) -> float:
 
 
 def _to_bytes(answer: CachedAnswer) -> bytes:
+    # Trust is no part of a record, so the head of the entry has it.
     marked = [record.id for record in answer.records if not record.is_trusted]
     head = {
         "at": answer.at,
@@ -170,6 +172,7 @@ def _from_bytes(content: bytes, workload: WorkloadKey) -> CachedAnswer | None:
         records = tuple(untrusted(r) if marked and r.id in marked else r for r in read)
     except (InvalidRecordError, KeyError, TypeError, ValueError, RecursionError):
         return None
+    # An entry under a wrong name: the cache is a folder that others may write.
     if any(record.workload != workload for record in records):
         return None
     return CachedAnswer(records, at, max_age_s, str(fields.get("etag", "")))

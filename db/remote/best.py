@@ -97,6 +97,7 @@ def request_in_parts(
                 parts[:0] = [part[:middle], part[middle:]]
                 continue
             answers = {part[0][0]: truncated}
+        # What did not fit into the response is requested again, alone if necessary.
         if left := [item for item in part if item[0] not in answers]:
             parts.insert(0, left)
         yield from answers.items()
@@ -138,6 +139,7 @@ def _request_some(
     """
     workloads = list(look_up.workloads.items())
     workload, text = workloads[0]
+    # A GET can be answered by caches on the way, and by 304; a batch cannot.
     if len(workloads) == 1 and len(quote(text)) <= MAX_IN_URL:
         etag = (etags or {}).get(workload, "")
         return {workload: _request_single(client, look_up, workload, text, etag)}
@@ -210,6 +212,7 @@ def _request_single(
     age_s = _max_age_s(reply.headers.get("cache-control", ""))
     if reply.status == 304:
         return BestAnswer(is_unchanged=True, etag=etag, max_age_s=age_s)
+    # An ETag is sent back verbatim, so it must be one: no other header gets in.
     new = reply.headers.get("etag", "")
     tag = new if _ETAG.fullmatch(new) else ""
     document = parsed(client.address, reply)

@@ -46,6 +46,7 @@ class Breaker:
     def trip(self, reason: str) -> None:
         """Skip the service from now on, in all processes of the user."""
         remembered(_Failures)[self._name] = failure = (time.time(), reason)
+        # Other processes of a build need not fail first.
         if cache := default_cache():
             cache.write(self._name, json.dumps(failure).encode())
 

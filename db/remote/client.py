@@ -105,6 +105,7 @@ class Client:
         expected: Collection[int],
     ) -> Reply:
         key = self.key
+        # Redirects are not followed, so that the key goes to no other host.
         sent = {
             "Accept": JSON,
             "Accept-Encoding": "gzip",
@@ -120,6 +121,7 @@ class Client:
             reply = exchange(self.address, request, self.limits)
             if reply.status in expected:
                 return reply
+            # A service that is busy says when to come back; others have refused.
             pause_s = _pause_s(reply)
             if pause_s is None or time.monotonic() + pause_s > until:
                 raise _error(self.address, reply, key)
@@ -164,6 +166,7 @@ def pages(
             entries, following = page[name], page["next"]
         except (KeyError, TypeError, IndexError):
             entries, following = None, None
+        # A cursor that was seen before would make an endless loop.
         goes_on = following is None or (
             isinstance(following, str) and following not in seen and entries
         )
@@ -192,11 +195,13 @@ def _error(address: Address, reply: Reply, key: str | None) -> FeinsumError:
     """Return the error of a refusal, without the key that it may repeat."""
     code, detail = _problem(reply)
     if key:
+        # Messages are logged and pasted into reports.
         detail = detail.replace(key, "(the key)")
     if code is None:
         redirect = ", a redirect" if 300 <= reply.status < 400 else ""
         return _no_service(address, f"answered with status {reply.status}{redirect}")
     error = error_from_code(code, f"the service at {address} says: {detail}")
+    # An error whose code and status disagree is not one of a feinsum service.
     is_miss = isinstance(error, (RecordNotFoundError, NoSuchRouteError))
     if not isinstance(error, _REPORTED) or is_miss != (reply.status == 404):
         return ServiceError(

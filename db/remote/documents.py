@@ -46,6 +46,7 @@ def _text(record_id: str, document: Any) -> str:
     """Return the canonical text of a parsed document."""
     try:
         return to_text(document)
+    # RecursionError: JSON may be nested as deeply as its sender likes
     except (ValueError, RecursionError) as error:
         raise InvalidRecordError(
             f"record {record_id} is not a valid document: {error}"
@@ -113,8 +114,9 @@ def _valid(
         except InvalidRecordError as error:
             problems.append(str(error))
         else:
-            is_trusted = entry.get("is_trusted") is not False
+            is_trusted = entry.get("is_trusted") is not False  # older: no such field
             documents.append(record if is_trusted else untrusted(record))
+    # One line for all: a hostile service could fill the log.
     if problems:
         first = "".join(c if c.isprintable() else "?" for c in problems[0][:500])
         logger.error(

@@ -95,6 +95,7 @@ class RemoteLayer(Store):
         self._key = key
         self.note = ""
         self.is_cut_off = False
+        # One budget for all requests: parts of a batch share what is left.
         self._left_s = self._budget_s = budget_s
         self._breaker = Breaker(address, key)
 
@@ -226,6 +227,7 @@ class RemoteLayer(Store):
     def _failed(self, error: FeinsumError) -> ReportedError:
         """Trip the breaker, and log the failure once per process."""
         reason = str(error)
+        # A service with large answers works; it only did not fit into the budget.
         is_spent = isinstance(error, _SpentError) and self.is_cut_off
         if not (isinstance(error, _OpenError) or is_spent):
             self._breaker.trip(reason)

@@ -91,6 +91,7 @@ def exchange(address: Address, request: Request, limits: Limits) -> Reply:
         StoreUnavailableError: if it does not arrive, or not in time, or not completely.
     """
     call = _Call(address, request, limits)
+    # A daemon: a thread that hangs in name resolution must not keep the process alive.
     thread = Thread(target=call.run, name="feinsum-remote", daemon=True)
     try:
         thread.start()
@@ -159,7 +160,7 @@ class _Call:
         response = connection.getresponse()
         body, most_bytes = self._body, self._limits.most_bytes
         for part in response.stream(_CHUNK_BYTES, decode_content=True):
-            body += part
+            body += part  # decompressed: a small response may unpack to gigabytes
             if len(body) > most_bytes:
                 problem = (
                     f"answered with more than the {most_bytes} bytes that are read"
@@ -182,6 +183,7 @@ def _connection(address: Address, limits: Limits) -> HTTPConnection:
     from urllib3.connection import HTTPConnection, HTTPSConnection
 
     host, port, wait_s = address.host, address.port, limits.connect_s
+    # No pool: a look-up makes one request, and processes of a build come and go.
     if address.scheme == "http":
         return HTTPConnection(host, port, timeout=wait_s)
     return HTTPSConnection(

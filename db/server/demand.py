@@ -81,6 +81,7 @@ def add_misses(
         texts: canonical texts of the workloads, if known.
     """
     now = datetime.now(UTC)
+    # Before new demands, so that old ones never use up the limit.
     _expire(connection, now, limits)
     # All writers lock rows in one order, so that they never deadlock.
     requests = sorted(
@@ -141,7 +142,7 @@ def _within_limit(
         }
         stored += [request for request in requests if request.miss in earlier]
         new = [request for request in requests if request.miss not in earlier]
-        new.sort(key=lambda request: -counts[request])
+        new.sort(key=lambda request: -counts[request])  # the most wanted fit first
         stored += new[: max(0, limit - len(earlier))]
     return stored
 
@@ -239,6 +240,7 @@ def open_demands(
     for values in rows:
         demands.append(Demand(*values))
         n_characters += len(values.workload_text or "")
+        # Texts are those of callers, who may send long ones.
         if n_characters >= MAX_CHARACTERS:
             break
     return tuple(demands)

@@ -190,6 +190,7 @@ def fitting(connection: Connection, entries: Select[str, int], limit: int) -> li
     """
     ids: list[str] = []
     n_characters = 0
+    # Rows arrive one by one, so the rest of a long page is never read.
     for entry_id, length in connection.execute(entries.limit(limit)):
         ids.append(entry_id)
         n_characters += length or 0
@@ -270,6 +271,7 @@ def find_notations(connection: Connection) -> frozenset[str]:
 def _conditions(having: Having) -> Iterator[ColumnElement[bool]]:
     yield exists().where(*_facts_of_workload(having.device))
     if having.key:
+        # People copy a whole key, or only its digest from a message.
         start, digest = having.key, f"-{having.key}"
         yield or_(
             WorkloadRow.key.startswith(start, autoescape=True),

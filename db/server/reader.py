@@ -178,6 +178,7 @@ class Reader:
         return self._retry.run(self._generation)
 
     def _generation(self) -> object:
+        # One connection that stays open; two threads must not use it at once.
         with self._lock, translated(self._location):
             if self._watch is None:
                 self._watch = self._connect()
@@ -190,7 +191,8 @@ class Reader:
                 self._watch.close()
                 self._watch = None
                 raise
-            # values of data_version are comparable within one connection only
+            # Values of data_version are comparable within one connection only, so that
+            # each new connection has a number of its own.
             return self._n_watches, version
 
     def facts(self, workloads: Sequence[str]) -> dict[str, list[StoredFact]]:

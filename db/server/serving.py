@@ -109,6 +109,7 @@ class CostlyResults:
         Args:
             name: equal for equal reads; results are small.
         """
+        # The lock is held while reading: of many callers at once, one reads.
         with self._lock:
             until, result = self._results.get(name, (0.0, None))
             if self._clock() < until:

@@ -117,6 +117,7 @@ def find_trust(connection: Connection, fact_id: str) -> Trust:
         .where(row.record_id == fact_id)
         .order_by(row.received_at, row.recorder)
     ).all()
+    # The owner is no sender; the row only says that the fact is trusted.
     return Trust(
         fact_id,
         not recordings or any(r.is_trusted for r in recordings),

@@ -103,6 +103,7 @@ def use_write_ahead_log(path: Path, max_wait_s: float = MAX_WAL_WAIT_S) -> bool:
     file in constant use, keeps the rollback journal: slower, but equally safe.
     """
     deadline = time.monotonic() + max_wait_s
+    # The journal mode is a property of the file: set once, kept by all processes.
     with closing(sqlite3.connect(path, timeout=max_wait_s)) as connection:
         while True:
             try:
@@ -152,7 +153,7 @@ def _file_engine(location: Location, path: Path) -> Engine:
             creator=partial(_connect, str(path), location.busy_timeout_s),
             poolclass=QueuePool,
             pool_size=5,
-            max_overflow=40,
+            max_overflow=40,  # one for each thread of a service
             pool_use_lifo=True,  # few connections are used, each has a cache of pages
         )
     return engine
@@ -166,7 +167,7 @@ def _connect(target: str, busy_timeout_s: float, uri: bool = False) -> Any:
         check_same_thread=False,  # a connection may move to another thread
         uri=uri,
     )
-    connection.text_factory = _lenient_text
+    connection.text_factory = _decode_leniently
     try:
         connection.execute("PRAGMA foreign_keys=ON")
         # with a write-ahead log, NORMAL may lose the last facts at a power failure
@@ -179,37 +180,40 @@ def _connect(target: str, busy_timeout_s: float, uri: bool = False) -> Any:
     return connection
 
 
-def _lenient_text(content: bytes) -> str:
-    """A damaged text is still text; its content id tells that it is damaged."""
+def _decode_leniently(content: bytes) -> str:
+    """Decode damaged text, too: its content id tells that it is damaged."""
     return content.decode(errors="replace")
 
 
 def _connect_for_reading(path: Path, location: Location) -> Any:
-    """Read a file without writing beside it, if need be.
+    """Connect to a file that is only read, without writing beside it if necessary.
 
-    The write-ahead log wants to make files in the folder. Where that is not
-    possible and no log is left, the file alone is the database, and so it is where
-    that is wished.
+    SQLite creates the files of the write-ahead log even to read. Where that is not
+    possible and no log is left, the file alone is the database, and it is opened as
+    immutable.
     """
     busy_timeout_s = location.busy_timeout_s
-    as_it_is = f"{path.as_uri()}?immutable=1"
+    immutable_uri = f"{path.as_uri()}?immutable=1"
     if location.is_immutable:
-        return _connect(as_it_is, busy_timeout_s, uri=True)
+        return _connect(immutable_uri, busy_timeout_s, uri=True)
     try:
         return _connect(f"{path.as_uri()}?mode=ro", busy_timeout_s, uri=True)
     except sqlite3.OperationalError as error:
-        is_for_want_of_files = result_code(error) in (
+        cannot_create_files = result_code(error) in (
             "SQLITE_CANTOPEN",
             "SQLITE_READONLY",
         )
-        if not is_for_want_of_files or has_log(path):
+        # with a log, the file alone would lack the latest facts
+        if not cannot_create_files or has_log(path):
             raise
-        return _connect(as_it_is, busy_timeout_s, uri=True)
+        return _connect(immutable_uri, busy_timeout_s, uri=True)
 
 
 def _begin(connection: Connection) -> None:
     if connection.dialect.name != "sqlite":
         return
+    # A deferred transaction that reads first cannot become a writer once another one
+    # wrote: it would fail half-way. So writers take the lock at the start.
     is_writer = connection.get_execution_options().get(IS_WRITER, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
 
@@ -229,9 +233,13 @@ def _remember_process(_: object, entry: ConnectionPoolEntry) -> None:
 
 
 def _refuse_inherited(_: object, entry: Any, proxy: Any) -> None:
-    """A connection must not be used on both sides of a fork: make a new one."""
+    """Replace a connection of the parent process: neither side may use it after a fork.
+
+    A forked child has the same socket or file locks as its parent.
+    """
     if entry.info["process"] == os.getpid():
         return
-    _inherited.append(proxy.dbapi_connection)  # closing it is the parent's affair
+    # kept, since closing it here would end the connection or the locks of the parent
+    _inherited.append(proxy.dbapi_connection)
     entry.dbapi_connection = proxy.dbapi_connection = None
     raise DisconnectionError("the connection belongs to the parent process")

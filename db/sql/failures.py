@@ -136,11 +136,13 @@ def read_only(location: Location) -> StoreUnavailableError:
 
 
 def _explained(location: Location, error: Exception) -> StoreUnavailableError:
+    # SQLAlchemy wraps the error of the driver, which has the code.
     cause = error.orig if isinstance(error, DBAPIError) else error
     problem, advice = EXPLANATIONS.get(
         result_code(cause),
         ("failed", "check that it can be reached, and that nothing else changed it"),
     )
+    # only the first line: PostgreSQL adds the statement, SQLAlchemy a link
     detail = next(iter(str(cause).splitlines()), type(cause).__name__)
     kind = LostConnectionError if _is_lost(location, error) else StoreUnavailableError
     return kind(

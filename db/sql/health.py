@@ -70,6 +70,7 @@ def _why_not_written(location: Location, patience_s: float) -> str:
         with closing(
             sqlite3.connect(path, timeout=patience_s, isolation_level=None)
         ) as connection:
+            # takes the write lock and changes nothing
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
     except sqlite3.Error as error:

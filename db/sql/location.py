@@ -57,6 +57,7 @@ class Location:
     may_migrate: bool = True
 
     def __str__(self) -> str:
+        # PostgreSQL also takes passwords as options of the query
         shown = self.url.difference_update_query(["password", "sslpassword"])
         return str(self.path or shown.render_as_string(hide_password=True))
 
@@ -118,6 +119,8 @@ def locate(
             "postgresql://user@host/database; use a service with FEINSUM_REMOTE, or as "
             "the database of retrieve, tune, query, merge, import and export"
         )
+    # SQLAlchemy's URLs of SQLite have options (threads, URIs) that would bypass the
+    # settings of our connections, so that only their path is used.
     if "://" not in text:
         return _file(_path(text), is_read_only, busy_timeout_s)
     url = _parse(text)
@@ -153,6 +156,7 @@ def _parse(text: str) -> URL:
     try:
         return make_url(text)
     except (ArgumentError, ValueError):
+        # only the scheme is quoted: the rest may hold a password
         scheme = text.partition("://")[0]
         raise StoreUnavailableError(
             f"the database URL that begins with {scheme + '://'!r} is not well "
@@ -234,6 +238,7 @@ def check_folder(path: Path) -> None:
 
 def _problem_of_folder(folder: Path) -> str:
     try:
+        # Any other missing folder is probably misspelt.
         if folder == _own_folder().resolve():
             folder.mkdir(parents=True, exist_ok=True)
         if not folder.is_dir():

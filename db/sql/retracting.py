@@ -143,6 +143,8 @@ def retract(
     ids = [suspect.id for suspect in suspects]
     ids += [plan.id for plan in plans]
     ids += [measured.id for measured in peaks]
+    # Ids of facts that are not stored here are retracted, too: copies elsewhere may
+    # still arrive by a merge.
     unknown = _unknown_ids(connection, query, ids)
     if not is_dry_run:
         now = utc_now()
@@ -258,6 +260,7 @@ def _conditions(
         if version is not None:
             yield RecordRow.transform_version == version
     if query.recorders:
+        # A fact that somebody else sent, too, is not the lie of these recorders.
         yield _is_sent_by(query, table)
         yield ~_is_sent_by_others(query, table)
     elif (since := query.since_instant) is not None:

@@ -75,6 +75,7 @@ def prepare(engine: Engine, location: Location) -> str | None:
         StoreUnavailableError: if it is not a feinsum database.
     """
     if location.path is not None:
+        # by its first bytes, before SQLite could change a foreign file
         check_file(location.path)
         if not location.path.exists():
             _refuse_missing(location)
@@ -86,6 +87,7 @@ def prepare(engine: Engine, location: Location) -> str | None:
         _refuse_missing(location)
     if version != NEWEST:
         _refuse_reader(location, version)
+        # In one transaction: after a crash, the database has the old schema.
         _migrate(engine, location)
     if location.path is not None and _may_change(location):
         use_write_ahead_log(location.path)
@@ -104,7 +106,7 @@ def _create_file(location: Location, path: Path) -> None:
             part.touch(mode=0o600)
         with writer(engine).begin() as connection:
             _create(connection)
-        # closed, and so without a journal, before others find it by its name
+        # Closed, and so without a journal, before others find it by its name.
         engine.dispose()
         with suppress(FileExistsError):
             _rename(part, path)
@@ -150,6 +152,7 @@ def _migrate(engine: Engine, location: Location) -> None:
         with requiring("alembic", "tune", f"migrating the database {location}"):
             from feinsum.db.sql.migrations import upgrade
         if location.path is not None:
+            # There is no downgrade: who needs the old schema has the copy.
             copy = back_up(location.path, version)
             logger.info("%s: schema %s copied to %s", location, version, copy)
         upgrade(connection)
@@ -160,6 +163,7 @@ def _version(connection: Connection, location: Location) -> str | None:
     names = inspect(connection).get_table_names()
     if not names:
         return None
+    # Never create tables beside those of another program.
     if VERSION_TABLE not in names:
         raise foreign(location)
     query = text(f"SELECT version_num FROM {VERSION_TABLE}")  # noqa: S608

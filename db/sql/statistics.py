@@ -209,6 +209,7 @@ def list_workloads(connection: Connection) -> tuple[WorkloadCount, ...]:
         WorkloadCount(key, text, n, n_devices, n_trials.get(key, 0), speedup)
         for key, text, n, n_devices, speedup in connection.execute(FACTS_BY_WORKLOAD)
     ]
+    # Trials have no row in the table of workloads, so the join above lacks them.
     only_tried = sorted({*n_trials} - {workload.key for workload in counts})
     counts += [
         WorkloadCount(key, text, 0, 0, n_trials[key], None)

@@ -218,6 +218,7 @@ class SqlStore(Store):
         return self._retry.run(run)
 
     def add_all(self, documents: Iterable[Document]) -> int:
+        # Before the transaction: an invalid document takes no lock.
         rows = [row for document in documents for row in rows_of(document)]
         return self.write(insert_missing, rows)
 
@@ -240,6 +241,7 @@ class SqlStore(Store):
         rows = self._rows(RECORDS.where(RecordRow.id == record_id))
         for record in read_documents("record", rows):
             return cast(TuningRecord, record)
+        # A damaged row is an error of the disk, and no wrong id.
         state = "stored but damaged" if rows else "not stored"
         raise RecordNotFoundError(
             f"a record with the id {record_id!r} is {state} in {self._location}; "
@@ -413,6 +415,7 @@ class SqlStore(Store):
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
         self._check_open()
+        # SQLite would say so only at the first write, in its own words.
         if self._location.is_read_only:
             raise read_only(self._location)
         with translated(self._location), writer(self._engine).begin() as connection:

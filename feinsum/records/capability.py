@@ -84,6 +84,7 @@ multiprocessor of a GPU with matrix units 1e14; an accelerator may be one unit."
 
 def capability_of(device: Device) -> Capability:
     """Return the limits of a device of this kind with this many units."""
+    # The number of units is stated by the sender, so it is bounded.
     n_units = min(max(device.compute_units, 1), MAX_UNITS)
     unit = PER_UNIT[device.kind]
     return Capability(n_units * unit.bytes_per_s, n_units * unit.operation_bytes_per_s)
@@ -116,6 +117,7 @@ def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
     if einsum.sparse_position is not None:
         has_pattern = any(op.storage == "csf=" for op in einsum.operands)
         return Work(0 if has_pattern else min(n_result_bytes, _HUGE), 0)
+    # An array that several rows read is counted once: a cache may hold it.
     touched: dict[str, int] = {}
     for row in einsum.rows:
         for term, operand in zip(einsum.inputs, row, strict=True):
@@ -129,11 +131,12 @@ def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
 
 def _least_products(einsum: BatchedEinsum, extents: Mapping[str, int]) -> int:
     """Return the multiplications of one row; rows may be equal, so one is certain."""
+    # The search for an order is not needed for two operands.
     if einsum.n_operands == 2:
         left, right = map(set, einsum.inputs)
         return _count((left & right) | set(einsum.output), extents)
     if not 2 < einsum.n_operands <= MAX_SEARCHED:
-        return 0
+        return 0  # no bound is known, which refuses nothing
     steps = contraction_steps(einsum.inputs, einsum.output, tuple(extents.items()))
     return sum(step.n_operations for step in steps[einsum.n_operands :]) // 2
 

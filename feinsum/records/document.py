@@ -77,6 +77,7 @@ def untrusted(document: D) -> D:
     return marked
 
 
+# Building a validator takes much longer than using it.
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
@@ -122,6 +123,7 @@ def from_json(kind: type[T], text: str | bytes, name: str | None = None) -> T:
     Raises:
         InvalidRecordError: saying which field is wrong and what was expected.
     """
+    # strict: a number as text, or an unknown field, is refused and not converted
     hashable_kind: Any = kind
     try:
         return cast(T, _adapter(hashable_kind).validate_json(text))

@@ -92,6 +92,7 @@ class Fleet(Document):
     @property
     def load(self) -> float:
         """Threads of all ranks over cores, on the host with the most."""
+        # the slowest host decides: all ranks wait for each other
         return max(host.ranks * self.threads / host.cores for host in self.hosts)
 
     @property

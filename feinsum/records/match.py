@@ -179,6 +179,7 @@ def remoteness(measured: Device, local: Device) -> Remoteness:
     >>> remoteness(unknown, unknown)
     Remoteness(is_other_platform=False, is_other_microarchitecture=True)
     """
+    # Two unknown ones are probably two different ones.
     name = measured.microarchitecture
     is_other = name is None or name != local.microarchitecture
     return Remoteness(measured.platform != local.platform, is_other)
@@ -194,6 +195,8 @@ def distance(sizes: Mapping[str, int], extents: Mapping[str, int]) -> float:
     >>> distance({"N0": 100_000, "N1": 40}, {"N0": 384})
     8.0
     """
+    # As a logarithm: twice and half the extent are equally far. A parameter that is not
+    # known here says nothing.
     ratios = (
         abs(log2(size) - log2(extents[name]))
         for name, size in sizes.items()
@@ -233,6 +236,7 @@ def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
     the fewest resources, the text of the spec, and the content id decide. Recipes no
     faster than the untransformed kernel are omitted.
     """
+    # A recipe that is not faster than no recipe is never applied.
     useful = [record for record in records if record.measurement.is_faster]
     first = tied([record for record in useful if record.is_trusted])
     first |= tied([record for record in useful if not record.is_trusted])
@@ -291,6 +295,7 @@ def best_match(
     extents = extents or {}
     fits = {r.id: _fit(r, environment, extents, is_nearest) for r in records}
     groups = list(_groups(records, fits))
+    # The first group with a ranking: a worse fit is used only if no better one has any.
     best = next((fit for fit, ranking in groups if ranking), None)
     if best is None or best.level > WORST_ACCEPTED[policy]:
         closest = min(fits.values()).level
@@ -300,6 +305,7 @@ def best_match(
         facts = "1 fact is" if len(records) == 1 else f"{len(records)} facts are"
         last = max(record.recorded_at for record in records)[:10]
         reason = f"{facts} recorded, the last on {last}, but {why}"
+        # Tuned here, in vain: another tuning would find nothing either.
         return Match(Level.MISS, reason, is_tuned=closest == Level.EXACT)
     ranking = [r for fit, group in groups if fit.level == best.level for r in group]
     local_extents = extents.get(ranking[0].workload_text, {})
@@ -324,6 +330,7 @@ def _groups(
 ) -> Iterator[tuple[_Fit, tuple[TuningRecord, ...]]]:
     """Yield rankings of records of equal fit, the best fit first."""
     useless: set[FramedSpec] = set()
+    # From the best fit to the worst: what failed at a better one is known to be useless.
     for fit in sorted(set(fits.values())):
         group = [r for r in records if fits[r.id] == fit and r.recipe not in useless]
         ranking = rank(group)

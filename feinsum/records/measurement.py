@@ -98,6 +98,7 @@ class Measurement:
     @property
     def is_faster(self) -> bool:
         """Whether it is faster than the untransformed kernel, by a finite factor."""
+        # infinite if a sample is denormal: no such time was measured
         return 1 < self.speedup < inf
 
     @cached_property
@@ -147,6 +148,7 @@ def median_interval(samples: tuple[float, ...]) -> tuple[float, float]:
     (1.01075, 1.08925)
     """
     low, high = quartiles(samples)
+    # 1.57: medians whose notches do not overlap differ at the level of 5 %
     half = 1.57 * (high - low) / sqrt(len(samples))
     middle = median(samples)
     return max(middle - half, min(samples)), min(middle + half, max(samples))
@@ -158,7 +160,8 @@ def quartiles(samples: tuple[float, ...]) -> tuple[float, float]:
     >>> quartiles((1.0, 2.0, 3.0))
     (1.5, 2.5)
     """
-    if len(samples) == 1:
+    if len(samples) == 1:  # of a slow untransformed kernel; quantiles needs two
         return samples[0], samples[0]
+    # inclusive: the samples are all there is, so no quartile lies outside of them
     low, _, high = quantiles(samples, n=4, method="inclusive")
     return low, high

@@ -191,9 +191,11 @@ def judge(
     if not kind.is_judged:
         return ()
     data, text = serialized or serialize(document)
+    # First, and alone: other checks of a huge document would take long.
     n_bytes = len(text.encode())
     if n_bytes > DOCUMENT_BYTES:
         return (finding("document-size", f"{n_bytes} bytes"),)
+    # A time in the future would make a fact the latest for ever.
     latest = (now or datetime.now(UTC)) + CLOCKS
     findings = [*_judge_values(data)]
     match document:
@@ -259,6 +261,7 @@ def check_unique_names(text: str | bytes) -> None:
     feinsum.errors.InvalidRecordError: the name 'b' is repeated in a JSON object; ...
     """
     try:
+        # Parsers differ in which of two equal names counts, and so would content ids.
         json.loads(text, object_pairs_hook=_without_repeats)
     except InvalidRecordError:
         raise
@@ -353,12 +356,14 @@ def _judge_record(record: TuningRecord, judge_recipe: JudgeRecipe) -> Iterator[F
     yield from _judge_device(device)
     yield from _judge_samples(record.measurement)
     key, text = record.workload, record.workload_text
+    # Under another key, the fact would be an answer to somebody else's look-up.
     if not (_KEY.fullmatch(key) and is_text_of(text, key)):
         yield finding("key-of-another-text", f"key {key[:60]!r}, text {text[:60]!r}")
         return
     try:
         einsum = _parse(text)
     except InvalidEinsumError:
+        # A text of a newer canonical form cannot be judged, but is not refused.
         is_ours = key.startswith(f"{FORM_VERSION}-")
         code = "unreadable-text" if is_ours else "unknown-form"
         yield finding(code, repr(text[:60]))
@@ -383,6 +388,7 @@ def _judge_plan(record: PlanRecord) -> Iterator[Finding]:
         yield finding("not-verified", f"{verified.n_blocks} blocks")
     if not record.samples_s:
         return
+    # Ranks that take turns on a core measure the machine, not the plan.
     if not fleet.is_timed:
         yield finding("shared-cores", f"{fleet.engine}, {fleet.load:g} threads a core")
     if len(record.samples_s) < MIN_SAMPLES:
@@ -469,6 +475,7 @@ def _judge_verification(
 
 def _has_other_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
     """Whether sizes do not fit the size parameters or the tree of a sparse operand."""
+    # a size that is missing, or that the text does not have
     if set(size_names(einsum)) != set(sizes) or min(sizes.values(), default=1) < 1:
         return True
     return check_profile(einsum, sizes) is not None

@@ -87,6 +87,7 @@ class RetractionQuery:
     since: str | None = None
 
     def __post_init__(self) -> None:
+        # An empty query would match every fact.
         if not any(vars(self).values()):
             raise InvalidRequestError(
                 "no fact was named for retraction; expected ids, a workload, "
@@ -100,6 +101,7 @@ class RetractionQuery:
                     f"{text[:50]!r} was given; expected at most {MAX_REASON} "
                     "characters, and no NUL"
                 )
+        # evaluated now, so that an invalid query is refused before it reaches a store
         _ = self.transform_parts, self.since_instant
 
     @property

@@ -41,7 +41,7 @@ def operations_s(operations: Mapping[str, int], peaks: DevicePeaks) -> float:
 
 def _compute_s(dtype: str, count: int, peaks: DevicePeaks) -> float:
     kind = np.dtype(dtype)
-    is_complex = kind.kind == "c"
+    is_complex = kind.kind == "c"  # peaks are measured for real numbers only
     real = np.empty(0, kind).real.dtype.str if is_complex else kind.str
     if real not in peaks.operations_per_s:
         raise MeasurementError(

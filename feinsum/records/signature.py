@@ -59,6 +59,7 @@ _MAX_BYTES = 100_000
 
 def sign(record: Fact, key: SigningKey) -> Fact:
     """Return the fact with a signature, which replaces an existing one."""
+    # the signer is part of what is signed, the signature cannot be
     topics = {k: v for k, v in record.provenance.items() if k != SIGNATURE}
     named = replace(record, provenance=topics | {SIGNED_BY: public_key_of(key)})
     signature = base64.b64encode(key.sign(_content(named))).decode()
@@ -100,6 +101,8 @@ def new_signing_key(path: Path) -> str:
     key = Ed25519PrivateKey.generate()
     text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
+        # Created for its owner alone, and never over an existing key: what that one
+        # signed could not be signed again.
         with os.fdopen(
             os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
         ) as file:
@@ -182,6 +185,7 @@ def trusted_signers() -> frozenset[str]:
     text = setting if setting.startswith("ed25519:") else _text_of(setting)
     lines = [line.partition("#")[0] for line in text.splitlines()]
     keys = [word for line in lines for word in line.replace(",", " ").split()]
+    # an empty setting or file is refused: it would trust nobody silently
     for key in keys or [""]:
         if not _PUBLIC.fullmatch(key):
             raise TrustedSignersError(
@@ -206,6 +210,7 @@ def _text_of(path: str) -> str:
 def _content(record: TuningRecord | PlanRecord) -> bytes:
     """Return the signed bytes of a fact."""
     topics = {k: v for k, v in record.provenance.items() if k not in UNSIGNED}
+    # The key changes with the canonical form, but the fact stays the same.
     signed = replace(record, workload=WorkloadKey(""), provenance=topics)
     return DOMAIN + to_json(signed).encode()
 

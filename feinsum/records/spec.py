@@ -42,6 +42,7 @@ class TransformSpec:
     parameters: Mapping[str, ParameterValue]
 
     def __post_init__(self) -> None:
+        # in one order, so that equal specs have equal texts and ids
         ordered = dict(sorted(self.parameters.items()))
         object.__setattr__(self, "parameters", constantdict(ordered))
 
@@ -72,6 +73,7 @@ class TransformSpec:
             parameters = _parameters(inside)
             number = int(version)
         except SyntaxError as error:
+            # the offset counts from "f(", which the text does not have
             at = max((error.offset or 0) - len("f(") - 1, 0)
             rest = inside[at : at + 20] or inside
             raise _refuse(text, f"{rest!r} cannot be parsed: {error.msg}") from None
@@ -139,7 +141,7 @@ def _parameters(inside: str) -> dict[str, Any]:
 
 
 def _is_parameter(value: object) -> bool:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple):  # one level: JSON has no tuples, so lists become some
         return all(type(item) in (int, str) for item in value)
     return isinstance(value, (bool, int, str))
 

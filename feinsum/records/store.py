@@ -136,6 +136,7 @@ class Store(ABC):
         Raises:
             RecordNotFoundError: if it is not stored, or was retracted.
         """
+        # Retractions first: the record may still be stored here, or in another layer.
         for retraction in self.retractions_of([record_id]):
             raise RecordNotFoundError(
                 f"the record {record_id} was retracted by {retraction}"
@@ -232,6 +233,7 @@ class InMemoryStore(Store):
         # sorted makes a copy, so documents may be added while iterating
         for document_id in sorted(ids - retracted):
             document = stored[document_id]
+            # kinds without a workload or a device match no such filter
             if workload not in (None, getattr(document, "workload", None)):
                 continue
             if device_id is not None:

@@ -50,11 +50,13 @@ def audit(database: Database = None, as_json: AsJson = False) -> None:
 
 def _judge_recipe(record: TuningRecord) -> Iterator[Finding]:
     """Judge whether the recipe is registered, and its parameters are in the space."""
+    # Imports the code generator, which is slow: only this command needs it.
     from feinsum.errors import InvalidParameterError, TransformError
     from feinsum.ir import from_text
     from feinsum.records import CODES, Finding
     from feinsum.transforms import check_spec
 
+    # A recipe of a newer feinsum or of a plug-in is unknown here, and no lie.
     try:
         check_spec(record.spec, from_text(record.workload_text))
     except InvalidParameterError as error:

@@ -89,8 +89,10 @@ def retract(
         transform=transform,
         since=since,
     )
+    # Before the database is opened: a service would refuse it only after a request.
     if yes and not reason.strip():
         raise typer.BadParameter("give the reason with --reason", param_hint="--yes")
+    # Without --yes, nothing is written: a retraction cannot be taken back.
     with opened_documents(database) as store:
         retracted = store.retract(
             query, reason=reason, retracted_by=getpass.getuser(), is_dry_run=not yes
@@ -118,6 +120,7 @@ def _document(retracted: Retracted) -> dict[str, Any]:
 
 def _print(retracted: Retracted) -> None:
     _print_suspects(retracted)
+    # a service lists only the first facts, but counts all
     n_shown = sum(
         min(N_SHOWN, len(suspects))
         for suspects in (retracted.suspects, retracted.plans, retracted.peaks)
