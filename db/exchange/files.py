@@ -43,7 +43,7 @@ def write_file(documents: Iterable[Document], path: Path) -> Counter[str]:
 
 
 def read_file(path: Path) -> Iterator[Entry]:
-    """The documents of a file, each checked.
+    """Yield the documents of a file, each checked.
 
     Raises:
         StoreUnavailableError: if it cannot be read.

@@ -1,7 +1,11 @@
 """Between databases, and between a database and a file: unions of documents.
 
 A database is a set of documents identified by their content. So reading documents into
-it is a set union: in any order, any number of times, with the same result.
+it is a set union: in any order, any number of times, with the same result::
+
+    laptop    {r1, r2}                  merge(cluster, laptop)
+    cluster   {r2, r3, retraction of r1}   -> cluster as it was: r1 is not lacking
+    cluster   {r3}                         -> cluster {r1, r2, r3}
 """
 
 from __future__ import annotations

@@ -3,7 +3,11 @@
 A key contains the versions of the canonical form and of the canonicalizer. When one of
 them changes, an older fact is no longer found, though it is as true as before. It is
 added again under the current key of its own text. The text is unchanged, because the
-recipe refers to its names. The same applies to trials.
+recipe refers to its names. The same applies to trials. After a new canonical form::
+
+    before   fe1-nauty2.8-0f7c...  r1
+    after    fe1-nauty2.8-0f7c...  r1
+             fe2-nauty2.8-93aa...  r1 again, provenance {"rekeyed_from": id of r1}
 
 Nothing is deleted or changed, and what is added depends on the fact or trial alone. So
 rekeying is idempotent and commutes with merging.

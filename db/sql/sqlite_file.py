@@ -59,7 +59,7 @@ def check_file(path: Path) -> None:
 
 
 def foreign(location: object) -> StoreUnavailableError:
-    """The error for a database with tables of another program."""
+    """Return the error for a database with tables of another program."""
     return StoreUnavailableError(
         f"the database {location} belongs to another program: it has tables, but "
         f"not {VERSION_TABLE!r}; give feinsum a database of its own"

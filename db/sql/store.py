@@ -135,7 +135,7 @@ def migrate(location: str | os.PathLike[str] | None = None) -> Migration:
 
 
 def prepared_engine(target: Location) -> Engine:
-    """An engine for a database with the newest schema; see :func:`open_store`."""
+    """Open a database with the newest schema; see :func:`open_store`."""
     engine = engine_of(target)
     try:
         with translated(target):

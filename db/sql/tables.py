@@ -86,7 +86,7 @@ class Base:
 
     @classmethod
     def __clause_element__(cls) -> Table:
-        """What SQLAlchemy takes for the class in a statement."""
+        """Return the table, which SQLAlchemy uses for the class in a statement."""
         return cls.__table__
 
 

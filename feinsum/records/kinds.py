@@ -81,6 +81,6 @@ FACT_KINDS: tuple[DocumentKind, ...] = ("record", "peaks", "plan")
 
 
 def kind_of(document: Document) -> DocumentKind:
-    """The kind of a document."""
+    """Return the kind of a document."""
     # in the order of KINDS: most documents are records
     return next(name for name, kind in KINDS.items() if isinstance(document, kind.cls))

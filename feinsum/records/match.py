@@ -330,7 +330,7 @@ def _groups(
 ) -> Iterator[tuple[_Fit, tuple[TuningRecord, ...]]]:
     """Yield rankings of records of equal fit, the best fit first."""
     useless: set[FramedSpec] = set()
-    # From the best fit to the worst: what failed at a better one is known to be useless.
+    # From the best fit to the worst: what failed at a better one is useless here, too.
     for fit in sorted(set(fits.values())):
         group = [r for r in records if fits[r.id] == fit and r.recipe not in useless]
         ranking = rank(group)

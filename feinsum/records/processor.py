@@ -80,7 +80,7 @@ class Processor:
         return tuple(name for name in SHOWN if name in self.features)
 
     def __str__(self) -> str:
-        """A one-line description.
+        """Describe it in one line.
 
         >>> str(Processor("", 26, 2, 1, "zen5", ("avx2", "fma"), 8, {"L2": 2**20}))
         'zen5, 8 cores, L2 1 MiB, avx2 fma'

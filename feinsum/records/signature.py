@@ -4,7 +4,11 @@ A signed fact has two more topics of provenance: the public key of its signer, a
 Ed25519 signature (RFC 8032) of the fact in its canonical text. So it is a fact like any
 other, with its own id, and every database, file and service carries its signature. The
 workload key, which follows from the text, and the origin of a rekeyed fact are not
-signed, so signatures survive new versions of the canonical form.
+signed, so signatures survive new versions of the canonical form::
+
+    provenance {"host": "n17"}
+      -> {"host": "n17", "signed_by": "ed25519:...", "signature": "..."}
+    signed bytes: "feinsum fact 1\\n" + JSON without workload, signature, rekeyed_from
 
 Needs the package cryptography (``pip install 'feinsum[signatures]'``), which is
 imported only here, and only when a signature is made or checked.

@@ -139,6 +139,37 @@ class FactStoreContract:
                         r for r in expected if r.environment.device.id == device_id
                     )
 
+    def test_documents_match_all_filters(self, store: Store) -> None:
+        """Documents of a kind come ordered by id: those that match every filter."""
+        devices = [make_environment(make_device(n)) for n in range(2)]
+        records = [
+            make_record(n, workload=make_workload(n % 3), environment=devices[n % 2])
+            for n in range(12)
+        ]
+        assert store.add_all(records) == 12
+
+        def ids(**filters: Any) -> list[str]:
+            return [document.id for document in store.documents("record", **filters)]
+
+        assert ids() == list(store.ids("record")) == sorted(r.id for r in records)
+        first = records[0]
+        filters = {
+            "workload": first.workload,
+            "device_id": first.environment.device.id,
+        }
+        matching = sorted(records[n].id for n in (0, 6))
+        assert ids(**filters) == matching
+        assert ids(among=[first.id, records[1].id, "0" * 64], **filters) == [first.id]
+        assert ids(among=[]) == ids(workload="none") == ids(device_id="none") == []
+        assert list(store.documents("peaks", workload=first.workload)) == []
+
+    def test_lacking_ids_are_not_stored(self, store: Store) -> None:
+        """Of some ids, those are lacking that are not stored."""
+        store.add(make_record(0))
+        ids = {make_record(n).id for n in range(2)}
+        assert store.lacking("record", ids) == {make_record(1).id}
+        assert store.lacking("record", set()) == set()
+
     def test_processors_do_not_hide_facts(self, store: Store) -> None:
         """Where the processor alone is another, or not known, facts are candidates,
         and fit as those of the same architecture.

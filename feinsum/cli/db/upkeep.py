@@ -167,7 +167,7 @@ def rekey(
 def _rekey(
     database: str | None, write: bool, is_shown: bool
 ) -> tuple[RekeyPlan, Counter[Kind]]:
-    """The plan, and how much was added; with a progress bar on stderr."""
+    """Plan and, if wanted, rekey, with a progress bar on stderr."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -243,7 +243,7 @@ def _print_rekey(plan: RekeyPlan, write: bool, n_added: Counter[Kind]) -> None:
 
 
 def _report_unreadable(unreadable: Iterable[Unreadable]) -> None:
-    """A line on stderr for every workload that is left."""
+    """Report each workload that is left in one line on stderr."""
     # The same text fails for each of its facts: one line says it once.
     left = Counter((e.kind, e.old, e.problem.code, str(e.problem)) for e in unreadable)
     for (kind, key, code, message), n in left.items():
