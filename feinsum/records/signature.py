@@ -8,7 +8,7 @@ signed, so signatures survive new versions of the canonical form::
 
     provenance {"host": "n17"}
       -> {"host": "n17", "signed_by": "ed25519:...", "signature": "..."}
-    signed bytes: "feinsum fact 1\\n" + JSON without workload, signature, rekeyed_from
+    signed bytes: a prefix, then JSON without workload, signature, rekeyed_from
 
 Needs the package cryptography (``pip install 'feinsum[signatures]'``), which is
 imported only here, and only when a signature is made or checked.

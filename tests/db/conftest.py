@@ -82,6 +82,15 @@ def make_postgresql_store(postgresql: str) -> Iterator[Callable[[], SqlStore]]:
         yield make
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_database(request: pytest.FixtureRequest, database: Path) -> str:
+    """The path or URL of an empty database of each kind in turn."""
+    if request.param == "sqlite":
+        return str(database)
+    make: Callable[[], SqlStore] = request.getfixturevalue("make_postgresql_store")
+    return make()._location.url.render_as_string(hide_password=False)
+
+
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def make_store(request: pytest.FixtureRequest) -> MakeStore:
     """Makes new stores of each kind in turn."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -26,13 +25,9 @@ from tests.db.factories import (
 )
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServingStore]:
-    location = str(tmp_path / "facts.sqlite")
-    if request.param == "postgresql":
-        make: Callable[[], SqlStore] = request.getfixturevalue("make_postgresql_store")
-        location = make()._location.url.render_as_string(hide_password=False)
-    with open_serving_store(location) as opened:
+@pytest.fixture
+def store(any_database: str) -> Iterator[ServingStore]:
+    with open_serving_store(any_database) as opened:
         yield opened
 
 
