@@ -27,7 +27,7 @@ from feinsum.db.remote.answer_cache import AnswerCache
 from feinsum.db.remote.best import request_in_parts
 from feinsum.db.remote.breaker import PAUSE_S, Breaker
 from feinsum.db.remote.client import Client, parsed
-from feinsum.db.remote.documents import is_content_id, record_of, valid_plans
+from feinsum.db.remote.documents import is_content_id, parse_record, valid_plans
 from feinsum.db.remote.store import HttpStore
 from feinsum.db.remote.wire import Limits
 from feinsum.errors import (
@@ -156,7 +156,7 @@ class RemoteLayer(Store):
         try:
             with self._client() as client:
                 reply = client.get(f"/v1/facts/{record_id}")
-            return record_of(record_id, parsed(self.address, reply))
+            return parse_record(record_id, parsed(self.address, reply))
         except RecordNotFoundError:
             raise
         except FeinsumError as error:

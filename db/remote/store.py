@@ -12,9 +12,9 @@ from feinsum.db.remote.best import MAX_TEXT_LENGTH, best_of
 from feinsum.db.remote.client import Client, pages, parsed
 from feinsum.db.remote.documents import (
     is_content_id,
+    parse_entry,
+    parse_record,
     peaks_of,
-    record_of,
-    retraction_of,
     valid_plans,
     valid_records,
 )
@@ -144,7 +144,7 @@ class HttpStore(Store):
         if not is_content_id(record_id):
             raise RecordNotFoundError(f"{record_id!r} is not the id of a record")
         reply = self._client.get(f"/v1/facts/{record_id}")
-        return record_of(record_id, parsed(self._client.address, reply))
+        return parse_record(record_id, parsed(self._client.address, reply))
 
     def candidates(self, look_up: LookUp) -> Candidates:
         """Return candidates, with as few requests as possible."""
@@ -245,10 +245,10 @@ class HttpStore(Store):
         for part in batches(entries, PAGE):
             yield from valid_plans(part, filters.get("workload"))
 
-    def _retractions(self) -> Iterator[Retraction]:
+    def _retractions(self) -> Iterator[Document]:
         query = {"limit": 1000}
         for entry in pages(self._client, "/v1/retractions", "retractions", query):
-            yield retraction_of(entry)
+            yield parse_entry("retraction", entry)
 
     def _peaks(self, device_id: str | None) -> Iterator[DevicePeaks]:
         """Yield the latest limits of a device, or of each device."""
