@@ -17,15 +17,20 @@ from sqlalchemy.exc import IntegrityError
 from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore, default_location, open_store
 from feinsum.db.sql import StoreInfo
+from feinsum.db.sql.rows import rows_of
+from feinsum.db.sql.tables import EnvironmentRow
 from feinsum.errors import (
     InvalidRecordError,
     RecordNotFoundError,
     StoreUnavailableError,
 )
+from feinsum.records import content_id, to_json
 from tests.db.factories import (
     WORKLOAD,
     make_device,
+    make_environment,
     make_peaks,
+    make_processor,
     make_record,
     make_trial,
 )
@@ -122,6 +127,15 @@ def test_columns_are_of_the_record(filled_database: Path) -> None:
         record.measurement.speedup,
         "2025-01-31 12:00:00.000000",
     )
+
+
+def test_an_environment_is_stored_as_its_own_text() -> None:
+    """It is serialized as a part of the record, with the same text and id as alone."""
+    environment = make_environment(make_device(processor=make_processor()))
+    rows = rows_of(make_record(environment=environment))
+    (row,) = [values for table, values in rows if table is EnvironmentRow]
+    assert row["document"] == to_json(environment)
+    assert row["id"] == content_id(environment)
 
 
 def test_info_counts(filled_database: Path) -> None:
