@@ -40,8 +40,8 @@ from benchmarks.experiments.machine import processor  # noqa: E402
 from benchmarks.service import databases, serving  # noqa: E402
 from feinsum.canonical import WorkloadKey  # noqa: E402
 from feinsum.db.server import (  # noqa: E402
-    Asked,
     DemandLimits,
+    DemandRequest,
     ServingStore,
     open_serving_store,
 )
@@ -167,15 +167,16 @@ def fill(store: ServingStore, n_busy: int = N_BUSY) -> None:
     store.add_all([RECORD, *map(long_fact, range(N_LONG))])
     store.add_all(map(wide_fact, range(N_WORKLOADS)))
     store.add_all(map(busy_fact, range(n_busy * N_ALIKE)))
-    store.add_peaks(PEAKS)
-    store.add_plan(PLAN)
-    store.add_plan(long_plan())
+    store.add(PEAKS)
+    store.add(PLAN)
+    store.add(long_plan())
     gone = [replace(RECORD, provenance={"n": f"{n}"}) for n in range(N_RETRACTED)]
     store.add_all(gone)
     store.add_all([Retraction(fact.id, "r" * 500, "ann") for fact in gone])
     wanted = [WorkloadKey(f"wanted-{n}") for n in range(N_DEMANDS)]
     counts = {
-        Asked(Miss(key, "d" * 300), f"address {n}"): 1 for n, key in enumerate(wanted)
+        DemandRequest(Miss(key, "d" * 300), f"address {n}"): 1
+        for n, key in enumerate(wanted)
     }
     texts = dict.fromkeys(wanted, "t" * LONGEST_TEXT)
     store.add_misses(counts, texts, DemandLimits())

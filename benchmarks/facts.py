@@ -39,7 +39,7 @@ from feinsum.db import (  # noqa: E402
 from feinsum.errors import FeinsumError  # noqa: E402
 from feinsum.ir import from_text  # noqa: E402
 from feinsum.measure import open_device  # noqa: E402
-from feinsum.records import FactStore, Level, TuningRecord  # noqa: E402
+from feinsum.records import Level, Store, TuningRecord  # noqa: E402
 
 PACKAGED = ROOT / "db" / "packaged"
 STDERR = Console(stderr=True)
@@ -114,7 +114,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _tune(entry: Entry, store: FactStore, options: argparse.Namespace) -> None:
+def _tune(entry: Entry, store: Store, options: argparse.Namespace) -> None:
     try:
         report = autotune(
             entry.einsum(options.dtype),
@@ -133,7 +133,7 @@ def _tune(entry: Entry, store: FactStore, options: argparse.Namespace) -> None:
 
 
 def _best(
-    entry: Entry, store: FactStore, options: argparse.Namespace
+    entry: Entry, store: Store, options: argparse.Namespace
 ) -> TuningRecord | None:
     """The best fact of this very einsum, device and driver, if there is one.
 

@@ -28,7 +28,7 @@ from feinsum.errors import FeinsumError  # noqa: E402
 from feinsum.measure import open_device  # noqa: E402
 from feinsum.predict import predictions  # noqa: E402
 from feinsum.predict.correction import ANALYTIC  # noqa: E402
-from feinsum.records import Device, FactStore, TransformSpec  # noqa: E402
+from feinsum.records import Device, Store, TransformSpec  # noqa: E402
 from feinsum.suites import EVERYDAY  # noqa: E402
 from feinsum.tuning import make_problem  # noqa: E402
 
@@ -64,7 +64,7 @@ def chosen(ranked: Sequence[TransformSpec], n: int) -> list[TransformSpec]:
 
 
 def _try(
-    entry: Entry, store: FactStore, device: Device, options: argparse.Namespace
+    entry: Entry, store: Store, device: Device, options: argparse.Namespace
 ) -> None:
     einsum = entry.einsum()
     problem = make_problem(einsum, entry.parameters)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from feinsum.errors import StoreUnavailableError
 
 REMOTE_VARIABLE = "FEINSUM_REMOTE"
-"""Environment variable with the URL of the service that look-ups ask."""
+"""Environment variable with the URL of the service that look-ups query."""
 
 KEY_VARIABLE = "FEINSUM_REMOTE_KEY"
 """Environment variable with the key of a service."""
@@ -27,7 +27,7 @@ SCHEMES = {"http": 80, "https": 443}
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,255}")
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 _KEY = re.compile(r"[!-~]{1,500}")
-_MOST_KEY_BYTES = 1000
+_MAX_KEY_BYTES = 1000
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def is_service(location: object) -> bool:
 
 
 def address_of(url: str) -> Address:
-    """The address given by a URL.
+    """Return the address given by a URL.
 
     Raises:
         StoreUnavailableError: if it is invalid; possible passwords are not quoted.
@@ -77,26 +77,27 @@ def address_of(url: str) -> Address:
     except ValueError:
         parts, host, port = None, "", None
     if parts is None or parts.scheme not in SCHEMES or not _HOST.fullmatch(host):
-        raise _no_address("it is not a web URL")
+        raise _bad_address("it is not a web URL")
+    # A password in a URL would be printed in messages, and kept in shell histories.
     if "@" in parts.netloc:
-        raise _no_address(
+        raise _bad_address(
             f"it has a user or a password; pass the key in {KEY_VARIABLE}"
         )
     prefix = parts.path.rstrip("/")
     if parts.query or parts.fragment or not _PREFIX.fullmatch(prefix):
-        raise _no_address("it has more than a host, a port and a plain path")
+        raise _bad_address("it has more than a host, a port and a plain path")
     if port == 0:
-        raise _no_address("its port is 0")
+        raise _bad_address("its port is 0")
     return Address(parts.scheme, host, port or SCHEMES[parts.scheme], prefix)
 
 
 def remote_url() -> str:
-    """The URL in the environment variable; empty if it is not set."""
+    """Return the URL in the environment variable; empty if it is not set."""
     return os.environ.get(REMOTE_VARIABLE, "").strip()
 
 
 def key_for(address: Address) -> str | None:
-    """The key to send to a service, if there is one for it.
+    """Return the key to send to a service, if there is one for it.
 
     If a service is configured for look-ups, the key belongs to it and is sent to no
     other.
@@ -105,8 +106,9 @@ def key_for(address: Address) -> str | None:
         StoreUnavailableError: if the key cannot be read, or would be sent in plain
             text. The message does not quote it.
     """
+    # A key that is sent to the wrong service is lost: whoever runs it can use it.
     key = os.environ.get(KEY_VARIABLE, "").strip() or _key_of_file()
-    if not key or not _is_of_the_key(address):
+    if not key or not _has_key(address):
         return None
     if not _KEY.fullmatch(key):
         raise StoreUnavailableError(
@@ -123,7 +125,7 @@ def key_for(address: Address) -> str | None:
     return key
 
 
-def _is_of_the_key(address: Address) -> bool:
+def _has_key(address: Address) -> bool:
     url = remote_url()
     try:
         return not url or address_of(url).origin == address.origin
@@ -137,7 +139,8 @@ def _key_of_file() -> str:
         return ""
     try:
         with Path(path).expanduser().open("rb") as file:
-            return file.read(_MOST_KEY_BYTES).decode("latin-1").strip()
+            # bounded: the variable may name any file, even an endless device
+            return file.read(_MAX_KEY_BYTES).decode("latin-1").strip()
     except OSError as error:
         raise StoreUnavailableError(
             f"the key of the service cannot be read from {path} ({error.strerror}); "
@@ -152,7 +155,7 @@ def _is_this_machine(host: str) -> bool:
         return False
 
 
-def _no_address(problem: str) -> StoreUnavailableError:
+def _bad_address(problem: str) -> StoreUnavailableError:
     return StoreUnavailableError(
         f"the URL of a service was given, but {problem}; expected one such as "
         "https://facts.example"

@@ -1,4 +1,13 @@
-"""Several sources of facts as one store: all are queried, one stores new facts."""
+"""Several stores as one: all layers are queried, one of them stores new documents.
+
+For the layers ``memory``, ``user`` and ``packaged``, of which the user's is written::
+
+    query(key)                                        add(record)
+      |-- memory   -> r1                                 |
+      |-- user     -> r2, r3, and a retraction of r1     +--> user
+      |-- packaged -> r3
+    union without what any layer retracts: (r2, r3)
+"""
 
 from __future__ import annotations
 
@@ -10,14 +19,14 @@ from feinsum.canonical import WorkloadKey
 from feinsum.errors import RecordNotFoundError, StoreError, StoreUnavailableError
 from feinsum.memory import remembered
 from feinsum.records import (
+    FACT_KINDS,
     Candidates,
     DevicePeaks,
-    FactSource,
-    FactStore,
+    Document,
+    DocumentKind,
     LookUp,
-    PlanRecord,
     Retraction,
-    Trial,
+    Store,
     TuningRecord,
     latest_peaks,
 )
@@ -25,8 +34,7 @@ from feinsum.records import (
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-D = TypeVar("D", TuningRecord, DevicePeaks, PlanRecord)
-F = TypeVar("F", TuningRecord, PlanRecord)
+D = TypeVar("D", bound=Document)
 
 
 class _Reported(set[str]):
@@ -37,17 +45,18 @@ class ReportedError(StoreUnavailableError):
     """A layer cannot be queried, which was already logged."""
 
 
-class LayeredStore(FactStore):
-    """Several sources of facts as one store.
+class LayeredStore(Store):
+    """Several stores as one.
 
-    The facts are the union of all layers, without those that any of them retracts;
+    The documents are the union of all layers, without those that any of them retracts;
     which record is used depends on how well it fits, not on its layer. A layer that
     fails is skipped on reads: this is logged once, and :attr:`problems` has the reason.
     It is an error only if all fail.
 
     Args:
         layers: the layers in query order; for one that could not be opened, the error.
-        written: the layer for new facts, or why there is none; by default the first.
+        written: the layer for new documents, or why there is none; by default the
+            first.
 
     Attributes:
         problems: why layers were skipped, by number.
@@ -55,50 +64,74 @@ class LayeredStore(FactStore):
 
     def __init__(
         self,
-        layers: Sequence[FactSource | StoreError],
-        written: FactSource | StoreError | None = None,
+        layers: Sequence[Store | StoreError],
+        written: Store | StoreError | None = None,
     ) -> None:
         self.layers = tuple(layers)
         self.problems: dict[int, StoreError] = {}
         self._written = written
 
-    def add(self, record: TuningRecord) -> bool:
-        return self.written.add(record)
-
-    def add_rekeyed(self, record: TuningRecord, origin: str) -> bool:
-        return self.written.add_rekeyed(record, origin)
-
-    def add_peaks(self, peaks: DevicePeaks) -> bool:
-        return self.written.add_peaks(peaks)
-
-    def add_trial(self, trial: Trial) -> bool:
-        return self.written.add_trial(trial)
-
-    def add_plan(self, record: PlanRecord) -> bool:
-        return self.written.add_plan(record)
-
-    def check_writable(self) -> None:
-        self.written.check_writable()
-
     @property
-    def written(self) -> FactStore:
-        """The layer that stores new facts.
+    def written(self) -> Store:
+        """The layer that stores new documents.
 
         Raises:
             StoreError: if there is none.
         """
-        written = self.layers[0] if self._written is None else self._written
-        if isinstance(written, StoreError):
-            raise _again(written)
-        if not isinstance(written, FactStore):
-            raise StoreUnavailableError("the layer to write to is read-only")
-        return written
+        return _usable(self.layers[0] if self._written is None else self._written)
+
+    def add_all(self, documents: Iterable[Document]) -> int:
+        return self.written.add_all(documents)
+
+    def add_rekeyed(self, record: TuningRecord, origin: str) -> bool:
+        return self.written.add_rekeyed(record, origin)
+
+    def check_writable(self) -> None:
+        self.written.check_writable()
+
+    def documents(
+        self,
+        kind: DocumentKind,
+        among: Collection[str] | None = None,
+        *,
+        workload: str | None = None,
+        device_id: str | None = None,
+        notation: str | None = None,
+    ) -> Iterator[Document]:
+        def read(layer: Store) -> tuple[Document, ...]:
+            # to the end, so that a layer that fails half-way contributes nothing
+            return tuple(
+                layer.documents(
+                    kind,
+                    among,
+                    workload=workload,
+                    device_id=device_id,
+                    notation=notation,
+                )
+            )
+
+        united = _union(self._query(read))
+        yield from self._without_retracted(united) if kind in FACT_KINDS else united
+
+    def candidates(self, look_up: LookUp) -> Candidates:
+        answers = self._query(lambda layer: layer.candidates(look_up))
+        united = {
+            key: _union(answer[key] for answer in answers) for key in look_up.workloads
+        }
+        # one question about retractions for all workloads: a layer may be far away
+        records = [record for records in united.values() for record in records]
+        valid = {record.id for record in self._without_retracted(records)}
+        return {
+            key: tuple(record for record in records if record.id in valid)
+            for key, records in united.items()
+        }
 
     def get(self, record_id: str) -> TuningRecord:
         for retraction in self.retractions_of([record_id]):
             raise RecordNotFoundError(
                 f"the record {record_id} was retracted by {retraction}"
             )
+        # The first layer that has it decides: documents with one id are equal.
         missing = None
         for k, layer in enumerate(self.layers):
             try:
@@ -106,90 +139,49 @@ class LayeredStore(FactStore):
             except RecordNotFoundError as error:
                 missing = error
             except StoreError as error:
-                self._pass_over(k, error)
+                self._skip(k, error)
         raise missing or self._first_problem()
 
-    def query(
-        self, workload: WorkloadKey, *, device_id: str | None = None
-    ) -> tuple[TuningRecord, ...]:
-        answers = self._ask(lambda layer: layer.query(workload, device_id=device_id))
-        return self._without_retracted(_union(answers))
-
-    def candidates(self, look_up: LookUp) -> Candidates:
-        answers = self._ask(lambda layer: layer.candidates(look_up))
-        found = {
-            key: _union(answer[key] for answer in answers) for key in look_up.workloads
-        }
-        valid = {
-            r.id
-            for r in self._without_retracted([r for f in found.values() for r in f])
-        }
-        return {
-            key: tuple(record for record in records if record.id in valid)
-            for key, records in found.items()
-        }
-
-    def records(self) -> Iterator[TuningRecord]:
-        # read to the end here, where a layer that fails is skipped
-        answers = self._ask(lambda layer: tuple(layer.records()))
-        yield from self._without_retracted(_union(answers))
-
-    def like(self, notation: str) -> Iterator[TuningRecord]:
-        answers = self._ask(lambda layer: tuple(layer.like(notation)))
-        yield from self._without_retracted(_union(answers))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self.records())
-
     def peaks(self, device_id: str) -> DevicePeaks | None:
-        answers = self._ask(lambda layer: layer.peaks(device_id))
-        return latest_peaks(
-            self._without_retracted([found for found in answers if found])
-        )
-
-    def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
-        answers = self._ask(lambda layer: layer.trials(workload))
-        found = {trial.id: trial for trials in answers for trial in trials}
-        return tuple(sorted(found.values(), key=lambda t: (t.recorded_at, t.id)))
+        answers = self._query(lambda layer: layer.peaks(device_id))
+        # The latest of all layers: a device may have been measured again since.
+        measured = [peaks for peaks in answers if peaks is not None]
+        return latest_peaks(self._without_retracted(measured))
 
     def tried(self) -> tuple[WorkloadKey, ...]:
-        answers = self._ask(lambda layer: layer.tried())
+        answers = self._query(lambda layer: layer.tried())
         return tuple(sorted({key for keys in answers for key in keys}))
 
-    def plans(self, workload: str) -> tuple[PlanRecord, ...]:
-        answers = self._ask(lambda layer: layer.plans(workload))
-        return self._without_retracted(_union(answers))
-
     def retractions_of(self, ids: Collection[str]) -> tuple[Retraction, ...]:
-        answers = self._ask(lambda layer: layer.retractions_of(ids))
-        found = {one.id: one for retractions in answers for one in retractions}
-        return tuple(found[one] for one in sorted(found))
+        return _union(self._query(lambda layer: layer.retractions_of(ids)))
 
     def close(self) -> None:
         for layer in self.layers:
-            if isinstance(layer, FactSource):
+            if isinstance(layer, Store):
                 layer.close()
 
     def _without_retracted(self, documents: Sequence[D]) -> tuple[D, ...]:
-        """Those that no layer retracts, wherever they lie."""
+        """Drop the documents that any layer retracts, whichever layer they are in."""
         if not documents:
             return ()
         retractions = self.retractions_of([document.id for document in documents])
-        retracted = {one.document for one in retractions}
-        return tuple(one for one in documents if one.id not in retracted)
+        retracted = {retraction.document for retraction in retractions}
+        return tuple(d for d in documents if d.id not in retracted)
 
-    def _ask(self, question: Callable[[FactSource], T]) -> list[T]:
+    def _query(self, question: Callable[[Store], T]) -> list[T]:
+        """Return the answers of all layers that can answer."""
         answers = []
         for k, layer in enumerate(self.layers):
             try:
                 answers.append(question(_usable(layer)))
             except StoreError as error:
-                self._pass_over(k, error)
+                self._skip(k, error)
         if not answers:
             raise self._first_problem()
         return answers
 
-    def _pass_over(self, k: int, error: StoreError) -> None:
+    def _skip(self, k: int, error: StoreError) -> None:
+        """Note why a layer did not answer; log each reason once per process."""
         self.problems[k] = error
         reported = remembered(_Reported)
         if str(error) not in reported and not isinstance(error, ReportedError):
@@ -197,28 +189,24 @@ class LayeredStore(FactStore):
             logger.warning("skipping a layer of facts: %s", error)
 
     def _first_problem(self) -> StoreError:
-        none = StoreUnavailableError("no layer of facts was given")
-        return next(iter(self.problems.values()), none)
+        empty = StoreUnavailableError("no layer of facts was given")
+        return next(iter(self.problems.values()), empty)
 
 
-def _usable(layer: FactSource | StoreError) -> FactSource:
+def _usable(layer: Store | StoreError) -> Store:
     if isinstance(layer, StoreError):
-        raise _again(layer)
+        # a new error: raising the old one again would extend its traceback
+        raise type(layer)(str(layer))
     return layer
 
 
-def _again(error: StoreError) -> StoreError:
-    """The same error without the traceback that it has gathered."""
-    return type(error)(str(error))
+def _union(answers: Iterable[Iterable[D]]) -> tuple[D, ...]:
+    """Return all documents of some answers, each once, ordered by id.
 
-
-def _union(answers: Iterable[Iterable[F]]) -> tuple[F, ...]:
-    """All records of some answers, each once, ordered by id.
-
-    One is trusted if a layer trusts it.
+    A document is trusted if one layer trusts it.
     """
-    found: dict[str, F] = {}
-    for record in (record for records in answers for record in records):
-        if record.is_trusted or record.id not in found:
-            found[record.id] = record
-    return tuple(found[record_id] for record_id in sorted(found))
+    united: dict[str, D] = {}
+    for document in (document for documents in answers for document in documents):
+        if document.is_trusted or document.id not in united:
+            united[document.id] = document
+    return tuple(united[document_id] for document_id in sorted(united))

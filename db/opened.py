@@ -1,13 +1,20 @@
 """Opening a database, given as a path, URL or store, for as long as it is needed.
 
 The user's own database is one of several layers: facts of this process, of the user, of
-the site, of the package, of a service. A setting selects the layers to query.
+the site, of the package, of a service. A setting selects the layers to query::
+
+    FEINSUM_LAYERS     name        opens                          written
+                       memory      facts of this process
+                       user        FEINSUM_DATABASE, or the default   yes
+                       site        FEINSUM_SITE_DATABASE
+                       packaged    facts of this installation
+                       remote      FEINSUM_REMOTE
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from os import PathLike
@@ -27,28 +34,28 @@ from feinsum.db.server.serving import open_serving_store
 from feinsum.db.shipped import shipped_facts
 from feinsum.db.sql.location import (
     default_location,
-    is_not_made_yet,
-    is_there,
+    is_not_created_yet,
+    is_present,
     locate,
     missing,
 )
 from feinsum.db.sql.store import SqlStore, open_store
 from feinsum.errors import StoreError, StoreUnavailableError
 from feinsum.memory import remembered
-from feinsum.records import FactSource, FactStore, InMemoryStore
+from feinsum.records import InMemoryStore, Store
 
-Database: TypeAlias = str | PathLike[str] | FactSource | None
-"""A path, the URL of a database or of a service, an open source of facts, or None for
-the user's own database."""
+Database: TypeAlias = str | PathLike[str] | Store | None
+"""A path, the URL of a database or of a service, an open store, or None for the user's
+own database."""
 
 LAYERS_VARIABLE = "FEINSUM_LAYERS"
-"""Environment variable with the layers that are asked, separated by commas."""
+"""Environment variable with the layers to query, separated by commas."""
 
 SITE_VARIABLE = "FEINSUM_SITE_DATABASE"
 """Environment variable with a database that is only read: a path or URL."""
 
 USER = "user"
-"""The name of the layer that takes what is new."""
+"""The name of the layer that stores new facts."""
 
 REMOTE = "remote"
 """The name of the layer that is a service."""
@@ -85,15 +92,12 @@ class _ProcessFacts(InMemoryStore):
 
 
 def process_facts() -> InMemoryStore:
-    """The facts of this process, to which a program may add."""
+    """Return the facts of this process, to which a program may add."""
     return remembered(_ProcessFacts)
 
 
 def _site() -> str:
     return os.environ.get(SITE_VARIABLE, "").strip()
-
-
-Opener: TypeAlias = Callable[[], FactSource]
 
 
 @dataclass(frozen=True)
@@ -103,32 +107,32 @@ class LayerKind:
     Attributes:
         open: opens the store, or raises a StoreError.
         location: describes where it is.
-        is_there: whether it is queried by default.
+        is_default: whether it is queried if no setting names layers.
     """
 
-    open: Opener
+    open: Callable[[], Store]
     location: Callable[[], str]
-    is_there: Callable[[], bool] = lambda: True
+    is_default: Callable[[], bool] = lambda: True
 
 
 OPENERS: dict[str, LayerKind] = {
     "memory": LayerKind(process_facts, lambda: "this process"),
-    USER: LayerKind(lambda: _own_facts(), lambda: _shown(default_location())),
+    USER: LayerKind(lambda: _user_facts(), lambda: _printable(default_location())),
     "site": LayerKind(
         lambda: open_store(_site(), is_read_only=True, is_immutable=True),
-        lambda: _shown(_site()),
+        lambda: _printable(_site()),
         lambda: bool(_site()),
     ),
     "packaged": LayerKind(shipped_facts, lambda: "this installation"),
     REMOTE: LayerKind(
-        open_remote, lambda: _service(remote_url()), lambda: bool(remote_url())
+        open_remote, lambda: _printable_url(remote_url()), lambda: bool(remote_url())
     ),
 }
-"""Every layer by name, in the order in which they are asked."""
+"""Every layer by name, in query order."""
 
 
 def layer_names() -> tuple[str, ...]:
-    """The layers to query, in order.
+    """Return the layers to query, in order.
 
     Raises:
         StoreUnavailableError: if the variable names an unknown layer.
@@ -141,15 +145,16 @@ def layer_names() -> tuple[str, ...]:
                 f"{LAYERS_VARIABLE} names the layer {name!r}; expected some of "
                 f"{', '.join(OPENERS)}, separated by commas"
             )
-    wanted = [name for name in OPENERS if OPENERS[name].is_there()]
-    return tuple(dict.fromkeys(names or wanted))
+    # A layer without a setting (site, remote) is not there.
+    default = [name for name, kind in OPENERS.items() if kind.is_default()]
+    return tuple(dict.fromkeys(names or default))
 
 
 @contextmanager
 def opened_store(
     database: Database, *, has_shipped: bool = False, may_create: bool = False
-) -> Iterator[FactStore]:
-    """The store given by ``database``; closed at the end if opened here.
+) -> Iterator[Store]:
+    """Open the store given by ``database``; closed at the end if opened here.
 
     Args:
         has_shipped: whether to query the other layers too, if ``database`` is the
@@ -159,27 +164,23 @@ def opened_store(
     Raises:
         StoreUnavailableError, SchemaVersionError: see :func:`open_store`.
     """
-    if isinstance(database, FactStore):
+    if isinstance(database, Store):
         yield database
         return
-    if isinstance(database, FactSource):
-        yield LayeredStore([database], READ_ONLY)
-        return
-    is_own = database is None and has_shipped
-    store = (
-        NamedLayers(layer_names(), may_create)
-        if is_own
-        else _named(database, may_create)
-    )
-    try:
+    store: Store
+    if database is None and has_shipped:
+        store = NamedLayers(layer_names(), may_create)
+    elif isinstance(database, str) and is_service(database):
+        store = HttpStore.at(database)
+    else:
+        store = open_store(database, may_create=may_create)
+    with closing(store):
         yield store
-    finally:
-        store.close()
 
 
 @contextmanager
-def looked_up_store(database: Database) -> Iterator[FactSource]:
-    """The store given by ``database``, for a look-up that must not be delayed.
+def looked_up_store(database: Database) -> Iterator[Store]:
+    """Open the store given by ``database``, for a look-up that must not be delayed.
 
     Like :func:`opened_store` with the other layers; but a service that is named, or
     whose store is given, is queried like a layer: within its budget, or else from
@@ -189,11 +190,12 @@ def looked_up_store(database: Database) -> Iterator[FactSource]:
     if isinstance(database, str) and is_service(database):
         yield open_remote(database)
         return
+    # A store of a service waits 30 s: too long for a look-up of a build.
     if isinstance(database, HttpStore):
         yield quick_layer(database)
         return
-    if not isinstance(database, FactSource | None) and not is_there(database):
-        yield _to_come(database)
+    if not isinstance(database, Store | None) and not is_present(database):
+        yield _missing_store(database)
         return
     with opened_store(database, has_shipped=True) as store:
         yield store
@@ -206,7 +208,7 @@ def opened_documents(
     is_read_only: bool = False,
     may_create: bool = False,
 ) -> Iterator[SqlStore | HttpStore]:
-    """A database or a service as a set of documents; closed at the end.
+    """Open a database or a service as a set of documents; closed at the end.
 
     Facts that are added to a database are trusted; see :mod:`feinsum.db.server`.
 
@@ -223,8 +225,8 @@ def opened_documents(
             yield serving
 
 
-def states_of(store: FactSource) -> tuple[LayerState, ...]:
-    """The layers of a store, if it has any."""
+def states_of(store: Store) -> tuple[LayerState, ...]:
+    """Return the layers of a store, if it has any."""
     if isinstance(store, RemoteLayer):
         return (LayerState(REMOTE, str(store.address), note=store.note),)
     if not isinstance(store, NamedLayers):
@@ -240,10 +242,10 @@ def states_of(store: FactSource) -> tuple[LayerState, ...]:
     )
 
 
-def _problem(error: StoreError | None, layer: FactSource | StoreError) -> str:
-    """Why a layer was skipped, or the database that should be in it."""
+def _problem(error: StoreError | None, layer: Store | StoreError) -> str:
+    """Return why a layer was skipped, or the database that should be in it."""
     inner = layer.problems.values() if isinstance(layer, LayeredStore) else ()
-    return str(next((found for found in (error, *inner) if found), ""))
+    return str(next((problem for problem in (error, *inner) if problem), ""))
 
 
 def opened_layers(names: Iterable[str]) -> Iterator[LayerState]:
@@ -252,7 +254,8 @@ def opened_layers(names: Iterable[str]) -> Iterator[LayerState]:
         location = OPENERS[name].location()
         try:
             with closing(OPENERS[name].open()) as store:
-                n_records = len(store) if isinstance(store, Sized) else None
+                # a whole service cannot be counted in the time of a look-up
+                n_records = None if isinstance(store, RemoteLayer) else len(store)
         except StoreError as error:
             yield LayerState(name, location, str(error))
         else:
@@ -264,60 +267,49 @@ class NamedLayers(LayeredStore):
 
     def __init__(self, names: tuple[str, ...], may_create: bool = False) -> None:
         stores = {name: _opened(name, may_create) for name in names}
-        none = StoreUnavailableError(
+        no_user = StoreUnavailableError(
             f"{LAYERS_VARIABLE} excludes the layer {USER!r}, which stores new facts; "
             "give the path of a database"
         )
-        super().__init__([*stores.values()], stores.get(USER, none))
+        super().__init__([*stores.values()], stores.get(USER, no_user))
         self.names = names
 
 
-READ_ONLY = StoreUnavailableError(
-    "the given source of facts is read-only; give the path of a database"
-)
-
-
-NOT_MADE = StoreUnavailableError(
+NOT_CREATED = StoreUnavailableError(
     "the user's database does not exist yet and was opened read-only"
 )
 
 
-def _own_facts() -> FactStore:
-    """The user's database to read, which has no facts before it is made."""
-    if is_not_made_yet():
-        return LayeredStore([InMemoryStore()], NOT_MADE)
-    return open_store(may_create=False) if is_there(None) else _to_come(None)
+def _user_facts() -> Store:
+    """Open the user's database to read; it has no facts before it is created."""
+    if is_not_created_yet():
+        return LayeredStore([InMemoryStore()], NOT_CREATED)
+    return open_store(may_create=False) if is_present(None) else _missing_store(None)
 
 
-def _to_come(database: str | PathLike[str] | None) -> LayeredStore:
-    """A database that is named and not there; the log says so when it is read."""
+def _missing_store(database: str | PathLike[str] | None) -> LayeredStore:
+    """Return an empty store for a missing database; reading it logs the problem."""
     error = missing(locate(database))
     return LayeredStore([error, InMemoryStore()], error)
 
 
-def _named(database: str | PathLike[str] | None, may_create: bool) -> FactStore:
-    if isinstance(database, str) and is_service(database):
-        return HttpStore.at(database)
-    return open_store(database, may_create=may_create)
-
-
-def _opened(name: str, may_create: bool) -> FactSource | StoreError:
+def _opened(name: str, may_create: bool) -> Store | StoreError:
     try:
         return open_store() if may_create and name == USER else OPENERS[name].open()
     except StoreError as error:
         return error
 
 
-def _service(url: str) -> str:
-    """A URL of a service, if it is one."""
+def _printable_url(url: str) -> str:
+    """Return the URL of a service, if it is one."""
     try:
         return str(address_of(url))
     except StoreError:
         return "not usable"
 
 
-def _shown(location: str) -> str:
-    """A path or URL without a password."""
+def _printable(location: str) -> str:
+    """Return a path or URL without a password."""
     try:
         return str(locate(location, is_read_only=True))
     except StoreError:  # the layer says what is wrong with it

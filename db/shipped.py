@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache, cached_property
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 
-from feinsum.canonical import WorkloadKey
-from feinsum.errors import RecordNotFoundError
-from feinsum.records import FactSource, TuningRecord
+from feinsum.records import Document, DocumentKind, Store, TuningRecord
 from feinsum.records.document import from_json, to_json
 
 
 @cache
 def shipped_facts() -> ShippedStore:
-    """The facts of this installation.
+    """Return the facts of this installation.
 
     >>> len(shipped_facts()) > 0
     True
@@ -29,12 +28,13 @@ def shipped_facts() -> ShippedStore:
 def write_facts(records: Iterable[TuningRecord], path: Path) -> None:
     """Write records as text, in an order independent of theirs."""
     lines = {record.id: to_json(record) for record in records}
+    # by workload, so that a new fact changes one place of the file
     ordered = sorted(lines.values(), key=lambda line: _workload(line) + line)
     path.write_text("".join(f"{line}\n" for line in ordered), "utf-8")
 
 
-class ShippedStore(FactSource):
-    """Facts in texts, which are read on demand.
+class ShippedStore(Store):
+    """Facts in texts, parsed on demand.
 
     Args:
         texts: files with one JSON document per line; see :func:`write_facts`.
@@ -46,28 +46,36 @@ class ShippedStore(FactSource):
 
     @cached_property
     def _lines(self) -> dict[str, list[str]]:
-        """The lines of each workload; nothing else of them is read yet."""
-        found: dict[str, list[str]] = {}
+        """The lines of each workload."""
+        # A look-up needs a few of some thousand facts: only the key of each line is
+        # read here, and a record is validated when its workload is looked up.
+        lines: dict[str, list[str]] = {}
         for line in (line for text in self._texts for line in text.splitlines()):
-            found.setdefault(_workload(line), []).append(line)
-        return found
+            lines.setdefault(_workload(line), []).append(line)
+        return lines
 
-    def query(
-        self, workload: WorkloadKey, *, device_id: str | None = None
-    ) -> tuple[TuningRecord, ...]:
-        read = [self._record(line) for line in self._lines.get(workload, [])]
-        wanted = [r for r in read if device_id in (None, r.environment.device.id)]
-        return tuple(sorted(wanted, key=lambda record: record.id))
-
-    def get(self, record_id: str) -> TuningRecord:
-        for record in self.records():
-            if record.id == record_id:
-                return record
-        raise RecordNotFoundError(f"no packaged fact has the id {record_id!r}")
-
-    def records(self) -> Iterator[TuningRecord]:
-        read = [self._record(line) for lines in self._lines.values() for line in lines]
-        yield from sorted(read, key=lambda record: record.id)
+    def documents(
+        self,
+        kind: DocumentKind,
+        among: Collection[str] | None = None,
+        *,
+        workload: str | None = None,
+        device_id: str | None = None,
+        notation: str | None = None,
+    ) -> Iterator[Document]:
+        if kind != "record":
+            return
+        lines = self._lines
+        chosen = lines.values() if workload is None else [lines.get(workload, [])]
+        records = map(self._record, chain.from_iterable(chosen))
+        for record in sorted(records, key=lambda record: record.id):
+            if among is not None and record.id not in among:
+                continue
+            if device_id not in (None, record.environment.device.id):
+                continue
+            if notation not in (None, record.workload_text.partition(" | ")[0]):
+                continue
+            yield record
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))

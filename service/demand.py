@@ -11,7 +11,7 @@ from sys import getsizeof
 from starlette.concurrency import run_in_threadpool
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.server import Asked
+from feinsum.db.server import DemandRequest
 from feinsum.errors import StoreError
 from feinsum.records import Miss, is_text_of
 from feinsum.service.texts import has_secret, is_storable
@@ -31,7 +31,7 @@ MOST_OF_CALLER = 1_000
 LONGEST_TEXT = 20_000
 """Most characters of the text of an einsum that is kept."""
 
-Write = Callable[[Mapping[Asked, int], Mapping[WorkloadKey, str]], None]
+Write = Callable[[Mapping[DemandRequest, int], Mapping[WorkloadKey, str]], None]
 
 
 class MissCounter:
@@ -51,7 +51,7 @@ class MissCounter:
         A text that is not the workload's is not kept, and nothing that looks like a
         key of the service.
         """
-        asked = Asked(Miss(WorkloadKey(workload), device), caller)
+        asked = DemandRequest(Miss(WorkloadKey(workload), device), caller)
         if any(
             has_secret(part) or not is_storable(part) for part in (workload, device)
         ):
@@ -77,7 +77,7 @@ class MissCounter:
         return self._has_room(getsizeof(text)) and is_text_of(text, workload)
 
     def _forget(self) -> None:
-        self._counts: Counter[Asked] = Counter()
+        self._counts: Counter[DemandRequest] = Counter()
         self._texts: dict[WorkloadKey, str] = {}
         self._of_caller: Counter[str] = Counter()
         self._n_bytes = 0

@@ -12,9 +12,10 @@ from feinsum.records import (
     DevicePeaks,
     PlanRecord,
     TuningRecord,
+    check_plausible,
     check_unique_names,
     from_json,
-    plausible_text,
+    serialize,
 )
 from feinsum.service.answers import check_key
 from feinsum.service.keys import Caller
@@ -40,10 +41,12 @@ async def receive(
         fact = from_json(kind, body)
         if not isinstance(fact, DevicePeaks):
             check_key(fact.workload)
-        check_unique_names(body)
-        text = plausible_text(fact)
+        serialized = serialize(fact)
+        if body != serialized.text.encode():  # a canonical text repeats no name
+            check_unique_names(body)
+        check_plausible(fact, serialized)
         return fact, service.store.receive(
-            fact, caller.name, text=text, is_trusted=caller.is_trusted
+            fact, caller.name, serialized=serialized, is_trusted=caller.is_trusted
         )
 
     found = await run_in_threadpool(keep)

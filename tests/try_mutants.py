@@ -57,7 +57,7 @@ ROOMS = {
         ["feinsum/db/server"],
         [
             *("-k", "not postgresql", "feinsum/db/server"),
-            *(f"tests/db/test_{n}.py" for n in ("trust", "patience", "reader")),
+            *(f"tests/db/test_{n}.py" for n in ("trust", "retries", "reader")),
             *("tests/db/test_retraction.py", "tests/service/test_trust.py"),
             *("tests/service/test_demand.py", "tests/service/test_keys.py"),
             *("tests/service/test_overview.py", "tests/service/pages"),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from feinsum.records import (
+    FACT_KINDS,
     DocumentKind,
-    DocumentStore,
     Finding,
+    Store,
     judge,
 )
 from feinsum.records.plausibility import JudgeRecipe, shipped_recipe
@@ -34,16 +34,20 @@ class Odd:
 
 
 def audit(
-    store: DocumentStore,
+    store: Store,
     *,
     judge_recipe: JudgeRecipe = shipped_recipe,
     on_step: Callable[[int], None] = lambda _n: None,
 ) -> Iterator[Odd]:
-    """The facts, plans and limits with findings, by kind and id."""
-    found = partial(judge, judge_recipe=judge_recipe)
-    kinds: tuple[DocumentKind, ...] = ("record", "peaks", "plan")
-    for kind in kinds:
+    """Yield the facts, plans and limits with findings, by kind and id.
+
+    Args:
+        judge_recipe: judges the recipe of a fact; by default by the names of transforms
+            alone, without the code generator.
+        on_step: called after each document, with 1.
+    """
+    for kind in FACT_KINDS:
         for document in store.documents(kind):
-            if findings := found(document):
+            if findings := judge(document, judge_recipe=judge_recipe):
                 yield Odd(kind, document.id, findings)
             on_step(1)

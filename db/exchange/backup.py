@@ -31,6 +31,7 @@ def back_up_store(store: SqlStore, path: Path) -> Path:
     Raises:
         StoreUnavailableError: if the file exists or cannot be written.
     """
+    # The suffix says how to restore it: a server is written as text.
     if store.path is None and path.suffix != ".jsonl":
         path = path.with_name(f"{path.name}.jsonl")
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
@@ -41,7 +42,7 @@ def back_up_store(store: SqlStore, path: Path) -> Path:
             write_file(all_documents(store, has_trials=True), path)
         else:
             copy_database(store.path, part)
-            part.rename(path)
+            part.rename(path)  # a reader never sees half a copy
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailableError(
             f"cannot write a backup to {path}: {error}; give the path of a new file in "

@@ -30,6 +30,7 @@ def write_file(documents: Iterable[Document], path: Path) -> Counter[str]:
             write = write_parquet if is_table else write_lines
             n_written = write(documents, stream)
             stream.flush()
+            # a rename may reach the disk before the content of the file
             os.fsync(stream.fileno())
         part.replace(path)
     except OSError as error:
@@ -42,7 +43,7 @@ def write_file(documents: Iterable[Document], path: Path) -> Counter[str]:
 
 
 def read_file(path: Path) -> Iterator[Entry]:
-    """The documents of a file, each checked.
+    """Yield the documents of a file, each checked.
 
     Raises:
         StoreUnavailableError: if it cannot be read.

@@ -8,7 +8,14 @@ with trusted ones. In each group, the facts tied for first place and some more a
 them are kept, together with those from which any kept fact was rekeyed.
 
 So every look-up has the same answer as before, for any machine, policy and
-installation.
+installation. One group, with one fact kept after those that are tied::
+
+    fact   speed-up (interval)
+    r1     4.1  (3.9 - 4.3)     first, kept
+    r2     4.0  (3.8 - 4.2)     tied with r1, kept
+    r3     3.1  (3.0 - 3.2)     next, kept
+    r4     2.9  (2.8 - 3.0)     surplus
+    r5     0.9  (0.8 - 1.0)     no faster than the untransformed kernel: kept
 
 Device limits and trials are not touched. Retracted facts can be removed on request:
 their retractions stay, so that no merge restores them.
@@ -28,8 +35,8 @@ from feinsum.db.exchange.rekeying import REKEYED_FROM
 from feinsum.db.sql.store import SqlStore
 from feinsum.records import Document, TuningRecord, tied
 
-NEXT = 3
-"""How many facts are kept after those that are tied for the best place."""
+N_NEXT = 3
+"""How many facts are kept after those that are tied for the best."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,7 @@ class Collected:
 
 
 def find_garbage(
-    workloads: Iterable[Sequence[TuningRecord]], n_next: int = NEXT
+    workloads: Iterable[Sequence[TuningRecord]], n_next: int = N_NEXT
 ) -> GarbagePlan:
     """Find the facts that no look-up can prefer; nothing is written.
 
@@ -103,15 +110,16 @@ def find_garbage(
     for records in workloads:
         n_records += len(records)
         slow = {record.recipe for record in records if not record.measurement.is_faster}
-        kept = [record for record in records if record.recipe in slow]
+        retained = [record for record in records if record.recipe in slow]
         for group in _groups(r for r in records if r.recipe not in slow):
             ordered, n_tied = _ordered(group)
-            n_kept = n_tied + n_next
-            kept += ordered[:n_kept]
-            surplus.update(_surplus(ordered, n_kept))
-        origins |= {record.provenance.get(REKEYED_FROM) for record in kept}
-    left = [entry for entry in surplus.values() if entry.id not in origins]
-    return GarbagePlan(n_records, tuple(left))
+            n_retained = n_tied + n_next
+            retained += ordered[:n_retained]
+            surplus.update(_surplus(ordered, n_retained))
+        origins |= {record.provenance.get(REKEYED_FROM) for record in retained}
+    # A retained fact that was rekeyed names its origin, which must exist.
+    removable = [entry for entry in surplus.values() if entry.id not in origins]
+    return GarbagePlan(n_records, tuple(removable))
 
 
 def collect_garbage(store: SqlStore, plan: GarbagePlan, folder: Path) -> Collected:
@@ -127,37 +135,40 @@ def collect_garbage(store: SqlStore, plan: GarbagePlan, folder: Path) -> Collect
         StoreUnavailableError: if the database or the folder cannot be written.
     """
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
+    # Copied and written before anything is removed: after a crash nothing is lost.
     backup = back_up_store(store, folder / f"{_name(store)}.backup-gc-{stamp}")
     removed = folder / f"{_name(store)}.removed-{stamp}.jsonl"
     ids, retracted = {entry.id for entry in plan.surplus}, frozenset(plan.retracted)
     written: list[str] = []
 
-    def noted() -> Iterator[Document]:
+    def removable() -> Iterator[Document]:
         hidden = (fact for fact in store.retracted() if fact.id in retracted)
         for document in chain(store.documents("record", ids), hidden):
             yield document
-            # asked for more, so this one is in the file and may be removed
+            # The writer came back for the next one, so this one is in the file. Only
+            # those are removed: facts that arrive meanwhile, and damaged ones, stay.
             written.append(document.id)
 
-    write_file(noted(), removed)
+    write_file(removable(), removed)
     return Collected(store.remove(written), backup, removed)
 
 
 def _groups(records: Iterable[TuningRecord]) -> Iterator[list[TuningRecord]]:
-    found: dict[Hashable, list[TuningRecord]] = {}
+    groups: dict[Hashable, list[TuningRecord]] = {}
     for record in records:
-        found.setdefault(_group(record), []).append(record)
-    yield from found.values()
+        groups.setdefault(_group_key(record), []).append(record)
+    yield from groups.values()
 
 
-def _group(record: TuningRecord) -> Hashable:
-    there, spec = record.environment, record.spec
+def _group_key(record: TuningRecord) -> Hashable:
+    """Return what competing facts have in common."""
+    environment, spec = record.environment, record.spec
     return (
         record.is_trusted,
         record.workload_text,
-        there.device,
-        there.driver_version,
-        there.platform_version,
+        environment.device,
+        environment.driver_version,
+        environment.platform_version,
         record.measurement.sizes,
         spec.name,
         spec.version,
@@ -165,28 +176,28 @@ def _group(record: TuningRecord) -> Hashable:
 
 
 def _ordered(group: Sequence[TuningRecord]) -> tuple[list[TuningRecord], int]:
-    """The facts of a group, the best first, and how many are tied for that place."""
+    """Return the facts of a group, best first, and how many are tied for the best."""
     first = tied(group)
 
-    def order(record: TuningRecord) -> tuple[bool, float, str]:
+    def sort_key(record: TuningRecord) -> tuple[bool, float, str]:
         return record.id not in first, -record.measurement.speedup, record.id
 
-    return sorted(group, key=order), len(first)
+    return sorted(group, key=sort_key), len(first)
 
 
-def _surplus(ordered: Sequence[TuningRecord], n_kept: int) -> dict[str, Surplus]:
+def _surplus(ordered: Sequence[TuningRecord], n_retained: int) -> dict[str, Surplus]:
     best = ordered[0].measurement.speedup
     return {
         record.id: Surplus(
             id=record.id,
             workload=record.workload,
             recipe=str(record.spec),
-            place=place,
+            place=rank,
             n_group=len(ordered),
             speedup=record.measurement.speedup,
             best_speedup=best,
         )
-        for place, record in enumerate(ordered[n_kept:], start=n_kept + 1)
+        for rank, record in enumerate(ordered[n_retained:], start=n_retained + 1)
     }
 
 

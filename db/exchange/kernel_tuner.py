@@ -29,7 +29,7 @@ from feinsum.records import (
 T4_VERSION = "1.0.0"
 
 TRANSFORM = "@transform"
-"""The key of a configuration that names the transform; no parameter is named so."""
+"""The key of a configuration that names the transform; no parameter has such a name."""
 
 INVALIDITY = {
     "ok": "correct",
@@ -50,24 +50,25 @@ def write_t4(documents: Iterable[Document], folder: Path) -> Counter[str]:
     Raises:
         OSError: if a file cannot be written.
     """
-    found: dict[str, list[TuningRecord | Trial]] = {}
+    by_file: dict[str, list[TuningRecord | Trial]] = {}
     n_written: Counter[str] = Counter()
     for document in documents:
         if not KINDS[kind_of(document)].has_recipe:
             continue
         assert isinstance(document, (TuningRecord, Trial))
         name = f"{_file_name(document.workload)}-{document.environment.id[:12]}.json"
-        found.setdefault(name, []).append(document)
+        by_file.setdefault(name, []).append(document)
         n_written[kind_of(document)] += 1
+    # T4 has one workload and environment per file, so all results must be known first.
     folder.mkdir(parents=True, exist_ok=True)
-    for name, results in found.items():
+    for name, results in by_file.items():
         text = json.dumps(t4_document(results), indent=2, allow_nan=False)
         (folder / name).write_text(f"{text}\n", "utf-8")
     return n_written
 
 
 def t4_document(results: Iterable[TuningRecord | Trial]) -> dict[str, Any]:
-    """The document of the facts and trials of one workload in one environment.
+    """Return the T4 document of the facts and trials of a workload in an environment.
 
     Times are in milliseconds, as in Kernel Tuner.
 
@@ -100,7 +101,7 @@ def t4_document(results: Iterable[TuningRecord | Trial]) -> dict[str, Any]:
 
 
 def _file_name(workload: str) -> str:
-    """The key, or its digest if somebody made up one that is no name of a file."""
+    """Return the key, or a digest of one that cannot be the name of a file."""
     if re.fullmatch(r"\w[\w.-]{0,150}", workload, re.ASCII):
         return workload
     return hashlib.sha256(workload.encode()).hexdigest()[:40]

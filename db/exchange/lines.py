@@ -1,7 +1,11 @@
 """JSON Lines: a database as text, one document a line, and its schema.
 
 The first line is a header. Every other line is an envelope: the kind of a document, its
-content id, and the document. Files may be concatenated, so headers may repeat.
+content id, and the document. Files may be concatenated, so headers may repeat::
+
+    {"format":"feinsum","kind":"header","version":1}
+    {"document":{"document":"0f..","reason":"...",...},"id":"7c..","kind":"retraction"}
+    {"document":{"workload":"fe2-...",...},"id":"a1..","kind":"record"}
 """
 
 from __future__ import annotations
@@ -32,7 +36,10 @@ from feinsum.records.document import STRICT
 FORMAT_VERSION = 1
 
 LINE_BYTES = 16 * 2**20
-"""The longest line that is read; no document of a tuning comes near it."""
+"""Maximum bytes of a line; a fact has at most 64 KiB.
+
+Without a limit, a file of one endless line would fill the memory.
+"""
 
 ContentId: TypeAlias = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
@@ -49,14 +56,14 @@ class Header:
 
 
 def _line_class(name: DocumentKind, kind: Kind) -> type[Any]:
-    """The envelope of a kind of documents."""
+    """Make the envelope of a kind of documents."""
     fields = [("kind", Literal[name]), ("id", ContentId), ("document", kind.cls)]
-    own = {"__pydantic_config__": STRICT, "__doc__": kind.summary}
-    return make_dataclass(f"{name.title()}Line", fields, namespace=own, frozen=True)
+    body = {"__pydantic_config__": STRICT, "__doc__": kind.summary}
+    return make_dataclass(f"{name.title()}Line", fields, namespace=body, frozen=True)
 
 
 def _line_type() -> Any:
-    """The type of a line: the header, or the envelope of a kind."""
+    """Make the type of a line: the header, or the envelope of a kind."""
     classes = (_line_class(name, kind) for name, kind in KINDS.items())
     return Annotated[reduce(or_, classes, Header), Field(discriminator="kind")]
 
@@ -69,31 +76,31 @@ class Bad:
     """An invalid entry, and why it is invalid.
 
     Attributes:
-        place: its position, such as ``line 7``.
+        position: such as ``line 7``.
     """
 
-    place: str
+    position: str
     problem: FeinsumError
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.problem}"
+        return f"{self.position}: {self.problem}"
 
 
 Entry: TypeAlias = tuple[str, Document] | Bad
-"""A document with its place in a file, or what is none."""
+"""A document with its position in a file, or an invalid entry."""
 
 
 def line_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a line.
+    """Return the JSON Schema (draft 2020-12) of a line.
 
     >>> sorted(line_schema()["discriminator"]["mapping"])
     ['header', 'peaks', 'plan', 'record', 'retraction', 'trial']
     """
-    found = TypeAdapter[Any](_LINE).json_schema()
+    schema = TypeAdapter[Any](_LINE).json_schema()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"A line of a database of feinsum, format version {FORMAT_VERSION}",
-        **found,
+        **schema,
     }
 
 
@@ -113,53 +120,54 @@ def write_lines(documents: Iterable[Document], stream: BinaryIO) -> Counter[str]
 
 
 def read_lines(stream: BinaryIO) -> Iterator[Entry]:
-    """The documents of a stream, each checked; holds one line in memory.
+    """Yield the documents of a stream, each checked; one line is in memory.
 
     Raises:
         InvalidRecordError: if the first line is not a header.
         SchemaVersionError: if it is a header of a newer format.
     """
+    # Anything without a header is another file, of which no line is imported.
     has_header = False
     for number, text in _lines(stream):
-        place = f"line {number}"
+        position = f"line {number}"
         try:
             line = _parsed(text)
         except InvalidRecordError as error:
             if not has_header:
                 raise InvalidRecordError(
-                    f"{place}: expected the header of a file that 'feinsum db export' "
-                    f"wrote: {error}"
+                    f"{position}: expected the header of a file that 'feinsum db "
+                    f"export' wrote: {error}"
                 ) from None
-            yield Bad(place, error)
+            yield Bad(position, error)
             continue
         if isinstance(line, Header):
-            _check_version(place, line)
+            _check_version(position, line)
             has_header = True
         elif not has_header:
             raise InvalidRecordError(
-                f"{place}: a {line.kind} was given, expected the header of a file that "
-                "'feinsum db export' wrote"
+                f"{position}: a {line.kind} was given, expected the header of a file "
+                "that 'feinsum db export' wrote"
             )
         else:
-            yield place, line.document
+            yield position, line.document
 
 
-def checked(kind: DocumentKind, given_id: str, document: Document) -> Document:
-    """The document, after checking its id.
+def checked(kind: DocumentKind, document_id: str, document: Document) -> Document:
+    """Return a document after checking its id.
 
     Raises:
         InvalidRecordError: if the id does not match.
     """
-    if document.id != given_id:
+    if document.id != document_id:
         raise InvalidRecordError(
-            f"the {kind} {given_id} has the content id {document.id}; expected them to "
-            "be equal; the document was changed"
+            f"the {kind} {document_id} has the content id {document.id}; expected them "
+            "to be equal; the document was changed"
         )
     return document
 
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """The lines that are not blank, with their numbers; None for one too long."""
+    """Yield the lines that are not blank, with their numbers; None for one too long."""
     for number in count(1):
         line = stream.readline(LINE_BYTES + 1)
         if not line:
@@ -168,13 +176,14 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
             if line.strip():
                 yield number, line
             continue
+        # skip the rest of a line that is too long, in pieces
         while line and not line.endswith(b"\n"):
             line = stream.readline(LINE_BYTES)
         yield number, None
 
 
 def _parsed(text: bytes | None) -> Any:
-    """The header, or an envelope."""
+    """Parse the header, or an envelope."""
     if text is None:
         raise InvalidRecordError(
             f"the line is longer than {LINE_BYTES} bytes, expected one document"
@@ -186,9 +195,9 @@ def _parsed(text: bytes | None) -> Any:
     return line
 
 
-def _check_version(place: str, header: Header) -> None:
+def _check_version(position: str, header: Header) -> None:
     if header.version != FORMAT_VERSION:
         raise SchemaVersionError(
-            f"{place}: the file has the format version {header.version}, but this "
+            f"{position}: the file has the format version {header.version}, but this "
             f"installation of feinsum knows {FORMAT_VERSION}: install a newer feinsum"
         )

@@ -1,7 +1,11 @@
 """Between databases, and between a database and a file: unions of documents.
 
 A database is a set of documents identified by their content. So reading documents into
-it is a set union: in any order, any number of times, with the same result.
+it is a set union: in any order, any number of times, with the same result::
+
+    laptop    {r1, r2}                  merge(cluster, laptop)
+    cluster   {r2, r3, retraction of r1}   -> cluster as it was: r1 is not lacking
+    cluster   {r3}                         -> cluster {r1, r2, r3}
 """
 
 from __future__ import annotations
@@ -19,13 +23,16 @@ from feinsum.records import (
     KINDS,
     Document,
     DocumentKind,
-    DocumentStore,
+    Store,
     check_plausible,
     kind_of,
 )
 
 BATCH = 500
-"""How many documents are kept in one transaction."""
+"""How many documents are stored in one transaction.
+
+Each transaction waits for the disk once; 500 documents make that wait unimportant.
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +41,12 @@ T = TypeVar("T")
 ORDER: tuple[DocumentKind, ...] = (
     "retraction", "record", "peaks", "plan", "trial",
 )  # fmt: skip
-"""In which kinds are written and kept: what is retracted is never served meanwhile."""
+"""The order in which kinds are stored: retractions first, so that no look-up sees a
+retracted fact during a merge.
+"""
 
 OnStep = Callable[[int], None]
-"""Is told how many more are done."""
+"""Called with the number of documents that were processed since the last call."""
 
 OnBad = Callable[[Bad], None]
 
@@ -82,8 +91,8 @@ def _log(bad: Bad) -> None:
     logger.error("skipped a document: %s", bad)
 
 
-def all_documents(store: DocumentStore, *, has_trials: bool) -> Iterator[Document]:
-    """The contents of a store: facts, device limits, retractions, optionally trials.
+def all_documents(store: Store, *, has_trials: bool) -> Iterator[Document]:
+    """Yield the contents of a store: facts, limits, retractions, optionally trials.
 
     Retracted documents are omitted.
     """
@@ -92,7 +101,7 @@ def all_documents(store: DocumentStore, *, has_trials: bool) -> Iterator[Documen
 
 
 def batches(items: Iterable[T], size: int = BATCH) -> Iterator[list[T]]:
-    """The items in lists of the given size; the last one may be shorter.
+    """Yield the items in lists of the given size; the last one may be shorter.
 
     >>> list(batches("abcde", 2))
     [['a', 'b'], ['c', 'd'], ['e']]
@@ -102,8 +111,8 @@ def batches(items: Iterable[T], size: int = BATCH) -> Iterator[list[T]]:
         yield batch
 
 
-def compare(a: DocumentStore, b: DocumentStore) -> tuple[Difference, ...]:
-    """Documents that only one of two stores has, by kind.
+def compare(a: Store, b: Store) -> tuple[Difference, ...]:
+    """Find the documents that only one of two stores has, by kind.
 
     Complexity: the ids of one kind are in memory.
     """
@@ -111,8 +120,8 @@ def compare(a: DocumentStore, b: DocumentStore) -> tuple[Difference, ...]:
 
 
 def merge(
-    target: DocumentStore,
-    source: DocumentStore,
+    target: Store,
+    source: Store,
     on_step: OnStep = lambda _n: None,
     *,
     on_bad: OnBad = _log,
@@ -138,8 +147,9 @@ def merge(
     for kind in ORDER:
         if kind == "retraction" and not has_retractions:
             continue
+        # Ids are compared first, so that only missing documents are read and sent.
         missing = target.lacking(kind, frozenset(source.ids(kind)))
-        entries = ((kind, found) for found in source.documents(kind, missing))
+        entries = ((kind, document) for document in source.documents(kind, missing))
         n_new.update(
             import_entries(target, entries, on_bad, on_step, check=check).n_new
         )
@@ -147,7 +157,7 @@ def merge(
 
 
 def import_entries(
-    store: DocumentStore,
+    store: Store,
     entries: Iterable[Entry],
     on_bad: OnBad,
     on_step: OnStep = lambda _n: None,
@@ -173,50 +183,49 @@ def import_entries(
 
 
 def _checked(entry: Entry, check: Check) -> Entry:
-    """The entry, or why its document is refused."""
+    """Return the entry, or why its document is refused."""
     if isinstance(entry, Bad):
         return entry
-    place, document = entry
+    position, document = entry
     try:
         check(document)
     except InvalidRecordError as error:
-        return Bad(place, error)
+        return Bad(position, error)
     return entry
 
 
-def _import(
-    store: DocumentStore, entries: Sequence[Entry], result: Imported
-) -> Iterator[Bad]:
-    """Keep and count what can be kept, in order; the rest is given back."""
+def _import(store: Store, entries: Sequence[Entry], result: Imported) -> Iterator[Bad]:
+    """Store and count valid documents, in order; yield the invalid entries."""
     waiting: list[tuple[str, Document]] = []
     for entry in entries:
         if isinstance(entry, Bad):
-            yield from _keep(store, waiting, result)
+            yield from _store(store, waiting, result)
             waiting.clear()
             yield entry
         else:
             waiting.append(entry)
-    yield from _keep(store, waiting, result)
+    yield from _store(store, waiting, result)
 
 
-def _keep(
-    store: DocumentStore, entries: Sequence[tuple[str, Document]], result: Imported
+def _store(
+    store: Store, entries: Sequence[tuple[str, Document]], result: Imported
 ) -> Iterator[Bad]:
-    """Keep the documents of all entries or, if one is refused, one by one."""
+    """Store the documents of all entries or, if one is refused, one by one."""
     try:
-        found = _add(store, [document for _, document in entries])
+        n_new = _add(store, [document for _, document in entries])
     except InvalidRecordError as error:
+        # All or none were stored: find the bad one by storing them one by one.
         if len(entries) == 1:
             yield Bad(entries[0][0], error)
             return
         for entry in entries:
-            yield from _keep(store, [entry], result)
+            yield from _store(store, [entry], result)
         return
-    result.n_new.update(found)
+    result.n_new.update(n_new)
     result.n_read.update(kind_of(document) for _, document in entries)
 
 
-def _add(store: DocumentStore, documents: Sequence[Document]) -> Counter[DocumentKind]:
+def _add(store: Store, documents: Sequence[Document]) -> Counter[DocumentKind]:
     n_new: Counter[DocumentKind] = Counter()
     for kind in ORDER:
         alike = [document for document in documents if kind_of(document) == kind]
@@ -224,7 +233,7 @@ def _add(store: DocumentStore, documents: Sequence[Document]) -> Counter[Documen
     return n_new
 
 
-def _difference(kind: DocumentKind, a: DocumentStore, b: DocumentStore) -> Difference:
+def _difference(kind: DocumentKind, a: Store, b: Store) -> Difference:
     ids_a, ids_b = set(a.ids(kind)), set(b.ids(kind))
     only_a, only_b = sorted(ids_a - ids_b), sorted(ids_b - ids_a)
     return Difference(kind, tuple(only_a), tuple(only_b), len(ids_a & ids_b))

@@ -54,7 +54,7 @@ def write_parquet(documents: Iterable[Document], stream: BinaryIO) -> Counter[st
 
 
 def read_parquet(stream: BinaryIO) -> Iterator[Entry]:
-    """The documents of a table, each checked; other columns are ignored.
+    """Yield the documents of a table, each checked; other columns are ignored.
 
     Raises:
         InvalidRecordError: if :func:`write_parquet` did not write the table.
@@ -64,6 +64,7 @@ def read_parquet(stream: BinaryIO) -> Iterator[Entry]:
     try:
         with arrow.parquet.ParquetFile(stream) as table:
             number = 0
+            # Other columns repeat parts of the document for data frames.
             for batch in table.iter_batches(ROWS, columns=list(READ)):
                 for row in batch.to_pylist():
                     number += 1
@@ -74,7 +75,7 @@ def read_parquet(stream: BinaryIO) -> Iterator[Entry]:
         ) from None
 
 
-def _entry(place: str, kind: Any, document_id: Any, text: Any) -> Entry:
+def _entry(position: str, kind: Any, document_id: Any, text: Any) -> Entry:
     try:
         if kind not in KINDS or not (
             isinstance(text, str) and isinstance(document_id, str)
@@ -83,9 +84,9 @@ def _entry(place: str, kind: Any, document_id: Any, text: Any) -> Entry:
                 f"a row of the kind {kind!r} was given, expected one of "
                 f"{', '.join(KINDS)} with an id and a document as text"
             )
-        return place, document_of(kind, document_id, text)
+        return position, document_of(kind, document_id, text)
     except InvalidRecordError as error:
-        return Bad(place, error)
+        return Bad(position, error)
 
 
 def _row(document: Document) -> dict[str, Any]:

@@ -3,7 +3,11 @@
 A key contains the versions of the canonical form and of the canonicalizer. When one of
 them changes, an older fact is no longer found, though it is as true as before. It is
 added again under the current key of its own text. The text is unchanged, because the
-recipe refers to its names. The same applies to trials.
+recipe refers to its names. The same applies to trials. After a new canonical form::
+
+    before   fe1-nauty2.8-0f7c...  r1
+    after    fe1-nauty2.8-0f7c...  r1
+             fe2-nauty2.8-93aa...  r1 again, provenance {"rekeyed_from": id of r1}
 
 Nothing is deleted or changed, and what is added depends on the fact or trial alone. So
 rekeying is idempotent and commutes with merging.
@@ -20,7 +24,7 @@ from typing import Literal, TypeAlias, cast
 from feinsum.canonical import CANONICALIZER, FORM_VERSION, WorkloadKey, canonicalize
 from feinsum.errors import FeinsumError
 from feinsum.ir import from_text
-from feinsum.records import FactStore, Trial, TuningRecord, kind_of
+from feinsum.records import Store, Trial, TuningRecord, kind_of
 
 REKEYED_FROM = "rekeyed_from"
 """The topic of the provenance that has the id of the record as it was measured."""
@@ -104,18 +108,18 @@ class RekeyPlan:
         return tuple(move for move in self.moves if not move.is_there)
 
     def count(self) -> tuple[PrefixCount, ...]:
-        """The counts of the plan, by kind and prefix of the old keys."""
-        found: dict[tuple[Kind, str], list[tuple[WorkloadKey, str]]] = {}
+        """Count the documents of the plan, by kind and prefix of the old keys."""
+        entries: dict[tuple[Kind, str], list[tuple[WorkloadKey, str]]] = {}
         for move in self.moves:
             state = "there" if move.is_there else "missing"
-            found.setdefault(_place(move), []).append((move.old, state))
+            entries.setdefault(_prefix(move), []).append((move.old, state))
         for entry in self.unreadable:
-            found.setdefault(_place(entry), []).append((entry.old, "unreadable"))
-        return tuple(_count(*place, found[place]) for place in sorted(found))
+            entries.setdefault(_prefix(entry), []).append((entry.old, "unreadable"))
+        return tuple(_count(*prefix, entries[prefix]) for prefix in sorted(entries))
 
 
 def rekeyed(record: TuningRecord, key: WorkloadKey) -> TuningRecord:
-    """The same fact under another key.
+    """Return the same fact under another key.
 
     Its provenance names the measured record, whatever keys it had in between; under the
     key of that record, it is that record again. So for all keys,
@@ -131,7 +135,7 @@ def rekeyed(record: TuningRecord, key: WorkloadKey) -> TuningRecord:
 
 
 def plan_rekey(
-    store: FactStore, on_progress: OnProgress = lambda _done, _total: None
+    store: Store, on_progress: OnProgress = lambda _n, _total: None
 ) -> RekeyPlan:
     """Find what a store has under outdated keys; writes nothing.
 
@@ -140,28 +144,30 @@ def plan_rekey(
 
     Complexity: every distinct text is canonicalized once.
     """
+    # Many facts share a text, and canonicalizing is slow.
     key_of = cache(_present_key)
     ids_under = cache(lambda kind, key: _ids_under(store, kind, key))
     moves, unreadable = [], []
     n_seen: Counter[Kind] = Counter()
     n_total = len(store) + len(store.tried())
     for n_done, step in enumerate(_steps(store), start=1):
-        for kept in step:
-            n_seen[_kind(kept)] += 1
-            key = key_of(kept.workload_text)
+        for document in step:
+            kind = _kind(document)
+            n_seen[kind] += 1
+            key = key_of(document.workload_text)
             if isinstance(key, FeinsumError):
-                entry = Unreadable(_kind(kept), kept.id, kept.workload, key)
+                entry = Unreadable(kind, document.id, document.workload, key)
                 unreadable.append(entry)
-            elif key != kept.workload:
-                moves.append(_move(kept, key, ids_under(_kind(kept), key)))
+            elif key != document.workload:
+                moves.append(_move(document, key, ids_under(kind, key)))
         on_progress(n_done, n_total)
     return RekeyPlan(n_seen["record"], n_seen["trial"], tuple(moves), tuple(unreadable))
 
 
 def rekey(
-    store: FactStore,
+    store: Store,
     plan: RekeyPlan,
-    on_progress: OnProgress = lambda _done, _total: None,
+    on_progress: OnProgress = lambda _n, _total: None,
 ) -> Counter[Kind]:
     """Add what a plan found missing; returns counts of new documents.
 
@@ -175,13 +181,14 @@ def rekey(
         StoreUnavailableError: if the store cannot be written.
     """
     n_new: Counter[Kind] = Counter({"record": 0, "trial": 0})
-    # a plan has the trials of one workload together, and there may be many of them
+    # A plan has the trials of one workload together, and there may be many: those of
+    # one workload are in memory at a time.
     trials_under = lru_cache(1)(lambda key: {t.id: t for t in store.trials(key)})
     missing = plan.missing
     for n_done, move in enumerate(missing, start=1):
         if move.kind == "trial":
             trial = trials_under(move.old)[move.id]
-            n_new["trial"] += store.add_trial(replace(trial, workload=move.new))
+            n_new["trial"] += store.add(replace(trial, workload=move.new))
         else:
             again = rekeyed(store.get(move.id), move.new)
             n_new["record"] += store.add_rekeyed(again, move.id)
@@ -189,22 +196,22 @@ def rekey(
     return n_new
 
 
-def _steps(store: FactStore) -> Iterator[Iterable[TuningRecord | Trial]]:
-    """All that a store has: record by record, then the trials of each workload."""
+def _steps(store: Store) -> Iterator[Iterable[TuningRecord | Trial]]:
+    """Yield all records one by one, then the trials of each workload together."""
     for record in store.records():
         yield (record,)
     for key in store.tried():
         yield store.trials(key)
 
 
-def _ids_under(store: FactStore, kind: Kind, key: WorkloadKey) -> set[str]:
-    found: Iterable[TuningRecord | Trial]
-    found = store.query(key) if kind == "record" else store.trials(key)
-    return {kept.id for kept in found}
+def _ids_under(store: Store, kind: Kind, key: WorkloadKey) -> set[str]:
+    documents: Iterable[TuningRecord | Trial]
+    documents = store.query(key) if kind == "record" else store.trials(key)
+    return {document.id for document in documents}
 
 
-def _kind(kept: TuningRecord | Trial) -> Kind:
-    return cast(Kind, kind_of(kept))
+def _kind(document: TuningRecord | Trial) -> Kind:
+    return cast(Kind, kind_of(document))
 
 
 def _present_key(text: str) -> WorkloadKey | FeinsumError:
@@ -214,24 +221,26 @@ def _present_key(text: str) -> WorkloadKey | FeinsumError:
         return error
 
 
-def _move(kept: TuningRecord | Trial, key: WorkloadKey, ids: set[str]) -> Move:
-    """The move to ``key``, under which this kind has, or will have, ``ids``."""
-    new_id = _id_under(kept, key)
-    is_there = new_id in ids
+def _move(document: TuningRecord | Trial, key: WorkloadKey, ids: set[str]) -> Move:
+    """Return the move to a key.
+
+    Args:
+        ids: the ids of this kind that are, or will be, stored under the key; the new id
+            is added, since two documents may become one.
+    """
+    if isinstance(document, Trial):
+        new_id = replace(document, workload=key).id
+    else:
+        new_id = rekeyed(document, key).id
+    is_stored = new_id in ids
     ids.add(new_id)
-    return Move(_kind(kept), kept.id, kept.workload, key, is_there)
-
-
-def _id_under(kept: TuningRecord | Trial, key: WorkloadKey) -> str:
-    if isinstance(kept, Trial):
-        return replace(kept, workload=key).id
-    return rekeyed(kept, key).id
+    return Move(_kind(document), document.id, document.workload, key, is_stored)
 
 
 def _count(
     kind: Kind, old: str, entries: Sequence[tuple[WorkloadKey, str]]
 ) -> PrefixCount:
-    """The numbers of one kind under one prefix, given their keys and states."""
+    """Count the keys and states of one kind under one prefix."""
     states = Counter(state for _, state in entries)
     return PrefixCount(
         kind,
@@ -245,5 +254,5 @@ def _count(
     )
 
 
-def _place(entry: Move | Unreadable) -> tuple[Kind, str]:
+def _prefix(entry: Move | Unreadable) -> tuple[Kind, str]:
     return entry.kind, entry.old.rpartition("-")[0] or entry.old

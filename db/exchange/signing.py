@@ -52,6 +52,7 @@ def sign_facts(
         n_signed += len(unsigned)
         if is_dry_run:
             continue
+        # The unsigned one is retracted, or every look-up would have both.
         documents: list[Document] = []
         for record in unsigned:
             signed = sign(record, key)
@@ -62,7 +63,7 @@ def sign_facts(
 
 
 def _facts(store: SqlStore) -> Iterator[TuningRecord | PlanRecord]:
-    """Whatever can be signed."""
+    """Yield the facts that can be signed: trusted records and plans."""
     for fact in chain(store.records(), store.documents("plan")):
         assert isinstance(fact, TuningRecord | PlanRecord)
         if fact.is_trusted:

@@ -23,8 +23,8 @@ from feinsum.errors import InvalidRecordError
 from feinsum.memory import remembered
 from feinsum.records import LookUp, TuningRecord, from_json, to_json, untrusted
 
-MOST_IN_MEMORY = 2000
-"""How many answers a process remembers; the one used longest ago goes first."""
+MAX_IN_MEMORY = 2000
+"""How many answers a process holds; the least recently used one is dropped."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class CachedAnswer:
     Attributes:
         records: none for a miss.
         at: seconds since the epoch.
-        max_age_s: for how long one need not ask again.
+        max_age_s: for how long no new request is needed.
         etag: its ETag; may be empty.
     """
 
@@ -45,28 +45,28 @@ class CachedAnswer:
 
     @property
     def is_fresh(self) -> bool:
-        # an answer from the future: the clock was set back since
+        # an answer from the future means that the clock was set back since
         return 0 <= time.time() - self.at < self.max_age_s
 
 
 class _Answers:
-    """The answers that a process remembers; threads of it may look up at once."""
+    """The answers in the memory of a process; its threads may look up at once."""
 
     def __init__(self) -> None:
-        self._kept: LRUCache[str, CachedAnswer] = LRUCache(MOST_IN_MEMORY)
-        self._using = Lock()
+        self._answers: LRUCache[str, CachedAnswer] = LRUCache(MAX_IN_MEMORY)
+        self._lock = Lock()
 
     def get(self, name: str) -> CachedAnswer | None:
-        with self._using:
-            return self._kept.get(name)
+        with self._lock:
+            return self._answers.get(name)
 
-    def put(self, name: str, kept: CachedAnswer) -> None:
-        with self._using:
-            self._kept[name] = kept
+    def put(self, name: str, answer: CachedAnswer) -> None:
+        with self._lock:
+            self._answers[name] = answer
 
 
-class _Forgotten(dict[str, float]):
-    """Up to when answers of services are not believed, as this process knows."""
+class _Invalidated(dict[str, float]):
+    """Times at which the answers of services were invalidated in this process."""
 
 
 class AnswerCache:
@@ -75,64 +75,65 @@ class AnswerCache:
     def __init__(self, address: Address, look_up: LookUp) -> None:
         self._address = address
         device = look_up.device.id if look_up.device else ""
-        self._asked = ("remote", str(address), device, look_up.policy)
+        self._request = ("remote", str(address), device, look_up.policy)
         self._cache: DiskCache | None = default_cache()
 
     def read(self, workload: WorkloadKey) -> CachedAnswer | None:
-        """The cached answer about a workload, however old.
+        """Return the cached answer about a workload, however old.
 
         One from another process counts if it is fresher than that of this process.
         """
         name = self._name(workload)
         answers = remembered(_Answers)
-        known = answers.get(name)
-        if known is None or not known.is_fresh:
+        cached = answers.get(name)
+        # The disk is read only if memory has no fresh answer.
+        if cached is None or not cached.is_fresh:
             content = self._cache.read(name) if self._cache else None
-            other = _from_bytes(content, workload) if content else None
-            if other and (known is None or other.at > known.at):
-                known = other
-        if known is None or known.at <= self._forgotten_at:
+            on_disk = _from_bytes(content, workload) if content else None
+            if on_disk and (cached is None or on_disk.at > cached.at):
+                cached = on_disk
+        if cached is None or cached.at <= self._invalid_until:
             return None
-        answers.put(name, known)
-        return known
+        answers.put(name, cached)
+        return cached
 
-    def stored(
+    def store(
         self,
         answers: Iterable[tuple[WorkloadKey, BestAnswer]],
         old: Mapping[WorkloadKey, CachedAnswer],
     ) -> dict[WorkloadKey, CachedAnswer]:
-        """Answers, each cached as it arrives, replacing the previous one.
+        """Cache each answer as it arrives, and return all of them.
 
         Args:
             old: the earlier answers, for those that are unchanged.
         """
-        found: dict[WorkloadKey, CachedAnswer] = {}
+        stored: dict[WorkloadKey, CachedAnswer] = {}
         for workload, answer in answers:
             records = old[workload].records if answer.is_unchanged else answer.records
-            kept = CachedAnswer(records, time.time(), answer.max_age_s, answer.etag)
+            cached = CachedAnswer(records, time.time(), answer.max_age_s, answer.etag)
             name = self._name(workload)
-            remembered(_Answers).put(name, kept)
+            remembered(_Answers).put(name, cached)
             if self._cache is not None:
-                self._cache.write(name, _to_bytes(kept))
-            found[workload] = kept
-        return found
+                self._cache.write(name, _to_bytes(cached))
+            stored[workload] = cached
+        return stored
 
     @cached_property
-    def _forgotten_at(self) -> float:
-        """Up to when answers of the service are not believed any more."""
+    def _invalid_until(self) -> float:
+        """Answers of the service from before this time are not used."""
         name = _mark(self._address)
         content = self._cache.read(name) if self._cache else None
-        return max(remembered(_Forgotten).get(name, 0.0), _time_of(content))
+        return max(remembered(_Invalidated).get(name, 0.0), _time_of(content))
 
     def _name(self, workload: WorkloadKey) -> str:
-        asked = "\0".join((*self._asked, workload))
-        return hashlib.sha256(asked.encode()).hexdigest()
+        request = "\0".join((*self._request, workload))
+        return hashlib.sha256(request.encode()).hexdigest()
 
 
 def forget_answers(address: Address) -> None:
     """Invalidate all cached answers, in all processes of the user."""
     name, now = _mark(address), time.time()
-    remembered(_Forgotten)[name] = now
+    remembered(_Invalidated)[name] = now
     if cache := default_cache():
         cache.write(name, repr(now).encode())
 
@@ -148,28 +149,30 @@ def _time_of(content: bytes | None) -> float:
         return 0.0
 
 
-def _to_bytes(kept: CachedAnswer) -> bytes:
-    marked = [record.id for record in kept.records if not record.is_trusted]
+def _to_bytes(answer: CachedAnswer) -> bytes:
+    # Trust is no part of a record, so the head of the entry has it.
+    marked = [record.id for record in answer.records if not record.is_trusted]
     head = {
-        "at": kept.at,
-        "max_age_s": kept.max_age_s,
-        "etag": kept.etag,
+        "at": answer.at,
+        "max_age_s": answer.max_age_s,
+        "etag": answer.etag,
         "untrusted": marked,
     }
-    return "\n".join([json.dumps(head), *map(to_json, kept.records)]).encode()
+    return "\n".join([json.dumps(head), *map(to_json, answer.records)]).encode()
 
 
 def _from_bytes(content: bytes, workload: WorkloadKey) -> CachedAnswer | None:
-    """Inverse of :func:`_to_bytes`; None for anything else."""
+    """Invert :func:`_to_bytes`; None for anything else."""
     try:
         head, *lines = content.decode().split("\n")
-        given = json.loads(head)
-        at, max_age_s = float(given["at"]), float(given["max_age_s"])
-        marked = frozenset(given.get("untrusted", ()))
+        fields = json.loads(head)
+        at, max_age_s = float(fields["at"]), float(fields["max_age_s"])
+        marked = frozenset(fields.get("untrusted", ()))
         read = (from_json(TuningRecord, line) for line in lines)
         records = tuple(untrusted(r) if marked and r.id in marked else r for r in read)
     except (InvalidRecordError, KeyError, TypeError, ValueError, RecursionError):
         return None
+    # An entry under a wrong name: the cache is a folder that others may write.
     if any(record.workload != workload for record in records):
         return None
-    return CachedAnswer(records, at, max_age_s, str(given.get("etag", "")))
+    return CachedAnswer(records, at, max_age_s, str(fields.get("etag", "")))

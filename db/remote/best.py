@@ -1,4 +1,4 @@
-"""``best``: what a service knows about workloads, for a device and a policy.
+"""``best``: the candidates of a service for workloads, a device and a policy.
 
 Its ranking is not used, since it does not know the driver here: what it sends are
 candidates, from which :func:`feinsum.records.best_match` chooses.
@@ -22,21 +22,22 @@ from feinsum.errors import RecordNotFoundError, ServiceError
 from feinsum.records import LookUp, TuningRecord
 
 MAX_AGE_S = 60.0
-"""For how long an answer is believed that does not say so: a miss, or one of many."""
+"""How long an answer is cached that does not say so: a miss, or one of a batch."""
 
-MOST_AGE_S = 86400.0
+MAX_STATED_AGE_S = 86400.0
+"""However long a service says that its answer may be cached."""
 
-AT_ONCE = 200
-"""How many workloads are asked for in one request."""
+BATCH = 200
+"""How many workloads one request names."""
 
-LONGEST_TEXT = 20_000
-"""The longest text of a workload that a service keeps with a miss."""
+MAX_TEXT_LENGTH = 20_000
+"""Maximum characters of a workload's text that a service stores with a miss."""
 
-LONGEST_IN_URL = 2_000
-"""The longest text that is sent in a URL; longer ones are sent in a body."""
+MAX_IN_URL = 2_000
+"""Maximum characters of a text in a URL; longer ones are sent in a body."""
 
-NOT_WANTED = {"counts": "false"}
-"""Parameters of queries for extents other than the wanted ones."""
+NO_DEMAND = {"counts": "false"}
+"""Parameters of a query that does not count as demand."""
 
 _ETAG = re.compile(r'(W/)?"[!#-~]{1,200}"')
 _FACTS = re.compile(r'"facts"\s*:\s*\[\s*')
@@ -49,9 +50,9 @@ class BestAnswer(NamedTuple):
 
     Attributes:
         records: the valid ones, ordered by id; none for a miss.
-        is_unchanged: whether it equals the earlier answer, and is not sent again.
+        is_unchanged: whether it equals the earlier answer, and was not sent again.
         etag: its ETag; empty if it has none.
-        max_age_s: for how long one need not ask again.
+        max_age_s: for how long no new request is needed.
     """
 
     records: tuple[TuningRecord, ...] = ()
@@ -60,20 +61,20 @@ class BestAnswer(NamedTuple):
     max_age_s: float = MAX_AGE_S
 
 
-def ask_in_parts(
-    asking: Callable[[], AbstractContextManager[Client]],
+def request_in_parts(
+    new_client: Callable[[], AbstractContextManager[Client]],
     look_up: LookUp,
     etags: Mapping[WorkloadKey, str],
     on_cut_off: Callable[[str], None],
 ) -> Iterator[tuple[WorkloadKey, BestAnswer]]:
-    """The answers as they arrive; a part whose response is too large, in halves.
+    """Yield the answers as they arrive; halve a part whose response is too large.
 
     Of a response about one workload that is too large, what arrived counts.
 
     Args:
-        asking: makes the client of each request.
-        etags: ETags of known answers.
-        on_cut_off: is told of each response that is too large.
+        new_client: makes the client of each request.
+        etags: ETags of earlier answers.
+        on_cut_off: called with a message for each response that is too large.
 
     Raises:
         StoreUnavailableError, FeinsumError: see :meth:`Client.get`.
@@ -83,28 +84,29 @@ def ask_in_parts(
     while parts:
         part = parts.pop(0)
         try:
-            with asking() as client:
-                asked = replace(look_up, workloads=dict(part))
-                answers = _some_best_of(client, asked, etags)
+            with new_client() as client:
+                request = replace(look_up, workloads=dict(part))
+                answers = _request_some(client, request, etags)
         except CutOffError as error:
-            some = _parse_truncated(part[0][0], error.body)
-            if some is None:  # it is garbage, however large
+            truncated = _parse_truncated(part[0][0], error.body)
+            if truncated is None:  # it is garbage, however large
                 raise
             on_cut_off(str(error))
             if len(part) > 1:
                 middle = len(part) // 2
                 parts[:0] = [part[:middle], part[middle:]]
                 continue
-            answers = {part[0][0]: some}
-        if left := [one for one in part if one[0] not in answers]:
+            answers = {part[0][0]: truncated}
+        # What did not fit into the response is requested again, alone if necessary.
+        if left := [item for item in part if item[0] not in answers]:
             parts.insert(0, left)
         yield from answers.items()
 
 
 def _parts(look_up: LookUp) -> list[list[tuple[WorkloadKey, str]]]:
-    """The workloads of each request."""
-    wanted = list(look_up.workloads.items())
-    return [wanted[k : k + AT_ONCE] for k in range(0, len(wanted), AT_ONCE)]
+    """Return the workloads of each request, with their texts."""
+    workloads = list(look_up.workloads.items())
+    return [workloads[k : k + BATCH] for k in range(0, len(workloads), BATCH)]
 
 
 def best_of(
@@ -113,43 +115,39 @@ def best_of(
     """Request one workload alone, or several together.
 
     Args:
-        etags: ETags of known answers.
+        etags: ETags of earlier answers.
 
     Raises:
         StoreUnavailableError, FeinsumError: see :meth:`Client.get`.
         ServiceError: if an answer is not about its workload.
     """
-    found: dict[WorkloadKey, BestAnswer] = {}
+    answers: dict[WorkloadKey, BestAnswer] = {}
     for part in _parts(look_up):
         left = dict(part)
         while left:
-            found |= _some_best_of(client, replace(look_up, workloads=left), etags)
-            left = {key: text for key, text in left.items() if key not in found}
-    return found
+            answers |= _request_some(client, replace(look_up, workloads=left), etags)
+            left = {key: text for key, text in left.items() if key not in answers}
+    return answers
 
 
-def _some_best_of(
+def _request_some(
     client: Client, look_up: LookUp, etags: Mapping[WorkloadKey, str] | None = None
 ) -> dict[WorkloadKey, BestAnswer]:
-    """The answers that have room in one response; that to the first workload always.
+    """Return the answers that fit into one response; always that to the first.
 
-    Args:
-        etags: ETags of known answers.
-
-    Raises:
-        StoreUnavailableError, FeinsumError: see :meth:`Client.get`.
-        ServiceError: if an answer is not about its workload.
+    See :func:`best_of`.
     """
-    asked = list(look_up.workloads.items())
-    workload, text = asked[0]
-    if len(asked) == 1 and len(quote(text)) <= LONGEST_IN_URL:
+    workloads = list(look_up.workloads.items())
+    workload, text = workloads[0]
+    # A GET can be answered by caches on the way, and by 304; a batch cannot.
+    if len(workloads) == 1 and len(quote(text)) <= MAX_IN_URL:
         etag = (etags or {}).get(workload, "")
-        return {workload: _one(client, look_up, workload, text, etag)}
-    return _many(client, look_up, asked)
+        return {workload: _request_single(client, look_up, workload, text, etag)}
+    return _request_batch(client, look_up, workloads)
 
 
 def _parse_truncated(workload: WorkloadKey, body: bytes) -> BestAnswer | None:
-    """A truncated answer about one workload; None if it has no complete fact."""
+    """Parse a truncated answer about one workload; None without a complete fact."""
     facts = _complete_facts(body)
     if not facts:
         return None
@@ -157,17 +155,17 @@ def _parse_truncated(workload: WorkloadKey, body: bytes) -> BestAnswer | None:
 
 
 def _records(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, ...]:
-    """The valid records of an answer, ordered by id; none for a miss.
+    """Return the valid records of an answer, ordered by id; none for a miss.
 
     Raises:
         ServiceError: if it is not an answer about that workload.
     """
     if document is None:
         return ()
-    given = document if isinstance(document, dict) else {}
-    facts, slower = given.get("facts"), given.get("slower", [])
-    is_about = given.get("workload") == workload
-    if not (is_about and isinstance(facts, list) and isinstance(slower, list)):
+    fields = document if isinstance(document, dict) else {}
+    facts, slower = fields.get("facts"), fields.get("slower", [])
+    is_about_workload = fields.get("workload") == workload
+    if not (is_about_workload and isinstance(facts, list) and isinstance(slower, list)):
         raise ServiceError(
             f"a service answered with something other than facts of {workload}"
         )
@@ -176,7 +174,7 @@ def _records(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, ...]:
 
 
 def _complete_facts(body: bytes) -> list[Any]:
-    """The complete facts in a truncated answer about one workload.
+    """Return the complete facts in a truncated answer about one workload.
 
     >>> body = b'{"workload": "k", "facts": [{"id": "a"}, {"id": "b"}, {"id": '
     >>> _complete_facts(body)
@@ -198,11 +196,14 @@ def _complete_facts(body: bytes) -> list[Any]:
     return facts
 
 
-def _one(
+def _request_single(
     client: Client, look_up: LookUp, workload: WorkloadKey, text: str, etag: str
 ) -> BestAnswer:
-    query = {**_place(look_up), **({"text": text} if text and look_up.counts else {})}
-    query |= {} if look_up.counts else NOT_WANTED
+    query = _device_and_policy(look_up)
+    if not look_up.counts:
+        query |= NO_DEMAND
+    elif text:
+        query["text"] = text
     path = f"/v1/best/{quote(workload, safe='')}"
     try:
         reply = client.get(path, query, etag=etag)
@@ -211,6 +212,7 @@ def _one(
     age_s = _max_age_s(reply.headers.get("cache-control", ""))
     if reply.status == 304:
         return BestAnswer(is_unchanged=True, etag=etag, max_age_s=age_s)
+    # An ETag is sent back verbatim, so it must be one: no other header gets in.
     new = reply.headers.get("etag", "")
     tag = new if _ETAG.fullmatch(new) else ""
     document = parsed(client.address, reply)
@@ -219,53 +221,54 @@ def _one(
     return BestAnswer(_records(document, workload), etag=tag, max_age_s=age_s)
 
 
-def _many(
-    client: Client, look_up: LookUp, asked: Sequence[tuple[WorkloadKey, str]]
+def _request_batch(
+    client: Client, look_up: LookUp, workloads: Sequence[tuple[WorkloadKey, str]]
 ) -> dict[WorkloadKey, BestAnswer]:
-    """The answers that had room; the first one always."""
-    workloads = [
-        {"key": workload, "text": text if len(text) <= LONGEST_TEXT else None}
+    """Return the answers that fit into the response; always the first one."""
+    entries = [
+        {"key": workload, "text": text if len(text) <= MAX_TEXT_LENGTH else None}
         if text
         else workload
-        for workload, text in asked
+        for workload, text in workloads
     ]
-    question = json.dumps({**_place(look_up), "workloads": workloads})
-    query = "" if look_up.counts else f"?{urlencode(NOT_WANTED)}"
-    reply = client.post(f"/v1/best:batch{query}", question)
+    body = json.dumps({**_device_and_policy(look_up), "workloads": entries})
+    query = "" if look_up.counts else f"?{urlencode(NO_DEMAND)}"
+    reply = client.post(f"/v1/best:batch{query}", body)
     document = parsed(client.address, reply)
     answers = document.get("answers") if isinstance(document, dict) else None
-    if not isinstance(answers, list) or len(answers) != len(asked):
+    if not isinstance(answers, list) or len(answers) != len(workloads):
         raise ServiceError(
             f"the service at {client.address} answered with something other than "
-            f"{len(asked)} answers"
+            f"{len(workloads)} answers"
         )
     return {
         workload: BestAnswer(_records(answer, workload))
-        for k, ((workload, _), answer) in enumerate(zip(asked, answers, strict=True))
+        for k, ((workload, _), answer) in enumerate(
+            zip(workloads, answers, strict=True)
+        )
         if k == 0 or not _is_elsewhere(answer)
     }
 
 
 def _is_elsewhere(answer: Any) -> bool:
-    """Whether there are facts that had no room beside those of other workloads."""
+    """Whether there are facts that did not fit beside those of other workloads."""
     return isinstance(answer, dict) and bool(
         answer.get("facts") == [] and answer.get("next")
     )
 
 
-def _place(look_up: LookUp) -> dict[str, str]:
-    """For which device, in the words of the service; all devices without one."""
-    device = look_up.device
-    place: dict[str, str] = {"policy": look_up.policy}
-    if device is None:
-        return place
-    architecture = f"{device.kind}/{device.architecture}"
-    return {**place, "device": device.id, "architecture": architecture}
+def _device_and_policy(look_up: LookUp) -> dict[str, str]:
+    """Return the parameters of a request that do not depend on the workload."""
+    parameters: dict[str, str] = {"policy": look_up.policy}
+    if (device := look_up.device) is not None:
+        parameters["device"] = device.id
+        parameters["architecture"] = f"{device.kind}/{device.architecture}"
+    return parameters
 
 
 def _max_age_s(cache_control: str) -> float:
-    """For how long an answer need not be asked for again, as far as it says so."""
+    """Return for how long a response with this header may be cached."""
     if "no-store" in cache_control or "no-cache" in cache_control:
         return 0.0
-    found = _MAX_AGE.search(cache_control)
-    return min(float(found[1]), MOST_AGE_S) if found else MAX_AGE_S
+    stated = _MAX_AGE.search(cache_control)
+    return min(float(stated[1]), MAX_STATED_AGE_S) if stated else MAX_AGE_S

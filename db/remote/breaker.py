@@ -11,11 +11,14 @@ from feinsum.db.address import Address
 from feinsum.memory import remembered
 
 PAUSE_S = 60.0
-"""For how long a service is left alone after it failed."""
+"""How long a service is skipped after it failed.
+
+A build has thousands of look-ups: without the pause, each would wait for its budget.
+"""
 
 
 class _Failures(dict[str, tuple[float, str]]):
-    """When services failed, and why."""
+    """Times and reasons of the failures of services."""
 
 
 class Breaker:
@@ -27,22 +30,23 @@ class Breaker:
     """
 
     def __init__(self, address: Address, key: str | None) -> None:
-        asked = f"failure\0{address}\0{key or ''}"
-        self._name = hashlib.sha256(asked.encode()).hexdigest()
+        identity = f"failure\0{address}\0{key or ''}"
+        self._name = hashlib.sha256(identity.encode()).hexdigest()
 
     def why_open(self) -> str:
-        """Why the service must not be queried now; empty if it may be."""
-        known = remembered(_Failures).get(self._name)
-        if known is None or not _counts(known[0]):
-            known = self._of_others()
-        if known is None or not _counts(known[0]):
+        """Return why the service must not be queried now; empty if it may be."""
+        failure = remembered(_Failures).get(self._name)
+        if failure is None or not _is_recent(failure[0]):
+            failure = self._of_others()
+        if failure is None or not _is_recent(failure[0]):
             return ""
-        remembered(_Failures)[self._name] = known
-        return known[1]
+        remembered(_Failures)[self._name] = failure
+        return failure[1]
 
     def trip(self, reason: str) -> None:
-        """Leave the service alone from now on."""
+        """Skip the service from now on, in all processes of the user."""
         remembered(_Failures)[self._name] = failure = (time.time(), reason)
+        # Other processes of a build need not fail first.
         if cache := default_cache():
             cache.write(self._name, json.dumps(failure).encode())
 
@@ -64,6 +68,6 @@ class Breaker:
             return None
 
 
-def _counts(at: float) -> bool:
-    """Whether a failure is recent; one from the future was told by another clock."""
+def _is_recent(at: float) -> bool:
+    """Whether a failure is recent; one from the future is from another clock."""
     return 0 <= time.time() - at < PAUSE_S

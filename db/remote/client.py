@@ -24,22 +24,22 @@ from feinsum.errors import (
 )
 
 PATIENT = Limits(total_s=30.0, connect_s=10.0, most_bytes=64 * 2**20)
-"""For who must have an answer, or must know why there is none."""
+"""For commands, which need an answer, or the reason why there is none."""
 
-MOST_WAITING_S = 120.0
-"""How long to come back to a service that says that it is busy."""
+MAX_WAITING_S = 120.0
+"""How long to retry while a service is busy."""
 
-MOST_ENTRIES, MOST_PAGES = 5_000_000, 50_000
-"""How much of one list is read of a service."""
+MAX_ENTRIES, MAX_PAGES = 5_000_000, 50_000
+"""How much of one list is read: a hostile service could list entries for ever."""
 
 JSON = "application/json"
 PROBLEM = "application/problem+json"
 
-_TOLD = (StoreError, ServiceError, CanonicalizationError, InvalidEinsumError)
-"""The errors that a service may state."""
+_REPORTED = (StoreError, ServiceError, CanonicalizationError, InvalidEinsumError)
+"""The errors that a service may report; any other code becomes a ServiceError."""
 
 _CODE = re.compile(r"[a-z]+(-[a-z]+){0,7}")
-_MOST_WORDS = 500
+_MAX_LENGTH = 500
 _BUSY = (429, 503)
 
 
@@ -55,11 +55,11 @@ class Client:
     address: Address
     key: str | None = field(default=None, repr=False)
     limits: Limits = PATIENT
-    waiting_s: float = MOST_WAITING_S
+    waiting_s: float = MAX_WAITING_S
 
     @classmethod
     def of(cls, url: str) -> Client:
-        """A patient client of the service at a URL, with the key for it.
+        """Return a client of the service at a URL that waits, with the key for it.
 
         Raises:
             StoreUnavailableError: if it is not the URL of a service, or if its key
@@ -105,6 +105,7 @@ class Client:
         expected: Collection[int],
     ) -> Reply:
         key = self.key
+        # Redirects are not followed, so that the key goes to no other host.
         sent = {
             "Accept": JSON,
             "Accept-Encoding": "gzip",
@@ -120,6 +121,7 @@ class Client:
             reply = exchange(self.address, request, self.limits)
             if reply.status in expected:
                 return reply
+            # A service that is busy says when to come back; others have refused.
             pause_s = _pause_s(reply)
             if pause_s is None or time.monotonic() + pause_s > until:
                 raise _error(self.address, reply, key)
@@ -127,14 +129,14 @@ class Client:
 
 
 def parsed(address: Address, reply: Reply) -> Any:
-    """The document of an answer.
+    """Parse the document of an answer.
 
     Raises:
         ServiceError: if it is not JSON.
     """
     if reply.media_type != JSON:
-        given = _words(reply.media_type) or "no type"
-        raise _no_service(address, f"answered with {given}, expected {JSON}")
+        media_type = _printable(reply.media_type) or "no type"
+        raise _no_service(address, f"answered with {media_type}, expected {JSON}")
     try:
         return json.loads(reply.body.decode())
     except (ValueError, RecursionError):
@@ -144,37 +146,38 @@ def parsed(address: Address, reply: Reply) -> Any:
 def pages(
     client: Client, path: str, name: str, query: Mapping[str, str | int]
 ) -> Iterator[Any]:
-    """The entries of a list, page by page.
+    """Yield the entries of a list, page by page.
 
     Args:
         name: name of the list in a page.
 
     Raises:
         ServiceError: for an answer that is not a page, or does not advance; after
-            :data:`MOST_ENTRIES` entries, for no service needs to be read for ever.
+            :data:`MAX_ENTRIES` entries, for no service needs to be read for ever.
         StoreUnavailableError, FeinsumError: see :meth:`Client.get`.
     """
     cursor: str | None = ""
     seen: set[str | None] = {cursor}
     n_entries = 0
     while cursor is not None:
-        asked = {**query, "cursor": cursor} if cursor else query
-        page = parsed(client.address, client.get(path, asked))
+        parameters = {**query, "cursor": cursor} if cursor else query
+        page = parsed(client.address, client.get(path, parameters))
         try:
             entries, following = page[name], page["next"]
         except (KeyError, TypeError, IndexError):
             entries, following = None, None
+        # A cursor that was seen before would make an endless loop.
         goes_on = following is None or (
             isinstance(following, str) and following not in seen and entries
         )
         if not isinstance(entries, list) or not goes_on:
             raise _no_service(client.address, f"answered with no page of {name}")
         n_entries += len(entries)
-        if n_entries > MOST_ENTRIES or len(seen) > MOST_PAGES:
+        if n_entries > MAX_ENTRIES or len(seen) > MAX_PAGES:
             raise _no_service(
                 client.address,
                 f"listed {n_entries} {name} on {len(seen)} pages and has more, "
-                f"expected {MOST_ENTRIES} on {MOST_PAGES} at most",
+                f"expected {MAX_ENTRIES} on {MAX_PAGES} at most",
             )
         seen.add(following)
         yield from entries
@@ -182,23 +185,25 @@ def pages(
 
 
 def _pause_s(reply: Reply) -> int | None:
-    """After how many seconds a busy service wants to be asked again."""
+    """Return after how many seconds a busy service accepts another request."""
     after = reply.headers.get("retry-after", "")
     is_number = after.isdecimal() and len(after) < 6
     return int(after) if reply.status in _BUSY and is_number else None
 
 
 def _error(address: Address, reply: Reply, key: str | None) -> FeinsumError:
-    """The error of a refusal, without the key that it may repeat."""
+    """Return the error of a refusal, without the key that it may repeat."""
     code, detail = _problem(reply)
     if key:
+        # Messages are logged and pasted into reports.
         detail = detail.replace(key, "(the key)")
     if code is None:
-        where = ", a redirect" if 300 <= reply.status < 400 else ""
-        return _no_service(address, f"answered with status {reply.status}{where}")
+        redirect = ", a redirect" if 300 <= reply.status < 400 else ""
+        return _no_service(address, f"answered with status {reply.status}{redirect}")
     error = error_from_code(code, f"the service at {address} says: {detail}")
+    # An error whose code and status disagree is not one of a feinsum service.
     is_miss = isinstance(error, (RecordNotFoundError, NoSuchRouteError))
-    if not isinstance(error, _TOLD) or is_miss != (reply.status == 404):
+    if not isinstance(error, _REPORTED) or is_miss != (reply.status == 404):
         return ServiceError(
             f"the service at {address} answered {reply.status}, {code}: {detail}"
         )
@@ -206,21 +211,21 @@ def _error(address: Address, reply: Reply, key: str | None) -> FeinsumError:
 
 
 def _problem(reply: Reply) -> tuple[str | None, str]:
-    """Code and words of a problem document; no code if it is none."""
+    """Return code and message of a problem document; None without a valid one."""
     if reply.media_type == PROBLEM:
         try:
             document = json.loads(reply.body)
             code, detail = document["code"], document["detail"]
             if _CODE.fullmatch(code):
-                return code, _words(detail)
+                return code, _printable(detail)
         except (ValueError, RecursionError, KeyError, TypeError):
             pass
     return None, ""
 
 
-def _words(text: str) -> str:
-    """A text of somebody else in one line that a terminal can bear."""
-    line = " ".join(text[: 4 * _MOST_WORDS].split())[:_MOST_WORDS]
+def _printable(text: str) -> str:
+    """Return a text of somebody else as one line without control characters."""
+    line = " ".join(text[: 4 * _MAX_LENGTH].split())[:_MAX_LENGTH]
     return "".join(c if c.isprintable() else "?" for c in line)
 
 

@@ -1,27 +1,32 @@
-"""Documents from a service, checked like the rows of a database."""
+"""Documents from a service, checked like the rows of a database.
+
+A service sends entries, of which only those whose content id is right are used::
+
+    {"id": "7c..", "is_trusted": false, "document": {"workload": ...}}
+       -> canonical text of the document -> SHA-256 == "7c.."? -> parsed, marked
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any, cast
 
-from feinsum.canonical import WorkloadKey
 from feinsum.db.sql.rows import document_of
 from feinsum.errors import InvalidRecordError
 from feinsum.records import (
     DevicePeaks,
+    Document,
+    DocumentKind,
     PlanRecord,
-    Retraction,
     TuningRecord,
     from_json,
     untrusted,
 )
+from feinsum.records.document import to_text
 
 logger = logging.getLogger(__name__)
-
-F = TypeVar("F", TuningRecord, PlanRecord)
 
 _DIGITS = frozenset("0123456789abcdef")
 
@@ -31,102 +36,84 @@ def is_content_id(text: object) -> bool:
     return isinstance(text, str) and len(text) == 64 and _DIGITS.issuperset(text)
 
 
-def record_of(record_id: str, document: Any) -> TuningRecord:
-    """The record in a document, after checking its id.
+def parse_document(kind: DocumentKind, document_id: str, data: Any) -> Document:
+    """Return the document of JSON data, after checking its id.
 
     Raises:
         InvalidRecordError: if it is not well formed, or is another one.
     """
-    record = document_of("record", record_id, _text(record_id, document))
-    assert isinstance(record, TuningRecord)
-    return record
-
-
-def _text(record_id: str, document: Any) -> str:
-    """The canonical text of what was parsed."""
     try:
-        return json.dumps(
-            document, sort_keys=True, separators=(",", ":"), allow_nan=False
-        )
+        text = to_text(data)
+    # RecursionError: JSON may be nested as deeply as its sender likes
     except (ValueError, RecursionError) as error:
         raise InvalidRecordError(
-            f"record {record_id} is not a valid document: {error}"
+            f"{kind} {document_id} is not a valid document: {error}"
         ) from None
+    return document_of(kind, document_id, text)
 
 
-def retraction_of(entry: Any) -> Retraction:
-    """The retraction of an entry of a list.
+def parse_record(record_id: str, data: Any) -> TuningRecord:
+    """Return the record of JSON data; see :func:`parse_document`."""
+    return cast(TuningRecord, parse_document("record", record_id, data))
 
-    Raises:
-        InvalidRecordError: if it is not well formed, or is another one.
-    """
-    retraction_id, document = _parts(entry)
-    try:
-        found = from_json(Retraction, json.dumps(document))
-    except (ValueError, RecursionError) as error:
+
+def parse_entry(kind: DocumentKind, entry: Any) -> Document:
+    """Return the document of an entry of a list; see :func:`parse_document`."""
+    if not isinstance(entry, dict) or not is_content_id(entry.get("id")):
         raise InvalidRecordError(
-            f"a service sent an invalid retraction: {error}"
-        ) from None
-    if found.id != retraction_id:
-        raise InvalidRecordError(
-            f"the retraction {retraction_id} has the content id {found.id}; expected "
-            "them to be equal"
+            "an entry has no content id; expected 64 hexadecimal digits"
         )
-    return found
+    document = parse_document(kind, entry["id"], entry.get("document"))
+    # an older service does not say whether it trusts the sender
+    return untrusted(document) if entry.get("is_trusted") is False else document
 
 
 def valid_records(
-    entries: Iterable[Any], workload: WorkloadKey | None = None
+    entries: Iterable[Any], workload: str | None = None
 ) -> list[TuningRecord]:
-    """The records of a list of facts that match their ids, in order.
-
-    Those of recorders that the service does not trust are marked.
-
-    Damaged records, and records of other workloads, are skipped, which is logged once.
-    """
-    return _valid(entries, record_of, workload)
+    """Return the valid records of a list; see :func:`_valid`."""
+    return cast(list[TuningRecord], _valid("record", entries, workload))
 
 
 def valid_plans(
     entries: Iterable[Any], workload: str | None = None
 ) -> list[PlanRecord]:
-    """The same for plans."""
-    return _valid(entries, _plan_of, workload)
-
-
-def _plan_of(record_id: str, document: Any) -> PlanRecord:
-    record = document_of("plan", record_id, _text(record_id, document))
-    assert isinstance(record, PlanRecord)
-    return record
+    """Return the valid plans of a list; see :func:`_valid`."""
+    return cast(list[PlanRecord], _valid("plan", entries, workload))
 
 
 def _valid(
-    entries: Iterable[Any], read: Callable[[str, Any], F], workload: str | None
-) -> list[F]:
-    found: list[F] = []
-    doubts = []
+    kind: DocumentKind, entries: Iterable[Any], workload: str | None
+) -> list[Document]:
+    """Return the documents of a list that match their ids, in order.
+
+    Those of recorders that the service does not trust are marked. Damaged documents,
+    and those of other workloads, are skipped, which is logged once.
+    """
+    documents: list[Document] = []
+    problems = []
     for entry in entries:
         try:
-            record = read(*_parts(entry))
-            if workload not in (None, record.workload):
+            document = parse_entry(kind, entry)
+            if workload not in (None, getattr(document, "workload", None)):
                 raise InvalidRecordError(
-                    f"record {record.id} belongs to another workload"
+                    f"record {document.id} belongs to another workload"
                 )
         except InvalidRecordError as error:
-            doubts.append(str(error))
+            problems.append(str(error))
         else:
-            is_trusted = entry.get("is_trusted") is not False
-            found.append(record if is_trusted else untrusted(record))
-    if doubts:
-        first = "".join(c if c.isprintable() else "?" for c in doubts[0][:500])
+            documents.append(document)
+    # One line for all: a hostile service could fill the log.
+    if problems:
+        first = "".join(c if c.isprintable() else "?" for c in problems[0][:500])
         logger.error(
-            "skipped %d facts of a service; the first one: %s", len(doubts), first
+            "skipped %d facts of a service; the first one: %s", len(problems), first
         )
-    return found
+    return documents
 
 
 def peaks_of(document: Any, device_id: str) -> DevicePeaks:
-    """The limits of a device in a document.
+    """Return the limits of a device in a document.
 
     Raises:
         InvalidRecordError: if they are not well formed, or of another device.
@@ -143,11 +130,3 @@ def peaks_of(document: Any, device_id: str) -> DevicePeaks:
             f"those of {device_id}"
         )
     return peaks
-
-
-def _parts(entry: Any) -> tuple[str, Any]:
-    if not isinstance(entry, dict) or not is_content_id(entry.get("id")):
-        raise InvalidRecordError(
-            "an entry has no content id; expected 64 hexadecimal digits"
-        )
-    return entry["id"], entry.get("document")

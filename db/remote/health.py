@@ -11,7 +11,7 @@ from feinsum.db.remote.client import Client, parsed
 from feinsum.db.remote.wire import Limits
 from feinsum.errors import FeinsumError
 
-MOST_BYTES = 2**20
+MAX_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,21 @@ def examine_service(url: str, *, patience_s: float = 2.0) -> ServiceHealth:
         key = key_for(address)
     except FeinsumError as error:
         return ServiceHealth("the given URL", str(error))
-    client = Client(address, key, Limits(patience_s, patience_s, MOST_BYTES), 0.0)
+    client = Client(address, key, Limits(patience_s, patience_s, MAX_BYTES), 0.0)
     left_alone = Breaker(address, key).why_open()
     try:
-        said = parsed(address, client.get("/v1/capabilities"))
-        if not isinstance(said, dict) or "form_version" not in said:
+        capabilities = parsed(address, client.get("/v1/capabilities"))
+        if not isinstance(capabilities, dict) or "form_version" not in capabilities:
             problem = "it does not identify itself as a feinsum service"
             return ServiceHealth(str(address), problem, left_alone)
         client.get("/v1/workloads", {"limit": 1})
     except FeinsumError as error:
         return ServiceHealth(str(address), f"[{error.code}] {error}", left_alone)
-    version = str(said.get("version", ""))[:50]
-    if said["form_version"] != FORM_VERSION:
+    version = str(capabilities.get("version", ""))[:50]
+    form_version = str(capabilities["form_version"])
+    if form_version != FORM_VERSION:
         problem = (
-            f"its keys have version {str(said['form_version'])[:50]!r}, but those of "
+            f"its keys have version {form_version[:50]!r}, but those of "
             f"this installation {FORM_VERSION!r}: every look-up is a miss"
         )
         return ServiceHealth(str(address), problem, left_alone, version)

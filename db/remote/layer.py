@@ -1,11 +1,21 @@
-"""A service as a layer of a look-up: quick, or skipped."""
+"""A service as a layer of a look-up: quick, or skipped.
+
+::
+
+    candidates(key)
+      |-- fresh answer in the cache (memory, disk)?  yes --> that answer, no request
+      |-- breaker open (failed less than a minute ago)? yes --> old answer, or error
+      `-- request within what is left of the budget
+            |-- answered  --> cached, breaker reset
+            `-- failed    --> breaker tripped; old answer, or error
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -14,10 +24,10 @@ from feinsum.canonical import WorkloadKey
 from feinsum.db.address import Address, address_of, key_for, remote_url
 from feinsum.db.layers import ReportedError
 from feinsum.db.remote.answer_cache import AnswerCache
-from feinsum.db.remote.best import ask_in_parts
+from feinsum.db.remote.best import request_in_parts
 from feinsum.db.remote.breaker import PAUSE_S, Breaker
 from feinsum.db.remote.client import Client, parsed
-from feinsum.db.remote.documents import is_content_id, record_of, valid_plans
+from feinsum.db.remote.documents import is_content_id, parse_record, valid_plans
 from feinsum.db.remote.store import HttpStore
 from feinsum.db.remote.wire import Limits
 from feinsum.errors import (
@@ -28,10 +38,13 @@ from feinsum.errors import (
 )
 from feinsum.memory import remembered
 from feinsum.records import (
+    KINDS,
     Candidates,
-    FactSource,
+    Document,
+    DocumentKind,
     LookUp,
     PlanRecord,
+    Store,
     TuningRecord,
 )
 
@@ -40,16 +53,16 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BUDGET_VARIABLE = "FEINSUM_REMOTE_BUDGET_MS"
-"""Environment variable with how long all questions of one look-up may take."""
+"""Environment variable with how long all requests of one look-up may take."""
 
 BUDGET_MS = 300.0
-MOST_BUDGET_MS = 60_000.0
+MAX_BUDGET_MS = 60_000.0
 CONNECT_SHARE = 1 / 3
-"""How much of the budget one attempt to connect may take."""
+"""Part of the budget that one attempt to connect may take."""
 
-MOST_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20
 
-MOST_PLANS = 100
+MAX_PLANS = 100
 """Plans requested at once; the store of the service gives all of them."""
 
 
@@ -57,7 +70,7 @@ class _Reported(set[str]):
     """The services whose failures were logged."""
 
 
-class RemoteLayer(FactSource):
+class RemoteLayer(Store):
     """A service's facts, for a look-up that must neither wait nor fail.
 
     Only what is needed is requested.
@@ -82,76 +95,99 @@ class RemoteLayer(FactSource):
         self._key = key
         self.note = ""
         self.is_cut_off = False
+        # One budget for all requests: parts of a batch share what is left.
         self._left_s = self._budget_s = budget_s
         self._breaker = Breaker(address, key)
 
     def candidates(self, look_up: LookUp) -> Candidates:
-        """The service's current or last answer.
+        """Return the service's current or last answers.
 
         Raises:
             StoreUnavailableError: if there is no answer at all.
         """
-        cache, wanted = AnswerCache(self.address, look_up), look_up.workloads
-        known = {key: kept for key in wanted if (kept := cache.read(key))}
-        fresh = {key for key, kept in known.items() if kept.is_fresh}
-        stale = {key: text for key, text in wanted.items() if key not in fresh}
+        cache, keys = AnswerCache(self.address, look_up), look_up.workloads
+        answers = {key: cached for key in keys if (cached := cache.read(key))}
+        fresh = {key for key, cached in answers.items() if cached.is_fresh}
+        stale = {key: text for key, text in keys.items() if key not in fresh}
         if stale:
-            asked = replace(look_up, workloads=stale)
-            etags = {key: kept.etag for key, kept in known.items()}
+            request = replace(look_up, workloads=stale)
+            etags = {key: cached.etag for key, cached in answers.items()}
             try:
-                answers = ask_in_parts(self._asking, asked, etags, self._warn_once)
-                known |= cache.stored(self._in_time(answers), known)
+                new = request_in_parts(self._client, request, etags, self._warn_once)
+                answers |= cache.store(self._in_time(new), answers)
                 self._breaker.reset()
             except FeinsumError as error:
                 failure = self._failed(error)
-                if not known:
+                # an old answer is better than none: facts do not become false
+                if not answers:
                     raise failure from None
-        return {key: known[key].records if key in known else () for key in wanted}
+        return {key: answers[key].records if key in answers else () for key in keys}
 
-    def query(
-        self, workload: WorkloadKey, *, device_id: str | None = None
-    ) -> tuple[TuningRecord, ...]:
-        """The facts usable anywhere, or on a device; never all facts."""
-        found = self.candidates(LookUp({workload: ""}, counts=False))[workload]
-        return tuple(r for r in found if device_id in (None, r.environment.device.id))
+    def documents(
+        self,
+        kind: DocumentKind,
+        among: Collection[str] | None = None,
+        *,
+        workload: str | None = None,
+        device_id: str | None = None,
+        notation: str | None = None,
+    ) -> Iterator[Document]:
+        """Yield the usable facts or trusted plans of a workload; nothing else.
+
+        A look-up needs no more, and a whole service cannot be read in its time.
+        """
+        documents: Iterable[Document] = ()
+        if workload is None or notation is not None:
+            return
+        if kind == "record":
+            key = WorkloadKey(workload)
+            documents = self.candidates(LookUp({key: ""}, counts=False))[key]
+        elif kind == "plan":
+            documents = self._trusted_plans(workload)
+        for document in documents:
+            device = KINDS[kind].device(document)
+            is_of_device = device_id is None or (device and device.id == device_id)
+            if is_of_device and (among is None or document.id in among):
+                yield document
 
     def get(self, record_id: str) -> TuningRecord:
         if not is_content_id(record_id):
             raise RecordNotFoundError(f"{record_id!r} is not the id of a record")
         try:
-            with self._asking() as client:
+            with self._client() as client:
                 reply = client.get(f"/v1/facts/{record_id}")
-            return record_of(record_id, parsed(self.address, reply))
+            return parse_record(record_id, parsed(self.address, reply))
         except RecordNotFoundError:
             raise
         except FeinsumError as error:
             raise self._failed(error) from None
 
-    def plans(self, workload: str) -> tuple[PlanRecord, ...]:
-        """The first page of trusted plans; none from an older service.
+    def _trusted_plans(self, workload: str) -> list[PlanRecord]:
+        """Return the first page of trusted plans; none from an older service.
 
         Those of others would be of no use, and could be any number.
         """
-        asked: dict[str, str | int] = {
+        query: dict[str, str | int] = {
             "workload": workload,
             "trusted": "true",
-            "limit": MOST_PLANS,
+            "limit": MAX_PLANS,
         }
         try:
-            with self._asking() as client:
-                reply = client.get("/v1/plans", asked)
+            with self._client() as client:
+                reply = client.get("/v1/plans", query)
             page = parsed(self.address, reply)
             listed = page.get("plans") if isinstance(page, dict) else None
-            return (
-                tuple(valid_plans(listed, workload)) if isinstance(listed, list) else ()
-            )
+            return valid_plans(listed, workload) if isinstance(listed, list) else []
         except NoSuchRouteError:
-            return ()
+            return []
         except FeinsumError as error:
             raise self._failed(error) from None
 
     def _in_time(self, answers: Iterator[T]) -> Iterator[T]:
-        """Answers within the time, if the size of a part exhausts it."""
+        """Yield the answers that arrive in time.
+
+        A part that is too large may exhaust the budget, which is no failure.
+        """
         try:
             yield from answers
         except _SpentError:
@@ -159,11 +195,11 @@ class RemoteLayer(FactSource):
                 raise
 
     @contextmanager
-    def _asking(self) -> Iterator[Client]:
-        """A client that has what is left of the budget; the time is counted.
+    def _client(self) -> Iterator[Client]:
+        """Provide a client limited to what is left of the budget; count the time.
 
         Raises:
-            StoreUnavailableError: if the service is not to be asked now.
+            StoreUnavailableError: if the service must not be queried now.
         """
         if reason := self._breaker.why_open():
             raise _OpenError(reason)
@@ -173,15 +209,15 @@ class RemoteLayer(FactSource):
                 f"{self._budget_s * 1e3:g} ms for this look-up"
             )
         connect_s = min(self._left_s, self._budget_s * CONNECT_SHARE)
-        limits = Limits(self._left_s, connect_s, MOST_BYTES)
-        began_s = time.monotonic()
+        limits = Limits(self._left_s, connect_s, MAX_BYTES)
+        start_s = time.monotonic()
         try:
             yield Client(self.address, self._key, limits, waiting_s=0.0)
         finally:
-            self._left_s -= time.monotonic() - began_s
+            self._left_s -= time.monotonic() - start_s
 
     def _warn_once(self, reason: str) -> None:
-        """An answer that is too large is no reason to leave the service alone."""
+        """Note that an answer was too large, which does not trip the breaker."""
         self.note, self.is_cut_off = reason, True
         reported = remembered(_Reported)
         if f"{self.address} too large" not in reported:
@@ -189,8 +225,9 @@ class RemoteLayer(FactSource):
             logger.warning("%s; using its answers so far", reason)
 
     def _failed(self, error: FeinsumError) -> ReportedError:
-        """Leave the service alone, and say so once."""
+        """Trip the breaker, and log the failure once per process."""
         reason = str(error)
+        # A service with large answers works; it only did not fit into the budget.
         is_spent = isinstance(error, _SpentError) and self.is_cut_off
         if not (isinstance(error, _OpenError) or is_spent):
             self._breaker.trip(reason)
@@ -211,11 +248,11 @@ class _OpenError(StoreUnavailableError):
 
 
 class _SpentError(StoreUnavailableError):
-    """There is no time left to ask."""
+    """The time budget is used up."""
 
 
 def open_remote(url: str | None = None) -> RemoteLayer:
-    """The service at a URL, by default that of ``FEINSUM_REMOTE``, for one look-up.
+    """Return the service at a URL, by default ``FEINSUM_REMOTE``, for one look-up.
 
     Raises:
         StoreUnavailableError: if it is not the URL of a service, if its key cannot be
@@ -226,7 +263,7 @@ def open_remote(url: str | None = None) -> RemoteLayer:
 
 
 def quick_layer(store: HttpStore) -> RemoteLayer:
-    """The service of a store, for one look-up that must neither wait nor fail.
+    """Return the service of a store, for one look-up that must not be delayed.
 
     Raises:
         StoreUnavailableError: if ``FEINSUM_REMOTE_BUDGET_MS`` is invalid.
@@ -235,14 +272,14 @@ def quick_layer(store: HttpStore) -> RemoteLayer:
 
 
 def _budget_s() -> float:
-    given = os.environ.get(BUDGET_VARIABLE, "").strip()
+    setting = os.environ.get(BUDGET_VARIABLE, "").strip()
     try:
-        budget_ms = float(given) if given else BUDGET_MS
+        budget_ms = float(setting) if setting else BUDGET_MS
     except ValueError:
         budget_ms = 0.0
-    if not 0 < budget_ms <= MOST_BUDGET_MS:
+    if not 0 < budget_ms <= MAX_BUDGET_MS:
         raise StoreUnavailableError(
-            f"{BUDGET_VARIABLE} is {given!r}; expected milliseconds, more than 0 and "
-            f"at most {MOST_BUDGET_MS:g}"
+            f"{BUDGET_VARIABLE} is {setting!r}; expected milliseconds, more than 0 and "
+            f"at most {MAX_BUDGET_MS:g}"
         )
     return budget_ms / 1e3

@@ -23,9 +23,9 @@ from feinsum.memory import remembered
 if TYPE_CHECKING:
     from urllib3.connection import HTTPConnection
 
-_PART = 65536
-MUCH_BYTES = 1 << 18
-"""Whoever has sent so much when time is up is neither silent nor slow."""
+_CHUNK_BYTES = 65536
+MIN_TRUNCATED_BYTES = 1 << 18
+"""A service that sent this much when time is up is not slow: its answer is large."""
 
 
 class CutOffError(StoreUnavailableError):
@@ -79,8 +79,8 @@ class Reply:
 
     @property
     def media_type(self) -> str:
-        given = self.headers.get("content-type", "")
-        return given.partition(";")[0].strip().lower()
+        content_type = self.headers.get("content-type", "")
+        return content_type.partition(";")[0].strip().lower()
 
 
 def exchange(address: Address, request: Request, limits: Limits) -> Reply:
@@ -91,6 +91,7 @@ def exchange(address: Address, request: Request, limits: Limits) -> Reply:
         StoreUnavailableError: if it does not arrive, or not in time, or not completely.
     """
     call = _Call(address, request, limits)
+    # A daemon: a thread that hangs in name resolution must not keep the process alive.
     thread = Thread(target=call.run, name="feinsum-remote", daemon=True)
     try:
         thread.start()
@@ -115,7 +116,7 @@ class _Call:
         try:
             self._connection = _connection(self._address, self._limits)
             self._reply = self._exchanged(self._connection)
-        except Exception as error:  # noqa: BLE001  (told to the thread that waits)
+        except Exception as error:  # noqa: BLE001  (raised in the waiting thread)
             self._error = error
         finally:
             if self._connection is not None:
@@ -123,22 +124,22 @@ class _Call:
                     self._connection.close()
 
     def outcome(self) -> Reply:
-        """The answer there is now; without one the connection is ended."""
+        """Return the answer; without one, end the connection and raise why."""
         if self._reply is not None:
             return self._reply
         error = self._error
-        # The socket's own limit may end first, by a moment.
-        is_late = self._is_connected and isinstance(error, TimeoutError)
+        # The socket's own limit may end a moment before that of the exchange.
+        is_late = self._is_connected and _is_timeout(error)
         if error is None or is_late:
             self._hang_up()
-            if len(body := bytes(self._body)) >= MUCH_BYTES:
+            if len(body := bytes(self._body)) >= MIN_TRUNCATED_BYTES:
                 problem = f"answers with more than {len(body)} bytes"
                 raise CutOffError(_message(self._address, problem), body)
             within = f"{self._limits.total_s * 1e3:.0f} ms"
             raise _failure(self._address, f"did not answer within {within}")
         if isinstance(error, CutOffError):
             raise error
-        raise _failure(self._address, _what_failed(error))
+        raise _failure(self._address, _describe(error))
 
     def _exchanged(self, connection: HTTPConnection) -> Reply:
         request = self._request
@@ -158,8 +159,8 @@ class _Call:
         )
         response = connection.getresponse()
         body, most_bytes = self._body, self._limits.most_bytes
-        for part in response.stream(_PART, decode_content=True):
-            body += part
+        for part in response.stream(_CHUNK_BYTES, decode_content=True):
+            body += part  # decompressed: a small response may unpack to gigabytes
             if len(body) > most_bytes:
                 problem = (
                     f"answered with more than the {most_bytes} bytes that are read"
@@ -182,6 +183,7 @@ def _connection(address: Address, limits: Limits) -> HTTPConnection:
     from urllib3.connection import HTTPConnection, HTTPSConnection
 
     host, port, wait_s = address.host, address.port, limits.connect_s
+    # No pool: a look-up makes one request, and processes of a build come and go.
     if address.scheme == "http":
         return HTTPConnection(host, port, timeout=wait_s)
     return HTTPSConnection(
@@ -196,8 +198,14 @@ class _Trusted:
         self.context = ssl.create_default_context()
 
 
-def _what_failed(error: Exception) -> str:
-    """A failure in words, as far as they are ours or the system's."""
+def _is_timeout(error: Exception | None) -> bool:
+    from urllib3.exceptions import TimeoutError as HTTPTimeoutError
+
+    return isinstance(error, (TimeoutError, HTTPTimeoutError))
+
+
+def _describe(error: Exception) -> str:
+    """Describe a failure, in our words or those of the system."""
     from urllib3.exceptions import (
         ConnectTimeoutError,
         HTTPError,

@@ -1,14 +1,15 @@
 """The database behind the service: trust, demand, API keys, lists for its pages."""
 
 from feinsum.db.server.api_keys import ApiKey, Scope
-from feinsum.db.server.demand import Asked, DemandLimits
-from feinsum.db.server.overview import DriverOf, Overview
+from feinsum.db.server.demand import DemandLimits, DemandRequest
 from feinsum.db.server.pages import (
+    DriverOf,
     Having,
     ListedDevice,
     ListedFact,
     ListedWorkload,
     Order,
+    Overview,
     is_cut,
 )
 from feinsum.db.server.reader import Reader, Size, StoredFact, Summary
@@ -17,8 +18,8 @@ from feinsum.db.server.trust import Receipt, Trust
 
 __all__ = [
     "ApiKey",
-    "Asked",
     "DemandLimits",
+    "DemandRequest",
     "DriverOf",
     "Having",
     "ListedDevice",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from sqlalchemy import Connection, insert, select, update
 
@@ -39,7 +39,8 @@ class ApiKey:
     is_trusted: bool = False
 
     def state(self, now: datetime) -> Literal["valid", "revoked", "expired"]:
-        """Whether it is valid at that time."""
+        """Return whether it is valid at that time."""
+        # Revoked comes first: who asks why a key fails should hear of the revocation.
         if self.revoked_at is not None and self.revoked_at <= now:
             return "revoked"
         if self.expires_at is not None and self.expires_at <= now:
@@ -47,36 +48,26 @@ class ApiKey:
         return "valid"
 
 
-COLUMNS = (
-    ApiKeyRow.id,
-    ApiKeyRow.name,
-    ApiKeyRow.scope,
-    ApiKeyRow.digest,
-    ApiKeyRow.created_at,
-    ApiKeyRow.expires_at,
-    ApiKeyRow.revoked_at,
-    ApiKeyRow.is_trusted,
-)
+COLUMNS = tuple(getattr(ApiKeyRow, field.name) for field in fields(ApiKey))
 
 
 def add_key(connection: Connection, key: ApiKey) -> None:
     """Store a new key."""
-    values = {column: getattr(key, str(column.key)) for column in COLUMNS}
-    connection.execute(insert(ApiKeyRow).values(values))
+    connection.execute(insert(ApiKeyRow).values(asdict(key)))
 
 
 def find_key(connection: Connection, key_id: str) -> ApiKey | None:
-    """The key with an id."""
+    """Return the key with an id."""
     row = connection.execute(select(*COLUMNS).where(ApiKeyRow.id == key_id)).first()
-    return None if row is None else _key_of(row)
+    return None if row is None else ApiKey(*row)
 
 
 def all_keys(connection: Connection) -> tuple[ApiKey, ...]:
-    """Every key, oldest first."""
+    """Return every key, oldest first."""
     rows = connection.execute(
         select(*COLUMNS).order_by(ApiKeyRow.created_at, ApiKeyRow.id)
     )
-    return tuple(map(_key_of, rows))
+    return tuple(ApiKey(*row) for row in rows)
 
 
 def revoke_key(connection: Connection, key_id: str) -> ApiKey:
@@ -85,13 +76,10 @@ def revoke_key(connection: Connection, key_id: str) -> ApiKey:
     Raises:
         RecordNotFoundError: if there is no such key.
     """
-    of_key = ApiKeyRow.id == key_id
-    connection.execute(
-        update(ApiKeyRow)
-        .where(of_key, ApiKeyRow.revoked_at.is_(None))
-        .values(revoked_at=datetime.now(UTC))
-    )
-    return _known_key(connection, key_id)
+    is_valid = ApiKeyRow.revoked_at.is_(None)
+    statement = update(ApiKeyRow).where(ApiKeyRow.id == key_id, is_valid)
+    connection.execute(statement.values(revoked_at=datetime.now(UTC)))
+    return _changed_key(connection, key_id)
 
 
 def trust_key(connection: Connection, key_id: str, *, is_trusted: bool) -> ApiKey:
@@ -100,19 +88,15 @@ def trust_key(connection: Connection, key_id: str, *, is_trusted: bool) -> ApiKe
     Raises:
         RecordNotFoundError: if there is no such key.
     """
-    of_key = ApiKeyRow.id == key_id
-    connection.execute(update(ApiKeyRow).where(of_key).values(is_trusted=is_trusted))
-    return _known_key(connection, key_id)
+    statement = update(ApiKeyRow).where(ApiKeyRow.id == key_id)
+    connection.execute(statement.values(is_trusted=is_trusted))
+    return _changed_key(connection, key_id)
 
 
-def _known_key(connection: Connection, key_id: str) -> ApiKey:
-    found = find_key(connection, key_id)
-    if found is None:
+def _changed_key(connection: Connection, key_id: str) -> ApiKey:
+    key = find_key(connection, key_id)
+    if key is None:
         raise RecordNotFoundError(
             f"no key has the id {key_id!r}; list ids with 'feinsum keys list'"
         )
-    return found
-
-
-def _key_of(row: Any) -> ApiKey:
-    return ApiKey(*row)
+    return key

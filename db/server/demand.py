@@ -25,20 +25,25 @@ from sqlalchemy import (
 )
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.sql.statements import INSERTS, RETRACTED
+from feinsum.db.sql.rows import INSERTS
+from feinsum.db.sql.statements import RETRACTED
 from feinsum.db.sql.tables import DemandCallerRow, DemandRow, DeviceRow, RecordRow
 from feinsum.records import Demand, Miss
 
-UNTOLD_DAYS = 1.0
-"""After how many days a demand expires of which nobody sent the text."""
+UNREADABLE_DAYS = 1.0
+"""After how many days a demand expires of which nobody sent the text.
 
-MOST_CHARACTERS = 1_000_000
-"""Most characters of the texts on one page of demands."""
+Without its text nobody can tune it, and anybody can make up keys.
+"""
+
+MAX_CHARACTERS = 1_000_000
+"""Maximum characters of the texts on one page of demands."""
 
 CHUNK = 400
+"""How many demands one statement names; SQLite has a limit of variables."""
 
 
-class Asked(NamedTuple):
+class DemandRequest(NamedTuple):
     """An unanswered request of a caller.
 
     Attributes:
@@ -66,7 +71,7 @@ class DemandLimits(NamedTuple):
 
 def add_misses(
     connection: Connection,
-    counts: Mapping[Asked, int],
+    counts: Mapping[DemandRequest, int],
     texts: Mapping[WorkloadKey, str],
     limits: DemandLimits,
 ) -> None:
@@ -76,175 +81,173 @@ def add_misses(
         texts: canonical texts of the workloads, if known.
     """
     now = datetime.now(UTC)
+    # Before new demands, so that old ones never use up the limit.
     _expire(connection, now, limits)
-    kept = _within(connection, counts, limits.of_caller)
-    if not kept:
+    # All writers lock rows in one order, so that they never deadlock.
+    requests = sorted(
+        _within_limit(connection, counts, limits.of_caller),
+        key=lambda request: (*request.miss.sort_key, request.caller),
+    )
+    if not requests:
         return
-    ordered = sorted(kept, key=lambda one: (*one.miss.place, one.caller))
-    # all writers lock rows in one order, so that they never deadlock
     totals: dict[Miss, int] = {}
-    for one in ordered:
-        totals[one.miss] = totals.get(one.miss, 0) + counts[one]
-    _upsert(
-        connection,
-        DemandRow,
-        [
-            (*miss.place, texts.get(miss.workload), n, 1, now, now)
-            for miss, n in totals.items()
-        ],
-    )
-    _upsert(
-        connection,
-        DemandCallerRow,
-        [(*one.miss.place, one.caller, counts[one], now) for one in ordered],
-    )
+    for request in requests:
+        totals[request.miss] = totals.get(request.miss, 0) + counts[request]
+    demands = [
+        (*miss.sort_key, texts.get(miss.workload), n, 1, now, now)
+        for miss, n in totals.items()
+    ]
+    callers = [(*r.miss.sort_key, r.caller, counts[r], now) for r in requests]
+    _upsert(connection, DemandRow, demands)
+    _upsert(connection, DemandCallerRow, callers)
     _count_callers(connection, list(totals))
-    _make_room(connection, limits.most)
+    _drop_surplus(connection, limits.most)
 
 
 def _upsert(
     connection: Connection,
-    kind: type[DemandRow | DemandCallerRow],
+    row_class: type[DemandRow | DemandCallerRow],
     rows: Iterable[tuple[Any, ...]],
 ) -> None:
-    """Insert rows, or add their counts to those that there are."""
-    table = kind.__table__
+    """Insert rows, or add their counts to those that exist."""
+    table = row_class.__table__
     insert = INSERTS[connection.dialect.name](table)
     new = insert.excluded
-    changed = {"count": table.c["count"] + new["count"], "last_seen": new.last_seen}
-    if kind is DemandRow:
-        known = table.c.workload_text
-        changed["workload_text"] = func.coalesce(known, new.workload_text)
-    counted = insert.on_conflict_do_update(
-        index_elements=list(table.primary_key), set_=changed
+    changes = {"count": table.c["count"] + new["count"], "last_seen": new.last_seen}
+    if row_class is DemandRow:
+        text = func.coalesce(table.c.workload_text, new.workload_text)
+        changes["workload_text"] = text
+    statement = insert.on_conflict_do_update(
+        index_elements=list(table.primary_key), set_=changes
     )
     names = [column.name for column in table.columns]
     values = [dict(zip(names, row, strict=True)) for row in rows]
-    connection.execute(counted, values)
+    connection.execute(statement, values)
 
 
-def _within(
-    connection: Connection, counts: Mapping[Asked, int], of_caller: int
-) -> list[Asked]:
-    """Demands to keep: those a caller has already, and new ones up to its limit."""
-    by_caller: dict[str, list[Asked]] = {}
-    for one in counts:
-        by_caller.setdefault(one.caller, []).append(one)
-    kept: list[Asked] = []
+def _within_limit(
+    connection: Connection, counts: Mapping[DemandRequest, int], limit: int
+) -> list[DemandRequest]:
+    """Return the requests to store: repeated ones, and new ones up to the limit."""
+    by_caller: dict[str, list[DemandRequest]] = {}
+    for request in counts:
+        by_caller.setdefault(request.caller, []).append(request)
     row = DemandCallerRow
-    for caller, asked in by_caller.items():
-        mine = select(row.workload_key, row.device).where(row.caller == caller)
-        known = {
-            Miss(WorkloadKey(key), device) for key, device in connection.execute(mine)
+    stored: list[DemandRequest] = []
+    for caller, requests in by_caller.items():
+        statement = select(row.workload_key, row.device).where(row.caller == caller)
+        earlier = {
+            Miss(WorkloadKey(key), device)
+            for key, device in connection.execute(statement)
         }
-        kept += [one for one in asked if one.miss in known]
-        new = [one for one in asked if one.miss not in known]
-        new.sort(key=lambda one: -counts[one])
-        kept += new[: max(0, of_caller - len(known))]
-    return kept
+        stored += [request for request in requests if request.miss in earlier]
+        new = [request for request in requests if request.miss not in earlier]
+        new.sort(key=lambda request: -counts[request])  # the most wanted fit first
+        stored += new[: max(0, limit - len(earlier))]
+    return stored
 
 
 def _count_callers(connection: Connection, misses: list[Miss]) -> None:
-    """Write down how many callers asked for each demand."""
+    """Update how many callers requested each demand."""
     row = DemandCallerRow
-    same = and_(
+    is_same = and_(
         row.workload_key == DemandRow.workload_key, row.device == DemandRow.device
     )
-    n_callers = select(func.count()).select_from(row).where(same).scalar_subquery()
+    n_callers = select(func.count()).select_from(row).where(is_same).scalar_subquery()
     for first in range(0, len(misses), CHUNK):
         among = [miss.workload for miss in misses[first : first + CHUNK]]
-        changed = update(DemandRow).where(
-            DemandRow.workload_key.in_(among), exists().where(same)
-        )  # what was counted before callers were told apart has none
-        connection.execute(changed.values(n_callers=n_callers))
+        # demands from before callers were stored have none, and keep their count
+        statement = update(DemandRow).where(
+            DemandRow.workload_key.in_(among), exists().where(is_same)
+        )
+        connection.execute(statement.values(n_callers=n_callers))
 
 
 def _expire(connection: Connection, now: datetime, limits: DemandLimits) -> None:
-    """Forget what nobody asked for in a long time."""
+    """Delete demands that were not repeated in a long time."""
+    unreadable_days = min(UNREADABLE_DAYS, limits.days)
     is_old = DemandRow.last_seen < now - timedelta(days=limits.days)
-    is_untold = and_(
+    is_unreadable = and_(
         DemandRow.workload_text.is_(None),
-        DemandRow.last_seen < now - timedelta(days=min(UNTOLD_DAYS, limits.days)),
+        DemandRow.last_seen < now - timedelta(days=unreadable_days),
     )
-    _remove(connection, or_(is_old, is_untold))
+    _delete(connection, or_(is_old, is_unreadable))
 
 
-def _make_room(connection: Connection, most: int) -> None:
-    """Forget what is beyond the limit: what nobody can tune, or fewest asked for."""
-    n_kept = connection.execute(
-        select(func.count()).select_from(DemandRow)
-    ).scalar_one()
-    if n_kept <= most:
-        return
+def _drop_surplus(connection: Connection, limit: int) -> None:
+    """Delete demands beyond the limit: first those without text, then rare ones."""
     row = DemandRow
-    least = select(row.workload_key, row.device).order_by(
+    n_demands = connection.scalar(select(func.count()).select_from(row)) or 0
+    if n_demands <= limit:
+        return
+    least_wanted = select(row.workload_key, row.device).order_by(
         row.workload_text.is_not(None), row.n_callers, row.last_seen, row.workload_key
     )
-    gone = connection.execute(least.limit(n_kept - most)).all()
-    for first in range(0, len(gone), CHUNK):
-        part = [tuple(one) for one in gone[first : first + CHUNK]]
-        _remove(connection, tuple_(row.workload_key, row.device).in_(part))
+    surplus = connection.execute(least_wanted.limit(n_demands - limit)).all()
+    for first in range(0, len(surplus), CHUNK):
+        part = [tuple(demand) for demand in surplus[first : first + CHUNK]]
+        _delete(connection, tuple_(row.workload_key, row.device).in_(part))
 
 
-def _remove(connection: Connection, which: ColumnElement[bool]) -> int:
-    """Forget demands and who asked for them; how many there were."""
-    gone = connection.execute(delete(DemandRow).where(which))
-    if gone.rowcount:
+def _delete(connection: Connection, condition: ColumnElement[bool]) -> int:
+    """Delete demands and their callers; returns the number of demands."""
+    n_deleted = connection.execute(delete(DemandRow).where(condition)).rowcount
+    if n_deleted:
         row = DemandCallerRow
-        is_left = exists().where(
+        has_demand = exists().where(
             DemandRow.workload_key == row.workload_key, DemandRow.device == row.device
         )
-        connection.execute(delete(row).where(~is_left))
-    return gone.rowcount
+        connection.execute(delete(row).where(~has_demand))
+    return n_deleted
 
 
 def clear_demands(connection: Connection, workload: str | None = None) -> int:
     """Delete all demands, or those for a workload; returns their number."""
-    every = DemandRow.workload_key.is_not(None)
-    return _remove(
-        connection, every if workload is None else DemandRow.workload_key == workload
+    key = DemandRow.workload_key
+    return _delete(
+        connection, key.is_not(None) if workload is None else key == workload
     )
 
 
 def open_demands(
-    connection: Connection, after: tuple[int, int, str, str] | None, limit: int
+    connection: Connection,
+    after: tuple[int, int, str, str] | None = None,
+    limit: int = 100,
 ) -> tuple[Demand, ...]:
-    """Demands without a recorded fact, most wanted first.
+    """Return demands without a recorded fact, most wanted first.
 
     Args:
         after: position of the last demand seen.
     """
-    columns = (
-        DemandRow.workload_key,
-        DemandRow.workload_text,
-        DemandRow.device,
-        DemandRow.count,
-        DemandRow.first_seen,
-        DemandRow.last_seen,
-        DemandRow.n_callers,
-    )
-    wanted = select(*columns).where(~_has_fact())
+    row = DemandRow
+    statement = select(
+        row.workload_key,
+        row.workload_text,
+        row.device,
+        row.count,
+        row.first_seen,
+        row.last_seen,
+        row.n_callers,
+    ).where(~_has_fact())
     if after is not None:
-        wanted = wanted.where(_follows(*after))
-    ordered = wanted.order_by(
-        DemandRow.n_callers.desc(),
-        DemandRow.count.desc(),
-        DemandRow.workload_key,
-        DemandRow.device,
+        statement = statement.where(_follows(*after))
+    statement = statement.order_by(
+        row.n_callers.desc(), row.count.desc(), row.workload_key, row.device
     )
-    found: list[Demand] = []
+    demands: list[Demand] = []
     n_characters = 0
-    rows: Iterable[Any] = connection.execute(ordered.limit(limit))
-    for row in rows:
-        found.append(Demand(*row))
-        n_characters += len(row.workload_text or "")
-        if n_characters >= MOST_CHARACTERS:
+    rows: Iterable[Any] = connection.execute(statement.limit(limit))
+    for values in rows:
+        demands.append(Demand(*values))
+        n_characters += len(values.workload_text or "")
+        # Texts are those of callers, who may send long ones.
+        if n_characters >= MAX_CHARACTERS:
             break
-    return tuple(found)
+    return tuple(demands)
 
 
 def _has_fact() -> ColumnElement[bool]:
-    """Something is recorded for the workload, on the device that was named."""
+    """Whether a fact of the workload is recorded, on the device that was named."""
     is_named = or_(
         DemandRow.device == "",
         DemandRow.device == DeviceRow.id,
@@ -261,12 +264,13 @@ def _has_fact() -> ColumnElement[bool]:
 def _follows(
     n_callers: int, count: int, workload: str, device: str
 ) -> ColumnElement[bool]:
+    """Whether a demand comes after a position in the order of :func:`open_demands`."""
     row = DemandRow
-    many = row.n_callers == n_callers
-    often = and_(many, row.count == count)
+    has_callers = row.n_callers == n_callers
+    has_count = and_(has_callers, row.count == count)
     return or_(
         row.n_callers < n_callers,
-        and_(many, row.count < count),
-        and_(often, row.workload_key > workload),
-        and_(often, row.workload_key == workload, row.device > device),
+        and_(has_callers, row.count < count),
+        and_(has_count, row.workload_key > workload),
+        and_(has_count, row.workload_key == workload, row.device > device),
     )

@@ -1,29 +1,39 @@
-"""Pages: the contents of a database, in order and part by part."""
+"""Lists of the service: pages of workloads, devices and facts, and totals.
+
+A page ends after ``limit`` entries or about a megabyte of text, whichever comes first.
+So that no long document is read in vain, the ids and lengths of the entries are read
+first, then the entries of the page.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from datetime import datetime
+from typing import Any, Literal, TypeAlias, cast
 
 from sqlalchemy import ColumnElement, Connection, Select, exists, func, or_, select
 
-from feinsum.db.sql.retracting import KEPT
-from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of
+from feinsum.db.sql.retracting import count_retracted
+from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of, read_documents
 from feinsum.db.sql.statements import (
+    IS_TRUSTED,
     RETRACTED,
+    count,
     retracted,
+    select_documents,
     trusted,
 )
 from feinsum.db.sql.tables import (
     DevicePeaksRow,
     DeviceRow,
+    EnvironmentRow,
     PlanRow,
     RecordRow,
     TrialRow,
     WorkloadRow,
 )
-from feinsum.records import Device
+from feinsum.records import Device, TuningRecord
 
 
 @dataclass(frozen=True)
@@ -84,10 +94,36 @@ class ListedFact:
     is_trusted: bool
 
 
-MOST_CHARACTERS = 1_000_000
+@dataclass(frozen=True)
+class Overview:
+    """Totals of a database; facts hidden from look-ups are not counted."""
+
+    n_facts: int
+    n_workloads: int
+    n_devices: int
+
+
+@dataclass(frozen=True)
+class DriverOf:
+    """A driver of a device, and the facts that were measured with it.
+
+    Attributes:
+        oldest, newest: when the first and the last of them were recorded.
+    """
+
+    version: str
+    n_workloads: int
+    n_facts: int
+    oldest: datetime
+    newest: datetime
+
+
+MAX_DRIVERS = 100
+
+MAX_CHARACTERS = 1_000_000
 """Characters of the entries of one page; the entry that exceeds them is its last."""
 
-CODES = {
+DTYPE_CODES = {
     "float64": "<f8", "float32": "<f4", "complex128": "<c16", "complex64": "<c8",
 }  # fmt: skip
 """How texts of workloads write dtypes."""
@@ -99,7 +135,7 @@ Order: TypeAlias = Literal["key", "speedup", "facts", "latest"]
 the latest fact.
 """
 
-BY: dict[Order, ColumnElement[Any]] = {
+ORDER_VALUES: dict[Order, ColumnElement[Any]] = {
     "speedup": func.max(RecordRow.speedup),
     "facts": func.count(),
     "latest": func.max(RecordRow.recorded_at),
@@ -112,13 +148,13 @@ IS_MEASURED = or_(
     exists().where(RecordRow.device_id == DeviceRow.id, ~RETRACTED),
     exists().where(TrialRow.device_id == DeviceRow.id),
     *(
-        exists().where(row.device_id == DeviceRow.id, ~retracted(row))
-        for row in (PlanRow, DevicePeaksRow)
+        exists().where(table.device_id == DeviceRow.id, ~retracted(table))
+        for table in (PlanRow, DevicePeaksRow)
     ),
 )
 """The same for a device, with its trials, plans and limits."""
 
-CHARACTERS = (
+N_CHARACTERS = (
     func.length(DeviceRow.name)
     + func.length(DeviceRow.platform)
     + func.length(func.coalesce(DeviceRow.processor, ""))
@@ -126,53 +162,53 @@ CHARACTERS = (
 
 DEVICES = select(
     DeviceRow.id,
-    CHARACTERS,
+    N_CHARACTERS,
     *(getattr(DeviceRow, name) for name in DEVICE_COLUMNS),
 )
-"""Those of :class:`ListedDevice`, without the number of facts."""
+"""Columns of :class:`ListedDevice`, without the number of facts."""
 
-Counts: TypeAlias = Mapping[str, int]
-"""How many facts there are by the id of a device; see :func:`count_by_device`."""
+RECORD_LENGTHS = select(RecordRow.id, func.length(RecordRow.document))
+
+FactCounts: TypeAlias = Mapping[str, int]
+"""Number of facts by the id of a device; see :func:`count_by_device`."""
 
 
 def is_cut(lengths: Iterable[int]) -> bool:
-    """Whether a page of entries of these lengths ends for want of room.
+    """Whether a page of entries of these lengths ends for lack of room.
 
-    >>> is_cut([10, 20]), is_cut([10, MOST_CHARACTERS - 10])
+    >>> is_cut([10, 20]), is_cut([10, MAX_CHARACTERS - 10])
     (False, True)
     """
-    return sum(lengths) >= MOST_CHARACTERS
+    return sum(lengths) >= MAX_CHARACTERS
 
 
 def fitting(connection: Connection, entries: Select[str, int], limit: int) -> list[str]:
-    """The ids of the entries of a page, of which only the lengths are read.
+    """Return the ids of the entries of a page, of which only the lengths are read.
 
     Args:
         entries: ids and lengths, in order.
     """
     ids: list[str] = []
     n_characters = 0
+    # Rows arrive one by one, so the rest of a long page is never read.
     for entry_id, length in connection.execute(entries.limit(limit)):
         ids.append(entry_id)
         n_characters += length or 0
-        if n_characters >= MOST_CHARACTERS:
+        if n_characters >= MAX_CHARACTERS:
             break
     return ids
 
 
-def known_ids(connection: Connection, record_ids: Sequence[str]) -> frozenset[str]:
-    """Those of some ids that are of stored facts, retracted or not."""
-    found = (select(row.id).where(row.id.in_(record_ids)) for row in KEPT)
-    return frozenset(one for ids in found for one in connection.scalars(ids))
+# Workloads
 
 
 def page_of_workloads(
     connection: Connection, after: str, limit: int
 ) -> tuple[ListedWorkload, ...]:
-    """Workloads with facts by key, after ``after``."""
+    """Return workloads with facts by key, after ``after``."""
     page = select(WorkloadRow.key, func.length(WorkloadRow.text))
     page = page.where(WorkloadRow.key > after, HAS_FACT).order_by(WorkloadRow.key)
-    return workloads_in(connection, fitting(connection, page, limit))
+    return workloads_with(connection, fitting(connection, page, limit))
 
 
 def ordered_workloads(
@@ -183,11 +219,11 @@ def ordered_workloads(
     having: Having,
     notations: Collection[str] | None = None,
 ) -> list[str]:
-    """The keys of a page of workloads, in an order.
+    """Return the keys of a page of workloads, in an order.
 
     Args:
         start: how many come before the page.
-        notations: only workloads whose texts begin so; see :func:`notations_in`.
+        notations: only workloads whose texts begin so; see :func:`find_notations`.
 
     Complexity: reads the facts of all workloads that fit, though not their documents.
     """
@@ -195,41 +231,47 @@ def ordered_workloads(
     page = page.where(*_conditions(having))
     if notations is not None:
         page = page.where(_notation(connection).in_(notations))
-    by = [] if order == "key" else [_of_facts(BY[order], having.device).desc()]
-    page = page.order_by(*by, WorkloadRow.key).offset(start)
+    if order != "key":
+        page = page.order_by(_of_facts(ORDER_VALUES[order], having.device).desc())
+    page = page.order_by(WorkloadRow.key).offset(start)
     return fitting(connection, page, limit)
 
 
-def workloads_in(
+def workloads_with(
     connection: Connection, keys: Sequence[str], device_id: str = ""
 ) -> tuple[ListedWorkload, ...]:
-    """Workloads by their keys, in the same order, without those that have no fact."""
-    workloads = select(
+    """Return workloads by their keys, in the same order, without those of no fact."""
+    statement = select(
         WorkloadRow.key,
         WorkloadRow.text,
         _of_facts(func.count(), device_id),
         _of_facts(func.max(RecordRow.speedup), device_id),
     )
-    rows = connection.execute(workloads.where(WorkloadRow.key.in_(keys)))
-    found = {row[0]: ListedWorkload(*row) for row in rows if row[2]}
-    return tuple(found[key] for key in keys if key in found)
+    rows = connection.execute(statement.where(WorkloadRow.key.in_(keys)))
+    workloads = {row[0]: ListedWorkload(*row) for row in rows if row[2]}
+    return tuple(workloads[key] for key in keys if key in workloads)
 
 
-def _facts_of_workload(device_id: str) -> list[ColumnElement[bool]]:
-    """What the facts of a workload satisfy, on one device or on all."""
-    on_device = [RecordRow.device_id == device_id] if device_id else []
-    return [RecordRow.workload_key == WorkloadRow.key, *on_device, ~RETRACTED]
+def find_workload(
+    connection: Connection, key: str, device_id: str = ""
+) -> ListedWorkload | None:
+    """Return the workload of a key, if it has a fact, on a device if one is given."""
+    return next(iter(workloads_with(connection, [key], device_id)), None)
 
 
-def _of_facts(value: ColumnElement[Any], device_id: str) -> ColumnElement[Any]:
-    """A value of the facts of each workload."""
-    facts = select(value).select_from(RecordRow)
-    return facts.where(*_facts_of_workload(device_id)).scalar_subquery()
+def find_notations(connection: Connection) -> frozenset[str]:
+    """Return the subscripts in the texts of workloads: ``i j, j -> i``.
+
+    Complexity: reads the text of every workload.
+    """
+    notations = select(_notation(connection)).where(HAS_FACT)
+    return frozenset(connection.scalars(notations.distinct()))
 
 
 def _conditions(having: Having) -> Iterator[ColumnElement[bool]]:
     yield exists().where(*_facts_of_workload(having.device))
     if having.key:
+        # People copy a whole key, or only its digest from a message.
         start, digest = having.key, f"-{having.key}"
         yield or_(
             WorkloadRow.key.startswith(start, autoescape=True),
@@ -241,12 +283,35 @@ def _conditions(having: Having) -> Iterator[ColumnElement[bool]]:
             select(RecordRow.workload_key).where(begins, ~RETRACTED)
         )
     if having.dtype:
-        code = CODES.get(having.dtype, having.dtype)
+        code = DTYPE_CODES.get(having.dtype, having.dtype)
         yield WorkloadRow.text.contains(f"]:{code} ", autoescape=True)
 
 
-def count_by_device(connection: Connection) -> Counts:
-    """The number of facts of every device; those that look-ups see.
+def _facts_of_workload(device_id: str) -> list[ColumnElement[bool]]:
+    """Return the conditions on facts of a workload, on one device or on all."""
+    on_device = [RecordRow.device_id == device_id] if device_id else []
+    return [RecordRow.workload_key == WorkloadRow.key, *on_device, ~RETRACTED]
+
+
+def _of_facts(value: ColumnElement[Any], device_id: str) -> ColumnElement[Any]:
+    """Return a value of the facts of each workload, as a correlated subquery."""
+    facts = select(value).select_from(RecordRow)
+    return facts.where(*_facts_of_workload(device_id)).scalar_subquery()
+
+
+def _notation(connection: Connection) -> ColumnElement[str]:
+    """Return the part of a workload's text before the first ``|``."""
+    if connection.dialect.name == "postgresql":
+        return func.split_part(WorkloadRow.text, BAR, 1)
+    length = func.instr(WorkloadRow.text, BAR) - 1
+    return func.substr(WorkloadRow.text, 1, length)
+
+
+# Devices
+
+
+def count_by_device(connection: Connection) -> FactCounts:
+    """Count the facts of every device that look-ups see.
 
     Complexity: reads all facts, though not their documents.
     """
@@ -256,69 +321,64 @@ def count_by_device(connection: Connection) -> Counts:
 
 
 def devices_named(
-    connection: Connection, part: str, limit: int, counts: Counts
+    connection: Connection, part: str, limit: int, counts: FactCounts
 ) -> tuple[ListedDevice, ...]:
-    """Devices whose names and microarchitectures contain a text, ignoring case."""
-    design = func.coalesce(DeviceRow.microarchitecture, "")
-    words = func.lower(DeviceRow.name + " " + design)
+    """Return devices whose names or microarchitectures contain a text in any case."""
+    microarchitecture = func.coalesce(DeviceRow.microarchitecture, "")
+    words = func.lower(DeviceRow.name + " " + microarchitecture)
     is_named = words.contains(part.lower(), autoescape=True)
-    page = select(DeviceRow.id, CHARACTERS).where(is_named, IS_MEASURED)
+    page = select(DeviceRow.id, N_CHARACTERS).where(is_named, IS_MEASURED)
     among = fitting(connection, page.order_by(DeviceRow.id), limit)
     rows = DEVICES.where(DeviceRow.id.in_(among)).order_by(DeviceRow.name, DeviceRow.id)
     return tuple(_device_of(row, counts) for row in connection.execute(rows))
 
 
-def find_workload(
-    connection: Connection, key: str, device_id: str = ""
-) -> ListedWorkload | None:
-    """The workload of a key, if it has a fact, on a device if one is given."""
-    found = workloads_in(connection, [key], device_id)
-    return found[0] if found else None
-
-
-def notations_in(connection: Connection) -> frozenset[str]:
-    """The subscripts in the texts of workloads: ``i j, j -> i``.
-
-    Complexity: reads the text of every workload.
-    """
-    known = select(_notation(connection)).where(HAS_FACT)
-    return frozenset(connection.scalars(known.distinct()))
-
-
-def _notation(connection: Connection) -> ColumnElement[str]:
-    """The part of a workload's text before the first ``|``."""
-    if connection.dialect.name == "postgresql":
-        return func.split_part(WorkloadRow.text, BAR, 1)
-    length = func.instr(WorkloadRow.text, BAR) - 1
-    return func.substr(WorkloadRow.text, 1, length)
-
-
 def page_of_devices(
-    connection: Connection, after: str, limit: int, counts: Counts
+    connection: Connection, after: str, limit: int, counts: FactCounts
 ) -> tuple[ListedDevice, ...]:
-    """Devices by id, after ``after``."""
-    page = select(DeviceRow.id, CHARACTERS).where(DeviceRow.id > after, IS_MEASURED)
+    """Return devices by id, after ``after``."""
+    page = select(DeviceRow.id, N_CHARACTERS).where(DeviceRow.id > after, IS_MEASURED)
     among = fitting(connection, page.order_by(DeviceRow.id), limit)
     rows = DEVICES.where(DeviceRow.id.in_(among)).order_by(DeviceRow.id)
     return tuple(_device_of(row, counts) for row in connection.execute(rows))
 
 
 def find_device(
-    connection: Connection, device_id: str, counts: Counts
+    connection: Connection, device_id: str, counts: FactCounts
 ) -> ListedDevice | None:
-    """The device of an id."""
-    wanted = DEVICES.where(DeviceRow.id == device_id, IS_MEASURED)
-    row = connection.execute(wanted).first()
+    """Return the device with an id."""
+    statement = DEVICES.where(DeviceRow.id == device_id, IS_MEASURED)
+    row = connection.execute(statement).first()
     return None if row is None else _device_of(row, counts)
 
 
-def _device_of(row: Any, counts: Counts) -> ListedDevice:
+def _device_of(row: Any, counts: FactCounts) -> ListedDevice:
     device_id, n_characters, *columns = row
     n_facts = counts.get(device_id, 0)
     return ListedDevice(device_id, device_of(columns), n_facts, n_characters)
 
 
-LENGTHS = select(RecordRow.id, func.length(RecordRow.document))
+def drivers_of(connection: Connection, device_id: str) -> tuple[DriverOf, ...]:
+    """Return the drivers with which a device was measured, latest first."""
+    newest = func.max(RecordRow.recorded_at)
+    drivers = (
+        select(
+            EnvironmentRow.driver_version,
+            func.count(RecordRow.workload_key.distinct()),
+            func.count(),
+            func.min(RecordRow.recorded_at),
+            newest,
+        )
+        .join_from(RecordRow, EnvironmentRow)
+        .where(RecordRow.device_id == device_id, ~RETRACTED)
+        .group_by(EnvironmentRow.driver_version)
+        .order_by(newest.desc(), EnvironmentRow.driver_version)
+        .limit(MAX_DRIVERS)
+    )
+    return tuple(DriverOf(*row) for row in connection.execute(drivers))
+
+
+# Facts and plans
 
 
 def page_of_facts(
@@ -328,13 +388,13 @@ def page_of_facts(
     workload: str | None = None,
     device_id: str | None = None,
 ) -> tuple[ListedFact, ...]:
-    """Facts by id, from behind ``after``; those that look-ups see."""
-    page = LENGTHS.where(RecordRow.id > after, ~RETRACTED)
+    """Return facts by id, after ``after``; those that look-ups see."""
+    page = RECORD_LENGTHS.where(RecordRow.id > after, ~RETRACTED)
     if workload is not None:
         page = page.where(RecordRow.workload_key == workload)
     if device_id is not None:
         page = page.where(RecordRow.device_id == device_id)
-    return _facts(connection, RecordRow, page, limit)
+    return _listed_facts(connection, RecordRow, page, limit)
 
 
 def page_of_plans(
@@ -345,23 +405,63 @@ def page_of_plans(
     *,
     only_trusted: bool = False,
 ) -> tuple[ListedFact, ...]:
-    """Plans by id, after ``after``; those that look-ups see."""
+    """Return plans by id, after ``after``; those that look-ups see."""
     page = select(PlanRow.id, func.length(PlanRow.document))
     page = page.where(PlanRow.id > after, ~retracted(PlanRow))
     if workload is not None:
         page = page.where(PlanRow.workload_key == workload)
     if only_trusted:
         page = page.where(trusted(PlanRow))
-    return _facts(connection, PlanRow, page, limit)
+    return _listed_facts(connection, PlanRow, page, limit)
 
 
-def _facts(
+def _listed_facts(
     connection: Connection,
-    row: type[RecordRow | PlanRow],
+    table: type[RecordRow | PlanRow],
     page: Select[str, int],
     limit: int,
 ) -> tuple[ListedFact, ...]:
-    ids = fitting(connection, page.order_by(row.id), limit)
-    documents = select(row.id, row.document, trusted(row)).where(row.id.in_(ids))
-    rows = connection.execute(documents.order_by(row.id))
-    return tuple(ListedFact(*one) for one in rows)
+    ids = fitting(connection, page.order_by(table.id), limit)
+    documents = select(table.id, table.document, trusted(table))
+    rows = connection.execute(documents.where(table.id.in_(ids)).order_by(table.id))
+    return tuple(ListedFact(*row) for row in rows)
+
+
+def latest_facts(
+    connection: Connection, limit: int, device_id: str | None = None
+) -> tuple[TuningRecord, ...]:
+    """Return the facts recorded last, newest first."""
+    latest = RECORD_LENGTHS.where(~RETRACTED)
+    if device_id is not None:
+        latest = latest.where(RecordRow.device_id == device_id)
+    newest_first = latest.order_by(RecordRow.recorded_at.desc(), RecordRow.id)
+    return _records(connection, fitting(connection, newest_first, limit))
+
+
+def fastest_facts(
+    connection: Connection, workload: str, limit: int
+) -> tuple[TuningRecord, ...]:
+    """Return the facts of a workload that fit: trusted ones first, by speed-up."""
+    facts = RECORD_LENGTHS.where(RecordRow.workload_key == workload, ~RETRACTED)
+    ordered = facts.order_by(IS_TRUSTED.desc(), RecordRow.speedup.desc(), RecordRow.id)
+    return _records(connection, fitting(connection, ordered, limit))
+
+
+def _records(connection: Connection, ids: Sequence[str]) -> tuple[TuningRecord, ...]:
+    """Return the valid records with some ids, in their order."""
+    statement = select_documents("record").where(RecordRow.id.in_(ids))
+    rows = connection.execute(statement).all()
+    records = {record.id: record for record in read_documents("record", rows)}
+    return tuple(cast(TuningRecord, records[i]) for i in ids if i in records)
+
+
+def overview(connection: Connection) -> Overview:
+    """Count the contents."""
+    n_facts = count(connection, RecordRow) - count_retracted(connection)
+    workloads = select(func.count()).select_from(WorkloadRow).where(HAS_FACT)
+    devices = select(func.count()).select_from(DeviceRow).where(IS_MEASURED)
+    return Overview(
+        n_facts,
+        connection.execute(workloads).scalar_one(),
+        connection.execute(devices).scalar_one(),
+    )

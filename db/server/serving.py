@@ -1,4 +1,8 @@
-"""The store behind the service: facts with trust, keys, demand, pages."""
+"""The store behind the service: facts with trust, keys, demand, pages.
+
+Each method is a function of a connection in one of the modules beside this one, which
+the store runs in a transaction and retries while a database server restarts.
+"""
 
 from __future__ import annotations
 
@@ -8,85 +12,62 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
-from functools import partial
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from cachetools import LRUCache
 from sqlalchemy import Connection, Engine
 
-from feinsum.canonical import WorkloadKey
-from feinsum.db.server.api_keys import (
-    ApiKey,
-    add_key,
-    all_keys,
-    find_key,
-    revoke_key,
-    trust_key,
-)
-from feinsum.db.server.demand import (
-    Asked,
-    DemandLimits,
-    add_misses,
-    clear_demands,
-    open_demands,
-)
-from feinsum.db.server.overview import (
-    DriverOf,
-    Overview,
-    drivers_of,
-    fastest_facts,
-    latest_facts,
-    overview,
-)
+from feinsum.db.server import api_keys, demand, pages
 from feinsum.db.server.pages import (
+    DriverOf,
     Having,
     ListedDevice,
-    ListedFact,
     ListedWorkload,
     Order,
-    count_by_device,
-    devices_named,
-    find_device,
-    find_workload,
-    known_ids,
-    notations_in,
-    ordered_workloads,
-    page_of_devices,
-    page_of_facts,
-    page_of_plans,
-    page_of_workloads,
-    workloads_in,
+    Overview,
 )
-from feinsum.db.server.patience import Patience, patiently
 from feinsum.db.server.reader import Reader
-from feinsum.db.server.trust import Fact, Receipt, Trust, keep_owner, receive, trust_in
-from feinsum.db.sql.location import Location, locate
-from feinsum.db.sql.retracting import find_retractions, known_retractions
-from feinsum.db.sql.rows import rows_of
-from feinsum.db.sql.statements import (
-    ALL_PLANS,
-    insert_all_missing,
-    retracted,
-    sound_plans,
+from feinsum.db.server.trust import (
+    Fact,
+    Receipt,
+    find_ids,
+    find_missing,
+    find_trust,
+    insert_owned,
+    insert_received,
 )
-from feinsum.db.sql.store import SqlStore, prepared_engine
-from feinsum.db.sql.tables import PlanRow
+from feinsum.db.sql.failures import MAX_WAIT_S
+from feinsum.db.sql.location import Location, locate
+from feinsum.db.sql.retracting import latest_retractions
+from feinsum.db.sql.rows import rows_of
+from feinsum.db.sql.store import SqlStore, prepared_engine, reads, writes
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import (
-    Demand,
-    DevicePeaks,
+    FACT_KINDS,
     Document,
     PlanRecord,
-    Retraction,
+    Serialized,
     TuningRecord,
+    kind_of,
 )
 
 T = TypeVar("T")
 
-LEAST_FREE_BYTES = 32 * 2**20
+MIN_FREE_BYTES = 32 * 2**20
 """Below this a disk counts as full."""
+
+COSTLY_S = 0.02
+"""A read that takes less processor time is not kept, so that it is always current."""
+
+KEEP_FACTOR = 20
+"""A result is kept this many times as long as it took to read.
+
+So that costly reads take at most a twentieth of a processor, however often somebody
+requests them.
+"""
+
+MAX_RESULTS = 256
 
 
 def open_serving_store(
@@ -96,29 +77,20 @@ def open_serving_store(
 
     The file of a new one is for its owner alone, since it will have keys and senders.
     """
-    place = replace(
+    target = replace(
         locate(location),
         may_create=may_create,
         may_migrate=may_create,
         is_private=True,
     )
-    return ServingStore(prepared_engine(place), place)
+    return ServingStore(prepared_engine(target), target)
 
 
-COSTLY_S = 0.02
-"""A read that takes less of a processor is done again each time."""
+class CostlyResults:
+    """Results of costly reads by name; of many callers at once, one reads.
 
-FACTOR = 20
-"""How many times as long as it took to read a result is kept."""
-
-MOST_KEPT = 256
-
-
-class Recent:
-    """Results by name; of many who ask at once, one reads.
-
-    >>> recent = Recent()
-    >>> recent("cheap", lambda: 1), recent("cheap", lambda: 2)
+    >>> results = CostlyResults()
+    >>> results("cheap", lambda: 1), results("cheap", lambda: 2)
     (1, 2)
     """
 
@@ -129,91 +101,170 @@ class Recent:
     ) -> None:
         self._cpu_s, self._clock = cpu_s, clock
         self._lock = Lock()
-        self._kept: LRUCache[Hashable, tuple[float, Any]] = LRUCache(MOST_KEPT)
+        self._results: LRUCache[Hashable, tuple[float, Any]] = LRUCache(MAX_RESULTS)
 
     def __call__(self, name: Hashable, read: Callable[[], T]) -> T:
-        """The result of ``read``, or one of at most :data:`FACTOR` times its cost ago.
+        """Return the result of ``read``, or a recent one.
 
         Args:
             name: equal for equal reads; results are small.
         """
+        # The lock is held while reading: of many callers at once, one reads.
         with self._lock:
-            until, kept = self._kept.get(name, (0.0, None))
+            until, result = self._results.get(name, (0.0, None))
             if self._clock() < until:
-                found: T = kept
-                return found
-            before = self._cpu_s()
-            found = read()
-            cost_s = self._cpu_s() - before
+                return cast(T, result)
+            start_s = self._cpu_s()
+            result = read()
+            cost_s = self._cpu_s() - start_s
             if cost_s > COSTLY_S:
-                self._kept[name] = self._clock() + FACTOR * cost_s, found
-            return found
+                self._results[name] = self._clock() + KEEP_FACTOR * cost_s, result
+            return result
 
 
-@patiently(
-    "add",
-    "add_all",
-    "add_misses",
-    "add_peaks",
-    "add_plan",
-    "clear_demands",
-    "demands",
-    "devices_named",
-    "drivers_of",
-    "fastest_facts",
-    "get",
-    "key",
-    "keys",
-    "latest_facts",
-    "listed_device",
-    "listed_workload",
-    "missing",
-    "notations",
-    "ordered_workloads",
-    "overview",
-    "page_of_devices",
-    "page_of_facts",
-    "page_of_plans",
-    "page_of_workloads",
-    "peaks",
-    "plan",
-    "plans",
-    "receive",
-    "retractions",
-    "revoke_key",
-    "sound_plans",
-    "stored_ids",
-    "trust",
-    "trust_key",
-)
 class ServingStore(SqlStore):
     """An SQL store with what only the service needs.
 
     A fact that is added here directly, not through the service, is trusted.
     """
 
+    max_wait_s = MAX_WAIT_S
+
     def __init__(self, engine: Engine, location: Location) -> None:
         super().__init__(engine, location)
-        self.patience = Patience()
-        self._recent = Recent()
+        self._results = CostlyResults()
         self._has_failed = False
 
-    def add(self, record: TuningRecord) -> bool:
-        return bool(self.add_all([record]))
+    # Facts and who sent them.
 
-    def add_plan(self, record: PlanRecord) -> bool:
-        return bool(self.add_all([record]))
+    trust = reads(find_trust)
+    stored_ids = reads(find_ids)
+    missing = reads(find_missing)
+    retractions = reads(latest_retractions)
 
-    def add_peaks(self, peaks: DevicePeaks) -> bool:
-        return bool(self.add_all([peaks]))
+    def receive(
+        self,
+        fact: Fact,
+        recorder: str,
+        *,
+        serialized: Serialized | None = None,
+        is_trusted: bool = False,
+    ) -> Receipt:
+        """Store a fact that somebody sent, and who sent it, in one transaction.
+
+        Args:
+            serialized: of a fact that was parsed from JSON, if it is known.
+        """
+        rows = rows_of(fact, serialized)  # before the lock: it refuses bad documents
+        return self.write(
+            insert_received, fact.id, rows, recorder, is_trusted=is_trusted
+        )
 
     def add_all(self, documents: Iterable[Document]) -> int:
-        given = list(documents)
-        rows = [row for document in given for row in rows_of(document)]
-        with self._writing() as connection:
-            n_new = insert_all_missing(connection, rows)
-            keep_owner(connection, [d.id for d in given if isinstance(d, Fact)])
-        return n_new
+        added = list(documents)
+        rows = [row for document in added for row in rows_of(document)]
+        facts = [d.id for d in added if kind_of(d) in FACT_KINDS]
+        return self.write(insert_owned, facts, rows)
+
+    def stored(self, record_id: str) -> TuningRecord:
+        """Return a record; the error does not reveal where the database is."""
+        try:
+            return super().stored(record_id)
+        except RecordNotFoundError:
+            raise RecordNotFoundError(f"no record has the id {record_id!r}") from None
+
+    def sound_plans(self, ids: Collection[str]) -> tuple[PlanRecord, ...]:
+        """Return the valid plans with some ids, ordered by id."""
+        return cast(tuple[PlanRecord, ...], tuple(self.documents("plan", ids)))
+
+    def plan(self, record_id: str) -> PlanRecord:
+        """Return a plan.
+
+        Raises:
+            RecordNotFoundError: if there is none.
+        """
+        for plan in self.sound_plans([record_id]):
+            return plan
+        raise RecordNotFoundError(f"no plan has the id {record_id!r}")
+
+    def reader(self) -> Reader:
+        """Return a reader for look-ups, which the caller closes."""
+        return Reader(self._location)
+
+    # Lists and totals; of those that read all facts, costly results are kept.
+
+    page_of_workloads = reads(pages.page_of_workloads)
+    page_of_facts = reads(pages.page_of_facts)
+    page_of_plans = reads(pages.page_of_plans)
+    fastest_facts = reads(pages.fastest_facts)
+    listed_workload = reads(pages.find_workload)
+    notations = reads(pages.find_notations)
+
+    def ordered_workloads(
+        self,
+        start: int,
+        limit: int,
+        order: Order,
+        having: Having,
+        notations: Collection[str] | None = None,
+    ) -> tuple[ListedWorkload, ...]:
+        """Return a page of workloads; see :func:`pages.ordered_workloads`."""
+
+        def read() -> list[str]:
+            return self.read(
+                pages.ordered_workloads, start, limit, order, having, notations
+            )
+
+        # A text that anybody types has too many values to keep results by it.
+        is_whole = notations is None and not (having.key or having.transform)
+        name = ("workloads", start, limit, order, having)
+        keys = self._results(name, read) if is_whole else read()
+        return self.read(pages.workloads_with, keys, having.device)
+
+    def devices_named(self, part: str, limit: int) -> tuple[ListedDevice, ...]:
+        """Return devices whose names contain a text, ignoring case."""
+        return self.read(pages.devices_named, part, limit, self._facts_by_device())
+
+    def page_of_devices(self, after: str, limit: int) -> tuple[ListedDevice, ...]:
+        """Return devices by id, after ``after``."""
+        return self.read(pages.page_of_devices, after, limit, self._facts_by_device())
+
+    def listed_device(self, device_id: str) -> ListedDevice | None:
+        """Return the device with an id."""
+        return self.read(pages.find_device, device_id, self._facts_by_device())
+
+    def drivers_of(self, device_id: str) -> tuple[DriverOf, ...]:
+        """Return the drivers with which a device was measured, latest first."""
+        name = ("drivers", device_id)
+        return self._results(name, lambda: self.read(pages.drivers_of, device_id))
+
+    def overview(self) -> Overview:
+        """Count the contents."""
+        return self._results("overview", lambda: self.read(pages.overview))
+
+    def latest_facts(
+        self, limit: int, device_id: str | None = None
+    ) -> tuple[TuningRecord, ...]:
+        """Return the facts that were recorded last, newest first."""
+        if device_id is not None:  # many devices, whose facts are read to be drawn
+            return self.read(pages.latest_facts, limit, device_id)
+        return self._results(
+            ("latest", limit), lambda: self.read(pages.latest_facts, limit)
+        )
+
+    def _facts_by_device(self) -> Mapping[str, int]:
+        return self._results("devices", lambda: self.read(pages.count_by_device))
+
+    # Demand and keys.
+
+    add_misses = writes(demand.add_misses)
+    demands = reads(demand.open_demands)
+    clear_demands = writes(demand.clear_demands)
+    add_key = writes(api_keys.add_key)
+    key = reads(api_keys.find_key)
+    keys = reads(api_keys.all_keys)
+    revoke_key = writes(api_keys.revoke_key)
+    trust_key = writes(api_keys.trust_key)
 
     def check_room(self) -> None:
         """Refuse to store facts if the last write failed, or the disk is full.
@@ -227,9 +278,9 @@ class ServingStore(SqlStore):
         path = self._location.path
         if path is None or self._location.is_read_only:
             return
-        if shutil.disk_usage(path.parent).free < LEAST_FREE_BYTES:
+        if shutil.disk_usage(path.parent).free < MIN_FREE_BYTES:
             raise StoreUnavailableError(
-                f"the disk of the database {path} has less than {LEAST_FREE_BYTES} "
+                f"the disk of the database {path} has less than {MIN_FREE_BYTES} "
                 "bytes left; free some space"
             )
         if self._has_failed:
@@ -239,210 +290,8 @@ class ServingStore(SqlStore):
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        # and it stays so if anything is raised before the commit is done
+        # and it stays so if anything is raised before the commit is complete
         self._has_failed = True
         with super()._writing() as connection:
             yield connection
         self._has_failed = False
-
-    def stored(self, record_id: str) -> TuningRecord:
-        """The record with an id; the error does not reveal where the database is."""
-        try:
-            return super().stored(record_id)
-        except RecordNotFoundError:
-            raise RecordNotFoundError(f"no record has the id {record_id!r}") from None
-
-    def reader(self) -> Reader:
-        """Fast reads of this database; closed by the caller."""
-        return Reader(self._engine, self._location)
-
-    def receive(
-        self,
-        fact: Fact,
-        recorder: str,
-        *,
-        text: str | None = None,
-        is_trusted: bool = False,
-    ) -> Receipt:
-        """Store a fact that somebody sent (:func:`feinsum.db.server.trust.receive`).
-
-        Args:
-            text: of a fact that was read from JSON, if it is known.
-        """
-        rows = rows_of(fact, text)
-        with self._writing() as connection:
-            return receive(connection, fact.id, rows, recorder, is_trusted=is_trusted)
-
-    def trust(self, record_id: str) -> Trust:
-        """The trust in a fact, or :class:`RecordNotFoundError`."""
-        with self._reading() as connection:
-            return trust_in(connection, record_id)
-
-    def retractions(
-        self, before: tuple[datetime, str] | None = None, limit: int = 100
-    ) -> tuple[Retraction, ...]:
-        """The latest retractions, newest first; see :func:`known_retractions`."""
-        with self._reading() as connection:
-            return known_retractions(connection, before, limit)
-
-    def stored_ids(self, record_ids: list[str]) -> frozenset[str]:
-        """Those ids that belong to facts here, visible to look-ups or not."""
-        with self._reading() as connection:
-            return known_ids(connection, record_ids)
-
-    def missing(self, record_ids: list[str]) -> list[str]:
-        """Those ids that are neither stored nor retracted, in the order given."""
-        with self._reading() as connection:
-            known = known_ids(connection, record_ids)
-            retracted = find_retractions(connection, record_ids)
-        known |= {retraction.document for retraction in retracted}
-        return [record_id for record_id in record_ids if record_id not in known]
-
-    def page_of_workloads(self, after: str, limit: int) -> tuple[ListedWorkload, ...]:
-        with self._reading() as connection:
-            return page_of_workloads(connection, after, limit)
-
-    def ordered_workloads(
-        self,
-        start: int,
-        limit: int,
-        order: Order,
-        having: Having,
-        notations: Collection[str] | None = None,
-    ) -> tuple[ListedWorkload, ...]:
-        """A page of workloads in an order; see :func:`ordered_workloads`."""
-        with self._reading() as connection:
-            listed = partial(
-                ordered_workloads, connection, start, limit, order, having, notations
-            )
-            is_whole = notations is None and not (having.key or having.transform)
-            name = ("workloads", start, limit, order, having)
-            keys = self._recent(name, listed) if is_whole else listed()
-            return workloads_in(connection, keys, having.device)
-
-    def devices_named(self, part: str, limit: int) -> tuple[ListedDevice, ...]:
-        """Devices whose names have a part, in whatever case."""
-        with self._reading() as connection:
-            return devices_named(connection, part, limit, self._counts(connection))
-
-    def listed_workload(self, key: str, device_id: str = "") -> ListedWorkload | None:
-        with self._reading() as connection:
-            return find_workload(connection, key, device_id)
-
-    def notations(self) -> frozenset[str]:
-        """The subscripts of workloads; see :func:`notations_in`."""
-        with self._reading() as connection:
-            return notations_in(connection)
-
-    def page_of_devices(self, after: str, limit: int) -> tuple[ListedDevice, ...]:
-        with self._reading() as connection:
-            return page_of_devices(connection, after, limit, self._counts(connection))
-
-    def listed_device(self, device_id: str) -> ListedDevice | None:
-        with self._reading() as connection:
-            return find_device(connection, device_id, self._counts(connection))
-
-    def drivers_of(self, device_id: str) -> tuple[DriverOf, ...]:
-        """The drivers with which a device was measured, the latest first."""
-        with self._reading() as connection:
-            read = partial(drivers_of, connection, device_id)
-            return self._recent(("drivers", device_id), read)
-
-    def overview(self) -> Overview:
-        with self._reading() as connection:
-            return self._recent("overview", partial(overview, connection))
-
-    def _counts(self, connection: Connection) -> Mapping[str, int]:
-        return self._recent("devices", partial(count_by_device, connection))
-
-    def latest_facts(
-        self, limit: int, device_id: str | None = None
-    ) -> tuple[TuningRecord, ...]:
-        """The facts that were recorded last, the newest first."""
-        with self._reading() as connection:
-            read = partial(latest_facts, connection, limit, device_id)
-            # those of one device are many, and read to be drawn
-            return read() if device_id else self._recent(("latest", limit), read)
-
-    def fastest_facts(self, workload: str, limit: int) -> tuple[TuningRecord, ...]:
-        """The facts of a workload by speed-up, the best first."""
-        with self._reading() as connection:
-            return fastest_facts(connection, workload, limit)
-
-    def page_of_facts(
-        self,
-        after: str,
-        limit: int,
-        workload: str | None = None,
-        device_id: str | None = None,
-    ) -> tuple[ListedFact, ...]:
-        with self._reading() as connection:
-            return page_of_facts(connection, after, limit, workload, device_id)
-
-    def page_of_plans(
-        self,
-        after: str,
-        limit: int,
-        workload: str | None = None,
-        *,
-        only_trusted: bool = False,
-    ) -> tuple[ListedFact, ...]:
-        with self._reading() as connection:
-            return page_of_plans(
-                connection, after, limit, workload, only_trusted=only_trusted
-            )
-
-    def sound_plans(self, ids: Collection[str]) -> tuple[PlanRecord, ...]:
-        """The valid plans with some ids, ordered by id."""
-        found = self.documents("plan", ids)
-        return tuple(one for one in found if isinstance(one, PlanRecord))
-
-    def plan(self, record_id: str) -> PlanRecord:
-        """A plan, or :class:`RecordNotFoundError`."""
-        wanted = ALL_PLANS.where(PlanRow.id == record_id, ~retracted(PlanRow))
-        for found in sound_plans(self._select(wanted)):
-            return found
-        raise RecordNotFoundError(f"no plan has the id {record_id!r}")
-
-    def add_misses(
-        self,
-        counts: Mapping[Asked, int],
-        texts: Mapping[WorkloadKey, str],
-        limits: DemandLimits,
-    ) -> None:
-        """Count unanswered requests (:func:`feinsum.db.server.demand.add_misses`)."""
-        with self._writing() as connection:
-            add_misses(connection, counts, texts, limits)
-
-    def demands(
-        self, after: tuple[int, int, str, str] | None = None, limit: int = 100
-    ) -> tuple[Demand, ...]:
-        with self._reading() as connection:
-            return open_demands(connection, after, limit)
-
-    def clear_demands(self, workload: str | None = None) -> int:
-        """Delete all demands, or those for a workload; returns their number."""
-        with self._writing() as connection:
-            return clear_demands(connection, workload)
-
-    def add_key(self, key: ApiKey) -> None:
-        with self._writing() as connection:
-            add_key(connection, key)
-
-    def key(self, key_id: str) -> ApiKey | None:
-        with self._reading() as connection:
-            return find_key(connection, key_id)
-
-    def keys(self) -> tuple[ApiKey, ...]:
-        with self._reading() as connection:
-            return all_keys(connection)
-
-    def revoke_key(self, key_id: str) -> ApiKey:
-        """Revoke a key, or :class:`RecordNotFoundError`."""
-        with self._writing() as connection:
-            return revoke_key(connection, key_id)
-
-    def trust_key(self, key_id: str, *, is_trusted: bool) -> ApiKey:
-        """Mark a key as trusted or not, or :class:`RecordNotFoundError`."""
-        with self._writing() as connection:
-            return trust_key(connection, key_id, is_trusted=is_trusted)

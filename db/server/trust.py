@@ -15,24 +15,21 @@ Who sent a fact is a row beside it, and no part of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias
 
-from sqlalchemy import Connection, exists, select
+from sqlalchemy import Connection, select
 
-from feinsum.db.sql.retracting import KEPT, OWNER, find_retractions
-from feinsum.db.sql.rows import Row
-from feinsum.db.sql.statements import INSERTS, insert_missing_rows
+from feinsum.db.sql.retracting import OWNER, find_retractions
+from feinsum.db.sql.rows import INSERTS, Row, insert_missing
+from feinsum.db.sql.statements import FACT_TABLES, MAX_IDS
 from feinsum.db.sql.tables import RecordingRow
 from feinsum.errors import RecordNotFoundError
 from feinsum.records import DevicePeaks, PlanRecord, Retraction, TuningRecord
 
 Fact: TypeAlias = TuningRecord | PlanRecord | DevicePeaks
-
-AT_ONCE = 500
-"""How many ids are asked for in one statement."""
 
 
 @dataclass(frozen=True)
@@ -71,81 +68,109 @@ class Receipt(NamedTuple):
     is_retracted: bool
 
 
-def receive(
+def insert_received(
     connection: Connection,
     fact_id: str,
-    rows: Sequence[Row],
+    rows: Iterable[Row],
     recorder: str,
     *,
     is_trusted: bool,
 ) -> Receipt:
-    """Store the rows of a fact, and who sent it."""
-    is_new = insert_missing_rows(connection, rows)
-    if not is_new and not _sent(connection, [fact_id]):
-        _keep_recorder(connection, [fact_id], OWNER, is_trusted=True)
-    _keep_recorder(connection, [fact_id], recorder, is_trusted=is_trusted)
+    """Store the rows of a fact that somebody sent, and who sent it."""
+    is_new = insert_missing(connection, rows) == 1
+    if not is_new and not _find_sent(connection, [fact_id]):
+        # The owner recorded it first, which the next row would hide.
+        _insert_recorder(connection, [fact_id], OWNER, is_trusted=True)
+    _insert_recorder(connection, [fact_id], recorder, is_trusted=is_trusted)
     return Receipt(is_new, bool(find_retractions(connection, [fact_id])))
 
 
-def keep_owner(connection: Connection, fact_ids: Sequence[str]) -> None:
-    """Note that the owner of the database recorded facts, too, where others sent them.
+def insert_owned(
+    connection: Connection, fact_ids: Sequence[str], rows: Iterable[Row]
+) -> int:
+    """Store documents of the owner of the database; returns how many are new.
 
-    So the facts are trusted, and stay if what a recorder sent is retracted.
+    Facts that others sent become trusted, and stay if what a recorder sent is
+    retracted.
+
+    Args:
+        fact_ids: the facts among the documents.
     """
-    for first in range(0, len(fact_ids), AT_ONCE):
-        sent = _sent(connection, fact_ids[first : first + AT_ONCE])
-        _keep_recorder(connection, sent, OWNER, is_trusted=True)
+    n_new = insert_missing(connection, rows)
+    for first in range(0, len(fact_ids), MAX_IDS):
+        sent = _find_sent(connection, fact_ids[first : first + MAX_IDS])
+        _insert_recorder(connection, sent, OWNER, is_trusted=True)
+    return n_new
 
 
-def trust_in(connection: Connection, fact_id: str) -> Trust:
-    """The trust in a fact.
+def find_trust(connection: Connection, fact_id: str) -> Trust:
+    """Return the trust in a fact.
 
     Raises:
         RecordNotFoundError: if there is no such fact.
     """
-    is_stored = (select(exists().where(row.id == fact_id)) for row in KEPT)
-    if not any(connection.scalar(one) for one in is_stored):
+    if not find_ids(connection, [fact_id]):
         raise RecordNotFoundError(f"no record has the id {fact_id!r}")
     row = RecordingRow
-    sent = connection.execute(
+    recordings = connection.execute(
         select(row.recorder, row.received_at, row.is_trusted)
         .where(row.record_id == fact_id)
         .order_by(row.received_at, row.recorder)
     ).all()
+    # The owner is no sender; the row only says that the fact is trusted.
     return Trust(
         fact_id,
-        not sent or any(one.is_trusted for one in sent),
-        tuple(Recording(*one[:2]) for one in sent if one.recorder != OWNER),
+        not recordings or any(r.is_trusted for r in recordings),
+        tuple(
+            Recording(r.recorder, r.received_at)
+            for r in recordings
+            if r.recorder != OWNER
+        ),
         find_retractions(connection, [fact_id]),
     )
 
 
-def _sent(connection: Connection, fact_ids: Sequence[str]) -> Sequence[str]:
-    """Those facts that have a recorder."""
+def find_ids(connection: Connection, fact_ids: Sequence[str]) -> frozenset[str]:
+    """Return those ids that belong to stored facts, retracted or not."""
+    ids = (select(table.id).where(table.id.in_(fact_ids)) for table in FACT_TABLES)
+    return frozenset(i for statement in ids for i in connection.scalars(statement))
+
+
+def find_missing(connection: Connection, fact_ids: Sequence[str]) -> list[str]:
+    """Return those ids that are neither stored nor retracted, in the order given."""
+    stored = find_ids(connection, fact_ids)
+    retracted = {r.document for r in find_retractions(connection, fact_ids)}
+    return [i for i in fact_ids if i not in stored and i not in retracted]
+
+
+def _find_sent(connection: Connection, fact_ids: Sequence[str]) -> Sequence[str]:
+    """Return those facts that have a recorder."""
     row = RecordingRow
-    found = select(row.record_id).where(row.record_id.in_(fact_ids)).distinct()
-    return connection.scalars(found).all()
+    sent = select(row.record_id).where(row.record_id.in_(fact_ids)).distinct()
+    return connection.scalars(sent).all()
 
 
-def _keep_recorder(
+def _insert_recorder(
     connection: Connection,
     fact_ids: Sequence[str],
     recorder: str,
     *,
     is_trusted: bool,
 ) -> None:
-    """Note who sent facts; one that is trusted meanwhile makes them trusted."""
+    """Note who sent facts; a recorder who became trusted makes them trusted."""
     if not fact_ids:
         return
     insert = INSERTS[connection.dialect.name](RecordingRow.__table__)
-    names = ["record_id", "recorder"]
-    kept = insert.on_conflict_do_nothing()
+    statement = insert.on_conflict_do_nothing()
     if is_trusted:
-        changed = {"is_trusted": True}
-        kept = insert.on_conflict_do_update(index_elements=names, set_=changed)
-    sent = {
+        statement = insert.on_conflict_do_update(
+            index_elements=["record_id", "recorder"], set_={"is_trusted": True}
+        )
+    recording = {
         "recorder": recorder,
         "received_at": datetime.now(UTC),
         "is_trusted": is_trusted,
     }
-    connection.execute(kept, [{"record_id": fact_id, **sent} for fact_id in fact_ids])
+    connection.execute(
+        statement, [{"record_id": fact_id, **recording} for fact_id in fact_ids]
+    )

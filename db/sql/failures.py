@@ -1,11 +1,18 @@
-"""The one place that translates errors of database libraries to ours."""
+"""Failures of databases: translated to our errors, and retried if a server is away.
+
+No other module catches errors of database libraries. A PostgreSQL server that restarts
+drops all connections and is away for seconds; the service waits for it
+(:class:`RetryPolicy`), so that a restart is a delay and no outage.
+"""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -14,6 +21,8 @@ from feinsum.db.sql.sqlite_file import result_code
 from feinsum.errors import StoreUnavailableError
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 RESTORE = "restore a backup, or move the file away to start a new one"
 
@@ -40,7 +49,7 @@ EXPLANATIONS = {
 }
 """Meaning of SQLite error codes, and their remedies."""
 
-LOST = ("08", "57P")
+LOST_CODES = ("08", "57P")
 """Prefixes of PostgreSQL codes for connections, and for a server that ends or starts.
 
 https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -54,6 +63,59 @@ class LostConnectionError(StoreUnavailableError):
     """
 
 
+MAX_WAIT_S = 10.0
+"""How long the service waits for a server that was there before."""
+
+# The first retry comes at once: often only the connections of the pool are stale.
+PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4)
+"""Between attempts; the last one again and again."""
+
+
+class RetryPolicy:
+    """Retries after a lost connection, until the server is back.
+
+    Once a server was away for the whole time, calls fail at once until one succeeds:
+    otherwise every thread of a service would wait for a server that is gone.
+
+    Args:
+        max_wait_s: how long one call waits; 0 for no retry.
+
+    >>> answers = iter([LostConnectionError("ended"), 7])
+    >>> def ask():
+    ...     answer = next(answers)
+    ...     if isinstance(answer, Exception):
+    ...         raise answer
+    ...     return answer
+    >>> RetryPolicy().run(ask)
+    7
+    """
+
+    def __init__(self, max_wait_s: float = MAX_WAIT_S) -> None:
+        self._max_wait_s = max_wait_s
+        self._is_away = False
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Return the result of ``work``: a transaction that may run several times.
+
+        Raises:
+            LostConnectionError: if the server did not come back.
+        """
+        start_s, n_retries = time.monotonic(), 0
+        while True:
+            try:
+                result = work()
+            except LostConnectionError:
+                waited_s = time.monotonic() - start_s
+                if self._is_away or waited_s >= self._max_wait_s:
+                    self._is_away = True
+                    raise
+                time.sleep(PAUSES_S[min(n_retries, len(PAUSES_S) - 1)])
+                n_retries += 1
+            else:
+                self._is_away = False
+                return result
+
+
 @contextmanager
 def translated(location: Location) -> Iterator[None]:
     """Raise :class:`StoreUnavailableError` for every failure of the database."""
@@ -65,7 +127,7 @@ def translated(location: Location) -> Iterator[None]:
 
 
 def read_only(location: Location) -> StoreUnavailableError:
-    """The error of a write to a read-only database."""
+    """Return the error of a write to a read-only database."""
     return StoreUnavailableError(
         f"the database {location} is read-only and cannot store new facts: ask for "
         "write permission on the file and its folder, or set FEINSUM_DATABASE to a "
@@ -74,11 +136,13 @@ def read_only(location: Location) -> StoreUnavailableError:
 
 
 def _explained(location: Location, error: Exception) -> StoreUnavailableError:
+    # SQLAlchemy wraps the error of the driver, which has the code.
     cause = error.orig if isinstance(error, DBAPIError) else error
     problem, advice = EXPLANATIONS.get(
         result_code(cause),
         ("failed", "check that it can be reached, and that nothing else changed it"),
     )
+    # only the first line: PostgreSQL adds the statement, SQLAlchemy a link
     detail = next(iter(str(cause).splitlines()), type(cause).__name__)
     kind = LostConnectionError if _is_lost(location, error) else StoreUnavailableError
     return kind(
@@ -98,4 +162,4 @@ def _is_lost(location: Location, error: Exception) -> bool:
     cause = error.orig
     kinds = {kind.__name__ for kind in type(cause).__mro__}
     state = getattr(cause, "sqlstate", None) or "08"
-    return "OperationalError" in kinds and state.startswith(LOST)
+    return "OperationalError" in kinds and state.startswith(LOST_CODES)

@@ -30,30 +30,30 @@ class DatabaseHealth:
 
 
 def examine(
-    given: str | os.PathLike[str] | None, *, patience_s: float = 2.0
+    database: str | os.PathLike[str] | None, *, patience_s: float = 2.0
 ) -> DatabaseHealth:
     """Open an existing database, count, and briefly acquire its write lock.
 
     Args:
-        given: path or URL; None for the user's database.
+        database: path or URL; None for the user's database.
         patience_s: how long to wait for the locks of others.
     """
     try:
-        place = locate(given, is_read_only=True)
-        if place.path is not None and not place.path.exists():
-            return _health_of_none(place.path)
+        location = locate(database, is_read_only=True)
+        if location.path is not None and not location.path.exists():
+            return _health_of_missing(location.path)
         with open_store(
-            place.path or given, is_read_only=True, busy_timeout_s=patience_s
+            location.path or database, is_read_only=True, busy_timeout_s=patience_s
         ) as store:
             n_records = len(store)
     except StoreError as error:
-        return DatabaseHealth(_shown(given), str(error), is_writable=False)
-    problem = "" if place.path is None else _why_not_written(place, patience_s)
-    return DatabaseHealth(str(place), problem, n_records, is_writable=not problem)
+        return DatabaseHealth(_printable(database), str(error), is_writable=False)
+    problem = "" if location.path is None else _why_not_written(location, patience_s)
+    return DatabaseHealth(str(location), problem, n_records, is_writable=not problem)
 
 
-def _health_of_none(path: Path) -> DatabaseHealth:
-    """A new one can be made in the first folder above it that there is."""
+def _health_of_missing(path: Path) -> DatabaseHealth:
+    """Return whether a new one can be created in the first folder above it."""
     folder = next(above for above in path.parents if above.exists())
     if folder.is_dir() and may_write(folder):
         return DatabaseHealth(str(path))
@@ -61,8 +61,8 @@ def _health_of_none(path: Path) -> DatabaseHealth:
     return DatabaseHealth(str(path), problem, is_writable=False)
 
 
-def _why_not_written(place: Location, patience_s: float) -> str:
-    path = place.path
+def _why_not_written(location: Location, patience_s: float) -> str:
+    path = location.path
     assert path is not None
     if not (may_write(path.parent) and may_write(path)):
         return "the file or its folder is not writable, so facts can only be read"
@@ -70,6 +70,7 @@ def _why_not_written(place: Location, patience_s: float) -> str:
         with closing(
             sqlite3.connect(path, timeout=patience_s, isolation_level=None)
         ) as connection:
+            # takes the write lock and changes nothing
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
     except sqlite3.Error as error:
@@ -77,8 +78,8 @@ def _why_not_written(place: Location, patience_s: float) -> str:
     return ""
 
 
-def _shown(given: str | os.PathLike[str] | None) -> str:
+def _printable(database: str | os.PathLike[str] | None) -> str:
     try:
-        return str(locate(given, is_read_only=True))
+        return str(locate(database, is_read_only=True))
     except StoreError:
         return "the given database"

@@ -17,7 +17,10 @@ from feinsum.options import DATABASE_VARIABLE
 from feinsum.words import type_in_words
 
 BUSY_TIMEOUT_S = 30.0
-"""How long a reader or writer waits for the locks of others, in seconds."""
+"""How long a reader or writer waits for the locks of others, in seconds.
+
+Longer than any transaction of ours: a writer that gives up loses a measured fact.
+"""
 
 ENVIRONMENT_VARIABLE = DATABASE_VARIABLE
 
@@ -54,12 +57,13 @@ class Location:
     may_migrate: bool = True
 
     def __str__(self) -> str:
+        # PostgreSQL also takes passwords as options of the query
         shown = self.url.difference_update_query(["password", "sslpassword"])
         return str(self.path or shown.render_as_string(hide_password=True))
 
 
 def default_location() -> str:
-    """Path or URL of the user's database.
+    """Return the path or URL of the user's database.
 
     The value of ``FEINSUM_DATABASE`` if set, otherwise ``facts.sqlite`` in the user's
     data folder.
@@ -72,49 +76,51 @@ def _own_folder() -> Path:
     return user_data_path("feinsum")
 
 
-def is_not_made_yet() -> bool:
+def is_not_created_yet() -> bool:
     """Whether the default database is meant, and does not exist yet."""
     chosen = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
     return not chosen and not Path(default_location()).exists()
 
 
-def is_there(given: str | os.PathLike[str] | None) -> bool:
-    """Whether the given file exists; for a server, only connecting can tell.
+def is_present(database: str | os.PathLike[str] | None) -> bool:
+    """Whether the database file exists; for a server, only connecting can tell.
 
     Raises:
         StoreUnavailableError: see :func:`locate`.
     """
-    path = locate(given).path
+    path = locate(database).path
     return path is None or path.exists()
 
 
-def missing(place: Location) -> StoreUnavailableError:
-    """The error for a missing database."""
+def missing(location: Location) -> StoreUnavailableError:
+    """Return the error for a missing database."""
     return StoreUnavailableError(
-        f"there is no database {place}: check the path, or create one with 'feinsum "
+        f"there is no database {location}: check the path, or create one with 'feinsum "
         "tune' or 'feinsum db import'"
     )
 
 
 def locate(
-    given: str | os.PathLike[str] | None,
+    database: str | os.PathLike[str] | None,
     *,
     is_read_only: bool = False,
     busy_timeout_s: float = BUSY_TIMEOUT_S,
 ) -> Location:
-    """The location given by a path, a URL or the default.
+    """Return the location given by a path, a URL or the default.
 
     Raises:
         StoreUnavailableError: if it is neither an SQLite file nor a PostgreSQL server,
             or not a regular file.
     """
-    text = _text(default_location() if given is None else given)
+    text = _text(default_location() if database is None else database)
     if is_service(text):
         raise StoreUnavailableError(
             "the URL of a service was given, expected a database: a path or "
             "postgresql://user@host/database; use a service with FEINSUM_REMOTE, or as "
             "the database of retrieve, tune, query, merge, import and export"
         )
+    # SQLAlchemy's URLs of SQLite have options (threads, URIs) that would bypass the
+    # settings of our connections, so that only their path is used.
     if "://" not in text:
         return _file(_path(text), is_read_only, busy_timeout_s)
     url = _parse(text)
@@ -130,12 +136,12 @@ def locate(
     return Location(url.set(drivername=driver), None, is_read_only, busy_timeout_s)
 
 
-def _text(given: object) -> str:
-    """The location as text; nothing that is no path or URL."""
-    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+def _text(database: object) -> str:
+    """Return a location as text; refuse anything but a path or a URL."""
+    text = os.fspath(database) if isinstance(database, os.PathLike) else database
     if not isinstance(text, str):
         raise StoreUnavailableError(
-            f"{type_in_words(given)} does not locate a database; expected a "
+            f"{type_in_words(database)} does not locate a database; expected a "
             "path or a URL as str or os.PathLike"
         )
     if text.lower().startswith("file:"):
@@ -150,6 +156,7 @@ def _parse(text: str) -> URL:
     try:
         return make_url(text)
     except (ArgumentError, ValueError):
+        # only the scheme is quoted: the rest may hold a password
         scheme = text.partition("://")[0]
         raise StoreUnavailableError(
             f"the database URL that begins with {scheme + '://'!r} is not well "
@@ -172,11 +179,11 @@ def _path(name: str) -> Path:
 
 def _file(path: Path, is_read_only: bool, busy_timeout_s: float) -> Location:
     path = _absolute(path)
-    is_guarded = _is_present(path) and not _is_writable(path)
+    is_protected = _is_file(path) and not _is_writable(path)
     return Location(
         url=URL.create("sqlite+pysqlite", database=str(path)),
         path=path,
-        is_read_only=is_read_only or is_guarded,
+        is_read_only=is_read_only or is_protected,
         busy_timeout_s=busy_timeout_s,
     )
 
@@ -190,8 +197,8 @@ def _absolute(path: Path) -> Path:
         ) from None
 
 
-def _is_present(path: Path) -> bool:
-    """Whether there is a file; what is no file is refused and never opened."""
+def _is_file(path: Path) -> bool:
+    """Whether there is a file; anything else is refused and never opened."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -215,13 +222,13 @@ def _is_present(path: Path) -> bool:
     return True
 
 
-def make_room(path: Path) -> None:
+def check_folder(path: Path) -> None:
     """Check the folder of a new database; only feinsum's own folder is created.
 
     Raises:
         StoreUnavailableError: if there is no such folder, or it is not writable.
     """
-    problem = _problem_of_room(path.parent)
+    problem = _problem_of_folder(path.parent)
     if problem:
         raise StoreUnavailableError(
             f"cannot create a database at {path}: the folder {path.parent} is not "
@@ -229,8 +236,9 @@ def make_room(path: Path) -> None:
         )
 
 
-def _problem_of_room(folder: Path) -> str:
+def _problem_of_folder(folder: Path) -> str:
     try:
+        # Any other missing folder is probably misspelt.
         if folder == _own_folder().resolve():
             folder.mkdir(parents=True, exist_ok=True)
         if not folder.is_dir():
@@ -251,7 +259,7 @@ def _is_writable(path: Path) -> bool:
 
 def may_write(path: Path) -> bool:
     """Whether this process may write a file, or create files in a folder."""
-    # opening a file goes by the effective user, which os.access takes only if asked
+    # Opening a file checks the effective user, os.access by default the real one.
     is_effective = os.access in os.supports_effective_ids
-    wanted = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
-    return os.access(path, wanted, effective_ids=is_effective)
+    mode = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
+    return os.access(path, mode, effective_ids=is_effective)

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeAlias
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, exists, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, exists, func, or_, select
 
-from feinsum.db.sql.rows import rows_of
+from feinsum.db.sql.rows import insert_missing, read_documents, rows_of
 from feinsum.db.sql.statements import (
+    FACT_TABLES,
+    MAX_IDS,
     RETRACTED,
-    RETRACTIONS,
-    insert_all_missing,
+    FactRow,
     retracted,
-    sound_retractions,
+    select_documents,
 )
 from feinsum.db.sql.tables import (
     DevicePeaksRow,
@@ -34,15 +35,7 @@ from feinsum.records import Retraction, RetractionQuery, utc_now
 from feinsum.records.retraction import DIGITS
 
 OWNER = ""
-"""The recorder of a fact that is also in the database by the will of its owner."""
-
-KeptRow: TypeAlias = type[RecordRow] | type[PlanRow] | type[DevicePeaksRow]
-
-KEPT: tuple[KeptRow, ...] = (RecordRow, PlanRow, DevicePeaksRow)
-"""The tables of facts; limits of devices are facts, too."""
-
-AT_ONCE = 500
-"""How many ids are asked for in one statement."""
+"""The recorder of a fact that the owner of the database recorded, too."""
 
 
 @dataclass(frozen=True)
@@ -143,197 +136,195 @@ def retract(
             "no reason was given for the retraction; state one for the users of these "
             "facts"
         )
-    suspects, plans = _suspects(connection, query), _plans(connection, query)
-    peaks = _peaks(connection, query)
-    ids = [one.id for found in (suspects, plans, peaks) for one in found]
-    unknown = _unknown(connection, query, ids)
+    tables = _tables_of(query)
+    suspects = tuple(_records(connection, query))
+    plans = tuple(_plans(connection, query)) if PlanRow in tables else ()
+    peaks = tuple(_peaks(connection, query)) if DevicePeaksRow in tables else ()
+    ids = [suspect.id for suspect in suspects]
+    ids += [plan.id for plan in plans]
+    ids += [measured.id for measured in peaks]
+    # Ids of facts that are not stored here are retracted, too: copies elsewhere may
+    # still arrive by a merge.
+    unknown = _unknown_ids(connection, query, ids)
     if not is_dry_run:
         now = utc_now()
-        _write(
-            connection,
-            [
-                Retraction(one, reason.strip(), retracted_by, now)
-                for one in (*ids, *unknown)
-            ],
-        )
-    n_shared = sum(_n_shared(connection, query, row) for row in _rows(query))
+        retractions = [
+            Retraction(document_id, reason.strip(), retracted_by, now)
+            for document_id in (*ids, *unknown)
+        ]
+        insert_missing(connection, [row for r in retractions for row in rows_of(r)])
+    n_shared = sum(_count_shared(connection, query, table) for table in tables)
     return Retracted(suspects, len(ids), n_shared, unknown, is_dry_run, plans, peaks)
 
 
 def find_retractions(
     connection: Connection, ids: Collection[str]
 ) -> tuple[Retraction, ...]:
-    """The retractions of some documents, ordered by id."""
-    found: list[Retraction] = []
-    wanted = sorted(ids)
-    for first in range(0, len(wanted), AT_ONCE):
-        among = RetractionRow.document_id.in_(wanted[first : first + AT_ONCE])
-        rows = connection.execute(RETRACTIONS.where(among)).all()
-        found += sound_retractions(rows)
-    return tuple(sorted(found, key=lambda retraction: retraction.id))
+    """Return the retractions of some documents, ordered by id."""
+    retractions: list[Retraction] = []
+    ordered = sorted(ids)
+    for first in range(0, len(ordered), MAX_IDS):
+        among = RetractionRow.document_id.in_(ordered[first : first + MAX_IDS])
+        retractions += _read(connection, select_documents("retraction").where(among))
+    return tuple(sorted(retractions, key=lambda retraction: retraction.id))
 
 
-def known_retractions(
-    connection: Connection, before: tuple[datetime, str] | None, limit: int
+def latest_retractions(
+    connection: Connection,
+    before: tuple[datetime, str] | None = None,
+    limit: int = 100,
 ) -> tuple[Retraction, ...]:
-    """The latest retractions, newest first.
+    """Return the latest retractions, newest first.
 
     Args:
         before: time and id of the last one seen.
     """
     at, name = RetractionRow.retracted_at, RetractionRow.id
-    wanted = RETRACTIONS.order_by(at.desc(), name)
+    statement = select_documents("retraction").order_by(at.desc(), name)
     if before is not None:
         time, seen = before
-        wanted = wanted.where(or_(at < time, (at == time) & (name > seen)))
-    return tuple(sound_retractions(connection.execute(wanted.limit(limit)).all()))
+        statement = statement.where(or_(at < time, (at == time) & (name > seen)))
+    return tuple(_read(connection, statement.limit(limit)))
 
 
-def hidden(connection: Connection) -> int:
-    """The number of facts hidden from look-ups: those that are retracted."""
+def _read(connection: Connection, statement: Select[Any]) -> Iterator[Retraction]:
+    rows = connection.execute(statement).all()
+    for retraction in read_documents("retraction", rows):
+        assert isinstance(retraction, Retraction)
+        yield retraction
+
+
+def count_retracted(connection: Connection) -> int:
+    """Return the number of stored records that are retracted."""
     ids = select(RetractionRow.document_id)
-    there = select(func.count()).select_from(RecordRow).where(RecordRow.id.in_(ids))
-    return connection.execute(there).scalar_one()
+    n = select(func.count()).select_from(RecordRow).where(RecordRow.id.in_(ids))
+    return connection.execute(n).scalar_one()
 
 
-def _suspects(connection: Connection, query: RetractionQuery) -> tuple[Suspect, ...]:
-    columns = (
-        RecordRow.id,
-        RecordRow.workload_key,
-        WorkloadRow.text,
-        RecordRow.transform_name,
-        RecordRow.transform_version,
-        RecordRow.device_id,
-        RecordRow.speedup,
-        RecordRow.recorded_at,
-    )
-    wanted = (
-        select(*columns)
+def _records(connection: Connection, query: RetractionQuery) -> Iterator[Suspect]:
+    statement = (
+        select(
+            RecordRow.id,
+            RecordRow.workload_key,
+            WorkloadRow.text,
+            RecordRow.transform_name,
+            RecordRow.transform_version,
+            RecordRow.device_id,
+            RecordRow.speedup,
+            RecordRow.recorded_at,
+        )
         .join(WorkloadRow, WorkloadRow.key == RecordRow.workload_key)
         .where(~RETRACTED, *_conditions(query, RecordRow))
         .order_by(RecordRow.id)
     )
-    return tuple(_suspect(*row) for row in connection.execute(wanted))
+    for record_id, key, text, name, version, *columns in connection.execute(statement):
+        yield Suspect(record_id, key, text, f"{name}@{version}", *columns)
 
 
-def _plans(connection: Connection, query: RetractionQuery) -> tuple[SuspectPlan, ...]:
-    if PlanRow not in _rows(query):
-        return ()
-    wanted = (
-        select(
-            PlanRow.id,
-            PlanRow.workload_key,
-            PlanRow.plan_id,
-            PlanRow.device_id,
-            PlanRow.recorded_at,
-        )
-        .where(~retracted(PlanRow), *_conditions(query, PlanRow))
-        .order_by(PlanRow.id)
-    )
-    return tuple(SuspectPlan(*row) for row in connection.execute(wanted))
+def _plans(connection: Connection, query: RetractionQuery) -> Iterator[SuspectPlan]:
+    row = PlanRow
+    columns = row.id, row.workload_key, row.plan_id, row.device_id, row.recorded_at
+    statement = select(*columns).where(~retracted(row), *_conditions(query, row))
+    for values in connection.execute(statement.order_by(row.id)):
+        yield SuspectPlan(*values)
 
 
-def _peaks(connection: Connection, query: RetractionQuery) -> tuple[SuspectPeaks, ...]:
+def _peaks(connection: Connection, query: RetractionQuery) -> Iterator[SuspectPeaks]:
     row = DevicePeaksRow
-    if row not in _rows(query):
-        return ()
     columns = row.id, row.device_id, row.bandwidth_bytes_per_s, row.measured_at
-    wanted = select(*columns).where(~retracted(row), *_conditions(query, row))
-    found = connection.execute(wanted.order_by(row.id))
-    return tuple(SuspectPeaks(*one) for one in found)
+    statement = select(*columns).where(~retracted(row), *_conditions(query, row))
+    for values in connection.execute(statement.order_by(row.id)):
+        yield SuspectPeaks(*values)
 
 
-def _rows(query: RetractionQuery) -> tuple[KeptRow, ...]:
-    """Tables of facts that may fulfil a query.
+def _tables_of(query: RetractionQuery) -> tuple[FactRow, ...]:
+    """Return the tables of facts that may fulfil a query.
 
     Plans have no transform, and limits of devices no workload either.
     """
     if query.transform is not None:
         return (RecordRow,)
-    return KEPT if query.workload is None else (RecordRow, PlanRow)
+    return FACT_TABLES if query.workload is None else (RecordRow, PlanRow)
 
 
-def _suspect(
-    record_id: str,
-    workload: str,
-    text: str,
-    name: str,
-    version: int,
-    device: str,
-    speedup: float,
-    recorded_at: datetime,
-) -> Suspect:
-    transform = f"{name}@{version}"
-    return Suspect(record_id, workload, text, transform, device, speedup, recorded_at)
-
-
-def _conditions(query: RetractionQuery, row: KeptRow) -> Iterator[ColumnElement[bool]]:
+def _conditions(
+    query: RetractionQuery, table: FactRow
+) -> Iterator[ColumnElement[bool]]:
     if query.ids:
-        yield _has_id(query.ids, row)
+        yield _has_id(query.ids, table)
     if query.workload is not None:
-        yield row.__table__.c["workload_key"] == query.workload
+        yield table.__table__.c["workload_key"] == query.workload
     if (transform := query.transform_parts) is not None:
         name, version = transform
         yield RecordRow.transform_name == name
         if version is not None:
             yield RecordRow.transform_version == version
     if query.recorders:
-        yield _sent_by(query, row)
-        yield ~_sent_by_others(query, row)
+        # A fact that somebody else sent, too, is not the lie of these recorders.
+        yield _is_sent_by(query, table)
+        yield ~_is_sent_by_others(query, table)
     elif (since := query.since_instant) is not None:
-        # by the clock of the service, if it got the fact: recorded_at is by the sender
+        # by the clock of the service, if it got the fact: the sender may have chosen
+        # any time of recording
         received_at = (
             select(func.min(RecordingRow.received_at))
-            .where(RecordingRow.record_id == row.id)
+            .where(RecordingRow.record_id == table.id)
             .scalar_subquery()
         )
-        at = "measured_at" if row is DevicePeaksRow else "recorded_at"
-        yield func.coalesce(received_at, row.__table__.c[at]) >= since
+        at = "measured_at" if table is DevicePeaksRow else "recorded_at"
+        yield func.coalesce(received_at, table.__table__.c[at]) >= since
 
 
-def _has_id(ids: Iterable[str], row: KeptRow) -> ColumnElement[bool]:
-    whole = [digits for digits in ids if len(digits) == DIGITS]
-    begun = [row.id.like(f"{one}%") for one in ids if len(one) < DIGITS]
-    return or_(row.id.in_(whole), *begun)
+def _has_id(ids: Iterable[str], table: FactRow) -> ColumnElement[bool]:
+    complete = [digits for digits in ids if len(digits) == DIGITS]
+    prefixes = [table.id.like(f"{digits}%") for digits in ids if len(digits) < DIGITS]
+    return or_(table.id.in_(complete), *prefixes)
 
 
-def _sent_by(query: RetractionQuery, row: KeptRow) -> ColumnElement[bool]:
-    sent = [
-        RecordingRow.record_id == row.id,
+def _is_sent_by(query: RetractionQuery, table: FactRow) -> ColumnElement[bool]:
+    conditions = [
+        RecordingRow.record_id == table.id,
         RecordingRow.recorder.in_(query.recorders),
     ]
     if (since := query.since_instant) is not None:
-        sent.append(RecordingRow.received_at >= since)
-    return exists().where(*sent)
+        conditions.append(RecordingRow.received_at >= since)
+    return exists().where(*conditions)
 
 
-def _sent_by_others(query: RetractionQuery, row: KeptRow) -> ColumnElement[bool]:
-    """Somebody else sent the fact too, or these did before that time."""
-    of_record = RecordingRow.record_id == row.id
+def _is_sent_by_others(query: RetractionQuery, table: FactRow) -> ColumnElement[bool]:
+    """Whether others sent the fact too, or the same recorders before that time."""
     is_other: ColumnElement[bool] = RecordingRow.recorder.not_in(query.recorders)
     if (since := query.since_instant) is not None:
         is_other = or_(is_other, RecordingRow.received_at < since)
-    return exists().where(of_record, is_other)
+    return exists().where(RecordingRow.record_id == table.id, is_other)
 
 
-def _n_shared(connection: Connection, query: RetractionQuery, row: KeptRow) -> int:
+def _count_shared(
+    connection: Connection, query: RetractionQuery, table: FactRow
+) -> int:
+    """Return how many facts are kept because others sent them, too."""
     if not query.recorders:
         return 0
-    shared = select(func.count()).select_from(row)
-    sent = shared.where(
-        ~retracted(row), _sent_by(query, row), _sent_by_others(query, row)
+    shared = (
+        select(func.count())
+        .select_from(table)
+        .where(
+            ~retracted(table),
+            _is_sent_by(query, table),
+            _is_sent_by_others(query, table),
+        )
     )
-    return connection.execute(sent).scalar_one()
+    return connection.execute(shared).scalar_one()
 
 
-def _unknown(
+def _unknown_ids(
     connection: Connection, query: RetractionQuery, suspects: Iterable[str]
 ) -> tuple[str, ...]:
-    """The whole ids that are of no fact here, and are not retracted yet."""
-    found = set(suspects)
-    left = [digits for digits in dict.fromkeys(query.ids) if digits not in found]
+    """Return the complete ids that are of no fact here, and not retracted yet."""
+    matched = set(suspects)
+    left = [digits for digits in dict.fromkeys(query.ids) if digits not in matched]
     for digits in [digits for digits in left if len(digits) < DIGITS]:
-        n = sum(one.startswith(digits) for one in found)
+        n = sum(document_id.startswith(digits) for document_id in matched)
         if n > 1:
             raise InvalidRequestError(
                 f"{n} facts have ids that begin with {digits}; give more digits"
@@ -345,17 +336,17 @@ def _unknown(
             f"no record has an id that begins with {digits}; list ids with "
             "'feinsum query --json'"
         )
-    retracted = {one.document for one in find_retractions(connection, left)}
+    gone = {retraction.document for retraction in find_retractions(connection, left)}
     return tuple(
-        one for one in left if one not in retracted and not _is_stored(connection, one)
+        document_id
+        for document_id in left
+        if document_id not in gone and not _is_stored(connection, document_id)
     )
 
 
 def _is_stored(connection: Connection, digits: str) -> bool:
-    """Whether a fact here has such an id, if it fulfils the other conditions or not."""
-    found = (select(exists().where(_has_id([digits], row))) for row in KEPT)
-    return any(connection.scalar(one) is True for one in found)
-
-
-def _write(connection: Connection, retractions: Iterable[Retraction]) -> None:
-    insert_all_missing(connection, [row for one in retractions for row in rows_of(one)])
+    """Whether a fact has such an id, whether or not it fulfils other conditions."""
+    return any(
+        connection.scalar(select(exists().where(_has_id([digits], table))))
+        for table in FACT_TABLES
+    )

@@ -1,12 +1,26 @@
-"""Converting between facts and table rows."""
+"""Converting documents to table rows and back.
+
+A record becomes four rows, each after those that it refers to; a row that exists
+already is left as it is::
+
+    TuningRecord --> devices       id, name, vendor, ...
+                     environments  id, device_id, driver_version, document
+                     workloads     key, text
+                     records       id, workload_key, ..., median_s, document
+
+``document`` is the canonical text, whose SHA-256 is ``id``. A row whose text has
+another digest was changed by somebody else and is never served.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isfinite
 from typing import Any, TypeAlias
+
+from sqlalchemy import Connection, Table
+from sqlalchemy.dialects import postgresql, sqlite
 
 from feinsum.db.sql.tables import (
     Base,
@@ -26,16 +40,19 @@ from feinsum.records import (
     DevicePeaks,
     Document,
     DocumentKind,
-    Environment,
     PlanRecord,
     Processor,
     Retraction,
+    Serialized,
     Trial,
     TuningRecord,
     from_json,
     kind_of,
+    serialize,
     to_json,
+    untrusted,
 )
+from feinsum.records.document import digest_of, to_text
 from feinsum.records.plausibility import instant
 
 logger = logging.getLogger(__name__)
@@ -45,210 +62,121 @@ DEVICE_COLUMNS = (
 )  # fmt: skip
 """The columns that a device is made of, in the order of its fields."""
 
-INDEXED = {"key": 500, "workload_key": 500, "transform_name": 500}
-"""The most characters in a column with an index, whose entries are bounded."""
+MAX_INDEXED_LENGTHS = {"key": 500, "workload_key": 500, "transform_name": 500}
+"""Maximum characters of columns with an index; an entry of a B-tree is bounded."""
 
-INTEGERS = range(-(2**31), 2**31)
-"""Range of an integer column."""
+INT32 = range(-(2**31), 2**31)
+
+INSERTS: dict[str, Callable[[Table], Any]] = {
+    "postgresql": postgresql.insert,
+    "sqlite": sqlite.insert,
+}
+"""The ``INSERT ... ON CONFLICT`` of each dialect."""
+
+DocumentRow: TypeAlias = (
+    type[RecordRow]
+    | type[DevicePeaksRow]
+    | type[TrialRow]
+    | type[RetractionRow]
+    | type[PlanRow]
+)
+
+TABLES: dict[DocumentKind, DocumentRow] = {
+    "record": RecordRow,
+    "peaks": DevicePeaksRow,
+    "trial": TrialRow,
+    "retraction": RetractionRow,
+    "plan": PlanRow,
+}
 
 Row: TypeAlias = tuple[type[Base], dict[str, Any]]
 """A table, and the values of its columns."""
 
 
-def rows_of(document: Document, text: str | None = None) -> tuple[Row, ...]:
-    """The rows that store a document, each after those that it refers to.
+def rows_of(document: Document, serialized: Serialized | None = None) -> list[Row]:
+    """Return the rows that store a document, each after those that it refers to.
 
     Args:
-        text: of a document that was read from JSON, if it is known.
+        serialized: of a document that was parsed from JSON, if it is known.
 
     Raises:
         InvalidRecordError: if it would not round-trip, or has a value that a column
             cannot hold in SQLite or in PostgreSQL. So accepted documents can always be
             served, and merged into any other database.
     """
-    rows = ROWS[kind_of(document)](document, text or _round_trip(document))
+    if serialized is None:
+        serialized = _round_trip(document)
+    kind = kind_of(document)
+    row = {
+        "id": _checked_id(document, serialized.text),
+        **_columns_of(document),
+        "document": serialized.text,
+    }
+    rows: list[Row] = []
+    if device := KINDS[kind].device(document):
+        row["device_id"] = device.id
+        rows.append(_device_row(device))
+    if isinstance(document, TuningRecord):
+        # The environment was serialized as a part of the record.
+        text = to_text(serialized.data["environment"])
+        row["environment_id"] = _checked_id(document.environment, text)
+        environment = {
+            "id": row["environment_id"],
+            "device_id": row["device_id"],
+            "driver_version": document.environment.driver_version,
+            "document": text,
+        }
+        workload = {"key": document.workload, "text": document.workload_text}
+        rows += [(EnvironmentRow, environment), (WorkloadRow, workload)]
+    rows.append((TABLES[kind], row))
     for _, values in rows:
         _check_columns(document, values)
     return rows
 
 
-def document_of(kind: DocumentKind, document_id: str, text: str) -> Document:
-    """The document parsed from a text.
-
-    Raises:
-        InvalidRecordError: if it is not well formed, or does not match the id.
-    """
-    if not isinstance(text, str) or _digest(text) != document_id:
-        raise InvalidRecordError(
-            f"{kind} {document_id}: the text has another content id; expected them to "
-            "be equal: it was changed"
-        )
-    document = from_json(KINDS[kind].cls, text)
-    vars(document)["id"] = document_id  # known now; it is costly to find again
-    return document
-
-
-def device_of(columns: Sequence[Any]) -> Device:
-    """The device of its :data:`DEVICE_COLUMNS`.
-
-    An unreadable processor is omitted and logged: such a row is good enough to show,
-    and facts contain their own devices.
-    """
-    fields = dict(zip(DEVICE_COLUMNS, columns, strict=True))
-    text = fields["processor"]
-    return Device(**{**fields, "processor": text and _processor(text)})
-
-
-def _processor(text: str) -> Processor | None:
-    try:
-        return from_json(Processor, text)
-    except InvalidRecordError as error:
-        logger.error("skipped the processor of a device: %s", error)
-        return None
-
-
-def record_of(record_id: str, text: str) -> TuningRecord:
-    """The record of a text; see :func:`document_of`."""
-    record = document_of("record", record_id, text)
-    assert isinstance(record, TuningRecord)
-    return record
-
-
-def _rows_of_record(record: TuningRecord, text: str) -> tuple[Row, ...]:
-    environment, measurement = record.environment, record.measurement
-    row = {
-        "id": _checked_id(record, text),
-        "workload_key": record.workload,
-        "environment_id": environment.id,
-        "device_id": environment.device.id,
-        "transform_name": record.spec.name,
-        "transform_version": record.spec.version,
-        "median_s": measurement.median_s,
-        "speedup": measurement.speedup,
-        "recorded_at": instant(record.recorded_at),
-        "document": text,
-    }
-    return (
-        _device_row(environment.device),
-        _environment_row(environment),
-        (WorkloadRow, {"key": record.workload, "text": record.workload_text}),
-        (RecordRow, row),
-    )
-
-
-def _rows_of_peaks(peaks: DevicePeaks, text: str) -> tuple[Row, ...]:
-    row = {
-        "id": _checked_id(peaks, text),
-        "device_id": peaks.device.id,
-        "measured_at": instant(peaks.measured_at),
-        "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s,
-        "document": text,
-    }
-    return (_device_row(peaks.device), (DevicePeaksRow, row))
-
-
-def _rows_of_retraction(retraction: Retraction, text: str) -> tuple[Row, ...]:
-    row = {
-        "id": _checked_id(retraction, text),
-        "document_id": retraction.document,
-        "retracted_by": retraction.retracted_by,
-        "retracted_at": instant(retraction.retracted_at),
-        "document": text,
-    }
-    return ((RetractionRow, row),)
-
-
-def _rows_of_trial(trial: Trial, text: str) -> tuple[Row, ...]:
-    row = {
-        "id": _checked_id(trial, text),
-        "workload_key": trial.workload,
-        "device_id": trial.environment.device.id,
-        "driver_version": trial.environment.driver_version,
-        "transform_name": trial.spec.name,
-        "transform_version": trial.spec.version,
-        "status": trial.status,
-        "median_s": trial.median_s,
-        "ratio": trial.ratio,
-        "recorded_at": instant(trial.recorded_at),
-        "document": text,
-    }
-    return (_device_row(trial.environment.device), (TrialRow, row))
-
-
-def _rows_of_plan(record: PlanRecord, text: str) -> tuple[Row, ...]:
-    device = record.fleet.device
-    row = {
-        "id": _checked_id(record, text),
-        "workload_key": record.workload,
-        "plan_id": record.plan_id,
-        "device_id": device.id,
-        "processes": record.fleet.ranks,
-        "engine": record.fleet.engine,
-        "median_s": record.median_s,
-        "recorded_at": instant(record.recorded_at),
-        "document": text,
-    }
-    return (_device_row(device), (PlanRow, row))
-
-
-ROWS: dict[DocumentKind, Callable[[Any, str], tuple[Row, ...]]] = {
-    "record": _rows_of_record,
-    "peaks": _rows_of_peaks,
-    "trial": _rows_of_trial,
-    "retraction": _rows_of_retraction,
-    "plan": _rows_of_plan,
-}
-"""Functions that make the rows of a document and its text, by kind."""
-
-
-def _round_trip(document: Document) -> str:
-    """The document as text, from which it reads back as it is."""
-    try:
-        text = to_json(document)
-    except ValueError as error:
-        raise InvalidRecordError(
-            f"a fact without a text form was given ({error}); expected finite "
-            "numbers everywhere"
-        ) from None
-    if to_json(from_json(type(document), text)) != text:
-        raise InvalidRecordError(
-            f"{type(document).__name__} {document.id}: it does not round-trip; "
-            "expected every field to have its declared type, for example no int in "
-            "place of a float"
-        )
-    return text
-
-
-def _checked_id(document: Document | Environment, text: str) -> str:
-    """The content id of a document with some text."""
-    digest = _digest(text)
-    if vars(document).setdefault("id", digest) != digest:
-        raise InvalidRecordError(
-            f"{type(document).__name__} {document.id}: its content id is {digest}; "
-            "expected them to be equal: its text is not in the canonical form"
-        )
-    return digest
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _check_columns(document: Document, values: dict[str, Any]) -> None:
-    for name, value in values.items():
-        problem = None
-        if isinstance(value, float) and not isfinite(value):
-            problem = f"{value}, expected a finite number"
-        elif isinstance(value, int) and value not in INTEGERS:
-            problem = "expected an integer of 32 bits"
-        elif isinstance(value, str) and "\0" in value:
-            problem = "expected a text without the character NUL"
-        elif isinstance(value, str) and len(value) > INDEXED.get(name, len(value)):
-            problem = f"expected {INDEXED[name]} characters at most"
-        if problem is not None:
-            raise InvalidRecordError(
-                f"{type(document).__name__} {document.id}: {name}: {problem}"
-            )
+def _columns_of(document: Document) -> dict[str, Any]:
+    """Return the columns that statistics and look-ups need, by kind of document."""
+    match document:
+        case TuningRecord():
+            return {
+                "workload_key": document.workload,
+                "transform_name": document.spec.name,
+                "transform_version": document.spec.version,
+                "median_s": document.measurement.median_s,
+                "speedup": document.measurement.speedup,
+                "recorded_at": instant(document.recorded_at),
+            }
+        case DevicePeaks():
+            return {
+                "measured_at": instant(document.measured_at),
+                "bandwidth_bytes_per_s": document.bandwidth_bytes_per_s,
+            }
+        case Retraction():
+            return {
+                "document_id": document.document,
+                "retracted_by": document.retracted_by,
+                "retracted_at": instant(document.retracted_at),
+            }
+        case Trial():
+            return {
+                "workload_key": document.workload,
+                "driver_version": document.environment.driver_version,
+                "transform_name": document.spec.name,
+                "transform_version": document.spec.version,
+                "status": document.status,
+                "median_s": document.median_s,
+                "ratio": document.ratio,
+                "recorded_at": instant(document.recorded_at),
+            }
+        case PlanRecord():
+            return {
+                "workload_key": document.workload,
+                "plan_id": document.plan_id,
+                "processes": document.fleet.ranks,
+                "engine": document.fleet.engine,
+                "median_s": document.median_s,
+                "recorded_at": instant(document.recorded_at),
+            }
 
 
 def _device_row(device: Device) -> Row:
@@ -261,11 +189,129 @@ def _device_row(device: Device) -> Row:
     }
 
 
-def _environment_row(environment: Environment) -> Row:
-    text = to_json(environment)
-    return EnvironmentRow, {
-        "id": _checked_id(environment, text),
-        "device_id": environment.device.id,
-        "driver_version": environment.driver_version,
-        "document": text,
-    }
+def _round_trip(document: Document) -> Serialized:
+    """Serialize a document made by a program, and check that it reads back equal."""
+    try:
+        serialized = serialize(document)
+    except ValueError as error:
+        raise InvalidRecordError(
+            f"a fact without a text form was given ({error}); expected finite "
+            "numbers everywhere"
+        ) from None
+    if to_json(from_json(type(document), serialized.text)) != serialized.text:
+        raise InvalidRecordError(
+            f"{type(document).__name__} {document.id}: it does not round-trip; "
+            "expected every field to have its declared type, for example no int in "
+            "place of a float"
+        )
+    return serialized
+
+
+def _checked_id(document: Any, text: str) -> str:
+    """Return the content id of a document with a canonical text."""
+    digest = digest_of(text)
+    # sets the id of a document that has none yet, which saves serializing it again
+    if vars(document).setdefault("id", digest) != digest:
+        raise InvalidRecordError(
+            f"{type(document).__name__} {document.id}: its content id is {digest}; "
+            "expected them to be equal: its text is not in the canonical form"
+        )
+    return digest
+
+
+def _check_columns(document: Document, values: dict[str, Any]) -> None:
+    """Refuse values that one of the two database systems cannot hold."""
+    for name, value in values.items():
+        problem = None
+        if isinstance(value, float) and not isfinite(value):
+            problem = f"{value}, expected a finite number"
+        elif isinstance(value, int) and value not in INT32:
+            problem = "expected an integer of 32 bits"
+        elif isinstance(value, str) and "\0" in value:
+            problem = "expected a text without the character NUL"
+        elif isinstance(value, str):
+            max_length = MAX_INDEXED_LENGTHS.get(name)
+            if max_length is not None and len(value) > max_length:
+                problem = f"expected {max_length} characters at most"
+        if problem is not None:
+            raise InvalidRecordError(
+                f"{type(document).__name__} {document.id}: {name}: {problem}"
+            )
+
+
+def insert_missing(connection: Connection, rows: Iterable[Row]) -> int:
+    """Insert those rows whose keys are missing; one statement per table.
+
+    Returns:
+        How many documents are new.
+    """
+    by_table: dict[type[Base], dict[str, dict[str, Any]]] = {}
+    for row_class, values in rows:
+        key = values["key"] if "key" in values else values["id"]
+        by_table.setdefault(row_class, {}).setdefault(key, values)
+    n_new = 0
+    for row_class, by_key in by_table.items():
+        table = row_class.__table__
+        insert = INSERTS[connection.dialect.name](table).on_conflict_do_nothing()
+        if row_class in TABLES.values():
+            returning = insert.returning(*table.primary_key)
+            n_new += len(connection.execute(returning, list(by_key.values())).all())
+        else:
+            connection.execute(insert, list(by_key.values()))
+    return n_new
+
+
+def document_of(kind: DocumentKind, document_id: str, text: str) -> Document:
+    """Parse a stored or sent document, after checking that its text has that id.
+
+    Raises:
+        InvalidRecordError: if it is not well formed, or does not match the id.
+    """
+    if not isinstance(text, str) or digest_of(text) != document_id:
+        raise InvalidRecordError(
+            f"{kind} {document_id}: the text has another content id; expected them to "
+            "be equal: it was changed"
+        )
+    document = from_json(KINDS[kind].cls, text)
+    vars(document)["id"] = document_id  # checked above; costly to compute again
+    return document
+
+
+def read_documents(kind: DocumentKind, rows: Iterable[Any]) -> Iterator[Document]:
+    """Parse rows with the columns ``id`` and ``document``; log and skip damaged ones.
+
+    Args:
+        rows: those of records also have ``workload_key`` and ``device_id``, which must
+            agree with the document. Documents of rows with a false ``is_trusted`` are
+            marked.
+    """
+    for row in rows:
+        try:
+            document = document_of(kind, row.id, row.document)
+        except InvalidRecordError as error:
+            logger.error("row %s is skipped: %s", row.id, error)
+            continue
+        if isinstance(document, TuningRecord):
+            # The columns are what a look-up filters by: if they lie, the record would
+            # be an answer to another question.
+            columns = row.workload_key, row.device_id
+            if columns != (document.workload, document.environment.device.id):
+                logger.error("fact %s is skipped: its columns are damaged", row.id)
+                continue
+        yield document if getattr(row, "is_trusted", True) else untrusted(document)
+
+
+def device_of(columns: Sequence[Any]) -> Device:
+    """Return the device of its :data:`DEVICE_COLUMNS`.
+
+    An unreadable processor is omitted and logged: such a row is good enough to show,
+    and facts contain their own devices.
+    """
+    fields = dict(zip(DEVICE_COLUMNS, columns, strict=True))
+    if fields["processor"]:
+        try:
+            fields["processor"] = from_json(Processor, fields["processor"])
+        except InvalidRecordError as error:
+            logger.error("skipped the processor of a device: %s", error)
+            fields["processor"] = None
+    return Device(**fields)

@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 
 from feinsum.db.sql.engine import engine_of, use_write_ahead_log, writer
-from feinsum.db.sql.location import Location, make_room, missing
+from feinsum.db.sql.location import Location, check_folder, missing
 from feinsum.db.sql.sqlite_file import (
     APPLICATION_ID,
     VERSION_TABLE,
@@ -54,7 +54,7 @@ _VERSION = Table(
     VERSION_TABLE, MetaData(), Column("version_num", String(32), nullable=False),
     PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
 )  # fmt: skip
-"""As Alembic makes it."""
+"""The table of Alembic, which reads and writes it when it migrates."""
 
 # "feinsum" in ASCII; any number that other programs do not lock would do.
 POSTGRESQL_LOCK = 0x6665696E73756D
@@ -75,27 +75,29 @@ def prepare(engine: Engine, location: Location) -> str | None:
         StoreUnavailableError: if it is not a feinsum database.
     """
     if location.path is not None:
+        # by its first bytes, before SQLite could change a foreign file
         check_file(location.path)
         if not location.path.exists():
             _refuse_missing(location)
-            make_room(location.path)
-            _make(location, location.path)
+            check_folder(location.path)
+            _create_file(location, location.path)
     with engine.connect() as connection:
         version = _version(connection, location)
     if version is None:
         _refuse_missing(location)
     if version != NEWEST:
         _refuse_reader(location, version)
+        # In one transaction: after a crash, the database has the old schema.
         _migrate(engine, location)
     if location.path is not None and _may_change(location):
         use_write_ahead_log(location.path)
     return version
 
 
-def _make(location: Location, path: Path) -> None:
-    """A new database, which is complete when it has its name.
+def _create_file(location: Location, path: Path) -> None:
+    """Create a database that is complete when it gets its name.
 
-    Whoever is first makes it; so an empty file is none that somebody is making.
+    So no process ever sees a database that another one is still creating.
     """
     part = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.new")
     engine = engine_of(replace(location, path=part))
@@ -104,10 +106,10 @@ def _make(location: Location, path: Path) -> None:
             part.touch(mode=0o600)
         with writer(engine).begin() as connection:
             _create(connection)
-        # closed, and so without a journal, before others find it by its name
+        # Closed, and so without a journal, before others find it by its name.
         engine.dispose()
         with suppress(FileExistsError):
-            _name(part, path)
+            _rename(part, path)
     finally:
         engine.dispose()
         part.unlink(missing_ok=True)
@@ -122,8 +124,8 @@ def _create(connection: Connection) -> None:
     connection.execute(_VERSION.insert().values(version_num=NEWEST))
 
 
-def _name(part: Path, path: Path) -> None:
-    """Give a file a name that nothing has; FileExistsError if something has it."""
+def _rename(part: Path, path: Path) -> None:
+    """Rename a file, or raise FileExistsError if the new name is taken."""
     try:
         # a rename would replace the database that another process has just made
         path.hardlink_to(part)
@@ -150,38 +152,40 @@ def _migrate(engine: Engine, location: Location) -> None:
         with requiring("alembic", "tune", f"migrating the database {location}"):
             from feinsum.db.sql.migrations import upgrade
         if location.path is not None:
+            # There is no downgrade: who needs the old schema has the copy.
             copy = back_up(location.path, version)
             logger.info("%s: schema %s copied to %s", location, version, copy)
         upgrade(connection)
 
 
 def _version(connection: Connection, location: Location) -> str | None:
-    """Version of the schema; None for an empty database."""
+    """Return the version of the schema; None for an empty database."""
     names = inspect(connection).get_table_names()
     if not names:
         return None
+    # Never create tables beside those of another program.
     if VERSION_TABLE not in names:
         raise foreign(location)
     query = text(f"SELECT version_num FROM {VERSION_TABLE}")  # noqa: S608
     versions = connection.execute(query).scalars().all()
     if len(versions) == 1 and versions[0] in VERSIONS:
         return str(versions[0])
-    found = " and ".join(map(str, versions)) or "no version"
+    listed = " and ".join(map(str, versions)) or "no version"
     raise SchemaVersionError(
-        f"the database {location} has schema {found}, but this installation of "
+        f"the database {location} has schema {listed}, but this installation of "
         f"feinsum knows {VERSIONS[0]} to {NEWEST}: install a newer feinsum, or use "
         "another database (FEINSUM_DATABASE)"
     )
 
 
 def _refuse_missing(location: Location) -> None:
-    """A reader makes no database: one that is not there was misspelt, or is to come."""
+    """Refuse to create a database for a reader: its path may be misspelt."""
     if location.is_read_only or not location.may_create:
         raise missing(location)
 
 
 def _refuse_reader(location: Location, version: str | None) -> None:
-    """A reader changes nothing: who migrates decides when, and for whom."""
+    """Refuse to migrate for a reader: other programs may still need the old schema."""
     if not _may_change(location):
         raise SchemaVersionError(
             f"the database {location} has schema {version} of an older feinsum, "

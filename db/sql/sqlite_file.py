@@ -42,6 +42,7 @@ def check_file(path: Path) -> None:
             f"{path} is an empty file; expected a database of feinsum: remove it to "
             "create a new one there, restore a backup, or give another path"
         )
+    # A file that is being copied may have less than the whole header.
     if header and not header.startswith(MAGIC[: len(header)]):
         raise StoreUnavailableError(
             f"{path} is not an SQLite database; expected a database that feinsum made: "
@@ -52,12 +53,13 @@ def check_file(path: Path) -> None:
             f"the database {path} is truncated; restore a backup, or move the file "
             "away to start a new one"
         )
+    # Without our mark it is another program's, or an empty database of SQLite.
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         _check_tables(path)
 
 
 def foreign(location: object) -> StoreUnavailableError:
-    """The error for a database with tables of another program."""
+    """Return the error for a database with tables of another program."""
     return StoreUnavailableError(
         f"the database {location} belongs to another program: it has tables, but "
         f"not {VERSION_TABLE!r}; give feinsum a database of its own"
@@ -85,6 +87,7 @@ def copy_database(path: Path, copy: Path) -> None:
         sqlite3.Error, OSError: if it cannot be read or written; nothing is left behind.
     """
     try:
+        # before the copy has content: facts of a private database stay private
         copy.touch(mode=path.stat().st_mode & 0o777)
         with (
             closing(sqlite3.connect(path)) as source,

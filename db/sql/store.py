@@ -1,71 +1,69 @@
-"""The store of tuning records in an SQL database."""
+"""The store of documents in an SQL database.
+
+Every read and write is a function of a connection, which the store runs in one
+transaction, again if the server dropped the connection::
+
+    store.query(key)
+      -> documents(...)           which statement, with which values
+      -> read(select, ...)        one connection of SQLAlchemy's pool; RetryPolicy
+      -> read_documents(rows)     parse, check ids, skip damaged rows
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, cast
 
-from sqlalchemy import Connection, Engine, Select, delete
+from sqlalchemy import Connection, Engine, Executable, String, delete, literal, select
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.sql.engine import engine_of, writer
-from feinsum.db.sql.failures import read_only, translated
-from feinsum.db.sql.info import StoreInfo, count, describe
+from feinsum.db.sql.failures import RetryPolicy, read_only, translated
 from feinsum.db.sql.location import BUSY_TIMEOUT_S, Location, locate
-from feinsum.db.sql.retracting import Retracted, find_retractions, hidden, retract
-from feinsum.db.sql.rows import Row, rows_of
+from feinsum.db.sql.retracting import (
+    Retracted,
+    count_retracted,
+    find_retractions,
+    retract,
+)
+from feinsum.db.sql.rows import TABLES, Row, insert_missing, read_documents, rows_of
 from feinsum.db.sql.schema import NEWEST, prepare
 from feinsum.db.sql.statements import (
-    HAVE_TRUST,
-    LIKE,
-    OF_DEVICE,
-    OF_WORKLOAD,
-    PEAKS,
-    PLANS,
+    MAX_IDS,
     RECORDS,
     RETRACTED,
-    SELECTS,
-    TABLES,
-    TRIALS,
-    TRIED,
-    WORKLOADS,
-    copy_recorders,
-    insert_all_missing,
-    insert_missing_rows,
-    sound,
-    sound_peaks,
-    sound_plans,
-    sound_records,
-    sound_trials,
+    count,
+    filter_documents,
+    select_documents,
     trusted,
 )
-from feinsum.db.sql.statistics import Statistics, summarize
+from feinsum.db.sql.statistics import StoreInfo, describe, list_workloads, summarize
 from feinsum.db.sql.tables import (
     DevicePeaksRow,
-    PlanRow,
     RecordingRow,
     RecordRow,
     TrialRow,
 )
-from feinsum.db.sql.workloads import WorkloadCount, list_workloads
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import (
     DevicePeaks,
     Document,
     DocumentKind,
-    FactStore,
-    PlanRecord,
     Retraction,
     RetractionQuery,
-    Trial,
+    Store,
     TuningRecord,
     latest_peaks,
 )
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 PAGE = 500
 """How many documents are read at once."""
@@ -101,14 +99,14 @@ def open_store(
             be migrated.
     """
     only_read = is_read_only or is_immutable
-    place = locate(location, is_read_only=only_read, busy_timeout_s=busy_timeout_s)
-    place = replace(
-        place,
-        is_immutable=is_immutable and place.path is not None,
+    target = locate(location, is_read_only=only_read, busy_timeout_s=busy_timeout_s)
+    target = replace(
+        target,
+        is_immutable=is_immutable and target.path is not None,
         may_create=may_create,
         may_migrate=may_create,
     )
-    return SqlStore(prepared_engine(place), place)
+    return SqlStore(prepared_engine(target), target)
 
 
 @dataclass(frozen=True)
@@ -127,58 +125,105 @@ def migrate(location: str | os.PathLike[str] | None = None) -> Migration:
         StoreUnavailableError: if it is missing, or is not a feinsum database.
         SchemaVersionError: if a newer version wrote it, or it is read-only.
     """
-    place = replace(locate(location), may_create=False)
-    engine = engine_of(place)
+    target = replace(locate(location), may_create=False)
+    engine = engine_of(target)
     try:
-        with translated(place):
-            return Migration(str(place), prepare(engine, place), NEWEST)
+        with translated(target):
+            return Migration(str(target), prepare(engine, target), NEWEST)
     finally:
         engine.dispose()
 
 
-def prepared_engine(place: Location) -> Engine:
-    """An engine for a database with the newest schema; see :func:`open_store`."""
-    engine = engine_of(place)
+def prepared_engine(target: Location) -> Engine:
+    """Open a database with the newest schema; see :func:`open_store`."""
+    engine = engine_of(target)
     try:
-        with translated(place):
-            prepare(engine, place)
+        with translated(target):
+            prepare(engine, target)
     except BaseException:
         engine.dispose()
         raise
     return engine
 
 
-class SqlStore(FactStore):
-    """A store of records and of trials in SQLite or PostgreSQL.
+def reads(
+    query: Callable[Concatenate[Connection, P], T],
+) -> Callable[Concatenate[SqlStore, P], T]:
+    """Make a method of a store from a function that reads from a connection."""
 
-    When ``add`` returns, the fact is on disk. Rows that do not match their ids are
+    @wraps(query)
+    def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return store.read(query, *args, **kwargs)
+
+    return method
+
+
+def writes(
+    change: Callable[Concatenate[Connection, P], T],
+) -> Callable[Concatenate[SqlStore, P], T]:
+    """Make a method of a store from a function that writes through a connection."""
+
+    @wraps(change)
+    def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return store.write(change, *args, **kwargs)
+
+    return method
+
+
+class SqlStore(Store):
+    """A store of documents in SQLite or PostgreSQL.
+
+    When ``add`` returns, the document is on disk. Rows that do not match their ids are
     skipped and logged, and never served. Retracted facts
     (:mod:`feinsum.db.sql.retracting`) can only be read by :meth:`stored`. Look-ups mark
-    the records of untrusted recorders (:mod:`feinsum.db.server.trust`). Thread-safe;
+    the facts of untrusted recorders (:mod:`feinsum.db.server.trust`). Thread-safe;
     create one with :func:`open_store`.
     """
+
+    max_wait_s: ClassVar[float] = 0.0
+    """How long a call waits for a server that dropped the connection."""
 
     def __init__(self, engine: Engine, location: Location) -> None:
         self._engine = engine
         self._location = location
+        self._retry = RetryPolicy(self.max_wait_s)
         self._is_closed = False
 
-    def add(self, record: TuningRecord) -> bool:
-        return self._insert(rows_of(record))
+    def read(
+        self,
+        query: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run a query on a connection of its own; it may run several times."""
 
-    def add_rekeyed(self, record: TuningRecord, origin: str) -> bool:
-        rows = rows_of(record)
-        with self._writing() as connection:
-            is_new = insert_missing_rows(connection, rows)
-            if is_new:
-                copy_recorders(connection, origin, record.id)
-        return is_new
+        def run() -> T:
+            with self._reading() as connection:
+                return query(connection, *args, **kwargs)
+
+        return self._retry.run(run)
+
+    def write(
+        self,
+        change: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run a change in a transaction of its own; it may run several times."""
+
+        def run() -> T:
+            with self._writing() as connection:
+                return change(connection, *args, **kwargs)
+
+        return self._retry.run(run)
 
     def add_all(self, documents: Iterable[Document]) -> int:
-        """Store documents of any kind, all or none; returns how many were new."""
+        # Before the transaction: an invalid document takes no lock.
         rows = [row for document in documents for row in rows_of(document)]
-        with self._writing() as connection:
-            return insert_all_missing(connection, rows)
+        return self.write(insert_missing, rows)
+
+    def add_rekeyed(self, record: TuningRecord, origin: str) -> bool:
+        return self.write(_insert_rekeyed, record.id, rows_of(record), origin)
 
     def get(self, record_id: str) -> TuningRecord:
         for retraction in self.retractions_of([record_id]):
@@ -188,59 +233,75 @@ class SqlStore(FactStore):
         return self.stored(record_id)
 
     def stored(self, record_id: str) -> TuningRecord:
-        """The record with an id, retracted or not, or :class:`RecordNotFoundError`."""
-        found = self._select(RECORDS.where(RecordRow.id == record_id))
-        for record in sound_records(found):
-            return record
-        state = "stored but damaged" if found else "not stored"
+        """Return the record with an id, retracted or not.
+
+        Raises:
+            RecordNotFoundError: if there is none.
+        """
+        rows = self._rows(RECORDS.where(RecordRow.id == record_id))
+        for record in read_documents("record", rows):
+            return cast(TuningRecord, record)
+        # A damaged row is an error of the disk, and no wrong id.
+        state = "stored but damaged" if rows else "not stored"
         raise RecordNotFoundError(
             f"a record with the id {record_id!r} is {state} in {self._location}; "
             "list ids with 'feinsum query'"
         )
 
-    def query(
-        self, workload: WorkloadKey, *, device_id: str | None = None
-    ) -> tuple[TuningRecord, ...]:
-        wanted = OF_WORKLOAD if device_id is None else OF_DEVICE
-        values = {"workload": workload, "device": device_id}
-        with self._reading() as connection:
-            rows = connection.execute(wanted, values).all()
-        return tuple(sound_records(rows, has_trust=True))
+    def documents(
+        self,
+        kind: DocumentKind,
+        among: Collection[str] | None = None,
+        *,
+        workload: str | None = None,
+        device_id: str | None = None,
+        notation: str | None = None,
+    ) -> Iterator[Document]:
+        filters: dict[str, Any] = {
+            "workload": workload,
+            "device_id": device_id,
+            "notation": None if notation is None else f"{notation} |",
+        }
+        values = {k: value for k, value in filters.items() if value is not None}
+        for rows in self._pages(kind, values, among):
+            yield from read_documents(kind, rows)
 
-    def records(self) -> Iterator[TuningRecord]:
-        """Every record, ordered by id; no lock is held while iterating."""
-        for rows in self._pages("record"):
-            yield from sound_records(rows, has_trust=True)
-
-    def like(self, notation: str) -> Iterator[TuningRecord]:
-        with self._reading() as connection:
-            rows = connection.execute(LIKE, {"start": f"{notation} |"}).all()
-        yield from sound_records(rows)
+    def _pages(
+        self, kind: DocumentKind, values: dict[str, Any], among: Collection[str] | None
+    ) -> Iterator[Sequence[Any]]:
+        """Yield the rows that match the filters, in order of their ids, in parts."""
+        names = frozenset(values) | ({"among"} if among is not None else set())
+        statement = filter_documents(kind, names)
+        if statement is None:
+            return
+        if among is not None:
+            ids = sorted(among)
+            for first in range(0, len(ids), MAX_IDS):
+                part = ids[first : first + MAX_IDS]
+                yield self._rows(statement, values | {"among": part})
+        elif values:
+            yield self._rows(statement, values)
+        else:
+            last_id, n_rows = "", PAGE
+            while n_rows == PAGE:
+                page = {"after": last_id, "limit": PAGE}
+                if rows := self._rows(statement, page):
+                    yield rows
+                    last_id = rows[-1].id
+                n_rows = len(rows)
 
     def ids(self, kind: DocumentKind) -> Iterator[str]:
-        """All ids, including those of damaged rows."""
+        """Yield all ids, including those of damaged rows."""
         column = TABLES[kind].id
-        ids = SELECTS[kind].with_only_columns(column).order_by(column)
-        with self._reading() as connection:
-            found = connection.scalars(ids).all()
-        yield from found
+        ids = select_documents(kind).with_only_columns(column).order_by(column)
+        yield from self._values(ids)
 
-    def lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
-        missing = frozenset(ids) - frozenset(self.ids(kind))
-        return missing - {r.document for r in self.retractions_of(missing)}
+    def workloads(self) -> tuple[WorkloadKey, ...]:
+        """Return the workload keys of all records, sorted."""
+        return tuple(sorted(self._values(select(RecordRow.workload_key).distinct())))
 
-    def documents(
-        self, kind: DocumentKind, among: Collection[str] | None = None
-    ) -> Iterator[Document]:
-        """All documents; as in :meth:`records`, no lock is held."""
-        for rows in self._pages(kind, among):
-            yield from sound(kind, rows, has_trust=kind in HAVE_TRUST)
-
-    def workloads(self) -> Iterator[WorkloadKey]:
-        """The workload keys of all records, sorted."""
-        with self._reading() as connection:
-            found = sorted(connection.scalars(WORKLOADS))
-        yield from map(WorkloadKey, found)
+    def tried(self) -> tuple[WorkloadKey, ...]:
+        return tuple(sorted(self._values(select(TrialRow.workload_key).distinct())))
 
     def remove(self, record_ids: Collection[str]) -> int:
         """Delete records, and who sent them, all or none; returns their number.
@@ -248,61 +309,28 @@ class SqlStore(FactStore):
         Nothing recorded should be lost: :func:`feinsum.db.exchange.collect_garbage`
         writes them to a file first.
         """
-        ids, n_removed = sorted(record_ids), 0
-        with self._writing() as connection:
-            for first in range(0, len(ids), PAGE):
-                part = ids[first : first + PAGE]
-                sent = RecordingRow.record_id.in_(part)
-                connection.execute(delete(RecordingRow).where(sent))
-                chosen = RecordRow.id.in_(part)
-                gone = delete(RecordRow).where(chosen).returning(RecordRow.id)
-                n_removed += len(connection.execute(gone).all())
-        return n_removed
+        return self.write(_delete_records, sorted(record_ids))
 
     def __len__(self) -> int:
-        with self._reading() as connection:
-            return count(connection, RecordRow) - hidden(connection)
-
-    def add_peaks(self, peaks: DevicePeaks) -> bool:
-        return self._insert(rows_of(peaks))
+        return self.read(lambda c: count(c, RecordRow) - count_retracted(c))
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
-        wanted = PEAKS.where(DevicePeaksRow.device_id == device_id)
-        # not only the latest: damaged and implausible ones are skipped
-        latest = wanted.order_by(DevicePeaksRow.measured_at.desc()).limit(PAGE)
+        of_device = DevicePeaksRow.device_id == device_id
+        statement = select_documents("peaks").where(of_device)
+        # More than the latest, because damaged and implausible ones are skipped; a
+        # bound, because anybody may send limits; trusted ones first, so that those of
+        # others never hide them.
+        latest = statement.order_by(DevicePeaksRow.measured_at.desc()).limit(PAGE)
         is_trusted = trusted(DevicePeaksRow)
-        for among in (latest.where(is_trusted), latest.where(~is_trusted)):
-            if found := latest_peaks(sound_peaks(self._select(among))):
-                return found
+        for condition in (is_trusted, ~is_trusted):
+            rows = self._rows(latest.where(condition))
+            peaks = cast(Iterator[DevicePeaks], read_documents("peaks", rows))
+            if plausible := latest_peaks(peaks):
+                return plausible
         return None
 
-    def add_trial(self, trial: Trial) -> bool:
-        return self._insert(rows_of(trial))
-
-    def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
-        wanted = TRIALS.where(TrialRow.workload_key == workload)
-        in_time = wanted.order_by(TrialRow.recorded_at, TrialRow.id)
-        with self._reading() as connection:
-            return tuple(sound_trials(connection.execute(in_time).all()))
-
-    def tried(self) -> tuple[WorkloadKey, ...]:
-        with self._reading() as connection:
-            return tuple(map(WorkloadKey, sorted(connection.scalars(TRIED))))
-
-    def add_plan(self, record: PlanRecord) -> bool:
-        return self._insert(rows_of(record))
-
-    def plans(self, workload: str) -> tuple[PlanRecord, ...]:
-        wanted = PLANS.where(PlanRow.workload_key == workload).order_by(PlanRow.id)
-        return tuple(sound_plans(self._select(wanted), has_trust=True))
-
-    def add_retraction(self, retraction: Retraction) -> bool:
-        """Hide a document, now or when it arrives; returns whether that was new."""
-        return self._insert(rows_of(retraction))
-
     def retractions_of(self, ids: Collection[str]) -> tuple[Retraction, ...]:
-        with self._reading() as connection:
-            return find_retractions(connection, ids)
+        return self.read(find_retractions, ids)
 
     def retract(
         self,
@@ -313,26 +341,22 @@ class SqlStore(FactStore):
         is_dry_run: bool = True,
     ) -> Retracted:
         """Retract facts, all or none (:func:`feinsum.db.sql.retracting.retract`)."""
-        opened = self._reading() if is_dry_run else self._writing()
-        with opened as connection:
-            return retract(
-                connection,
-                query,
-                reason=reason,
-                retracted_by=retracted_by,
-                is_dry_run=is_dry_run,
-            )
+        run = self.read if is_dry_run else self.write
+        return run(
+            retract,
+            query,
+            reason=reason,
+            retracted_by=retracted_by,
+            is_dry_run=is_dry_run,
+        )
 
     def retracted(self) -> Iterator[TuningRecord]:
-        """The facts that are stored and retracted, ordered by id."""
-        ids = RECORDS.where(RETRACTED).with_only_columns(RecordRow.id)
-        with self._reading() as connection:
-            found = sorted(connection.scalars(ids))
-        for first in range(0, len(found), PAGE):
-            chosen = RecordRow.id.in_(found[first : first + PAGE])
-            yield from sound_records(
-                self._select(RECORDS.where(chosen).order_by(RecordRow.id))
-            )
+        """Yield the facts that are stored and retracted, ordered by id."""
+        ids = sorted(self._values(select(RecordRow.id).where(RETRACTED)))
+        for first in range(0, len(ids), MAX_IDS):
+            among = RecordRow.id.in_(ids[first : first + MAX_IDS])
+            rows = self._rows(RECORDS.where(among).order_by(RecordRow.id))
+            yield from cast(Iterator[TuningRecord], read_documents("record", rows))
 
     def check_writable(self) -> None:
         if self._location.is_read_only:
@@ -343,19 +367,11 @@ class SqlStore(FactStore):
             )
 
     def info(self) -> StoreInfo:
-        """Location, version, totals and size, for operators."""
-        with self._reading() as connection:
-            return describe(connection, self._location)
+        """Return location, version, totals and size, for operators."""
+        return self.read(describe, self._location)
 
-    def statistics(self) -> Statistics:
-        """Facts by device and driver, and by transform."""
-        with self._reading() as connection:
-            return summarize(connection)
-
-    def listed_workloads(self) -> tuple[WorkloadCount, ...]:
-        """Every workload with facts or trials; most facts first."""
-        with self._reading() as connection:
-            return list_workloads(connection)
+    statistics = reads(summarize)
+    listed_workloads = reads(list_workloads)
 
     @property
     def path(self) -> Path | None:
@@ -381,31 +397,14 @@ class SqlStore(FactStore):
     def __repr__(self) -> str:
         return f"SqlStore({str(self._location)!r})"
 
-    def _insert(self, rows: Sequence[Row]) -> bool:
-        """Insert the rows that are missing; whether the last one was."""
-        with self._writing() as connection:
-            return insert_missing_rows(connection, rows)
+    def _rows(
+        self, statement: Executable, values: dict[str, Any] | None = None
+    ) -> Sequence[Any]:
+        return self.read(lambda c: c.execute(statement, values or {}).all())
 
-    def _pages(
-        self, kind: DocumentKind, among: Collection[str] | None = None
-    ) -> Iterator[Sequence[Any]]:
-        """Rows of a kind in order of their ids, page by page."""
-        column = TABLES[kind].id
-        if among is not None:
-            ids = sorted(among)
-            for first in range(0, len(ids), PAGE):
-                chosen = column.in_(ids[first : first + PAGE])
-                yield self._select(SELECTS[kind].where(chosen).order_by(column))
-            return
-        page = SELECTS[kind].order_by(column).limit(PAGE)
-        last = ""
-        while rows := self._select(page.where(column > last)):
-            yield rows
-            last = rows[-1].id
-
-    def _select(self, wanted: Select[*tuple[Any, ...]]) -> Sequence[Any]:
-        with self._reading() as connection:
-            return connection.execute(wanted).all()
+    def _values(self, statement: Executable) -> Sequence[Any]:
+        """Return the only column of a statement."""
+        return self.read(lambda c: c.execute(statement).scalars().all())
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
@@ -416,6 +415,7 @@ class SqlStore(FactStore):
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
         self._check_open()
+        # SQLite would say so only at the first write, in its own words.
         if self._location.is_read_only:
             raise read_only(self._location)
         with translated(self._location), writer(self._engine).begin() as connection:
@@ -426,3 +426,28 @@ class SqlStore(FactStore):
             raise StoreUnavailableError(
                 f"the store {self._location} was closed; open it again with open_store"
             )
+
+
+def _insert_rekeyed(
+    connection: Connection, record_id: str, rows: Sequence[Row], origin: str
+) -> bool:
+    """Insert a record, sent by whoever sent the record under its old key."""
+    is_new = insert_missing(connection, rows) == 1
+    if is_new:
+        table, row = RecordingRow.__table__, RecordingRow
+        new_id = literal(record_id, String)
+        sent = select(new_id, row.recorder, row.received_at, row.is_trusted)
+        names = ["record_id", "recorder", "received_at", "is_trusted"]
+        copies = sent.where(row.record_id == origin)
+        connection.execute(table.insert().from_select(names, copies))
+    return is_new
+
+
+def _delete_records(connection: Connection, ids: Sequence[str]) -> int:
+    n_removed = 0
+    for first in range(0, len(ids), MAX_IDS):
+        part = ids[first : first + MAX_IDS]
+        connection.execute(delete(RecordingRow).where(RecordingRow.record_id.in_(part)))
+        records = delete(RecordRow).where(RecordRow.id.in_(part))
+        n_removed += len(connection.execute(records.returning(RecordRow.id)).all())
+    return n_removed

@@ -49,6 +49,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     ) -> datetime | None:
         if value is None:
             return None
+        # SQLite stores no offset; what is written is UTC
         return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
@@ -85,15 +86,15 @@ class Base:
 
     @classmethod
     def __clause_element__(cls) -> Table:
-        """What SQLAlchemy takes for the class in a statement."""
+        """Return the table, which SQLAlchemy uses for the class in a statement."""
         return cls.__table__
 
 
 def _column(
     kind: TypeEngine[T] | type[TypeEngine[T]], *more: Any, **options: Any
 ) -> ColumnElement[T]:
-    made: Column[T] = Column(kind, *more, **{"nullable": False, **options})
-    return made
+    column: Column[T] = Column(kind, *more, **{"nullable": False, **options})
+    return column
 
 
 def _content_id() -> ColumnElement[str]:
@@ -169,8 +170,8 @@ class RecordRow(Base):
     document = _column(Text)
 
     __table_args__ = (
-        Index(None, "workload_key", "device_id"),
-        Index(None, "transform_name", "transform_version"),
+        Index(None, "workload_key", "device_id"),  # the look-up
+        Index(None, "transform_name", "transform_version"),  # retractions, statistics
     )
 
 
@@ -232,6 +233,7 @@ class RetractionRow(Base):
     __tablename__ = "retractions"
 
     id = _content_id()
+    # no foreign key: a retraction may arrive before the document
     document_id = _column(String(64), index=True)
     retracted_by = _column(String)
     retracted_at = _instant(index=True)

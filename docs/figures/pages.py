@@ -44,7 +44,7 @@ def fill(store: SqlStore) -> TuningRecord:
     device = best.environment.device
     store.add_all([*known, *made_up(known, best)])
     peaks = {"<f8": 9.5e10, "<f4": 1.9e11}
-    store.add_peaks(DevicePeaks(device, 3.4e10, peaks, "2026-01-01T00:00:00+00:00"))
+    store.add(DevicePeaks(device, 3.4e10, peaks, "2026-01-01T00:00:00+00:00"))
     return best
 
 

@@ -16,7 +16,7 @@ from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table, to_dig
 from feinsum.errors import DeviceUnavailableError
 
 if TYPE_CHECKING:
-    from feinsum.records import Device, DevicePeaks, FactStore
+    from feinsum.records import Device, DevicePeaks, Store
     from feinsum.targets.devices import DeviceState
 
 EXAMPLES = """\b
@@ -81,7 +81,7 @@ def devices(
 
 
 def _measure_all(
-    store: FactStore, states: Sequence[DeviceState], *, again: bool, even_if_busy: bool
+    store: Store, states: Sequence[DeviceState], *, again: bool, even_if_busy: bool
 ) -> None:
     """Store the limits of every device that works, as :func:`peaks_of` does."""
     from feinsum.measure import OpenDevice, measure_peaks, open_device
@@ -105,7 +105,7 @@ def _measure_all(
         )
 
 
-def _listed(state: DeviceState, store: FactStore) -> _Listed:
+def _listed(state: DeviceState, store: Store) -> _Listed:
     """Known data of a device; without a driver if it cannot be opened now."""
     from feinsum.measure import open_device
 

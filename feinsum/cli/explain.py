@@ -35,7 +35,7 @@ from feinsum.records import Level
 if TYPE_CHECKING:
     import loopy as lp
 
-    from feinsum.records import FactSource
+    from feinsum.records import Store
     from feinsum.retrieval import NestSelection, Retrieval
 
 EXAMPLES = """\b
@@ -191,7 +191,7 @@ def _document(
     return document, marks
 
 
-def _marks(found: NestSelection, store: FactSource) -> list[str]:
+def _marks(found: NestSelection, store: Store) -> list[str]:
     least = bound_of_first(found.match, store)
     if least is None:
         return []
@@ -202,7 +202,7 @@ def _marks(found: NestSelection, store: FactSource) -> list[str]:
     ]
 
 
-def _nest_document(found: NestSelection, store: FactSource) -> dict[str, Any]:
+def _nest_document(found: NestSelection, store: Store) -> dict[str, Any]:
     nest, match = found.nest, found.match
     fractions = fractions_of(match.ranking, store)
     least = bound_of_first(match, store)

@@ -26,7 +26,7 @@ from feinsum.distributed.schedule import LeafWork
 from feinsum.distributed.search import best_of_machines
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.ir.workload import with_extents
-from feinsum.records import FactSource, Fleet, Links, PlanRecord, refusals
+from feinsum.records import Fleet, Links, PlanRecord, Store, refusals
 from feinsum.records.signature import trusted_signers, why_untrusted
 
 MAX_PRICED = 24
@@ -137,7 +137,7 @@ def cheapest(
 
 def prefer_measured(
     plan: Plan,
-    source: FactSource,
+    source: Store,
     fleet: Fleet | None = None,
     *,
     max_bytes: float = float("inf"),

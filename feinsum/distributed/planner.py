@@ -62,7 +62,7 @@ from feinsum.distributed.statements import (
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, require_einsum, to_text
 from feinsum.paths import Path, path_of, postorders
-from feinsum.records import FactSource, Fleet
+from feinsum.records import Fleet, Store
 from feinsum.words import counted
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -101,7 +101,7 @@ def plan(
     memory: int | str | None = None,
     path: Sequence[Sequence[int]] | None = None,
     most_work: float = inf,
-    database: str | PathLike[str] | FactSource | None = None,
+    database: str | PathLike[str] | Store | None = None,
     fleet: Fleet | None = None,
     ranks_per_host: int | Levels | None = None,
 ) -> Plan:
@@ -531,7 +531,7 @@ def _prefer_on_levels(
 
 def _prefer_measured(
     plan: Plan,
-    database: str | PathLike[str] | FactSource,
+    database: str | PathLike[str] | Store,
     fleet: Fleet | None,
     memory: int | str | None,
 ) -> Plan:

@@ -40,12 +40,12 @@ from feinsum.distributed.plan import Plan
 from feinsum.distributed.program_plan import ProgramPlan
 from feinsum.distributed.standalone import meet
 from feinsum.errors import PlanError
-from feinsum.records import FactStore, Fleet, PlanRecord, check_plausible
+from feinsum.records import Fleet, PlanRecord, Store, check_plausible
 from feinsum.records.signature import signed_if_wanted
 
 Array = NDArray[Any]
 
-Database: TypeAlias = FactStore | str | os.PathLike[str]
+Database: TypeAlias = Store | str | os.PathLike[str]
 """Where a fact goes: a store, the path of a database, or the URL of a service."""
 
 OperandBox: TypeAlias = tuple[str, Box]
@@ -75,7 +75,7 @@ def random_arrays(plan: AnyPlan) -> dict[str, Array]:
 def record_run(
     plan: AnyPlan,
     arrays: Mapping[str, Any],
-    store: FactStore,
+    store: Store,
     *,
     engine: str = "local",
     on: Any = None,
@@ -175,7 +175,7 @@ def run_recorded(
 
 
 @contextmanager
-def opened_on_rank_0(comm: Any, record: Database) -> Iterator[FactStore | None]:
+def opened_on_rank_0(comm: Any, record: Database) -> Iterator[Store | None]:
     """Open the database on rank 0; None on all others; collective.
 
     Raises:
@@ -183,11 +183,11 @@ def opened_on_rank_0(comm: Any, record: Database) -> Iterator[FactStore | None]:
     """
     with ExitStack() as stack:
 
-        def open_store() -> FactStore | None:
+        def open_store() -> Store | None:
             if comm.Get_rank():
                 return None
             store = record
-            if not isinstance(store, FactStore):
+            if not isinstance(store, Store):
                 store = stack.enter_context(opened_documents(store, may_create=True))
             # before hours of runs, not after
             store.check_writable()
@@ -202,7 +202,7 @@ def record_on_ranks(
     read: Read | None = None,
     comm: Any = None,
     *,
-    store: FactStore | None = None,
+    store: Store | None = None,
     runs: int = RUNS,
 ) -> tuple[Any, PlanRecord]:
     """Run a plan on MPI ranks several times, and record its traffic and run times.
@@ -338,9 +338,9 @@ def _cut_pieces(
     return pieces
 
 
-def _store_fact(fact: PlanRecord, store: FactStore | None) -> PlanRecord:
+def _store_fact(fact: PlanRecord, store: Store | None) -> PlanRecord:
     signed = signed_if_wanted(fact)
     check_plausible(signed)
     if store is not None:
-        store.add_plan(signed)
+        store.add(signed)
     return signed

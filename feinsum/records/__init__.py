@@ -1,10 +1,24 @@
 """Tuning records as plain data, their choice, and the protocol of their stores."""
 
 from feinsum.records.demand import Demand, Miss, is_text_of
-from feinsum.records.document import content_id, from_json, to_json, untrusted
+from feinsum.records.document import (
+    Serialized,
+    content_id,
+    from_json,
+    serialize,
+    to_json,
+    untrusted,
+)
 from feinsum.records.environment import Device, DevicePeaks, Environment
 from feinsum.records.fleet import EngineName, Fleet, Host, Links
-from feinsum.records.kinds import KINDS, Document, DocumentKind, Kind, kind_of
+from feinsum.records.kinds import (
+    FACT_KINDS,
+    KINDS,
+    Document,
+    DocumentKind,
+    Kind,
+    kind_of,
+)
 from feinsum.records.match import (
     WORST_ACCEPTED,
     Extents,
@@ -36,7 +50,6 @@ from feinsum.records.plausibility import (
     check_unique_names,
     judge,
     latest_peaks,
-    plausible_text,
     refusals,
     unchecked,
 )
@@ -47,17 +60,16 @@ from feinsum.records.roofline import operations_s, roofline_s
 from feinsum.records.spec import FramedSpec, ParameterValue, TransformSpec
 from feinsum.records.store import (
     Candidates,
-    DocumentStore,
-    FactSource,
-    FactStore,
     InMemoryStore,
     LookUp,
+    Store,
 )
 from feinsum.records.trial import MESSAGE_LENGTH, OK, Trial
 
 __all__ = [
     "APART",
     "CODES",
+    "FACT_KINDS",
     "KINDS",
     "MESSAGE_LENGTH",
     "OK",
@@ -69,12 +81,9 @@ __all__ = [
     "DevicePeaks",
     "Document",
     "DocumentKind",
-    "DocumentStore",
     "EngineName",
     "Environment",
     "Extents",
-    "FactSource",
-    "FactStore",
     "Finding",
     "Fleet",
     "FramedSpec",
@@ -94,6 +103,8 @@ __all__ = [
     "Remoteness",
     "Retraction",
     "RetractionQuery",
+    "Serialized",
+    "Store",
     "TransformSpec",
     "Trial",
     "TuningRecord",
@@ -112,13 +123,13 @@ __all__ = [
     "level_of",
     "median_interval",
     "operations_s",
-    "plausible_text",
     "quartiles",
     "rank",
     "refusals",
     "remoteness",
     "resources_of",
     "roofline_s",
+    "serialize",
     "tied",
     "to_json",
     "unchecked",

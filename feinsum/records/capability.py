@@ -16,14 +16,17 @@ from feinsum.ir import BatchedEinsum, nodes_of
 from feinsum.paths import contraction_steps
 from feinsum.records.environment import Device, DeviceKind
 
-MOST_UNITS = 2**20
+MAX_UNITS = 2**20
 """More compute units than any device has."""
 
 SLOWEST_OPERATION_S = 1e-6
 """No device takes longer for one multiplication and its accesses to memory."""
 
-MOST_SEARCHED = 6
-"""Maximum operands for finding the cheapest order: anybody may send more."""
+MAX_SEARCHED = 6
+"""Maximum operands for which the cheapest order is searched.
+
+The search is exponential, and anybody may send an einsum of more operands.
+"""
 
 OVERHEAD_S = 60.0
 """No kernel launch takes longer, however busy the machine."""
@@ -49,7 +52,7 @@ class Capability:
         return self.operation_bytes_per_s / itemsize
 
     def seconds(self, work: Work) -> float:
-        """The least time for some work."""
+        """Return the minimum time for some work."""
         return max(
             work.n_bytes / self.bytes_per_s,
             work.operation_bytes / self.operation_bytes_per_s,
@@ -80,14 +83,15 @@ multiprocessor of a GPU with matrix units 1e14; an accelerator may be one unit."
 
 
 def capability_of(device: Device) -> Capability:
-    """The limits of a device of this kind with this many units."""
-    n_units = min(max(device.compute_units, 1), MOST_UNITS)
+    """Return the limits of a device of this kind with this many units."""
+    # The number of units is stated by the sender, so it is bounded.
+    n_units = min(max(device.compute_units, 1), MAX_UNITS)
     unit = PER_UNIT[device.kind]
     return Capability(n_units * unit.bytes_per_s, n_units * unit.operation_bytes_per_s)
 
 
 def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
-    """The minimum work of any evaluation of the einsum, on any device.
+    """Return the minimum work of any evaluation of the einsum, on any device.
 
     Each entry is touched once. A product of two operands takes a multiplication for
     each tuple of the indices that remain after indices of a single operand are summed;
@@ -113,6 +117,7 @@ def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
     if einsum.sparse_position is not None:
         has_pattern = any(op.storage == "csf=" for op in einsum.operands)
         return Work(0 if has_pattern else min(n_result_bytes, _HUGE), 0)
+    # An array that several rows read is counted once: a cache may hold it.
     touched: dict[str, int] = {}
     for row in einsum.rows:
         for term, operand in zip(einsum.inputs, row, strict=True):
@@ -125,25 +130,26 @@ def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
 
 
 def _least_products(einsum: BatchedEinsum, extents: Mapping[str, int]) -> int:
-    """Multiplications of a row: of every row as many, but rows may be equal."""
+    """Return the multiplications of one row; rows may be equal, so one is certain."""
+    # The search for an order is not needed for two operands.
     if einsum.n_operands == 2:
         left, right = map(set, einsum.inputs)
         return _count((left & right) | set(einsum.output), extents)
-    if not 2 < einsum.n_operands <= MOST_SEARCHED:
-        return 0
+    if not 2 < einsum.n_operands <= MAX_SEARCHED:
+        return 0  # no bound is known, which refuses nothing
     steps = contraction_steps(einsum.inputs, einsum.output, tuple(extents.items()))
     return sum(step.n_operations for step in steps[einsum.n_operands :]) // 2
 
 
-def most_s(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float:
-    """The maximum time of a kernel that multiplies all operands at once."""
+def slowest_s(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float:
+    """Return the maximum seconds of a kernel that multiplies all operands at once."""
     n_tuples = n_products(einsum, einsum.indices, sizes)
     n_operations = min(n_tuples * einsum.batch_size * einsum.n_operands, _HUGE)
     return OVERHEAD_S + n_operations * SLOWEST_OPERATION_S
 
 
 def least_tolerance(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float:
-    """The rounding error of a sum of all products, in the coarsest dtype."""
+    """Return the rounding error of a sum of all products, in the coarsest dtype."""
     n_terms = min(n_products(einsum, einsum.summation_indices, sizes), _HUGE)
     inexact = [np.result_type(dtype, np.float16) for dtype in einsum.output_dtypes]
     return float(max(np.finfo(dtype).eps for dtype in inexact)) * n_terms
@@ -152,7 +158,7 @@ def least_tolerance(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float:
 def n_products(
     einsum: BatchedEinsum, indices: Iterable[str], sizes: Mapping[str, int]
 ) -> int:
-    """How many tuples indices have; of those of a tree no more than it has entries.
+    """Count the tuples of indices; of those of a tree no more than it has entries.
 
     >>> from feinsum.ir import array, einsum, sparse_array
     >>> e = einsum("ij,jk->ik", sparse_array("A", ("M", 9)), array("B", (9, 4)))
@@ -170,5 +176,5 @@ def n_products(
 
 
 def _count(indices: Iterable[str], extents: Mapping[str, int]) -> int:
-    """How many tuples distinct indices have."""
+    """Return how many tuples distinct indices have."""
     return prod(extents[index] for index in set(indices))

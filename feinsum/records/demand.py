@@ -1,4 +1,4 @@
-"""Demand: workloads that were asked for in vain."""
+"""Demand: workloads that look-ups requested and for which no fact is recorded."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from feinsum.canonical import WorkloadKey, text_digest
 
 @dataclass(frozen=True)
 class Miss:
-    """A question that had no answer; ``device`` is empty if none was named."""
+    """A look-up without an answer; ``device`` is empty if none was named."""
 
     workload: WorkloadKey
     device: str
 
     @property
-    def place(self) -> tuple[str, str]:
-        """Where it stands among others."""
+    def sort_key(self) -> tuple[str, str]:
+        """The order in which misses are stored."""
         return self.workload, self.device
 
 
 @dataclass(frozen=True)
 class Demand:
-    """How often a workload was asked for, on a device, without an answer.
+    """How often a workload was requested, for a device, without an answer.
 
     Attributes:
-        workload_text: the canonical einsum, if a question had it.
-        device: as the questions named it; empty if they named none.
-        n_callers: how many asked for it.
+        workload_text: the canonical einsum, if a request had it.
+        device: as the requests named it; empty if they named none.
+        n_callers: number of callers that requested it.
     """
 
     workload: WorkloadKey
@@ -40,8 +40,8 @@ class Demand:
     n_callers: int = 1
 
     @property
-    def place(self) -> tuple[int, int, str, str]:
-        """Where it stands among others, the most wanted first."""
+    def sort_key(self) -> tuple[int, int, str, str]:
+        """The position in a list of demands, most wanted first."""
         return self.n_callers, self.count, self.workload, self.device
 
 

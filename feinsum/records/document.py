@@ -1,4 +1,15 @@
-"""Documents: frozen dataclasses that round-trip to JSON and know their content id."""
+"""Documents: frozen dataclasses that round-trip to JSON and know their content id.
+
+The canonical text of a document is JSON with sorted names and no spaces, so equal
+documents have equal texts on every machine, and the SHA-256 of the text names the
+document everywhere::
+
+    Retraction(document="0f..", reason="wrong clock", ...)
+        | serialize
+    {"document":"0f..","reason":"wrong clock",...}      (text)
+        | SHA-256
+    "7c1e..."                                            (content id)
+"""
 
 from __future__ import annotations
 
@@ -6,7 +17,7 @@ import hashlib
 import json
 from copy import copy
 from functools import cache, cached_property
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -20,6 +31,9 @@ _UNTRUSTED = "_is_untrusted"
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """How every document is validated: no unknown fields, no silent conversions."""
+
+MAX_ERRORS = 5
+"""How many invalid fields an error message names."""
 
 
 class Document:
@@ -38,40 +52,70 @@ class Document:
         return _UNTRUSTED not in vars(self)
 
 
+class Serialized(NamedTuple):
+    """A document as JSON, serialized once and passed on.
+
+    Attributes:
+        data: dicts, lists and values.
+        text: the canonical text of the data.
+    """
+
+    data: Any
+    text: str
+
+    @property
+    def id(self) -> str:
+        """The content id of the document."""
+        return digest_of(self.text)
+
+
 def untrusted(document: D) -> D:
-    """The same document, marked: its source does not trust who sent it."""
+    """Return the same document, marked: its source does not trust who sent it."""
+    # The mark is an attribute beside the fields: equality and content id ignore it.
     marked = copy(document)
     vars(marked)[_UNTRUSTED] = True
     return marked
 
 
+# Building a validator takes much longer than using it.
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def to_json(document: object) -> str:
-    """The document as JSON: sorted keys, no spaces, the same text everywhere.
+def serialize(document: object) -> Serialized:
+    """Serialize a document.
 
     Raises:
         InvalidRecordError: for a value that JSON cannot hold, such as NaN.
     """
-    try:
-        data = to_data(document)
-        return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except ValueError as error:
-        name = type(document).__name__
-        raise InvalidRecordError(f"not a valid {name}: {error}") from None
-
-
-def to_data(document: object) -> Any:
-    """The document as the dicts, lists and values of its JSON text."""
     kind: Any = type(document)
-    return _adapter(kind).dump_python(document, mode="json")
+    try:
+        data = _adapter(kind).dump_python(document, mode="json")
+        return Serialized(data, to_text(data))
+    except ValueError as error:
+        raise InvalidRecordError(f"not a valid {kind.__name__}: {error}") from None
+
+
+def to_json(document: object) -> str:
+    """Return the canonical JSON text of a document; see :func:`serialize`."""
+    return serialize(document).text
+
+
+def to_text(data: Any) -> str:
+    """Return the canonical text of JSON data: sorted names, no spaces.
+
+    Raises:
+        ValueError: for a value that JSON cannot hold, such as NaN.
+
+    >>> to_text({"b": 1, "a": [2.5]})
+    '{"a":[2.5],"b":1}'
+    """
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def from_json(kind: type[T], text: str | bytes, name: str | None = None) -> T:
-    """Inverse of :func:`to_json`.
+    """Parse and validate a document; inverse of :func:`to_json`.
 
     Args:
         name: its name in errors; by default the name of the type.
@@ -79,19 +123,25 @@ def from_json(kind: type[T], text: str | bytes, name: str | None = None) -> T:
     Raises:
         InvalidRecordError: saying which field is wrong and what was expected.
     """
+    # strict: a number as text, or an unknown field, is refused and not converted
     hashable_kind: Any = kind
     try:
         return cast(T, _adapter(hashable_kind).validate_json(text))
     except ValidationError as error:
-        what = "; ".join(
+        problems = "; ".join(
             f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}"
-            for e in error.errors(include_url=False)[:5]
+            for e in error.errors(include_url=False)[:MAX_ERRORS]
         )
         raise InvalidRecordError(
-            f"not a valid {name or kind.__name__}: {what}"
+            f"not a valid {name or kind.__name__}: {problems}"
         ) from None
 
 
 def content_id(document: object) -> str:
-    """SHA-256 of the JSON text, as hexadecimal digits."""
-    return hashlib.sha256(to_json(document).encode()).hexdigest()
+    """Return the SHA-256 of the canonical text, as hexadecimal digits."""
+    return digest_of(to_json(document))
+
+
+def digest_of(text: str) -> str:
+    """Return the SHA-256 of a text, as hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -65,6 +65,7 @@ class Device:
         Names of CPUs do not identify them: in clouds, processors of several generations
         share one name.
         """
+        # The name of a GPU is that of a chip.
         if self.kind != "cpu":
             return True
         return self.processor is not None and self.processor.is_known
@@ -82,7 +83,9 @@ class Device:
         return f"{self.name} ({self.platform})"
 
 
-@lru_cache(64)  # a document of 64 KiB may be little but a list of features
+# Most documents of a process are of few devices. Bounded, because a document of 64 KiB
+# may be little but a list of features.
+@lru_cache(64)
 def _id_of_device(device: Device) -> str:
     return content_id(device)
 
@@ -104,6 +107,7 @@ class Environment(Document):
     policy: Mapping[str, str | int | float]
 
     def __post_init__(self) -> None:
+        # constant, and so hashable, as are all parts of a document
         object.__setattr__(self, "software", constantdict(self.software))
         object.__setattr__(self, "policy", constantdict(self.policy))
 

@@ -92,6 +92,7 @@ class Fleet(Document):
     @property
     def load(self) -> float:
         """Threads of all ranks over cores, on the host with the most."""
+        # the slowest host decides: all ranks wait for each other
         return max(host.ranks * self.threads / host.cores for host in self.hosts)
 
     @property
@@ -110,5 +111,5 @@ class Fleet(Document):
 
     def __str__(self) -> str:
         n = len(self.hosts)
-        where = f"{counted(n, 'host')}, load {self.load:g}, {self.device}"
-        return f"{counted(self.ranks, 'rank')} ({self.engine}) on {where}"
+        hosts = f"{counted(n, 'host')}, load {self.load:g}, {self.device}"
+        return f"{counted(self.ranks, 'rank')} ({self.engine}) on {hosts}"

@@ -24,7 +24,6 @@ class Kind:
     Attributes:
         cls: their class.
         summary: description of such a document in the schema of lines.
-        add: the method of stores that adds one.
         time: the attribute with the time, ISO 8601.
         device: the device of a document.
         has_recipe: whether it has the outcome of a recipe for a workload in an
@@ -34,7 +33,6 @@ class Kind:
 
     cls: type[Document]
     summary: str
-    add: str
     time: str
     device: Callable[[Any], Device | None]
     has_recipe: bool = False
@@ -45,7 +43,6 @@ KINDS: dict[DocumentKind, Kind] = {
     "record": Kind(
         TuningRecord,
         "A fact.",
-        "add",
         "recorded_at",
         lambda record: record.environment.device,
         has_recipe=True,
@@ -53,14 +50,12 @@ KINDS: dict[DocumentKind, Kind] = {
     "peaks": Kind(
         DevicePeaks,
         "Measured limits of a device.",
-        "add_peaks",
         "measured_at",
         lambda peaks: peaks.device,
     ),
     "trial": Kind(
         Trial,
         "A trial.",
-        "add_trial",
         "recorded_at",
         lambda trial: trial.environment.device,
         has_recipe=True,
@@ -69,21 +64,23 @@ KINDS: dict[DocumentKind, Kind] = {
     "retraction": Kind(
         Retraction,
         "The retraction of a document.",
-        "add_retraction",
         "retracted_at",
         lambda _retraction: None,
     ),
     "plan": Kind(
         PlanRecord,
         "The traffic and run times of a plan on a fleet.",
-        "add_plan",
         "recorded_at",
         lambda record: record.fleet.device,
     ),
 }
 """All kinds. A new one is an entry here, and a table in :mod:`feinsum.db.sql`."""
 
+FACT_KINDS: tuple[DocumentKind, ...] = ("record", "peaks", "plan")
+"""Kinds that answer look-ups: they have senders, and can be retracted."""
+
 
 def kind_of(document: Document) -> DocumentKind:
-    """The kind of a document."""
+    """Return the kind of a document."""
+    # in the order of KINDS: most documents are records
     return next(name for name, kind in KINDS.items() if isinstance(document, kind.cls))

@@ -1,4 +1,17 @@
-"""Choosing among records: how well a fact fits, and which recipe is best."""
+"""Choosing among records: how well a fact fits, and which recipe is best.
+
+A look-up has the facts of a workload from many machines. Each is at a level, the best
+at the top; the best level that has a recipe faster than the untransformed kernel wins::
+
+    level                      the fact was measured ...
+    exact                      on this device and driver, at like extents
+    same-device-other-driver   on this device with another driver
+    same-architecture          on another CPU (or GPU) of this architecture
+    nearest-extents            at other extents of the same einsum
+    predicted                  (not measured: a recipe of the cost model)
+    generic                    on any other device
+    miss                       nowhere, or no recipe is faster
+"""
 
 from __future__ import annotations
 
@@ -26,7 +39,7 @@ Extents = Mapping[str, Mapping[str, int]]
 
 
 SAME_PROFILE = 0.1
-"""Up to this distance, profiles of a sparse operand count as equal."""
+"""Maximum distance of equal profiles of a sparse operand: 7 % more entries."""
 
 
 class Level(IntEnum):
@@ -101,9 +114,9 @@ class Match:
 
     def __repr__(self) -> str:
         best = self.ranking[0].spec if self.ranking else next(iter(self.recipes), None)
-        found = f"{counted(len(self.ranking), 'record')}, " if self.ranking else ""
+        n_records = f"{counted(len(self.ranking), 'record')}, " if self.ranking else ""
         recipe = "" if best is None else f"; the best is {best}"
-        return brief(self, f"{self.level}: {found}{self.reason}{recipe}")
+        return brief(self, f"{self.level}: {n_records}{self.reason}{recipe}")
 
     def _repr_html_(self) -> str:
         headings = ["recipe", "median", "IQR", "speed-up", "device"]
@@ -132,48 +145,48 @@ class _Fit(NamedTuple):
     have tenths, so remoteness would hardly ever decide after them.
 
     Attributes:
-        there: the level of the machine alone.
+        machine: the level of the machine alone.
     """
 
     level: Level
-    there: Level
+    machine: Level
     remoteness: Remoteness
     distance: float
 
 
 def level_of(record: TuningRecord | Trial, environment: Environment) -> Level:
-    """How well a record, or a trial, fits a machine.
+    """Return how well a record, or a trial, fits a machine.
 
     It fits a CPU with an unknown processor no better than any other of its
     architecture: an equal name proves nothing. Options of the C compiler that cannot
-    change a time make no other driver; see :mod:`feinsum.records.match`.
+    change a time make no other driver; see :func:`driver_difference`.
     """
-    there, here = record.environment, environment
-    if there.device.is_surely(here.device):
-        is_other = driver_difference(there, here, record.workload_text)
-        return Level.SAME_DEVICE_OTHER_DRIVER if is_other else Level.EXACT
-    if (there.device.kind, there.device.architecture) == (
-        here.device.kind,
-        here.device.architecture,
-    ):
+    measured, local = record.environment.device, environment.device
+    if measured.is_surely(local):
+        difference = driver_difference(
+            record.environment, environment, record.workload_text
+        )
+        return Level.SAME_DEVICE_OTHER_DRIVER if difference else Level.EXACT
+    if (measured.kind, measured.architecture) == (local.kind, local.architecture):
         return Level.SAME_ARCHITECTURE
     return Level.GENERIC
 
 
-def remoteness(there: Device, here: Device) -> Remoteness:
-    """How far a device is from another; unknown microarchitectures differ.
+def remoteness(measured: Device, local: Device) -> Remoteness:
+    """Return how far a device is from another; unknown microarchitectures differ.
 
     >>> unknown = Device("PoCL", "AMD EPYC", "AuthenticAMD", "cpu", "x86_64", 2)
     >>> remoteness(unknown, unknown)
     Remoteness(is_other_platform=False, is_other_microarchitecture=True)
     """
-    known = there.microarchitecture
-    is_other = known is None or known != here.microarchitecture
-    return Remoteness(there.platform != here.platform, is_other)
+    # Two unknown ones are probably two different ones.
+    name = measured.microarchitecture
+    is_other = name is None or name != local.microarchitecture
+    return Remoteness(measured.platform != local.platform, is_other)
 
 
 def distance(sizes: Mapping[str, int], extents: Mapping[str, int]) -> float:
-    """The largest ``abs(log2)`` of the ratios of extents, to a tenth.
+    """Return the largest ``abs(log2)`` of the ratios of extents, to a tenth.
 
     Args:
         sizes: extents that were measured.
@@ -182,6 +195,8 @@ def distance(sizes: Mapping[str, int], extents: Mapping[str, int]) -> float:
     >>> distance({"N0": 100_000, "N1": 40}, {"N0": 384})
     8.0
     """
+    # As a logarithm: twice and half the extent are equally far. A parameter that is not
+    # known here says nothing.
     ratios = (
         abs(log2(size) - log2(extents[name]))
         for name, size in sizes.items()
@@ -191,7 +206,7 @@ def distance(sizes: Mapping[str, int], extents: Mapping[str, int]) -> float:
 
 
 def profile_distance(sizes: Mapping[str, int], extents: Mapping[str, int]) -> float:
-    """The distance of the profiles of a sparse operand, without the extents.
+    """Return the distance of the profiles of a sparse operand, without the extents.
 
     >>> profile_distance({"N0": 9, "nodes.0": 8}, {"N0": 99, "nodes.0": 9})
     0.2
@@ -201,7 +216,7 @@ def profile_distance(sizes: Mapping[str, int], extents: Mapping[str, int]) -> fl
 
 
 def resources_of(spec: TransformSpec) -> int:
-    """The resource use of a recipe, estimated by the size of its tiles.
+    """Estimate the resource use of a recipe by the size of its tiles.
 
     Work-items, registers and local memory grow with blocks, lanes, widths and depths,
     so this is the product of all whole numbers among the parameters.
@@ -213,7 +228,7 @@ def resources_of(spec: TransformSpec) -> int:
 
 
 def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
-    """Records by speed-up, best first; the same for every input order.
+    """Sort records by speed-up, best first; the same for every input order.
 
     Those of trusted recorders precede all others. Of either, records whose speed-up
     interval reaches the highest lower end of all are tied for first place. Among these,
@@ -221,24 +236,36 @@ def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
     the fewest resources, the text of the spec, and the content id decide. Recipes no
     faster than the untransformed kernel are omitted.
     """
+    # A recipe that is not faster than no recipe is never applied.
     useful = [record for record in records if record.measurement.is_faster]
     first = tied([record for record in useful if record.is_trusted])
     first |= tied([record for record in useful if not record.is_trusted])
 
-    def order(record: TuningRecord) -> tuple[bool, bool, float, bool, int, str, str]:
+    def sort_key(record: TuningRecord) -> tuple[bool, bool, float, bool, int, str, str]:
         is_first, spec = record.id in first, record.spec
+        # Speed-ups of tied records differ by noise only, so something stable decides.
         slowness = 0.0 if is_first else -record.measurement.speedup
-        place = spec.is_on_host, resources_of(spec), str(spec)
-        is_late = not record.is_trusted, not is_first
-        return *is_late, slowness, *place, record.id
+        return (
+            not record.is_trusted,
+            not is_first,
+            slowness,
+            spec.is_on_host,
+            resources_of(spec),
+            str(spec),
+            record.id,
+        )
 
-    return tuple(sorted(useful, key=order))
+    return tuple(sorted(useful, key=sort_key))
 
 
 def tied(records: Collection[TuningRecord]) -> frozenset[str]:
-    """The ids of records tied for first place.
+    """Return the ids of records tied for first place.
 
-    Their speed-up intervals reach the highest lower end of all.
+    Their speed-up intervals reach the highest lower end of all::
+
+        r1      |----------|             tied
+        r2          |------------|       tied: its lower end is the highest
+        r3  |--|                         not tied
     """
     intervals = {r.id: r.measurement.speedup_interval for r in records}
     floor = max((low for low, _ in intervals.values()), default=inf)
@@ -253,7 +280,7 @@ def best_match(
     is_nearest: bool = False,
     extents: Extents | None = None,
 ) -> Match:
-    """The best acceptable record, the level of its fit, and why.
+    """Choose the best acceptable record; return the level of its fit, and why.
 
     Within a level, records of nearer devices come first, and among these those with
     extents nearer to the kernel's. A recipe that was no faster than the untransformed
@@ -265,9 +292,10 @@ def best_match(
     """
     if not records:
         return Match(Level.MISS, "no fact is recorded for this workload")
-    known = extents or {}
-    fits = {r.id: _fit(r, environment, known, is_nearest) for r in records}
+    extents = extents or {}
+    fits = {r.id: _fit(r, environment, extents, is_nearest) for r in records}
     groups = list(_groups(records, fits))
+    # The first group with a ranking: a worse fit is used only if no better one has any.
     best = next((fit for fit, ranking in groups if ranking), None)
     if best is None or best.level > WORST_ACCEPTED[policy]:
         closest = min(fits.values()).level
@@ -277,34 +305,38 @@ def best_match(
         facts = "1 fact is" if len(records) == 1 else f"{len(records)} facts are"
         last = max(record.recorded_at for record in records)[:10]
         reason = f"{facts} recorded, the last on {last}, but {why}"
+        # Tuned here, in vain: another tuning would find nothing either.
         return Match(Level.MISS, reason, is_tuned=closest == Level.EXACT)
-    ranking = [r for fit, found in groups if fit.level == best.level for r in found]
-    here = known.get(ranking[0].workload_text, {})
-    reason = _reason(ranking, best, environment, here)
+    ranking = [r for fit, group in groups if fit.level == best.level for r in group]
+    local_extents = extents.get(ranking[0].workload_text, {})
+    reason = _reason(ranking, best, environment, local_extents)
     return Match(best.level, reason, tuple(ranking), best.remoteness, best.distance)
 
 
 def _fit(
     record: TuningRecord, environment: Environment, extents: Extents, is_nearest: bool
 ) -> _Fit:
-    there = level_of(record, environment)
-    place = remoteness(record.environment.device, environment.device)
-    here, sizes = extents.get(record.workload_text, {}), record.measurement.sizes
-    is_other = is_nearest or profile_distance(sizes, here) > SAME_PROFILE
-    level = max(Level.NEAREST_EXTENTS if is_other else Level.EXACT, there)
-    return _Fit(level, there, place, distance(sizes, here))
+    machine = level_of(record, environment)
+    sizes, kernel = record.measurement.sizes, extents.get(record.workload_text, {})
+    # A recipe depends on how many entries a row has, as it does on extents.
+    is_other = is_nearest or profile_distance(sizes, kernel) > SAME_PROFILE
+    level = max(Level.NEAREST_EXTENTS if is_other else Level.EXACT, machine)
+    remote = remoteness(record.environment.device, environment.device)
+    return _Fit(level, machine, remote, distance(sizes, kernel))
 
 
 def _groups(
     records: Sequence[TuningRecord], fits: Mapping[str, _Fit]
 ) -> Iterator[tuple[_Fit, tuple[TuningRecord, ...]]]:
-    """Rankings of records of equal fit, the best fit first."""
+    """Yield rankings of records of equal fit, the best fit first."""
     useless: set[FramedSpec] = set()
+    # From the best fit to the worst: what failed at a better one is useless here, too.
     for fit in sorted(set(fits.values())):
         group = [r for r in records if fits[r.id] == fit and r.recipe not in useless]
         ranking = rank(group)
-        said = {r.recipe for r in group if r.is_trusted}
-        useless |= said - {r.recipe for r in ranking}
+        # Untrusted records exclude no recipe: one false time would hide a good recipe.
+        trusted = {record.recipe for record in group if record.is_trusted}
+        useless |= trusted - {record.recipe for record in ranking}
         yield fit, ranking
 
 
@@ -315,15 +347,15 @@ def _reason(
     extents: Mapping[str, int],
 ) -> str:
     best = ranking[0]
-    there = best.environment
-    where = {
-        Level.EXACT: f"on this device and driver ({there.driver_version})",
-        Level.SAME_DEVICE_OTHER_DRIVER: "on this device with "
-        + driver_difference(there, environment, best.workload_text),
-    }.get(
-        fit.there,
-        f"on {_named(there.device)}; here it is {_named(environment.device)}",
-    )
+    measured = best.environment
+    if fit.machine == Level.EXACT:
+        machine = f"on this device and driver ({measured.driver_version})"
+    elif fit.machine == Level.SAME_DEVICE_OTHER_DRIVER:
+        difference = driver_difference(measured, environment, best.workload_text)
+        machine = f"on this device with {difference}"
+    else:
+        devices = _describe(measured.device), _describe(environment.device)
+        machine = "on {}; here it is {}".format(*devices)
     sizes = best.measurement.sizes
     at = ""
     if fit.level == Level.NEAREST_EXTENTS or fit.distance:
@@ -331,15 +363,15 @@ def _reason(
     if fit.distance:
         at += f"; here it is {_listed({n: extents[n] for n in sizes if n in extents})}"
         at += f", a distance of {fit.distance:g} (log2 of the ratio)"
-    many = counted(len(ranking), "candidate")
+    candidates = counted(len(ranking), "candidate")
     return (
         f"{best.spec!s:.200} ran {best.measurement.speedup:.1f} times as fast as the "
-        f"untransformed kernel {where}; {many}{at}"
+        f"untransformed kernel {machine}; {candidates}{at}"
     )
 
 
-def _named(device: Device) -> str:
-    """A device in words; a CPU with the details that identify it."""
+def _describe(device: Device) -> str:
+    """Describe a device; a CPU with the details that identify it."""
     if device.kind != "cpu":
         return str(device)
     design = device.microarchitecture or "unknown microarchitecture"
@@ -351,7 +383,7 @@ def _listed(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={n}" for name, n in sizes.items())
 
 
-_NO_TIME = re.compile(
+_IRRELEVANT_OPTION = re.compile(
     r"-w|-fPIC|-shared|-fvisibility=.*|-std=.*|-mprefer-vector-width=256"
 )
 """Options of warnings, of linking and of the language, with which the loops stay the
@@ -366,47 +398,53 @@ _ONLY_COMPLEX = frozenset({"-fcx-fortran-rules"})
 _COMPLEX = re.compile(r":[<>=|]?c\d")
 
 
-def driver_difference(there: Environment, here: Environment, workload_text: str) -> str:
-    """How the drivers of two environments of one device differ; empty if they do not.
+def driver_difference(
+    measured: Environment, local: Environment, workload_text: str
+) -> str:
+    """Describe how the drivers of two environments of one device differ, if they do.
 
     Args:
-        workload_text: what was measured there; some options matter to complex numbers
-            alone.
+        workload_text: the measured workload; some options only matter for complex
+            numbers.
     """
-    told: list[str] = []
-    if there.driver_version != here.driver_version:
-        told.append(_told("driver", there.driver_version, here.driver_version))
-    if there.platform_version == here.platform_version:
-        return "; and with ".join(told)
-    if there.device.platform != HOST_PLATFORM:
-        told.append(
-            _told("platform version", there.platform_version, here.platform_version)
+    differences: list[str] = []
+    if measured.driver_version != local.driver_version:
+        differences.append(
+            _contrast("driver", measured.driver_version, local.driver_version)
         )
-    else:
-        told += _differing_options(there, here, workload_text)
-    return "; and with ".join(told)
+    if measured.platform_version != local.platform_version:
+        if measured.device.platform == HOST_PLATFORM:
+            differences += _differing_options(measured, local, workload_text)
+        else:
+            versions = measured.platform_version, local.platform_version
+            differences.append(_contrast("platform version", *versions))
+    return "; and with ".join(differences)
 
 
 def _differing_options(
-    there: Environment, here: Environment, workload_text: str
+    measured: Environment, local: Environment, workload_text: str
 ) -> Iterator[str]:
     is_complex = _COMPLEX.search(workload_text) is not None
-    code, options = _options(there.platform_version, is_complex)
-    code_here, options_here = _options(here.platform_version, is_complex)
-    if code != code_here:
-        yield _told("feinsum's calling code of version", code, code_here)
-    if options != options_here:
-        only = sorted(options - options_here), sorted(options_here - options)
-        yield _told("compiler option", *(" ".join(names) or "none" for names in only))
+    code, options = _options(measured.platform_version, is_complex)
+    local_code, local_options = _options(local.platform_version, is_complex)
+    if code != local_code:
+        yield _contrast("feinsum's calling code of version", code, local_code)
+    if options != local_options:
+        only = sorted(options - local_options), sorted(local_options - options)
+        texts = (" ".join(names) or "none" for names in only)
+        yield _contrast("compiler option", *texts)
 
 
-def _told(what: str, there: str, here: str) -> str:
-    return f"{what} {there}; here it is {here}"
+def _contrast(noun: str, measured: str, local: str) -> str:
+    return f"{noun} {measured}; here it is {local}"
 
 
 @lru_cache(64)
 def _options(platform_version: str, is_complex: bool) -> tuple[str, frozenset[str]]:
-    """The version of the calling code, and the options that can change a time."""
+    """Return the version of the calling code, and the options that can change a time.
+
+    The platform version of host code is that version, followed by the options.
+    """
     code, *options = platform_version.split() or [""]
-    counted = {option for option in options if not _NO_TIME.fullmatch(option)}
-    return code, frozenset(counted if is_complex else counted - _ONLY_COMPLEX)
+    relevant = {o for o in options if not _IRRELEVANT_OPTION.fullmatch(o)}
+    return code, frozenset(relevant if is_complex else relevant - _ONLY_COMPLEX)

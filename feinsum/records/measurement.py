@@ -1,4 +1,10 @@
-"""Measurements: samples in seconds, counts, verification, the baseline."""
+"""Measurements: samples in seconds, counts, verification, the baseline.
+
+A recipe and the untransformed kernel are timed in turns, so that a machine that slows
+down slows both. For samples of 2.0, 2.1 and 2.0 ms and a baseline of 8.0, 8.4 and 8.0
+ms, the speed-up is the ratio of the medians, 4.0; its interval is that of the median of
+the recipe's samples (a notch), because all recipes of one run have the same baseline.
+"""
 
 from __future__ import annotations
 
@@ -98,6 +104,7 @@ class Measurement:
     @property
     def is_faster(self) -> bool:
         """Whether it is faster than the untransformed kernel, by a finite factor."""
+        # infinite if a sample is denormal: no such time was measured
         return 1 < self.speedup < inf
 
     @cached_property
@@ -136,7 +143,7 @@ def is_noisy(samples: tuple[float, ...]) -> bool:
 
 
 def median_interval(samples: tuple[float, ...]) -> tuple[float, float]:
-    """The notch of a box plot: where two are apart, so are the medians of the series.
+    """Return the notch of a box plot; if two do not overlap, their medians differ.
 
     That is 1.57 interquartile ranges over the square root of the number of samples on
     both sides of the median, as far as there are samples.
@@ -147,6 +154,7 @@ def median_interval(samples: tuple[float, ...]) -> tuple[float, float]:
     (1.01075, 1.08925)
     """
     low, high = quartiles(samples)
+    # 1.57: medians whose notches do not overlap differ at the level of 5 %
     half = 1.57 * (high - low) / sqrt(len(samples))
     middle = median(samples)
     return max(middle - half, min(samples)), min(middle + half, max(samples))
@@ -158,7 +166,8 @@ def quartiles(samples: tuple[float, ...]) -> tuple[float, float]:
     >>> quartiles((1.0, 2.0, 3.0))
     (1.5, 2.5)
     """
-    if len(samples) == 1:
+    if len(samples) == 1:  # of a slow untransformed kernel; quantiles needs two
         return samples[0], samples[0]
+    # inclusive: the samples are all there is, so no quartile lies outside of them
     low, _, high = quantiles(samples, n=4, method="inclusive")
     return low, high

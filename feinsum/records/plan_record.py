@@ -54,7 +54,7 @@ class PlanRecord(Document):
     """
 
     workload: str
-    plan: str
+    plan: str  # as text: records of plans need no planner to be stored or compared
     fleet: Fleet
     predicted: Mapping[str, int]
     counted: int

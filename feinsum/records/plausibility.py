@@ -1,8 +1,16 @@
 """Checks of received facts and limits: plausible or refused.
 
-A finding says what was given and what was expected. A document with one is refused
-wherever it arrives. The codes in :data:`APART` do not refuse a document: this
-installation cannot judge it.
+A finding states a value of a document and what is expected. A document with a finding
+is refused wherever it arrives: by the service, an import, a merge. The codes in
+:data:`APART` do not refuse a document: this installation cannot judge it.
+
+For one fact of ``i j, j -> i`` with 10,000 x 10,000 entries of 8 bytes, on 8 cores::
+
+    key and text      the key is the digest of the text
+    samples           at least 3, none below 10 ns
+    fastest sample    at least 8e8 bytes / (8 cores * 4e12 bytes/s) = 25 us
+    slowest sample    at most 60 s + 1e8 products * 2 operands * 1 us
+    largest error     from 0 to the tolerance, which rounding must explain
 """
 
 from __future__ import annotations
@@ -23,14 +31,14 @@ from feinsum.entry_points import DOCUMENTS, registered
 from feinsum.errors import ImplausibleError, InvalidEinsumError, InvalidRecordError
 from feinsum.ir import BatchedEinsum, check_profile, from_text, size_names
 from feinsum.records.capability import (
-    MOST_UNITS,
+    MAX_UNITS,
     capability_of,
     least_tolerance,
     least_work,
-    most_s,
+    slowest_s,
 )
 from feinsum.records.demand import is_text_of
-from feinsum.records.document import to_data, to_json
+from feinsum.records.document import Serialized, serialize
 from feinsum.records.environment import Device, DevicePeaks
 from feinsum.records.kinds import KINDS, Document, kind_of
 from feinsum.records.measurement import Measurement, Verification
@@ -46,8 +54,8 @@ NAME_LENGTH = 256
 TEXT_LENGTH = 1024
 """Maximum characters of a version, a value of a policy or a provenance."""
 
-LONGEST_KEPT = 4096
-"""Maximum characters of a text whose einsum is kept for the next fact of it."""
+MAX_CACHED_TEXT = 4096
+"""Maximum characters of a text whose parsed einsum is cached for its next fact."""
 
 MIN_SAMPLES = 3
 """Minimum samples of a kernel; a slow untransformed one may have one."""
@@ -63,7 +71,7 @@ TIMERS = ("cuda-events", "opencl-profiling", "wall")
 TOLERANCE = 1e-3
 """A tolerance that is always allowed; sums of many terms may have a larger one."""
 
-LEAST_RATE = 1e6
+MIN_RATE = 1e6
 """No device moves fewer bytes, or does fewer operations, a second."""
 
 SHIPPED = {
@@ -86,7 +94,7 @@ CODES: dict[str, str] = {
     "text-length": f"a name has at most {NAME_LENGTH} characters, a text {TEXT_LENGTH}",
     "control-character": "no text has the character NUL",
     "integer-range": "an integer has 64 bits",
-    "compute-units": f"a device has 1 to {MOST_UNITS} compute units",
+    "compute-units": f"a device has 1 to {MAX_UNITS} compute units",
     "fleet": "a fleet has as many ranks as the plan, and threads and cores that there "
     "can be",
     "shared-cores": "no seconds of ranks that share cores, or take turns",
@@ -151,11 +159,11 @@ class Finding:
 
 
 JudgeRecipe = Callable[[TuningRecord], Iterator[Finding]]
-"""Says whether a recipe is known; may need the code generator."""
+"""Yields findings about a recipe; may need the code generator."""
 
 
 def shipped_recipe(record: TuningRecord) -> Iterator[Finding]:
-    """Whether the transform comes with this package, by its name."""
+    """Yield a finding unless the transform comes with this package."""
     spec = record.spec
     if (spec.name, spec.version) not in SHIPPED:
         yield finding("unknown-transform", f"{spec.name[:50]}@{spec.version}")
@@ -166,13 +174,13 @@ def judge(
     *,
     now: datetime | None = None,
     judge_recipe: JudgeRecipe = shipped_recipe,
-    text: str | None = None,
+    serialized: Serialized | None = None,
 ) -> tuple[Finding, ...]:
-    """All findings in a document; trials are not checked.
+    """Return all findings in a document; trials are not checked.
 
     Args:
         now: the latest allowed time; by default the clock's.
-        text: of the document, if it is known.
+        serialized: the document as JSON, if it is known.
 
     >>> peaks = DevicePeaks(Device("p", "n", "v", "cpu", "x86_64", -1), -5.0, {}, "x")
     >>> [finding.code for finding in judge(peaks)]
@@ -182,56 +190,59 @@ def judge(
     kind = KINDS[name]
     if not kind.is_judged:
         return ()
-    n_bytes = len((text or to_json(document)).encode())
+    data, text = serialized or serialize(document)
+    # First, and alone: other checks of a huge document would take long.
+    n_bytes = len(text.encode())
     if n_bytes > DOCUMENT_BYTES:
         return (finding("document-size", f"{n_bytes} bytes"),)
+    # A time in the future would make a fact the latest for ever.
     latest = (now or datetime.now(UTC)) + CLOCKS
-    found = [*_of_values(to_data(document))]
+    findings = [*_judge_values(data)]
     match document:
         case DevicePeaks():
-            found += _of_peaks(document)
+            findings += _judge_peaks(document)
         case TuningRecord():
-            found += _of_record(document, judge_recipe)
+            findings += _judge_record(document, judge_recipe)
         case PlanRecord():
-            found += _of_plan(document)
-    if not found:  # further checks may take longer
-        for findings_of in registered(DOCUMENTS, name):
-            found += findings_of(document)
-    return (*found, *_of_time(getattr(document, kind.time), latest))
+            findings += _judge_plan(document)
+    if not findings:  # those of other packages may take longer, as for a plan
+        for judge_more in registered(DOCUMENTS, name):
+            findings += judge_more(document)
+    return (*findings, *_judge_time(getattr(document, kind.time), latest))
 
 
 def refusals(
-    document: Document, *, now: datetime | None = None, text: str | None = None
+    document: Document,
+    *,
+    now: datetime | None = None,
+    serialized: Serialized | None = None,
 ) -> tuple[Finding, ...]:
-    """The findings for which a document is refused; see :func:`judge`."""
-    return tuple(f for f in judge(document, now=now, text=text) if f.is_refused)
+    """Return the findings for which a document is refused; see :func:`judge`."""
+    findings = judge(document, now=now, serialized=serialized)
+    return tuple(finding for finding in findings if finding.is_refused)
 
 
-def latest_peaks(known: Iterable[DevicePeaks]) -> DevicePeaks | None:
-    """The latest plausible limits."""
-    plausible = [peaks for peaks in known if not refusals(peaks)]
+def latest_peaks(measured: Iterable[DevicePeaks]) -> DevicePeaks | None:
+    """Return the latest plausible limits."""
+    plausible = [peaks for peaks in measured if not refusals(peaks)]
     return max(plausible, key=lambda p: (instant(p.measured_at), p.id), default=None)
 
 
-def check_plausible(document: Document) -> None:
-    """Refuse implausible documents.
+def check_plausible(document: Document, serialized: Serialized | None = None) -> None:
+    """Refuse an implausible document.
+
+    Args:
+        serialized: the document as JSON, if it is known.
 
     Raises:
         ImplausibleError: with all findings.
     """
-    plausible_text(document)
-
-
-def plausible_text(document: Document) -> str:
-    """The text of a plausible document; see :func:`check_plausible`."""
-    text = to_json(document)
-    if found := refusals(document, text=text):
+    if findings := refusals(document, serialized=serialized):
         raise ImplausibleError(
             f"{type(document).__name__} {document.id}: "
-            + "; ".join(map(str, found[:5])),
-            findings=tuple((f.code, f.given, f.expected) for f in found),
+            + "; ".join(map(str, findings[:5])),
+            findings=tuple((f.code, f.given, f.expected) for f in findings),
         )
-    return text
 
 
 def unchecked(document: Document) -> None:
@@ -250,6 +261,7 @@ def check_unique_names(text: str | bytes) -> None:
     feinsum.errors.InvalidRecordError: the name 'b' is repeated in a JSON object; ...
     """
     try:
+        # Parsers differ in which of two equal names counts, and so would content ids.
         json.loads(text, object_pairs_hook=_without_repeats)
     except InvalidRecordError:
         raise
@@ -258,14 +270,14 @@ def check_unique_names(text: str | bytes) -> None:
 
 
 def instant(text: str) -> datetime:
-    """An ISO 8601 time; one without an offset is UTC already.
+    """Parse an ISO 8601 time; one without an offset is in UTC.
 
     Raises:
         InvalidRecordError: if the text is not one.
     """
     try:
-        found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+        time = datetime.fromisoformat(text)
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise InvalidRecordError(
             f"the time {text[:50]!r} was given, expected ISO 8601 in UTC, such as "
@@ -273,78 +285,85 @@ def instant(text: str) -> datetime:
         ) from None
 
 
-def finding(code: str, given: str) -> Finding:
-    """A finding that breaks the rule of a code."""
-    return Finding(code, given, CODES[code])
+def finding(code: str, value: str) -> Finding:
+    """Return a finding against the rule of a code."""
+    return Finding(code, value, CODES[code])
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidRecordError(
             f"the name {twice[:50]!r} is repeated in a JSON object; expected every "
             "name once"
         )
-    return found
+    return unique
 
 
-def _of_values(
-    value: Any, path: tuple[str, ...] = (), most: int = NAME_LENGTH
+def _judge_values(
+    value: Any, path: tuple[str, ...] = (), max_length: int = NAME_LENGTH
 ) -> Iterator[Finding]:
-    """Implausible texts and integers at any depth."""
-    place = ".".join(path)[:60]
+    """Yield findings about texts and integers at any depth.
+
+    Args:
+        path: names of the fields that lead to the value.
+        max_length: maximum characters of a text.
+    """
+    field = ".".join(path)[:60]
     match value:
         case str():
-            if len(value) > most:
-                yield finding("text-length", f"{place}: {len(value)} characters")
+            if len(value) > max_length:
+                yield finding("text-length", f"{field}: {len(value)} characters")
             if "\0" in value:
-                yield finding("control-character", f"{place}: {value[:20]!r}")
+                yield finding("control-character", f"{field}: {value[:20]!r}")
         case int() if not -(2**63) <= value < 2**63:
-            yield finding("integer-range", f"{place}: {value.bit_length()} bits")
+            yield finding("integer-range", f"{field}: {value.bit_length()} bits")
         case dict():
             for name, inner in value.items():
-                yield from _of_values(name, (*path, "name"))
-                longest = TEXT_LENGTH if name in _TEXTS else most
-                inside = DOCUMENT_BYTES if name in _FREE else longest
-                yield from _of_values(inner, (*path, name[:30]), inside)
+                yield from _judge_values(name, (*path, "name"))
+                length = TEXT_LENGTH if name in _TEXTS else max_length
+                length = DOCUMENT_BYTES if name in _FREE else length
+                yield from _judge_values(inner, (*path, name[:30]), length)
         case list():
             for inner in value:
-                yield from _of_values(inner, path, most)
+                yield from _judge_values(inner, path, max_length)
 
 
-def _of_peaks(peaks: DevicePeaks) -> Iterator[Finding]:
-    yield from _of_device(peaks.device)
-    most = capability_of(peaks.device)
-    yield from _of_rate("bandwidth", peaks.bandwidth_bytes_per_s, most.bytes_per_s)
+def _judge_peaks(peaks: DevicePeaks) -> Iterator[Finding]:
+    yield from _judge_device(peaks.device)
+    limit = capability_of(peaks.device)
+    yield from _judge_rate("bandwidth", peaks.bandwidth_bytes_per_s, limit.bytes_per_s)
     for dtype, rate in peaks.operations_per_s.items():
         itemsize = _itemsize(dtype)
         if itemsize is None:
             yield finding("dtype", repr(dtype[:30]))
         else:
-            yield from _of_rate(dtype, rate, most.operations_per_s(itemsize))
+            yield from _judge_rate(dtype, rate, limit.operations_per_s(itemsize))
     for name, rate in peaks.cache_bytes_per_s.items():
-        yield from _of_rate(name[:30], rate, most.bytes_per_s)
+        yield from _judge_rate(name[:30], rate, limit.bytes_per_s)
 
 
-def _of_rate(name: str, rate: float, most: float) -> Iterator[Finding]:
-    if not LEAST_RATE <= rate <= most:
-        given = f"{name}: {rate:g} a second, not from {LEAST_RATE:g} to {most:g}"
-        yield finding("rate", given)
+def _judge_rate(name: str, rate: float, max_rate: float) -> Iterator[Finding]:
+    if not MIN_RATE <= rate <= max_rate:
+        value = f"{name}: {rate:g} a second, not from {MIN_RATE:g} to {max_rate:g}"
+        yield finding("rate", value)
 
 
-def _of_record(record: TuningRecord, judge_recipe: JudgeRecipe) -> Iterator[Finding]:
+def _judge_record(record: TuningRecord, judge_recipe: JudgeRecipe) -> Iterator[Finding]:
     device = record.environment.device
-    yield from _of_device(device)
-    yield from _of_samples(record.measurement)
+    yield from _judge_device(device)
+    yield from _judge_samples(record.measurement)
     key, text = record.workload, record.workload_text
+    # Under another key, the fact would be an answer to somebody else's look-up.
     if not (_KEY.fullmatch(key) and is_text_of(text, key)):
         yield finding("key-of-another-text", f"key {key[:60]!r}, text {text[:60]!r}")
         return
     try:
-        einsum = _read(text)
+        einsum = _parse(text)
     except InvalidEinsumError:
+        # A text of a newer canonical form cannot be judged, but is not refused.
         is_ours = key.startswith(f"{FORM_VERSION}-")
         code = "unreadable-text" if is_ours else "unknown-form"
         yield finding(code, repr(text[:60]))
@@ -352,23 +371,24 @@ def _of_record(record: TuningRecord, judge_recipe: JudgeRecipe) -> Iterator[Find
     if _has_other_sizes(einsum, record.measurement.sizes):
         yield finding("sizes", str(dict(record.measurement.sizes))[:100])
         return
-    yield from _of_times(record.measurement, einsum, device)
-    yield from _of_verification(record.measurement, einsum)
+    yield from _judge_times(record.measurement, einsum, device)
+    yield from _judge_verification(record.measurement, einsum)
     yield from judge_recipe(record)
 
 
-def _of_plan(record: PlanRecord) -> Iterator[Finding]:
-    """Implausible values in a fact of a plan that is not read."""
+def _judge_plan(record: PlanRecord) -> Iterator[Finding]:
+    """Yield findings about a plan fact, apart from the text of its plan."""
     fleet, verified = record.fleet, record.verification
-    yield from _of_device(fleet.device)
-    most = max(fleet.threads, *(n for h in fleet.hosts for n in (h.ranks, h.cores)))
-    if most > MOST_UNITS:
-        yield finding("fleet", f"{most} threads, ranks or cores")
-    yield from _of_error(verified, TOLERANCE)
+    yield from _judge_device(fleet.device)
+    counts = [n for host in fleet.hosts for n in (host.ranks, host.cores)]
+    if (largest := max(fleet.threads, *counts)) > MAX_UNITS:
+        yield finding("fleet", f"{largest} threads, ranks or cores")
+    yield from _judge_error(verified, TOLERANCE)
     if min(verified.n_blocks, verified.n_entries) < 1:
         yield finding("not-verified", f"{verified.n_blocks} blocks")
     if not record.samples_s:
         return
+    # Ranks that take turns on a core measure the machine, not the plan.
     if not fleet.is_timed:
         yield finding("shared-cores", f"{fleet.engine}, {fleet.load:g} threads a core")
     if len(record.samples_s) < MIN_SAMPLES:
@@ -377,27 +397,29 @@ def _of_plan(record: PlanRecord) -> Iterator[Finding]:
         yield finding("below-resolution", f"{min(record.samples_s):g} s")
 
 
-def _of_error(verified: Verification | BlockCheck, most: float) -> Iterator[Finding]:
-    if not 0 <= verified.tolerance <= most:
+def _judge_error(
+    verified: Verification | BlockCheck, max_tolerance: float
+) -> Iterator[Finding]:
+    if not 0 <= verified.tolerance <= max_tolerance:
         yield finding("tolerance", f"{verified.tolerance:g}")
     if not 0 <= verified.largest_error <= verified.tolerance:
-        given = f"{verified.largest_error:g}, tolerance {verified.tolerance:g}"
-        yield finding("error-above-tolerance", given)
+        value = f"{verified.largest_error:g}, tolerance {verified.tolerance:g}"
+        yield finding("error-above-tolerance", value)
 
 
-def _read(text: str) -> BatchedEinsum:
-    return (_read_kept if len(text) <= LONGEST_KEPT else from_text)(text)
+def _parse(text: str) -> BatchedEinsum:
+    return (_parse_cached if len(text) <= MAX_CACHED_TEXT else from_text)(text)
 
 
-_read_kept = lru_cache(256)(from_text)
+_parse_cached = lru_cache(256)(from_text)
 
 
-def _of_device(device: Device) -> Iterator[Finding]:
-    if not 1 <= device.compute_units <= MOST_UNITS:
+def _judge_device(device: Device) -> Iterator[Finding]:
+    if not 1 <= device.compute_units <= MAX_UNITS:
         yield finding("compute-units", f"{device.compute_units}")
 
 
-def _of_time(text: str, latest: datetime) -> Iterator[Finding]:
+def _judge_time(text: str, latest: datetime) -> Iterator[Finding]:
     try:
         at = instant(text)
     except InvalidRecordError:
@@ -407,56 +429,62 @@ def _of_time(text: str, latest: datetime) -> Iterator[Finding]:
         yield finding("future", repr(text[:50]))
 
 
-def _of_samples(measured: Measurement) -> Iterator[Finding]:
+def _judge_samples(measured: Measurement) -> Iterator[Finding]:
     n_samples = len(measured.samples_s)
     if n_samples < MIN_SAMPLES:
         yield finding("too-few-samples", f"{n_samples}")
     if measured.timer not in TIMERS:
         yield finding("timer", repr(measured.timer[:50]))
-    least = min(*measured.samples_s, *measured.baseline_s)
-    if least < RESOLUTION_S:
-        yield finding("below-resolution", f"{least:g} s")
+    shortest_s = min(*measured.samples_s, *measured.baseline_s)
+    if shortest_s < RESOLUTION_S:
+        yield finding("below-resolution", f"{shortest_s:g} s")
     for dtype in measured.operations:
         if _itemsize(dtype) is None:
             yield finding("dtype", repr(dtype[:30]))
 
 
-def _of_times(
+def _judge_times(
     measured: Measurement, einsum: BatchedEinsum, device: Device
 ) -> Iterator[Finding]:
-    least_s = capability_of(device).seconds(least_work(einsum, measured.sizes))
-    longest_s = most_s(einsum, measured.sizes)
+    # Limits of the kind of device: they refuse made-up times, not odd machines.
+    min_s = capability_of(device).seconds(least_work(einsum, measured.sizes))
+    max_s = slowest_s(einsum, measured.sizes)
     for name, times in (("", measured.samples_s), ("baseline: ", measured.baseline_s)):
-        if min(times) < least_s:
-            given = f"{name}{min(times):g} s, but {least_s:.3g} s at least"
-            yield finding("faster-than-possible", given)
-        if not (isfinite(max(times)) and max(times) <= longest_s):
-            given = f"{name}{max(times):g} s, but {longest_s:.3g} s at most"
-            yield finding("slower-than-possible", given)
+        if min(times) < min_s:
+            value = f"{name}{min(times):g} s, but {min_s:.3g} s at least"
+            yield finding("faster-than-possible", value)
+        if not (isfinite(max(times)) and max(times) <= max_s):
+            value = f"{name}{max(times):g} s, but {max_s:.3g} s at most"
+            yield finding("slower-than-possible", value)
 
 
-def _of_verification(measured: Measurement, einsum: BatchedEinsum) -> Iterator[Finding]:
+def _judge_verification(
+    measured: Measurement, einsum: BatchedEinsum
+) -> Iterator[Finding]:
     verified = measured.verification
+    # generous: 64 times the rounding of one sum
     rounding = 64 * least_tolerance(einsum, measured.sizes)
-    yield from _of_error(verified, max(TOLERANCE, rounding))
+    yield from _judge_error(verified, max(TOLERANCE, rounding))
     if not verified.sizes:
         yield finding("not-verified", "no sizes")
-    for sizes in verified.sizes:  # of extents that the text may have as integers
+    for sizes in verified.sizes:  # may have other names: extents of the text, too
         if any(size < 1 for size in sizes.values()):
             yield finding("sizes", str(dict(sizes))[:100])
             return
 
 
 def _has_other_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
+    """Whether sizes do not fit the size parameters or the tree of a sparse operand."""
+    # a size that is missing, or that the text does not have
     if set(size_names(einsum)) != set(sizes) or min(sizes.values(), default=1) < 1:
         return True
     return check_profile(einsum, sizes) is not None
 
 
 def _itemsize(dtype: str) -> int | None:
-    """The bytes of a numeric dtype; None for any other text."""
+    """Return the bytes of a numeric dtype; None for any other text."""
     try:
-        known = np.dtype(dtype)
+        parsed = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError):
         return None
-    return known.itemsize if known.kind in "biufc" and known.itemsize else None
+    return parsed.itemsize if parsed.kind in "biufc" and parsed.itemsize else None

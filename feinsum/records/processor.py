@@ -50,6 +50,7 @@ class Processor:
     @property
     def is_known(self) -> bool:
         """Whether it can be distinguished from others: numbers may be masked."""
+        # virtual machines may hide the numbers, but programs need the features
         return bool(self.features)
 
     @property
@@ -69,6 +70,7 @@ class Processor:
         >>> Processor("", -1, -1, -1, "", ("avx", "avx2"), 1, {}).vector_bytes
         32
         """
+        # a name that is not listed is of SSE, NEON or no vectors: 16 bytes
         widths = {"avx512f": 64, "avx2": 32}
         return max((widths.get(name, 16) for name in self.features), default=16)
 
@@ -78,7 +80,7 @@ class Processor:
         return tuple(name for name in SHOWN if name in self.features)
 
     def __str__(self) -> str:
-        """A one-line description.
+        """Describe it in one line.
 
         >>> str(Processor("", 26, 2, 1, "zen5", ("avx2", "fma"), 8, {"L2": 2**20}))
         'zen5, 8 cores, L2 1 MiB, avx2 fma'
@@ -91,6 +93,7 @@ class Processor:
 
 def _size(n_bytes: int) -> str:
     for unit, name in UNITS:
+        # only whole units: 48 KiB is the size of a cache, 0.047 MiB is not
         if n_bytes >= unit and n_bytes % unit == 0:
             return f"{n_bytes // unit} {name}"
     return f"{n_bytes} B"

@@ -17,7 +17,7 @@ from feinsum.words import brief
 
 
 def utc_now() -> str:
-    """The time now, UTC, ISO 8601 with seconds."""
+    """Return the time now, UTC, ISO 8601 with seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

@@ -13,19 +13,22 @@ from feinsum.errors import InvalidRequestError
 from feinsum.records.document import Document
 from feinsum.records.record import utc_now
 
-MOST_IDS, MOST_CUT_OFF = 10_000, 100
-"""Maximum ids of a query, and of abbreviated ones among them."""
+MAX_IDS, MAX_PREFIXES = 10_000, 100
+"""Maximum ids of a query, and of abbreviated ones among them.
 
-LONGEST_REASON = 500
+A prefix costs a scan of all ids.
+"""
+
+MAX_REASON = 500
 """Maximum characters of a reason, and of a name."""
 
-FEWEST_DIGITS, DIGITS = 12, 64
+MIN_DIGITS, DIGITS = 12, 64
 """Digits of an abbreviated id, and of a full one."""
 
 HEXADECIMAL = frozenset("0123456789abcdef")
 
 ContentId = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Words = Annotated[str, Field(max_length=LONGEST_REASON, pattern=r"^[^\x00]*$")]
+Words = Annotated[str, Field(max_length=MAX_REASON, pattern=r"^[^\x00]*$")]
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class RetractionQuery:
     since: str | None = None
 
     def __post_init__(self) -> None:
+        # An empty query would match every fact.
         if not any(vars(self).values()):
             raise InvalidRequestError(
                 "no fact was named for retraction; expected ids, a workload, "
@@ -92,11 +96,12 @@ class RetractionQuery:
         _check_ids(self.ids)
         named = (self.workload, self.transform, self.since, *self.recorders)
         for text in filter(None, named):
-            if "\x00" in text or len(text) > LONGEST_REASON:
+            if "\x00" in text or len(text) > MAX_REASON:
                 raise InvalidRequestError(
-                    f"{text[:50]!r} was given; expected at most {LONGEST_REASON} "
+                    f"{text[:50]!r} was given; expected at most {MAX_REASON} "
                     "characters, and no NUL"
                 )
+        # evaluated now, so that an invalid query is refused before it reaches a store
         _ = self.transform_parts, self.since_instant
 
     @property
@@ -120,9 +125,10 @@ class RetractionQuery:
         if self.since is None:
             return None
         try:
-            given = datetime.fromisoformat(self.since)
-            known = given if given.tzinfo else given.replace(tzinfo=UTC)
-            return known.astimezone(UTC)
+            time = datetime.fromisoformat(self.since)
+            # without this, Python takes a time without an offset as local
+            time = time if time.tzinfo else time.replace(tzinfo=UTC)
+            return time.astimezone(UTC)
         except (ValueError, OverflowError):
             raise InvalidRequestError(
                 f"the time {self.since[:50]!r} was given; expected ISO 8601, such as "
@@ -131,16 +137,15 @@ class RetractionQuery:
 
 
 def _check_ids(ids: Collection[str]) -> None:
-    for one in ids:
-        if not (FEWEST_DIGITS <= len(one) <= DIGITS and set(one) <= HEXADECIMAL):
+    for digits in ids:
+        if not (MIN_DIGITS <= len(digits) <= DIGITS and set(digits) <= HEXADECIMAL):
             raise InvalidRequestError(
-                f"{one[:80]!r} is not the id of a fact; expected its first "
-                f"{FEWEST_DIGITS} "
-                f"to {DIGITS} hexadecimal digits"
+                f"{digits[:80]!r} is not the id of a fact; expected its first "
+                f"{MIN_DIGITS} to {DIGITS} hexadecimal digits"
             )
-    n_cut_off = sum(len(one) < DIGITS for one in ids)
-    if len(ids) > MOST_IDS or n_cut_off > MOST_CUT_OFF:
+    n_prefixes = sum(len(digits) < DIGITS for digits in ids)
+    if len(ids) > MAX_IDS or n_prefixes > MAX_PREFIXES:
         raise InvalidRequestError(
-            f"{len(ids)} ids were given, {n_cut_off} of them prefixes; expected "
-            f"at most {MOST_IDS}, with {MOST_CUT_OFF} prefixes"
+            f"{len(ids)} ids were given, {n_prefixes} of them prefixes; expected "
+            f"at most {MAX_IDS}, with {MAX_PREFIXES} prefixes"
         )

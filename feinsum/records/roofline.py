@@ -1,4 +1,9 @@
-"""The roofline: the least time that the measured limits of a device allow."""
+"""The roofline: the least time that the measured limits of a device allow.
+
+For ``i j, j -> i`` with 1000 x 1000 entries of 8 bytes, on a device with 4e10 bytes/s
+and 2e11 operations/s: 2e6 operations take 1e-5 s, 8.016e6 bytes take 2.004e-4 s, so no
+kernel takes less than 0.2 ms.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ _REAL_PER_COMPLEX = 4
 def roofline_s(
     operations: Mapping[str, int], footprint_bytes: int, peaks: DevicePeaks
 ) -> float:
-    """The larger of the time to compute and the time to move the data, in seconds.
+    """Return the larger of the times to compute and to move the data, in seconds.
 
     Args:
         operations: number of operations by dtype; the times of the dtypes add
@@ -35,13 +40,13 @@ def roofline_s(
 
 
 def operations_s(operations: Mapping[str, int], peaks: DevicePeaks) -> float:
-    """The time to compute alone, in seconds; see :func:`roofline_s`."""
+    """Return the time to compute alone, in seconds; see :func:`roofline_s`."""
     return sum(_compute_s(*item, peaks) for item in operations.items())
 
 
 def _compute_s(dtype: str, count: int, peaks: DevicePeaks) -> float:
     kind = np.dtype(dtype)
-    is_complex = kind.kind == "c"
+    is_complex = kind.kind == "c"  # peaks are measured for real numbers only
     real = np.empty(0, kind).real.dtype.str if is_complex else kind.str
     if real not in peaks.operations_per_s:
         raise MeasurementError(

@@ -1,10 +1,14 @@
-"""Signatures: who vouches for a fact, for anyone to verify.
+"""Signatures of facts, which anyone can verify.
 
 A signed fact has two more topics of provenance: the public key of its signer, and an
 Ed25519 signature (RFC 8032) of the fact in its canonical text. So it is a fact like any
 other, with its own id, and every database, file and service carries its signature. The
 workload key, which follows from the text, and the origin of a rekeyed fact are not
-signed, so signatures survive new versions of the canonical form.
+signed, so signatures survive new versions of the canonical form::
+
+    provenance {"host": "n17"}
+      -> {"host": "n17", "signed_by": "ed25519:...", "signature": "..."}
+    signed bytes: a prefix, then JSON without workload, signature, rekeyed_from
 
 Needs the package cryptography (``pip install 'feinsum[signatures]'``), which is
 imported only here, and only when a signature is made or checked.
@@ -48,16 +52,18 @@ TRUSTED_SIGNERS_VARIABLE = "FEINSUM_TRUSTED_SIGNERS"
 """Environment variable with public keys, or the path of a file of them."""
 
 UNSIGNED = (SIGNATURE, "rekeyed_from")
+"""Topics that a signature does not cover."""
 
 DOMAIN = b"feinsum fact 1\n"
 """Prefix of the signed bytes, so that no other signature is one of a fact."""
 
 _PUBLIC = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
-_MOST_BYTES = 100_000
+_MAX_BYTES = 100_000
 
 
 def sign(record: Fact, key: SigningKey) -> Fact:
-    """The fact with a signature, which replaces an existing one."""
+    """Return the fact with a signature, which replaces an existing one."""
+    # the signer is part of what is signed, the signature cannot be
     topics = {k: v for k, v in record.provenance.items() if k != SIGNATURE}
     named = replace(record, provenance=topics | {SIGNED_BY: public_key_of(key)})
     signature = base64.b64encode(key.sign(_content(named))).decode()
@@ -65,7 +71,7 @@ def sign(record: Fact, key: SigningKey) -> Fact:
 
 
 def why_untrusted(record: TuningRecord | PlanRecord, trusted: Collection[str]) -> str:
-    """Why none of these public keys vouches for a fact; empty if one does.
+    """Return why no trusted key signed a fact; empty if one did.
 
     Raises:
         SignatureError: if cryptography is not installed.
@@ -99,20 +105,22 @@ def new_signing_key(path: Path) -> str:
     key = Ed25519PrivateKey.generate()
     text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
+        # Created for its owner alone, and never over an existing key: what that one
+        # signed could not be signed again.
         with os.fdopen(
             os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
         ) as file:
             file.write(text)
     except OSError as error:
-        what = "exists already" if error.errno == errno.EEXIST else error.strerror
+        problem = "exists already" if error.errno == errno.EEXIST else error.strerror
         raise SigningKeyError(
-            f"cannot write a key to {path} ({what}); give the path of a new file"
+            f"cannot write a key to {path} ({problem}); give the path of a new file"
         ) from None
     return public_key_of(key)
 
 
 def read_signing_key(path: Path) -> SigningKey:
-    """The private key of a file.
+    """Read a private key from a file.
 
     Raises:
         SigningKeyError: if there is none.
@@ -125,22 +133,22 @@ def read_signing_key(path: Path) -> SigningKey:
 
     try:
         with path.expanduser().open("rb") as file:
-            found = load_pem_private_key(file.read(_MOST_BYTES), password=None)
+            key = load_pem_private_key(file.read(_MAX_BYTES), password=None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no private key"
         raise SigningKeyError(
             f"cannot read a signing key from {path}: {why}; {MAKE}"
         ) from None
-    if not isinstance(found, Ed25519PrivateKey):
+    if not isinstance(key, Ed25519PrivateKey):
         raise SigningKeyError(f"the key in {path} is not an Ed25519 key; {MAKE}")
-    return found
+    return key
 
 
 MAKE = "make one with 'feinsum signing create FILE'"
 
 
 def public_key_of(key: SigningKey) -> str:
-    """The public key as text."""
+    """Return the public key as text."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     raw = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
@@ -148,7 +156,7 @@ def public_key_of(key: SigningKey) -> str:
 
 
 def signed_if_wanted(record: Fact) -> Fact:
-    """The fact, signed with the key named by the variable, if it is set.
+    """Sign a fact with the key named by the variable, if it is set.
 
     Raises:
         SignatureError: see :func:`read_signing_key`.
@@ -168,19 +176,20 @@ def check_signing_key() -> None:
 
 
 def trusted_signers() -> frozenset[str]:
-    """The public keys in the variable; none if signatures are not required.
+    """Return the public keys in the variable; none if signatures are not required.
 
     Raises:
         TrustedSignersError: if the variable holds something else.
         SignatureError: if cryptography is not installed.
     """
-    given = os.environ.get(TRUSTED_SIGNERS_VARIABLE, "").strip()
-    if not given:
+    setting = os.environ.get(TRUSTED_SIGNERS_VARIABLE, "").strip()
+    if not setting:
         return frozenset()
     _check_installed()
-    text = given if given.startswith("ed25519:") else _text_of(given)
+    text = setting if setting.startswith("ed25519:") else _text_of(setting)
     lines = [line.partition("#")[0] for line in text.splitlines()]
     keys = [word for line in lines for word in line.replace(",", " ").split()]
+    # an empty setting or file is refused: it would trust nobody silently
     for key in keys or [""]:
         if not _PUBLIC.fullmatch(key):
             raise TrustedSignersError(
@@ -194,7 +203,7 @@ def trusted_signers() -> frozenset[str]:
 def _text_of(path: str) -> str:
     try:
         with Path(path).expanduser().open("rb") as file:
-            return file.read(_MOST_BYTES).decode("latin-1")
+            return file.read(_MAX_BYTES).decode("latin-1")
     except OSError as error:
         raise TrustedSignersError(
             f"{TRUSTED_SIGNERS_VARIABLE} is {path[:200]!r}, which cannot be read "
@@ -203,8 +212,9 @@ def _text_of(path: str) -> str:
 
 
 def _content(record: TuningRecord | PlanRecord) -> bytes:
-    """The signed bytes of a fact."""
+    """Return the signed bytes of a fact."""
     topics = {k: v for k, v in record.provenance.items() if k not in UNSIGNED}
+    # The key changes with the canonical form, but the fact stays the same.
     signed = replace(record, workload=WorkloadKey(""), provenance=topics)
     return DOMAIN + to_json(signed).encode()
 
@@ -215,8 +225,8 @@ def _is_right(signer: str, signature: str, content: bytes) -> bool:
 
     try:
         raw = base64.b64decode(signer.removeprefix("ed25519:"), validate=True)
-        given = base64.b64decode(signature, validate=True)
-        Ed25519PublicKey.from_public_bytes(raw).verify(given, content)
+        raw_signature = base64.b64decode(signature, validate=True)
+        Ed25519PublicKey.from_public_bytes(raw).verify(raw_signature, content)
     except (InvalidSignature, ValueError, binascii.Error):
         return False
     return True

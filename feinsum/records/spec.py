@@ -42,6 +42,7 @@ class TransformSpec:
     parameters: Mapping[str, ParameterValue]
 
     def __post_init__(self) -> None:
+        # in one order, so that equal specs have equal texts and ids
         ordered = dict(sorted(self.parameters.items()))
         object.__setattr__(self, "parameters", constantdict(ordered))
 
@@ -72,6 +73,7 @@ class TransformSpec:
             parameters = _parameters(inside)
             number = int(version)
         except SyntaxError as error:
+            # the offset counts from "f(", which the text does not have
             at = max((error.offset or 0) - len("f(") - 1, 0)
             rest = inside[at : at + 20] or inside
             raise _refuse(text, f"{rest!r} cannot be parsed: {error.msg}") from None
@@ -95,7 +97,7 @@ class FramedSpec(NamedTuple):
 
 
 def _missing_in(text: str) -> str:
-    """The missing part of ``name@version(parameter=value, ...)``."""
+    """Describe the missing part of ``name@version(parameter=value, ...)``."""
     form = "expected name@version(parameter=value, ...)"
     head, bracket, _ = text.partition("(")
     name, at, version = head.partition("@")
@@ -111,7 +113,9 @@ def _missing_in(text: str) -> str:
 
 
 def _parameters(inside: str) -> dict[str, Any]:
-    """The literals of ``key=value, ...``; nothing is executed."""
+    """Parse the literals of ``key=value, ...``; nothing is executed."""
+    # A spec arrives from other people, so the values must be literals. Python's own
+    # parser reads them, as the arguments of a call that is never made.
     match ast.parse(f"f({inside})", mode="eval").body:
         case ast.Call(func=ast.Name(), args=[], keywords=keywords):
             pass
@@ -119,28 +123,28 @@ def _parameters(inside: str) -> dict[str, Any]:
             raise ValueError(f"{ast.unparse(first)!r} has no name; write name=value")
         case _:
             raise ValueError("expected only named parameters")
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for keyword in keywords:
         name, value = keyword.arg, ast.unparse(keyword.value)
         if name is None:
             raise ValueError(f"'**{value}' is not a parameter; write name=value")
-        if name in found:
+        if name in parameters:
             raise ValueError(f"the parameter {name!r} is given twice")
         try:
-            found[name] = ast.literal_eval(keyword.value)
+            parameters[name] = ast.literal_eval(keyword.value)
         except ValueError:
             raise ValueError(
                 f"{name}={value} is not a literal; expected a number, True, False, a "
                 "quoted text, or a tuple"
             ) from None
-    return found
+    return parameters
 
 
 def _is_parameter(value: object) -> bool:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple):  # one level: JSON has no tuples, so lists become some
         return all(type(item) in (int, str) for item in value)
     return isinstance(value, (bool, int, str))
 
 
-def _refuse(text: str, what: str) -> InvalidRecordError:
-    return InvalidRecordError(f"transform spec {text!r}: {what}")
+def _refuse(text: str, problem: str) -> InvalidRecordError:
+    return InvalidRecordError(f"transform spec {text!r}: {problem}")

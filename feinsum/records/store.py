@@ -1,16 +1,37 @@
-"""Sources of facts, stores that also take them, sets of documents; one in memory."""
+"""The protocol of all stores of documents, and the store in memory.
+
+A store is a set of documents that grows: each document is identified by the digest of
+its content, so adding is idempotent and merging is a set union. One class describes
+them all; an implementation provides :meth:`Store.documents` and, if it can be written,
+:meth:`Store.add_all`. The other methods follow from these two and are overridden only
+where a source answers faster, such as a database with an index::
+
+                         Store: documents, add_all, candidates, get, ...
+                           |
+      +-----------+--------+------+-------------+---------------+
+    memory    packaged text   SQL database   HTTP service   layers of the others
+
+>>> from feinsum.records import DevicePeaks, Device
+>>> device = Device("OpenCL", "cpu", "vendor", "cpu", "x86_64", 8)
+>>> peaks = DevicePeaks(device, 4e10, {"<f8": 2e11}, "2025-01-31T12:00:00+00:00")
+>>> store = InMemoryStore()
+>>> store.add(peaks), store.add(peaks)
+(True, False)
+>>> store.peaks(device.id) == peaks
+True
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, cast
 
 from feinsum.canonical import WorkloadKey
-from feinsum.errors import RecordNotFoundError
+from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records.environment import Device, DevicePeaks
-from feinsum.records.kinds import KINDS, Document, DocumentKind, kind_of
+from feinsum.records.kinds import FACT_KINDS, KINDS, Document, DocumentKind, kind_of
 from feinsum.records.match import Policy
 from feinsum.records.plan_record import PlanRecord
 from feinsum.records.plausibility import latest_peaks
@@ -40,77 +61,49 @@ class LookUp:
     counts: bool = True
 
 
-class FactSource(ABC):
-    """A source of facts for look-ups.
+class Store(ABC):
+    """A set of documents of all kinds: facts, limits, plans, trials, retractions.
 
-    A source that fails raises a :class:`feinsum.errors.StoreError`; one behind a
-    service may also raise a :class:`feinsum.errors.ServiceError`. Anything that a
-    source lacks (reading all records, limits of devices, trials, plans) is empty.
+    A retracted fact is in no answer. A store that fails raises a
+    :class:`feinsum.errors.StoreError`; one behind a service may also raise a
+    :class:`feinsum.errors.ServiceError`. Kinds that a store lacks are empty.
     """
 
     @abstractmethod
-    def get(self, record_id: str) -> TuningRecord:
-        """The record of that id, or :class:`RecordNotFoundError`."""
+    def documents(
+        self,
+        kind: DocumentKind,
+        among: Collection[str] | None = None,
+        *,
+        workload: str | None = None,
+        device_id: str | None = None,
+        notation: str | None = None,
+    ) -> Iterator[Document]:
+        """Yield the valid documents of a kind that match all filters, ordered by id.
 
-    @abstractmethod
-    def query(
-        self, workload: WorkloadKey, *, device_id: str | None = None
-    ) -> tuple[TuningRecord, ...]:
-        """All records of a workload, ordered by id."""
-
-    def candidates(self, look_up: LookUp) -> Candidates:
-        """All records that :func:`feinsum.records.best_match` may choose or needs.
-
-        Those that the policy refuses on that device may be left out.
+        Args:
+            among: only documents with these ids.
+            workload: only documents of this workload.
+            device_id: only documents of this device.
+            notation: only records whose canonical text begins with
+                ``notation + " |"``.
         """
-        return {workload: self.query(workload) for workload in look_up.workloads}
 
-    def records(self) -> Iterator[TuningRecord]:
-        """Every record, ordered by id."""
-        yield from ()
+    def add_all(self, documents: Iterable[Document]) -> int:
+        """Store documents of any kind, all or none; returns how many were new.
 
-    def like(self, notation: str) -> Iterator[TuningRecord]:
-        """The records whose canonical text begins with ``notation + " |"``."""
-        for record in self.records():
-            if record.workload_text.partition(" | ")[0] == notation:
-                yield record
+        A store without trials drops them.
 
-    def peaks(self, device_id: str) -> DevicePeaks | None:
-        """The latest plausible limits of a device."""
-        return None
-
-    def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
-        """All trials of a workload, oldest first. Look-ups ignore them."""
-        return ()
-
-    def tried(self) -> tuple[WorkloadKey, ...]:
-        """The workloads that have trials, ordered by key."""
-        return ()
-
-    def plans(self, workload: str) -> tuple[PlanRecord, ...]:
-        """The plan facts of an einsum or a program, ordered by id."""
-        return ()
-
-    def retractions_of(self, ids: Collection[str]) -> tuple[Retraction, ...]:
-        """The retractions of some documents, ordered by id, known here or not.
-
-        Retracted documents are in no other answer, nor in one of another layer.
+        Raises:
+            StoreUnavailableError: if the store is read-only, or does not respond.
         """
-        return ()
+        raise StoreUnavailableError(
+            "the source of facts is read-only; give the path of a database"
+        )
 
-    def close(self) -> None:  # noqa: B027  (most have nothing to release)
-        """Release resources; the source cannot be used any more."""
-
-
-class FactStore(FactSource):
-    """A source that also stores facts, measured limits of devices, and trials.
-
-    It is append-only. Adding is idempotent: everything is identified by its content id.
-    """
-
-    @abstractmethod
-    def add(self, record: TuningRecord) -> bool:
-        """Store ``record``; returns whether it was new."""
+    def add(self, document: Document) -> bool:
+        """Store a document of any kind; returns whether it was new."""
+        return self.add_all([document]) == 1
 
     def add_rekeyed(self, record: TuningRecord, origin: str) -> bool:
         """Store a record again under another key; returns whether it was new.
@@ -120,25 +113,6 @@ class FactStore(FactSource):
         """
         return self.add(record)
 
-    @abstractmethod
-    def add_peaks(self, peaks: DevicePeaks) -> bool:
-        """Store measured device limits; returns whether they were new."""
-
-    @abstractmethod
-    def add_trial(self, trial: Trial) -> bool:
-        """Store ``trial``, apart from the facts; returns whether it was new.
-
-        A store without trials drops it.
-        """
-
-    @abstractmethod
-    def add_plan(self, record: PlanRecord) -> bool:
-        """Store a plan fact; returns whether it was new."""
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """The number of records."""
-
     def check_writable(self) -> None:
         """Refuse early, before doing work whose results could not be stored.
 
@@ -146,145 +120,142 @@ class FactStore(FactSource):
             StoreUnavailableError: if the store is read-only, or does not respond.
             ServiceError: if it is a service that does not permit recording.
         """
+        if type(self).add_all is Store.add_all:  # it was not overridden: it raises
+            self.add_all(())
 
+    def candidates(self, look_up: LookUp) -> Candidates:
+        """Return all records that :func:`feinsum.records.best_match` may choose.
 
-class DocumentStore(Protocol):
-    """A set of documents of all kinds, each identified by its content id.
-
-    It can be exported, compared with another one, and merged with it.
-    """
-
-    def ids(self, kind: DocumentKind) -> Iterator[str]:
-        """The ids of all documents of a kind, in order."""
-        ...
-
-    def lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
-        """The given ids of a kind that are neither stored nor retracted here."""
-        ...
-
-    def documents(
-        self, kind: DocumentKind, among: Collection[str] | None = None
-    ) -> Iterator[Document]:
-        """All documents of a kind, or those with ids ``among``, ordered by id."""
-        ...
-
-    def add_all(self, documents: Iterable[Document]) -> int:
-        """Store documents of any kind, all or none; returns how many were new."""
-        ...
-
-
-class InMemoryStore(FactStore):
-    """A store that lives as long as the process."""
-
-    def __init__(self) -> None:
-        self._known: dict[DocumentKind, dict[str, Any]] = {kind: {} for kind in KINDS}
-
-    def add(self, record: TuningRecord) -> bool:
-        return self._keep(record)
+        Those that the policy refuses on that device may be left out.
+        """
+        return {workload: self.query(workload) for workload in look_up.workloads}
 
     def get(self, record_id: str) -> TuningRecord:
+        """Return the record with an id.
+
+        Raises:
+            RecordNotFoundError: if it is not stored, or was retracted.
+        """
+        # Retractions first: the record may still be stored here, or in another layer.
         for retraction in self.retractions_of([record_id]):
             raise RecordNotFoundError(
                 f"the record {record_id} was retracted by {retraction}"
             )
-        try:
-            found: TuningRecord = self._known["record"][record_id]
-        except KeyError:
-            raise RecordNotFoundError(
-                f"no record has the id {record_id!r}; list ids with 'feinsum query'"
-            ) from None
-        return found
+        for record in self.documents("record", [record_id]):
+            return cast(TuningRecord, record)
+        raise RecordNotFoundError(
+            f"no record has the id {record_id!r}; list ids with 'feinsum query'"
+        )
 
     def query(
         self, workload: WorkloadKey, *, device_id: str | None = None
     ) -> tuple[TuningRecord, ...]:
-        return tuple(
-            record
-            for record in self.records()
-            if record.workload == workload
-            and device_id in (None, record.environment.device.id)
-        )
+        """Return all records of a workload, ordered by id."""
+        records = self.documents("record", workload=workload, device_id=device_id)
+        return cast(tuple[TuningRecord, ...], tuple(records))
 
     def records(self) -> Iterator[TuningRecord]:
-        for record_id in sorted(self._of_kind("record")):
-            yield self._known["record"][record_id]
+        """Yield every record, ordered by id."""
+        return cast(Iterator[TuningRecord], self.documents("record"))
 
-    def __len__(self) -> int:
-        return len(self._of_kind("record"))
-
-    def add_peaks(self, peaks: DevicePeaks) -> bool:
-        return self._keep(peaks)
+    def like(self, notation: str) -> Iterator[TuningRecord]:
+        """Yield the records whose canonical text begins with ``notation + " |"``."""
+        records = self.documents("record", notation=notation)
+        return cast(Iterator[TuningRecord], records)
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
-        retracted = self._retracted()
-        return latest_peaks(
-            p
-            for p in self._known["peaks"].values()
-            if p.device.id == device_id and p.id not in retracted
-        )
-
-    def add_trial(self, trial: Trial) -> bool:
-        return self._keep(trial)
+        """Return the latest plausible limits of a device."""
+        peaks = self.documents("peaks", device_id=device_id)
+        return latest_peaks(cast(Iterator[DevicePeaks], peaks))
 
     def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
-        every: Iterable[Trial] = self._known["trial"].values()
-        known = [trial for trial in every if trial.workload == workload]
-        return tuple(sorted(known, key=lambda t: (t.recorded_at, t.id)))
+        """Return all trials of a workload, oldest first. Look-ups ignore them."""
+        trials = cast(Iterator[Trial], self.documents("trial", workload=workload))
+        return tuple(sorted(trials, key=lambda trial: (trial.recorded_at, trial.id)))
 
     def tried(self) -> tuple[WorkloadKey, ...]:
-        return tuple(sorted({t.workload for t in self._known["trial"].values()}))
-
-    def add_plan(self, record: PlanRecord) -> bool:
-        return self._keep(record)
+        """Return the workloads that have trials, ordered by key."""
+        trials = cast(Iterator[Trial], self.documents("trial"))
+        return tuple(sorted({trial.workload for trial in trials}))
 
     def plans(self, workload: str) -> tuple[PlanRecord, ...]:
-        known = self._of_kind("plan")
-        found = [known[one] for one in sorted(known)]
-        return tuple(
-            one
-            for one in found
-            if isinstance(one, PlanRecord) and one.workload == workload
-        )
-
-    def add_retraction(self, retraction: Retraction) -> bool:
-        """Hide a document, even if it arrives later; returns whether this is new."""
-        return self._keep(retraction)
+        """Return the plan facts of an einsum or a program, ordered by id."""
+        plans = self.documents("plan", workload=workload)
+        return cast(tuple[PlanRecord, ...], tuple(plans))
 
     def retractions_of(self, ids: Collection[str]) -> tuple[Retraction, ...]:
-        wanted = frozenset(ids)
-        every: Iterable[Retraction] = self._known["retraction"].values()
-        known = [retraction for retraction in every if retraction.document in wanted]
-        return tuple(sorted(known, key=lambda retraction: retraction.id))
+        """Return the retractions of some documents, ordered by id.
+
+        The documents need not be stored here: a retraction also hides copies in other
+        layers.
+        """
+        retractions = cast(Iterator[Retraction], self.documents("retraction"))
+        return tuple(r for r in retractions if r.document in ids)
 
     def ids(self, kind: DocumentKind) -> Iterator[str]:
-        yield from sorted(self._of_kind(kind))
+        """Yield the ids of all documents of a kind, in order."""
+        return (document.id for document in self.documents(kind))
 
     def lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
-        return frozenset(ids) - self._of_kind(kind).keys() - self._retracted()
+        """Return those ids of a kind that are neither stored nor retracted here."""
+        missing = frozenset(ids) - frozenset(self.ids(kind))
+        return missing - {r.document for r in self.retractions_of(missing)}
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return sum(1 for _ in self.ids("record"))
+
+    def __bool__(self) -> bool:
+        return True  # a store without records is still a store
+
+    def close(self) -> None:  # noqa: B027  (most have nothing to release)
+        """Release resources; the store cannot be used any more."""
+
+
+class InMemoryStore(Store):
+    """A store that lives as long as the process."""
+
+    def __init__(self) -> None:
+        self._documents: dict[DocumentKind, dict[str, Any]] = {k: {} for k in KINDS}
 
     def documents(
-        self, kind: DocumentKind, among: Collection[str] | None = None
+        self,
+        kind: DocumentKind,
+        among: Collection[str] | None = None,
+        *,
+        workload: str | None = None,
+        device_id: str | None = None,
+        notation: str | None = None,
     ) -> Iterator[Document]:
-        known = self._of_kind(kind)
-        wanted = known if among is None else known.keys() & set(among)
-        for document_id in sorted(wanted):
-            yield known[document_id]
+        stored = self._documents[kind]
+        retracted = self._retracted() if kind in FACT_KINDS else frozenset[str]()
+        ids = stored.keys() if among is None else stored.keys() & set(among)
+        # sorted makes a copy, so documents may be added while iterating
+        for document_id in sorted(ids - retracted):
+            document = stored[document_id]
+            # kinds without a workload or a device match no such filter
+            if workload not in (None, getattr(document, "workload", None)):
+                continue
+            if device_id is not None:
+                device = KINDS[kind].device(document)
+                if device is None or device.id != device_id:
+                    continue
+            if notation not in (None, _notation_of(document)):
+                continue
+            yield document
 
     def add_all(self, documents: Iterable[Document]) -> int:
-        return sum([self._keep(document) for document in documents])
-
-    def _keep(self, document: Document) -> bool:
-        known = self._known[kind_of(document)]
-        is_new = document.id not in known
-        known.setdefault(document.id, document)
-        return is_new
+        n_new = 0
+        for document in documents:
+            stored = self._documents[kind_of(document)]
+            n_new += document.id not in stored
+            stored.setdefault(document.id, document)
+        return n_new
 
     def _retracted(self) -> frozenset[str]:
-        return frozenset(r.document for r in self._known["retraction"].values())
+        return frozenset(r.document for r in self._documents["retraction"].values())
 
-    def _of_kind(self, kind: DocumentKind) -> Mapping[str, Document]:
-        """The documents of a kind that are not retracted."""
-        known = self._known[kind]
-        if not (retracted := self._retracted()):
-            return known
-        return {k: d for k, d in known.items() if k not in retracted}
+
+def _notation_of(document: Document) -> str:
+    """Return the subscripts of a document's einsum, the text before the first bar."""
+    return str(getattr(document, "workload_text", "")).partition(" | ")[0]

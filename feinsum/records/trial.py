@@ -54,6 +54,7 @@ class Trial(Document):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", constantdict(self.sizes))
+        # A trial that passed has both times, one that failed has none.
         n_times = (self.median_s is not None) + (self.ratio is not None)
         if n_times != 2 * self.is_ok:
             raise InvalidRecordError(

@@ -36,13 +36,13 @@ from feinsum.records import (
     Device,
     Environment,
     Extents,
-    FactSource,
     FramedSpec,
     Level,
     LookUp,
     Match,
     Policy,
     Remoteness,
+    Store,
     TransformSpec,
     TuningRecord,
     best_match,
@@ -69,7 +69,7 @@ class Facts:
         SignatureError: if the setting of trusted signers is invalid.
     """
 
-    store: FactSource
+    store: Store
     device: Device
     policy: Policy
     wanted: Sequence[CanonicalForm] = ()

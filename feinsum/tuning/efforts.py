@@ -16,9 +16,9 @@ from feinsum.measure import open_device
 from feinsum.predict import Effort
 from feinsum.records import (
     Environment,
-    FactSource,
     Level,
     LookUp,
+    Store,
     level_of,
 )
 from feinsum.tuning.problem import Problem, make_problem
@@ -113,7 +113,7 @@ def measure_if_possible(
 
 
 def _is_known(
-    problem: Problem, limits: Limits, store: FactSource, environment: Environment
+    problem: Problem, limits: Limits, store: Store, environment: Environment
 ) -> bool:
     """Return whether enough trials, or with a small budget a fact, are on record."""
     n_known = len(find_trials(store, problem, environment))
@@ -122,7 +122,7 @@ def _is_known(
     return limits.budget_s is not None and _has_fact(problem, store, environment)
 
 
-def _has_fact(problem: Problem, store: FactSource, environment: Environment) -> bool:
+def _has_fact(problem: Problem, store: Store, environment: Environment) -> bool:
     key = problem.form.key
     look_up = LookUp(
         {key: problem.workload_text}, environment.device, "strict", counts=False

@@ -17,10 +17,9 @@ from feinsum.records import (
     Device,
     DevicePeaks,
     Environment,
-    FactSource,
-    FactStore,
     Level,
     Measurement,
+    Store,
     TransformSpec,
     Trial,
     TuningRecord,
@@ -76,7 +75,7 @@ def _compare_apart(
 def record(
     bench: TrialBench,
     measured: Sequence[tuple[TransformSpec, Measurement]],
-    store: FactStore,
+    store: Store,
     strategy: str,
 ) -> tuple[TuningRecord, ...]:
     """Record the results of a comparison; returns the facts, in the given order.
@@ -122,7 +121,7 @@ def _describe_noise(measurement: Measurement, device: Device) -> dict[str, str]:
 
 
 def find_trials(
-    store: FactSource, problem: Problem, environment: Environment
+    store: Store, problem: Problem, environment: Environment
 ) -> list[Trial]:
     """Return the latest trial of each recipe, oldest first.
 
@@ -168,7 +167,7 @@ def sort_trials(trials: Iterable[Trial]) -> list[Trial]:
 
 def peaks_of(
     opened: OpenDevice,
-    store: FactStore,
+    store: Store,
     *,
     again: bool = False,
     even_if_busy: bool = False,
@@ -205,5 +204,5 @@ def peaks_of(
         return peaks
     if disturbance:
         say(f"{disturbance} while the limits of {opened.device} were measured")
-    store.add_peaks(peaks)
+    store.add(peaks)
     return peaks

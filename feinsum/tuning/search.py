@@ -19,8 +19,8 @@ from feinsum.ir import WorkloadLike, workload_of
 from feinsum.options import check_option
 from feinsum.records import (
     Environment,
-    FactSource,
     Remoteness,
+    Store,
     TransformSpec,
     TuningRecord,
     level_of,
@@ -340,7 +340,7 @@ N_SEEDS = 4
 
 
 def find_neighbours(
-    store: FactSource,
+    store: Store,
     workload_text: str,
     environment: Environment,
     fitting: Collection[TransformSpec],

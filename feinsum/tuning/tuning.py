@@ -25,7 +25,7 @@ from feinsum.raising import raise_kernel, single_nest
 from feinsum.records import (
     Device,
     Environment,
-    FactStore,
+    Store,
     TransformSpec,
     Trial,
     TuningRecord,
@@ -149,7 +149,7 @@ def tune_einsum(
 
 def _open_session(
     bench: TrialBench,
-    store: FactStore,
+    store: Store,
     strategy: Strategy,
     seed: int,
     n_trials: int | None,
@@ -355,7 +355,7 @@ class Session:
 
     bench: TrialBench
     search: Search
-    store: FactStore
+    store: Store
     n_trials: int
     budget_s: float | None
     roofline_s: float | None
@@ -389,7 +389,7 @@ class Session:
         for outcome in self.bench.outcomes(self._ask):
             cost = self._compute_cost(outcome)
             trial = make_trial(self.bench.problem, environment, outcome, cost)
-            self.store.add_trial(trial)
+            self.store.add(trial)
             self.search.tell(trial.spec, trial.cost)
             self.trials.append(trial)
             yield self._make_progress()
@@ -466,7 +466,7 @@ class Session:
 
 
 def compute_least_times(
-    problem: Problem, store: FactStore, environment: Environment
+    problem: Problem, store: Store, environment: Environment
 ) -> dict[str, float]:
     """Compute the minimum time of the traffic through each cache, by its name."""
     peaks = store.peaks(environment.device.id)
@@ -485,7 +485,7 @@ def compute_least_times(
 
 
 def compute_roofline(
-    problem: Problem, store: FactStore, environment: Environment
+    problem: Problem, store: Store, environment: Environment
 ) -> float | None:
     """Compute the minimum time by the device's measured limits; None without any."""
     peaks = store.peaks(environment.device.id)

@@ -228,7 +228,7 @@ async def demand(
     following = next_cursor(
         listed,
         PER_PAGE,
-        lambda one: one.place,
+        lambda one: one.sort_key,
         lambda one: len(one.workload_text or ""),
     )
     known = await run_in_threadpool(service.store.page_of_devices, "", 1000)

@@ -167,7 +167,7 @@ async def demand(
     await service.misses.flush()
     found = await run_in_threadpool(service.store.demands, after, limit)
     following = next_cursor(
-        found, limit, lambda one: one.place, lambda one: len(one.workload_text or "")
+        found, limit, lambda one: one.sort_key, lambda one: len(one.workload_text or "")
     )
     return _listed(Demands, demands=found, next=following)
 

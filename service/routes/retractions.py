@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from feinsum.errors import InvalidRecordError, InvalidRequestError
 from feinsum.records import Retraction, RetractionQuery, from_json
 from feinsum.records.plausibility import instant
-from feinsum.records.retraction import LONGEST_REASON
+from feinsum.records.retraction import MAX_REASON
 from feinsum.service.examples import FORM, PEAKS, PLAN, RECORD, RETRACTION, document
 from feinsum.service.openapi import answers
 from feinsum.service.paging import Cursor, Limit, from_cursor, next_cursor
@@ -74,7 +74,7 @@ BODY: dict[str, Any] = {
     }
 }
 
-Words = Annotated[str, Field(max_length=LONGEST_REASON)]
+Words = Annotated[str, Field(max_length=MAX_REASON)]
 
 
 class Asked(BaseModel):
@@ -195,7 +195,7 @@ def retractions(
 )
 async def add_retraction(request: Request, service: TheService, _: Admin) -> Response:
     given = from_json(Retraction, await request.body())
-    is_new = await run_in_threadpool(service.store.add_retraction, given)
+    is_new = await run_in_threadpool(service.store.add, given)
     service.lookup.expire()
     return Response(status_code=201 if is_new else 200)
 
@@ -226,7 +226,7 @@ def delete_fact(
     service: TheService,
     caller: Admin,
     reason: Annotated[
-        str, Query(min_length=1, max_length=LONGEST_REASON, examples=["wrong clock"])
+        str, Query(min_length=1, max_length=MAX_REASON, examples=["wrong clock"])
     ],
 ) -> RetractedFacts:
     service.store.trust(record_id)  # refuses an unknown one

@@ -32,7 +32,7 @@ def test_measured_limits_give_times(run, database):
     """The time of the memory is its bytes over its bandwidth."""
     peaks = fast_peaks(open_device().device)
     with open_store(database) as store:
-        store.add_peaks(peaks)
+        store.add(peaks)
     found = document(run, *PRODUCT)
     memory = found["levels"][-1]
     assert memory["seconds"] == memory["bytes"] / peaks.bandwidth_bytes_per_s

@@ -17,7 +17,7 @@ from tests.db.test_schema import OLD_SCHEMAS
 def test_info_counts_what_is_stored(run, database, known_records):
     """The numbers are those of the store, in text and as JSON."""
     with open_store(database) as store:
-        store.add_trial(make_trial())
+        store.add(make_trial())
     document = json.loads(run("db", "info", "--json").stdout)
     assert document["n_records"] == len(known_records)
     assert (document["n_workloads"], document["n_trials"]) == (1, 1)

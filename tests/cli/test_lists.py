@@ -21,7 +21,7 @@ def filled(database):
     with open_store(database) as store:
         store.add_all([make_record(0), make_record(1)])
         store.add_all([make_trial(2), make_trial(1), failed])
-        store.add_trial(replace(make_trial(3), workload=OTHER, workload_text="i ->"))
+        store.add(replace(make_trial(3), workload=OTHER, workload_text="i ->"))
     return database
 
 

@@ -29,7 +29,7 @@ def trials(database):
     made = made_trials(lambda spec: 1 + np.sin(len(str(spec))) / 2, FORMS[:4], 12)
     with open_store(database) as store:
         for trial in made:
-            store.add_trial(trial)
+            store.add(trial)
     return made
 
 

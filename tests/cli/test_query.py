@@ -36,7 +36,7 @@ def test_a_miss_after_a_tuning_says_what_was_tried(run, database):
     """It asks for more trials than there were, not for those of before."""
     with open_store(database) as store:
         for trial in trials():
-            store.add_trial(trial)
+            store.add(trial)
     result = run("query", *MATVEC)
     assert result.exit_code == 3
     last = max(trial.recorded_at for trial in trials())[:10]
@@ -172,7 +172,7 @@ def test_the_fraction_of_the_roofline_is_shown(run, known_records, database):
     assert [c["fraction_of_roofline"] for c in unknown] == [None] * 3
     assert "roof" not in run("query", *MATVEC).stdout
     with open_store(database) as store:
-        store.add_peaks(fast_peaks(known_records[0].environment.device))
+        store.add(fast_peaks(known_records[0].environment.device))
     known = json.loads(run("query", *MATVEC, "--json").stdout)["candidates"]
     for found in known:
         expected = 8000 / 2e8 / found["median_s"]
@@ -191,7 +191,7 @@ def test_what_the_einsum_costs_at_least_is_shown(run, database):
     assert "at least: " in shown
     assert "DRAM 0.04003 MB" in shown
     with open_store(database) as store:
-        store.add_peaks(fast_peaks(record.environment.device))
+        store.add(fast_peaks(record.environment.device))
     result = run("query", *MATVEC)
     assert "DRAM 0.2002 ms (20%)" in " ".join(result.stdout.split())
     bound = json.loads(run("query", *MATVEC, "--json").stdout)["bound"]
@@ -202,7 +202,7 @@ def test_limits_of_another_dtype_tell_no_roofline(run, known_records, database):
     """Where the rate of a dtype was not measured, the fraction is null."""
     peaks = fast_peaks(known_records[0].environment.device)
     with open_store(database) as store:
-        store.add_peaks(replace(peaks, operations_per_s={"<f4": 1e11}))
+        store.add(replace(peaks, operations_per_s={"<f4": 1e11}))
     found = json.loads(run("query", *MATVEC, "--json").stdout)["candidates"]
     assert [c["fraction_of_roofline"] for c in found] == [None] * 3
 

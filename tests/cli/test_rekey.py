@@ -50,7 +50,7 @@ def trials(database):
     found = list(older_trials())
     with open_store(database) as store:
         for trial in found:
-            store.add_trial(trial)
+            store.add(trial)
     return found
 
 

@@ -24,7 +24,7 @@ def peaks(database):
     """Limits of the default device, as if they had been measured."""
     peaks = fast_peaks(open_device().device)
     with open_store(database) as store:
-        store.add_peaks(peaks)
+        store.add(peaks)
     return peaks
 
 
@@ -77,7 +77,7 @@ def test_single_precision_halves_the_bytes(run, database):
     later = replace(fast_peaks(device), operations_per_s={"<f4": 1e11, "<f8": 1e11},
                     measured_at="2026-01-01T00:00:00+00:00")  # fmt: skip
     with open_store(database) as store:
-        store.add_peaks(later)
+        store.add(later)
     double = document(run, "--suite", "dgfem")["workloads"]
     single = document(run, "--suite", "dgfem", "--dtype", "float32")["workloads"]
     for a, b in zip(double, single, strict=True):
@@ -225,7 +225,7 @@ def test_facts_above_the_limits_of_their_device_are_told(run, database):
     with open_store(database) as store:
         store.add(replace(fact, environment=here))
         known = store.peaks(device.id)
-        store.add_peaks(
+        store.add(
             replace(
                 known,
                 bandwidth_bytes_per_s=1e6,

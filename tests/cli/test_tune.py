@@ -78,7 +78,7 @@ def test_the_fraction_of_the_roofline_is_shown(run, autotune, database):
     unknown = json.loads(run("tune", *MATVEC, "--json").stdout.splitlines()[-1])
     assert unknown["records"][0]["fraction_of_roofline"] is None
     with open_store(database) as store:
-        store.add_peaks(fast_peaks(good().environment.device))
+        store.add(fast_peaks(good().environment.device))
     known = json.loads(run("tune", *MATVEC, "--json").stdout.splitlines()[-1])
     assert known["records"][0]["fraction_of_roofline"] == pytest.approx(0.04)
     assert "4.00%" in run("tune", *MATVEC).stdout

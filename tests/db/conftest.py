@@ -44,7 +44,7 @@ def filled_database(database: Path) -> Path:
     with open_store(database) as store:
         for number in range(3):
             store.add(make_record(number))
-        store.add_peaks(make_peaks())
+        store.add(make_peaks())
     return database
 
 
@@ -80,6 +80,15 @@ def make_postgresql_store(postgresql: str) -> Iterator[Callable[[], SqlStore]]:
             return stack.enter_context(open_store(text))
 
         yield make
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_database(request: pytest.FixtureRequest, database: Path) -> str:
+    """The path or URL of an empty database of each kind in turn."""
+    if request.param == "sqlite":
+        return str(database)
+    make: Callable[[], SqlStore] = request.getfixturevalue("make_postgresql_store")
+    return make()._location.url.render_as_string(hide_password=False)
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])

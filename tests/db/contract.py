@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import RecordNotFoundError
 from feinsum.records import (
-    FactStore,
     Level,
     LookUp,
     Retraction,
+    Store,
     TuningRecord,
     best_match,
 )
@@ -39,7 +39,7 @@ from tests.db.factories import (
 )
 from tests.strategies import counts
 
-MakeStore: TypeAlias = Callable[[], FactStore]
+MakeStore: TypeAlias = Callable[[], Store]
 
 few_records = st.lists(tuning_records(), max_size=6)
 stores_settings = settings(
@@ -59,7 +59,7 @@ def released(make_store: MakeStore) -> Iterator[MakeStore]:
         yield lambda: stack.enter_context(closing(make_store()))
 
 
-def filled(make_store: MakeStore, records: Iterable[TuningRecord]) -> FactStore:
+def filled(make_store: MakeStore, records: Iterable[TuningRecord]) -> Store:
     """A new store with these records."""
     store = make_store()
     for record in records:
@@ -67,39 +67,39 @@ def filled(make_store: MakeStore, records: Iterable[TuningRecord]) -> FactStore:
     return store
 
 
-def merged(make_store: MakeStore, *sources: FactStore) -> FactStore:
+def merged(make_store: MakeStore, *sources: Store) -> Store:
     """A new store with the records of all sources."""
     return filled(make_store, (r for source in sources for r in source.records()))
 
 
-def content(store: FactStore) -> tuple[TuningRecord, ...]:
+def content(store: Store) -> tuple[TuningRecord, ...]:
     """All that a store holds."""
     return tuple(store.records())
 
 
 class FactStoreContract:
-    """The laws of a :class:`feinsum.records.FactStore`."""
+    """The laws of a :class:`feinsum.records.Store`."""
 
     @pytest.fixture
     def make_store(self) -> MakeStore:
         raise NotImplementedError("a contract is run by its subclasses")
 
     @pytest.fixture
-    def store(self, make_store: MakeStore) -> FactStore:
+    def store(self, make_store: MakeStore) -> Store:
         return make_store()
 
-    def test_is_a_store(self, store: FactStore) -> None:
+    def test_is_a_store(self, store: Store) -> None:
         """It can be opened by whoever takes a database, and is not read-only."""
-        assert isinstance(store, FactStore)
+        assert isinstance(store, Store)
         store.check_writable()
 
-    def test_new_store_is_empty(self, store: FactStore) -> None:
+    def test_new_store_is_empty(self, store: Store) -> None:
         """A new store holds nothing."""
         assert len(store) == 0
         assert content(store) == ()
         assert store.query(WORKLOAD) == ()
 
-    def test_add_is_idempotent(self, store: FactStore) -> None:
+    def test_add_is_idempotent(self, store: Store) -> None:
         """Adding a fact twice is adding it once; only the first time it is new."""
         assert store.add(make_record()) is True
         assert store.add(make_record()) is False
@@ -115,7 +115,7 @@ class FactStoreContract:
         assert found == record
         assert found.id == record.id
 
-    def test_unknown_id_is_refused(self, store: FactStore) -> None:
+    def test_unknown_id_is_refused(self, store: Store) -> None:
         """An id that was never added raises RecordNotFoundError, naming it."""
         store.add(make_record())
         with pytest.raises(RecordNotFoundError, match="no-such-id"):
@@ -139,7 +139,38 @@ class FactStoreContract:
                         r for r in expected if r.environment.device.id == device_id
                     )
 
-    def test_processors_do_not_hide_facts(self, store: FactStore) -> None:
+    def test_documents_match_all_filters(self, store: Store) -> None:
+        """Documents of a kind come ordered by id: those that match every filter."""
+        devices = [make_environment(make_device(n)) for n in range(2)]
+        records = [
+            make_record(n, workload=make_workload(n % 3), environment=devices[n % 2])
+            for n in range(12)
+        ]
+        assert store.add_all(records) == 12
+
+        def ids(**filters: Any) -> list[str]:
+            return [document.id for document in store.documents("record", **filters)]
+
+        assert ids() == list(store.ids("record")) == sorted(r.id for r in records)
+        first = records[0]
+        filters = {
+            "workload": first.workload,
+            "device_id": first.environment.device.id,
+        }
+        matching = sorted(records[n].id for n in (0, 6))
+        assert ids(**filters) == matching
+        assert ids(among=[first.id, records[1].id, "0" * 64], **filters) == [first.id]
+        assert ids(among=[]) == ids(workload="none") == ids(device_id="none") == []
+        assert list(store.documents("peaks", workload=first.workload)) == []
+
+    def test_lacking_ids_are_not_stored(self, store: Store) -> None:
+        """Of some ids, those are lacking that are not stored."""
+        store.add(make_record(0))
+        ids = {make_record(n).id for n in range(2)}
+        assert store.lacking("record", ids) == {make_record(1).id}
+        assert store.lacking("record", set()) == set()
+
+    def test_processors_do_not_hide_facts(self, store: Store) -> None:
         """Where the processor alone is another, or not known, facts are candidates,
         and fit as those of the same architecture.
         """
@@ -159,7 +190,7 @@ class FactStoreContract:
         found = store.candidates(look_up)[WORKLOAD]
         assert best_match(found, here, "strict").record == facts[2]
 
-    def test_query_is_ordered_by_id(self, store: FactStore) -> None:
+    def test_query_is_ordered_by_id(self, store: Store) -> None:
         """The records of a workload come ordered by id, whenever they were added."""
         records = [make_record(n) for n in range(12)]
         for record in records:
@@ -168,7 +199,7 @@ class FactStoreContract:
         assert ids == sorted(record.id for record in records)
 
     @pytest.mark.parametrize("start", ["a b -> a", "a b", "A b -> a"])
-    def test_like_is_a_filter(self, store: FactStore, start: str) -> None:
+    def test_like_is_a_filter(self, store: Store, start: str) -> None:
         """Records whose text begins so, up to the bar and to the letter, by id."""
         texts = ["a b -> a | A0", "a b -> a | A1", "a b -> a b | A0", "b a -> b | A0"]
         for n, text in enumerate(texts):
@@ -180,7 +211,7 @@ class FactStoreContract:
         assert list(store.like(start)) == wanted
         assert len(wanted) == (2 if start == "a b -> a" else 0)
 
-    def test_records_are_ordered_by_id(self, store: FactStore) -> None:
+    def test_records_are_ordered_by_id(self, store: Store) -> None:
         """All records, of every workload, come ordered by id."""
         for n in range(12):
             store.add(make_record(n, workload=make_workload(n % 3)))
@@ -188,38 +219,38 @@ class FactStoreContract:
         assert len(ids) == len(store) == 12
         assert ids == sorted(ids)
 
-    def test_adding_while_iterating(self, store: FactStore) -> None:
+    def test_adding_while_iterating(self, store: Store) -> None:
         """A store may be added to while its records are read."""
         store.add(make_record(0))
         for record in store.records():
             store.add(record)
-            assert store.add_peaks(make_peaks())
+            assert store.add(make_peaks())
         assert len(store) == 1
 
-    def test_same_recipe_elsewhere_is_another_fact(self, store: FactStore) -> None:
+    def test_same_recipe_elsewhere_is_another_fact(self, store: Store) -> None:
         """Facts that differ only in the environment are both kept."""
         store.add(make_record(environment=make_environment(driver="6.0")))
         store.add(make_record(environment=make_environment(driver="7.0")))
         assert len(store.query(WORKLOAD)) == 2
 
-    def test_unknown_device_has_no_peaks(self, store: FactStore) -> None:
+    def test_unknown_device_has_no_peaks(self, store: Store) -> None:
         """A device that was not measured has no limits."""
-        store.add_peaks(make_peaks(make_device(0)))
+        store.add(make_peaks(make_device(0)))
         assert store.peaks(make_device(1).id) is None
 
-    def test_adding_peaks_is_idempotent(self, store: FactStore) -> None:
+    def test_adding_peaks_is_idempotent(self, store: Store) -> None:
         """Measured limits are new only the first time."""
-        assert store.add_peaks(make_peaks()) is True
-        assert store.add_peaks(make_peaks()) is False
+        assert store.add(make_peaks()) is True
+        assert store.add(make_peaks()) is False
         assert store.peaks(make_device().id) == make_peaks()
 
     @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
-    def test_latest_peaks_win(self, store: FactStore, order: tuple[int, ...]) -> None:
+    def test_latest_peaks_win(self, store: Store, order: tuple[int, ...]) -> None:
         """The limits of a device are the latest ones, in whatever order added."""
         known = [make_peaks(measured_at=f"2025-01-0{n + 1}T00:00:00") for n in range(3)]
-        store.add_peaks(make_peaks(make_device(1), measured_at="2026-01-01T00:00:00"))
+        store.add(make_peaks(make_device(1), measured_at="2026-01-01T00:00:00"))
         for n in order:
-            store.add_peaks(known[n])
+            store.add(known[n])
         assert store.peaks(make_device().id) == known[2]
 
     @stores_settings
@@ -262,28 +293,28 @@ class FactStoreContract:
 
 
 class TrialsContract:
-    """The laws of a :class:`feinsum.records.FactStore` that keeps trials."""
+    """The laws of a :class:`feinsum.records.Store` that keeps trials."""
 
     def test_adding_a_trial_is_idempotent(self, store: Any) -> None:
         """A trial is new only the first time, good or bad."""
         for trial in (make_trial(0), make_trial(1, status="trial-timeout")):
-            assert store.add_trial(trial) is True
-            assert store.add_trial(trial) is False
+            assert store.add(trial) is True
+            assert store.add(trial) is False
         assert len(store.trials(WORKLOAD)) == 2
 
     @pytest.mark.parametrize("message", ["", "é\n'quoted' \x00", "x" * 2000])
     def test_a_trial_reads_back(self, store: Any, message: str) -> None:
         """What is kept is what was given, whatever a compiler said."""
         trial = make_trial(status="build-failed", message=message)
-        store.add_trial(trial)
+        store.add(trial)
         assert store.trials(WORKLOAD) == (trial,)
 
     def test_trials_are_of_one_workload_the_oldest_first(self, store: Any) -> None:
         """In the order of their times, in whatever order they were added."""
         known = [make_trial(n, second=n) for n in range(4)]
-        store.add_trial(make_trial(workload=WorkloadKey("another")))
+        store.add(make_trial(workload=WorkloadKey("another")))
         for n in (2, 0, 3, 1):
-            store.add_trial(known[n])
+            store.add(known[n])
         assert store.trials(WORKLOAD) == tuple(known)
 
     def test_what_was_tried_is_known(self, store: Any) -> None:
@@ -291,19 +322,19 @@ class TrialsContract:
         assert store.tried() == ()
         store.add(make_record(workload=WorkloadKey("a fact")))
         for n, key in enumerate(("b", "a", "b")):
-            store.add_trial(make_trial(n, workload=WorkloadKey(key)))
+            store.add(make_trial(n, workload=WorkloadKey(key)))
         assert store.tried() == ("a", "b")
 
     def test_the_same_recipe_again_is_another_trial(self, store: Any) -> None:
         """Both are kept; nothing is overwritten."""
-        store.add_trial(make_trial(status="trial-crashed"))
-        store.add_trial(make_trial(second=1))
+        store.add(make_trial(status="trial-crashed"))
+        store.add(make_trial(second=1))
         assert [t.status for t in store.trials(WORKLOAD)] == ["trial-crashed", "ok"]
 
     def test_no_look_up_sees_a_trial(self, store: Any) -> None:
         """Trials are no records: not by query, by id, in all, nor in their number."""
         trial = make_trial()
-        store.add_trial(trial)
+        store.add(trial)
         store.add(make_record(workload=WorkloadKey("another")))
         assert store.query(WORKLOAD) == ()
         assert store.query(WORKLOAD, device_id=make_device().id) == ()
@@ -319,14 +350,14 @@ class TrialsContract:
 
 
 class PlansContract:
-    """The laws of a :class:`feinsum.records.FactStore` that keeps plans."""
+    """The laws of a :class:`feinsum.records.Store` that keeps plans."""
 
     def test_adding_a_plan_is_idempotent(self, store: Any) -> None:
         """What a plan moved and took is new only the first time, and reads back."""
         one, other = make_plan_record(0), make_plan_record(1)
         for record in (one, other):
-            assert store.add_plan(record) is True
-            assert store.add_plan(record) is False
+            assert store.add(record) is True
+            assert store.add(record) is False
         found = store.plans(one.workload)
         assert found == tuple(sorted((one, other), key=lambda record: record.id))
         assert [record.median_s for record in found if record == other] == [2e-3]
@@ -336,19 +367,17 @@ class PlansContract:
         one, other = make_plan_record(), make_plan_record(plan=make_plan(5))
         assert one.workload != other.workload
         store.add(make_record())
-        store.add_plan(one)
-        store.add_plan(other)
+        store.add(one)
+        store.add(other)
         assert store.plans(one.workload) == (one,)
         assert store.plans("another") == ()
         assert len(store) == 1
 
     def test_a_retracted_plan_is_in_no_answer(self, store: Any) -> None:
         """Before or after it comes."""
-        if not hasattr(store, "add_retraction"):
-            pytest.skip("it takes no retractions")
         gone, kept = make_plan_record(0), make_plan_record(1)
-        store.add_retraction(Retraction(gone.id, "a wrong clock", "ann"))
-        store.add_plan(gone)
-        store.add_plan(kept)
+        store.add(Retraction(gone.id, "a wrong clock", "ann"))
+        store.add(gone)
+        store.add(kept)
         assert store.plans(gone.workload) == (kept,)
         assert [*store.documents("plan")] == [kept]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from feinsum.canonical import canonicalize
 from feinsum.db.exchange import RekeyPlan, plan_rekey, rekey
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
-from feinsum.records import FactStore, TuningRecord
+from feinsum.records import Store, TuningRecord
 from tests.db.factories import make_record
 from tests.older import respelled, under_older_key
 
@@ -55,7 +55,7 @@ def older_facts() -> list[TuningRecord]:
     return [record for e in EINSUMS for record in older_facts_of(e)]
 
 
-def rekey_all(store: FactStore) -> RekeyPlan:
+def rekey_all(store: Store) -> RekeyPlan:
     """Rekey a store; the plan that was followed."""
     plan = plan_rekey(store)
     assert rekey(store, plan).total() == len(plan.missing)

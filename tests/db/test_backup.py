@@ -36,7 +36,7 @@ def test_a_copy_can_take_the_place_of_the_database(
 ) -> None:
     """By its name, or by merging it into a new one; nothing differs."""
     with open_store(filled_database) as store:
-        store.add_trial(make_trial())
+        store.add(make_trial())
         copy = back_up_store(store, tmp_path / "copy.sqlite")
         with open_store(copy) as restored, open_store(tmp_path / "new") as new:
             merge(new, restored)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from feinsum.db import LayeredStore
-from feinsum.records import (
-    DevicePeaks,
-    FactStore,
-    InMemoryStore,
-    PlanRecord,
-    Trial,
-    TuningRecord,
-)
+from feinsum.records import Document, InMemoryStore, Store
 from tests.db.contract import (
     FactStoreContract,
     MakeStore,
@@ -45,25 +40,14 @@ class Scattered(LayeredStore):
     It is new if it is new in all of them.
     """
 
-    @property
-    def _stores(self) -> list[FactStore]:
-        return [layer for layer in self.layers if isinstance(layer, FactStore)]
+    def add_all(self, documents: Iterable[Document]) -> int:
+        return sum(self._add(document) for document in documents)
 
-    def _places(self, document_id: str) -> list[FactStore]:
-        place = int(document_id, 16) % 4
-        return [self._stores[place]] if place < 3 else self._stores[:2]
-
-    def add(self, record: TuningRecord) -> bool:
-        return min(place.add(record) for place in self._places(record.id))
-
-    def add_peaks(self, peaks: DevicePeaks) -> bool:
-        return min(place.add_peaks(peaks) for place in self._places(peaks.id))
-
-    def add_trial(self, trial: Trial) -> bool:
-        return min(place.add_trial(trial) for place in self._places(trial.id))
-
-    def add_plan(self, record: PlanRecord) -> bool:
-        return min(place.add_plan(record) for place in self._places(record.id))
+    def _add(self, document: Document) -> bool:
+        stores = [layer for layer in self.layers if isinstance(layer, Store)]
+        number = int(document.id, 16) % 4
+        chosen = [stores[number]] if number < 3 else stores[:2]
+        return min(store.add(document) for store in chosen)
 
 
 class TestLayeredStore(FactStoreContract, TrialsContract, PlansContract):

@@ -28,8 +28,8 @@ from feinsum.db.exchange import (
 from feinsum.errors import InvalidRecordError, StoreUnavailableError
 from feinsum.records import (
     Document,
-    DocumentStore,
     InMemoryStore,
+    Store,
     to_json,
     unchecked,
 )
@@ -54,9 +54,9 @@ class Makes:
     def __init__(self, stack: ExitStack, folder: Path | None) -> None:
         self._stack, self._folder, self._n = stack, folder, 0
 
-    def __call__(self, documents: Iterable[Document] = ()) -> DocumentStore:
+    def __call__(self, documents: Iterable[Document] = ()) -> Store:
         self._n += 1
-        store: DocumentStore = (
+        store: Store = (
             InMemoryStore()
             if self._folder is None
             else self._stack.enter_context(open_store(self._folder / f"{self._n}"))
@@ -64,14 +64,14 @@ class Makes:
         store.add_all(list(documents))
         return store
 
-    def union(self, *stores: DocumentStore) -> DocumentStore:
+    def union(self, *stores: Store) -> Store:
         result = self()
         for store in stores:
             merge(result, store)
         return result
 
 
-def content(store: DocumentStore) -> list[Document]:
+def content(store: Store) -> list[Document]:
     return list(all_documents(store, has_trials=True))
 
 
@@ -175,7 +175,7 @@ def test_what_no_column_takes_is_refused_alike(
         store, refused = make(), list[Bad]()
         found = import_entries(store, entries, refused.append, check=unchecked)
         assert (found.n_new["record"], found.n_bad) == (2, 1)
-        assert [entry.place for entry in refused] == ["line 3"]
+        assert [entry.position for entry in refused] == ["line 3"]
         assert len(store) == 2
 
 

@@ -86,8 +86,8 @@ def test_what_is_new_goes_to_the_user(own, site, monkeypatch):
     monkeypatch.setenv(LAYERS_VARIABLE, "packaged,site,user")
     with opened_store(None, has_shipped=True, may_create=True) as store:
         assert store.add(make_record(1))
-        assert store.add_peaks(make_peaks())
-        assert store.add_trial(make_trial())
+        assert store.add(make_peaks())
+        assert store.add(make_trial())
     with open_store(own) as store:
         assert (len(store), len(store.trials(make_trial().workload))) == (1, 1)
     monkeypatch.setenv(LAYERS_VARIABLE, "packaged")
@@ -249,7 +249,7 @@ def test_if_all_fail_that_is_an_error():
     ("layers", "why"),
     [
         ([StoreUnavailableError("no luck"), InMemoryStore()], "no luck"),
-        ([shipped_facts(), InMemoryStore()], "the layer to write to is read-only"),
+        ([shipped_facts(), InMemoryStore()], "the source of facts is read-only"),
     ],
 )
 def test_what_cannot_be_written_says_why(layers, why):
@@ -257,8 +257,8 @@ def test_what_cannot_be_written_says_why(layers, why):
     store = LayeredStore(layers)
     for add in (
         lambda: store.add(make_record()),
-        lambda: store.add_peaks(make_peaks()),
-        lambda: store.add_trial(make_trial()),
+        lambda: store.add(make_peaks()),
+        lambda: store.add(make_trial()),
         store.check_writable,
     ):
         with pytest.raises(StoreUnavailableError, match=why):

@@ -129,7 +129,7 @@ def test_a_hostile_line_is_refused(line: bytes, reason: str) -> None:
     first, bad, last = read_lines(io.BytesIO(good + line + written(make_trial())))
     assert isinstance(first, tuple)
     assert isinstance(bad, Bad)
-    assert bad.place == "line 3"
+    assert bad.position == "line 3"
     assert any(word in str(bad) for word in reason.split("|")), str(bad)
     assert len(str(bad)) < 2000
     assert last == ("line 5", make_trial())

@@ -95,7 +95,7 @@ def test_a_hostile_row_is_refused(
     first, bad = read_file(table(tmp_path / "facts.parquet", **{name: [value]}))
     assert first == ("row 1", make_record())
     assert isinstance(bad, Bad)
-    assert bad.place == "row 2"
+    assert bad.position == "row 2"
     assert reason in str(bad)
 
 

@@ -76,7 +76,7 @@ def test_limits_are_found_by_their_index(
 ) -> None:
     """Those of a device are not searched among all."""
     store = make_sql_store()
-    store.add_peaks(make_peaks())
+    store.add(make_peaks())
     with store._engine.connect() as connection:
         (row,) = connection.exec_driver_sql(
             "EXPLAIN QUERY PLAN SELECT document FROM device_peaks WHERE device_id = 'd'"

@@ -16,8 +16,7 @@ from feinsum.db import open_store
 from feinsum.db.exchange import REKEYED_FROM, RekeyPlan, plan_rekey, rekey, rekeyed
 from feinsum.db.sql.engine import engine_of, writer
 from feinsum.db.sql.location import locate
-from feinsum.db.sql.rows import rows_of
-from feinsum.db.sql.statements import insert_missing
+from feinsum.db.sql.rows import insert_missing, rows_of
 from feinsum.errors import StoreUnavailableError
 from feinsum.ir import BatchedEinsum, array, batched_einsum, to_text
 from feinsum.records import InMemoryStore, TuningRecord, to_json
@@ -110,7 +109,7 @@ def test_nothing_is_lost_or_changed(make_store: MakeStore) -> None:
     """Every record is still there, to the byte; so are the measured limits."""
     old = [*older_facts(), *facts(5), unreadable_fact()]
     store = filled(make_store, old)
-    store.add_peaks(make_peaks())
+    store.add(make_peaks())
     rekey_all(store)
     for record in old:
         assert to_json(store.get(record.id)) == to_json(record)
@@ -332,5 +331,5 @@ def add_without_migrating(database: Path, records: list[TuningRecord]) -> None:
         for record in records:
             for table, values in rows_of(record):
                 known = {name: v for name, v in values.items() if v is not None}
-                insert_missing(connection, (table, known))
+                insert_missing(connection, [(table, known)])
     engine.dispose()

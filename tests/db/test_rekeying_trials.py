@@ -37,7 +37,7 @@ def older_trials(number: int = 0) -> list[Trial]:
 def with_trials(make_store: MakeStore, trials: Iterable[Trial]) -> Any:
     store: Any = make_store()
     for trial in trials:
-        store.add_trial(trial)
+        store.add(trial)
     return store
 
 

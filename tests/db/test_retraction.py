@@ -103,8 +103,8 @@ def test_what_is_retracted_is_in_no_answer(make_store: MakeStore) -> None:
     gone, kept, later = (make_record(n) for n in range(3))
     with closing(make_store()) as store:
         store.add_all([gone, kept, make_peaks()])
-        assert store.add_retraction(retraction(gone.id)) is True
-        assert store.add_retraction(retraction(gone.id)) is False
+        assert store.add(retraction(gone.id)) is True
+        assert store.add(retraction(gone.id)) is False
         store.add_all([retraction(later.id), later, gone])
         assert list(store.records()) == [kept]
         assert store.query(WORKLOAD) == (kept,)
@@ -127,7 +127,7 @@ def test_limits_of_devices_are_retracted(make_store: MakeStore) -> None:
     old, new = (make_peaks(measured_at=f"202{n}-01-01T00:00:00") for n in (5, 6))
     with closing(make_store()) as store:
         store.add_all([old, new])
-        store.add_retraction(retraction(new.id))
+        store.add(retraction(new.id))
         assert store.peaks(make_device().id) == old
         assert list(store.documents("peaks")) == [old]
 
@@ -213,7 +213,7 @@ def test_files_carry_retractions(
     facts = [make_record(n) for n in range(3)]
     for one in (source, full):
         one.add_all(facts)
-    source.add_retraction(retraction(facts[0].id))
+    source.add(retraction(facts[0].id))
     path = tmp_path / f"facts.{suffix}"
     assert write_file(all_documents(source, has_trials=True), path) == {
         "retraction": 1,
@@ -234,7 +234,7 @@ def test_odd_retractions_are_refused(store: SqlStore, changes: dict[str, str]) -
     """A document without the form of a retraction is not kept."""
     odd = Retraction(**{**vars(retraction("0" * 64)), **changes})
     with pytest.raises(InvalidRecordError):
-        store.add_retraction(odd)
+        store.add(odd)
     assert list(store.ids("retraction")) == []
 
 
@@ -370,7 +370,7 @@ def test_garbage_may_take_what_is_retracted(
     facts = [make_record(n) for n in range(2)]
     for one in (store, other):
         one.add_all(facts)
-    store.add_retraction(retraction(facts[0].id))
+    store.add(retraction(facts[0].id))
     plan = find_garbage(store.query(key) for key in store.workloads())
     assert plan.is_empty
     assert [r.id for r in store.retracted()] == [facts[0].id]

@@ -125,7 +125,7 @@ def test_older_database_is_migrated(old_database: Path) -> None:
     """An older database is migrated; its records stay, and a copy is beside it."""
     with open_store(old_database) as store:
         assert store.get(make_record(workload=OLD).id) == make_record(workload=OLD)
-        assert store.add_peaks(make_peaks())
+        assert store.add(make_peaks())
         assert store.peaks(make_device().id) == make_peaks()
     assert version(old_database) == VERSIONS[-1]
     (copy,) = backups(old_database)
@@ -144,10 +144,10 @@ def test_every_older_database_is_migrated(database: Path, old: str) -> None:
     with open_store(database) as store:
         assert tuple(store.records()) == (make_record(workload=OLD),)
         trial = make_trial(workload=OLD)
-        assert store.add_trial(trial) is (old < "0003")
+        assert store.add(trial) is (old < "0003")
         assert store.trials(OLD) == (trial,)
         assert store.peaks(make_device().id) == (make_peaks() if old > "0001" else None)
-        assert store.add_plan(make_plan_record())
+        assert store.add(make_plan_record())
         assert len(store) == 1
     assert version(database) == VERSIONS[-1]
 
@@ -188,7 +188,7 @@ def test_what_waited_is_untrusted_after_a_migration(decided) -> None:
     with decided(None) as store:
         assert not store.trust(FACT).is_trusted
         assert [one.is_trusted for one in store.query(OLD)] == [False]
-        assert store.add_plan(PLAN)
+        assert store.add(PLAN)
         assert store.remove([FACT]) == 1
         with pytest.raises(RecordNotFoundError):
             store.trust(FACT)
@@ -266,7 +266,7 @@ def test_an_older_database_on_a_server_is_migrated(
             connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num='0002'")
     with open_store(url) as migrated:
         assert tuple(migrated.records()) == (make_record(),)
-        assert migrated.add_trial(make_trial())
+        assert migrated.add(make_trial())
         assert migrated.info().schema_version == VERSIONS[-1]
 
 

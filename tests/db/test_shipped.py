@@ -82,10 +82,10 @@ def test_new_facts_go_to_the_first_layer():
     store = LayeredStore([own, other])
     assert store.add(make_record())
     assert not store.add(make_record())
-    assert store.add_peaks(make_peaks())
+    assert store.add(make_peaks())
     assert (len(own), len(other)) == (1, 0)
     later = make_peaks(measured_at="2026-01-01T00:00:00+00:00")
-    other.add_peaks(later)
+    other.add(later)
     assert store.peaks(later.device.id) == later
     with pytest.raises(RecordNotFoundError):
         store.get("no such id")

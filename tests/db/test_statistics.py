@@ -66,12 +66,12 @@ def test_workloads_are_counted_by_facts_and_trials(
         store = make()
         assert store.listed_workloads() == ()
         store.add_all([make_record(0), make_record(1), make_trial()])
-        store.add_trial(make_trial(1, workload=other))
+        store.add(make_trial(1, workload=other))
         first, second = store.listed_workloads()
         speedup = max(r.measurement.speedup for r in store.records())
         assert first == WorkloadCount(
             make_record().workload, make_record().workload_text, 2, 1, 1, speedup
         )
         assert second == WorkloadCount(other, text_of(other), 0, 0, 1, None)
-        store.add_retraction(Retraction(make_record(0).id, "a wrong clock", "ann"))
+        store.add(Retraction(make_record(0).id, "a wrong clock", "ann"))
         assert store.listed_workloads()[0].n_records == 1

@@ -17,15 +17,20 @@ from sqlalchemy.exc import IntegrityError
 from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore, default_location, open_store
 from feinsum.db.sql import StoreInfo
+from feinsum.db.sql.rows import rows_of
+from feinsum.db.sql.tables import EnvironmentRow
 from feinsum.errors import (
     InvalidRecordError,
     RecordNotFoundError,
     StoreUnavailableError,
 )
+from feinsum.records import content_id, to_json
 from tests.db.factories import (
     WORKLOAD,
     make_device,
+    make_environment,
     make_peaks,
+    make_processor,
     make_record,
     make_trial,
 )
@@ -124,12 +129,21 @@ def test_columns_are_of_the_record(filled_database: Path) -> None:
     )
 
 
+def test_an_environment_is_stored_as_its_own_text() -> None:
+    """It is serialized as a part of the record, with the same text and id as alone."""
+    environment = make_environment(make_device(processor=make_processor()))
+    rows = rows_of(make_record(environment=environment))
+    (row,) = [values for table, values in rows if table is EnvironmentRow]
+    assert row["document"] == to_json(environment)
+    assert row["id"] == content_id(environment)
+
+
 def test_info_counts(filled_database: Path) -> None:
     """The numbers of the store are those of its content."""
     with open_store(filled_database) as store:
         store.add(make_record(0, workload=WorkloadKey("another")))
         for trial in (make_trial(), make_trial(status="trial-crashed")):
-            store.add_trial(trial)
+            store.add(trial)
         info = store.info()
     assert info == StoreInfo(
         location=str(filled_database),
@@ -183,7 +197,7 @@ def test_damaged_peaks_are_skipped(
     """Limits that do not read back are logged; the latest sound ones are served."""
     late = make_peaks(measured_at="2026-01-01T00:00:00")
     with open_store(filled_database) as store:
-        store.add_peaks(late)
+        store.add(late)
         run_sql(
             filled_database,
             f"UPDATE device_peaks SET document = 'no' WHERE id = '{late.id}'",

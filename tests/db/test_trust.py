@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from feinsum.db import LayeredStore, SqlStore, open_store
+from feinsum.db import LayeredStore, open_store
 from feinsum.db.exchange import (
     all_documents,
     back_up_store,
@@ -33,13 +33,9 @@ FACT, OTHER = make_record(0), make_record(1)
 OLD = older_facts()[0]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServingStore]:
-    location = str(tmp_path / "facts.sqlite")
-    if request.param == "postgresql":
-        make: Callable[[], SqlStore] = request.getfixturevalue("make_postgresql_store")
-        location = make()._location.url.render_as_string(hide_password=False)
-    with open_serving_store(location) as opened:
+@pytest.fixture
+def store(any_database: str) -> Iterator[ServingStore]:
+    with open_serving_store(any_database) as opened:
         yield opened
 
 

@@ -172,7 +172,7 @@ def test_pages_that_go_in_circles_are_an_error() -> None:
 
 def test_pages_that_never_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody reads a service for ever, however new every page is."""
-    monkeypatch.setattr(client, "MOST_PAGES", 20)
+    monkeypatch.setattr(client, "MAX_PAGES", 20)
     with (
         paging(map(str, count(1))) as server,
         pytest.raises(ServiceError, match="and has more"),

@@ -40,7 +40,7 @@ def test_a_database_that_cannot_grow_is_not_ready(client):
 def test_a_disk_without_room_is_not_ready(client, monkeypatch):
     """Nor is a service whose disk has no free space left."""
     assert client.get("/readyz").status_code == 200
-    monkeypatch.setattr(serving, "LEAST_FREE_BYTES", 2**62)
+    monkeypatch.setattr(serving, "MIN_FREE_BYTES", 2**62)
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()["code"]) == (503, "store-unavailable")
     assert str(store_of(client).path) not in answer.text

@@ -134,7 +134,7 @@ def test_a_query_of_nonsense_limits_prints(capsys):
     for fact in (record, replace(record, measurement=slow)):
         store = InMemoryStore()
         store.add(fact)
-        store.add_peaks(nonsense)
+        store.add(nonsense)
         fractions = fractions_of([fact], store)
         print_records([fact], fractions)
         print_json(record_document(fact, fractions))

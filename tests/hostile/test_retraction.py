@@ -189,7 +189,7 @@ def test_retracting_takes_an_administrator(team: Team) -> None:
         lambda store: store.retract(
             RetractionQuery(workload=WORKLOAD), reason="because", is_dry_run=False
         ),
-        lambda store: store.add_retraction(retraction),
+        lambda store: store.add(retraction),
     ]
     for name, error in (("leaked", NotPermittedError), ("", NotAuthenticatedError)):
         for way in ways:

@@ -9,10 +9,8 @@ from functools import cached_property
 import pytest
 
 from feinsum.db.exchange import lines, merging, parquet
-from feinsum.db.remote.store import HttpStore
-from feinsum.db.sql.rows import ROWS
-from feinsum.db.sql.statements import SELECTS, TABLES
-from feinsum.records import KINDS, FactStore, InMemoryStore, Kind, kind_of
+from feinsum.db.sql.rows import TABLES
+from feinsum.records import KINDS, InMemoryStore, Kind, kind_of
 from feinsum.records.document import STRICT, content_id
 from feinsum.records.plausibility import judge
 
@@ -37,25 +35,22 @@ NOTE = Note("the machine was warm", "2026-01-01T00:00:00+00:00")
 @pytest.fixture
 def notes(monkeypatch):
     """A kind that is nothing but an entry."""
-    kind = Kind(Note, "A note.", "add_note", "written_at", lambda _note: None)
+    kind = Kind(Note, "A note.", "written_at", lambda _note: None)
     monkeypatch.setitem(KINDS, "note", kind)
     monkeypatch.setattr(lines, "_LINE", lines._line_type())
 
 
 def test_every_table_by_kind_has_every_kind():
     """Whoever adds a kind is told where else it needs an entry."""
-    for table in (TABLES, SELECTS, ROWS, merging.ORDER):
+    for table in (TABLES, merging.ORDER):
         assert set(table) == set(KINDS)
 
 
 def test_every_kind_says_what_is_asked_of_it():
-    """Its time is a field, as is its recipe if it has one; stores have its method."""
+    """Its time is a field, as is its recipe if it has one."""
     for kind in KINDS.values():
         assert kind.has_recipe == ("spec" in kind.cls.__annotations__)
         assert kind.time in kind.cls.__annotations__
-        assert callable(getattr(HttpStore, kind.add))
-        assert callable(getattr(InMemoryStore, kind.add))
-    assert issubclass(InMemoryStore, FactStore)
 
 
 def test_a_new_kind_is_kept_written_read_and_judged(notes):

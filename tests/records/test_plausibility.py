@@ -20,7 +20,7 @@ from feinsum.records import (
     latest_peaks,
     refusals,
 )
-from feinsum.records.capability import MOST_UNITS, capability_of, least_work, most_s
+from feinsum.records.capability import MAX_UNITS, capability_of, least_work, slowest_s
 from feinsum.records.plausibility import SHIPPED
 from feinsum.transforms import REGISTRY
 from tests.db.factories import (
@@ -98,12 +98,12 @@ def codes_of(document):
     return {finding.code for finding in judge(document)}
 
 
-@pytest.mark.parametrize("n_units", [0, 1, MOST_UNITS, MOST_UNITS + 1])
+@pytest.mark.parametrize("n_units", [0, 1, MAX_UNITS, MAX_UNITS + 1])
 def test_a_device_has_one_unit_to_a_million(n_units):
     """Whatever is measured on it."""
     device = replace(make_device(), compute_units=n_units)
     found = codes_of(make_record(environment=make_environment(device)))
-    assert ("compute-units" in found) == (not 1 <= n_units <= MOST_UNITS)
+    assert ("compute-units" in found) == (not 1 <= n_units <= MAX_UNITS)
 
 
 @pytest.mark.parametrize("number", [-(2**63) - 1, -(2**63), 2**63 - 1, 2**63])
@@ -147,7 +147,7 @@ def test_no_time_is_below_the_least_or_above_the_most(seconds, size):
     least_s = capability_of(make_device()).seconds(least_work(e, {"n": size}))
     codes = {f.code for f in judge(replace(fact, measurement=measured))}
     assert ("faster-than-possible" in codes) == (seconds < least_s)
-    assert ("slower-than-possible" in codes) == (seconds > most_s(e, {"n": size}))
+    assert ("slower-than-possible" in codes) == (seconds > slowest_s(e, {"n": size}))
 
 
 def test_the_least_work_of_einsums():

@@ -11,7 +11,7 @@ import pytest
 from feinsum.db import HttpStore
 from feinsum.db.remote.wire import Limits
 from feinsum.errors import ServiceError
-from feinsum.records import FactStore, Retraction
+from feinsum.records import Retraction, Store
 from tests.db.contract import FactStoreContract, MakeStore, PlansContract
 from tests.db.factories import make_record
 from tests.remote.live import LiveService, leased_store, live_service
@@ -35,16 +35,16 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
 
 
 class TestHttpStore(FactStoreContract, PlansContract):
-    def test_like_is_a_filter(self, store: FactStore) -> None:
+    def test_like_is_a_filter(self, store: Store) -> None:
         """A service is not read as a whole for them: it gives none."""
         store.add(make_record())
         assert list(store.like("a b, b -> a")) == []
 
-    def test_a_retracted_plan_is_in_no_answer(self, store: FactStore) -> None:
+    def test_a_retracted_plan_is_in_no_answer(self, store: Store) -> None:
         """Who may record may not retract."""
         retraction = Retraction("0" * 64, "a wrong clock", "ann")
         with pytest.raises(ServiceError, match="admin"):
-            store.add_retraction(retraction)
+            store.add(retraction)
 
     @pytest.fixture
     def make_store(self, service: LiveService) -> Iterator[MakeStore]:

@@ -122,10 +122,10 @@ def test_a_cached_answer_says_what_is_trusted(service):
 def test_plans_of_the_untrusted_are_not_asked_for(service):
     """They would be of no use, and could be any number."""
     record = make_plan_record()
-    assert HttpStore.at(layer.remote_url()).add_plan(record)
+    assert HttpStore.at(layer.remote_url()).add(record)
     assert open_remote().plans(record.workload) == ()
     with open_serving_store(service.path(layer.remote_url())) as owned:
-        owned.add_plan(record)
+        owned.add(record)
     assert open_remote().plans(record.workload) == (record,)
 
 

@@ -74,7 +74,7 @@ def test_scopes_open_what_they_say(service, key, monkeypatch):
     assert HttpStore.at(service).query(WORKLOAD) == ()
     for write in (
         lambda: HttpStore.at(service).add(make_record()),
-        lambda: HttpStore.at(service).add_peaks(make_peaks()),
+        lambda: HttpStore.at(service).add(make_peaks()),
         HttpStore.at(service).check_writable,
     ):
         with pytest.raises(NotPermittedError, match="the service at http"):
@@ -102,7 +102,7 @@ def test_what_the_untrusted_sent_is_marked(service, key):
     for way in ways:
         assert way() == (make_record(),)
         assert not way()[0].is_trusted
-    assert store.add_plan(make_plan_record())
+    assert store.add(make_plan_record())
     assert not store.plans(make_plan_record().workload)[0].is_trusted
     key("admin")
     store = HttpStore.at(service)
@@ -268,9 +268,9 @@ def test_an_older_service_has_no_plans():
     with chaos(refusing(404, NoSuchRouteError.code, "no such route")) as server:
         far, own = HttpStore.at(server.url), InMemoryStore()
         record = make_plan_record()
-        own.add_plan(record)
+        own.add(record)
         assert far.plans(record.workload) == ()
         assert list(far.documents("plan")) == []
         assert far.lacking("plan", [record.id]) == frozenset()
         with pytest.raises(NoSuchRouteError):
-            far.add_plan(record)
+            far.add(record)

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore
-from feinsum.db.server import Asked, DemandLimits, ServingStore
+from feinsum.db.server import DemandLimits, DemandRequest, ServingStore
 from feinsum.records import Miss
 from feinsum.service import Settings, create_app, new_key
 from tests.db.conftest import make_postgresql_store
@@ -86,5 +86,5 @@ def add_misses(
     texts: Mapping[WorkloadKey, str] | None = None,
 ) -> None:
     """Count misses of one caller."""
-    asked = {Asked(miss, "ann"): n for miss, n in counts.items()}
+    asked = {DemandRequest(miss, "ann"): n for miss, n in counts.items()}
     store.add_misses(asked, texts or {}, DemandLimits())

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from feinsum.db.server.serving import Recent
+from feinsum.db.server.serving import CostlyResults
 from feinsum.records import to_json
 from feinsum.service.state import LISTINGS_AT_ONCE
 from tests.db.factories import make_record
@@ -27,7 +27,7 @@ class Clock:
 def test_a_costly_read_takes_a_twentieth_of_a_processor():
     """It is done again after 20 times what it took; one that takes little always is."""
     cpu, clock = Clock(), Clock()
-    recent = Recent(cpu, clock)
+    recent = CostlyResults(cpu, clock)
     n_reads = 0
 
     def read(cost_s):

@@ -75,7 +75,7 @@ def test_limits_of_the_untrusted_count_where_there_are_no_others(careful):
     first = sent(careful, make_peaks(), header(careful, "eve"))
     assert latest(careful) == document(first)
     older = make_peaks(measured_at="2024-01-01T00:00:00")
-    store_of(careful).add_peaks(older)
+    store_of(careful).add(older)
     assert latest(careful) == document(older)
 
 

@@ -176,5 +176,5 @@ def test_pages_follow_one_another(store, kind, monkeypatch):
     assert len(every) == len(TEXTS)
     assert every == sorted(every)
     assert pages(2) == [every[:2], every[2:]]
-    monkeypatch.setattr("feinsum.db.server.pages.MOST_CHARACTERS", 1)
+    monkeypatch.setattr("feinsum.db.server.pages.MAX_CHARACTERS", 1)
     assert pages(2) == [[one] for one in every]

@@ -91,8 +91,8 @@ def attacked(folder: Path, *options: str) -> str:
     with open_serving_store(database) as store:
         store.add_key(key)
         store.add(RECORD)
-        store.add_peaks(PEAKS)
-        store.add_plan(PLAN)
+        store.add(PEAKS)
+        store.add(PLAN)
     (folder / "schemathesis.toml").write_text(CONFIGURATION)
     with running(str(database), folder, rate_per_s=0) as server:
         command = [sys.executable, "-m", "schemathesis.cli", "run", "--seed", "1"]

@@ -69,7 +69,7 @@ def test_a_failed_measurement_stores_nothing():
 def test_stored_limits_of_a_real_device_are_given_back():
     """By default nothing is measured where the store holds limits."""
     store, opencl = InMemoryStore(), open_device()
-    store.add_peaks(make_peaks(opencl.device))
+    store.add(make_peaks(opencl.device))
     assert peaks_of(opencl, store) == make_peaks(opencl.device)
 
 

@@ -107,7 +107,7 @@ def test_caches_have_least_times_where_they_were_measured():
     store = InMemoryStore()
     assert compute_least_times(PROBLEM, store, where) == {}
     limits = replace(make_peaks(where.device), cache_bytes_per_s={"L1": 4e11})
-    store.add_peaks(limits)
+    store.add(limits)
     (found,) = compute_least_times(PROBLEM, store, where).items()
     assert found[0] == "L1"
     assert found[1] * 4e11 >= 8 * 64

@@ -116,8 +116,8 @@ def test_what_is_known_is_not_tried_again(registered):
     registered("odd_right", "odd_sleeps")
     store = InMemoryStore()
     for size in (4, 8):
-        store.add_trial(trial_of("odd_right", size))
-        store.add_trial(trial_of("odd_sleeps", size, "trial-timeout"))
+        store.add(trial_of("odd_right", size))
+        store.add(trial_of("odd_sleeps", size, "trial-timeout"))
     report = tune_einsum(LITERAL, database=store)
     assert report.n_known == len(report.trials) == 4
     assert {record.spec.name for record in report.records} == {"odd_right"}
@@ -128,7 +128,7 @@ def test_known_trials_count(registered):
     """A wish for as many trials as are known already is met."""
     registered("odd_right")
     store = InMemoryStore()
-    store.add_trial(trial_of("odd_right", 8))
+    store.add(trial_of("odd_right", 8))
     report = tune_einsum(LITERAL, database=store, n_trials=1)
     assert specs_of(report.trials) == [odd_spec("odd_right", 8)]
 
@@ -139,7 +139,7 @@ def test_a_fresh_tuning_tries_everything(registered):
     registered("odd_right")
     store = InMemoryStore()
     for size in (4, 8):
-        store.add_trial(trial_of("odd_right", size, "trial-crashed"))
+        store.add(trial_of("odd_right", size, "trial-crashed"))
     report = tune_einsum(LITERAL, database=store, resume=False)
     assert report.n_known == 0
     assert [trial.status for trial in report.trials] == ["ok", "ok"]
@@ -162,15 +162,15 @@ def test_only_trials_of_this_problem_and_machine_are_known():
     old = trial_of("odd_right", 8, "trial-crashed", problem=problem)
     new = trial_of("odd_right", 8, problem=problem)
     for trial in (*others, old, new):
-        assert store.add_trial(trial)
+        assert store.add(trial)
     assert find_trials(store, problem, replace(here, policy={})) == [new]
 
 
 def test_a_failed_trial_is_never_served():
     """Nor is one that passed: a look-up knows facts alone."""
     store = InMemoryStore()
-    store.add_trial(trial_of("odd_right", 4, cost=0.01))
-    store.add_trial(trial_of("odd_right", 8, "wrong-result"))
+    store.add(trial_of("odd_right", 4, cost=0.01))
+    store.add(trial_of("odd_right", 8, "wrong-result"))
     assert query(LITERAL, database=store, policy="loose").level == Level.MISS
 
 
@@ -179,7 +179,7 @@ def test_a_long_message_is_cut():
     outcome = TrialOutcome(odd_spec("odd_right"), "build-failed", "x" * 10**6)
     trial = make_trial(make_problem(LITERAL), environment(), outcome, None)
     assert len(trial.message) == 2000
-    assert InMemoryStore().add_trial(trial)
+    assert InMemoryStore().add(trial)
 
 
 class ScriptedBench:
@@ -292,8 +292,8 @@ def test_trials_of_an_older_version_are_known_after_rekeying():
     problem = make_problem(LITERAL)
     present = trial_of("odd_right", 4)
     store = InMemoryStore()
-    store.add_trial(replace(present, workload=older_key(present.workload_text)))
-    store.add_trial(
+    store.add(replace(present, workload=older_key(present.workload_text)))
+    store.add(
         replace(
             trial_of("odd_right", 8),
             workload=older_key(RESPELLED),

@@ -16,8 +16,8 @@ from feinsum.ir import from_text
 from feinsum.records import (
     Device,
     Environment,
-    FactStore,
     Measurement,
+    Store,
     TransformSpec,
     TuningRecord,
     Verification,
@@ -41,7 +41,7 @@ class Imported:
     states: Mapping[str, int]
 
 
-def import_results(folder: Path, store: FactStore) -> Imported:
+def import_results(folder: Path, store: Store) -> Imported:
     """Record the best of every workload, with the GPU that it was measured on.
 
     The recipe of the baseline is one of them: nothing says that it is the slowest.

@@ -39,22 +39,24 @@ def audit(database: Database = None, as_json: AsJson = False) -> None:
         opened_documents(database, is_read_only=True) as store,
         counting("reading ...") as step,
     ):
-        found = list(audit(store, judge_recipe=_judge_recipe, on_step=step))
+        odd = list(audit(store, judge_recipe=_judge_recipe, on_step=step))
     if as_json:
-        print_json([_document(odd) for odd in found])
+        print_json([_document(entry) for entry in odd])
     else:
-        _print(found)
-    if any(odd.is_refused for odd in found):
+        _print(odd)
+    if any(entry.is_refused for entry in odd):
         raise typer.Exit(FAILED)
 
 
 def _judge_recipe(record: TuningRecord) -> Iterator[Finding]:
-    """Whether the recipe is registered, and its parameters are in the space."""
+    """Judge whether the recipe is registered, and its parameters are in the space."""
+    # Imports the code generator, which is slow: only this command needs it.
     from feinsum.errors import InvalidParameterError, TransformError
     from feinsum.ir import from_text
     from feinsum.records import CODES, Finding
     from feinsum.transforms import check_spec
 
+    # A recipe of a newer feinsum or of a plug-in is unknown here, and no lie.
     try:
         check_spec(record.spec, from_text(record.workload_text))
     except InvalidParameterError as error:
@@ -72,28 +74,29 @@ def _document(odd: Odd) -> dict[str, Any]:
     return {"kind": odd.kind, "id": odd.id, "findings": findings}
 
 
-def _print(found: Sequence[Odd]) -> None:
+def _print(entries: Sequence[Odd]) -> None:
     rows = [
         (
             finding.code,
-            _shown(finding.given),
+            _printable(finding.given),
             "refused" if finding.is_refused else "apart",
             odd.kind,
             odd.id[:ID_LENGTH],
         )
-        for odd in found
+        for odd in entries
         for finding in odd.findings
     ]
     if rows:
         print_table(("finding", "given"), ("class", "kind", "id"), rows[:N_SHOWN])
     if len(rows) > N_SHOWN:
         typer.echo(f"and {len(rows) - N_SHOWN} more; --json has all")
-    n_refused = sum(odd.is_refused for odd in found)
+    n_refused = sum(odd.is_refused for odd in entries)
     typer.echo(
-        f"{n_refused} would be refused, {len(found) - n_refused} cannot be judged here"
+        f"{n_refused} would be refused, {len(entries) - n_refused} cannot be judged "
+        "here"
     )
 
 
-def _shown(text: str) -> str:
-    """A text of others, without what a terminal would obey."""
+def _printable(text: str) -> str:
+    """Return a text of others without control characters, which a terminal obeys."""
     return "".join(c if c.isprintable() else "?" for c in text[:60])

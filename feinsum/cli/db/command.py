@@ -7,19 +7,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from feinsum.cli.db import (
-    audit,
-    backup,
-    exchange,
-    garbage,
-    lists,
-    migrate,
-    rekey,
-    retract,
-    sign,
-    stats,
-    union,
-)
+from feinsum.cli.db import audit, copies, exchange, lists, retract, upkeep
 from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_json
 
@@ -38,11 +26,11 @@ def info(database: Database = None, as_json: AsJson = False) -> None:
     from feinsum.db import open_store
 
     with open_store(database, may_create=False) as store:
-        found = asdict(store.info())
+        totals = asdict(store.info())
     if as_json:
-        print_json(found)
+        print_json(totals)
         return
-    for name, value in found.items():
+    for name, value in totals.items():
         typer.echo(f"{name.removeprefix('n_').replace('_', ' ')}: {value}")
 
 
@@ -58,22 +46,23 @@ def path(as_json: AsJson = False) -> None:
         typer.echo(location)
 
 
-app.command(epilog=stats.EXAMPLES)(stats.stats)
+app.command(epilog=lists.STATS_EXAMPLES)(lists.stats)
 app.command(epilog=lists.WORKLOADS_EXAMPLES)(lists.workloads)
 app.command(epilog=lists.TRIALS_EXAMPLES)(lists.trials)
 app.command(epilog=exchange.EXPORT_EXAMPLES)(exchange.export)
 app.command("import", epilog=exchange.IMPORT_EXAMPLES)(exchange.import_)
-app.command(epilog=union.DIFF_EXAMPLES)(union.diff)
-app.command(epilog=union.MERGE_EXAMPLES)(union.merge)
+app.command(epilog=exchange.DIFF_EXAMPLES)(exchange.diff)
+app.command(epilog=exchange.MERGE_EXAMPLES)(exchange.merge)
 app.command(epilog=audit.EXAMPLES)(audit.audit)
-app.command(epilog=backup.EXAMPLES)(backup.backup)
+app.command(epilog=copies.BACKUP_EXAMPLES)(copies.backup)
 app.command(epilog=retract.EXAMPLES)(retract.retract)
-app.command(epilog=sign.EXAMPLES)(sign.sign)
-app.command(epilog=garbage.EXAMPLES)(garbage.gc)
-app.command(epilog=migrate.EXAMPLES)(migrate.migrate)
-app.command(epilog=rekey.EXAMPLES)(rekey.rekey)
+app.command(epilog=copies.SIGN_EXAMPLES)(copies.sign)
+app.command(epilog=upkeep.GC_EXAMPLES)(upkeep.gc)
+app.command(epilog=copies.MIGRATE_EXAMPLES)(copies.migrate)
+app.command(epilog=upkeep.REKEY_EXAMPLES)(upkeep.rekey)
 
 
 def _without_password(location: str) -> str:
+    # The location is printed, and ends up in logs and terminals.
     password = urlsplit(location).password
     return location.replace(f":{password}@", ":***@", 1) if password else location

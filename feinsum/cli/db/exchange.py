@@ -1,14 +1,17 @@
-"""``feinsum db export`` and ``feinsum db import``."""
+"""``feinsum db export``, ``import``, ``diff`` and ``merge``."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from feinsum.cli.shared.failure import FAILED, report_bad
-from feinsum.cli.shared.kinds import numbers_in_words
+from feinsum.cli.shared.failure import DIFFERENT, FAILED, report_bad
+from feinsum.cli.shared.kinds import counted_kinds, numbers_in_words
 from feinsum.cli.shared.options import (
     AsJson,
     Database,
@@ -16,14 +19,13 @@ from feinsum.cli.shared.options import (
     WithImplausible,
     WithoutRetractions,
 )
-from feinsum.cli.shared.output import print_json
+from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table
 from feinsum.cli.shared.progress import counted, counting
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Iterable, Iterator
 
-    from feinsum.db.exchange import Bad, Entry, Imported
+    from feinsum.db.exchange import Bad, Difference, Entry, Imported
     from feinsum.records import Document
 
 EXPORT_EXAMPLES = """\b
@@ -76,6 +78,7 @@ def export(
     from feinsum.db import opened_documents
     from feinsum.db.exchange import all_documents
 
+    # Standard output holds the documents, so that nothing else may be printed there.
     if file == STREAM and (as_json or t4):
         raise typer.BadParameter(
             "standard output takes neither --json nor --kernel-tuner"
@@ -120,28 +123,30 @@ def import_(
     from feinsum.records import check_plausible, unchecked
 
     entries = _entries(file)
+    # Retractions of others hide facts for good; who imports may decline them.
     if without_retractions:
-        entries = _believed(entries)
+        entries = _without_retractions(entries)
     with (
         opened_documents(database, may_create=True) as store,
         counting("reading ...") as step,
     ):
         check = unchecked if with_implausible else check_plausible
-        on_bad = report_bad if skip_bad else _end
-        found = import_entries(store, entries, on_bad, step, check=check)
+        on_bad = report_bad if skip_bad else _stop
+        imported = import_entries(store, entries, on_bad, step, check=check)
     if as_json:
-        print_json(vars(found))
+        print_json(vars(imported))
     else:
-        _print(found)
-    if found.n_bad:
+        _print_imported(imported)
+    if imported.n_bad:
         raise typer.Exit(FAILED)
 
 
 def _entries(file: str) -> Iterator[Entry]:
-    """The entries of a file, of standard input or of the packaged facts."""
+    """Yield the entries of a file, of standard input or of the packaged facts."""
     from feinsum.db import shipped_facts
     from feinsum.db.exchange import read_file, read_lines
 
+    # First, so that the facts of the installation need no path.
     if file == PACKAGED:
         return ((f"packaged {r.id[:12]}", r) for r in shipped_facts().records())
     if file == STREAM:
@@ -149,8 +154,8 @@ def _entries(file: str) -> Iterator[Entry]:
     return read_file(Path(file))
 
 
-def _believed(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """All entries except retractions."""
+def _without_retractions(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Yield all entries except retractions."""
     from feinsum.db.exchange import Bad
     from feinsum.records import Retraction
 
@@ -169,18 +174,146 @@ def _write(documents: Iterable[Document], file: str, *, is_t4: bool) -> Counter[
     return write_file(documents, Path(file))
 
 
-def _print(found: Imported) -> None:
-    typer.echo(f"read: {numbers_in_words(found.n_read)}")
-    typer.echo(f"new: {numbers_in_words(found.n_new)}")
-    if found.n_bad:
-        typer.echo(f"skipped: {found.n_bad}")
+def _print_imported(imported: Imported) -> None:
+    typer.echo(f"read: {numbers_in_words(imported.n_read)}")
+    typer.echo(f"new: {numbers_in_words(imported.n_new)}")
+    if imported.n_bad:
+        typer.echo(f"skipped: {imported.n_bad}")
 
 
-def _end(bad: Bad) -> None:
-    """The error of the first document that cannot be kept."""
+def _stop(bad: Bad) -> None:
+    """Raise the error of the first document that cannot be stored."""
     from feinsum.errors import InvalidRecordError
 
     raise InvalidRecordError(
         f"{bad}; the documents before it were imported: correct it, or skip invalid "
         "documents with --skip-bad"
     )
+
+
+DIFF_EXAMPLES = """\b
+Examples:
+  feinsum db diff mine.sqlite team.sqlite
+  feinsum db diff mine.sqlite postgresql://ada@host/facts --json
+"""
+
+MERGE_EXAMPLES = """\b
+Examples:
+  feinsum db merge laptop.sqlite cluster.sqlite
+  feinsum db merge mine.sqlite --database postgresql://ada@host/facts
+"""
+
+N_SHOWN = 10
+"""How many ids are printed of a kind."""
+
+DatabaseA = Annotated[
+    str,
+    typer.Argument(metavar="A", help="A database: path or URL.", show_default=False),
+]
+DatabaseB = Annotated[
+    str, typer.Argument(metavar="B", help="Another database.", show_default=False)
+]
+
+
+def diff(a: DatabaseA, b: DatabaseB, as_json: AsJson = False) -> None:
+    """Compare two databases: list what each has and the other lacks.
+
+    Exits with code 1 if they differ.
+    """
+    from feinsum.db import opened_documents
+    from feinsum.db.exchange import compare
+
+    with (
+        opened_documents(a, is_read_only=True) as store_a,
+        opened_documents(b, is_read_only=True) as store_b,
+    ):
+        differences = compare(store_a, store_b)
+    is_same = all(difference.is_empty for difference in differences)
+    if as_json:
+        document = {difference.kind: asdict(difference) for difference in differences}
+        print_json({"is_same": is_same, "kinds": document})
+    else:
+        _print_differences(differences)
+    # as diff(1): a script can test whether databases are equal
+    if not is_same:
+        raise typer.Exit(DIFFERENT)
+
+
+def merge(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="Databases to add: paths or URLs, opened read-only.",
+            show_default=False,
+        ),
+    ],
+    with_implausible: WithImplausible = False,
+    without_retractions: WithoutRetractions = False,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add the facts, plans, limits, trials and retractions of other databases.
+
+    Nothing is changed or removed, and the order does not matter. Facts that any of
+    them retracts disappear from look-ups. Implausible documents are skipped and named
+    on stderr; the command then exits with code 1.
+    """
+    from contextlib import ExitStack
+
+    from feinsum.db import opened_documents
+    from feinsum.db.exchange import merge
+    from feinsum.records import check_plausible, unchecked
+
+    # All databases are opened before anything is written: a misspelt one is reported
+    # first.
+    n_new: Counter[str] = Counter()
+    left_out: list[Bad] = []
+    check = unchecked if with_implausible else check_plausible
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(opened_documents(source, is_read_only=True))
+            for source in sources
+        ]
+        target = stack.enter_context(opened_documents(database, may_create=True))
+        step = stack.enter_context(counting("adding ..."))
+        wanted = not without_retractions
+        for source in opened:
+            n_new.update(
+                merge(
+                    target,
+                    source,
+                    step,
+                    on_bad=left_out.append,
+                    check=check,
+                    has_retractions=wanted,
+                )
+            )
+    for bad in left_out:
+        report_bad(bad)
+    if as_json:
+        print_json({"n_new": n_new, "n_left_out": len(left_out)})
+    else:
+        for name, number in counted_kinds(n_new):
+            typer.echo(f"{name} added: {number}")
+    if left_out:
+        raise typer.Exit(FAILED)
+
+
+def _print_differences(differences: Sequence[Difference]) -> None:
+    print_table(
+        ("kind",),
+        ("in both", "only in A", "only in B"),
+        [
+            (d.kind, f"{d.n_both}", f"{len(d.only_a)}", f"{len(d.only_b)}")
+            for d in differences
+        ],
+    )
+    for difference in differences:
+        for name, ids in (("A", difference.only_a), ("B", difference.only_b)):
+            for document_id in ids[:N_SHOWN]:
+                typer.echo(
+                    f"only in {name}: {difference.kind} {document_id[:ID_LENGTH]}"
+                )
+            if len(ids) > N_SHOWN:
+                typer.echo(f"and {len(ids) - N_SHOWN} more; --json has all")

@@ -1,4 +1,4 @@
-"""``feinsum db workloads`` and ``feinsum db trials``."""
+"""``feinsum db workloads``, ``feinsum db trials`` and ``feinsum db stats``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from feinsum.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from feinsum.canonical import WorkloadKey
     from feinsum.db import SqlStore
+    from feinsum.db.sql import DriverCount, Statistics, StoreInfo
     from feinsum.records import Trial
 
 WORKLOADS_EXAMPLES = """\b
@@ -58,28 +60,28 @@ def workloads(
     from feinsum.db import open_store
 
     with open_store(database, may_create=False) as store:
-        found = store.listed_workloads()
-    shown = found[:limit]
+        counts = store.listed_workloads()
+    shown = counts[:limit]  # the total below counts all of them
     if as_json:
-        print_json({"workloads": [asdict(one) for one in shown]})
+        print_json({"workloads": [asdict(count) for count in shown]})
         return
     print_table(
         ("key",),
         ("facts", "devices", "trials", "speed-up"),
         [
             (
-                one.key[:KEY_LENGTH],
-                f"{one.n_records}",
-                f"{one.n_devices}",
-                f"{one.n_trials}",
-                _digits(one.highest_speedup),
-                one.text,
+                count.key[:KEY_LENGTH],
+                f"{count.n_records}",
+                f"{count.n_devices}",
+                f"{count.n_trials}",
+                _digits(count.highest_speedup),
+                count.text,
             )
-            for one in shown
+            for count in shown
         ],
         last="einsum",
     )
-    typer.echo(f"workloads: {len(found)}")
+    typer.echo(f"workloads: {len(counts)}")
 
 
 def trials(
@@ -94,33 +96,34 @@ def trials(
 
     with open_store(database, may_create=False) as store:
         workload = _workload(store, key)
-        found = sorted(store.trials(workload), key=_order)
-    shown = found[:limit]
+        trials = sorted(store.trials(workload), key=_sort_key)
+    shown = trials[:limit]
     if as_json:
-        print_json({"key": workload, "trials": list(map(_document, shown))})
+        print_json({"key": workload, "trials": list(map(_trial_document, shown))})
     else:
-        _print(workload, len(found), shown)
+        _print_trials(workload, len(trials), shown)
 
 
 def _workload(store: SqlStore, start: str) -> WorkloadKey:
-    """The one workload with trials whose key begins so."""
-    known = [key for key in store.tried() if key.startswith(start)]
-    if len(known) == 1:
-        return known[0]
+    """Return the only workload with trials whose key begins so."""
+    keys = [key for key in store.tried() if key.startswith(start)]
+    # A prefix of several keys is refused: the trials would be of another workload.
+    if len(keys) == 1:
+        return keys[0]
     raise typer.BadParameter(
-        f"{start!r} begins the keys of {counted(len(known), 'workload')} with "
-        "trials, expected "
-        "one; list them with 'feinsum db workloads'",
+        f"{start!r} begins the keys of {counted(len(keys), 'workload')} with "
+        "trials, expected one; list them with 'feinsum db workloads'",
         param_hint="KEY",
     )
 
 
-def _order(trial: Trial) -> tuple[float, str, str]:
+def _sort_key(trial: Trial) -> tuple[float, str, str]:
+    # A failed trial has no ratio, and comes last.
     ratio = inf if trial.ratio is None else trial.ratio
     return ratio, trial.recorded_at, trial.id
 
 
-def _document(trial: Trial) -> dict[str, Any]:
+def _trial_document(trial: Trial) -> dict[str, Any]:
     return {
         "spec": str(trial.spec),
         "status": trial.status,
@@ -135,7 +138,7 @@ def _document(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _print(workload: str, n_trials: int, shown: Sequence[Trial]) -> None:
+def _print_trials(workload: str, n_trials: int, shown: Sequence[Trial]) -> None:
     typer.echo(f"key: {workload}\ncanonical: {shown[0].workload_text}")
     print_table(
         ("status",),
@@ -154,6 +157,7 @@ def _print(workload: str, n_trials: int, shown: Sequence[Trial]) -> None:
         last="recipe",
     )
     for trial in shown:
+        # Messages of compilers have many lines, which would break the table.
         if trial.message:
             typer.echo(f"{trial.spec}: {' '.join(trial.message.split())}")
     typer.echo(f"trials: {n_trials}")
@@ -161,3 +165,87 @@ def _print(workload: str, n_trials: int, shown: Sequence[Trial]) -> None:
 
 def _digits(value: float | None) -> str:
     return "-" if value is None else to_digits(value, 3)
+
+
+STATS_EXAMPLES = """\b
+Examples:
+  feinsum db stats
+  feinsum db stats --database team.sqlite --json
+"""
+
+
+def stats(database: Database = None, as_json: AsJson = False) -> None:
+    """Count facts by device and driver, and by transform."""
+    from feinsum.db import open_store
+
+    with open_store(database, may_create=False) as store:
+        info, statistics = store.info(), store.statistics()
+    if as_json:
+        print_json(_stats_document(info, statistics))
+    else:
+        _print_stats(info, statistics)
+
+
+def _stats_document(info: StoreInfo, statistics: Statistics) -> dict[str, Any]:
+    def plain(count: Any) -> dict[str, Any]:
+        values = asdict(count)
+        # JSON has no type for times
+        times = {k: v.isoformat() for k, v in values.items() if k in _TIMES}
+        return values | times
+
+    return {
+        **asdict(info),
+        "oldest": statistics.oldest and statistics.oldest.isoformat(),
+        "newest": statistics.newest and statistics.newest.isoformat(),
+        "drivers": [plain(count) for count in statistics.drivers],
+        "transforms": [plain(count) for count in statistics.transforms],
+    }
+
+
+_TIMES = ("oldest", "newest")
+
+
+def _print_stats(info: StoreInfo, statistics: Statistics) -> None:
+    typer.echo(f"{info.location}: schema {info.schema_version}")
+    typer.echo(f"records: {info.n_records}, trials: {info.n_trials}")
+    typer.echo(f"workloads: {info.n_workloads}, devices: {info.n_devices}")
+    typer.echo(f"bytes: {info.size_bytes}")
+    typer.echo(f"recorded: {_day(statistics.oldest)} to {_day(statistics.newest)}")
+    print_table(
+        ("device", "driver"),
+        ("workloads", "records", "oldest", "newest"),
+        [
+            (
+                _device(count),
+                count.driver_version,
+                f"{count.n_workloads}",
+                f"{count.n_records}",
+                _day(count.oldest),
+                _day(count.newest),
+            )
+            for count in statistics.drivers
+        ],
+    )
+    print_table(
+        ("transform",),
+        ("workloads", "records", "highest speed-up"),
+        [
+            (
+                f"{count.name}@{count.version}",
+                f"{count.n_workloads}",
+                f"{count.n_records}",
+                to_digits(count.highest_speedup, 3),
+            )
+            for count in statistics.transforms
+        ],
+    )
+
+
+def _device(count: DriverCount) -> str:
+    """Return a device with its microarchitecture, if that is known."""
+    design = f", {count.microarchitecture}" if count.microarchitecture else ""
+    return f"{count.device} ({count.platform}){design}"
+
+
+def _day(time: datetime | None) -> str:
+    return f"{time:%Y-%m-%d}" if time else "never"

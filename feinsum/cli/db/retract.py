@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -12,7 +12,11 @@ from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table, to_digits
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from feinsum.db.sql import Retracted, Suspect, SuspectPeaks, SuspectPlan
+
+    AnySuspect: TypeAlias = Suspect | SuspectPlan | SuspectPeaks
 
 EXAMPLES = """\b
 Examples:
@@ -85,90 +89,86 @@ def retract(
         transform=transform,
         since=since,
     )
+    # Before the database is opened: a service would refuse it only after a request.
     if yes and not reason.strip():
         raise typer.BadParameter("give the reason with --reason", param_hint="--yes")
+    # Without --yes, nothing is written: a retraction cannot be taken back.
     with opened_documents(database) as store:
-        found = store.retract(
+        retracted = store.retract(
             query, reason=reason, retracted_by=getpass.getuser(), is_dry_run=not yes
         )
     if as_json:
-        print_json(_document(found))
+        print_json(_document(retracted))
     else:
-        _print(found)
+        _print(retracted)
 
 
-def _document(found: Retracted) -> dict[str, Any]:
+def _document(retracted: Retracted) -> dict[str, Any]:
+    def plain(suspects: Iterable[AnySuspect]) -> list[dict[str, Any]]:
+        return [
+            {**asdict(suspect), "recorded_at": suspect.recorded_at.isoformat()}
+            for suspect in suspects
+        ]
+
     return {
-        **asdict(found),
-        "suspects": [_listed(one) for one in found.suspects],
-        "plans": [_listed(one) for one in found.plans],
-        "peaks": [_listed(one) for one in found.peaks],
+        **asdict(retracted),
+        "suspects": plain(retracted.suspects),
+        "plans": plain(retracted.plans),
+        "peaks": plain(retracted.peaks),
     }
 
 
-def _listed(one: Suspect | SuspectPlan | SuspectPeaks) -> dict[str, Any]:
-    return {**asdict(one), "recorded_at": one.recorded_at.isoformat()}
-
-
-def _print(found: Retracted) -> None:
-    if found.suspects:
-        print_table(
-            ("record", "workload", "transform"),
-            ("speed-up", "recorded"),
-            [
-                (
-                    one.id[:ID_LENGTH],
-                    one.workload,
-                    one.transform,
-                    to_digits(one.speedup, 3),
-                    f"{one.recorded_at:%Y-%m-%d}",
-                )
-                for one in found.suspects[:N_SHOWN]
-            ],
-        )
-    if found.plans:
-        print_table(
-            ("record", "workload", "plan"),
-            ("recorded",),
-            [
-                (
-                    one.id[:ID_LENGTH],
-                    one.workload,
-                    one.plan[:ID_LENGTH],
-                    f"{one.recorded_at:%Y-%m-%d}",
-                )
-                for one in found.plans[:N_SHOWN]
-            ],
-        )
-    if found.peaks:
-        print_table(
-            ("limits", "device"),
-            ("GB/s", "measured"),
-            [
-                (
-                    one.id[:ID_LENGTH],
-                    one.device[:ID_LENGTH],
-                    to_digits(one.bandwidth_bytes_per_s / 1e9, 3),
-                    f"{one.recorded_at:%Y-%m-%d}",
-                )
-                for one in found.peaks[:N_SHOWN]
-            ],
-        )
-    listed = found.suspects, found.plans, found.peaks
-    n_shown = sum(min(N_SHOWN, len(one)) for one in listed)
-    n_more = found.n_facts - n_shown
-    if n_more > 0:
-        typer.echo(f"and {n_more} more; --json has all")
-    for document_id in found.unknown:
+def _print(retracted: Retracted) -> None:
+    _print_suspects(retracted)
+    # a service lists only the first facts, but counts all
+    n_shown = sum(
+        min(N_SHOWN, len(suspects))
+        for suspects in (retracted.suspects, retracted.plans, retracted.peaks)
+    )
+    if retracted.n_facts > n_shown:
+        typer.echo(f"and {retracted.n_facts - n_shown} more; --json has all")
+    for document_id in retracted.unknown:
         typer.echo(
             f"not stored here: {document_id}; the retraction applies to any copy"
         )
-    if found.n_shared:
-        typer.echo(f"kept: {found.n_shared} that others also sent or recorded")
-    n = found.n_facts + len(found.unknown)
+    if retracted.n_shared:
+        typer.echo(f"kept: {retracted.n_shared} that others also sent or recorded")
+    n = retracted.n_facts + len(retracted.unknown)
     if not n:
         typer.echo("no matching facts, or all are already retracted")
-    elif found.is_dry_run:
+    elif retracted.is_dry_run:
         typer.echo(f"facts to retract: {n}; nothing was written; use --yes")
     else:
         typer.echo(f"facts retracted: {n}")
+
+
+def _print_suspects(retracted: Retracted) -> None:
+    """Print a table of the first facts, plans and limits, if there are any."""
+    records = [
+        (r.id[:ID_LENGTH], r.workload, r.transform, to_digits(r.speedup, 3), _day(r))
+        for r in retracted.suspects[:N_SHOWN]
+    ]
+    plans = [
+        (p.id[:ID_LENGTH], p.workload, p.plan[:ID_LENGTH], _day(p))
+        for p in retracted.plans[:N_SHOWN]
+    ]
+    peaks = [
+        (
+            p.id[:ID_LENGTH],
+            p.device[:ID_LENGTH],
+            to_digits(p.bandwidth_bytes_per_s / 1e9, 3),
+            _day(p),
+        )
+        for p in retracted.peaks[:N_SHOWN]
+    ]
+    if records:
+        names = ("record", "workload", "transform")
+        print_table(names, ("speed-up", "recorded"), records)
+    if plans:
+        print_table(("record", "workload", "plan"), ("recorded",), plans)
+    if peaks:
+        print_table(("limits", "device"), ("GB/s", "measured"), peaks)
+
+
+def _day(suspect: AnySuspect) -> str:
+    return f"{suspect.recorded_at:%Y-%m-%d}"

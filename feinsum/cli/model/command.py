@@ -12,7 +12,7 @@ from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_json
 
 if TYPE_CHECKING:
-    from feinsum.records import FactSource, Trial
+    from feinsum.records import Store, Trial
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -71,7 +71,7 @@ def fit(
         view.print()
 
 
-def _trials(store: FactSource) -> Iterator[Trial]:
+def _trials(store: Store) -> Iterator[Trial]:
     for workload in store.tried():
         yield from store.trials(workload)
 

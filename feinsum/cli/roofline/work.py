@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from feinsum.bounds import Bound
     from feinsum.ir import BatchedEinsum
     from feinsum.measure import Work
-    from feinsum.records import Device, DevicePeaks, FactSource, TuningRecord
+    from feinsum.records import Device, DevicePeaks, Store, TuningRecord
     from feinsum.suites import SuiteEntry
 
 
@@ -127,9 +127,7 @@ def _nests_of(file: str) -> Iterator[Workload]:
         yield Workload(name, "kernels", nest.einsum, nest.generalized)
 
 
-def placed(
-    workloads: Iterable[Workload], store: FactSource, device: Device
-) -> list[Placed]:
+def placed(workloads: Iterable[Workload], store: Store, device: Device) -> list[Placed]:
     """The work of each workload; that which the fact did, where there is one."""
     from feinsum.measure import Work
 
@@ -177,7 +175,7 @@ def _sized(workload: Workload) -> tuple[BatchedEinsum, dict[str, int]]:
 
 
 def _fact_of(
-    einsum: BatchedEinsum, store: FactSource, device: Device
+    einsum: BatchedEinsum, store: Store, device: Device
 ) -> TuningRecord | None:
     """The best fact of exactly this workload on this device, or on one like it."""
     from feinsum.records import Level

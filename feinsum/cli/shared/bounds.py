@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from feinsum.bounds import Bound
-    from feinsum.records import FactSource, Match
+    from feinsum.records import Match, Store
 
 WIDTH = 80
 
 
-def bound_of_first(match: Match, store: FactSource) -> Bound | None:
+def bound_of_first(match: Match, store: Store) -> Bound | None:
     """The bound of the best fact, on its own device; None if there is none."""
     from feinsum.bounds import bound_of_record
 

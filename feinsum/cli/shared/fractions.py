@@ -7,13 +7,13 @@ from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from feinsum.records import DevicePeaks, FactSource, TuningRecord
+    from feinsum.records import DevicePeaks, Store, TuningRecord
 
 Fractions: TypeAlias = Mapping[str, float]
 """Fractions of the roofline by record id."""
 
 
-def fractions_of(records: Iterable[TuningRecord], store: FactSource) -> Fractions:
+def fractions_of(records: Iterable[TuningRecord], store: Store) -> Fractions:
     """The fraction of the roofline of each record for which it can be told.
 
     Left out are records whose device has no limits in ``store``, none for a dtype that

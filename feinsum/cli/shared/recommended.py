@@ -11,7 +11,7 @@ from feinsum.errors import StoreError
 
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
-    from feinsum.records import FactStore
+    from feinsum.records import Store
 
 
 def more_trials(n_tried: int) -> int:
@@ -71,9 +71,7 @@ class Tried(NamedTuple):
     last: str
 
 
-def tried_here(
-    store: FactStore, einsum: BatchedEinsum, device: str | None
-) -> Tried | None:
+def tried_here(store: Store, einsum: BatchedEinsum, device: str | None) -> Tried | None:
     """What was tried for an einsum on this device and driver; None if nothing was.
 
     A service stores no trials, but it has the facts about the best of them.

@@ -62,7 +62,7 @@ def test_the_page_of_an_untrusted_plan_says_so(serve):
     page = get(client, path)
     assert is_sound_page(page)
     assert "No trusted key sent this fact" in text_of(page)
-    store_of(client).add_plan(RECORD)
+    store_of(client).add(RECORD)
     assert "No trusted key" not in text_of(get(client, path))
 
 
@@ -95,7 +95,7 @@ def test_a_plan_that_cannot_be_read_is_shown_as_it_is(client):
     from dataclasses import replace
 
     odd = replace(RECORD, plan='{"einsum": "<b>|<script>"}', workload="w")
-    store_of(client).add_plan(odd)
+    store_of(client).add(odd)
     page = get(client, f"/plans/{odd.id}")
     assert "cannot be read" in text_of(page)
     assert "<b>" in text_of(page)
@@ -106,7 +106,7 @@ def test_many_ranks_are_not_drawn(client):
     """Where blocks too many processes to draw."""
     plan = feinsum.plan(KERNELS["1mm"], processes=100)
     record = make_plan_record(plan=plan, fleet=make_fleet(100))
-    store_of(client).add_plan(record)
+    store_of(client).add(record)
     page = get(client, f"/plans/{record.id}")
     assert squares(page) == []
     assert "too many processes to draw" in text_of(page)

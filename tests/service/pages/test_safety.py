@@ -39,9 +39,9 @@ def attacked(client):
     """A service whose database has markup wherever there is text."""
     store = store_of(client)
     assert store.receive(HOSTILE, MARKUP)
-    store.add_peaks(DevicePeaks(DEVICE, -1.0, {MARKUP: 0.0}, "2025-01-01T00:00:00"))
+    store.add(DevicePeaks(DEVICE, -1.0, {MARKUP: 0.0}, "2025-01-01T00:00:00"))
     add_misses(store, {Miss(WorkloadKey("k"), MARKUP): 1}, {})
-    store.add_retraction(Retraction("0" * 64, MARKUP, MARKUP))
+    store.add(Retraction("0" * 64, MARKUP, MARKUP))
     return client
 
 

@@ -15,6 +15,7 @@ CONTENT_ID = sa.String(64)
 
 def upgrade() -> None:
     if op.get_context().dialect.name == "sqlite":
+        # marks the file as ours in its header
         op.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     create_devices_and_environments()
     op.create_table(

@@ -10,5 +10,6 @@ down_revision = "0004"
 
 
 def upgrade() -> None:
+    # Facts stay as they are: their documents have no processor, nor have their ids.
     op.add_column("devices", sa.Column("microarchitecture", sa.String, nullable=True))
     op.add_column("devices", sa.Column("processor", sa.Text, nullable=True))

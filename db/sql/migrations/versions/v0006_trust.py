@@ -21,6 +21,7 @@ def upgrade() -> None:
                 "is_trusted", sa.Boolean, nullable=False, server_default=sa.false()
             ),
         )
+    # by name: recordings know the recorder, not the key
     op.execute(
         "UPDATE recordings SET is_trusted = TRUE WHERE recorder IN "
         "(SELECT name FROM api_keys WHERE scope = 'admin')"

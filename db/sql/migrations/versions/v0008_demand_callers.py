@@ -10,6 +10,7 @@ down_revision = "0007"
 
 
 def upgrade() -> None:
+    # Earlier demands count as those of one caller: nobody knows better.
     n_callers = sa.Column("n_callers", sa.Integer, nullable=False, server_default="1")
     op.add_column("demands", n_callers)
     op.create_table(

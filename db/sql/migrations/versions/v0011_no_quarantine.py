@@ -52,6 +52,7 @@ RETRACTIONS = sa.table(
 
 
 def upgrade() -> None:
+    # In this order: an accepted fact that was still waiting is trusted in the end.
     op.execute(UNTRUST)
     op.execute(ATTRIBUTE)
     op.execute(TRUST)
@@ -66,6 +67,7 @@ def retract_rejected() -> None:
     )
     rows = []
     for record_id, decided_at in op.get_bind().execute(decided):
+        # SQLite has no time zones; what is stored is UTC
         at = decided_at if decided_at.tzinfo else decided_at.replace(tzinfo=UTC)
         at = at.astimezone(UTC).replace(microsecond=0)
         retraction = Retraction(record_id, REASON, "operator", at.isoformat())
