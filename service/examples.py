@@ -1,4 +1,4 @@
-"""Examples for the description of the routes; one story, told by all of them."""
+"""Examples for the description of the routes: one matrix-vector product, everywhere."""
 
 from __future__ import annotations
 

@@ -37,9 +37,6 @@ class Settings(BaseSettings):
     rate_per_s: Rate = 200
     burst: Count = 1000
     max_body_bytes: Count = 1_000_000
-    max_header_bytes: Count = 131_072
-    max_connections: Number = 256
-    header_s: Seconds = 10
     body_s: Seconds = 30
     max_batch: Count = 1000
     canonicalization_s: Seconds = 2
@@ -54,18 +51,18 @@ class Settings(BaseSettings):
     demand_days: Annotated[float, Field(gt=0, le=36500)] = 90
 
 
-def read_settings(**given: object) -> Settings:
-    """The settings of the environment, with what was given in their place.
+def read_settings(**overrides: object) -> Settings:
+    """The settings of the environment, and overrides that are not None.
 
     Raises:
         InvalidRequestError: naming the variable that cannot be read.
     """
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in overrides.items() if value is not None}
     try:
         return Settings(**chosen)  # type: ignore[arg-type]
     except ValidationError as error:
-        what = "; ".join(
+        problems = "; ".join(
             f"{PREFIX}{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}"
             for e in error.errors(include_url=False, include_input=False)
         )
-        raise InvalidRequestError(f"settings of the service: {what}") from None
+        raise InvalidRequestError(f"settings of the service: {problems}") from None

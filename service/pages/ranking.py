@@ -1,4 +1,10 @@
-"""Facts side by side: the ranking of a device, and the history of a recipe."""
+"""Facts side by side: the ranking of a device, and the history of a recipe.
+
+Each row of a table has a strip, drawn along the axis of the table::
+
+    baseline |        roof ]                     marks: least times of memory levels
+             |    |--o--|  ]                     low, middle and high of the median
+"""
 
 from __future__ import annotations
 
@@ -8,6 +14,7 @@ from dataclasses import dataclass
 from math import isfinite
 from statistics import median
 
+from feinsum.bounds import bound_of_record, shares
 from feinsum.errors import MeasurementError
 from feinsum.records import (
     Device,
@@ -22,7 +29,6 @@ from feinsum.records import (
     tied,
 )
 from feinsum.service.pages.axis import Axis, Tick, axis_of
-from feinsum.service.pages.marks import Mark, marks_of, marks_of_each
 from feinsum.service.pages.words import (
     clipped,
     is_doubtful,
@@ -31,10 +37,28 @@ from feinsum.service.pages.words import (
     seconds,
 )
 
-MOST_ROWS = 20
-"""How many recipes of a device, or facts of a recipe, are shown."""
+MAX_ROWS = 20
+"""Recipes of a device, or facts of a recipe, that are shown."""
 
-MOST_SAMPLES = 200
+MAX_SAMPLES = 200
+
+MAX_BOUNDED = 3
+"""Different sizes among the facts of a page for which bounds are searched."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Least traffic between a level and all levels nearer to the arithmetic.
+
+    Attributes:
+        seconds: least time; None if the bandwidth was not measured.
+        fraction: of the bandwidth that the recipe used.
+    """
+
+    level: str
+    n_bytes: int
+    seconds: float | None
+    fraction: float | None
 
 
 @dataclass(frozen=True)
@@ -65,7 +89,7 @@ class Row:
     """A fact in a table.
 
     Attributes:
-        place: 1 for the best; None for one that is never served.
+        position: 1 for the best; None for one that is never served.
         n_alike: how many facts of its recipe there are, itself included.
         parameters: of the recipe, as text; in a ranking, those that differ from the
             best recipe of the same transform.
@@ -73,7 +97,7 @@ class Row:
     """
 
     record: TuningRecord
-    place: int | None
+    position: int | None
     is_tied: bool
     parameters: str
     fraction: float | None
@@ -192,15 +216,15 @@ def _listing(
     the untransformed kernel follow.
     """
     served = rank(records)
-    known = frozenset(record.id for record in served)
-    slower = [record for record in records if record.id not in known]
+    served_ids = frozenset(record.id for record in served)
+    slower = [record for record in records if record.id not in served_ids]
     slower.sort(key=lambda record: (-record.measurement.speedup, record.id))
     best = {record.recipe: record for record in reversed((*served, *slower))}
     recipes = [r for r in (*served, *slower) if best[r.recipe] is r]
-    shown = recipes[:MOST_ROWS]
+    shown = recipes[:MAX_ROWS]
     return _Listing(
         device,
-        known,
+        served_ids,
         frozenset(tied(served)),
         recipes,
         shown,
@@ -217,7 +241,7 @@ def _ranking(listing: _Listing, axis: Axis) -> Ranking:
     rows = tuple(
         Row(
             record=record,
-            place=place if record.id in listing.served else None,
+            position=position if record.id in listing.served else None,
             is_tied=n_first > 1 and record.id in listing.first,
             parameters=_difference(record.spec, *of_family[_family(record.spec)]),
             fraction=_fraction(record.measurement, roofs[record.id]),
@@ -226,7 +250,7 @@ def _ranking(listing: _Listing, axis: Axis) -> Ranking:
             ),
             n_alike=listing.n_alike[record.recipe],
         )
-        for place, record in _numbered(shown)
+        for position, record in _numbered(shown)
     )
     return Ranking(
         listing.device,
@@ -257,20 +281,20 @@ def history_of(
 ) -> History:
     """The facts of one recipe on a device by the time of recording."""
     newest_first = sorted(records, key=lambda r: (r.recorded_at, r.id), reverse=True)
-    shown = newest_first[:MOST_ROWS]
+    shown = newest_first[:MAX_ROWS]
     roofs = {r.id: roofline_of(r.measurement, peaks) for r in shown}
     marks = marks_of_each(shown, peaks)
     values: list[float] = []
     for record in shown:
         timing = record.measurement
         values += [*median_interval(timing.samples_s), timing.median_s]
-        values += [_baseline_s(timing), *_known(roofs[record.id])]
-        values += _known(_longest_s(marks[record.id]))
+        values += [_baseline_s(timing), *_if_any(roofs[record.id])]
+        values += _if_any(_longest_s(marks[record.id]))
     axis = axis_of(values, seconds)
     rows = tuple(
         Row(
             record=record,
-            place=place,
+            position=position,
             is_tied=False,
             parameters=_parameters(record.spec),
             fraction=_fraction(record.measurement, roofs[record.id]),
@@ -278,7 +302,7 @@ def history_of(
                 record.measurement, roofs[record.id], marks[record.id], axis
             ),
         )
-        for place, record in enumerate(shown, start=1)
+        for position, record in enumerate(shown, start=1)
     )
     drivers = {record.environment.driver_version for record in newest_first}
     has_marks = any(row.strip.marks for row in rows)
@@ -291,7 +315,7 @@ def timeline_of(record: TuningRecord, peaks: DevicePeaks | None) -> Timeline:
     roof_s = roofline_of(timing, peaks)
     samples, baseline = timing.samples_s, timing.baseline_s
     marks = marks_of(record, peaks)
-    limits = [*_known(roof_s), *_known(_longest_s(marks))]
+    limits = [*_if_any(roof_s), *_if_any(_longest_s(marks))]
     axis = axis_of([*samples, *baseline, *limits], seconds)
     fraction = _fraction(timing, roof_s)
     return Timeline(
@@ -310,15 +334,54 @@ def roofline_of(timing: Measurement, peaks: DevicePeaks | None) -> float | None:
     if peaks is None or not _are_positive(peaks):
         return None
     try:
-        found = roofline_s(timing.operations, timing.footprint_bytes, peaks)
+        limit_s = roofline_s(timing.operations, timing.footprint_bytes, peaks)
     except (MeasurementError, SyntaxError, TypeError, ValueError, OverflowError):
-        return None  # a dtype that nobody measured, or that is none
-    return found if found > 0 and isfinite(found) else None
+        return None  # a dtype that was not measured, or that does not exist
+    return _plausible(limit_s)
 
 
 def _are_positive(peaks: DevicePeaks) -> bool:
     limits = [peaks.bandwidth_bytes_per_s, *peaks.operations_per_s.values()]
     return all(limit > 0 for limit in limits)
+
+
+def marks_of(record: TuningRecord, peaks: DevicePeaks | None) -> tuple[Mark, ...]:
+    """The marks of a fact, from the nearest cache to the memory; none if unknown."""
+    bound = bound_of_record(record, peaks)
+    if bound is None:
+        return ()
+    reached = shares(bound, record.measurement.median_s)
+    return tuple(
+        Mark(
+            cost.level.name,
+            cost.n_bytes,
+            _plausible(cost.seconds),
+            _plausible(reached.get(cost.level.name)),
+        )
+        for cost in bound.levels
+    )
+
+
+def marks_of_each(
+    records: Iterable[TuningRecord], peaks: DevicePeaks | None
+) -> dict[str, tuple[Mark, ...]]:
+    """The marks of several facts of a device by their ids.
+
+    Facts of equal sizes have equal bounds; of more than a few sizes there are none.
+    """
+    by_sizes: dict[tuple[str, Mapping[str, int]], tuple[Mark, ...]] = {}
+    by_id: dict[str, tuple[Mark, ...]] = {}
+    for record in records:
+        key = record.workload_text, record.measurement.sizes
+        if key not in by_sizes and len(by_sizes) < MAX_BOUNDED:
+            by_sizes[key] = marks_of(record, peaks)
+        by_id[record.id] = by_sizes.get(key, ())
+    return by_id
+
+
+def _plausible(value: float | None) -> float | None:
+    """None for a number that follows from limits that no device has."""
+    return value if value is not None and value > 0 and isfinite(value) else None
 
 
 def _speedup_strip(
@@ -366,7 +429,7 @@ def _sample_strip(
     words += _allowed(allowed, seconds)
     values = (median(samples), *median_interval(samples))
     ticks = _ticks(axis, allowed, seconds)
-    return _strip(axis, words, values, None, roof_s, samples[:MOST_SAMPLES], ticks)
+    return _strip(axis, words, values, None, roof_s, samples[:MAX_SAMPLES], ticks)
 
 
 def _allowed(values: Mapping[str, float], text: Callable[[float], str]) -> str:
@@ -399,7 +462,7 @@ def _strip(
     samples: tuple[float, ...] = (),
     marks: tuple[Tick, ...] = (),
 ) -> Strip:
-    """Values to places: the middle with its interval, and what it is compared with."""
+    """Values to positions along an axis."""
     middle, low, high = map(axis.at, values)
     return Strip(
         middle,
@@ -431,7 +494,7 @@ def _over(baseline_s: float, roof_s: float | None) -> list[float]:
     return [baseline_s / roof_s] if roof_s else []
 
 
-def _known(value: float | None) -> list[float]:
+def _if_any(value: float | None) -> list[float]:
     return [] if value is None else [value]
 
 
@@ -447,7 +510,7 @@ def _parameters(spec: TransformSpec) -> str:
     return clipped(", ".join(f"{k}={v!r}" for k, v in spec.parameters.items()))
 
 
-def _difference(spec: TransformSpec, place: int, best: TransformSpec) -> str:
+def _difference(spec: TransformSpec, rank: int, best: TransformSpec) -> str:
     """The parameters of a recipe, or those in which it is not the best one's.
 
     >>> best = TransformSpec("rowwise", 1, {"block": 32, "lanes": 8})
@@ -456,8 +519,7 @@ def _difference(spec: TransformSpec, place: int, best: TransformSpec) -> str:
     >>> _difference(TransformSpec("rowwise", 1, {"block": 64, "lanes": 8}), 3, best)
     'as 3, but block=64'
     """
-    known = best.parameters
-    if spec == best or known.keys() != spec.parameters.keys():
+    if spec == best or best.parameters.keys() != spec.parameters.keys():
         return _parameters(spec)
-    other = {k: v for k, v in spec.parameters.items() if v != known[k]}
-    return f"as {place}, but {_parameters(TransformSpec('', 0, other))}"
+    other = {k: v for k, v in spec.parameters.items() if v != best.parameters[k]}
+    return f"as {rank}, but {_parameters(TransformSpec('', 0, other))}"

@@ -1,4 +1,14 @@
-"""The roofline of a device, with the best recipe of each workload under it."""
+"""The roofline of a device, with the best recipe of each workload under it.
+
+::
+
+    op/s |        _________ peak of float32
+         |      /
+         |    /____________ peak of float64
+         |  / .
+         |/  .    .                         both axes are logarithmic
+         +-----------------  op/byte
+"""
 
 from __future__ import annotations
 
@@ -94,8 +104,8 @@ def _fastest(facts: Iterable[TuningRecord]) -> list[TuningRecord]:
     """The fastest fact of each workload whose work is known."""
     best: dict[str, TuningRecord] = {}
     for fact in facts:
-        known = best.setdefault(fact.workload, fact)
-        if fact.measurement.speedup > known.measurement.speedup:
+        fastest = best.setdefault(fact.workload, fact)
+        if fact.measurement.speedup > fastest.measurement.speedup:
             best[fact.workload] = fact
     return [
         f for f in best.values() if _is_sound(_intensity(f)) and _is_sound(_rate(f))
