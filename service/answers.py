@@ -122,6 +122,7 @@ class Target:
     @property
     def accepted(self) -> tuple[Nearness, ...]:
         """How near facts may be, the nearest first; any if no device was named."""
+        # without a device no policy can narrow
         is_anywhere = not (self.device or self.architecture)
         return ACCEPTED["loose" if is_anywhere else self.policy]
 
@@ -196,10 +197,13 @@ def answer_of(
             c for c in candidates if c.nearness == nearness and c.position is not None
         )
     ]
+    # stable: among either, the order by nearness stays
     chosen.sort(key=lambda candidate: not candidate.record.is_trusted)
     shown = list(_fitting(chosen[target.start :], target.max_bytes))
+    # a page behind the last one is a miss as well
     if not shown:
         return None
+    # the cursor counts facts: they have an order that a new fact rarely changes
     end = target.start + len(shown)
     recipes = {candidate.recipe for candidate in shown}
     slower = [
@@ -245,6 +249,7 @@ def _written(
         f'"next":{cursor}}}'
     )
     states = [[(c.nearness, c.fact.state) for c in candidates] for candidates in lists]
+    # of the states of facts, which change with their trust
     content = repr((workload, states, cursor))
     digest = hashlib.sha256(content.encode()).hexdigest()[:32]
     # a weak tag: the compressed body has the same one
@@ -292,6 +297,7 @@ def _fair_choice(ranking: Iterable[_Candidate]) -> list[_Candidate]:
         device = record.environment.device
         alike = recorder, device.id, record.spec
         n_alike[alike] += 1
+        # the ranking has the best ones first, so these are kept
         if n_alike[alike] <= MAX_ALIKE:
             recorders = queues[record.is_trusted, candidate.is_shipped]
             kind = device.platform, device.microarchitecture
@@ -359,6 +365,7 @@ def chosen_ids(
     n_bytes = 0
     for summary in chain.from_iterable(in_turn):
         n_bytes += summary.n_bytes
+        # one fact at least, however long
         if chosen and (n_bytes > MAX_READ_BYTES or len(chosen) >= MAX_READ_FACTS):
             break
         chosen.append(summary.id)

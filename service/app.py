@@ -74,17 +74,21 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         version="1",
         summary="Tuning records of einsums",
         lifespan=_lifespan,
+        # pages load no scripts from elsewhere, which these viewers do
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
         telemetry={"tracing": False, "metrics": False, "logs": False},
         generate_unique_id_function=lambda route: route.name,
     )
+    # routes find the parts of the service by the request, so that tests may have
+    # several
     app.state.service = service
     for router in ROUTERS:
         app.include_router(router)
     app.include_router(documents.removed)
     add_problems(app, _routes())
+    # FastAPI composes the document anew; ours adds problems and keys, once
     app.openapi = partial(_description, app)  # type: ignore[method-assign]
     # the last one added is outermost: requests are logged before anything else
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
@@ -110,6 +114,7 @@ def _routes() -> list[Route]:
 def _service(settings: Settings) -> Service:
     store = open_serving_store(settings.database)
     lookup = Lookup(store.reader(), settings.freshness_s, settings.cache_mb * 2**20)
+    # misses come from anyone: their number is bounded for each caller and in all
     limits = DemandLimits(
         settings.max_demands, settings.max_demands_of_caller, settings.demand_days
     )
@@ -123,6 +128,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Write misses while the service runs; at the end the last ones, and close."""
     service: Service = app.state.service
     every_s = service.settings.demand_every_s
+    # one task, so that two writes never overlap
     writing = asyncio.create_task(service.misses.flush_forever(every_s))
     try:
         yield
@@ -130,6 +136,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         writing.cancel()
         with suppress(asyncio.CancelledError):
             await writing
+        # what was counted since the last write would be lost
         await service.misses.flush()
         service.lookup.close()
         service.store.close()
@@ -137,6 +144,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 def _quota(settings: Settings) -> RateLimit:
     """The limit of bytes that one untrusted name may store in a day."""
+    # a bucket of one day: who sent nothing yesterday may send all at once today
     n_bytes = settings.untrusted_mb_a_day * 2**20
     return RateLimit(n_bytes / DAY_S, n_bytes)
 

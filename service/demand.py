@@ -61,12 +61,14 @@ class MissCounter:
             return
         if miss not in self._counts:
             n_bytes = MISS_BYTES + sum(map(getsizeof, (workload, device, caller)))
+            # one caller must not fill the memory that all have
             is_many = self._of_caller[caller] >= MAX_OF_CALLER
             if is_many or not self._has_room(n_bytes):
                 return
             self._of_caller[caller] += 1
             self._n_bytes += n_bytes
         self._counts[miss] += 1
+        # the text makes a workload tunable by others; the key alone does not
         if text and self._is_new_text(text, workload):
             self._n_bytes += getsizeof(text)
             self._texts[miss.miss.workload] = text
@@ -77,6 +79,7 @@ class MissCounter:
     def _is_new_text(self, text: str, workload: str) -> bool:
         if workload in self._texts or len(text) > MAX_TEXT:
             return False
+        # the cheap check first: canonicalization takes a millisecond
         return self._has_room(getsizeof(text)) and is_text_of(text, workload)
 
     def _forget(self) -> None:
@@ -94,6 +97,7 @@ class MissCounter:
         self._forget()
         try:
             await run_in_threadpool(self._write, counts, texts)
+        # demand is a hint: losing some is better than a service that stops
         except StoreError as error:
             logger.warning("%s misses could not be counted: %s", counts.total(), error)
 

@@ -53,6 +53,7 @@ def new_key(
 ) -> tuple[str, ApiKey]:
     """A new secret, and what is stored of it."""
     key_id = secrets.token_hex(4)
+    # a prefix that scanners of leaked secrets can find, and an id to revoke the key by
     secret = f"feinsum_{key_id}_{secrets.token_urlsafe(32)}"
     now = datetime.now(UTC)
     key = ApiKey(key_id, name, scope, _digest(secret), now, expires_at)
@@ -118,17 +119,22 @@ class KeyRing:
         """
         digest = _digest(secret)
         key_id = key_id_of(secret)
+        # the id finds the row; the digest decides, in constant time
         key = self._find(key_id) if key_id else None
         if key is None or not hmac.compare_digest(key.digest, digest):
             raise NotAuthenticatedError("the key is unknown; ask for a new one")
+        # an unknown key and a revoked one differ in the message alone: the holder of a
+        # secret may know that it was one
         state = key.state(datetime.now(UTC))
         if state != "valid":
             raise NotAuthenticatedError(
                 f"the key {key.id} is {state}; ask for a new one"
             )
         scopes = _scopes_of(key.scope)
+        # an admin can trust its own keys, so that it is trusted itself
         is_trusted = key.is_trusted or "admin" in scopes
         caller = Caller(key.name, scopes, key.id, is_trusted)
+        # only valid keys get here, so that a flood of wrong ones empties nothing
         if len(self._cache) >= MAX_CACHED:
             self._cache.clear()
         self._cache[digest] = (time.monotonic() + CACHE_S, caller)

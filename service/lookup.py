@@ -111,6 +111,7 @@ class Lookup:
     def __init__(self, reader: Reader, freshness_s: float, max_bytes: int) -> None:
         self._reader = reader
         self._freshness_s = freshness_s
+        # one thread and one connection: queries that wait meanwhile are read together
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lookup")
         self._cache: LRUCache[Query, CachedAnswer] = LRUCache(
             max_bytes, getsizeof=lambda cached: cached.n_bytes
@@ -119,6 +120,8 @@ class Lookup:
         self._devices: Mapping[str, Device] = {}
         self._fresh_until = 0.0
         self._checking: asyncio.Task[None] | None = None
+        # clients of one build ask the same at the same time: equal queries share a
+        # future
         self._waiting: dict[Query, asyncio.Future[Answer | None]] = {}
         self._reading: asyncio.Task[None] | None = None
 
@@ -176,6 +179,8 @@ class Lookup:
         loop, thread = asyncio.get_running_loop(), self._thread
         try:
             generation = await loop.run_in_executor(thread, self._reader.generation)
+            # the devices are read only after a change: they are all that an answer
+            # needs besides facts
             if generation != self._generation:
                 devices = await loop.run_in_executor(thread, self._reader.devices)
                 # any answer may depend on any device
@@ -233,6 +238,7 @@ class Lookup:
     def _store(self, answers: Mapping[Query, CachedAnswer], generation: object) -> None:
         for query, cached in answers.items():
             n_bytes = _n_bytes(query, cached)
+            # cachetools raises for an entry that is larger than the cache
             if n_bytes <= self._cache.maxsize:
                 self._cache[query] = CachedAnswer(
                     cached.answer, cached.states, generation, n_bytes
@@ -275,6 +281,7 @@ def _read(
                 answer = answer_of(workload, facts, target, devices)
                 states_read = frozenset(fact.state for fact in facts)
                 answers[workload, target] = CachedAnswer(answer, states_read)
+    # of very many facts, summaries choose which documents are read
     for workload in (w for w, size in sizes.items() if _is_large(size)):
         summaries = reader.summaries(workload)
         for target in changed[workload]:

@@ -143,7 +143,9 @@ class Admission:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers: dict[bytes, bytes] = dict(scope["headers"])
+            # the log needs a caller also for a request that is refused
             scope[CALLER] = self._keys.anonymous
+            # monitoring must see a service that is overloaded
             if scope["path"] not in UNLIMITED_PATHS:
                 scope[CALLER] = await self._caller(scope, headers)
             if scope["method"] in METHODS_WITH_BODY:
@@ -182,9 +184,11 @@ class Admission:
         self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive
     ) -> bytes:
         """The whole body, which is short enough, of JSON, and within the quota."""
+        # before the first byte of the body is read
         check_length(headers, self._max_body_bytes)
         check_media_type(headers)
         try:
+            # in all: a byte from time to time does not extend it
             async with asyncio.timeout(self._body_s):
                 body = await read_body(receive, self._max_body_bytes)
         except TimeoutError:
@@ -193,6 +197,8 @@ class Admission:
             ) from None
         caller = caller_of(scope)
         if not caller.key_id:
+            # a key has an owner who can be asked to stop; others are limited before
+            # parsing
             check_values(body, self._max_values)
         if scope["path"] in STORING_PATHS and not caller.is_trusted:
             self._check_quota(caller, len(body))
@@ -245,6 +251,7 @@ class RateLimit:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rate, self._burst, self._clock = rate_per_s, burst, clock
+        # callers choose their number; forgetting one gives it a full bucket, no more
         self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(MAX_CALLERS)
 
     def wait_s(self, caller: str, n_tokens: int = 1) -> float:
@@ -253,6 +260,7 @@ class RateLimit:
             return 0.0
         now = self._clock()
         tokens, since = self._buckets.get(caller, (float(self._burst), now))
+        # no timer refills the buckets: the time since the last request does
         tokens = min(float(self._burst), tokens + (now - since) * self._rate)
         # more than a full bucket is never there: it takes a full one
         price = float(min(n_tokens, self._burst))
@@ -275,6 +283,7 @@ def network_of(address: str) -> str:
         parsed = ip_address(address)
     except ValueError:  # a proxy may send any text, of any length
         return _digest_start(address)
+    # a dual-stack socket reports addresses of IPv4 so
     if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped:
         parsed = parsed.ipv4_mapped
     if parsed.version == 6:
@@ -290,6 +299,7 @@ def _digest_start(text: str) -> str:
 def check_length(headers: Mapping[bytes, bytes], max_bytes: int) -> None:
     """Refuse a body by the length that it announces, before any of it is read."""
     announced = headers.get(b"content-length", b"0")
+    # fifteen digits: longer ones take long to convert
     if not announced.isdigit() or len(announced) > 15 or int(announced) > max_bytes:
         raise _too_large(announced.decode("latin-1")[:20], max_bytes)
 
@@ -300,6 +310,7 @@ def check_media_type(headers: Mapping[bytes, bytes]) -> None:
     has_body |= headers.get(b"content-length", b"0") != b"0"
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     coding = headers.get(b"content-encoding", b"identity").strip().lower()
+    # a small compressed body may be a very large document
     if has_body and (kind != b"application/json" or coding != b"identity"):
         sent = b" ".join([kind, coding]).decode("latin-1")[:100]
         raise WrongContentTypeError(
@@ -429,6 +440,7 @@ def _record(
     """
     seconds = time.perf_counter() - start
     route = getattr(scope.get("route"), "path", None)
+    # methods that no route has are chosen by callers
     label = method if route and status != 405 else "other"
     observe(label, route or "none", status, seconds)
     if logger.isEnabledFor(logging.INFO):
@@ -445,6 +457,7 @@ def _fields(scope: Scope, request_id: bytes) -> dict[str, dict[str, Any]]:
         LOG_FIELDS: {
             "request_id": request_id.decode(),
             "method": scope["method"],
+            # a key that was pasted into an address must not get into the log
             "path": without_secrets(scope["path"])[:200],
             "address": _address(scope),
             "caller": caller.name if caller else None,
@@ -474,4 +487,5 @@ def configure_logs(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    # it reports every migration at the level info
     logging.getLogger("alembic").setLevel(logging.WARNING)

@@ -26,6 +26,7 @@ CODES = {
     503: "store-unavailable",
 }
 
+# what middleware and dependencies answer on every route
 ALWAYS = (401, 403, 422, 429, 500, 503)
 
 
@@ -72,6 +73,7 @@ def answers(*more: int, **examples: Any) -> dict[int | str, dict[str, Any]]:
         responses[status] = {"description": HTTPStatus(status).phrase}
         if example is not None:
             responses[status]["content"] = {"application/json": {"example": example}}
+    # a route that reads a body may also wait for it in vain
     of_bodies = {408} if 413 in more else set()
     for status in sorted({*ALWAYS, *more, *of_bodies}):
         responses[status] = _problem(status)

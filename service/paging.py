@@ -52,6 +52,7 @@ def next_cursor(
     >>> next_cursor("abc", 4, lambda letter: (letter,)) is None
     True
     """
+    # a full page may be the last one; then the next is empty
     is_full = len(entries) == limit or is_cut(map(length, entries))
     return to_cursor(*position(entries[-1])) if is_full else None
 
@@ -72,8 +73,10 @@ def from_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
         InvalidRequestError: for any other text.
     """
     try:
+        # the padding was stripped, for it is escaped in URLs
         padded = cursor + "=" * (-len(cursor) % 4)
         position = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    # RecursionError: deeply nested JSON
     except (binascii.Error, ValueError, RecursionError):
         position = None
     is_position = isinstance(position, list)
@@ -84,6 +87,7 @@ def from_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
             f"the cursor {cursor[:50]!r} was given, expected `next` of the previous "
             "page"
         )
+    # the text is compared with a column, and PostgreSQL refuses it
     if any(isinstance(x, str) and not is_storable(x) for x in position):
         raise InvalidRequestError(
             "the cursor has a character that no database can store, expected `next` of "

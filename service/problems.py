@@ -107,14 +107,17 @@ def problem(
         document["findings"] = [
             dict(zip(names, finding, strict=True)) for finding in findings
         ]
+    # a proxy must not repeat a refusal to another caller
     sent = {"Cache-Control": "no-store", **(headers or {})}
     return Response(json.dumps(document), status, sent, MEDIA_TYPE)
 
 
 def problem_of(error: Exception, headers: Mapping[str, str] | None = None) -> Response:
     """The problem document of an error; one that nothing foresaw is not quoted."""
+    # its message may quote data or paths: the log has it, the caller does not
     if not isinstance(error, FeinsumError):
         return problem(500, INTERNAL, HIDDEN[FeinsumError], headers)
+    # subclasses have the status of their class
     kind = next((kind for kind in STATUS if isinstance(error, kind)), FeinsumError)
     status = STATUS.get(kind, 500)
     sent = {**HEADERS.get(kind, {}), **(headers or {})}
@@ -131,6 +134,7 @@ def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
 
     async def answer_error(request: Request, error: Exception) -> Response:
         answer = problem_of(error)
+        # refusals are the log of requests; failures need a line of their own
         if answer.status_code >= 500:
             logger.error("%s", error)
         return page_or_problem(request.scope, answer)
@@ -144,6 +148,7 @@ def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
         detail = f"{request.method} {request.url.path}: {error.detail}"
         headers = dict(error.headers or {})
         if error.status_code == 405:
+            # Starlette names the methods of the first route with this path, not of all
             headers["Allow"] = _allowed(routes, request.scope["path"])
         answer = problem(error.status_code, kind.code, detail, headers)
         return page_or_problem(request.scope, answer)
@@ -152,6 +157,7 @@ def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
         assert isinstance(error, RequestValidationError)
         detail = "; ".join(
             f"{'.'.join(map(str, e['loc']))[:MAX_QUOTED]}: {e['msg'][:MAX_QUOTED]}"
+            # five suffice to correct a request; a body may have thousands
             for e in error.errors()[:5]
         )
         return page_or_problem(request.scope, problem_of(InvalidRequestError(detail)))

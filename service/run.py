@@ -48,6 +48,7 @@ def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) ->
         announce(f"http://{host}:{listener.getsockname()[1]}")
         configure_logs(settings.log_level)
         for name, value in settings.model_dump(exclude_none=True).items():
+            # options of the command line reach the workers this way
             os.environ[f"{PREFIX}{name.upper()}"] = str(value)
         with _shared_metrics(settings.workers):
             _serve(settings, listener)
@@ -63,6 +64,7 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
+        # asyncio and socket add the address to the text; it is in ours already
         reason = (error.strerror or str(error)).partition(" (while")[0]
         raise InvalidRequestError(
             f"cannot listen on {host}, port {port} ({reason}); give another "
@@ -77,6 +79,7 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
         factory=True,
         timeout_worker_healthcheck=WORKER_STARTS_S,
         workers=settings.workers,
+        # JSON lines of our own replace uvicorn's logs
         log_config=None,
         access_log=False,
         server_header=False,
@@ -90,6 +93,7 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
     server = uvicorn.Server(config)
     with suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
+    # a supervisor such as systemd restarts a process only if it failed
     if not server.started:
         sys.exit(STARTUP_FAILED)
 
@@ -101,6 +105,7 @@ def _shared_metrics(workers: int) -> Iterator[None]:
         yield
         return
     with tempfile.TemporaryDirectory(prefix="feinsum-metrics-") as folder:
+        # prometheus-client reads it when it is imported in a worker
         os.environ[FOLDER_VARIABLE] = folder
         yield
 

@@ -20,6 +20,7 @@ Seconds = Annotated[float, Field(gt=0, le=86400)]
 class Settings(BaseSettings):
     """Settings of the operator; each has a row in ``docs/reference/settings.md``."""
 
+    # frozen: each worker reads its own copy from the environment
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     database: str | None = None
@@ -42,6 +43,7 @@ class Settings(BaseSettings):
     canonicalization_s: Seconds = 2
 
     max_age_s: Number = 60
+    # a tenth of a second is shorter than a build takes to notice
     freshness_s: Rate = 0.1
     cache_mb: Number = 256
 
@@ -61,6 +63,7 @@ def read_settings(**overrides: object) -> Settings:
     try:
         return Settings(**chosen)  # type: ignore[arg-type]
     except ValidationError as error:
+        # without the values: a URL of a database has a password
         problems = "; ".join(
             f"{PREFIX}{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}"
             for e in error.errors(include_url=False, include_input=False)

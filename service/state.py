@@ -54,6 +54,7 @@ class Notations:
         self._until = 0.0
 
     def __call__(self) -> frozenset[str]:
+        # pages are made in threads
         with self._lock:
             if time.monotonic() >= self._until:
                 self._notations = self._read()
@@ -92,8 +93,11 @@ class Service:
 
         def store() -> tuple[F, Receipt]:
             fact = from_json(kind, body)
+            # limits are of a device, and have no workload
             if not isinstance(fact, DevicePeaks):
                 check_key(fact.workload)
+            # parsers differ in which of two equal names they take: the text must have
+            # one meaning
             check_unique_names(body)
             # the text that was judged is the one that is stored
             text = plausible_text(fact)
@@ -102,6 +106,7 @@ class Service:
             )
 
         received = await run_in_threadpool(store)
+        # so that the sender finds its fact at once
         self.lookup.expire()
         return received
 

@@ -60,6 +60,7 @@ def cache_by_bytes(
             with lock:
                 if text in cache:
                     return cache[text][1]
+            # outside the lock: two threads may compute the same, none waits for another
             pair = text, function(text)
             with lock, suppress(ValueError):  # larger than the whole cache
                 cache[text] = pair

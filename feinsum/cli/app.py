@@ -67,10 +67,12 @@ class Program(TyperGroup):
         self, args: Sequence[str] | None = None, *rest: Any, **options: Any
     ) -> NoReturn:
         words = list(sys.argv[1:] if args is None else args)
+        # Typer would print errors itself, and exit
         options["standalone_mode"] = False
         try:
             code = super().main(words, *rest, **options)
         except (FeinsumError, typer.TyperException) as error:
+            # the options may not have been parsed: the words tell
             code = report_failure(error, is_json="--json" in words)
         except Exception as error:  # noqa: BLE001  # the last net, for our own bugs
             code = report_bug(error, is_json="--json" in words)
@@ -122,6 +124,7 @@ def feinsum(
     ] = False,
 ) -> None:
     """A canonicalizing tuning database for batched einsums."""
+    # help that nobody asked for is a usage error
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)

@@ -62,6 +62,8 @@ def bound(
     check_parameters(values, [einsum])
     levels = None
     if memory is not None:
+        # the model of the papers on lower bounds: one fast memory before an unlimited
+        # one
         levels = [MemoryLevel("fast", memory), MemoryLevel("slow", None)]
     lower = bound_of(
         einsum,

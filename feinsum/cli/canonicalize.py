@@ -173,6 +173,7 @@ def _compare(a: Workload, b: Workload, *, as_json: bool) -> None:
     bijection = isomorphism(a.general, b.general)
     difference: Difference | None = None
     if bijection is None:
+        # invariants are compared only after the forms differ: equal ones prove nothing
         difference = first_difference(a.general, b.general)
     document = {
         "is_same": bijection is not None,
@@ -225,6 +226,7 @@ def _print_orders(bijection: Relabeling) -> None:
     new_row = {old: new for new, old in enumerate(bijection.rows)}
     _print_pairs("rows", sorted(new_row.items()))
     for old, new in sorted(new_row.items()):
+        # from a permutation to its inverse: from A to B
         positions = {p: q for q, p in enumerate(bijection.positions[new])}
         _print_pairs(f"operands of row {old}", sorted(positions.items()))
 

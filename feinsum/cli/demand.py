@@ -40,6 +40,7 @@ def demands_in(source: str | None) -> Iterator[Demand]:
     from feinsum.db import HttpStore, is_service
     from feinsum.db.server import open_serving_store
 
+    # a service is asked page by page; its database is read at once
     if source is not None and is_service(source):
         yield from HttpStore.at(source).demands()
         return
@@ -98,6 +99,7 @@ def clear(
     """Delete demands; later requests are counted from zero."""
     from feinsum.db.server import open_serving_store
 
+    # neither, or both
     if is_all == (workload is not None):
         raise typer.BadParameter("expected either --workload KEY or --all")
     with open_serving_store(database, may_create=False) as store:

@@ -72,6 +72,7 @@ def devices(
     from feinsum.db import opened_store
     from feinsum.measure import device_states
 
+    # platforms without a device have a state, too
     states = [state for state in device_states() if state.device is not None]
     with opened_store(database, has_shipped=True, may_create=measure or again) as store:
         if measure or again:
@@ -93,6 +94,7 @@ def _measure_all(
         return measure_peaks(opened)
 
     for _, device, trouble in states:
+        # measuring a device that fails would end the command
         if device is None or trouble:
             say(f"skipping {device}: {trouble}")
             continue

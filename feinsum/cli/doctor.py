@@ -37,6 +37,7 @@ def doctor(
     from feinsum.doctor import examination
 
     findings = []
+    # printed one by one: checks of a slow service take seconds
     for finding in examination(database, device):
         findings.append(finding)
         if not as_json:

@@ -126,6 +126,7 @@ def explain(
         _refuse_options("a kernel", of_kernel)
         _query(target, arrays, sparse, lookup, program, as_json)
         return
+    # options of the other kind would be ignored without a word
     of_einsum = {"--sparse": sparse, "--program": program}
     _refuse_options("an einsum", arrays.on_command_line() | of_einsum)
     text, document = _explain(
@@ -177,6 +178,7 @@ def _query(
     """Print the facts about an einsum, or the plans of a program."""
     if program is not None:
         options = lookup.device, lookup.policy, lookup.effort, sparse, subscripts
+        # a dtype is harmless: a program has its own
         has_options = arrays.on_command_line().keys() - {"--dtype"}
         if has_options or any(option is not None for option in options):
             raise typer.BadParameter(
@@ -225,6 +227,7 @@ def _query_einsum(
         fractions = fractions_of(match.ranking, store)
         bound = bound_of_first(match, store)
         plans = store.plans(key)
+        # only advice needs it, and it opens the device
         tried = None if match.ranking else tried_here(store, einsum, device)
     command = tune_command(einsum, sparse, arrays.sizes, database, device, tried)
     document = {
@@ -294,6 +297,7 @@ def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str,
     try:
         retrieved = retrieval.look_up(t_unit, **options)
     except NotAnEinsumError as error:
+        # a kernel that does not exist is a mistake of the caller; others are explained
         if is_bad_usage(error):
             raise
         refusal = _refusal(error.instructions, error.rule, str(error))

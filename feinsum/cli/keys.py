@@ -79,6 +79,7 @@ def create(
     """Create a key and print it once; only its hash is stored."""
     from feinsum.db.server import open_serving_store
 
+    # before the packages of the service are imported
     n_days = _days(expires)
     if not (name.isprintable() and 0 < len(name.strip()) <= MAX_NAME):
         raise typer.BadParameter(
@@ -95,6 +96,7 @@ def create(
         print_json(_document(key) | {"key": secret})
         return
     typer.echo(secret)
+    # on stderr: a script takes the key from stdout
     typer.echo("save it now: it is not stored and will not be shown again", err=True)
 
 

@@ -65,6 +65,7 @@ def fit(
 
     with opened_store(database) as store:
         samples = samples_of(_trials(store))
+    # before the fit
     check_enough(samples)
     plain, corrected = held_out(samples.groups)
     correction = fit(samples.groups, utc_now())
@@ -121,6 +122,7 @@ class _Fit:
             f"{len(self.samples.notations)} notations, "
             f"{counted(self.samples.n_devices, 'device')}\n"
         )
+        # without a group of several recipes there is nothing to rank
         if self.plain.first:
             print_table(
                 ("cost",),

@@ -163,6 +163,7 @@ def plan(
     """
     values = read_values(size or (), "--size")
     if picture is not None:
+        # before planning, which may take minutes
         check_output_file(picture, PICTURES, "--picture")
     planned: Plan | ProgramPlan
     if program is not None:
@@ -216,6 +217,7 @@ def _draw(path: Path, planned: Plan | ProgramPlan) -> None:
     from feinsum.distributed.picture import MOST_DRAWN
     from feinsum.drawing import draw_blocks
 
+    # blocks of more processes cannot be told apart
     if isinstance(planned, Plan) and planned.processes > MOST_DRAWN:
         raise typer.BadParameter(
             f"a plan for {planned.processes} processes cannot be drawn; expected at "
@@ -235,6 +237,7 @@ def _record(planned: Plan | ProgramPlan, location: str) -> PlanRecord:
     from feinsum.distributed.recorded import random_arrays, record_run
 
     with opened_documents(location, may_create=True) as store:
+        # before the run, which may take minutes
         store.check_writable()
         return record_run(planned, random_arrays(planned), store)
 
@@ -252,6 +255,7 @@ def _show(
 
     def print_text() -> None:
         typer.echo(str(planned))
+        # a plan with units prints its levels itself
         if levels is not None and not einsums.units:
             typer.echo(passing_text(einsums, levels.units))
         if run is not None:

@@ -177,6 +177,7 @@ def _ladder(opened: OpenDevice, dtype: str) -> tuple[Rung, ...]:
     say(f"measuring kernels of increasing intensity on {opened.device} ...")
     watch = Watch()
     rungs = measure_ladder(opened, np.dtype(dtype).str)
+    # the watch sees programs on the processor, not on a GPU
     if opened.device.kind == "cpu" and (disturbance := watch.disturbance()):
         say(f"{disturbance} meanwhile: these rates are too low")
     return rungs
@@ -225,6 +226,7 @@ def of_suite(name: str, dtype: str, max_gflop: float | None) -> list[Workload]:
     from feinsum.suites import read_suite
 
     entries: Iterable[SuiteEntry] = read_suite(name)
+    # operators of DG have size parameters, which --size sets
     if name == "tccg" and max_gflop is not None:
         entries = [_scaled(entry, max_gflop) for entry in entries]
     return [
@@ -328,6 +330,7 @@ def _sized(workload: Workload) -> tuple[BatchedEinsum, dict[str, int]]:
     from feinsum.ir import generalize
     from feinsum.tuning import default_sizes
 
+    # facts have size parameters for long extents
     general, literal = generalize(workload.einsum)
     return general, default_sizes(general, {**literal, **workload.sizes})
 
@@ -340,6 +343,7 @@ def _fact_of(
     from feinsum.retrieval import query
 
     match = query(einsum, device=device.id, database=store)
+    # facts of distant devices say nothing about this roofline
     if match.level > Level.SAME_ARCHITECTURE:
         return None
     return match.record
@@ -351,8 +355,8 @@ class View:
 
     Attributes:
         ladder: kernels of rising intensity; empty if they were not measured.
-        bounds: what the levels of the memory move at least for each workload; empty
-            if nobody asked.
+        bounds: the least traffic of the memory levels for each workload; empty without
+            ``--levels``.
     """
 
     peaks: DevicePeaks
@@ -360,22 +364,73 @@ class View:
     ladder: Sequence[Rung]
     bounds: Sequence[Bound | None] = ()
 
+    def document(self) -> dict[str, Any]:
+        """Everything as JSON; null where there is no fact."""
+        bounds = self.bounds or [None] * len(self.placed)
+        return {
+            "device": str(self.peaks.device),
+            "device_id": self.peaks.device.id,
+            "peaks": {
+                "bandwidth_bytes_per_s": self.peaks.bandwidth_bytes_per_s,
+                "operations_per_s": dict(self.peaks.operations_per_s),
+                "measured_at": self.peaks.measured_at,
+            },
+            "workloads": list(map(self._entry, self.placed, bounds)),
+            "ladder": [
+                {
+                    "multiply_adds": rung.n_steps,
+                    "operations_per_byte": rung.work.intensity,
+                    "operations_per_s": rung.operations_per_s,
+                    "quartiles": list(rung.spread),
+                    "samples_s": list(rung.samples_s),
+                }
+                for rung in self.ladder
+            ],
+        }
+
+    def _entry(self, placed: Placed, bound: Bound | None) -> dict[str, Any]:
+        limit, rate = placed.work.bound(self.peaks), placed.operations_per_s
+        fact = placed.fact
+        return {
+            "name": placed.workload.name,
+            "group": placed.workload.group,
+            "operations": dict(placed.work.operations),
+            "footprint_bytes": placed.work.footprint_bytes,
+            "operations_per_byte": placed.work.intensity,
+            "roofline_operations_per_s": limit,
+            "operations_per_s": rate,
+            "fraction_of_roofline": None if rate is None else rate / limit,
+            "record": None if fact is None else fact.id,
+            "measured_on": None if fact is None else str(fact.environment.device),
+            "is_of_this_device": None if fact is None else self._is_local(fact),
+            "levels": _level_entries(bound, fact),
+        }
+
+    def _is_local(self, fact: TuningRecord) -> bool:
+        """Whether a fact is surely of the machine that the limits are of."""
+        return fact.environment.device.is_surely(self.peaks.device)
+
     def print(self) -> None:
-        """Tables of at most 80 columns, then a line about the device."""
+        """Print the tables of the document, then a line about the device."""
+        document = self.document()
+        entries = document["workloads"]
         print_table(
             ("workload",),
             ("Gop", "MB", "op/B", "roof Gop/s", "got", "share"),
-            [self._row(entry) for entry in self.placed],
+            list(map(_row, entries)),
         )
-        if any(map(self._is_elsewhere, self.placed)):
+        if any(entry["is_of_this_device"] is False for entry in entries):
             typer.echo(FOOTNOTE)
-        if any(map(self._is_impossible, self.placed)):
+        # noise makes no fact of the same device faster than its limits allow
+        shares = [e["fraction_of_roofline"] for e in entries if e["is_of_this_device"]]
+        if max(shares, default=0.0) > MAX_SHARE:
             typer.echo(TOO_LOW)
-        if names := self._level_names():
+        if levels := next((e["levels"] for e in entries if e["levels"]), None):
+            names = [level["name"] for level in levels]
             print_table(
                 ("workload",),
                 [f"{name} MB" for name in names] + [f"{name} %" for name in names],
-                [self._level_row(k, names) for k in range(len(self.placed))],
+                [_level_row(entry, len(names)) for entry in entries],
             )
         if self.ladder:
             print_table(
@@ -391,34 +446,10 @@ class View:
             + "; ".join(f"{_giga(rate)} Gop/s of {dtype}" for dtype, rate in rates)
         )
 
-    def document(self) -> dict[str, Any]:
-        """Everything as JSON; null where no fact is known."""
-        peaks = self.peaks
-        return {
-            "device": str(peaks.device),
-            "device_id": peaks.device.id,
-            "peaks": {
-                "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s,
-                "operations_per_s": dict(peaks.operations_per_s),
-                "measured_at": peaks.measured_at,
-            },
-            "workloads": [self._entry(k, entry) for k, entry in enumerate(self.placed)],
-            "ladder": [self._rung_entry(rung) for rung in self.ladder],
-        }
-
-    def _is_elsewhere(self, entry: Placed) -> bool:
-        """Whether its fact is of another machine than the limits, or may be."""
-        fact = entry.fact
-        return fact is not None and not fact.environment.device.is_surely(
-            self.peaks.device
-        )
-
-    def _is_impossible(self, entry: Placed) -> bool:
-        """Whether a fact of this very device is beyond its limits."""
-        rate = entry.operations_per_s
-        if rate is None or self._is_elsewhere(entry):
-            return False
-        return rate > MAX_SHARE * entry.work.bound(self.peaks)
+    def _rung_row(self, rung: Rung) -> tuple[str, ...]:
+        rates = rung.work.bound(self.peaks), rung.operations_per_s, *rung.spread
+        intensity = to_digits(rung.work.intensity, 3)
+        return str(rung.n_steps), intensity, *map(_giga, rates)
 
     def chart(self) -> Chart:
         """The chart: rates in Gop/s over operations per byte."""
@@ -426,12 +457,12 @@ class View:
 
         dots = [
             Dot(
-                entry.workload.group,
-                entry.work.intensity,
-                (entry.operations_per_s or entry.work.bound(self.peaks)) * 1e-9,
-                is_measured=entry.fact is not None,
+                placed.workload.group,
+                placed.work.intensity,
+                (placed.operations_per_s or placed.work.bound(self.peaks)) * 1e-9,
+                is_measured=placed.fact is not None,
             )
-            for entry in self.placed
+            for placed in self.placed
         ]
         steps = [
             Step(
@@ -442,113 +473,72 @@ class View:
             for rung in self.ladder
         ]
         peaks, date = self.peaks, self.peaks.measured_at[:10]
-        is_mixed = any(map(self._is_elsewhere, self.placed))
+        is_mixed = any(p.fact and not self._is_local(p.fact) for p in self.placed)
         more = "; some rates are from other machines" if is_mixed else ""
         return Chart(
             f"Roofline of {peaks.device}, {date}{more}",
             peaks.bandwidth_bytes_per_s * 1e-9,
-            {_words(d): rate * 1e-9 for d, rate in peaks.operations_per_s.items()},
+            {_full_name(d): rate * 1e-9 for d, rate in peaks.operations_per_s.items()},
             tuple(dots),
             tuple(steps),
             {name: rate * 1e-9 for name, rate in peaks.cache_bytes_per_s.items()},
         )
 
-    def _row(self, entry: Placed) -> tuple[str, ...]:
-        bound, got = entry.work.bound(self.peaks), entry.operations_per_s
-        mark = ELSEWHERE if self._is_elsewhere(entry) else ""
-        return (
-            entry.workload.name,
-            to_digits(entry.work.n_operations * 1e-9, 3),
-            to_digits(entry.work.footprint_bytes * 1e-6, 3),
-            to_digits(entry.work.intensity, 3),
-            _giga(bound),
-            "-" if got is None else _giga(got),
-            "-" if got is None else f"{got / bound:.0%}{mark}",
-        )
 
-    def _level_names(self) -> list[str]:
-        """The levels beyond the registers, of all bounds alike."""
-        bounds = [bound for bound in self.bounds if bound is not None]
-        return [entry.level.name for entry in bounds[0].levels] if bounds else []
+def _level_entries(
+    bound: Bound | None, fact: TuningRecord | None
+) -> list[dict[str, Any]]:
+    """The least traffic of each level, and the share of its bandwidth that was used."""
+    from feinsum.bounds import shares
 
-    def _level_row(self, index: int, names: Sequence[str]) -> tuple[str, ...]:
-        """Megabytes at least, and percents of the bandwidths that were used."""
-        entry, bound = self.placed[index], self.bounds[index]
-        if bound is None:
-            return (entry.workload.name, *(["-"] * 2 * len(names)))
-        reached = self._reached(index)
-        return (
-            entry.workload.name,
-            *(to_digits(level.n_bytes * 1e-6, 3) for level in bound.levels),
-            *(f"{reached[n]:.0%}"[:-1] if n in reached else "-" for n in names),
-        )
-
-    def _reached(self, index: int) -> dict[str, float]:
-        from feinsum.bounds import shares
-
-        entry, bound = self.placed[index], self.bounds[index]
-        if entry.fact is None or bound is None:
-            return {}
-        return shares(bound, entry.fact.measurement.median_s)
-
-    def _level_entries(self, index: int) -> list[dict[str, Any]]:
-        bound = self.bounds[index] if self.bounds else None
-        if bound is None:
-            return []
-        reached = self._reached(index)
-        return [
-            {
-                "name": entry.level.name,
-                "bytes": entry.n_bytes,
-                "seconds": entry.seconds,
-                "fraction_of_bandwidth": reached.get(entry.level.name),
-            }
-            for entry in bound.levels
-        ]
-
-    def _entry(self, index: int, entry: Placed) -> dict[str, Any]:
-        bound, got = entry.work.bound(self.peaks), entry.operations_per_s
-        fact = entry.fact
-        return {
-            "name": entry.workload.name,
-            "group": entry.workload.group,
-            "operations": dict(entry.work.operations),
-            "footprint_bytes": entry.work.footprint_bytes,
-            "operations_per_byte": entry.work.intensity,
-            "roofline_operations_per_s": bound,
-            "operations_per_s": got,
-            "fraction_of_roofline": None if got is None else got / bound,
-            "record": None if fact is None else fact.id,
-            "measured_on": None if fact is None else str(fact.environment.device),
-            "is_of_this_device": None
-            if fact is None
-            else not self._is_elsewhere(entry),
-            "levels": self._level_entries(index),
+    if bound is None:
+        return []
+    reached = shares(bound, fact.measurement.median_s) if fact else {}
+    return [
+        {
+            "name": cost.level.name,
+            "bytes": cost.n_bytes,
+            "seconds": cost.seconds,
+            "fraction_of_bandwidth": reached.get(cost.level.name),
         }
+        for cost in bound.levels
+    ]
 
-    def _rung_row(self, rung: Rung) -> tuple[str, ...]:
-        rates = rung.work.bound(self.peaks), rung.operations_per_s, *rung.spread
-        intensity = to_digits(rung.work.intensity, 3)
-        return str(rung.n_steps), intensity, *map(_giga, rates)
 
-    def _rung_entry(self, rung: Rung) -> dict[str, Any]:
-        return {
-            "multiply_adds": rung.n_steps,
-            "operations_per_byte": rung.work.intensity,
-            "operations_per_s": rung.operations_per_s,
-            "quartiles": list(rung.spread),
-            "samples_s": list(rung.samples_s),
-        }
+def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+    rate, share = entry["operations_per_s"], entry["fraction_of_roofline"]
+    mark = ELSEWHERE if entry["is_of_this_device"] is False else ""
+    return (
+        entry["name"],
+        _giga(sum(entry["operations"].values())),
+        to_digits(entry["footprint_bytes"] * 1e-6, 3),
+        to_digits(entry["operations_per_byte"], 3),
+        _giga(entry["roofline_operations_per_s"]),
+        "-" if rate is None else _giga(rate),
+        "-" if share is None else f"{share:.0%}{mark}",
+    )
+
+
+def _level_row(entry: dict[str, Any], n_levels: int) -> tuple[str, ...]:
+    """Least megabytes of each level, and percents of the bandwidths that were used."""
+    if not entry["levels"]:
+        return (entry["name"], *(["-"] * 2 * n_levels))
+    fractions = [level["fraction_of_bandwidth"] for level in entry["levels"]]
+    return (
+        entry["name"],
+        *(to_digits(level["bytes"] * 1e-6, 3) for level in entry["levels"]),
+        *("-" if x is None else f"{x:.0%}"[:-1] for x in fractions),
+    )
 
 
 def _giga(value: float) -> str:
     return to_digits(value * 1e-9, 3)
 
 
-def _words(dtype: str) -> str:
-    """A dtype for people.
+def _full_name(dtype: str) -> str:
+    """The name of a dtype that records have in short.
 
-    >>> _words("<f8")
+    >>> _full_name("<f8")
     'float64'
     """
     import numpy as np

@@ -65,6 +65,7 @@ def serve(
         host=host, port=port, workers=workers, database=database
     )
 
+    # the port is known only after it is bound, for --port 0
     def announce(url: str) -> None:
         text = f"serving {url}; press Ctrl-C to stop"
         print_document({"url": url}, as_json, lambda: typer.echo(text))

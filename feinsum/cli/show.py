@@ -83,6 +83,7 @@ def show(
     Shows code for the device, and exits with code 3 if there is no recipe. For a
     plan, shows the blocks of every process and the steps of one.
     """
+    # no einsum has a dot before letters
     if subscripts.endswith(".json"):
         _show_plan(Path(subscripts), rank or 0, as_json)
         return
@@ -184,6 +185,7 @@ def _loops(t_unit: lp.TranslationUnit) -> str:
     import loopy as lp
 
     kernel = lp.expand_subst(t_unit).default_entrypoint
+    # colors of a terminal would get into files and JSON
     plain = kernel.copy(options=kernel.options.copy(allow_terminal_colors=False))
     text = str(plain.stringify(what={"instructions"}))
     lines = (line.rstrip() for line in text.splitlines())

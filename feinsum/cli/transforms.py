@@ -107,6 +107,7 @@ def _fitting(einsum: BatchedEinsum) -> list[dict[str, Any]]:
 
     general, literal = generalize(einsum)
     form = canonicalize(general)
+    # transforms see the canonical names
     renamed = form.relabeling.size_params
     sizes = {renamed[name]: n for name, n in literal.items()}
     workload = Workload(form.einsum, sizes)

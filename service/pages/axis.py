@@ -59,8 +59,10 @@ def axis_of(
     >>> [tick.label for tick in axis.ticks]
     ['1', '2', '5', '10', '20']
     """
+    # facts of others may have any numbers; logarithms of these would fail
     shown = [value for value in values if 1e-300 < value < 1e300]
     low, high = min(shown, default=1.0), max(shown, default=1.0)
+    # a single value gets an axis, too
     low, high = min(low, high / 1.2), max(high, low * 1.2)
     ticks = tuple(
         Tick(position_of(value, low, high, width), label(value))
@@ -71,6 +73,7 @@ def axis_of(
 
 def position_of(value: float, low: float, high: float, width: float) -> float:
     """Where a value is between two others, by their logarithms; to a tenth."""
+    # also for nan
     if not value > low:
         return MARGIN
     if value >= high:
@@ -84,6 +87,7 @@ def _round_values(low: float, high: float) -> list[float]:
     finer: list[float] = []
     for steps in STEPS:
         values = _multiples(low, high, steps)
+        # the finest steps whose ticks fit; of too many coarse ones every n-th
         if len(values) > MAX_TICKS:
             return finer or values[:: -(-len(values) // MAX_TICKS)]
         finer = values

@@ -23,6 +23,7 @@ MAX_VERTICES = 200
 
 CACHE_BYTES = 16 * 2**20
 
+# the server knows no fonts: a monospaced one has widths that can be computed
 NAME, DATA = 7.3, 5.5
 """Widths of letters, in pixels; those of a font whose letters are all as wide."""
 LINE = 13.0
@@ -61,6 +62,7 @@ class Drawing:
 def drawing_of(text: str) -> Drawing | None:
     """The graph of a workload; None if that is no einsum, or too large."""
     einsum = read(text)
+    # a cheap bound first: the picture of a large batch takes seconds
     if einsum is None or einsum.batch_size * einsum.n_operands > MAX_VERTICES:
         return None
     picture = picture_of(einsum)

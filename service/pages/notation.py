@@ -67,6 +67,7 @@ def notation_of(text: str) -> Notation:
     )
     shapes = ", ".join(f"{array.name}[{array.shape}]" for array in arrays)
     dtypes = ", ".join(dict.fromkeys(array.dtype for array in arrays))
+    # a single row needs no number
     is_batch = einsum.batch_size > 1
     return Notation(
         title=_title(einsum),
@@ -83,6 +84,7 @@ def notation_of(text: str) -> Notation:
 
 def read(text: str) -> BatchedEinsum | None:
     """The einsum of a text; None if it is too long, or none."""
+    # parsing takes time in proportion; facts of others may have any text
     if len(text) > MAX_TEXT:
         return None
     try:

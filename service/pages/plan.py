@@ -153,6 +153,7 @@ def title_of(record: PlanRecord) -> str:
         document = json.loads(record.plan)
     except ValueError:
         return "a plan"
+    # stored plans were checked, but older releases wrote other documents
     if not isinstance(document, dict) or "program" in document:
         return "a program"
     return notation_of(str(document.get("einsum", ""))).title or "a plan"
@@ -160,14 +161,17 @@ def title_of(record: PlanRecord) -> str:
 
 def view_of(record: PlanRecord) -> View | None:
     """The pictures of a plan; None of one that this release cannot read."""
+    # most pages need no planner: it is imported when a plan is drawn
     from feinsum.distributed.facts import plan_in, read_plan
     from feinsum.distributed.picture import MOST_DRAWN, rows_of
 
     try:
         planned = read_plan(record.plan)
+    # a plan of another release is shown without pictures
     except FeinsumError:
         return None
     plan = plan_in(planned)
+    # an SVG of thousands of blocks stalls a browser
     n_drawn = max(1, MAX_BLOCKS // plan.processes)
     rows = rows_of(plan, n_drawn) if plan.processes <= MOST_DRAWN else ()
     extents = ", ".join(f"{i} = {n}" for i, n in plan.extents.items())
@@ -187,6 +191,7 @@ def _square(panel: Panel) -> Square:
             round(SIDE * block.top, 1),
             round(SIDE * block.width, 1),
             round(SIDE * block.height, 1),
+            # neighbours differ, as their numbers are consecutive
             block.number % N_COLORS,
             block.text,
         )

@@ -63,6 +63,7 @@ class Asset:
 @cache
 def asset(name: str) -> Asset | None:
     """The file of that name, if it is one of :data:`MEDIA_TYPES`."""
+    # a list, not a folder: no path leads out of it
     if name not in MEDIA_TYPES:
         return None
     content = files(PACKAGE).joinpath("static", name).read_bytes()
@@ -125,7 +126,9 @@ def render(template: str, context: Mapping[str, Any]) -> str:
 def _templates() -> Environment:
     templates = Environment(
         loader=PackageLoader(PACKAGE),
+        # facts are written by others
         autoescape=True,
+        # a misspelt name fails a test instead of showing nothing
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -216,6 +216,7 @@ def device(device_id: DeviceId, service: TheService, _: Reading) -> Response:
         peaks=peaks,
         drivers=store.drivers_of(device_id),
         latest=_with_words(latest[:N_LATEST]),
+        # without limits there is nothing to compare with
         chart=roofline_chart(latest, peaks) if peaks else None,
     )
 
@@ -324,12 +325,14 @@ def _search(
     limit_s = limit_for(caller, service.settings)
     try:
         check_work(criteria.q, caller)
+    # a search that is refused is a message on the page, not another page
     except InvalidRequestError as error:
         return SearchResult(problem=str(error))
     return search(criteria, service.store, service.notations, limit_s, start, PER_PAGE)
 
 
 def _html(service: Service, template: str, **context: Any) -> Response:
+    # a page may be kept, and is checked before it is shown again
     headers = {"Cache-Control": f"{service.visibility}, no-cache"}
     return html(template, context, headers=headers)
 
@@ -338,6 +341,7 @@ def _choices(service: Service, chosen: str) -> list[tuple[str, str]]:
     """The devices that a page offers, with the chosen one: ids and labels, by label."""
     page = service.store.page_of_devices("", MAX_CHOICES)
     devices = {entry.id: entry for entry in page}
+    # the form keeps a choice that is beyond the first devices
     if chosen and chosen not in devices:
         listed = service.store.listed_device(chosen)
         devices |= {chosen: listed} if listed else {}
@@ -360,6 +364,7 @@ def _peaks(
 
 def _code_of(record: TuningRecord) -> str:
     """A program that prints the code of a recipe, for a reader to copy."""
+    # recipes of the host are for C, others for OpenCL
     is_host = record.environment.device.platform == HOST_PLATFORM
     return PROGRAM.format(
         text=record.workload_text,

@@ -124,6 +124,7 @@ def search(
     text = _subscripts_in(criteria.q).replace(ARROW, "->").replace(_SCALAR, "")
     if len(text) > MAX_TEXT or len(criteria.sizes) > MAX_TEXT:
         return SearchResult(problem=f"expected at most {MAX_TEXT} characters")
+    # a key is no subscripts, and needs no canonicalization
     if _KEY.fullmatch(text):
         having = criteria.having(key=text)
         others = store.ordered_workloads(start, limit, criteria.order, having)
@@ -133,6 +134,7 @@ def search(
     try:
         inputs, output, einsum = _read(text, criteria)
         form = _form(einsum, limit_s)
+        # after the canonicalization of the query itself, which has its own limit
         deadline = time.monotonic() + limit_s
         key = _shape_key(inputs, output, limit_s)
     except FeinsumError as error:
@@ -198,6 +200,7 @@ def _lists(
 ) -> tuple[tuple[IndexList, ...], IndexList]:
     """The terms and the output; also with spaces between names, as texts have them."""
     terms = [term.split() for term in text.partition("->")[0].split(",")]
+    # "ij k" has a name of two letters beside others: names, not letters
     is_spaced = any(len(term) > 1 and max(map(len, term)) > 1 for term in terms)
     if extents or "{" in text or not is_spaced:
         return index_lists(text, extents)
@@ -213,6 +216,7 @@ def _extents(sizes: str) -> dict[str, int | str]:
     extents: dict[str, int | str] = {}
     for item in filter(None, map(str.strip, sizes.split(","))):
         index, equals, value = (part.strip() for part in item.partition("="))
+        # int() takes digits of all scripts, and any number of them
         is_number = value.isascii() and value.isdecimal() and len(value) < 20
         if not (index and equals and (is_number or value.isidentifier())):
             raise InvalidRequestError(
@@ -238,8 +242,10 @@ def _alike(
         if is_enough or time.monotonic() > deadline:
             return alike, True
         terms, _, result = notation.partition("->")
+        # much faster than a canonical form, and rules out nearly all
         if _profile(terms, result) != profile:
             continue
+        # spellings with a cached key cost nothing
         n_new += notation not in _key_of.cache
         if _key_of(notation) == key:
             alike.append(notation)
@@ -271,6 +277,7 @@ def _shape_key(inputs: tuple[IndexList, ...], output: IndexList, limit_s: float)
     """
     if len(inputs) > MAX_TEXT:
         raise InvalidEinsumError("too many operands", rules=("subscripts",))
+    # extents and dtypes alike: only the subscripts decide
     operands = tuple(array(f"A{k}", (2,) * len(term)) for k, term in enumerate(inputs))
     einsum = BatchedEinsum(output, inputs, (operands,))
     return computed_form(einsum, limit_s).key

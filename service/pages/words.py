@@ -29,6 +29,7 @@ def count(number: int) -> str:
     >>> count(1234567).replace(THIN, " ")
     '1 234 567'
     """
+    # the narrow space is the separator of ISO 80000, and breaks no line
     return f"{number:,}".replace(",", THIN)
 
 
@@ -112,6 +113,7 @@ def hardware(device: Device) -> str:
     words = [clipped(device.name, 100)]
     processor = device.processor
     vendor = VENDORS.get(processor.vendor, processor.vendor) if processor else ""
+    # "AMD EPYC" needs no second AMD
     if vendor.lower() not in device.name.lower():
         words.append(clipped(vendor, 60))
     if device.kind == "cpu":

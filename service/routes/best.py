@@ -124,6 +124,7 @@ PATH: dict[str, Any] = {
 )
 async def best(request: Request) -> Response:
     scope = request.scope
+    # dependencies do this for other routes; this one has none
     require(caller_of(scope), "read")
     service: Service = request.app.state.service
     workload = check_key(scope["path"][len(PREFIX) :])
@@ -137,6 +138,7 @@ async def best(request: Request) -> Response:
             f"no acceptable fact is recorded for {workload!r} with the policy "
             f"{target.policy!r}; tune it, or keep the kernel as it is"
         )
+    # nginx and clients may keep an answer for a while; the ETag renews it
     age = f"{service.visibility}, max-age={service.settings.max_age_s}".encode()
     return Prepared(answer, dict(scope["headers"]), age)
 
@@ -150,6 +152,7 @@ class Prepared(Response):
         self.raw_headers = [
             (b"etag", answer.etag),
             (b"cache-control", age),
+            # the body depends on the encoding, and whether it may be read on the key
             (b"vary", b"Accept-Encoding, Authorization"),
         ]
         if _has_answer(headers.get(b"if-none-match"), answer.etag):
@@ -173,11 +176,13 @@ class Shortcut:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
+        # a key has no slash; longer paths are for routing to refuse
         is_best = path.startswith(PREFIX) and "/" not in (path[len(PREFIX) :] or "/")
         answer: ASGIApp
         if not is_best or scope["type"] != "http" or scope["method"] != "GET":
             answer = self._app
         else:
+            # metrics and the log name the pattern, as after routing
             scope["route"] = ROUTE
             answer = await best(Request(scope))
         await answer(scope, receive, send)
@@ -272,6 +277,7 @@ async def best_of_many(
 
     has_key = bool(caller.key_id)
     parts = _batch_parts(service, keys, target, count, has_key=has_key)
+    # a short answer has a length, so that clients can check that it is whole
     if len(keys) <= PART_SIZE:
         body = b"".join([part async for part in parts])
         return Response(body, media_type="application/json")
@@ -313,6 +319,7 @@ async def _batch_parts(
         for key in part:
             if len(bodies[key]) > n_left and bodies[key] != MISS:
                 bodies[key] = _deferred(key)
+            # an asked-twice key is sent twice, and counts twice
             n_left -= len(bodies[key])
             answered.append(bodies[key])
         yield separator + b",".join(answered)
@@ -334,6 +341,7 @@ def _deferred(key: str) -> bytes:
 
 def _query(query_string: bytes) -> tuple[Target, str | None, bool]:
     """The query of a URL; unknown parameters are ignored."""
+    # long queries have texts of einsums, which rarely come again
     is_short = len(query_string) <= MAX_CACHED_QUERY
     return (_parse_cached if is_short else _parse)(query_string)
 
@@ -363,6 +371,7 @@ def _parse(query_string: bytes) -> tuple[Target, str | None, bool]:
     return target, query.get("text") or None, counts == "true"
 
 
+# builds repeat few different queries
 _parse_cached = lru_cache(1024)(_parse)
 
 

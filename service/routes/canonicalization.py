@@ -122,7 +122,9 @@ class Canonical(BaseModel):
 )
 def canonicalize(einsum: Einsum, service: TheService, caller: Reading) -> Canonical:
     text = einsum.text or einsum.subscripts or ""
+    # before parsing, which takes longer than counting commas
     check_work(text, caller, len(einsum.rows or ()), len(einsum.extents))
+    # long literal extents are parameters in look-ups, and so in keys
     general, literal = generalize(einsum_of(einsum))
     limit_s = limit_for(caller, service.settings)
     # not from the cache of forms, whose texts have no bound in length
@@ -158,6 +160,7 @@ def check_work(text: str, caller: Caller, n_rows: int = 1, n_extents: int = 0) -
     Raises:
         InvalidRequestError: if it is too large.
     """
+    # an estimate: the text may be no einsum
     n_terms = 1 + text.partition("|")[0].count(",")
     n_uses = n_terms * max(n_rows, 1 + text.count(";")) + n_extents
     is_large = n_uses > MAX_USES or len(text) > 100 * MAX_USES
@@ -216,6 +219,7 @@ def _rows(request: Einsum, n_terms: int) -> list[list[str]]:
         raise InvalidRequestError("expected 'operands' or 'rows', not both")
     if request.rows is not None:
         return request.rows
+    # A to Z, then A1 to Z1
     letters = [f"{chr(65 + k % 26)}{k // 26 or ''}" for k in range(n_terms)]
     return [letters if request.operands is None else request.operands]
 

@@ -149,6 +149,7 @@ class Plans(BaseModel):
     responses=answers(404, status_200=document(RECORD)),
 )
 def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
+    # a fact never changes, but it may be retracted
     age = f"max-age={service.settings.max_age_s}"
     headers = {"Cache-Control": f"{service.visibility}, {age}"}
     return json_response(to_json(service.store.get(record_id)), headers=headers)
@@ -211,6 +212,7 @@ async def add_fact(
     responses=answers(413, 415, status_200={"ids": [RECORD.id]}),
 )
 def missing(request: Ids, service: TheService, _: Reading) -> Ids:
+    # the same bound as of a batch, so that one setting limits a request
     max_ids = service.settings.max_batch
     if len(request.ids) > max_ids:
         raise InvalidRequestError(

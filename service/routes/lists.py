@@ -140,6 +140,7 @@ async def demand(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Demands:
     after = from_cursor(cursor, int, int, str, str) if cursor else None
+    # the list has the misses of this worker as well
     await service.misses.flush()
     page = await run_in_threadpool(service.store.demands, after, limit)
     following = next_cursor(
@@ -152,4 +153,5 @@ async def demand(
 
 
 def _listed(kind: type[Page], **content: Any) -> Page:
+    # store entries become models by their attributes
     return kind.model_validate(content, from_attributes=True)

@@ -69,6 +69,7 @@ class State(BaseModel):
 )
 def capabilities(service: TheService) -> Capabilities:
     settings = service.settings
+    # limits are the settings of the same name
     configured = {
         name: getattr(settings, name)
         for name in Capabilities.model_fields
@@ -93,7 +94,9 @@ async def healthz() -> State:
     responses=answers(status_200={"status": "ready"}),
 )
 async def readyz(service: TheService) -> State:
+    # a query that takes the way of look-ups, without the cache
     await service.lookup.refresh()
+    # a database that cannot be written must get no traffic either
     await run_in_threadpool(service.store.check_room)
     return State(status="ready")
 

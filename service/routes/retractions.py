@@ -92,6 +92,7 @@ class Asked(BaseModel):
     transform: Words | None = None
     since: Words | None = None
     reason: Words = ""
+    # the harmless default: a mistake lists facts
     is_dry_run: bool = True
 
 
@@ -245,6 +246,7 @@ def _retract(
     )
     if not is_dry_run:
         service.lookup.expire()
+    # counts are of all; only the lists are cut
     listed = replace(
         retracted,
         suspects=retracted.suspects[:MAX_LISTED],

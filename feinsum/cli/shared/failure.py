@@ -45,6 +45,7 @@ DEBUG_VARIABLE = "FEINSUM_DEBUG"
 
 def is_bad_usage(error: FeinsumError) -> bool:
     """Whether the command line is wrong, not what it started."""
+    # a kernel that is no einsum is an answer of the program, not bad usage
     if isinstance(error, NotAnEinsumError):
         return error.rule in _BAD_CALL_RULES
     return isinstance(error, _BAD_USAGE)
@@ -86,6 +87,7 @@ def _usage_message(error: typer.TyperException) -> str:
 def _similar(option: str, options: Iterable[str]) -> str | None:
     """The option with the most similar name, if any is similar."""
     names = {name.lstrip("-"): name for name in options}
+    # 0.7: one letter in four may be wrong
     near = get_close_matches(option.lstrip("-"), names, n=1, cutoff=0.7)
     return names[near[0]] if near else None
 
@@ -98,6 +100,7 @@ def report_bug(error: Exception, *, is_json: bool) -> int:
     Returns:
         The exit code.
     """
+    # a traceback frightens users, but a report of a bug needs one
     if os.environ.get(DEBUG_VARIABLE, "").strip():
         typer.echo("".join(format_exception(error)), err=True, nl=False)
     message = _one_line(f"{type(error).__name__}: {error}")

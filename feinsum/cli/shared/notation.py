@@ -76,6 +76,7 @@ def read_einsums(
     from feinsum.ir import from_text
 
     extents = _extents(sizes or ())
+    # a whole text has rows behind a bar
     whole = [from_text(text.strip()) for text in texts if "|" in text]
     described = [
         _described(text, extents, operands, rows, dtype)
@@ -86,6 +87,7 @@ def read_einsums(
     if not described:
         for einsum in whole:
             _check_agreement(einsum, extents, operands, rows, dtype)
+    # in the order of the command line
     return [whole.pop(0) if "|" in text else described.pop(0) for text in texts]
 
 
@@ -98,6 +100,7 @@ def _described(
 ) -> BatchedEinsum:
     from feinsum.ir import BatchedEinsum, array
 
+    # a mistyped name of a file would be read as subscripts
     if _FILE.fullmatch(subscripts.strip()):
         raise typer.BadParameter(
             f"{subscripts!r} is not an einsum, such as 'ij,j->i'; if it is a file: "
@@ -106,6 +109,7 @@ def _described(
         )
     inputs, output = _read_subscripts(subscripts, extents)
     indices = [i for term in inputs for i in term]
+    # before sizes: an index that only the result has needs none
     _check_output(indices, [index for index in output if index not in extents])
     _check_missing(indices, extents)
 
@@ -284,6 +288,7 @@ def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
             raise typer.BadParameter(
                 f"{item.strip()!r} is not of the form name=value", param_hint=option
             )
+        # the last one would win without a word
         if name in seen:
             raise typer.BadParameter(f"{name!r} is given twice", param_hint=option)
         seen.add(name)
@@ -297,6 +302,7 @@ def _read_subscripts(
     from feinsum.ir import parse_subscripts, subscripts_of_words
 
     words = set(re.findall(r"\w+", subscripts))
+    # "row" among the sizes and in the subscripts: meant as a name, read as letters
     named = [word for word in words.intersection(extents) if len(word) > 1]
     if named and "{" not in subscripts:
         raise typer.BadParameter(
@@ -354,6 +360,7 @@ def _names(n: int, operands: str | None, rows: str | None) -> list[list[str]]:
     if operands is not None and rows is not None:
         raise typer.BadParameter("give --operands or --rows", param_hint="--rows")
     if operands is None and rows is None:
+        # A to Z, then A1 to Z1
         letters = (c + (str(k) if k else "") for k in count() for c in ascii_uppercase)
         return [[name for name, _ in zip(letters, range(n), strict=False)]]
     table = [

@@ -238,6 +238,7 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     """
     parameters: list[Parameter] = []
     groups: dict[str, type] = {}
+    # evaluated here: Typer cannot see the names of the module of a group
     for parameter in signature(command, eval_str=True).parameters.values():
         group = parameter.annotation
         if not (isinstance(group, type) and is_dataclass(group)):
@@ -259,9 +260,11 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     def expanded(**options: Any) -> None:
         for name, group in groups.items():
             names = [field.name for field in fields(group)]
+            # a command gets its groups as it declares them
             options[name] = group(**{field: options.pop(field) for field in names})
         command(**options)
 
+    # Typer reads both
     expanded.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     expanded.__annotations__ = {p.name: p.annotation for p in parameters}
     return expanded

@@ -44,6 +44,7 @@ def print_fields(fields: Mapping[str, object], missing: str = "") -> None:
 def print_json(document: object, *, is_line: bool = False) -> None:
     """A JSON document on stdout; on one line if documents follow each other."""
     indent = None if is_line else 2
+    # nan is no JSON: a number that can be infinite is null in the document
     text = json.dumps(document, indent=indent, allow_nan=False, ensure_ascii=False)
     typer.echo(text)
 
@@ -89,9 +90,11 @@ def print_table(
     table = Table(
         box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style=""
     )
+    # rich cuts lines at the width of the terminal; in a pipe nobody wants that
     screen, wide = Console(highlight=False), Console(highlight=False, width=UNLIMITED)
     has_width = screen.is_terminal or bool(os.environ.get("COLUMNS"))
     is_wrapped = has_width and last is None
+    # texts wrap between words, numbers never
     for heading in texts:
         table.add_column(heading, no_wrap=not is_wrapped)
     for k, heading in enumerate(numbers, len(texts)):

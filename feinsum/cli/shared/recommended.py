@@ -42,6 +42,7 @@ def tune_command(
 
     words = ["feinsum", "tune"]
     if sparse is None:
+        # the whole text, so that no option is needed besides
         words.append(to_text(einsum))
     else:
         words += [einsum.subscripts, "--sparse", str(sparse)]
@@ -85,10 +86,12 @@ def tried_here(
 
     key = canonicalize(generalize(einsum)[0]).key
     environment = open_device(device).environment({})
+    # a service has no trials, but facts
     entries = store.trials(key) or store.query(key)
     local = [e for e in entries if level_of(e, environment) == Level.EXACT]
     if not local:
         return None
+    # a recipe that was tried again counts by its last trial
     latest = {e.spec: not isinstance(e, Trial) or e.is_ok for e in local}
     last = max(e.recorded_at for e in local)[:10]
     return Tried(len(latest), sum(latest.values()), last)

@@ -41,6 +41,7 @@ def fractions_of(records: Iterable[TuningRecord], store: FactSource) -> Fraction
     fractions: dict[str, float] = {}
     for record in records:
         device = record.environment.device.id
+        # a request each at a service; most records are of one device
         if device not in peaks:
             peaks[device] = store.peaks(device)
         fraction = _fraction(record, peaks[device])
@@ -62,6 +63,7 @@ def _fraction(record: TuningRecord, peaks: DevicePeaks | None) -> float | None:
         )
     except (MeasurementError, ArithmeticError, TypeError):  # odd facts and limits
         return None
+    # limits of others may be zero or negative
     return fraction if 0 <= fraction < math.inf else None
 
 

@@ -81,6 +81,7 @@ def _check_name(path: Path, name: str) -> None:
     imported = [alias for n in top if isinstance(n, _IMPORTS) for alias in n.names]
     bound |= {(alias.asname or alias.name).partition(".")[0] for alias in imported}
     called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    # a star import or exec may bind any name
     is_sure = not bound & {"*", "__getattr__"} and not called & _DYNAMIC
     if name not in bound and is_sure:
         raise _unknown(path, name, candidates)
@@ -161,6 +162,7 @@ def _unknown(path: Path, name: str, candidates: Iterable[str]) -> typer.BadParam
 def _importing_from(path: Path) -> Iterator[None]:
     """Let the file import its neighbours, as a script can."""
     folder = str(path.resolve().parent)
+    # first, as Python does for a script
     sys.path.insert(0, folder)
     try:
         yield
@@ -184,6 +186,7 @@ def _reporting_errors_of(path: Path) -> Iterator[None]:
             for frame in extract_tb(error.__traceback__)
             if Path(frame.filename).name == path.name
         ]
+        # it has no frame in the file that it is about
         if isinstance(error, SyntaxError) and error.filename == str(path):
             lines = [error.lineno]
         location = f", line {lines[-1]}" if lines else ""

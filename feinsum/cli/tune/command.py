@@ -80,6 +80,7 @@ def tune(
     """
     sizes = read_values(size or (), "--size")
     options = search.as_arguments() | {"device": device, "sizes": sizes}
+    # hours of tuning must not end at a folder that cannot be written
     if view.report is not None:
         _prepare_report(view.report)
     if option := sources.selected():
@@ -127,6 +128,7 @@ def _prepare_report(folder: Path) -> None:
     """Refuse a report that could not be written before work is done for it."""
     from feinsum.drawing import check_plots
 
+    # a missing matplotlib would be noticed at the end
     check_plots("a report")
     try:
         folder.mkdir(parents=True, exist_ok=True)

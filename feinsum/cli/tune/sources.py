@@ -149,6 +149,7 @@ def read_suites(names: Sequence[str]) -> list[Entry]:
     from feinsum.tuning import make_problem
 
     entries = [entry for name in names for entry in _entries(name)]
+    # suites and files overlap, and spellings differ
     by_problem: dict[object, Entry] = {}
     for entry in entries:
         problem = make_problem(entry.einsum, entry.sizes)
@@ -194,6 +195,7 @@ def _read(path: Path) -> Iterable[tuple[str, Any]]:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise _refuse(f"{path} cannot be read: {error}") from None
+    # by the suffix: the formats cannot be told apart by content alone
     read = {".csv": _read_csv, ".json": _read_json}.get(path.suffix, _read_lines)
     try:
         return list(read(text, path))
@@ -208,6 +210,7 @@ def _read_lines(text: str, _path: Path) -> Iterator[tuple[str, Any]]:
         if not words:
             continue
         n_rest = len(list(takewhile(lambda word: "=" in word, reversed(words))))
+        # subscripts may have spaces; sizes have none
         n = len(words) - min(n_rest, 2)
         rest = zip(("sizes", "size"), words[n:], strict=False)
         yield f"line {number}", {"einsum": " ".join(words[:n]), **dict(rest)}
@@ -258,6 +261,7 @@ def _entry(name: str, fields: Any) -> Entry:
 def _text(key: str, value: Any) -> str:
     """A field as the option of that name is written; JSON has sizes as objects too."""
     if isinstance(value, str):
+        # a comma separates cells of CSV
         return value.replace(";", ",") if key in ("sizes", "size") else value
     if isinstance(value, dict) and key in ("sizes", "size"):
         return ",".join(f"{name}={size}" for name, size in value.items())

@@ -113,6 +113,7 @@ class ProgressBar(TuningBar):
             print_records(report.records, fractions)
             if report.records[0].measurement.is_noisy:
                 say(NOISY)
+            # facts that are no faster are recorded, so that nobody tries them again
             if not any(record.measurement.is_faster for record in report.records):
                 say(USELESS.format(more_trials(len(report.trials))))
 
@@ -122,6 +123,7 @@ def why_failed(trials: Sequence[Trial]) -> list[str]:
     failed = [trial for trial in trials if not trial.is_ok]
     lines = []
     for status, n in Counter(trial.status for trial in failed).most_common():
+        # one reason for each status: trials fail alike
         first = next(trial for trial in failed if trial.status == status)
         message = " ".join(first.message.split()).removeprefix(f"{first.spec} ")
         why = message or "no reason given"
