@@ -140,22 +140,10 @@ Subscripts: TypeAlias = Annotated[
     ),
 ]
 
-_TARGET = "SUBSCRIPTS|FILE.py[:NAME]"
-
-Target: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        metavar=_TARGET,
-        help="An einsum, or a Python file with a function (by default build) that "
-        "returns a Loopy translation unit.",
-        show_default=False,
-    ),
-]
-
 Targets: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar=_TARGET,
+        metavar="SUBSCRIPTS|FILE.py[:NAME]",
         help="Einsums, or Python files with a function (by default build) that "
         "returns a Loopy translation unit. Default: both suites.",
         show_default=False,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -47,7 +47,8 @@ def tune_one(
     try:
         target, sizes = read_target()
         options = options | {"sizes": {**sizes, **options["sizes"]}}
-        _tune(target, database, options, reports, as_json=as_json, is_live=is_live)
+        with _report_in(folder, reports):
+            _tune(target, database, options, reports, as_json=as_json, is_live=is_live)
     except KeyboardInterrupt:
         records = reports[0].records if reports else ()
         if as_json:
@@ -55,11 +56,6 @@ def tune_one(
             print_json({"event": "interrupted", "records": documents}, is_line=True)
         say(_interruption(records))
         raise typer.Exit(INTERRUPTED) from None
-    finally:
-        if folder is not None and reports:
-            from feinsum.tuning import write_report
-
-            write_report(reports[0], folder)
     if not reports[0].records:
         raise nothing_recorded(reports[0].trials)
 
@@ -93,6 +89,18 @@ def _tune(
             )
         reports.append(report)
         view.finish(report, fractions_of(report.records, store))
+
+
+@contextmanager
+def _report_in(folder: Path | None, reports: Sequence[TuningReport]) -> Iterator[None]:
+    """Write the report after the body, however it ended."""
+    from feinsum.tuning import write_report
+
+    try:
+        yield
+    finally:
+        if folder is not None and reports:
+            write_report(reports[0], folder)
 
 
 def _live_page(is_live: bool) -> AbstractContextManager[LivePage | None]:
