@@ -50,7 +50,7 @@ SUSPECT_PEAKS = {
     "recorded_at": PEAKS.measured_at,
 }
 
-DONE: dict[str, Any] = {
+RETRACTED: dict[str, Any] = {
     "is_dry_run": False,
     "n_facts": 3,
     "n_shared": 0,
@@ -192,7 +192,7 @@ async def add_retraction(request: Request, service: TheService, _: Admin) -> Res
 @router.post(
     "/facts:retract",
     summary="Retract facts by id, workload, recorder, transform and time",
-    responses=answers(404, 413, 415, status_200={**DONE, "is_dry_run": True}),
+    responses=answers(404, 413, 415, status_200={**RETRACTED, "is_dry_run": True}),
 )
 def retract(request: Asked, service: TheService, caller: Admin) -> RetractedFacts:
     query = RetractionQuery(
@@ -208,7 +208,7 @@ def retract(request: Asked, service: TheService, caller: Admin) -> RetractedFact
 @router.delete(
     "/facts/{record_id}",
     summary="Retract a fact immediately",
-    responses=answers(404, 415, status_200=DONE),
+    responses=answers(404, 415, status_200=RETRACTED),
 )
 def delete_fact(
     record_id: FactId,
