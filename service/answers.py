@@ -1,9 +1,16 @@
 """Answers of ``best``: the facts that may serve on a device, the best first.
 
-The service does not know the client's driver, and it runs nothing there. So
-it narrows by device and policy and ranks; the level of a match is found by the
-client, which knows its environment, with the same function as for any other
-store (:func:`feinsum.records.best_match`).
+For a target ``cpu/x86_64`` with the policy ``default``, facts of that architecture are
+answered, in this order::
+
+    trusted keys             other keys
+    device, architecture     device, architecture
+    by rank, recorders and kinds of device taking turns
+
+The service does not know the client's driver, and it runs nothing there. So it narrows
+by device and policy and ranks; the client, which knows its environment, finds the level
+of a match with the same function as for any other store
+(:func:`feinsum.records.best_match`).
 """
 
 from __future__ import annotations
@@ -13,7 +20,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice, zip_longest
@@ -35,89 +42,87 @@ ACCEPTED: dict[Policy, tuple[Nearness, ...]] = {
     "loose": ("device", "architecture", "other"),
 }
 
-MOST_FACTS = 50
-"""How many facts of each nearness are answered at most, the best ones."""
+MAX_FACTS = 50
+"""Facts of each nearness in the answers to one query."""
 
-FEW = 3
-"""How many facts of one recipe, recorder and device are answered at most."""
+MAX_ALIKE = 3
+"""Facts of one recipe, recorder and device: nobody fills an answer with copies."""
 
-MOST_BYTES = 700_000
+MAX_BYTES = 700_000
 """Bytes of the documents in one answer, except the first. With slower facts and the
 rest of the answer, that is 1 MB. A cursor gives the remaining documents.
 """
 
-MOST_OF_SLOWER = 200_000
+MAX_SLOWER_BYTES = 200_000
 """Bytes of the slower facts in one answer."""
 
-MOST_READ = 2_000_000
+MAX_READ_BYTES = 2_000_000
 """Bytes of the documents read for one answer."""
 
-MOST_LOOKED_AT = 400
-"""Most facts read for one answer."""
-
-Near: TypeAlias = tuple[Nearness, TuningRecord]
-
-Kind: TypeAlias = tuple[str, str | None]
-"""Platform and microarchitecture of a device."""
+MAX_READ_FACTS = 400
+"""Facts read for one answer."""
 
 T = TypeVar("T")
 
 KEY = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 """Pattern of workload keys."""
 
-LONGEST_NAME = 300
+MAX_NAME = 300
+"""Characters of the name of a device or of an architecture."""
 
 _KEY = re.compile(KEY)
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """For which device, and how near facts have to be.
+class Target:
+    """The device of a query, and how near facts have to be.
 
     Attributes:
         device: the id of a device, or its name; empty for any.
         architecture: ``kind/architecture``, such as ``cpu/x86_64``, for a device
-            that the service may not know; empty if it is not said.
+            that the service may not know; empty if it is not known.
         start: how many facts were answered before.
-        most_bytes: of the documents that are answered, but for the first one.
+        max_bytes: bytes of the documents in the answer, except the first.
     """
 
     device: str = ""
     architecture: str = ""
     policy: Policy = "default"
     start: int = 0
-    most_bytes: int = MOST_BYTES
+    max_bytes: int = MAX_BYTES
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(Policy):
-            known = ", ".join(get_args(Policy))
+            policies = ", ".join(get_args(Policy))
             raise InvalidRequestError(
-                f"the policy {self.policy[:50]!r} was given, expected one of {known}"
+                f"the policy {self.policy[:50]!r} was given, expected one of {policies}"
             )
         for name in ("device", "architecture"):
             _check_name(name, getattr(self, name))
 
-    def nearness(self, device: Device, known: Mapping[str, Device]) -> Nearness:
+    def nearness(self, device: Device, devices: Mapping[str, Device]) -> Nearness:
         """How near a device is.
 
         Args:
-            known: devices by id, for the architecture of the one that is wanted.
+            devices: all by id, for the architecture of the one that is named.
         """
         if self.device in (device.id, device.name):
             return "device"
         if _architecture(device) == self.architecture:
             return "architecture"
-        named = known.get(self.device)
-        alike = (
-            [named] if named else [d for d in known.values() if d.name == self.device]
+        named = devices.get(self.device)
+        # a name may stand for several devices
+        namesakes = (
+            [named] if named else [d for d in devices.values() if d.name == self.device]
         )
-        if _architecture(device) in map(_architecture, alike):
+        if _architecture(device) in map(_architecture, namesakes):
             return "architecture"
         return "other"
 
     @property
     def accepted(self) -> tuple[Nearness, ...]:
-        """How near facts may be, the nearest first; all if no place was named."""
+        """How near facts may be, the nearest first; any if no device was named."""
+        # without a device no policy can narrow
         is_anywhere = not (self.device or self.architecture)
         return ACCEPTED["loose" if is_anywhere else self.policy]
 
@@ -144,132 +149,167 @@ class Answer:
         return len(self.body) * 7 // 5 + 500
 
 
+@dataclass(frozen=True)
+class _Candidate:
+    """A fact that may be in an answer.
+
+    Attributes:
+        position: in the ranking of its nearness; None if its recipe was no
+            faster than the untransformed kernel.
+    """
+
+    fact: StoredFact
+    nearness: Nearness
+    position: int | None
+
+    @property
+    def record(self) -> TuningRecord:
+        return self.fact.record
+
+    @property
+    def recipe(self) -> tuple[TransformSpec, str]:
+        return self.record.spec, self.record.workload_text
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether every client of this release has its transform."""
+        return (self.record.spec.name, self.record.spec.version) in SHIPPED
+
+
 def answer_of(
     workload: str,
     facts: Iterable[StoredFact],
-    wanted: Wanted,
-    known: Mapping[str, Device],
+    target: Target,
+    devices: Mapping[str, Device],
 ) -> Answer | None:
     """The facts that may serve, by nearness and rank; None if there is none.
 
-    Trusted facts stand before all others (:mod:`feinsum.db.server.trust`). Among
-    either, those of transforms that are not of this package stand last. Beside them
-    stand trusted ones that say of the same recipes that they were no faster elsewhere:
-    :func:`feinsum.records.best_match` needs them. What has no room is answered to who
-    asks with the cursor ``next``.
+    Trusted facts precede all others (:mod:`feinsum.db.server.trust`); among either,
+    transforms of this package precede others. Trusted facts that measured the same
+    recipes as no faster elsewhere are listed apart: :func:`feinsum.records.best_match`
+    needs them. What does not fit is answered to a query with the cursor ``next``.
     """
-    stored = {}
-    groups: dict[Nearness, list[TuningRecord]] = {near: [] for near in wanted.accepted}
-    for fact in facts:
-        near = wanted.nearness(fact.record.environment.device, known)
-        if near in groups:
-            groups[near].append(fact.record)
-            stored[fact.record.id] = fact
-    rankings = {near: rank(records) for near, records in groups.items()}
+    candidates = _candidates(facts, target, devices)
     chosen = [
-        (near, record)
-        for near, ranking in rankings.items()
-        for record in _fair([stored[record.id] for record in ranking])
+        candidate
+        for nearness in target.accepted
+        for candidate in _fair_choice(
+            c for c in candidates if c.nearness == nearness and c.position is not None
+        )
     ]
-    chosen.sort(key=lambda one: not one[1].is_trusted)
-    shown = list(_fitting(chosen[wanted.start :], stored, wanted.most_bytes))
+    # stable: among either, the order by nearness stays
+    chosen.sort(key=lambda candidate: not candidate.record.is_trusted)
+    shown = list(_fitting(chosen[target.start :], target.max_bytes))
+    # a page behind the last one is a miss as well
     if not shown:
         return None
-    end = wanted.start + len(shown)
-    slower = _slower(groups, rankings, {_recipe(record) for _, record in shown})
-    parts = _in_order(shown, rankings), list(_fitting(slower, stored, MOST_OF_SLOWER))
-    good, bad = (
-        ",".join(_entry(near, stored[record.id]) for near, record in part)
-        for part in parts
+    # the cursor counts facts: they have an order that a new fact rarely changes
+    end = target.start + len(shown)
+    recipes = {candidate.recipe for candidate in shown}
+    slower = [
+        c
+        for c in candidates
+        if c.position is None and c.record.is_trusted and c.recipe in recipes
+    ]
+    slower = sorted(slower, key=lambda c: c.record.id)[:MAX_FACTS]
+    lists = (
+        sorted(shown, key=lambda candidate: _order(candidate, target)),
+        list(_fitting(slower, MAX_SLOWER_BYTES)),
     )
-    following = json.dumps(to_cursor(end) if end < len(chosen) else None)
+    return _written(workload, lists, to_cursor(end) if end < len(chosen) else None)
+
+
+def _candidates(
+    facts: Iterable[StoredFact], target: Target, devices: Mapping[str, Device]
+) -> list[_Candidate]:
+    """The facts that the policy accepts, of each nearness the ranked ones first."""
+    groups: dict[Nearness, dict[str, StoredFact]] = {n: {} for n in target.accepted}
+    for fact in facts:
+        nearness = target.nearness(fact.record.environment.device, devices)
+        if nearness in groups:
+            groups[nearness][fact.record.id] = fact
+    candidates = []
+    for nearness, group in groups.items():
+        ranking = rank([fact.record for fact in group.values()])
+        for position, record in enumerate(ranking):
+            candidates.append(_Candidate(group.pop(record.id), nearness, position))
+        candidates += [_Candidate(fact, nearness, None) for fact in group.values()]
+    return candidates
+
+
+def _written(
+    workload: str,
+    lists: tuple[list[_Candidate], list[_Candidate]],
+    following: str | None,
+) -> Answer:
+    facts, slower = (",".join(map(_entry, candidates)) for candidates in lists)
+    cursor = json.dumps(following)
     body = (
-        f'{{"workload":{json.dumps(workload)},"facts":[{good}],"slower":[{bad}],'
-        f'"next":{following}}}'
+        f'{{"workload":{json.dumps(workload)},"facts":[{facts}],"slower":[{slower}],'
+        f'"next":{cursor}}}'
     )
-    states = [[(near, stored[r.id].state) for near, r in part] for part in parts]
-    seen = repr((workload, states, following))
-    digest = hashlib.sha256(seen.encode()).hexdigest()[:32]
+    states = [[(c.nearness, c.fact.state) for c in candidates] for candidates in lists]
+    # of the states of facts, which change with their trust
+    content = repr((workload, states, cursor))
+    digest = hashlib.sha256(content.encode()).hexdigest()[:32]
     # a weak tag: the compressed body has the same one
     return Answer(f'W/"{digest}"'.encode(), body.encode())
 
 
-def _entry(near: Nearness, fact: StoredFact) -> str:
-    record = fact.record
-    is_trusted = "true" if record.is_trusted else "false"
+def _entry(candidate: _Candidate) -> str:
+    # the document is stored as text, and is sent as it is
+    record = candidate.record
     return (
-        f'{{"id":"{record.id}","nearness":"{near}","is_trusted":{is_trusted},'
-        f'"document":{fact.document}}}'
+        f'{{"id":"{record.id}","nearness":"{candidate.nearness}",'
+        f'"is_trusted":{json.dumps(record.is_trusted)},'
+        f'"document":{candidate.fact.document}}}'
     )
 
 
-def chosen_ids(
-    summaries: Iterable[Summary], wanted: Wanted, known: Mapping[str, Device]
-) -> list[str]:
-    """Ids of the facts to consider, for a workload with very many.
-
-    Trusted facts go before others. Recorders have equal shares, and within one known
-    transforms go before others, near devices before others, and fast recipes before
-    slow ones.
-    """
-    shares: dict[bool, dict[str, list[Summary]]] = {True: {}, False: {}}
-    near = {name: k for k, name in enumerate(wanted.accepted)}
-
-    def place(one: Summary) -> int | None:
-        device = known.get(one.device_id)
-        return near.get(wanted.nearness(device, known)) if device else None
-
-    for one in summaries:
-        if place(one) is not None:
-            shares[bool(one.is_trusted)].setdefault(one.recorder, []).append(one)
-    for share in (share for either in shares.values() for share in either.values()):
-        share.sort(key=lambda one: (not _is_known(one), place(one), -one.speedup))
-    chosen: list[str] = []
-    n_bytes = 0
-    for one in chain.from_iterable(_in_turn(s.values()) for s in shares.values()):
-        n_bytes += one.n_bytes
-        if chosen and (n_bytes > MOST_READ or len(chosen) >= MOST_LOOKED_AT):
-            break
-        chosen.append(one.id)
-    return chosen
+def _order(candidate: _Candidate, target: Target) -> tuple[bool, int, bool, int]:
+    """Trusted facts first, then near ones, shipped transforms, and fast recipes."""
+    assert candidate.position is not None
+    return (
+        not candidate.record.is_trusted,
+        target.accepted.index(candidate.nearness),
+        not candidate.is_shipped,
+        candidate.position,
+    )
 
 
-def _is_known(one: Summary) -> bool:
-    return (one.transform_name, one.transform_version) in SHIPPED
-
-
-def _fair(ranking: Iterable[StoredFact]) -> list[TuningRecord]:
+def _fair_choice(ranking: Iterable[_Candidate]) -> list[_Candidate]:
     """The facts of a ranking to answer: the trusted ones, then the others.
 
-    Of either, those of known transforms come first, recorders and kinds of device in
+    Of either, those of shipped transforms come first, recorders and kinds of device in
     turn. A client prefers devices like its own, however fast recipes are on others, and
-    nobody may fill an answer alone. At most :data:`FEW` are of one recipe, recorder and
-    device.
+    nobody may fill an answer alone.
     """
     n_alike: Counter[tuple[str, str, TransformSpec]] = Counter()
-    queues: dict[tuple[bool, bool], dict[str, dict[Kind, list[TuningRecord]]]] = {
+    # trusted and shipped, to recorder, to platform and microarchitecture
+    queues: dict[tuple[bool, bool], dict[str, dict[object, list[_Candidate]]]] = {
         (True, True): {},
         (True, False): {},
         (False, True): {},
         (False, False): {},
     }
-    for fact in ranking:
-        record, device = fact.record, fact.record.environment.device
-        alike = fact.recorder, device.id, record.spec
+    for candidate in ranking:
+        record, recorder = candidate.record, candidate.fact.recorder
+        device = record.environment.device
+        alike = recorder, device.id, record.spec
         n_alike[alike] += 1
-        if n_alike[alike] <= FEW:
-            is_known = (record.spec.name, record.spec.version) in SHIPPED
-            of_recorder = queues[record.is_trusted, is_known].setdefault(
-                fact.recorder, {}
-            )
+        # the ranking has the best ones first, so these are kept
+        if n_alike[alike] <= MAX_ALIKE:
+            recorders = queues[record.is_trusted, candidate.is_shipped]
             kind = device.platform, device.microarchitecture
-            of_recorder.setdefault(kind, []).append(record)
+            recorders.setdefault(recorder, {}).setdefault(kind, []).append(candidate)
     in_turn = (
-        record
+        candidate
         for recorders in queues.values()
-        for record in _in_turn(_in_turn(kinds.values()) for kinds in recorders.values())
+        for candidate in _in_turn(
+            _in_turn(kinds.values()) for kinds in recorders.values()
+        )
     )
-    return list(islice(in_turn, MOST_FACTS))
+    return list(islice(in_turn, MAX_FACTS))
 
 
 def _in_turn(queues: Iterable[Iterable[T]]) -> Iterator[T]:
@@ -278,60 +318,58 @@ def _in_turn(queues: Iterable[Iterable[T]]) -> Iterator[T]:
     >>> list(_in_turn(["abc", "de"]))
     ['a', 'd', 'b', 'e', 'c']
     """
-    nothing = object()
-    for row in zip_longest(*queues, fillvalue=nothing):
-        yield from (one for one in row if one is not nothing)  # type: ignore[misc]
+    missing = object()
+    for row in zip_longest(*queues, fillvalue=missing):
+        yield from (item for item in row if item is not missing)  # type: ignore[misc]
 
 
-def _fitting(
-    facts: Iterable[Near], stored: Mapping[str, StoredFact], most_bytes: int
-) -> Iterator[Near]:
-    """The first facts that have room; one at least."""
+def _fitting(candidates: Iterable[_Candidate], max_bytes: int) -> Iterator[_Candidate]:
+    """The first facts whose documents fit; at least one."""
     n_bytes = 0
-    for k, (near, record) in enumerate(facts):
-        n_bytes += len(stored[record.id].document)
-        if k and n_bytes > most_bytes:
+    for k, candidate in enumerate(candidates):
+        n_bytes += len(candidate.fact.document)
+        if k and n_bytes > max_bytes:
             return
-        yield near, record
+        yield candidate
 
 
-def _in_order(
-    shown: Iterable[Near], rankings: Mapping[Nearness, Sequence[TuningRecord]]
-) -> list[Near]:
-    """The facts of an answer in order.
+def chosen_ids(
+    summaries: Iterable[Summary], target: Target, devices: Mapping[str, Device]
+) -> list[str]:
+    """Ids of the facts to consider, for a workload with very many.
 
-    Trusted ones first, then near ones, known transforms, and fast recipes.
+    Trusted facts go before others. Recorders have equal shares, and within one shipped
+    transforms go before others, near devices before others, and fast recipes before
+    slow ones.
     """
-    ranks = {r.id: k for ranking in rankings.values() for k, r in enumerate(ranking)}
-    nearness = list(rankings)
+    shares: dict[bool, dict[str, list[Summary]]] = {True: {}, False: {}}
 
-    def key(one: Near) -> tuple[bool, int, bool, int]:
-        near, record = one
-        is_known = (record.spec.name, record.spec.version) in SHIPPED
-        place = nearness.index(near), not is_known, ranks[record.id]
-        return not record.is_trusted, *place
+    def distance(summary: Summary) -> int | None:
+        device = devices.get(summary.device_id)
+        nearness = target.nearness(device, devices) if device else None
+        return target.accepted.index(nearness) if nearness in target.accepted else None
 
-    return sorted(shown, key=key)
+    def order(summary: Summary) -> tuple[bool, int | None, float]:
+        transform = summary.transform_name, summary.transform_version
+        return transform not in SHIPPED, distance(summary), -summary.speedup
 
-
-def _slower(
-    groups: Mapping[Nearness, Sequence[TuningRecord]],
-    rankings: Mapping[Nearness, Sequence[TuningRecord]],
-    recipes: Collection[tuple[TransformSpec, str]],
-) -> list[Near]:
-    """The trusted facts of some recipes that were not ranked."""
-    ranked = {record.id for ranking in rankings.values() for record in ranking}
-    found = [
-        (near, record)
-        for near, records in groups.items()
-        for record in records
-        if record.is_trusted and record.id not in ranked and _recipe(record) in recipes
-    ]
-    return sorted(found, key=lambda one: one[1].id)[:MOST_FACTS]
-
-
-def _recipe(record: TuningRecord) -> tuple[TransformSpec, str]:
-    return record.spec, record.workload_text
+    for summary in summaries:
+        if distance(summary) is not None:
+            recorders = shares[bool(summary.is_trusted)]
+            recorders.setdefault(summary.recorder, []).append(summary)
+    in_turn = (
+        _in_turn(sorted(share, key=order) for share in recorders.values())
+        for recorders in shares.values()
+    )
+    chosen: list[str] = []
+    n_bytes = 0
+    for summary in chain.from_iterable(in_turn):
+        n_bytes += summary.n_bytes
+        # one fact at least, however long
+        if chosen and (n_bytes > MAX_READ_BYTES or len(chosen) >= MAX_READ_FACTS):
+            break
+        chosen.append(summary.id)
+    return chosen
 
 
 def check_key(workload: str) -> str:
@@ -353,11 +391,11 @@ def check_key(workload: str) -> str:
     )
 
 
-def _check_name(what: str, name: str) -> None:
-    if len(name) > LONGEST_NAME or not is_storable(name) or has_secret(name):
-        given = without_secrets(name)[:50]
+def _check_name(parameter: str, name: str) -> None:
+    if len(name) > MAX_NAME or not is_storable(name) or has_secret(name):
+        start = without_secrets(name)[:50]
         raise InvalidRequestError(
-            f"the {what} {given!r}... was given, expected at most {LONGEST_NAME} "
+            f"the {parameter} {start!r}... was given, expected at most {MAX_NAME} "
             "characters, no NUL, no lone surrogate, and no key of the service"
         )
 

@@ -1,8 +1,13 @@
 """The REST service and its pages, put together.
 
-It needs no code generator and no OpenCL. Facts are sent and answered as the JSON
-documents of :mod:`feinsum.records`; errors are problem documents (RFC 9457) with
-the codes of :mod:`feinsum.errors`.
+A look-up of ``i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x`` on a CPU is::
+
+    GET /v1/best/fe2-nauty2.8-0f7c...?architecture=cpu/x86_64
+
+Its answer comes from :mod:`feinsum.service.lookup`, which keeps answers, or from the
+database. The service needs no code generator and no OpenCL. Facts are sent and answered
+as the JSON documents of :mod:`feinsum.records`; errors are problem documents (RFC 9457)
+with the codes of :mod:`feinsum.errors`.
 """
 
 from __future__ import annotations
@@ -20,48 +25,37 @@ from starlette.routing import Route
 
 from feinsum.db.server import DemandLimits, Scope, open_serving_store
 from feinsum.service.demand import MissCounter
-from feinsum.service.gate import Gate
 from feinsum.service.keys import KeyRing
-from feinsum.service.limits import RateLimit
 from feinsum.service.lookup import Lookup
+from feinsum.service.middleware import Admission, RateLimit, RequestLog
 from feinsum.service.openapi import SECURITY, Problem
-from feinsum.service.pages.notations import Notations
 from feinsum.service.pages.routes import router as pages
 from feinsum.service.problems import add_problems
 from feinsum.service.routes import (
     best,
     canonicalization,
-    facts,
-    gone,
+    documents,
     lists,
     operation,
-    plans,
     retractions,
 )
 from feinsum.service.settings import Settings, read_settings
-from feinsum.service.state import Service
+from feinsum.service.state import Notations, Service
 
 ROUTERS = (
-    *(
-        module.router
-        for module in (
-            best,
-            facts,
-            plans,
-            retractions,
-            lists,
-            canonicalization,
-            operation,
-        )
-    ),
+    best.router,
+    documents.router,
+    retractions.router,
+    lists.router,
+    canonicalization.router,
+    operation.router,
     pages,
 )
 
-
 DAY_S = 86400
 
-VALUES = 10
-"""How many values a body without a key may have for each workload of a batch."""
+MAX_VALUES = 10
+"""Values that a body without a key may have for each workload of a full batch."""
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -73,48 +67,54 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     Raises:
         StoreError: if the database cannot be opened.
     """
-    chosen = settings or read_settings()
-    service = _service(chosen)
+    settings = settings or read_settings()
+    service = _service(settings)
     app = FastAPI(
         title="feinsum",
         version="1",
         summary="Tuning records of einsums",
         lifespan=_lifespan,
+        # pages load no scripts from elsewhere, which these viewers do
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
         telemetry={"tracing": False, "metrics": False, "logs": False},
         generate_unique_id_function=lambda route: route.name,
     )
+    # routes find the parts of the service by the request, so that tests may have
+    # several
     app.state.service = service
     for router in ROUTERS:
         app.include_router(router)
-    app.include_router(gone.router)
+    app.include_router(documents.removed)
     add_problems(app, _routes())
+    # FastAPI composes the document anew; ours adds problems and keys, once
     app.openapi = partial(_description, app)  # type: ignore[method-assign]
-    # the last one added is outermost: the gate is passed before anything else
+    # the last one added is outermost: requests are logged before anything else
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
     app.add_middleware(best.Shortcut)
     app.add_middleware(
-        Gate,
-        keys=KeyRing(service.store.key, _anonymous(chosen)),
-        rate=RateLimit(chosen.rate_per_s, chosen.burst),
-        max_body_bytes=chosen.max_body_bytes,
-        max_values=VALUES * chosen.max_batch,
-        body_s=chosen.body_s,
-        quota=_quota(chosen),
+        Admission,
+        keys=KeyRing(service.store.key, _anonymous_scopes(settings)),
+        rate=RateLimit(settings.rate_per_s, settings.burst),
+        max_body_bytes=settings.max_body_bytes,
+        max_values=MAX_VALUES * settings.max_batch,
+        body_s=settings.body_s,
+        quota=_quota(settings),
     )
+    app.add_middleware(RequestLog)
     return app
 
 
 def _routes() -> list[Route]:
-    found = [route for router in ROUTERS for route in router.routes]
-    return [route for route in found if isinstance(route, Route)]
+    routes = [route for router in ROUTERS for route in router.routes]
+    return [route for route in routes if isinstance(route, Route)]
 
 
 def _service(settings: Settings) -> Service:
     store = open_serving_store(settings.database)
     lookup = Lookup(store.reader(), settings.freshness_s, settings.cache_mb * 2**20)
+    # misses come from anyone: their number is bounded for each caller and in all
     limits = DemandLimits(
         settings.max_demands, settings.max_demands_of_caller, settings.demand_days
     )
@@ -125,9 +125,10 @@ def _service(settings: Settings) -> Service:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Writes misses while the service runs; at the end the last ones, and closes."""
+    """Write misses while the service runs; at the end the last ones, and close."""
     service: Service = app.state.service
     every_s = service.settings.demand_every_s
+    # one task, so that two writes never overlap
     writing = asyncio.create_task(service.misses.flush_forever(every_s))
     try:
         yield
@@ -135,18 +136,20 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         writing.cancel()
         with suppress(asyncio.CancelledError):
             await writing
+        # what was counted since the last write would be lost
         await service.misses.flush()
         service.lookup.close()
         service.store.close()
 
 
 def _quota(settings: Settings) -> RateLimit:
-    """Bytes of documents that come back each second to who is not trusted."""
+    """The limit of bytes that one untrusted name may store in a day."""
+    # a bucket of one day: who sent nothing yesterday may send all at once today
     n_bytes = settings.untrusted_mb_a_day * 2**20
     return RateLimit(n_bytes / DAY_S, n_bytes)
 
 
-def _anonymous(settings: Settings) -> frozenset[Scope]:
+def _anonymous_scopes(settings: Settings) -> frozenset[Scope]:
     scopes: set[Scope] = set()
     if settings.anonymous_read:
         scopes.add("read")
@@ -161,9 +164,9 @@ def _description(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(
             title=app.title, version=app.version, summary=app.summary, routes=app.routes
         )
-        parts = document.setdefault("components", {})
-        parts.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
-        parts["securitySchemes"] = SECURITY
+        components = document.setdefault("components", {})
+        components.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
+        components["securitySchemes"] = SECURITY
         document["security"] = [{}, {"key": []}]
         app.openapi_schema = document
     return app.openapi_schema

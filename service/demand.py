@@ -1,4 +1,7 @@
-"""Misses are counted in memory, and written from time to time, many at once."""
+"""Misses: counted in memory, and written every few seconds, many at once.
+
+A write for each miss would make a look-up as slow as a commit.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,18 @@ from feinsum.service.texts import has_secret, is_storable
 
 logger = logging.getLogger(__name__)
 
-MOST_BYTES = 32 * 2**20
-"""How much memory waiting misses take at most, with the texts of their workloads; more
-are not counted."""
+MAX_BYTES = 32 * 2**20
+"""Memory of misses that wait, with the texts of their workloads; more are not counted.
+"""
 
 MISS_BYTES = 800
-"""How much one takes, without its names."""
+"""Memory of one, without its names."""
 
-MOST_OF_CALLER = 1_000
-"""How many of one caller."""
+MAX_OF_CALLER = 1_000
+"""Different misses of one caller that may wait."""
 
-LONGEST_TEXT = 20_000
-"""Most characters of the text of an einsum that is kept."""
+MAX_TEXT = 20_000
+"""Characters of the text of an einsum that is kept."""
 
 Write = Callable[[Mapping[DemandRequest, int], Mapping[WorkloadKey, str]], None]
 
@@ -51,29 +54,32 @@ class MissCounter:
         A text that is not the workload's is not kept, and nothing that looks like a
         key of the service.
         """
-        asked = DemandRequest(Miss(WorkloadKey(workload), device), caller)
+        miss = DemandRequest(Miss(WorkloadKey(workload), device), caller)
         if any(
             has_secret(part) or not is_storable(part) for part in (workload, device)
         ):
             return
-        if asked not in self._counts:
+        if miss not in self._counts:
             n_bytes = MISS_BYTES + sum(map(getsizeof, (workload, device, caller)))
-            is_many = self._of_caller[caller] >= MOST_OF_CALLER
+            # one caller must not fill the memory that all have
+            is_many = self._of_caller[caller] >= MAX_OF_CALLER
             if is_many or not self._has_room(n_bytes):
                 return
             self._of_caller[caller] += 1
             self._n_bytes += n_bytes
-        self._counts[asked] += 1
-        if text and self._is_kept(text, workload):
+        self._counts[miss] += 1
+        # the text makes a workload tunable by others; the key alone does not
+        if text and self._is_new_text(text, workload):
             self._n_bytes += getsizeof(text)
-            self._texts[asked.miss.workload] = text
+            self._texts[miss.miss.workload] = text
 
     def _has_room(self, n_bytes: int) -> bool:
-        return self._n_bytes + n_bytes <= MOST_BYTES
+        return self._n_bytes + n_bytes <= MAX_BYTES
 
-    def _is_kept(self, text: str, workload: str) -> bool:
-        if workload in self._texts or len(text) > LONGEST_TEXT:
+    def _is_new_text(self, text: str, workload: str) -> bool:
+        if workload in self._texts or len(text) > MAX_TEXT:
             return False
+        # the cheap check first: canonicalization takes a millisecond
         return self._has_room(getsizeof(text)) and is_text_of(text, workload)
 
     def _forget(self) -> None:
@@ -91,6 +97,7 @@ class MissCounter:
         self._forget()
         try:
             await run_in_threadpool(self._write, counts, texts)
+        # demand is a hint: losing some is better than a service that stops
         except StoreError as error:
             logger.warning("%s misses could not be counted: %s", counts.total(), error)
 

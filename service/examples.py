@@ -1,4 +1,4 @@
-"""Examples for the description of the routes; one story, told by all of them."""
+"""Examples for the description of the routes: one matrix-vector product, everywhere."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ PEAKS = DevicePeaks(
 )
 
 
+# as text: planning would need the planner in every worker
 PLANNED = (
     '{"einsum":"i j, j -> i | A[64,4]:<f8 x[4]:<f8 | A x","format":1,"leaves":['
     '{"key":"fe2-nauty2.8-cfdc92779da83f83a50b864de67c174b3500bd60","text":"i j'

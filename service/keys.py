@@ -1,8 +1,8 @@
-"""API keys: made once, shown once, known afterwards by a digest alone.
+"""API keys: created once, printed once, recognized by a digest alone.
 
-A key is ``feinsum_ID_SECRET``: 8 digits that name it, and 256 random bits. What
-is stored is the SHA-256 of all of it. No slower digest is needed, for nobody
-guesses 256 bits.
+A key is ``feinsum_0123abcd_SECRET``: 8 digits that name it, and 256 random bits. Only
+the SHA-256 of all of it is stored. No slower digest is needed, for nobody guesses 256
+bits.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from feinsum.db.server import ApiKey, Scope
 from feinsum.errors import NotAuthenticatedError, NotPermittedError
 from feinsum.service.texts import SECRET
 
-TRUSTED_S = 2.0
-"""How long a key counts as it was read; a revoked one opens nothing afterwards."""
+CACHE_S = 2.0
+"""How long a recognized key is not read again; a revoked one ends within this time."""
 
-MOST_KEPT = 1000
+MAX_CACHED = 1000
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: the name of a key and what it opens.
+    """The name of a key and what it permits.
 
     Attributes:
-        is_trusted: whether facts that it sends are served at once.
+        is_trusted: whether answers have the facts that it sends before others.
     """
 
     name: str
@@ -53,6 +53,7 @@ def new_key(
 ) -> tuple[str, ApiKey]:
     """A new secret, and what is stored of it."""
     key_id = secrets.token_hex(4)
+    # a prefix that scanners of leaked secrets can find, and an id to revoke the key by
     secret = f"feinsum_{key_id}_{secrets.token_urlsafe(32)}"
     now = datetime.now(UTC)
     key = ApiKey(key_id, name, scope, _digest(secret), now, expires_at)
@@ -66,8 +67,8 @@ def key_id_of(secret: str) -> str | None:
     >>> key_id_of(secret) == key.id, key_id_of("x" * 40)
     (True, None)
     """
-    found = SECRET.fullmatch(secret)
-    return found[1] if found else None
+    match = SECRET.fullmatch(secret)
+    return match[1] if match else None
 
 
 def require(caller: Caller, scope: Scope) -> None:
@@ -91,7 +92,7 @@ def require(caller: Caller, scope: Scope) -> None:
 
 
 class KeyRing:
-    """Recognizes keys, and remembers them for :data:`TRUSTED_S`.
+    """Recognizes keys, and caches them for :data:`CACHE_S`.
 
     Args:
         find: reads a stored key by its id.
@@ -102,13 +103,13 @@ class KeyRing:
         self, find: Callable[[str], ApiKey | None], anonymous: frozenset[Scope]
     ) -> None:
         self._find = find
-        self._kept: dict[str, tuple[float, Caller]] = {}
+        self._cache: dict[str, tuple[float, Caller]] = {}
         self.anonymous = Caller(ANONYMOUS, anonymous)
 
     def recall(self, secret: str) -> Caller | None:
         """The caller with that secret, if it was recognized a moment ago."""
-        kept = self._kept.get(_digest(secret))
-        return kept[1] if kept and kept[0] > time.monotonic() else None
+        until, caller = self._cache.get(_digest(secret), (0.0, None))
+        return caller if until > time.monotonic() else None
 
     def recognize(self, secret: str) -> Caller:
         """The caller with that secret; reads the database.
@@ -118,24 +119,30 @@ class KeyRing:
         """
         digest = _digest(secret)
         key_id = key_id_of(secret)
+        # the id finds the row; the digest decides, in constant time
         key = self._find(key_id) if key_id else None
         if key is None or not hmac.compare_digest(key.digest, digest):
             raise NotAuthenticatedError("the key is unknown; ask for a new one")
+        # an unknown key and a revoked one differ in the message alone: the holder of a
+        # secret may know that it was one
         state = key.state(datetime.now(UTC))
         if state != "valid":
             raise NotAuthenticatedError(
                 f"the key {key.id} is {state}; ask for a new one"
             )
         scopes = _scopes_of(key.scope)
+        # an admin can trust its own keys, so that it is trusted itself
         is_trusted = key.is_trusted or "admin" in scopes
         caller = Caller(key.name, scopes, key.id, is_trusted)
-        if len(self._kept) >= MOST_KEPT:
-            self._kept.clear()
-        self._kept[digest] = (time.monotonic() + TRUSTED_S, caller)
+        # only valid keys get here, so that a flood of wrong ones empties nothing
+        if len(self._cache) >= MAX_CACHED:
+            self._cache.clear()
+        self._cache[digest] = (time.monotonic() + CACHE_S, caller)
         return caller
 
 
 def _scopes_of(widest: Scope) -> frozenset[Scope]:
+    # each scope includes those before it: read, record, admin
     every: tuple[Scope, ...] = get_args(Scope)
     return frozenset(every[: every.index(widest) + 1])
 

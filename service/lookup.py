@@ -1,10 +1,14 @@
-"""Look-ups: answers are made once, and kept until their facts change.
+"""Look-ups: answers are composed once, and cached until their facts change.
 
-Whether anything changed in the database is asked at most every ``freshness_s``
-seconds. While nothing did, a question whose answer is kept is answered in the event
-loop, from a dictionary. All others wait for a thread that reads the database for as
-many of them as there are then. Facts never change; so an answer that is kept from
-before a change is as good as new if it was made of the facts that there are now.
+    query -> cached and current? -> answer                  (event loop, a dictionary)
+                   | no
+                   +-> queue -> thread: states of the facts -> same: the cached answer
+                                                            -> others: compose anew
+
+The database is polled for changes at most every ``freshness_s`` seconds. Queries
+without a current answer wait for one thread, which reads the database for as many of
+them as wait then. Facts never change, so an answer from before a change of the database
+is current again if it was composed of the facts that there are now.
 """
 
 from __future__ import annotations
@@ -23,22 +27,22 @@ from cachetools import LRUCache
 from feinsum.db.server import Reader, Size
 from feinsum.records import Device
 from feinsum.service.answers import (
-    MOST_READ,
+    MAX_READ_BYTES,
     Answer,
-    Wanted,
+    Target,
     answer_of,
     chosen_ids,
 )
 
-Question: TypeAlias = tuple[str, Wanted]
-"""A workload, and for which device."""
+Query: TypeAlias = tuple[str, Target]
+"""The key of a workload, and the device."""
 
 
-QUESTION_BYTES = 800
-"""How much memory an entry takes, without its names, its ids and its answer."""
+QUERY_BYTES = 800
+"""Memory of an entry, without its names, its ids and its answer."""
 
 ID_BYTES = 180
-"""How much memory an id takes, with its place in a set."""
+"""Memory of an id, as an element of a set."""
 
 MANY_FACTS = 200
 """A workload with more facts is not read as a whole."""
@@ -46,22 +50,22 @@ MANY_FACTS = 200
 MANY_BYTES = 2_000_000
 """Nor is one with longer documents; and no more is read at a time of several."""
 
-UNTOLD = ""
-"""In place of the ids of very many facts: such an answer is made anew after any commit.
-"""
+MANY_IDS = ""
+"""In place of the ids of very many facts: such an answer is composed anew after any
+commit."""
 
-AT_ONCE = 200
-"""How many questions are read at once at most, so that the first need not wait."""
+MAX_QUERIES = 200
+"""Queries that are read at once: the first of them waits for the last."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedAnswer:
     """An answer, or None for a miss.
 
     Attributes:
-        states: of all facts that it was made of.
-        generation: of the database for which it is known to be true.
-        n_bytes: how much memory it takes, with its question.
+        states: of all facts that it was composed of.
+        generation: the generation of the database for which it is current.
+        n_bytes: memory, with its query.
     """
 
     answer: Answer | None
@@ -71,13 +75,13 @@ class Kept:
 
 
 @dataclass
-class Budget:
+class ReadBudget:
     """How many bytes of documents may still be read for a request.
 
-    >>> budget = Budget(100)
+    >>> budget = ReadBudget(100)
     >>> list(budget.affordable({"a": Size(1, 90), "b": Size(1, 20), "c": Size(0, 0)}))
     ['a', 'c']
-    >>> list(Budget(10).affordable({"a": Size(1, 90), "b": Size(1, 10)}))
+    >>> list(ReadBudget(10).affordable({"a": Size(1, 90), "b": Size(1, 10)}))
     ['a']
     """
 
@@ -85,80 +89,83 @@ class Budget:
     is_untouched: bool = True
 
     def affordable(self, sizes: Mapping[str, Size]) -> dict[str, Size]:
-        """The workloads that may be read, which are paid for; the first one always."""
-        found: dict[str, Size] = {}
+        """The workloads that may be read; the first one always."""
+        chosen: dict[str, Size] = {}
         for workload, size in sizes.items():
-            price = min(size.n_bytes, MOST_READ)
-            if self.is_untouched or price <= self.n_bytes:
-                found[workload] = size
-                self.n_bytes = max(0, self.n_bytes - price)
-                self.is_untouched &= not price
-        return found
+            n_read = min(size.n_bytes, MAX_READ_BYTES)
+            if self.is_untouched or n_read <= self.n_bytes:
+                chosen[workload] = size
+                self.n_bytes = max(0, self.n_bytes - n_read)
+                self.is_untouched &= not n_read
+        return chosen
 
 
 class Lookup:
     """Answers of one database; used from one event loop.
 
     Args:
-        freshness_s: for how long the database is taken not to have changed.
-        most_bytes: of answers that are kept; the one used longest ago goes first.
+        freshness_s: how long the database is assumed not to have changed.
+        max_bytes: memory of cached answers; the one used longest ago goes first.
     """
 
-    def __init__(self, reader: Reader, freshness_s: float, most_bytes: int) -> None:
+    def __init__(self, reader: Reader, freshness_s: float, max_bytes: int) -> None:
         self._reader = reader
         self._freshness_s = freshness_s
+        # one thread and one connection: queries that wait meanwhile are read together
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lookup")
-        self._kept: LRUCache[Question, Kept] = LRUCache(
-            most_bytes, getsizeof=lambda kept: kept.n_bytes
+        self._cache: LRUCache[Query, CachedAnswer] = LRUCache(
+            max_bytes, getsizeof=lambda cached: cached.n_bytes
         )
         self._generation: object = None
         self._devices: Mapping[str, Device] = {}
         self._fresh_until = 0.0
-        self._check: asyncio.Task[None] | None = None
-        self._waiting: dict[Question, asyncio.Future[Answer | None]] = {}
+        self._checking: asyncio.Task[None] | None = None
+        # clients of one build ask the same at the same time: equal queries share a
+        # future
+        self._waiting: dict[Query, asyncio.Future[Answer | None]] = {}
         self._reading: asyncio.Task[None] | None = None
 
-    async def answer(self, question: Question) -> Answer | None:
-        """The answer to one question; None for a miss.
+    async def answer(self, query: Query) -> Answer | None:
+        """The answer to one query; None for a miss.
 
         Raises:
             StoreUnavailableError: if the database cannot be read.
         """
         if time.monotonic() >= self._fresh_until:
             await self.refresh()
-        if kept := self._fresh(question):
-            return kept.answer
-        return await self._queued(question)
+        if cached := self._current(query):
+            return cached.answer
+        return await self._queued(query)
 
     async def answers(
-        self, questions: Sequence[Question], budget: Budget | None = None
-    ) -> dict[Question, Answer | None]:
+        self, queries: Sequence[Query], budget: ReadBudget | None = None
+    ) -> dict[Query, Answer | None]:
         """The same for many; without those that a budget has no bytes for."""
         if time.monotonic() >= self._fresh_until:
             await self.refresh()
-        found = {q: kept.answer for q in questions if (kept := self._fresh(q))}
-        missing = list(dict.fromkeys(q for q in questions if q not in found))
+        answers = {q: cached.answer for q in queries if (cached := self._current(q))}
+        missing = list(dict.fromkeys(q for q in queries if q not in answers))
         if missing and budget is None:
             read = await asyncio.gather(*map(self._queued, missing))
-            found.update(zip(missing, read, strict=True))
+            answers.update(zip(missing, read, strict=True))
         elif missing:
             affordable = await self._read_now(missing, budget)
-            found.update((q, kept.answer) for q, kept in affordable.items())
-        return found
+            answers.update((q, cached.answer) for q, cached in affordable.items())
+        return answers
 
     async def refresh(self) -> None:
-        """Ask the database whether it changed; many at once ask together.
+        """Check whether the database changed, once for all that wait for it.
 
         Raises:
             StoreUnavailableError: if it cannot be reached.
         """
-        if self._check is None:
-            self._check = asyncio.create_task(self._ask())
-        # one that is cancelled must not cancel the question of the others
-        await asyncio.shield(self._check)
+        if self._checking is None:
+            self._checking = asyncio.create_task(self._check_changes())
+        # a caller that is cancelled must not cancel the check of the others
+        await asyncio.shield(self._checking)
 
     def expire(self) -> None:
-        """Ask before the next answer, for something was written just now."""
+        """Check before the next answer: something was written just now."""
         self._fresh_until = 0.0
 
     def close(self) -> None:
@@ -166,139 +173,142 @@ class Lookup:
         self._thread.shutdown()
         self._reader.close()
 
-    async def _ask(self) -> None:
-        # before the question, whose answer may miss what is committed meanwhile
-        asked_at = time.monotonic()
+    async def _check_changes(self) -> None:
+        # the time before the check, which may miss what is committed meanwhile
+        checked_at = time.monotonic()
         loop, thread = asyncio.get_running_loop(), self._thread
         try:
             generation = await loop.run_in_executor(thread, self._reader.generation)
+            # the devices are read only after a change: they are all that an answer
+            # needs besides facts
             if generation != self._generation:
                 devices = await loop.run_in_executor(thread, self._reader.devices)
-                if devices != self._devices:  # an answer may depend on each of them
-                    self._kept.clear()
+                # any answer may depend on any device
+                if devices != self._devices:
+                    self._cache.clear()
                 self._generation, self._devices = generation, devices
-            self._fresh_until = asked_at + self._freshness_s
+            self._fresh_until = checked_at + self._freshness_s
         finally:
-            self._check = None
+            self._checking = None
 
-    def _fresh(self, question: Question) -> Kept | None:
-        """The cached answer, if it is known to be true."""
-        kept = self._kept.get(question)
-        return kept if kept and kept.generation == self._generation else None
+    def _current(self, query: Query) -> CachedAnswer | None:
+        """The cached answer, if nothing changed since."""
+        cached = self._cache.get(query)
+        return cached if cached and cached.generation == self._generation else None
 
-    def _queued(self, question: Question) -> asyncio.Future[Answer | None]:
-        """The answer once it was read; equal questions are read once."""
-        if question not in self._waiting:
-            self._waiting[question] = asyncio.get_running_loop().create_future()
+    def _queued(self, query: Query) -> asyncio.Future[Answer | None]:
+        """The answer once it was read; equal queries are read once."""
+        if query not in self._waiting:
+            self._waiting[query] = asyncio.get_running_loop().create_future()
             if self._reading is None:
                 self._reading = asyncio.create_task(self._read_all())
-        return self._waiting[question]
+        return self._waiting[query]
 
     async def _read_all(self) -> None:
         """Answer what waits, until nothing does."""
         try:
-            while part := list(self._waiting)[:AT_ONCE]:
-                futures = {question: self._waiting.pop(question) for question in part}
+            while batch := list(self._waiting)[:MAX_QUERIES]:
+                futures = {query: self._waiting.pop(query) for query in batch}
                 try:
-                    found = await self._read_now(part)
-                except Exception as error:  # noqa: BLE001  # it is who asked that fails
+                    answers = await self._read_now(batch)
+                except Exception as error:  # noqa: BLE001  # raised where it is awaited
                     _fail(futures.values(), error)
                     continue
-                for question, future in futures.items():
+                for query, future in futures.items():
                     if not future.cancelled():
-                        future.set_result(found[question].answer)
+                        future.set_result(answers[query].answer)
         finally:
             self._reading = None
 
     async def _read_now(
-        self, questions: Sequence[Question], budget: Budget | None = None
-    ) -> dict[Question, Kept]:
+        self, queries: Sequence[Query], budget: ReadBudget | None = None
+    ) -> dict[Query, CachedAnswer]:
         # before the facts are read: a commit in between makes the answers seem older
         # than they are, never newer
         generation, devices = self._generation, self._devices
-        known = {q: self._kept[q] for q in questions if q in self._kept}
-        read = partial(_read, self._reader, questions, known, devices, budget)
+        cached = {q: self._cache[q] for q in queries if q in self._cache}
+        read = partial(_read, self._reader, queries, cached, devices, budget)
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._thread, read)
+        answers = await loop.run_in_executor(self._thread, read)
         # otherwise an answer may be for devices that have changed
         if devices == self._devices:
-            self._keep(found, generation)
-        return found
+            self._store(answers, generation)
+        return answers
 
-    def _keep(self, found: Mapping[Question, Kept], generation: object) -> None:
-        for question, kept in found.items():
-            n_bytes = _n_bytes(question, kept)
-            if n_bytes <= self._kept.maxsize:
-                self._kept[question] = Kept(
-                    kept.answer, kept.states, generation, n_bytes
+    def _store(self, answers: Mapping[Query, CachedAnswer], generation: object) -> None:
+        for query, cached in answers.items():
+            n_bytes = _n_bytes(query, cached)
+            # cachetools raises for an entry that is larger than the cache
+            if n_bytes <= self._cache.maxsize:
+                self._cache[query] = CachedAnswer(
+                    cached.answer, cached.states, generation, n_bytes
                 )
 
 
-def _n_bytes(question: Question, kept: Kept) -> int:
-    """How much memory a question and its answer take."""
-    workload, wanted = question
-    names = workload, wanted.device, wanted.architecture
-    n_bytes = QUESTION_BYTES + sum(map(getsizeof, names)) + ID_BYTES * len(kept.states)
-    return n_bytes + (kept.answer.n_bytes if kept.answer else 0)
+def _n_bytes(query: Query, cached: CachedAnswer) -> int:
+    """How much memory a query and its answer take."""
+    workload, target = query
+    names = workload, target.device, target.architecture
+    n_bytes = QUERY_BYTES + sum(map(getsizeof, names)) + ID_BYTES * len(cached.states)
+    return n_bytes + (cached.answer.n_bytes if cached.answer else 0)
 
 
 def _read(
     reader: Reader,
-    questions: Sequence[Question],
-    known: Mapping[Question, Kept],
+    queries: Sequence[Query],
+    cached: Mapping[Query, CachedAnswer],
     devices: Mapping[str, Device],
-    budget: Budget | None = None,
-) -> dict[Question, Kept]:
-    """The current answers; known ones stay if the facts are the same.
+    budget: ReadBudget | None = None,
+) -> dict[Query, CachedAnswer]:
+    """The current answers; cached ones stay if the facts are the same.
 
-    Answers beyond the bytes of a budget are left out.
-
-    Few documents are in memory at a time: those of some workloads, or a choice of those
-    of one that has very many.
+    Answers beyond the bytes of a budget are left out. Few documents are in memory at a
+    time: those of some workloads, or a choice of those of one that has very many.
     """
-    told = {q: kept for q, kept in known.items() if UNTOLD not in kept.states}
-    states = reader.states([workload for workload, _ in told])
-    found = {q: kept for q, kept in told.items() if kept.states == states[q[0]]}
-    changed: dict[str, list[Wanted]] = {}
-    for workload, wanted in questions:
-        if (workload, wanted) not in found:
-            changed.setdefault(workload, []).append(wanted)
+    comparable = {q: c for q, c in cached.items() if MANY_IDS not in c.states}
+    states = reader.states([workload for workload, _ in comparable])
+    answers = {q: c for q, c in comparable.items() if c.states == states[q[0]]}
+    changed: dict[str, list[Target]] = {}
+    for workload, target in queries:
+        if (workload, target) not in answers:
+            changed.setdefault(workload, []).append(target)
     sizes = reader.sizes(list(changed))
     if budget is not None:
         sizes = budget.affordable(sizes)
-    for part in _parts(sizes):
-        for workload, facts in reader.facts(part).items():
-            for wanted in changed[workload]:
-                answer = answer_of(workload, facts, wanted, devices)
-                made_of = frozenset(fact.state for fact in facts)
-                found[workload, wanted] = Kept(answer, made_of)
+    for batch in _batches(sizes):
+        for workload, facts in reader.facts(batch).items():
+            for target in changed[workload]:
+                answer = answer_of(workload, facts, target, devices)
+                states_read = frozenset(fact.state for fact in facts)
+                answers[workload, target] = CachedAnswer(answer, states_read)
+    # of very many facts, summaries choose which documents are read
     for workload in (w for w, size in sizes.items() if _is_large(size)):
         summaries = reader.summaries(workload)
-        for wanted in changed[workload]:
-            chosen = reader.documents(chosen_ids(summaries, wanted, devices))
-            answer = answer_of(workload, chosen, wanted, devices)
-            found[workload, wanted] = Kept(answer, frozenset({UNTOLD}))
-    return found
+        for target in changed[workload]:
+            chosen = reader.documents(chosen_ids(summaries, target, devices))
+            answer = answer_of(workload, chosen, target, devices)
+            answers[workload, target] = CachedAnswer(answer, frozenset({MANY_IDS}))
+    return answers
 
 
 def _is_large(size: Size) -> bool:
     return size.n_facts > MANY_FACTS or size.n_bytes > MANY_BYTES
 
 
-def _parts(sizes: Mapping[str, Size]) -> Iterator[list[str]]:
+def _batches(sizes: Mapping[str, Size]) -> Iterator[list[str]]:
     """Workloads that are read as a whole, as many at a time as may be in memory."""
-    part: list[str] = []
+    batch: list[str] = []
     n_bytes = 0
     for workload, size in sizes.items():
         if _is_large(size):
             continue
-        if part and n_bytes + size.n_bytes > MANY_BYTES:
-            yield part
-            part, n_bytes = [], 0
-        part.append(workload)
+        if batch and n_bytes + size.n_bytes > MANY_BYTES:
+            yield batch
+            batch, n_bytes = [], 0
+        batch.append(workload)
         n_bytes += size.n_bytes
-    if part:
-        yield part
+    if batch:
+        yield batch
 
 
 def _fail(futures: Iterable[asyncio.Future[Answer | None]], error: Exception) -> None:

@@ -18,8 +18,9 @@ from prometheus_client.multiprocess import MultiProcessCollector
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""Where the workers of one service put their numbers together; the library's."""
+"""Where the workers of one service put their numbers together, for the library."""
 
+# a look-up takes about a millisecond, a canonicalization up to seconds
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 REQUESTS = Counter(
@@ -31,24 +32,26 @@ SECONDS = Histogram(
 )  # fmt: skip
 ANSWERS = Counter("feinsum_best_answers", "Look-ups of a workload", ("outcome",))
 
-of_requests = cache(REQUESTS.labels)
-of_seconds = cache(SECONDS.labels)
-of_answers = cache(ANSWERS.labels)
+# the library looks labels up under a lock
+_requests = cache(REQUESTS.labels)
+_seconds = cache(SECONDS.labels)
+_answers = cache(ANSWERS.labels)
 
 
 def observe(method: str, route: str, status: int, seconds: float) -> None:
     """Count a request; ``route`` is a pattern, never a path that was sent."""
-    of_requests(method, route, str(status)).inc()
-    of_seconds(route).observe(seconds)
+    _requests(method, route, str(status)).inc()
+    _seconds(route).observe(seconds)
 
 
 def count_answer(outcome: str, n: int = 1) -> None:
     """Count look-ups: ``hit``, ``miss`` or ``not-modified``."""
-    of_answers(outcome).inc(n)
+    _answers(outcome).inc(n)
 
 
 def page() -> bytes:
     """All metrics as text."""
+    # with several workers, each has a file of numbers; a scrape adds them up
     if FOLDER_VARIABLE not in os.environ:
         return generate_latest(REGISTRY)
     registry = CollectorRegistry()

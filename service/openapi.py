@@ -26,6 +26,7 @@ CODES = {
     503: "store-unavailable",
 }
 
+# what middleware and dependencies answer on every route
 ALWAYS = (401, 403, 422, 429, 500, 503)
 
 
@@ -66,16 +67,23 @@ def answers(*more: int, **examples: Any) -> dict[int | str, dict[str, Any]]:
         examples: for ``status_200`` and the like an example, or None for an
             answer without a body.
     """
-    found: dict[int | str, dict[str, Any]] = {}
+    responses: dict[int | str, dict[str, Any]] = {}
     for name, example in examples.items():
         status = int(name.removeprefix("status_"))
-        found[status] = {"description": HTTPStatus(status).phrase}
+        responses[status] = {"description": HTTPStatus(status).phrase}
         if example is not None:
-            found[status]["content"] = {"application/json": {"example": example}}
+            responses[status]["content"] = {"application/json": {"example": example}}
+    # a route that reads a body may also wait for it in vain
     of_bodies = {408} if 413 in more else set()
     for status in sorted({*ALWAYS, *more, *of_bodies}):
-        found[status] = _problem(status)
-    return found
+        responses[status] = _problem(status)
+    return responses
+
+
+def json_body(schema: str, example: object) -> dict[str, Any]:
+    """The body of a route that reads it itself, for FastAPI's ``openapi_extra``."""
+    content = {"schema": {"$ref": f"#/components/schemas/{schema}"}, "example": example}
+    return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
 def parameter(name: str, description: str, example: str, **more: Any) -> dict[str, Any]:

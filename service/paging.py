@@ -16,10 +16,10 @@ from feinsum.service.texts import is_storable
 
 T = TypeVar("T")
 
-MOST = 1000
+MAX_LISTED = 1000
 
 Limit: TypeAlias = Annotated[
-    int, Query(ge=1, le=MOST, description="Maximum number to list.")
+    int, Query(ge=1, le=MAX_LISTED, description="Maximum number to list.")
 ]
 Cursor: TypeAlias = Annotated[
     str | None,
@@ -27,19 +27,19 @@ Cursor: TypeAlias = Annotated[
 ]
 
 
-def to_cursor(*place: str | int) -> str:
-    """A place in a list as text.
+def to_cursor(*position: str | int) -> str:
+    """A position in a list as text.
 
     >>> from_cursor(to_cursor(7, "é"), int, str)
     (7, 'é')
     """
-    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode().rstrip("=")
 
 
 def next_cursor(
-    found: Sequence[T],
+    entries: Sequence[T],
     limit: int,
-    place: Callable[[T], tuple[str | int, ...]],
+    position: Callable[[T], tuple[str | int, ...]],
     length: Callable[[T], int] = lambda _: 0,
 ) -> str | None:
     """The cursor of what comes after a page; None if the page is not full.
@@ -52,12 +52,13 @@ def next_cursor(
     >>> next_cursor("abc", 4, lambda letter: (letter,)) is None
     True
     """
-    is_full = len(found) == limit or is_cut(map(length, found))
-    return to_cursor(*place(found[-1])) if is_full else None
+    # a full page may be the last one; then the next is empty
+    is_full = len(entries) == limit or is_cut(map(length, entries))
+    return to_cursor(*position(entries[-1])) if is_full else None
 
 
 def key_after(cursor: str | None) -> str:
-    """Behind which key or id a page begins; empty for the first.
+    """The key or id before a page; empty for the first page.
 
     Raises:
         InvalidRequestError: see :func:`from_cursor`.
@@ -66,25 +67,30 @@ def key_after(cursor: str | None) -> str:
 
 
 def from_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
-    """Inverse of :func:`to_cursor`, for a place of values of these types.
+    """Inverse of :func:`to_cursor`, for a position of values of these types.
 
     Raises:
         InvalidRequestError: for any other text.
     """
     try:
+        # the padding was stripped, for it is escaped in URLs
         padded = cursor + "=" * (-len(cursor) % 4)
-        place = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+        position = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    # RecursionError: deeply nested JSON
     except (binascii.Error, ValueError, RecursionError):
-        place = None
-    is_place = isinstance(place, list) and [type(x) for x in place] == list(kinds)
-    if not is_place or any(type(x) is int and abs(x) >= 2**31 for x in place):
+        position = None
+    is_position = isinstance(position, list)
+    is_position = is_position and [type(x) for x in position] == list(kinds)
+    # databases have integers of 32 bits in the columns that are compared
+    if not is_position or any(type(x) is int and abs(x) >= 2**31 for x in position):
         raise InvalidRequestError(
             f"the cursor {cursor[:50]!r} was given, expected `next` of the previous "
             "page"
         )
-    if any(isinstance(x, str) and not is_storable(x) for x in place):
+    # the text is compared with a column, and PostgreSQL refuses it
+    if any(isinstance(x, str) and not is_storable(x) for x in position):
         raise InvalidRequestError(
             "the cursor has a character that no database can store, expected `next` of "
             "the previous page"
         )
-    return tuple(place)
+    return tuple(position)

@@ -30,7 +30,7 @@ from feinsum.errors import (
     WrongContentTypeError,
     WrongMethodError,
 )
-from feinsum.service.pages.problem import as_asked
+from feinsum.service.pages.rendering import page_or_problem
 
 logger = logging.getLogger(__name__)
 
@@ -70,10 +70,10 @@ HEADERS: dict[type[FeinsumError], dict[str, str]] = {
 }
 
 
-LONGEST = 200
-"""Most characters that are quoted of one argument."""
+MAX_QUOTED = 200
+"""Characters that are quoted of one argument."""
 
-UNTOLD: dict[type[FeinsumError], str] = {
+HIDDEN: dict[type[FeinsumError], str] = {
     StoreUnavailableError: "the database is unavailable; try again later. The service "
     "logged the reason under the id of the request",
     FeinsumError: "the service failed; it logged the reason under the id of the "
@@ -104,21 +104,25 @@ def problem(
     }
     if findings:
         names = "code", "given", "expected"
-        found = [dict(zip(names, finding, strict=True)) for finding in findings]
-        document["findings"] = found
+        document["findings"] = [
+            dict(zip(names, finding, strict=True)) for finding in findings
+        ]
+    # a proxy must not repeat a refusal to another caller
     sent = {"Cache-Control": "no-store", **(headers or {})}
     return Response(json.dumps(document), status, sent, MEDIA_TYPE)
 
 
 def problem_of(error: Exception, headers: Mapping[str, str] | None = None) -> Response:
     """The problem document of an error; one that nothing foresaw is not quoted."""
+    # its message may quote data or paths: the log has it, the caller does not
     if not isinstance(error, FeinsumError):
-        return problem(500, INTERNAL, UNTOLD[FeinsumError], headers)
+        return problem(500, INTERNAL, HIDDEN[FeinsumError], headers)
+    # subclasses have the status of their class
     kind = next((kind for kind in STATUS if isinstance(error, kind)), FeinsumError)
     status = STATUS.get(kind, 500)
     sent = {**HEADERS.get(kind, {}), **(headers or {})}
     findings = error.findings if isinstance(error, ImplausibleError) else ()
-    return problem(status, error.code, UNTOLD.get(kind, str(error)), sent, findings)
+    return problem(status, error.code, HIDDEN.get(kind, str(error)), sent, findings)
 
 
 def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
@@ -128,40 +132,47 @@ def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
         routes: all that it has, for the header ``Allow``.
     """
 
-    async def of_ours(request: Request, error: Exception) -> Response:
+    async def answer_error(request: Request, error: Exception) -> Response:
         answer = problem_of(error)
+        # refusals are the log of requests; failures need a line of their own
         if answer.status_code >= 500:
             logger.error("%s", error)
-        return as_asked(request.scope, answer)
+        return page_or_problem(request.scope, answer)
 
-    async def of_http(request: Request, error: Exception) -> Response:
+    async def answer_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 400:
-            bad = problem_of(InvalidRequestError(error.detail))
-            return as_asked(request.scope, bad)
+            answer = problem_of(InvalidRequestError(error.detail))
+            return page_or_problem(request.scope, answer)
         kind = OF_HTTP.get(error.status_code, ServiceError)
         detail = f"{request.method} {request.url.path}: {error.detail}"
         headers = dict(error.headers or {})
         if error.status_code == 405:
+            # Starlette names the methods of the first route with this path, not of all
             headers["Allow"] = _allowed(routes, request.scope["path"])
-        found = problem(error.status_code, kind.code, detail, headers)
-        return as_asked(request.scope, found)
+        answer = problem(error.status_code, kind.code, detail, headers)
+        return page_or_problem(request.scope, answer)
 
-    async def of_arguments(request: Request, error: Exception) -> Response:
+    async def answer_bad_arguments(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        what = "; ".join(
-            f"{'.'.join(map(str, e['loc']))[:LONGEST]}: {e['msg'][:LONGEST]}"
+        detail = "; ".join(
+            f"{'.'.join(map(str, e['loc']))[:MAX_QUOTED]}: {e['msg'][:MAX_QUOTED]}"
+            # five suffice to correct a request; a body may have thousands
             for e in error.errors()[:5]
         )
-        return as_asked(request.scope, problem_of(InvalidRequestError(what)))
+        return page_or_problem(request.scope, problem_of(InvalidRequestError(detail)))
 
-    app.add_exception_handler(FeinsumError, of_ours)
-    app.add_exception_handler(HTTPException, of_http)
-    app.add_exception_handler(RequestValidationError, of_arguments)
+    app.add_exception_handler(FeinsumError, answer_error)
+    app.add_exception_handler(HTTPException, answer_http_error)
+    app.add_exception_handler(RequestValidationError, answer_bad_arguments)
 
 
 def _allowed(routes: Sequence[Route], path: str) -> str:
     """The methods that a path takes, as one text."""
-    fitting = [route.methods or () for route in routes if route.path_regex.match(path)]
-    found = {method for methods in fitting for method in methods}
-    return ", ".join(sorted(found | ({"HEAD"} if "GET" in found else set())))
+    methods: set[str] = set()
+    for route in routes:
+        if route.path_regex.match(path):
+            methods |= route.methods or set()
+    if "GET" in methods:
+        methods.add("HEAD")
+    return ", ".join(sorted(methods))

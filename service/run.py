@@ -17,40 +17,38 @@ from uvicorn.supervisors import Multiprocess
 from feinsum.db.server import open_serving_store
 from feinsum.errors import InvalidRequestError
 from feinsum.service.app import create_app
-from feinsum.service.logs import configure
 from feinsum.service.metrics import FOLDER_VARIABLE
+from feinsum.service.middleware import configure_logs
 from feinsum.service.settings import PREFIX, Settings, read_settings
 
-PROTOCOL = "feinsum.service.wire:LimitedProtocol"
-"""By its name, so that a worker imports it when it can tell already that it lives."""
-
 WORKER_STARTS_S = 60
-"""Within how many seconds a worker has to tell that it lives."""
-
+"""How long a worker may take to import; uvicorn kills one that does not answer."""
 
 STARTUP_FAILED = 3
 """Exit status of a process whose only worker did not start, as of uvicorn."""
 
 
-def run(settings: Settings, tell: Callable[[str], None] = lambda _: None) -> None:
-    """Serve until the process is interrupted or told to end.
+def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) -> None:
+    """Serve until the process is interrupted or terminated.
 
     Each worker is a separate process, which reads the settings from its environment.
     Requests that are under way get ``shutdown_s`` to end.
 
     Args:
-        tell: called with the URL, once the database was opened and the port is ours.
+        announce: called with the URL, once the database was opened and the port bound.
 
     Raises:
         StoreError: before the first request, if the database cannot be opened.
         InvalidRequestError: if nobody can listen at that address.
     """
+    # migrates the database once, before several workers open it
     open_serving_store(settings.database).close()
     with listening(settings.host, settings.port) as listener:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        tell(f"http://{host}:{listener.getsockname()[1]}")
-        configure(settings.log_level)
+        announce(f"http://{host}:{listener.getsockname()[1]}")
+        configure_logs(settings.log_level)
         for name, value in settings.model_dump(exclude_none=True).items():
+            # options of the command line reach the workers this way
             os.environ[f"{PREFIX}{name.upper()}"] = str(value)
         with _shared_metrics(settings.workers):
             _serve(settings, listener)
@@ -66,21 +64,22 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        why = (error.strerror or str(error)).partition(" (while")[0]
+        # asyncio and socket add the address to the text; it is in ours already
+        reason = (error.strerror or str(error)).partition(" (while")[0]
         raise InvalidRequestError(
-            f"cannot listen on {host}, port {port} ({why}); give another "
+            f"cannot listen on {host}, port {port} ({reason}); give another "
             "--host or --port, or stop the program there"
         ) from None
 
 
 def _serve(settings: Settings, listener: socket.socket) -> None:
-    """As :func:`uvicorn.run` does, on a socket that is there already."""
+    """Run uvicorn as :func:`uvicorn.run` does, on a socket that is bound already."""
     config = uvicorn.Config(
         "feinsum.service.run:worker",
         factory=True,
-        http=PROTOCOL,
         timeout_worker_healthcheck=WORKER_STARTS_S,
         workers=settings.workers,
+        # JSON lines of our own replace uvicorn's logs
         log_config=None,
         access_log=False,
         server_header=False,
@@ -94,6 +93,7 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
     server = uvicorn.Server(config)
     with suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
+    # a supervisor such as systemd restarts a process only if it failed
     if not server.started:
         sys.exit(STARTUP_FAILED)
 
@@ -105,6 +105,7 @@ def _shared_metrics(workers: int) -> Iterator[None]:
         yield
         return
     with tempfile.TemporaryDirectory(prefix="feinsum-metrics-") as folder:
+        # prometheus-client reads it when it is imported in a worker
         os.environ[FOLDER_VARIABLE] = folder
         yield
 
@@ -112,7 +113,8 @@ def _shared_metrics(workers: int) -> Iterator[None]:
 def worker() -> FastAPI:
     """The application of one worker process."""
     settings = read_settings()
-    configure(settings.log_level)
+    configure_logs(settings.log_level)
     app = create_app(settings)
-    gc.freeze()  # what was made until now stays; it is not looked at again
+    # imported modules and the application stay: no collection looks at them again
+    gc.freeze()
     return app

@@ -20,6 +20,7 @@ Seconds = Annotated[float, Field(gt=0, le=86400)]
 class Settings(BaseSettings):
     """Settings of the operator; each has a row in ``docs/reference/settings.md``."""
 
+    # frozen: each worker reads its own copy from the environment
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     database: str | None = None
@@ -37,14 +38,12 @@ class Settings(BaseSettings):
     rate_per_s: Rate = 200
     burst: Count = 1000
     max_body_bytes: Count = 1_000_000
-    max_header_bytes: Count = 131_072
-    max_connections: Number = 256
-    header_s: Seconds = 10
     body_s: Seconds = 30
     max_batch: Count = 1000
     canonicalization_s: Seconds = 2
 
     max_age_s: Number = 60
+    # a tenth of a second is shorter than a build takes to notice
     freshness_s: Rate = 0.1
     cache_mb: Number = 256
 
@@ -54,18 +53,19 @@ class Settings(BaseSettings):
     demand_days: Annotated[float, Field(gt=0, le=36500)] = 90
 
 
-def read_settings(**given: object) -> Settings:
-    """The settings of the environment, with what was given in their place.
+def read_settings(**overrides: object) -> Settings:
+    """The settings of the environment, and overrides that are not None.
 
     Raises:
         InvalidRequestError: naming the variable that cannot be read.
     """
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in overrides.items() if value is not None}
     try:
         return Settings(**chosen)  # type: ignore[arg-type]
     except ValidationError as error:
-        what = "; ".join(
+        # without the values: a URL of a database has a password
+        problems = "; ".join(
             f"{PREFIX}{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}"
             for e in error.errors(include_url=False, include_input=False)
         )
-        raise InvalidRequestError(f"settings of the service: {what}") from None
+        raise InvalidRequestError(f"settings of the service: {problems}") from None

@@ -1,28 +1,66 @@
-"""State shared by all routes: the parts of one running service."""
+"""The parts of one running service, and what its routes require of callers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
-from feinsum.db.server import ServingStore
+from feinsum.db.server import Receipt, Scope, ServingStore
+from feinsum.records import (
+    DevicePeaks,
+    PlanRecord,
+    TuningRecord,
+    check_plausible,
+    check_unique_names,
+    from_json,
+    serialize,
+)
+from feinsum.service.answers import check_key
 from feinsum.service.demand import MissCounter
-from feinsum.service.gate import caller_of
 from feinsum.service.keys import Caller, require
 from feinsum.service.lookup import Lookup
-from feinsum.service.pages.notations import Notations
+from feinsum.service.middleware import caller_of
 from feinsum.service.settings import Settings
 
 T = TypeVar("T")
 
-LISTINGS_AT_ONCE = 2
+F = TypeVar("F", bound=TuningRecord | PlanRecord | DevicePeaks)
+
+MAX_LISTINGS = 2
 """How many long lists a worker reads at once; look-ups share its processor with them.
 """
+
+
+NOTATIONS_CACHE_S = 2.0
+"""How long the notations of all workloads are assumed not to have changed."""
+
+
+class Notations:
+    """How the texts of all workloads begin; read at most every two seconds.
+
+    The first caller after that reads, and the others wait for its result.
+    """
+
+    def __init__(self, read: Callable[[], frozenset[str]]) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._notations: frozenset[str] = frozenset()
+        self._until = 0.0
+
+    def __call__(self) -> frozenset[str]:
+        # pages are made in threads
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._notations = self._read()
+                self._until = time.monotonic() + NOTATIONS_CACHE_S
+            return self._notations
 
 
 @dataclass(frozen=True)
@@ -35,13 +73,45 @@ class Service:
     misses: MissCounter
     notations: Notations
     _listings: asyncio.Semaphore = field(
-        default_factory=lambda: asyncio.Semaphore(LISTINGS_AT_ONCE)
+        default_factory=lambda: asyncio.Semaphore(MAX_LISTINGS)
     )
 
-    async def listed(self, read: Callable[[], T]) -> T:
+    async def read_list(self, read: Callable[[], T]) -> T:
         """What reads a long list, in a thread, once few others do."""
         async with self._listings:
             return await run_in_threadpool(read)
+
+    async def receive(
+        self, kind: type[F], request: Request, caller: Caller
+    ) -> tuple[F, Receipt]:
+        """Check the document in a body, and store it under the name of its sender.
+
+        Raises:
+            InvalidRequestError: if its key cannot be one.
+            InvalidRecordError: if it does not fit its schema, or is not plausible.
+        """
+        body = await request.body()
+
+        def store() -> tuple[F, Receipt]:
+            fact = from_json(kind, body)
+            # limits are of a device, and have no workload
+            if not isinstance(fact, DevicePeaks):
+                check_key(fact.workload)
+            serialized = serialize(fact)
+            # Parsers differ in which of two equal names they take: the text must have
+            # one meaning. A canonical text repeats no name.
+            if body != serialized.text.encode():
+                check_unique_names(body)
+            check_plausible(fact, serialized)
+            # the text that was judged is the one that is stored
+            return fact, self.store.receive(
+                fact, caller.name, serialized=serialized, is_trusted=caller.is_trusted
+            )
+
+        received = await run_in_threadpool(store)
+        # so that the sender finds its fact at once
+        self.lookup.expire()
+        return received
 
     @property
     def visibility(self) -> str:
@@ -55,22 +125,16 @@ async def service_of(request: Request) -> Service:
     return service
 
 
-async def _reading(request: Request) -> Caller:
-    require(caller_of(request.scope), "read")
-    return caller_of(request.scope)
+def _with_scope(scope: Scope) -> Callable[[Request], Coroutine[Any, Any, Caller]]:
+    # a coroutine, for FastAPI runs other dependencies in threads
+    async def caller(request: Request) -> Caller:
+        require(caller_of(request.scope), scope)
+        return caller_of(request.scope)
 
-
-async def _recording(request: Request) -> Caller:
-    require(caller_of(request.scope), "record")
-    return caller_of(request.scope)
-
-
-async def _admin(request: Request) -> Caller:
-    require(caller_of(request.scope), "admin")
-    return caller_of(request.scope)
+    return caller
 
 
 TheService = Annotated[Service, Depends(service_of)]
-Reading = Annotated[Caller, Depends(_reading)]
-Recording = Annotated[Caller, Depends(_recording)]
-Admin = Annotated[Caller, Depends(_admin)]
+Reading = Annotated[Caller, Depends(_with_scope("read"))]
+Recording = Annotated[Caller, Depends(_with_scope("record"))]
+Admin = Annotated[Caller, Depends(_with_scope("admin"))]

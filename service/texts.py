@@ -28,4 +28,5 @@ def is_storable(text: str) -> bool:
     >>> is_storable("é"), is_storable(chr(0)), is_storable(chr(0xD800))
     (True, False, False)
     """
+    # PostgreSQL stores no NUL; UTF-8 has no lone surrogates
     return "\x00" not in text and not any("\ud800" <= c <= "\udfff" for c in text)

@@ -42,8 +42,8 @@ ROOMS = {
         ["feinsum/canonical", "tests/canonical/test_golden.py", "tests/canonical"],
     ),
     "limits": (
-        ["feinsum/service/limits.py"],
-        ["feinsum/service/limits.py", "tests/service/test_limits.py"],
+        ["feinsum/service/middleware.py"],
+        ["feinsum/service/middleware.py", "tests/service/test_limits.py"],
     ),
     "records": (
         ["feinsum/records"],

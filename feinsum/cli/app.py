@@ -1,7 +1,7 @@
-"""The commands under one roof, and how every failure ends.
+"""The commands of the program ``feinsum``, and how every failure ends.
 
-Nothing here or in the modules of the commands imports what a command needs to
-run; each imports that when it is called. ``feinsum --help`` stays fast.
+Neither this module nor those of the commands import what a command needs to run; each
+imports that when it is called, so that ``feinsum --help`` stays fast.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from feinsum.cli import (
     cache,
     canonicalize,
     db,
+    demand,
     devices,
     doctor,
     explain,
     export_c,
+    keys,
     model,
     plan,
-    query,
     roofline,
+    serve,
     show,
     signing,
     transforms,
     tune,
 )
-from feinsum.cli.service import demand, keys, serve
 from feinsum.cli.shared.failure import report_bug, report_failure
 from feinsum.errors import FeinsumError
 
@@ -42,7 +43,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "canonicalize": (canonicalize.canonicalize, canonicalize.EXAMPLES),
     "bound": (bound.bound, bound.EXAMPLES),
     "plan": (plan.plan, plan.EXAMPLES),
-    "query": (query.query, query.EXAMPLES),
+    "query": (explain.query, explain.QUERY_EXAMPLES),
     "tune": (tune.tune, tune.EXAMPLES),
     "explain": (explain.explain, explain.EXAMPLES),
     "show": (show.show, show.EXAMPLES),
@@ -65,14 +66,16 @@ class Program(TyperGroup):
     def main(
         self, args: Sequence[str] | None = None, *rest: Any, **options: Any
     ) -> NoReturn:
-        given = list(sys.argv[1:] if args is None else args)
+        words = list(sys.argv[1:] if args is None else args)
+        # Typer would print errors itself, and exit
         options["standalone_mode"] = False
         try:
-            code = super().main(given, *rest, **options)
+            code = super().main(words, *rest, **options)
         except (FeinsumError, typer.TyperException) as error:
-            code = report_failure(error, is_json="--json" in given)
+            # the options may not have been parsed: the words tell
+            code = report_failure(error, is_json="--json" in words)
         except Exception as error:  # noqa: BLE001  # the last net, for our own bugs
-            code = report_bug(error, is_json="--json" in given)
+            code = report_bug(error, is_json="--json" in words)
         sys.exit(code or 0)
 
 
@@ -121,6 +124,7 @@ def feinsum(
     ] = False,
 ) -> None:
     """A canonicalizing tuning database for batched einsums."""
+    # help that nobody asked for is a usage error
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum, read_values
+from feinsum.cli.shared.notation import check_parameters, read_values
 from feinsum.cli.shared.options import (
     AsJson,
     Database,
     Device,
-    Dtype,
-    Operands,
-    Rows,
-    Sizes,
+    EinsumOptions,
     SizeValues,
     Subscripts,
+    expand_groups,
 )
-from feinsum.cli.shared.output import print_json
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from feinsum.ir import BatchedEinsum
+from feinsum.cli.shared.output import print_document
 
 EXAMPLES = """\b
 Examples:
@@ -32,7 +25,7 @@ Examples:
   feinsum bound "ij,jk,kl->il" --sizes i=9,j=99,k=999,l=9 --memory 80000
 """
 
-Fast: TypeAlias = Annotated[
+FastMemory: TypeAlias = Annotated[
     int | None,
     typer.Option(
         "--memory",
@@ -44,14 +37,12 @@ Fast: TypeAlias = Annotated[
 ]
 
 
+@expand_groups
 def bound(
     subscripts: Subscripts,
-    sizes: Sizes = None,
-    operands: Operands = None,
-    rows: Rows = None,
-    dtype: Dtype = DEFAULT_DTYPE,
+    arrays: EinsumOptions,
     size: SizeValues = None,
-    memory: Fast = None,
+    memory: FastMemory = None,
     device: Device = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -64,28 +55,21 @@ def bound(
     """
     from feinsum.bounds import MemoryLevel
     from feinsum.retrieval import bound as bound_of
-
-    einsum = read_einsum(subscripts, sizes, operands, rows, dtype)
-    values = _values(einsum, read_values(size or (), "--size"))
-    levels = None
-    if memory is not None:
-        levels = [MemoryLevel("fast", memory), MemoryLevel("slow", None)]
-    found = bound_of(einsum, values, levels=levels, device=device, database=database)
-    if as_json:
-        print_json(found.document())
-    else:
-        typer.echo(str(found))
-
-
-def _values(einsum: BatchedEinsum, given: Mapping[str, int]) -> dict[str, int]:
-    """Sizes of all parameters; those that are not given get the default."""
     from feinsum.tuning import default_sizes
 
-    known = {x.name for x in einsum.size_params}
-    if unknown := sorted(set(given) - known):
-        raise typer.BadParameter(
-            f"no size parameter is named {', '.join(unknown)}; there are "
-            f"{', '.join(sorted(known)) or 'none'}",
-            param_hint="--size",
-        )
-    return default_sizes(einsum, given)
+    einsum = arrays.read(subscripts)
+    values = read_values(size or (), "--size")
+    check_parameters(values, [einsum])
+    levels = None
+    if memory is not None:
+        # the model of the papers on lower bounds: one fast memory before an unlimited
+        # one
+        levels = [MemoryLevel("fast", memory), MemoryLevel("slow", None)]
+    lower = bound_of(
+        einsum,
+        default_sizes(einsum, values),
+        levels=levels,
+        device=device,
+        database=database,
+    )
+    print_document(lower.document(), as_json, lambda: typer.echo(str(lower)))

@@ -1,4 +1,4 @@
-"""``feinsum cache``: what is kept of earlier retrievals, and forgetting it."""
+"""``feinsum cache``: the retrieved kernels on disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict
 import typer
 
 from feinsum.cli.shared.options import AsJson
-from feinsum.cli.shared.output import print_json
+from feinsum.cli.shared.output import print_document, print_fields
 from feinsum.words import counted
 
 app = typer.Typer(
@@ -22,14 +22,9 @@ def info(as_json: AsJson = False) -> None:
     """Print the location and size of the cache."""
     from feinsum.cache import default_cache
 
-    kept = default_cache()
-    found = asdict(kept.info()) if kept else {"location": None}
-    if as_json:
-        print_json(found)
-        return
-    for name, value in found.items():
-        text = "off" if value is None else value
-        typer.echo(f"{name.removeprefix('n_').replace('_', ' ')}: {text}")
+    cache = default_cache()
+    fields = asdict(cache.info()) if cache else {"location": None}
+    print_document(fields, as_json, lambda: print_fields(fields, missing="off"))
 
 
 @app.command(epilog="\b\nExample:\n  feinsum cache clear")
@@ -37,9 +32,10 @@ def clear(as_json: AsJson = False) -> None:
     """Remove everything from the cache."""
     from feinsum.cache import default_cache
 
-    kept = default_cache()
-    n_removed = kept.clear() if kept else 0
-    if as_json:
-        print_json({"n_removed": n_removed})
-    else:
-        typer.echo(f"{counted(n_removed, 'entry')} removed")
+    cache = default_cache()
+    n_removed = cache.clear() if cache else 0
+    print_document(
+        {"n_removed": n_removed},
+        as_json,
+        lambda: typer.echo(f"{counted(n_removed, 'entry')} removed"),
+    )

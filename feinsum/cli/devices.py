@@ -1,4 +1,4 @@
-"""``feinsum devices``."""
+"""``feinsum devices``: the devices of this machine, and their measured limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ import typer
 
 from feinsum.cli.shared.failure import say
 from feinsum.cli.shared.options import AsJson, Database
-from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table, to_digits
+from feinsum.cli.shared.output import (
+    ID_LENGTH,
+    print_document,
+    print_table,
+    to_digits,
+)
 from feinsum.errors import DeviceUnavailableError
 
 if TYPE_CHECKING:
@@ -31,7 +36,7 @@ WIDTH, INDENT = 80, " " * 4
 
 @dataclass(frozen=True)
 class _Listed:
-    """A device, whether it works, and what is known of it."""
+    """A device, whether it works, its driver and its limits."""
 
     device: Device
     trouble: str
@@ -67,17 +72,14 @@ def devices(
     from feinsum.db import opened_store
     from feinsum.measure import device_states
 
+    # platforms without a device have a state, too
     states = [state for state in device_states() if state.device is not None]
     with opened_store(database, has_shipped=True, may_create=measure or again) as store:
         if measure or again:
             _measure_all(store, states, again=again, even_if_busy=even_if_busy)
-        found = [_listed(state, store) for state in states]
-    if as_json:
-        print_json({"devices": [_document(one) for one in found]})
-    elif found:
-        _print(found)
-    else:
-        typer.echo("no device found; 'feinsum doctor' explains why")
+        listed = [_listed(state, store) for state in states]
+    documents = [_document(device) for device in listed]
+    print_document({"devices": documents}, as_json, lambda: _print(listed))
 
 
 def _measure_all(
@@ -92,6 +94,7 @@ def _measure_all(
         return measure_peaks(opened)
 
     for _, device, trouble in states:
+        # measuring a device that fails would end the command
         if device is None or trouble:
             say(f"skipping {device}: {trouble}")
             continue
@@ -119,8 +122,8 @@ def _listed(state: DeviceState, store: Store) -> _Listed:
     return _Listed(state.device, state.trouble, driver, peaks)
 
 
-def _document(one: _Listed) -> dict[str, Any]:
-    device = one.device
+def _document(listed: _Listed) -> dict[str, Any]:
+    device, peaks = listed.device, listed.peaks
     return {
         "id": device.id,
         "platform": device.platform,
@@ -128,10 +131,10 @@ def _document(one: _Listed) -> dict[str, Any]:
         "kind": device.kind,
         "compute_units": device.compute_units,
         "processor": _processor_document(device),
-        "works": not one.trouble,
-        "trouble": one.trouble,
-        "driver_version": one.driver,
-        "peaks": None if one.peaks is None else _peaks_document(one.peaks),
+        "works": not listed.trouble,
+        "trouble": listed.trouble,
+        "driver_version": listed.driver,
+        "peaks": None if peaks is None else _peaks_document(peaks),
     }
 
 
@@ -151,39 +154,43 @@ def _peaks_document(peaks: DevicePeaks) -> dict[str, Any]:
     }
 
 
-def _print(found: Sequence[_Listed]) -> None:
-    print_table(
-        ("platform", "name", "driver"),
-        ("works", "units", "id"),
-        [
-            (
-                one.device.platform,
-                one.device.name,
-                one.driver or "?",
-                "no" if one.trouble else "yes",
-                str(one.device.compute_units),
-                _id(one.device),
-            )
-            for one in found
-        ],
-    )
-    for one in found:
-        if one.trouble:
-            _echo(f"{_id(one.device)} does not work: {one.trouble}")
-    devices = [one.device for one in found]
-    for processor in dict.fromkeys(d.processor for d in devices if d.processor):
-        _echo(f"processor: {processor}")
-    known = [one.peaks for one in found if one.peaks is not None]
-    if not known:
+def _print(listed: Sequence[_Listed]) -> None:
+    if not listed:
+        typer.echo("no device found; 'feinsum doctor' explains why")
+        return
+    rows = [
+        (
+            entry.device.platform,
+            entry.device.name,
+            entry.driver or "?",
+            "no" if entry.trouble else "yes",
+            str(entry.device.compute_units),
+            _id(entry.device),
+        )
+        for entry in listed
+    ]
+    print_table(("platform", "name", "driver"), ("works", "units", "id"), rows)
+    for entry in listed:
+        if entry.trouble:
+            _echo(f"{_id(entry.device)} does not work: {entry.trouble}")
+    # several platforms may offer one processor
+    for processor in dict.fromkeys(entry.device.processor for entry in listed):
+        if processor:
+            _echo(f"processor: {processor}")
+    _print_limits([entry.peaks for entry in listed if entry.peaks is not None])
+
+
+def _print_limits(limits: Sequence[DevicePeaks]) -> None:
+    if not limits:
         typer.echo("no limits measured; run 'feinsum devices --measure'")
         return
-    dtypes = sorted({dtype for peaks in known for dtype in peaks.operations_per_s})
+    dtypes = sorted({dtype for peaks in limits for dtype in peaks.operations_per_s})
     print_table(
         ("measured at",),
         ("GB/s", *(f"Gop/s {dtype}" for dtype in dtypes), "id"),
-        [_limits(peaks, dtypes) for peaks in known],
+        [_limits_row(peaks, dtypes) for peaks in limits],
     )
-    for peaks in known:
+    for peaks in limits:
         if peaks.cache_bytes_per_s:
             rates = sorted(peaks.cache_bytes_per_s.items())
             texts = [f"{name} {to_digits(rate * 1e-9)} GB/s" for name, rate in rates]
@@ -208,7 +215,7 @@ def _echo(line: str) -> None:
     )
 
 
-def _limits(peaks: DevicePeaks, dtypes: list[str]) -> tuple[str, ...]:
+def _limits_row(peaks: DevicePeaks, dtypes: list[str]) -> tuple[str, ...]:
     rates = (peaks.operations_per_s.get(dtype) for dtype in dtypes)
     return (
         peaks.measured_at,

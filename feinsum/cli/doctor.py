@@ -1,4 +1,4 @@
-"""``feinsum doctor``."""
+"""``feinsum doctor``: what is wrong with an installation, and what to do."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def doctor(
     from feinsum.doctor import examination
 
     findings = []
+    # printed one by one: checks of a slow service take seconds
     for finding in examination(database, device):
         findings.append(finding)
         if not as_json:
@@ -45,8 +46,8 @@ def doctor(
             typer.echo(f"    {finding.advice}")
     n_problems = sum(finding.state == "problem" for finding in findings)
     if as_json:
-        found = [asdict(finding) for finding in findings]
-        print_json({"is_well": not n_problems, "findings": found})
+        documents = [asdict(finding) for finding in findings]
+        print_json({"is_well": not n_problems, "findings": documents})
     else:
         typer.echo(_summary([finding.state for finding in findings]))
     if n_problems:

@@ -1,41 +1,52 @@
-"""``feinsum explain``."""
+"""``feinsum explain``, and its alias for einsums ``feinsum query``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from feinsum.cli.query import query
-from feinsum.cli.shared.bounds import bound_of_first, least_text
 from feinsum.cli.shared.failure import NO_FACT, is_bad_usage
-from feinsum.cli.shared.fractions import fractions_of
-from feinsum.cli.shared.notation import DEFAULT_DTYPE
+from feinsum.cli.shared.notation import read_program, read_sparse_einsum
 from feinsum.cli.shared.options import (
     AsJson,
-    Database,
-    Device,
-    Dtype,
-    Effort,
-    Operands,
-    Policy,
-    Rows,
-    Sizes,
+    EinsumOptions,
+    LookupOptions,
+    ProgramFile,
     Sparse,
+    expand_groups,
 )
-from feinsum.cli.shared.output import print_json, record_document
-from feinsum.cli.shared.programs import ProgramFile
-from feinsum.cli.shared.recommended import unchanged_advice
+from feinsum.cli.shared.output import print_document
+from feinsum.cli.shared.recommended import (
+    tried_here,
+    tune_advice,
+    tune_command,
+    unchanged_advice,
+)
+from feinsum.cli.shared.records import (
+    Fractions,
+    bound_of_first,
+    bound_text,
+    fractions_of,
+    plan_documents,
+    print_plans,
+    print_records,
+    record_document,
+)
 from feinsum.cli.shared.user_file import is_file, read_translation_unit
 from feinsum.errors import NotAnEinsumError
 from feinsum.records import Level
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     import loopy as lp
 
-    from feinsum.records import Store
+    from feinsum.bounds import Bound
+    from feinsum.ir import BatchedEinsum
+    from feinsum.records import Match, PlanRecord, Store
     from feinsum.retrieval import NestSelection, Retrieval
 
 EXAMPLES = """\b
@@ -48,7 +59,23 @@ Examples:
   feinsum explain wave.py:gradient --instructions "id:grad*" --json
 """
 
+QUERY_EXAMPLES = """\b
+Examples:
+  feinsum query "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
+  feinsum query "ij,j->i" --sizes i=n,j=4 --device Tesla --policy loose
+  feinsum query "ijk,ja,ka->ia" --sparse T.tns --sizes a=16
+  feinsum query --program attention.txt
+"""
 
+OptionalSubscripts: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SUBSCRIPTS",
+        help="The einsum, such as 'ij,j->i' or '{cell}{dof}, {dof} -> {cell}'; or its "
+        "text, as printed by 'feinsum canonicalize'; omit it with --program.",
+        show_default=False,
+    ),
+]
 Target: TypeAlias = Annotated[
     str | None,
     typer.Argument(
@@ -72,19 +99,15 @@ Instructions: TypeAlias = Annotated[
 ]
 
 
+@expand_groups
 def explain(
     target: Target = None,
-    sizes: Sizes = None,
-    operands: Operands = None,
-    rows: Rows = None,
-    dtype: Dtype = DEFAULT_DTYPE,
+    *,
+    arrays: EinsumOptions,
     sparse: Sparse = None,
     kernel_name: KernelName = None,
     instructions: Instructions = None,
-    device: Device = None,
-    database: Database = None,
-    policy: Policy = None,
-    effort: Effort = None,
+    lookup: LookupOptions,
     program: ProgramFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -98,114 +121,238 @@ def explain(
     For a kernel: what feinsum.retrieve would do. Exits with code 3 if it would
     return the kernel unchanged.
     """
-    of_kernel = {"--kernel-name": kernel_name, "--instructions": instructions}
     if target is None or not is_file(target):
+        of_kernel = {"--kernel-name": kernel_name, "--instructions": instructions}
         _refuse_options("a kernel", of_kernel)
-        query(target, sizes, operands, rows, dtype, sparse, device, database, policy,
-              effort, program, as_json)  # fmt: skip
+        _query(target, arrays, sparse, lookup, program, as_json)
         return
-    of_einsum = {
-        "--sizes": sizes,
-        "--operands": operands,
-        "--rows": rows,
-        "--dtype": None if dtype == DEFAULT_DTYPE else dtype,
-        "--sparse": sparse,
-        "--program": program,
-    }
-    _refuse_options("an einsum", of_einsum)
+    # options of the other kind would be ignored without a word
+    of_einsum = {"--sparse": sparse, "--program": program}
+    _refuse_options("an einsum", arrays.on_command_line() | of_einsum)
     text, document = _explain(
         read_translation_unit(target),
         kernel_name=kernel_name,
         instructions=instructions,
-        device=device,
-        database=database,
-        policy=policy,
-        effort=effort,
+        **lookup.as_arguments(),
     )
-    if as_json:
-        print_json(document)
-    else:
-        typer.echo(text)
+    print_document(document, as_json, lambda: typer.echo(text))
     if not document["applied"]:
         raise typer.Exit(NO_FACT)
 
 
-def _refuse_options(what: str, given: Mapping[str, object]) -> None:
+@expand_groups
+def query(
+    subscripts: OptionalSubscripts = None,
+    *,
+    arrays: EinsumOptions,
+    sparse: Sparse = None,
+    lookup: LookupOptions,
+    program: ProgramFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the facts about an einsum, as 'feinsum explain SUBSCRIPTS' does.
+
+    Lists candidates, best first, then recorded plans for many processes. Exits with
+    code 3 if the policy accepts no candidate, and says which recipe would be used
+    without one. The column "roof" is the fraction of the roofline, if the limits of
+    the device were measured (feinsum devices --measure).
+    """
+    _query(subscripts, arrays, sparse, lookup, program, as_json)
+
+
+def _refuse_options(kind: str, options: Mapping[str, object]) -> None:
     """Refuse options that belong to the other kind of target."""
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None:
-            raise typer.BadParameter(f"this is an option of {what}", param_hint=name)
+            raise typer.BadParameter(f"this is an option of {kind}", param_hint=name)
+
+
+def _query(
+    subscripts: str | None,
+    arrays: EinsumOptions,
+    sparse: Path | None,
+    lookup: LookupOptions,
+    program: Path | None,
+    as_json: bool,
+) -> None:
+    """Print the facts about an einsum, or the plans of a program."""
+    if program is not None:
+        options = lookup.device, lookup.policy, lookup.effort, sparse, subscripts
+        # a dtype is harmless: a program has its own
+        has_options = arrays.on_command_line().keys() - {"--dtype"}
+        if has_options or any(option is not None for option in options):
+            raise typer.BadParameter(
+                "an einsum and its options cannot be combined with a program",
+                param_hint="--program",
+            )
+        _query_program(program, lookup.database, as_json)
+        return
+    if subscripts is None:
+        raise typer.BadParameter(
+            "give an einsum, such as 'ij,j->i', or --program", param_hint="SUBSCRIPTS"
+        )
+    einsum, profile = _read(subscripts, arrays, sparse)
+    _query_einsum(einsum, profile, arrays, sparse, lookup, as_json)
+
+
+def _read(
+    subscripts: str, arrays: EinsumOptions, sparse: Path | None
+) -> tuple[BatchedEinsum, dict[str, int]]:
+    """An einsum, and the profile of its sparse operand, if it has one."""
+    if sparse is None:
+        return arrays.read(subscripts), {}
+    return read_sparse_einsum(
+        subscripts, sparse, arrays.sizes, arrays.operands, arrays.rows, arrays.dtype
+    )
+
+
+def _query_einsum(
+    einsum: BatchedEinsum,
+    profile: Mapping[str, int],
+    arrays: EinsumOptions,
+    sparse: Path | None,
+    lookup: LookupOptions,
+    as_json: bool,
+) -> None:
+    from feinsum import retrieval
+    from feinsum.canonical import canonicalize
+    from feinsum.db import opened_store
+    from feinsum.ir import generalize
+
+    device, database = lookup.device, lookup.database
+    key = canonicalize(generalize(einsum)[0]).key
+    with opened_store(database, has_shipped=True) as store:
+        options = lookup.as_arguments() | {"database": store}
+        match = retrieval.query(einsum, sizes=profile, **options)
+        fractions = fractions_of(match.ranking, store)
+        bound = bound_of_first(match, store)
+        plans = store.plans(key)
+        # only advice needs it, and it opens the device
+        tried = None if match.ranking else tried_here(store, einsum, device)
+    command = tune_command(einsum, sparse, arrays.sizes, database, device, tried)
+    document = {
+        "level": str(match.level),
+        "reason": match.reason,
+        "candidates": [record_document(r, fractions) for r in match.ranking],
+        "predicted": [str(spec) for spec in match.recipes],
+        "bound": None if bound is None else bound.document(),
+        "key": key,
+        "plans": plan_documents(plans),
+        "tried": None if tried is None else tried._asdict(),
+        "tune": None if match.ranking else command,
+    }
+
+    def print_text() -> None:
+        _print_match(match, fractions, bound)
+        if not match.ranking:
+            typer.echo(f"key: {key}\n{tune_advice(tried)}:\n  {command}")
+        if plans:
+            typer.echo("plans:")
+            print_plans(plans)
+
+    print_document(document, as_json, print_text)
+    if not match.ranking:
+        raise typer.Exit(NO_FACT)
+
+
+def _print_match(match: Match, fractions: Fractions, bound: Bound | None) -> None:
+    typer.echo(f"match: {match.level} ({match.reason})")
+    if match.recipes:
+        typer.echo(f"used without a fact: {match.recipes[0]}")
+    if not match.ranking:
+        return
+    # one row for each recipe, with its best record
+    best = {record.recipe: record for record in reversed(match.ranking)}
+    shown = [record for record in match.ranking if best[record.recipe] is record]
+    print_records(shown, fractions)
+    if n := len(match.ranking) - len(shown):
+        typer.echo(f"and {counted(n, 'more record')} of these recipes; see --json")
+    if bound is not None:
+        typer.echo(bound_text(bound, match.ranking[0].measurement.median_s))
+
+
+def _query_program(path: Path, database: str | None, as_json: bool) -> None:
+    from feinsum.db import opened_store
+    from feinsum.programs import program_key
+
+    key = program_key(read_program(path))
+    with opened_store(database, has_shipped=True) as store:
+        plans: tuple[PlanRecord, ...] = tuple(store.plans(key))
+
+    def print_text() -> None:
+        if plans:
+            print_plans(plans)
+        else:
+            typer.echo(f"no plan is recorded\nkey: {key}")
+
+    print_document({"key": key, "plans": plan_documents(plans)}, as_json, print_text)
+    if not plans:
+        raise typer.Exit(NO_FACT)
 
 
 def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str, Any]]:
-    """The explanation as text and as data."""
+    """The explanation of a kernel as text and as data."""
     from feinsum import retrieval
 
     try:
-        found = retrieval.look_up(t_unit, **options)
+        retrieved = retrieval.look_up(t_unit, **options)
     except NotAnEinsumError as error:
+        # a kernel that does not exist is a mistake of the caller; others are explained
         if is_bad_usage(error):
             raise
         refusal = _refusal(error.instructions, error.rule, str(error))
         document = {"nests": [], "refused": [refusal], "applied": []}
         return retrieval.explain(t_unit, **options), document
-    document, marks = _document(found, options["database"])
-    advice = _advice(found, options["database"], options["device"])
-    for nest, one in zip(document["nests"], advice, strict=True):
-        nest["tune"] = one and one[1]
-    told = [f"{words}:\n  {command}" for words, command in filter(None, advice)]
-    return "\n".join([str(found), *marks, *told]), document
-
-
-def _advice(
-    found: Retrieval, database: str | None, device: str | None
-) -> list[tuple[str, str] | None]:
-    """For every nest how to tune it, if nothing fast is on record."""
-    return [
-        unchanged_advice(one.nest.einsum, database, device)
-        if one.applied is None and one.best_match.level == Level.MISS
-        else None
-        for one in found.nests
-    ]
+    document, bounds = _document(retrieved, options["database"])
+    lines = [str(retrieved), *bounds]
+    # for every nest how to tune it, if nothing fast is on record
+    for nest, entry in zip(retrieved.nests, document["nests"], strict=True):
+        entry["tune"] = None
+        if nest.applied is None and nest.best_match.level == Level.MISS:
+            words, entry["tune"] = unchanged_advice(
+                nest.nest.einsum, options["database"], options["device"]
+            )
+            lines.append(f"{words}:\n  {entry['tune']}")
+    return "\n".join(lines), document
 
 
 def _document(
-    found: Retrieval, database: str | None
+    retrieved: Retrieval, database: str | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Everything as data, and a line on what the einsum of each fact costs at least."""
+    """Everything as data, and lines with the lower bounds of the facts used."""
     from feinsum.db import looked_up_store
 
     with looked_up_store(database) as store:
-        nests = [_nest_document(nest, store) for nest in found.nests]
-        marks = [mark for nest in found.nests for mark in _marks(nest, store)]
+        nests = [_nest_document(nest, store) for nest in retrieved.nests]
+        bounds = [line for n in retrieved.nests for line in _bound_lines(n, store)]
     document = {
         "nests": nests,
         "refused": [
             _refusal(nest.instructions, nest.rule, nest.reason)
-            for nest in found.raised.refused
+            for nest in retrieved.raised.refused
         ],
-        "applied": [str(spec) for spec in found.applied],
-        "policy": found.policy,
-        "layers": [asdict(layer) for layer in found.layers],
+        "applied": [str(spec) for spec in retrieved.applied],
+        "policy": retrieved.policy,
+        "layers": [asdict(layer) for layer in retrieved.layers],
     }
-    return document, marks
+    return document, bounds
 
 
-def _marks(found: NestSelection, store: Store) -> list[str]:
-    least = bound_of_first(found.match, store)
-    if least is None:
+def _bound_lines(selection: NestSelection, store: Store) -> list[str]:
+    bound = bound_of_first(selection.match, store)
+    if bound is None:
         return []
-    first = found.match.ranking[0].measurement
+    first = selection.match.ranking[0].measurement
     return [
-        f"bounds of {least.einsum} as it was measured:",
-        least_text(least, first.median_s),
+        f"bounds of {bound.einsum} as it was measured:",
+        bound_text(bound, first.median_s),
     ]
 
 
-def _nest_document(found: NestSelection, store: Store) -> dict[str, Any]:
-    nest, match = found.nest, found.match
+def _nest_document(selection: NestSelection, store: Store) -> dict[str, Any]:
+    nest, match = selection.nest, selection.match
     fractions = fractions_of(match.ranking, store)
-    least = bound_of_first(match, store)
+    bound = bound_of_first(match, store)
     return {
         "einsum": str(nest.einsum),
         "instructions": list(nest.instructions),
@@ -216,15 +363,15 @@ def _nest_document(found: NestSelection, store: Store) -> dict[str, Any]:
         "distance": match.distance,
         "candidates": [record_document(record, fractions) for record in match.ranking],
         "passed_over": [
-            {"spec": str(spec), "reason": why} for spec, why in found.failures
+            {"spec": str(spec), "reason": reason} for spec, reason in selection.failures
         ],
-        "bound": None if least is None else least.document(),
-        "measured_here": sorted(found.own_ids),
+        "bound": None if bound is None else bound.document(),
+        "measured_here": sorted(selection.own_ids),
         "seen_here": [
-            {"spec": str(spec), "judgement": words} for spec, words in found.seen
+            {"spec": str(spec), "judgement": words} for spec, words in selection.seen
         ],
-        "applied": None if found.applied is None else str(found.applied),
-        "trusted": found.judgement or None,
+        "applied": None if selection.applied is None else str(selection.applied),
+        "trusted": selection.judgement or None,
     }
 
 

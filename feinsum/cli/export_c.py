@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from feinsum.cli.shared.failure import NO_FACT, say
-from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum
 from feinsum.cli.shared.options import (
     AsJson,
     Database,
     Device,
-    Dtype,
     Effort,
-    Operands,
+    EinsumOptions,
     Policy,
-    Rows,
-    Sizes,
     Subscripts,
+    expand_groups,
 )
-from feinsum.cli.shared.output import print_json
+from feinsum.cli.shared.output import check_output_file, print_json, writing
 from feinsum.cli.shared.recommended import unchanged_advice
 
 if TYPE_CHECKING:
@@ -49,12 +46,10 @@ Output: TypeAlias = Annotated[
 ]
 
 
+@expand_groups
 def export_c(
     subscripts: Subscripts,
-    sizes: Sizes = None,
-    operands: Operands = None,
-    rows: Rows = None,
-    dtype: Dtype = DEFAULT_DTYPE,
+    arrays: EinsumOptions,
     name: Name = "feinsum_kernel",
     output: Output = None,
     effort: Effort = None,
@@ -74,8 +69,8 @@ def export_c(
 
     if output is not None:
         _check_files(*output)
-    einsum = read_einsum(subscripts, sizes, operands, rows, dtype)
-    made = c_source(
+    einsum = arrays.read(subscripts)
+    code = c_source(
         einsum,
         name=name,
         device=device,
@@ -84,15 +79,18 @@ def export_c(
         effort=effort,
     )
     if output is not None:
-        _write(made, *output)
+        for path, text in zip(output, (code.source, code.header), strict=True):
+            with writing(path, "--output"):
+                path.write_text(text)
     if as_json:
-        print_json(_document(made, output))
+        print_json(_document(code, output))
     elif output is None:
-        typer.echo(made.source)
+        typer.echo(code.source)
     else:
-        typer.echo(f"{made.signature};")
-        say(f"wrote {output[0]} and {output[1]}; recipe: {made.recipe or 'none'}")
-    if not made.recipe:
+        typer.echo(f"{code.signature};")
+        say(f"wrote {output[0]} and {output[1]}; recipe: {code.recipe or 'none'}")
+    # the file is written all the same; the exit code tells scripts
+    if not code.recipe:
         words, command = unchanged_advice(einsum, database, device)
         say(f"no recipe was applied; {words}: {command}")
         raise typer.Exit(NO_FACT)
@@ -101,34 +99,19 @@ def export_c(
 def _check_files(source: Path, header: Path) -> None:
     """Refuse files that cannot be written, before anything is looked up."""
     if source.resolve() == header.resolve():
-        raise _refuse(f"{str(source)!r} is given twice")
-    for path, suffix in ((source, ".c"), (header, ".h")):
-        if path.suffix != suffix:
-            raise _refuse(f"{str(path)!r} must end in {suffix}")
-        if not path.parent.is_dir():
-            raise _refuse(f"{str(path)!r}: there is no folder {str(path.parent)!r}")
+        raise typer.BadParameter(
+            f"{str(source)!r} is given twice", param_hint="--output"
+        )
+    check_output_file(source, [".c"], "--output")
+    check_output_file(header, [".h"], "--output")
 
 
-def _write(made: CSource, source: Path, header: Path) -> None:
-    for path, text in ((source, made.source), (header, made.header)):
-        try:
-            path.write_text(text)
-        except OSError as error:
-            raise _refuse(
-                f"{str(path)!r} cannot be written: {error.strerror}"
-            ) from None
-
-
-def _document(made: CSource, output: tuple[Path, Path] | None) -> dict[str, object]:
+def _document(code: CSource, output: tuple[Path, Path] | None) -> dict[str, object]:
     document: dict[str, object] = {
-        "signature": made.signature,
-        "recipe": made.recipe or None,
-        "level": made.level,
+        "signature": code.signature,
+        "recipe": code.recipe or None,
+        "level": code.level,
     }
     if output is None:
-        return document | {"source": made.source, "header": made.header}
+        return document | {"source": code.source, "header": code.header}
     return document | {"files": list(map(str, output))}
-
-
-def _refuse(message: str) -> typer.BadParameter:
-    return typer.BadParameter(message, param_hint="--output")

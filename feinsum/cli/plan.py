@@ -1,22 +1,30 @@
-"""``feinsum plan``."""
+"""``feinsum plan``: an einsum or a program on many processes."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum, read_values
-from feinsum.cli.shared.options import AsJson, Dtype, Operands, Sizes
-from feinsum.cli.shared.output import print_json
-from feinsum.cli.shared.programs import ProgramFile, read_program
+from feinsum.cli.shared.notation import read_einsum, read_program, read_values
+from feinsum.cli.shared.options import (
+    DEFAULT_DTYPE,
+    AsJson,
+    Dtype,
+    Operands,
+    ProgramFile,
+    Sizes,
+    expand_groups,
+)
+from feinsum.cli.shared.output import check_output_file, print_document, writing
 from feinsum.errors import PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from feinsum.distributed import Levels, Plan, ProgramPlan
     from feinsum.records import PlanRecord
 
@@ -68,7 +76,6 @@ Save: TypeAlias = Annotated[
     typer.Option("--save", metavar="FILE", help="Write the plan to a JSON document."),
 ]
 
-
 OptionalSubscripts: TypeAlias = Annotated[
     str | None,
     typer.Argument(
@@ -88,7 +95,6 @@ Picture: TypeAlias = Annotated[
     ),
 ]
 
-
 Record: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -98,7 +104,6 @@ Record: TypeAlias = Annotated[
         "traffic and verified blocks in this database (path or URL).",
     ),
 ]
-
 
 Measured: TypeAlias = Annotated[
     str | None,
@@ -111,6 +116,29 @@ Measured: TypeAlias = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class MachineOptions:
+    """The processes of a plan, and what they may hold and exchange."""
+
+    memory: Memory = None
+    most_work: MostWork = None
+    ranks_per_host: RanksPerHost = None
+
+    def levels(self) -> Levels | None:
+        """Ranks on each host, and in each smaller unit."""
+        from feinsum.distributed import Levels
+
+        if self.ranks_per_host is None:
+            return None
+        try:
+            return Levels.parse(self.ranks_per_host, "--ranks-per-host")
+        except PlanError as error:
+            if error.rules != ("notation",):
+                raise
+            raise typer.BadParameter(str(error)) from None
+
+
+@expand_groups
 def plan(
     processes: Processes,
     subscripts: OptionalSubscripts = None,
@@ -118,9 +146,8 @@ def plan(
     operands: Operands = None,
     dtype: Dtype = DEFAULT_DTYPE,
     size: Values = None,
-    memory: Memory = None,
-    most_work: MostWork = None,
-    ranks_per_host: RanksPerHost = None,
+    *,
+    machine: MachineOptions,
     save: Save = None,
     picture: Picture = None,
     program: ProgramFile = None,
@@ -135,209 +162,137 @@ def plan(
     start and the result ends, and what moves.
     """
     values = read_values(size or (), "--size")
+    if picture is not None:
+        # before planning, which may take minutes
+        check_output_file(picture, PICTURES, "--picture")
+    planned: Plan | ProgramPlan
     if program is not None:
-        of_einsums = (sizes, operands, subscripts, most_work, database)
-        if any(one is not None for one in of_einsums):
+        options = sizes, operands, subscripts, machine.most_work, database
+        if any(option is not None for option in options):
             raise typer.BadParameter(
                 "an einsum, its --sizes and --operands, --most-work and --database "
                 "cannot be combined with a program",
                 param_hint="--program",
             )
-        _plan_program(
-            program,
-            values,
-            processes,
-            memory,
-            ranks_per_host,
-            save,
-            picture,
-            record,
-            as_json,
-        )
-        return
-    if subscripts is None:
+        planned = _plan_program(program, values, processes, machine)
+    elif subscripts is None:
         raise typer.BadParameter("give an einsum, or --program")
-    from feinsum.distributed import plan as plan_of
+    else:
+        from feinsum.distributed import plan as plan_einsum
 
-    levels = _levels(ranks_per_host)
-    einsum = read_einsum(subscripts, sizes, operands, None, dtype)
-    made = plan_of(
-        einsum,
-        values,
-        processes=processes,
-        memory=memory,
-        most_work=inf if most_work is None else most_work,
-        database=database,
-        ranks_per_host=levels,
-    )
+        planned = plan_einsum(
+            read_einsum(subscripts, sizes, operands, None, dtype),
+            values,
+            processes=processes,
+            memory=machine.memory,
+            most_work=inf if machine.most_work is None else machine.most_work,
+            database=database,
+            ranks_per_host=machine.levels(),
+        )
     if save is not None:
-        _write(save, made)
+        with writing(save, "--save"):
+            save.write_text(planned.to_json() + "\n")
     if picture is not None:
-        _draw(picture, made)
-    recorded = None if record is None else _record(made, record)
-    if as_json:
-        told = _told(recorded) | _passing(made, levels)
-        print_json(_document(made) | told)
-        return
-    typer.echo(str(made))
-    _show_passing(made, levels)
-    if recorded is not None:
-        typer.echo(f"recorded {recorded.id[:12]}: {recorded}")
+        _draw(picture, planned)
+    run = None if record is None else _record(planned, record)
+    _show(planned, machine.levels(), run, as_json)
 
 
 def _plan_program(
-    path: Path,
-    values: Mapping[str, int],
-    processes: int,
-    memory: str | None,
-    ranks_per_host: str | None,
-    save: Path | None,
-    picture: Path | None,
-    record: str | None,
-    as_json: bool,
-) -> None:
+    path: Path, values: Mapping[str, int], processes: int, machine: MachineOptions
+) -> ProgramPlan:
     from feinsum.distributed import plan_program
 
-    levels = _levels(ranks_per_host)
-    made = plan_program(
+    return plan_program(
         read_program(path),
         processes,
         sizes=values,
-        memory=memory,
-        ranks_per_host=levels,
+        memory=machine.memory,
+        ranks_per_host=machine.levels(),
     )
-    if save is not None:
-        _write(save, made)
-    if picture is not None:
-        _draw_graph(picture, made)
-    recorded = None if record is None else _record(made, record)
-    if as_json:
-        told = _told(recorded) | _passing(made.plan, levels)
-        print_json(_document_of_program(made) | told)
-        return
-    typer.echo(str(made))
-    _show_passing(made.plan, levels)
-    if recorded is not None:
-        typer.echo(f"recorded {recorded.id[:12]}: {recorded}")
 
 
-def _told(recorded: PlanRecord | None) -> dict[str, str]:
-    return {} if recorded is None else {"recorded": recorded.id}
+def _draw(path: Path, planned: Plan | ProgramPlan) -> None:
+    from feinsum.distributed import Plan, draw_program, rows_of
+    from feinsum.distributed.display import MAX_DRAWN
+    from feinsum.drawing import draw_blocks
+
+    # blocks of more processes cannot be told apart
+    if isinstance(planned, Plan) and planned.processes > MAX_DRAWN:
+        raise typer.BadParameter(
+            f"a plan for {planned.processes} processes cannot be drawn; expected at "
+            f"most {MAX_DRAWN}",
+            param_hint="--picture",
+        )
+    with writing(path, "--picture"):
+        if isinstance(planned, Plan):
+            draw_blocks(rows_of(planned), path)
+        else:
+            draw_program(planned, path)
 
 
-def _levels(text: str | None) -> Levels | None:
-    """Ranks on each host, and in each smaller unit."""
-    from feinsum.distributed import Levels
-
-    if text is None:
-        return None
-    try:
-        return Levels.parse(text, "--ranks-per-host")
-    except PlanError as error:
-        if error.rules != ("notation",):
-            raise
-        raise typer.BadParameter(str(error)) from None
-
-
-def _passing(made: Plan, levels: Levels | None) -> dict[str, int | tuple[int, ...]]:
-    """Elements that pass at every level, and between hosts and within them."""
-    from feinsum.distributed import moved_by_level
-
-    if levels is None:
-        return {}
-    found = moved_by_level(made, levels.units)
-    between, *within = found
-    told = {"between_hosts": between, "within_hosts": sum(within)}
-    return told | {"by_level": found}
-
-
-def _show_passing(made: Plan, levels: Levels | None) -> None:
-    from feinsum.distributed.display import levels_text
-
-    if levels is not None and not made.units:
-        typer.echo(levels_text(made, levels.units))
-
-
-def _record(made: Plan | ProgramPlan, location: str) -> PlanRecord:
+def _record(planned: Plan | ProgramPlan, location: str) -> PlanRecord:
     """Record a run of the plan on random operands."""
     from feinsum.db import opened_documents
     from feinsum.distributed.recorded import random_arrays, record_run
 
     with opened_documents(location, may_create=True) as store:
+        # before the run, which may take minutes
         store.check_writable()
-        return record_run(made, random_arrays(made), store)
+        return record_run(planned, random_arrays(planned), store)
 
 
-def _document_of_program(made: ProgramPlan) -> dict[str, Any]:
-    import json
+def _show(
+    planned: Plan | ProgramPlan,
+    levels: Levels | None,
+    run: PlanRecord | None,
+    as_json: bool,
+) -> None:
+    from feinsum.distributed import Plan
+    from feinsum.distributed.display import levels_text
 
+    einsums = planned if isinstance(planned, Plan) else planned.plan
+
+    def print_text() -> None:
+        typer.echo(str(planned))
+        # a plan with units prints its levels itself
+        if levels is not None and not einsums.units:
+            typer.echo(levels_text(einsums, levels.units))
+        if run is not None:
+            typer.echo(f"recorded {run.id[:12]}: {run}")
+
+    document = _document(planned) | _traffic_by_level(einsums, levels)
+    if run is not None:
+        document["recorded"] = run.id
+    print_document(document, as_json, print_text)
+
+
+def _document(planned: Plan | ProgramPlan) -> dict[str, Any]:
+    from feinsum.distributed import Plan
     from feinsum.programs import program_key
 
-    return {
-        "plan": json.loads(made.to_json()),
-        "id": made.id,
-        "key": program_key(made.program),
-        "counts": made.counts.document(),
-        "peak_bytes": made.plan.peak_bytes,
+    document = {
+        "plan": json.loads(planned.to_json()),
+        "id": planned.id,
+        "counts": planned.counts.document(),
     }
+    if isinstance(planned, Plan):
+        leaves = [{"key": leaf.key, "text": leaf.text} for leaf in planned.leaves]
+        return document | {"peak_bytes": planned.peak_bytes, "leaves": leaves}
+    key = program_key(planned.program)
+    return document | {"peak_bytes": planned.plan.peak_bytes, "key": key}
 
 
-def _draw_graph(path: Path, made: ProgramPlan) -> None:
-    from feinsum.distributed import draw_program
+def _traffic_by_level(planned: Plan, levels: Levels | None) -> dict[str, Any]:
+    """Elements that pass at every level, and between hosts and within them."""
+    from feinsum.distributed import moved_by_level
 
-    _check_picture(path)
-    try:
-        draw_program(made, path)
-    except OSError as error:
-        raise typer.BadParameter(
-            f"cannot write {path}: {error.strerror}", param_hint="--picture"
-        ) from None
-
-
-def _check_picture(path: Path) -> None:
-    if path.suffix not in PICTURES:
-        raise typer.BadParameter(
-            f"{path} ends in {path.suffix!r}; expected {', '.join(PICTURES)}",
-            param_hint="--picture",
-        )
-
-
-def _write(path: Path, made: Plan | ProgramPlan) -> None:
-    try:
-        path.write_text(made.to_json() + "\n")
-    except OSError as error:
-        raise typer.BadParameter(
-            f"cannot write {path}: {error.strerror}", param_hint="--save"
-        ) from None
-
-
-def _draw(path: Path, made: Plan) -> None:
-    from feinsum.distributed import rows_of
-    from feinsum.distributed.display import MAX_DRAWN
-    from feinsum.drawing import draw_blocks
-
-    _check_picture(path)
-    if made.processes > MAX_DRAWN:
-        raise typer.BadParameter(
-            f"a plan for {made.processes} processes cannot be drawn; expected at most "
-            f"{MAX_DRAWN}",
-            param_hint="--picture",
-        )
-    try:
-        draw_blocks(rows_of(made), path)
-    except OSError as error:
-        raise typer.BadParameter(
-            f"cannot write {path}: {error.strerror}", param_hint="--picture"
-        ) from None
-
-
-def _document(made: Plan) -> dict[str, Any]:
-    import json
-
+    if levels is None:
+        return {}
+    by_level = moved_by_level(planned, levels.units)
+    between, *within = by_level
     return {
-        "plan": json.loads(made.to_json()),
-        "id": made.id,
-        "counts": made.counts.document(),
-        "peak_bytes": made.peak_bytes,
-        "leaves": [{"key": leaf.key, "text": leaf.text} for leaf in made.leaves],
+        "between_hosts": between,
+        "within_hosts": sum(within),
+        "by_level": by_level,
     }

@@ -1,27 +1,21 @@
-"""``feinsum show``."""
+"""``feinsum show``: loops and code of a recipe, or the steps of a plan."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from feinsum.cli.shared.failure import NO_FACT, say
-from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum
 from feinsum.cli.shared.options import (
     AsJson,
-    Database,
-    Device,
-    Dtype,
-    Effort,
-    Operands,
-    Policy,
-    Rows,
-    Sizes,
+    EinsumOptions,
+    LookupOptions,
+    expand_groups,
 )
-from feinsum.cli.shared.output import print_json
+from feinsum.cli.shared.output import print_document
 from feinsum.cli.shared.recommended import unchanged_advice
 from feinsum.errors import InvalidRecordError
 
@@ -67,24 +61,20 @@ Rank: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True)
-class _Shown:
+class _Kernel:
     """A kernel: its loop nest, and the code that is generated from it."""
 
     loops: str
     code: str
 
 
+@expand_groups
 def show(
     subscripts: EinsumOrPlan,
-    sizes: Sizes = None,
-    operands: Operands = None,
-    rows: Rows = None,
-    dtype: Dtype = DEFAULT_DTYPE,
+    arrays: EinsumOptions,
     recipe: Recipe = None,
-    device: Device = None,
-    database: Database = None,
-    policy: Policy = None,
-    effort: Effort = None,
+    *,
+    lookup: LookupOptions,
     rank: Rank = None,
     as_json: AsJson = False,
 ) -> None:
@@ -93,6 +83,7 @@ def show(
     Shows code for the device, and exits with code 3 if there is no recipe. For a
     plan, shows the blocks of every process and the steps of one.
     """
+    # no einsum has a dot before letters
     if subscripts.endswith(".json"):
         _show_plan(Path(subscripts), rank or 0, as_json)
         return
@@ -100,29 +91,24 @@ def show(
         raise typer.BadParameter("only plans have ranks", param_hint="--rank")
     from feinsum.measure import open_device
 
-    einsum = read_einsum(subscripts, sizes, operands, rows, dtype)
+    einsum = arrays.read(subscripts)
     spec = None if recipe is None else _read_recipe(recipe)
-    opened = open_device(device)
+    opened = open_device(lookup.device)
     if spec is None:
-        options = {"database": database, "policy": policy, "effort": effort}
-        before, after, applied = _looked_up(einsum, device, options)
+        before, after, applied = _look_up(einsum, lookup)
     else:
-        before, after, applied = _applied(einsum, spec)
-    shown = {"before": _shown(before, opened)}
+        before, after, applied = _apply(einsum, spec)
+    kernels = {"before": _generate(before, opened)}
     if applied is not None:
-        shown["after"] = _shown(after, opened)
-    if as_json:
-        print_json(
-            {
-                "recipe": applied,
-                **{f"loops_{k}": one.loops for k, one in shown.items()},
-                **{f"code_{k}": one.code for k, one in shown.items()},
-            }
-        )
-    else:
-        _print(applied, shown)
+        kernels["after"] = _generate(after, opened)
+    document = {
+        "recipe": applied,
+        **{f"loops_{when}": kernel.loops for when, kernel in kernels.items()},
+        **{f"code_{when}": kernel.code for when, kernel in kernels.items()},
+    }
+    print_document(document, as_json, lambda: _print(applied, kernels))
     if applied is None:
-        words, command = unchanged_advice(einsum, database, device)
+        words, command = unchanged_advice(einsum, lookup.database, lookup.device)
         say(f"no recipe was applied; {words}: {command}")
         raise typer.Exit(NO_FACT)
 
@@ -132,16 +118,19 @@ def _show_plan(path: Path, rank: int, as_json: bool) -> None:
     from feinsum.distributed.facts import plan_in, read_plan
 
     try:
-        made = plan_in(read_plan(path.read_bytes()))
+        plan = plan_in(read_plan(path.read_bytes()))
     except OSError as error:
         raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from None
-    steps = steps_text(made, rank)
-    if as_json:
-        blocks = blocks_text(made).splitlines()
-        print_json({"plan": str(made), "blocks": blocks, "steps": steps.splitlines()})
-        return
-    typer.echo(f"{made}\n\n== blocks ==\n\n{blocks_text(made)}")
-    typer.echo(f"\n== steps of rank {rank} ==\n\n{steps}")
+    blocks, steps = blocks_text(plan), steps_text(plan, rank)
+    document = {
+        "plan": str(plan),
+        "blocks": blocks.splitlines(),
+        "steps": steps.splitlines(),
+    }
+    text = (
+        f"{plan}\n\n== blocks ==\n\n{blocks}\n\n== steps of rank {rank} ==\n\n{steps}"
+    )
+    print_document(document, as_json, lambda: typer.echo(text))
 
 
 def _read_recipe(text: str) -> TransformSpec:
@@ -153,22 +142,22 @@ def _read_recipe(text: str) -> TransformSpec:
         raise typer.BadParameter(str(error), param_hint="--recipe") from None
 
 
-def _looked_up(
-    einsum: BatchedEinsum, device: str | None, options: dict[str, Any]
+def _look_up(
+    einsum: BatchedEinsum, lookup: LookupOptions
 ) -> tuple[lp.TranslationUnit, lp.TranslationUnit, str | None]:
     """The untransformed kernel, what retrieval makes of it, and the recipe."""
     from feinsum.codegen import generate_loopy
     from feinsum.retrieval import look_up
 
     plain = generate_loopy(einsum)
-    found = look_up(plain, device=device, **options)
-    return plain, found.t_unit, ", ".join(map(str, found.applied)) or None
+    retrieved = look_up(plain, **lookup.as_arguments())
+    return plain, retrieved.t_unit, ", ".join(map(str, retrieved.applied)) or None
 
 
-def _applied(
+def _apply(
     einsum: BatchedEinsum, spec: TransformSpec
 ) -> tuple[lp.TranslationUnit, lp.TranslationUnit, str]:
-    """The kernel of the canonical einsum, of whose names the recipe speaks."""
+    """The kernel of the canonical einsum, whose names the recipe has."""
     from feinsum.canonical import canonicalize
     from feinsum.ir import generalize
     from feinsum.measure import reference_of
@@ -179,16 +168,16 @@ def _applied(
     return plain, apply_spec(spec, plain, nest), str(spec)
 
 
-def _shown(t_unit: lp.TranslationUnit, opened: OpenDevice) -> _Shown:
+def _generate(t_unit: lp.TranslationUnit, opened: OpenDevice) -> _Kernel:
     import loopy as lp
 
     from feinsum.measure import compile_kernel
     from feinsum.targets.quiet import quiet
 
     built = compile_kernel(t_unit, opened).t_unit
-    with quiet(Warning):  # building them has said what there is to say
+    with quiet(Warning):  # compiling has warned already
         code = lp.generate_code_v2(built).device_code()
-    return _Shown(_loops(t_unit), code.strip())
+    return _Kernel(_loops(t_unit), code.strip())
 
 
 def _loops(t_unit: lp.TranslationUnit) -> str:
@@ -196,6 +185,7 @@ def _loops(t_unit: lp.TranslationUnit) -> str:
     import loopy as lp
 
     kernel = lp.expand_subst(t_unit).default_entrypoint
+    # colors of a terminal would get into files and JSON
     plain = kernel.copy(options=kernel.options.copy(allow_terminal_colors=False))
     text = str(plain.stringify(what={"instructions"}))
     lines = (line.rstrip() for line in text.splitlines())
@@ -204,9 +194,9 @@ def _loops(t_unit: lp.TranslationUnit) -> str:
     )
 
 
-def _print(recipe: str | None, shown: dict[str, _Shown]) -> None:
+def _print(recipe: str | None, kernels: dict[str, _Kernel]) -> None:
     typer.echo(f"recipe: {recipe or 'none'}")
-    for when, one in shown.items():
-        typer.echo(f"\n== loop nest {when} ==\n\n{one.loops}")
-    for when, one in shown.items():
-        typer.echo(f"\n== code {when} ==\n\n{one.code}")
+    for when, kernel in kernels.items():
+        typer.echo(f"\n== loop nest {when} ==\n\n{kernel.loops}")
+    for when, kernel in kernels.items():
+        typer.echo(f"\n== code {when} ==\n\n{kernel.code}")

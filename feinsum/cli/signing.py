@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from feinsum.cli.shared.options import AsJson
-from feinsum.cli.shared.output import print_json
+from feinsum.cli.shared.output import print_document
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -42,7 +42,5 @@ def show(file: KeyFile, as_json: AsJson = False) -> None:
 
 
 def _print(public_key: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"public_key": public_key})
-    else:
-        typer.echo(public_key)
+    document = {"public_key": public_key}
+    print_document(document, as_json, lambda: typer.echo(public_key))

@@ -1,4 +1,4 @@
-"""``feinsum transforms``."""
+"""``feinsum transforms``: the transforms of this release, or those that fit."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum
-from feinsum.cli.shared.options import AsJson, Dtype, Operands, Rows, Sizes
-from feinsum.cli.shared.output import print_json, print_table
+from feinsum.cli.shared.options import AsJson, EinsumOptions, expand_groups
+from feinsum.cli.shared.output import print_document, print_table
 
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
@@ -31,6 +30,7 @@ Architecture: TypeAlias = Annotated[
 ]
 
 
+@expand_groups
 def transforms(
     subscripts: Annotated[
         str | None,
@@ -38,10 +38,8 @@ def transforms(
             metavar="SUBSCRIPTS", help="List only transforms that fit this einsum."
         ),
     ] = None,
-    sizes: Sizes = None,
-    operands: Operands = None,
-    rows: Rows = None,
-    dtype: Dtype = DEFAULT_DTYPE,
+    *,
+    arrays: EinsumOptions,
     architecture: Architecture = None,
     as_json: AsJson = False,
 ) -> None:
@@ -53,44 +51,42 @@ def transforms(
     if architecture is not None:
         if subscripts is None:
             raise typer.BadParameter("give an einsum", param_hint="--architecture")
-        einsum = read_einsum(subscripts, sizes, operands, rows, dtype)
-        _show_figures(einsum, architecture, as_json)
+        _show_figures(arrays.read(subscripts), architecture, as_json)
         return
-    if subscripts is None:
-        documents = _all()
-    else:
-        documents = _fitting(read_einsum(subscripts, sizes, operands, rows, dtype))
-    if as_json:
-        print_json({"transforms": documents})
-    elif documents:
-        _print(documents)
-    else:
-        typer.echo("no transform" + ("" if subscripts is None else " fits this einsum"))
+    documents = _all() if subscripts is None else _fitting(arrays.read(subscripts))
+
+    def print_text() -> None:
+        if documents:
+            _print(documents)
+        elif subscripts is None:
+            typer.echo("no transform")
+        else:
+            typer.echo("no transform fits this einsum")
+
+    print_document({"transforms": documents}, as_json, print_text)
 
 
 def _show_figures(einsum: BatchedEinsum, architecture: str, as_json: bool) -> None:
     """Show the resources of a multiprocessor that kernels take, by recipe."""
     from feinsum.measure.gpu_figures import figures_of_starts
 
-    found = figures_of_starts(einsum, architecture)
-    if as_json:
-        print_json({"recipes": [one.to_document() for one in found]})
-        return
-    print_table(
-        (),
-        ("items", "registers", "spilled", "shared", "occupancy"),
-        [
-            (
-                str(one.n_items),
-                str(one.figures.registers),
-                str(one.figures.spill_bytes),
-                str(one.shared_bytes),
-                f"{one.occupancy:.0%}",
-                str(one.spec),
-            )
-            for one in found
-        ],
-        last="recipe",
+    recipes = figures_of_starts(einsum, architecture)
+    rows = [
+        (
+            str(recipe.n_items),
+            str(recipe.figures.registers),
+            str(recipe.figures.spill_bytes),
+            str(recipe.shared_bytes),
+            f"{recipe.occupancy:.0%}",
+            str(recipe.spec),
+        )
+        for recipe in recipes
+    ]
+    headings = "items", "registers", "spilled", "shared", "occupancy"
+    print_document(
+        {"recipes": [recipe.to_document() for recipe in recipes]},
+        as_json,
+        lambda: print_table((), headings, rows, last="recipe"),
     )
 
 
@@ -111,6 +107,7 @@ def _fitting(einsum: BatchedEinsum) -> list[dict[str, Any]]:
 
     general, literal = generalize(einsum)
     form = canonicalize(general)
+    # transforms see the canonical names
     renamed = form.relabeling.size_params
     sizes = {renamed[name]: n for name, n in literal.items()}
     workload = Workload(form.einsum, sizes)

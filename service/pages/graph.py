@@ -15,14 +15,15 @@ from feinsum.drawing.graph.layout import (
     svg_path,
 )
 from feinsum.drawing.graph.picture import KINDS, Vertex, picture_of
-from feinsum.service.kept import keep
 from feinsum.service.pages.notation import read
+from feinsum.service.text_cache import cache_by_bytes
 
-MOST_VERTICES = 200
+MAX_VERTICES = 200
 """Larger graphs are not drawn: nobody could read them."""
 
-KEPT_BYTES = 16 * 2**20
+CACHE_BYTES = 16 * 2**20
 
+# the server knows no fonts: a monospaced one has widths that can be computed
 NAME, DATA = 7.3, 5.5
 """Widths of letters, in pixels; those of a font whose letters are all as wide."""
 LINE = 13.0
@@ -57,25 +58,26 @@ class Drawing:
     kinds: tuple[tuple[str, str], ...]
 
 
-@keep(KEPT_BYTES)
+@cache_by_bytes(CACHE_BYTES)
 def drawing_of(text: str) -> Drawing | None:
     """The graph of a workload; None if that is no einsum, or too large."""
     einsum = read(text)
-    if einsum is None or einsum.batch_size * einsum.n_operands > MOST_VERTICES:
+    # a cheap bound first: the picture of a large batch takes seconds
+    if einsum is None or einsum.batch_size * einsum.n_operands > MAX_VERTICES:
         return None
     picture = picture_of(einsum)
-    if len(picture.vertices) > MOST_VERTICES:
+    if len(picture.vertices) > MAX_VERTICES:
         return None
     layout = layout_of(picture)
-    places = {v: _shifted(box) for v, box in boxes(picture, layout, _size).items()}
-    nodes = tuple(_node(vertex, places[v]) for v, vertex in enumerate(picture.vertices))
-    drawn = [places[v] for v in range(len(nodes))]
+    shapes = {v: _shifted(box) for v, box in boxes(picture, layout, _size).items()}
+    nodes = tuple(_node(vertex, shapes[v]) for v, vertex in enumerate(picture.vertices))
+    drawn = [shapes[v] for v in range(len(nodes))]
     return Drawing(
         width=round(max(box.x + box.width / 2 for box in drawn) + MARGIN),
-        height=round(max(box.y for box in places.values()) + PITCH / 2 + MARGIN),
+        height=round(max(box.y for box in shapes.values()) + PITCH / 2 + MARGIN),
         nodes=nodes,
         edges=tuple(
-            svg_path(edge([places[v] for v in route])) for route in layout.routes
+            svg_path(edge([shapes[v] for v in route])) for route in layout.routes
         ),
         kinds=tuple(
             (name, kind.legend) for name, kind in KINDS.items() if picture.of_kind(name)

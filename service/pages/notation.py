@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum, IndexList, from_text, write_subscripts
-from feinsum.service.kept import keep
+from feinsum.service.text_cache import cache_by_bytes
 
-LONGEST = 20_000
-"""Most characters of a text that is read; a longer one is shown as it is."""
+MAX_TEXT = 20_000
+"""Characters of a text that is parsed; a longer one is shown as it is."""
 
-KEPT_BYTES = 16 * 2**20
+CACHE_BYTES = 16 * 2**20
 
-MOST_ROWS = 4
-"""How many rows of a batch are written out."""
+MAX_ROWS = 4
+"""Rows of a batch that are written out."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Notation:
     n_rows: int = 0
 
 
-@keep(KEPT_BYTES)
+@cache_by_bytes(CACHE_BYTES)
 def notation_of(text: str) -> Notation:
     """The words for a workload, by its text.
 
@@ -67,6 +67,7 @@ def notation_of(text: str) -> Notation:
     )
     shapes = ", ".join(f"{array.name}[{array.shape}]" for array in arrays)
     dtypes = ", ".join(dict.fromkeys(array.dtype for array in arrays))
+    # a single row needs no number
     is_batch = einsum.batch_size > 1
     return Notation(
         title=_title(einsum),
@@ -74,7 +75,7 @@ def notation_of(text: str) -> Notation:
         dtypes=dtypes,
         formulas=tuple(
             _formula(einsum, row, str(row) if is_batch else "")
-            for row in range(min(einsum.batch_size, MOST_ROWS))
+            for row in range(min(einsum.batch_size, MAX_ROWS))
         ),
         arrays=arrays,
         n_rows=einsum.batch_size,
@@ -83,7 +84,8 @@ def notation_of(text: str) -> Notation:
 
 def read(text: str) -> BatchedEinsum | None:
     """The einsum of a text; None if it is too long, or none."""
-    if len(text) > LONGEST:
+    # parsing takes time in proportion; facts of others may have any text
+    if len(text) > MAX_TEXT:
         return None
     try:
         return from_text(text)

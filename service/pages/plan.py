@@ -25,10 +25,10 @@ SIDE = 132.0
 N_COLORS = 6
 """Colors of blocks in the style sheet."""
 
-MOST_BLOCKS = 512
+MAX_BLOCKS = 512
 """Most blocks of one tensor in all drawn steps; the first step is always drawn."""
 
-MOST_NODES = 60
+MAX_NODES = 60
 """Larger graphs are not drawn: nobody could read them."""
 
 WIDTH, HEIGHT, GAP = 150.0, 46.0, 46.0
@@ -153,6 +153,7 @@ def title_of(record: PlanRecord) -> str:
         document = json.loads(record.plan)
     except ValueError:
         return "a plan"
+    # stored plans were checked, but older releases wrote other documents
     if not isinstance(document, dict) or "program" in document:
         return "a program"
     return notation_of(str(document.get("einsum", ""))).title or "a plan"
@@ -160,19 +161,22 @@ def title_of(record: PlanRecord) -> str:
 
 def view_of(record: PlanRecord) -> View | None:
     """The pictures of a plan; None of one that this release cannot read."""
+    # most pages need no planner: it is imported when a plan is drawn
     from feinsum.distributed.display import MAX_DRAWN, rows_of
     from feinsum.distributed.facts import plan_in, read_plan
 
     try:
-        made = read_plan(record.plan)
+        planned = read_plan(record.plan)
+    # a plan of another release is shown without pictures
     except FeinsumError:
         return None
-    plan = plan_in(made)
-    n_drawn = max(1, MOST_BLOCKS // plan.processes)
+    plan = plan_in(planned)
+    # an SVG of thousands of blocks stalls a browser
+    n_drawn = max(1, MAX_BLOCKS // plan.processes)
     rows = rows_of(plan, n_drawn) if plan.processes <= MAX_DRAWN else ()
     extents = ", ".join(f"{i} = {n}" for i, n in plan.extents.items())
     steps = tuple(map(_step, rows))
-    return View(steps, len(plan.groups), _flow(made), str(made), extents)
+    return View(steps, len(plan.groups), _flow(planned), str(planned), extents)
 
 
 def _step(row: Row) -> Step:
@@ -187,6 +191,7 @@ def _square(panel: Panel) -> Square:
             round(SIDE * block.top, 1),
             round(SIDE * block.width, 1),
             round(SIDE * block.height, 1),
+            # neighbours differ, as their numbers are consecutive
             block.number % N_COLORS,
             block.text,
         )
@@ -195,25 +200,25 @@ def _square(panel: Panel) -> Square:
     return Square(panel.title, tiles, panel.down, panel.right)
 
 
-def _flow(made: AnyPlan) -> Flow | None:
+def _flow(planned: AnyPlan) -> Flow | None:
     from feinsum.distributed.display import flow_of
     from feinsum.distributed.program_plan import ProgramPlan
     from feinsum.drawing.flow import places_of
 
-    if not isinstance(made, ProgramPlan):
+    if not isinstance(planned, ProgramPlan):
         return None
-    nodes, arrows = flow_of(made)
-    if len(nodes) > MOST_NODES:
+    nodes, arrows = flow_of(planned)
+    if len(nodes) > MAX_NODES:
         return None
-    places = {
+    positions = {
         name: ((x + 0.5) * (WIDTH + 16), 8 + layer * (HEIGHT + GAP))
         for name, (x, layer) in places_of(nodes).items()
     }
     return Flow(
-        width=max(x for x, _ in places.values()) + WIDTH / 2 + 8,
-        height=max(y for _, y in places.values()) + HEIGHT + 8,
-        spots=tuple(_spot(node, *places[node.name]) for node in nodes),
-        ways=tuple(_ways(arrows, places)),
+        width=max(x for x, _ in positions.values()) + WIDTH / 2 + 8,
+        height=max(y for _, y in positions.values()) + HEIGHT + 8,
+        spots=tuple(_spot(node, *positions[node.name]) for node in nodes),
+        ways=tuple(_ways(arrows, positions)),
     )
 
 
@@ -227,9 +232,9 @@ def _spot(node: Node, x: float, y: float) -> Spot:
 
 
 def _ways(
-    arrows: Sequence[Arrow], places: dict[str, tuple[float, float]]
+    arrows: Sequence[Arrow], positions: dict[str, tuple[float, float]]
 ) -> Iterator[Way]:
     for arrow in arrows:
-        (x, y), (to_x, to_y) = places[arrow.source], places[arrow.target]
+        (x, y), (to_x, to_y) = positions[arrow.source], positions[arrow.target]
         path = f"M{x:.1f},{y + HEIGHT:.1f}L{to_x:.1f},{to_y:.1f}"
         yield Way(path, (x + to_x) / 2, (y + HEIGHT + to_y) / 2 + 4, arrow.text)

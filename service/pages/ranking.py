@@ -1,4 +1,13 @@
-"""Facts side by side: the ranking of a device, and the history of a recipe."""
+"""Facts side by side: the ranking of a device, and the history of a recipe.
+
+Each row of a table has a strip, drawn along the axis of the table::
+
+    baseline |        roof ]                     marks: least times of memory levels
+             |    |--o--|  ]                     low, middle and high of the median
+
+A ranking shows times as speed-ups over the untransformed kernel of the same run, which
+makes sizes and clocks comparable; a history shows seconds.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +17,11 @@ from dataclasses import dataclass
 from math import isfinite
 from statistics import median
 
+from feinsum.bounds import bound_of_record, shares
 from feinsum.errors import MeasurementError
 from feinsum.records import (
     Device,
     DevicePeaks,
-    FramedSpec,
     Measurement,
     TransformSpec,
     TuningRecord,
@@ -22,7 +31,6 @@ from feinsum.records import (
     tied,
 )
 from feinsum.service.pages.axis import Axis, Tick, axis_of
-from feinsum.service.pages.marks import Mark, marks_of, marks_of_each
 from feinsum.service.pages.words import (
     clipped,
     is_doubtful,
@@ -31,10 +39,28 @@ from feinsum.service.pages.words import (
     seconds,
 )
 
-MOST_ROWS = 20
-"""How many recipes of a device, or facts of a recipe, are shown."""
+MAX_ROWS = 20
+"""Recipes of a device, or facts of a recipe, that are shown."""
 
-MOST_SAMPLES = 200
+MAX_SAMPLES = 200
+
+MAX_BOUNDED = 3
+"""Different sizes among the facts of a page for which bounds are searched."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Least traffic between a level and all levels nearer to the arithmetic.
+
+    Attributes:
+        seconds: least time; None if the bandwidth was not measured.
+        fraction: of the bandwidth that the recipe used.
+    """
+
+    level: str
+    n_bytes: int
+    seconds: float | None
+    fraction: float | None
 
 
 @dataclass(frozen=True)
@@ -45,7 +71,7 @@ class Strip:
         middle, low, high: the median, and the interval that it lies in.
         baseline: the untransformed kernel.
         roof: what the measured limits of the device allow.
-        words: the same for who does not see it.
+        words: the same as text, for screen readers.
         samples: all of them, or none.
         marks: what each level of the memory allows, as far as the axis reaches.
     """
@@ -65,15 +91,15 @@ class Row:
     """A fact in a table.
 
     Attributes:
-        place: 1 for the best; None for one that is never served.
-        n_alike: how many facts of its recipe there are, itself included.
+        position: 1 for the best; None for one that is never served.
         parameters: of the recipe, as text; in a ranking, those that differ from the
             best recipe of the same transform.
-        fraction: of the roofline, 1 at the limit; None if that is not known.
+        fraction: of the roofline, 1 at the limit; None if unknown.
+        n_alike: how many facts of its recipe there are, itself included.
     """
 
     record: TuningRecord
-    place: int | None
+    position: int | None
     is_tied: bool
     parameters: str
     fraction: float | None
@@ -105,7 +131,7 @@ class Ranking:
 
     @property
     def is_tied(self) -> bool:
-        """Whether several recipes share the first place."""
+        """Whether several recipes share the first position."""
         return any(row.is_tied for row in self.rows)
 
     @property
@@ -131,7 +157,7 @@ class Timeline:
     """All samples of a fact, and those of the untransformed kernel beside it.
 
     Attributes:
-        fraction: of the roofline, 1 at the limit; None if that is not known.
+        fraction: of the roofline, 1 at the limit; None if unknown.
         is_doubtful: whether the limits may be those of another machine.
     """
 
@@ -145,26 +171,41 @@ class Timeline:
 
 
 @dataclass(frozen=True)
+class _Limits:
+    """The least times of a fact: by the roofline, and by each level of the memory."""
+
+    roof_s: float | None
+    marks: tuple[Mark, ...]
+
+    def level_times(self) -> dict[str, float]:
+        return {mark.level: mark.seconds for mark in self.marks if mark.seconds}
+
+    def times_on_axis(self) -> list[float]:
+        """The roofline, and the slowest level: faster levels would squeeze the rest."""
+        slowest_s = max(self.level_times().values(), default=None)
+        return [time_s for time_s in (self.roof_s, slowest_s) if time_s]
+
+
+@dataclass(frozen=True)
 class _Listing:
     """The recipes of a workload on one device, in order, before they are drawn.
 
     Attributes:
-        served: ids of the facts that may be served.
-        first: ids of those that are tied for the first place.
-        recipes: the best fact of each recipe.
-        shown: the first ones of them.
-        roofs, marks: limits of those shown, by id.
-        n_alike: how many facts of each recipe there are.
+        records: all facts.
+        served: the facts that may be served, the best first.
+        recipes: the best fact of each recipe, served ones first.
+        limits: of the recipes that are shown, by id.
     """
 
     device: Device
-    served: frozenset[str]
-    first: frozenset[str]
+    records: Sequence[TuningRecord]
+    served: Sequence[TuningRecord]
     recipes: Sequence[TuningRecord]
-    shown: Sequence[TuningRecord]
-    roofs: Mapping[str, float | None]
-    marks: Mapping[str, Sequence[Mark]]
-    n_alike: Mapping[FramedSpec, int]
+    limits: Mapping[str, _Limits]
+
+    @property
+    def shown(self) -> Sequence[TuningRecord]:
+        return self.recipes[:MAX_ROWS]
 
 
 def rankings_of(
@@ -179,7 +220,16 @@ def rankings_of(
         _listing(device, [r for r in records if r.environment.device == device], limits)
         for device, limits in peaks.items()
     ]
-    axis = _speedup_axis(listings)
+    values = [1.0]
+    for listing in listings:
+        for record in listing.shown:
+            timing = record.measurement
+            # one absurd fact would squeeze all others into a pixel
+            if not is_implausible(timing.speedup):
+                limits = listing.limits[record.id].times_on_axis()
+                values += [timing.speedup, *_speedup_interval(timing)]
+                values += [_baseline_s(timing) / time_s for time_s in limits]
+    axis = axis_of(values, "{:g}×".format)
     return tuple(_ranking(listing, axis) for listing in listings)
 
 
@@ -192,64 +242,47 @@ def _listing(
     the untransformed kernel follow.
     """
     served = rank(records)
-    known = frozenset(record.id for record in served)
-    slower = [record for record in records if record.id not in known]
+    served_ids = {record.id for record in served}
+    slower = [record for record in records if record.id not in served_ids]
     slower.sort(key=lambda record: (-record.measurement.speedup, record.id))
+    # the first fact of a recipe is its best one
     best = {record.recipe: record for record in reversed((*served, *slower))}
     recipes = [r for r in (*served, *slower) if best[r.recipe] is r]
-    shown = recipes[:MOST_ROWS]
-    return _Listing(
-        device,
-        known,
-        frozenset(tied(served)),
-        recipes,
-        shown,
-        roofs={r.id: roofline_of(r.measurement, peaks) for r in shown},
-        marks=marks_of_each(shown, peaks),
-        n_alike=Counter(record.recipe for record in records),
-    )
+    # bounds are searched for the rows that are drawn, not for all
+    limits = _limits_of(recipes[:MAX_ROWS], peaks)
+    return _Listing(device, records, served, recipes, limits)
 
 
 def _ranking(listing: _Listing, axis: Axis) -> Ranking:
-    shown, roofs = listing.shown, listing.roofs
-    n_first = sum(record.id in listing.first for record in listing.recipes)
-    of_family = {_family(r.spec): (k, r.spec) for k, r in _numbered(shown)[::-1]}
+    served = {record.id for record in listing.served}
+    first = frozenset(tied(listing.served))
+    # several facts of one recipe may tie; rows are recipes
+    n_first = sum(record.id in first for record in listing.recipes)
+    n_alike = Counter(record.recipe for record in listing.records)
+    # backwards, so that the best recipe of each transform remains
+    positions = list(enumerate(listing.shown, start=1))
+    best = {_transform(r.spec): (k, r.spec) for k, r in reversed(positions)}
     rows = tuple(
         Row(
             record=record,
-            place=place if record.id in listing.served else None,
-            is_tied=n_first > 1 and record.id in listing.first,
-            parameters=_difference(record.spec, *of_family[_family(record.spec)]),
-            fraction=_fraction(record.measurement, roofs[record.id]),
-            strip=_speedup_strip(
-                record.measurement, roofs[record.id], listing.marks[record.id], axis
-            ),
-            n_alike=listing.n_alike[record.recipe],
+            position=position if record.id in served else None,
+            is_tied=n_first > 1 and record.id in first,
+            parameters=_difference(record.spec, *best[_transform(record.spec)]),
+            fraction=_fraction(record.measurement, listing.limits[record.id].roof_s),
+            strip=_speedup_strip(record.measurement, listing.limits[record.id], axis),
+            n_alike=n_alike[record.recipe],
         )
-        for place, record in _numbered(shown)
+        for position, record in positions
     )
     return Ranking(
         listing.device,
         axis,
         rows,
-        n_more=len(listing.recipes) - len(shown),
-        n_slower=sum(record.id not in listing.served for record in listing.recipes),
-        has_roof=any(roofs.values()),
+        n_more=len(listing.recipes) - len(rows),
+        n_slower=sum(record.id not in served for record in listing.recipes),
+        has_roof=any(limits.roof_s for limits in listing.limits.values()),
         has_marks=any(row.strip.marks for row in rows),
     )
-
-
-def _speedup_axis(listings: Iterable[_Listing]) -> Axis:
-    values = [1.0]
-    for listing in listings:
-        for record in listing.shown:
-            timing = record.measurement
-            if is_implausible(timing.speedup):
-                continue
-            values += [*_speedups(timing), timing.speedup]
-            values += _over(_baseline_s(timing), listing.roofs[record.id])
-            values += _over(_baseline_s(timing), _longest_s(listing.marks[record.id]))
-    return axis_of(values, "{:g}×".format)
 
 
 def history_of(
@@ -257,49 +290,48 @@ def history_of(
 ) -> History:
     """The facts of one recipe on a device by the time of recording."""
     newest_first = sorted(records, key=lambda r: (r.recorded_at, r.id), reverse=True)
-    shown = newest_first[:MOST_ROWS]
-    roofs = {r.id: roofline_of(r.measurement, peaks) for r in shown}
-    marks = marks_of_each(shown, peaks)
+    shown = newest_first[:MAX_ROWS]
+    limits = _limits_of(shown, peaks)
     values: list[float] = []
     for record in shown:
         timing = record.measurement
-        values += [*median_interval(timing.samples_s), timing.median_s]
-        values += [_baseline_s(timing), *_known(roofs[record.id])]
-        values += _known(_longest_s(marks[record.id]))
+        values += [timing.median_s, *median_interval(timing.samples_s)]
+        values += [_baseline_s(timing), *limits[record.id].times_on_axis()]
     axis = axis_of(values, seconds)
     rows = tuple(
         Row(
             record=record,
-            place=place,
+            position=position,
             is_tied=False,
             parameters=_parameters(record.spec),
-            fraction=_fraction(record.measurement, roofs[record.id]),
-            strip=_time_strip(
-                record.measurement, roofs[record.id], marks[record.id], axis
-            ),
+            fraction=_fraction(record.measurement, limits[record.id].roof_s),
+            strip=_time_strip(record.measurement, limits[record.id], axis),
         )
-        for place, record in enumerate(shown, start=1)
+        for position, record in enumerate(shown, start=1)
     )
-    drivers = {record.environment.driver_version for record in newest_first}
-    has_marks = any(row.strip.marks for row in rows)
-    return History(device, axis, rows, len(drivers), any(roofs.values()), has_marks)
+    return History(
+        device,
+        axis,
+        rows,
+        n_drivers=len({record.environment.driver_version for record in newest_first}),
+        has_roof=any(limit.roof_s for limit in limits.values()),
+        has_marks=any(row.strip.marks for row in rows),
+    )
 
 
 def timeline_of(record: TuningRecord, peaks: DevicePeaks | None) -> Timeline:
     """Every sample of a fact."""
     timing = record.measurement
-    roof_s = roofline_of(timing, peaks)
+    limits = _Limits(roofline_of(timing, peaks), marks_of(record, peaks))
     samples, baseline = timing.samples_s, timing.baseline_s
-    marks = marks_of(record, peaks)
-    limits = [*_known(roof_s), *_known(_longest_s(marks))]
-    axis = axis_of([*samples, *baseline, *limits], seconds)
-    fraction = _fraction(timing, roof_s)
+    axis = axis_of([*samples, *baseline, *limits.times_on_axis()], seconds)
+    fraction = _fraction(timing, limits.roof_s)
     return Timeline(
         axis,
-        _sample_strip(samples, roof_s, marks, axis),
-        _sample_strip(baseline, roof_s, marks, axis),
-        marks,
-        roof_s,
+        _sample_strip(samples, limits, axis),
+        _sample_strip(baseline, limits, axis),
+        limits.marks,
+        limits.roof_s,
         fraction,
         is_doubtful(fraction, record.environment.device),
     )
@@ -307,113 +339,133 @@ def timeline_of(record: TuningRecord, peaks: DevicePeaks | None) -> Timeline:
 
 def roofline_of(timing: Measurement, peaks: DevicePeaks | None) -> float | None:
     """The time in seconds that the limits of the device allow, if it is known."""
-    if peaks is None or not _are_positive(peaks):
+    if peaks is None:
+        return None
+    if min(peaks.bandwidth_bytes_per_s, *peaks.operations_per_s.values(), 1) <= 0:
         return None
     try:
-        found = roofline_s(timing.operations, timing.footprint_bytes, peaks)
+        limit_s = roofline_s(timing.operations, timing.footprint_bytes, peaks)
     except (MeasurementError, SyntaxError, TypeError, ValueError, OverflowError):
-        return None  # a dtype that nobody measured, or that is none
-    return found if found > 0 and isfinite(found) else None
+        return None  # a dtype that was not measured, or that does not exist
+    return _plausible(limit_s)
 
 
-def _are_positive(peaks: DevicePeaks) -> bool:
-    limits = [peaks.bandwidth_bytes_per_s, *peaks.operations_per_s.values()]
-    return all(limit > 0 for limit in limits)
+def marks_of(record: TuningRecord, peaks: DevicePeaks | None) -> tuple[Mark, ...]:
+    """The marks of a fact, from the nearest cache to the memory; none if unknown."""
+    bound = bound_of_record(record, peaks)
+    if bound is None:
+        return ()
+    reached = shares(bound, record.measurement.median_s)
+    return tuple(
+        Mark(
+            cost.level.name,
+            cost.n_bytes,
+            _plausible(cost.seconds),
+            _plausible(reached.get(cost.level.name)),
+        )
+        for cost in bound.levels
+    )
 
 
-def _speedup_strip(
-    timing: Measurement, roof_s: float | None, marks: Sequence[Mark], axis: Axis
-) -> Strip:
-    low, high = _speedups(timing)
-    roof = next(iter(_over(_baseline_s(timing), roof_s)), None)
-    words = f"{ratio(timing.speedup)}, between {ratio(low)} and {ratio(high)}"
-    if roof:
-        words += f"; the roofline allows {ratio(roof)}"
+def marks_of_each(
+    records: Iterable[TuningRecord], peaks: DevicePeaks | None
+) -> dict[str, tuple[Mark, ...]]:
+    """The marks of several facts of a device by their ids.
+
+    Facts of equal sizes have equal bounds; of more than a few sizes there are none.
+    """
+    by_sizes: dict[tuple[str, Mapping[str, int]], tuple[Mark, ...]] = {}
+    by_id: dict[str, tuple[Mark, ...]] = {}
+    for record in records:
+        key = record.workload_text, record.measurement.sizes
+        # a search takes long, and anyone may send facts of any sizes
+        if key not in by_sizes and len(by_sizes) < MAX_BOUNDED:
+            by_sizes[key] = marks_of(record, peaks)
+        by_id[record.id] = by_sizes.get(key, ())
+    return by_id
+
+
+def _limits_of(
+    records: Sequence[TuningRecord], peaks: DevicePeaks | None
+) -> dict[str, _Limits]:
+    marks = marks_of_each(records, peaks)
+    return {
+        record.id: _Limits(roofline_of(record.measurement, peaks), marks[record.id])
+        for record in records
+    }
+
+
+def _plausible(value: float | None) -> float | None:
+    """None for a number that follows from limits that no device has."""
+    return value if value is not None and value > 0 and isfinite(value) else None
+
+
+def _speedup_strip(timing: Measurement, limits: _Limits, axis: Axis) -> Strip:
     baseline_s = _baseline_s(timing)
-    allowed = {m.level: baseline_s / m.seconds for m in marks if m.seconds}
-    words += _allowed(allowed, ratio)
-    ticks = _ticks(axis, allowed, ratio)
-    return _strip(axis, words, (timing.speedup, low, high), 1.0, roof, marks=ticks)
+    low, high = _speedup_interval(timing)
+    words = f"{ratio(timing.speedup)}, between {ratio(low)} and {ratio(high)}"
+    middle = timing.speedup, low, high
+    return _strip(axis, words, middle, 1.0, limits, ratio, lambda s: baseline_s / s)
 
 
-def _time_strip(
-    timing: Measurement, roof_s: float | None, marks: Sequence[Mark], axis: Axis
-) -> Strip:
+def _time_strip(timing: Measurement, limits: _Limits, axis: Axis) -> Strip:
     low, high = median_interval(timing.samples_s)
     baseline_s = _baseline_s(timing)
     words = f"{seconds(timing.median_s)}, between {seconds(low)} and {seconds(high)}"
     words += f"; untransformed {seconds(baseline_s)}"
-    if roof_s:
-        words += f"; the roofline allows {seconds(roof_s)}"
-    allowed = {m.level: m.seconds for m in marks if m.seconds}
-    words += _allowed(allowed, seconds)
-    ticks = _ticks(axis, allowed, seconds)
-    values = (timing.median_s, low, high)
-    return _strip(axis, words, values, baseline_s, roof_s, marks=ticks)
+    return _strip(axis, words, (timing.median_s, low, high), baseline_s, limits)
 
 
-def _sample_strip(
-    samples: tuple[float, ...],
-    roof_s: float | None,
-    marks: Sequence[Mark],
-    axis: Axis,
-) -> Strip:
+def _sample_strip(samples: tuple[float, ...], limits: _Limits, axis: Axis) -> Strip:
     words = (
         f"median {seconds(median(samples))}, from {seconds(min(samples))} "
         f"to {seconds(max(samples))}"
     )
-    allowed = {m.level: m.seconds for m in marks if m.seconds}
-    words += _allowed(allowed, seconds)
-    values = (median(samples), *median_interval(samples))
-    ticks = _ticks(axis, allowed, seconds)
-    return _strip(axis, words, values, None, roof_s, samples[:MOST_SAMPLES], ticks)
-
-
-def _allowed(values: Mapping[str, float], text: Callable[[float], str]) -> str:
-    """The limit of every memory level, in words."""
-    return "".join(f"; {level} allows {text(x)}" for level, x in values.items())
-
-
-def _ticks(
-    axis: Axis, values: Mapping[str, float], text: Callable[[float], str]
-) -> tuple[Tick, ...]:
-    """The marks of the levels whose values the axis has."""
-    return tuple(
-        Tick(axis.at(value), f"{level}: {text(value)}")
-        for level, value in values.items()
-        if axis.low <= value <= axis.high
-    )
-
-
-def _longest_s(marks: Sequence[Mark]) -> float | None:
-    """The time of the level that takes the longest."""
-    return max((m.seconds for m in marks if m.seconds), default=None)
+    middle = median(samples), *median_interval(samples)
+    return _strip(axis, words, middle, None, limits, samples=samples[:MAX_SAMPLES])
 
 
 def _strip(
     axis: Axis,
     words: str,
-    values: tuple[float, float, float],
+    middle: tuple[float, float, float],
     baseline: float | None,
-    roof: float | None,
+    limits: _Limits,
+    text: Callable[[float], str] = seconds,
+    value_of: Callable[[float], float] = float,
     samples: tuple[float, ...] = (),
-    marks: tuple[Tick, ...] = (),
 ) -> Strip:
-    """Values to places: the middle with its interval, and what it is compared with."""
-    middle, low, high = map(axis.at, values)
+    """Place values along an axis, and complete the words with the limits.
+
+    Args:
+        middle: the median, and its interval.
+        text: of a value.
+        value_of: the value for a time in seconds.
+    """
+    roof = value_of(limits.roof_s) if limits.roof_s else None
+    levels = {name: value_of(time_s) for name, time_s in limits.level_times().items()}
+    if roof is not None:
+        words += f"; the roofline allows {text(roof)}"
+    words += "".join(f"; {name} allows {text(x)}" for name, x in levels.items())
+    center, low, high = map(axis.at, middle)
     return Strip(
-        middle,
+        center,
         low,
         high,
         baseline=None if baseline is None else axis.at(baseline),
         roof=None if roof is None else axis.at(roof),
         words=words,
         samples=tuple(map(axis.at, samples)),
-        marks=marks,
+        # a level beyond the axis is in the words alone: at the end it would mislead
+        marks=tuple(
+            Tick(axis.at(x), f"{name}: {text(x)}")
+            for name, x in levels.items()
+            if axis.low <= x <= axis.high
+        ),
     )
 
 
-def _speedups(timing: Measurement) -> tuple[float, float]:
+def _speedup_interval(timing: Measurement) -> tuple[float, float]:
     """The interval of the speed-up; an end without bounds is at the middle."""
     low, high = timing.speedup_interval
     return low, high if isfinite(high) else timing.speedup
@@ -427,19 +479,7 @@ def _baseline_s(timing: Measurement) -> float:
     return median(timing.baseline_s)
 
 
-def _over(baseline_s: float, roof_s: float | None) -> list[float]:
-    return [baseline_s / roof_s] if roof_s else []
-
-
-def _known(value: float | None) -> list[float]:
-    return [] if value is None else [value]
-
-
-def _numbered(records: Sequence[TuningRecord]) -> list[tuple[int, TuningRecord]]:
-    return list(enumerate(records, start=1))
-
-
-def _family(spec: TransformSpec) -> tuple[str, int]:
+def _transform(spec: TransformSpec) -> tuple[str, int]:
     return spec.name, spec.version
 
 
@@ -447,8 +487,8 @@ def _parameters(spec: TransformSpec) -> str:
     return clipped(", ".join(f"{k}={v!r}" for k, v in spec.parameters.items()))
 
 
-def _difference(spec: TransformSpec, place: int, best: TransformSpec) -> str:
-    """The parameters of a recipe, or those in which it is not the best one's.
+def _difference(spec: TransformSpec, rank: int, best: TransformSpec) -> str:
+    """The parameters of a recipe, or those in which it differs from the best one.
 
     >>> best = TransformSpec("rowwise", 1, {"block": 32, "lanes": 8})
     >>> _difference(best, 3, best)
@@ -456,8 +496,7 @@ def _difference(spec: TransformSpec, place: int, best: TransformSpec) -> str:
     >>> _difference(TransformSpec("rowwise", 1, {"block": 64, "lanes": 8}), 3, best)
     'as 3, but block=64'
     """
-    known = best.parameters
-    if spec == best or known.keys() != spec.parameters.keys():
+    if spec == best or best.parameters.keys() != spec.parameters.keys():
         return _parameters(spec)
-    other = {k: v for k, v in spec.parameters.items() if v != known[k]}
-    return f"as {place}, but {_parameters(TransformSpec('', 0, other))}"
+    other = {k: v for k, v in spec.parameters.items() if v != best.parameters[k]}
+    return f"as {rank}, but {_parameters(TransformSpec('', 0, other))}"

@@ -1,8 +1,12 @@
-"""Templates to answers: HTML that loads nothing but the files of this package."""
+"""Templates to answers: HTML that loads nothing but the files of this package.
+
+The context of a template is computed in plain functions; templates only lay it out.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +16,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import Response
+from starlette.types import Scope
 
 from feinsum.service.pages.words import FILTERS
 
@@ -35,6 +40,12 @@ MEDIA_TYPES = {
 }
 """The files that pages load, and no others."""
 
+PROBLEM_HEADERS = ("allow", "cache-control", "connection", "retry-after")
+"""Headers of a problem document that its page has too."""
+
+BASIC = 'Basic realm="feinsum", charset="UTF-8"'
+"""Makes a browser prompt for a key, which it sends as a password."""
+
 
 @dataclass(frozen=True)
 class Asset:
@@ -52,6 +63,7 @@ class Asset:
 @cache
 def asset(name: str) -> Asset | None:
     """The file of that name, if it is one of :data:`MEDIA_TYPES`."""
+    # a list, not a folder: no path leads out of it
     if name not in MEDIA_TYPES:
         return None
     content = files(PACKAGE).joinpath("static", name).read_bytes()
@@ -69,6 +81,42 @@ def html(
     return Response(render(template, context), status, sent, "text/html")
 
 
+def page_or_problem(scope: Scope, problem: Response) -> Response:
+    """A problem document, or a page with the same content for a browser.
+
+    Under ``/v1`` it is always the document.
+    """
+    if not prefers_html(scope):
+        return problem
+    headers = {
+        name: problem.headers[name]
+        for name in PROBLEM_HEADERS
+        if name in problem.headers
+    }
+    if problem.status_code == 401:
+        headers["www-authenticate"] = BASIC
+    context = {"problem": json.loads(bytes(problem.body)), "here": ""}
+    return html("problem.html", context, problem.status_code, HEADERS | headers)
+
+
+def prefers_html(scope: Scope) -> bool:
+    """Whether ``Accept`` names HTML before JSON, as browsers do.
+
+    >>> chromium = (b"accept", b"text/html,application/xml;q=0.9,*/*;q=0.8")
+    >>> prefers_html({"path": "/devices", "headers": [chromium]})
+    True
+    >>> prefers_html({"path": "/v1/devices", "headers": [chromium]})
+    False
+    >>> prefers_html({"path": "/devices", "headers": [(b"accept", b"*/*")]})
+    False
+    """
+    if scope["path"].startswith("/v1/"):
+        return False
+    accepted = dict(scope["headers"]).get(b"accept", b"").lower()
+    position = accepted.find(b"text/html")
+    return position >= 0 and b"json" not in accepted[:position]
+
+
 def render(template: str, context: Mapping[str, Any]) -> str:
     """The text of a page; whatever is in the context is escaped."""
     return _templates().get_template(template).render(context)
@@ -78,7 +126,9 @@ def render(template: str, context: Mapping[str, Any]) -> str:
 def _templates() -> Environment:
     templates = Environment(
         loader=PackageLoader(PACKAGE),
+        # facts are written by others
         autoescape=True,
+        # a misspelt name fails a test instead of showing nothing
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -89,7 +139,7 @@ def _templates() -> Environment:
 
 
 def _asset_url(name: str) -> str:
-    """Where a file is; another place once it has other content."""
-    found = asset(name)
-    assert found is not None
-    return f"/static/{name}?v={found.tag}"
+    """The URL of a file, which changes with its content: browsers keep it for ever."""
+    file = asset(name)
+    assert file is not None
+    return f"/static/{name}?v={file.tag}"

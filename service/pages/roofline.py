@@ -1,4 +1,14 @@
-"""The roofline of a device, with the best recipe of each workload under it."""
+"""The roofline of a device, with the best recipe of each workload under it.
+
+::
+
+    op/s |        _________ peak of float32
+         |      /
+         |    /____________ peak of float64
+         |  / .
+         |/  .    .                         both axes are logarithmic
+         +-----------------  op/byte
+"""
 
 from __future__ import annotations
 
@@ -69,9 +79,11 @@ def roofline_chart(facts: Iterable[TuningRecord], peaks: DevicePeaks) -> Chart |
     limits = {
         kind: peak for kind, peak in peaks.operations_per_s.items() if _is_sound(peak)
     }
+    # limits are sent by others: zero and infinity have no logarithm
     if not best or not limits or not _is_sound(peaks.bandwidth_bytes_per_s):
         return None
     bandwidth = peaks.bandwidth_bytes_per_s
+    # the ridge points belong on the axis: left of them memory limits, right arithmetic
     at = [_intensity(fact) for fact in best]
     at += [peak / bandwidth for peak in limits.values()]
     x_axis = axis_of([min(at) / 1.5, max(at) * 2.5], "{:g}".format, WIDTH)
@@ -92,10 +104,11 @@ def roofline_chart(facts: Iterable[TuningRecord], peaks: DevicePeaks) -> Chart |
 
 def _fastest(facts: Iterable[TuningRecord]) -> list[TuningRecord]:
     """The fastest fact of each workload whose work is known."""
+    # one dot for each workload: slower recipes say nothing about the device
     best: dict[str, TuningRecord] = {}
     for fact in facts:
-        known = best.setdefault(fact.workload, fact)
-        if fact.measurement.speedup > known.measurement.speedup:
+        fastest = best.setdefault(fact.workload, fact)
+        if fact.measurement.speedup > fastest.measurement.speedup:
             best[fact.workload] = fact
     return [
         f for f in best.values() if _is_sound(_intensity(f)) and _is_sound(_rate(f))
@@ -133,6 +146,7 @@ def _slopes(
     """The bandwidths of caches that are faster than the memory, up to the roof."""
     for name, bandwidth in peaks.cache_bytes_per_s.items():
         ridge = highest / bandwidth if _is_sound(bandwidth) else 0.0
+        # a cache that is slower than the memory was measured badly
         if bandwidth <= peaks.bandwidth_bytes_per_s or ridge <= x_axis.low:
             continue
         low = x_axis.low * bandwidth

@@ -27,13 +27,16 @@ from feinsum.service.pages.plan import COUNTS, title_of, view_of
 from feinsum.service.pages.ranking import history_of, rankings_of, timeline_of
 from feinsum.service.pages.rendering import asset, html
 from feinsum.service.pages.roofline import roofline_chart
-from feinsum.service.pages.search import LONGEST, Asked, Found, search
+from feinsum.service.pages.search import (
+    MAX_TEXT,
+    SearchCriteria,
+    SearchResult,
+    search,
+)
 from feinsum.service.pages.words import label
 from feinsum.service.paging import Cursor, from_cursor, key_after, next_cursor
 from feinsum.service.routes.canonicalization import check_work, limit_for
-from feinsum.service.routes.facts import CONTENT_ID, FactId
-from feinsum.service.routes.lists import DeviceId
-from feinsum.service.routes.plans import PlanId
+from feinsum.service.routes.documents import CONTENT_ID, DeviceId, FactId, PlanId
 from feinsum.service.routes.retractions import before
 from feinsum.service.state import Reading, Service, TheService
 
@@ -46,11 +49,11 @@ FOREVER = "max-age=31536000, immutable"
 PER_PAGE = 50
 """Entries of a list on one page."""
 
-MOST_FACTS = 500
-"""How many facts of a workload are ranked, the fastest ones."""
+MAX_FACTS = 500
+"""Facts of a workload that are ranked, the fastest ones."""
 
-MOST_CHOICES = 100
-"""How many devices a page lets choose among."""
+MAX_CHOICES = 100
+"""Devices that a page offers for a search."""
 
 N_LATEST = 8
 N_IN_CHART = 200
@@ -71,9 +74,9 @@ print(lp.generate_code_v2(kernel).device_code())
 """
 
 NEVER_LONG = 1 << 62
-"""No extent counts as long: the text says already which are parameters."""
+"""No extent counts as long: the text has size parameters already."""
 
-Words = Annotated[str, Query(max_length=2 * LONGEST)]
+Words = Annotated[str, Query(max_length=2 * MAX_TEXT)]
 
 
 @page("/")
@@ -83,7 +86,7 @@ def home(service: TheService, _: Reading) -> Response:
         service,
         "home.html",
         here="home",
-        asked=Asked(),
+        criteria=SearchCriteria(),
         overview=store.overview(),
         latest=_with_words(store.latest_facts(N_LATEST)),
     )
@@ -102,31 +105,32 @@ def workloads(
 ) -> Response:
     """All workloads, or those that are searched for."""
     start = max(0, from_cursor(cursor, int)[0]) if cursor else 0
-    asked = Asked(q.strip(), sizes.strip(), dtype.strip(), device, order)
-    store, found = service.store, None
-    if asked.q:
-        found = _search(service, asked, start, caller)
-        listed = found.others
+    criteria = SearchCriteria(q.strip(), sizes.strip(), dtype.strip(), device, order)
+    result = _search(service, criteria, start, caller) if criteria.q else None
+    if result:
+        listed = result.others
     else:
-        listed = store.ordered_workloads(start, PER_PAGE, order, asked.having())
-    following = next_cursor(
-        listed,
-        PER_PAGE,
-        lambda _: (start + len(listed),),
-        lambda one: len(one.text),
-    )
-    query = {name: value for name, value in asdict(asked).items() if value}
+        listed = service.store.ordered_workloads(
+            start, PER_PAGE, order, criteria.having()
+        )
+    exact = result.exact if result else None
+    query = {name: value for name, value in asdict(criteria).items() if value}
     return _html(
         service,
         "workloads.html",
         here="workloads",
-        asked=asked,
-        found=found,
-        listed=[(one, notation_of(one.text)) for one in listed],
-        exact_words=notation_of(found.exact.text) if found and found.exact else None,
+        criteria=criteria,
+        result=result,
+        listed=[(workload, notation_of(workload.text)) for workload in listed],
+        exact_words=notation_of(exact.text) if exact else None,
         devices=_choices(service, device),
         query=urlencode(query),
-        following=following,
+        following=next_cursor(
+            listed,
+            PER_PAGE,
+            lambda _: (start + len(listed),),
+            lambda workload: len(workload.text),
+        ),
     )
 
 
@@ -140,7 +144,7 @@ def workload(
         raise RecordNotFoundError(
             f"no fact is recorded for the workload {key!r}; search for its subscripts"
         )
-    facts = store.fastest_facts(key, MOST_FACTS)
+    facts = store.fastest_facts(key, MAX_FACTS)
     peaks = _peaks(service, (fact.environment.device for fact in facts))
     rankings = rankings_of(facts, peaks)
     return _html(
@@ -162,13 +166,11 @@ def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
     """A fact, retracted or not, and the history of its recipe on all devices."""
     store = service.store
     record = store.stored(record_id)
-    alike = [
-        one
-        for one in (*store.fastest_facts(record.workload, MOST_FACTS), record)
-        if one.recipe == record.recipe
-    ]
-    facts = {one.id: one for one in alike}.values()
-    peaks = _peaks(service, (one.environment.device for one in facts))
+    # the record itself may be retracted, or slower than all that are read
+    candidates = (*store.fastest_facts(record.workload, MAX_FACTS), record)
+    alike = {fact.id: fact for fact in candidates if fact.recipe == record.recipe}
+    facts = alike.values()
+    peaks = _peaks(service, (fact.environment.device for fact in facts))
     return _html(
         service,
         "fact.html",
@@ -191,7 +193,7 @@ def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
 def devices(service: TheService, _: Reading, cursor: Cursor = None) -> Response:
     listed = service.store.page_of_devices(key_after(cursor), PER_PAGE)
     following = next_cursor(
-        listed, PER_PAGE, lambda one: (one.id,), lambda one: one.n_characters
+        listed, PER_PAGE, lambda entry: (entry.id,), lambda entry: entry.n_characters
     )
     return _html(
         service, "devices.html", here="devices", listed=listed, following=following
@@ -214,6 +216,7 @@ def device(device_id: DeviceId, service: TheService, _: Reading) -> Response:
         peaks=peaks,
         drivers=store.drivers_of(device_id),
         latest=_with_words(latest[:N_LATEST]),
+        # without limits there is nothing to compare with
         chart=roofline_chart(latest, peaks) if peaks else None,
     )
 
@@ -228,16 +231,16 @@ async def demand(
     following = next_cursor(
         listed,
         PER_PAGE,
-        lambda one: one.sort_key,
-        lambda one: len(one.workload_text or ""),
+        lambda entry: entry.sort_key,
+        lambda entry: len(entry.workload_text or ""),
     )
-    known = await run_in_threadpool(service.store.page_of_devices, "", 1000)
+    devices = await run_in_threadpool(service.store.page_of_devices, "", 1000)
     return _html(
         service,
         "demand.html",
         here="demand",
-        listed=[(one, notation_of(one.workload_text or "")) for one in listed],
-        names={one.id: label(one.device) for one in known},
+        listed=[(entry, notation_of(entry.workload_text or "")) for entry in listed],
+        names={entry.id: label(entry.device) for entry in devices},
         url=str(request.base_url).rstrip("/"),
         following=following,
     )
@@ -248,13 +251,15 @@ def retractions(
     request: Request, service: TheService, _: Reading, cursor: Cursor = None
 ) -> Response:
     listed = service.store.retractions(before(cursor), PER_PAGE)
-    following = next_cursor(listed, PER_PAGE, lambda one: (one.retracted_at, one.id))
-    known = service.store.stored_ids([one.document for one in listed])
+    following = next_cursor(
+        listed, PER_PAGE, lambda entry: (entry.retracted_at, entry.id)
+    )
+    stored = service.store.stored_ids([entry.document for entry in listed])
     return _html(
         service,
         "retractions.html",
         here="retractions",
-        listed=[(one, one.document in known) for one in listed],
+        listed=[(entry, entry.document in stored) for entry in listed],
         url=str(request.base_url).rstrip("/"),
         following=following,
     )
@@ -271,16 +276,16 @@ def plans(
     wanted = check_key(workload) if workload else None
     page = service.store.page_of_plans(key_after(cursor), PER_PAGE, wanted)
     following = next_cursor(
-        page, PER_PAGE, lambda one: (one.id,), lambda one: len(one.document)
+        page, PER_PAGE, lambda entry: (entry.id,), lambda entry: len(entry.document)
     )
-    listed = service.store.sound_plans([one.id for one in page])
+    listed = service.store.sound_plans([entry.id for entry in page])
     return _html(
         service,
         "plans.html",
         here="plans",
         workload=workload,
         has_facts=bool(wanted and service.store.listed_workload(wanted)),
-        listed=[(one, title_of(one)) for one in listed],
+        listed=[(plan, title_of(plan)) for plan in listed],
         following=following,
     )
 
@@ -303,38 +308,44 @@ def plan(record_id: PlanId, service: TheService, _: Reading) -> Response:
 
 @page("/static/{name}")
 def static(name: str) -> Response:
-    """A file that pages load; it is open to all, for it says nothing."""
-    found = asset(name)
-    if found is None:
+    """A file that pages load; without a key, as none of them has data."""
+    file = asset(name)
+    if file is None:
         raise NoSuchRouteError(f"there is no file {name[:50]!r}")
     headers = {
         "Cache-Control": f"public, {FOREVER}",
         "X-Content-Type-Options": "nosniff",
     }
-    return Response(found.content, 200, headers, found.media_type)
+    return Response(file.content, 200, headers, file.media_type)
 
 
-def _search(service: Service, asked: Asked, start: int, caller: Caller) -> Found:
+def _search(
+    service: Service, criteria: SearchCriteria, start: int, caller: Caller
+) -> SearchResult:
     limit_s = limit_for(caller, service.settings)
     try:
-        check_work(asked.q, caller)
+        check_work(criteria.q, caller)
+    # a search that is refused is a message on the page, not another page
     except InvalidRequestError as error:
-        return Found(problem=str(error))
-    return search(asked, service.store, service.notations, limit_s, start, PER_PAGE)
+        return SearchResult(problem=str(error))
+    return search(criteria, service.store, service.notations, limit_s, start, PER_PAGE)
 
 
 def _html(service: Service, template: str, **context: Any) -> Response:
+    # a page may be kept, and is checked before it is shown again
     headers = {"Cache-Control": f"{service.visibility}, no-cache"}
     return html(template, context, headers=headers)
 
 
 def _choices(service: Service, chosen: str) -> list[tuple[str, str]]:
-    """The devices among which a page lets choose: ids and labels, by label."""
-    known = {one.id: one for one in service.store.page_of_devices("", MOST_CHOICES)}
-    if chosen and chosen not in known:
+    """The devices that a page offers, with the chosen one: ids and labels, by label."""
+    page = service.store.page_of_devices("", MAX_CHOICES)
+    devices = {entry.id: entry for entry in page}
+    # the form keeps a choice that is beyond the first devices
+    if chosen and chosen not in devices:
         listed = service.store.listed_device(chosen)
-        known |= {chosen: listed} if listed else {}
-    labels = [(one.id, label(one.device)) for one in known.values()]
+        devices |= {chosen: listed} if listed else {}
+    labels = [(entry.id, label(entry.device)) for entry in devices.values()]
     return sorted(labels, key=lambda choice: choice[::-1])
 
 
@@ -353,6 +364,7 @@ def _peaks(
 
 def _code_of(record: TuningRecord) -> str:
     """A program that prints the code of a recipe, for a reader to copy."""
+    # recipes of the host are for C, others for OpenCL
     is_host = record.environment.device.platform == HOST_PLATFORM
     return PROGRAM.format(
         text=record.workload_text,

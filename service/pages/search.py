@@ -1,4 +1,10 @@
-"""Search by subscripts: any spelling of an einsum finds its workloads."""
+"""Search by subscripts: any spelling of an einsum finds its workloads.
+
+A search for ``jk,ij->ik`` first tries names of devices and transforms. Then it compares
+with the notation of each workload, as ``i j, j k -> i k``: those with the same numbers
+of indices in their terms are candidates, and equal keys of the canonical form, with all
+extents alike, decide.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +26,18 @@ from feinsum.ir import (
     parse_subscripts,
     subscripts_of_words,
 )
-from feinsum.service.kept import keep
-from feinsum.service.pages.notations import Notations
 from feinsum.service.routes.canonicalization import Einsum, einsum_of, index_lists
+from feinsum.service.state import Notations
+from feinsum.service.text_cache import cache_by_bytes
 
-LONGEST = 2_000
-"""Most characters of what is searched for."""
+MAX_TEXT = 2_000
+"""Characters of a search."""
 
 ARROW = "→"
-"""As pages write it; what was copied from one is understood."""
+"""As pages write it, so that a text copied from a page is found."""
 
-MOST_NOTATIONS = 1_000
-"""How many spellings of stored workloads one search may find."""
+MAX_NOTATIONS = 1_000
+"""Spellings of stored workloads that one search may find."""
 
 _KEY = re.compile(r"fe\d+-[A-Za-z0-9._-]{1,120}|[0-9a-f]{6,64}")
 """A key, how one begins, or how its digest begins."""
@@ -46,18 +52,18 @@ _ROWS = re.compile(r"\s*\(\d+ rows\)$")
 _SCALAR = "·"
 """Scalar in titles of pages, but not in subscripts."""
 
-MOST_DEVICES = 20
+MAX_DEVICES = 20
 
-KEPT_BYTES = 32 * 2**20
-"""Of spellings with their keys: 1 kB each."""
+CACHE_BYTES = 32 * 2**20
+"""Memory of spellings with their keys: 1.5 kB each."""
 
-MOST_COMPARED = 40
-"""How many new spellings one search compares, 1 ms each; the next one goes on."""
+MAX_COMPARED = 40
+"""New spellings that one search canonicalizes, 1 ms each; the next search goes on."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A search.
+class SearchCriteria:
+    """What a workload has to be, or to have, to be listed.
 
     Attributes:
         q: subscripts, a call with them, the text of a workload, or its key.
@@ -80,7 +86,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The result of a search.
 
     Attributes:
@@ -102,40 +108,42 @@ class Found:
 
 
 def search(
-    asked: Asked,
+    criteria: SearchCriteria,
     store: ServingStore,
     notations: Notations,
     limit_s: float,
     start: int = 0,
     limit: int = 100,
-) -> Found:
+) -> SearchResult:
     """The workloads that a text means.
 
     Args:
         limit_s: how long canonicalization may take, in all.
         start: how many workloads are on the pages before.
     """
-    text = _subscripts_in(asked.q).replace(ARROW, "->").replace(_SCALAR, "")
-    if len(text) > LONGEST or len(asked.sizes) > LONGEST:
-        return Found(problem=f"expected at most {LONGEST} characters")
+    text = _subscripts_in(criteria.q).replace(ARROW, "->").replace(_SCALAR, "")
+    if len(text) > MAX_TEXT or len(criteria.sizes) > MAX_TEXT:
+        return SearchResult(problem=f"expected at most {MAX_TEXT} characters")
+    # a key is no subscripts, and needs no canonicalization
     if _KEY.fullmatch(text):
-        having = asked.having(key=text)
-        others = store.ordered_workloads(start, limit, asked.order, having)
-        return Found(store.listed_workload(text, asked.device), others=others)
-    if found := _named(text, asked, store, start, limit):
-        return found
+        having = criteria.having(key=text)
+        others = store.ordered_workloads(start, limit, criteria.order, having)
+        return SearchResult(store.listed_workload(text, criteria.device), others=others)
+    if named := _named(text, criteria, store, start, limit):
+        return named
     try:
-        inputs, output, einsum = _read(text, asked)
+        inputs, output, einsum = _read(text, criteria)
         form = _form(einsum, limit_s)
+        # after the canonicalization of the query itself, which has its own limit
         deadline = time.monotonic() + limit_s
-        wanted = _shape_key(inputs, output, limit_s)
+        key = _shape_key(inputs, output, limit_s)
     except FeinsumError as error:
-        return Found(problem=str(error))
-    alike, is_partial = _alike(inputs, output, wanted, notations(), deadline)
-    listed = partial(store.ordered_workloads, start, limit, asked.order)
-    others = listed(asked.having(), alike) if alike else ()
-    exact = store.listed_workload(form.key, asked.device) if form else None
-    return Found(exact, form, others, is_partial=is_partial)
+        return SearchResult(problem=str(error))
+    alike, is_partial = _alike(inputs, output, key, notations(), deadline)
+    listed = partial(store.ordered_workloads, start, limit, criteria.order)
+    others = listed(criteria.having(), alike) if alike else ()
+    exact = store.listed_workload(form.key, criteria.device) if form else None
+    return SearchResult(exact, form, others, is_partial=is_partial)
 
 
 def _subscripts_in(q: str) -> str:
@@ -149,15 +157,15 @@ def _subscripts_in(q: str) -> str:
 
 
 def _named(
-    text: str, asked: Asked, store: ServingStore, start: int, limit: int
-) -> Found | None:
+    text: str, criteria: SearchCriteria, store: ServingStore, start: int, limit: int
+) -> SearchResult | None:
     """Devices or transforms of that name; None if there are none."""
     if not _NAME.fullmatch(text):
         return None
-    devices = store.devices_named(text, MOST_DEVICES)
-    having = asked.having(transform=text.partition("@")[0])
-    others = store.ordered_workloads(start, limit, asked.order, having)
-    return Found(others=others, devices=devices) if others or devices else None
+    devices = store.devices_named(text, MAX_DEVICES)
+    having = criteria.having(transform=text.partition("@")[0])
+    others = store.ordered_workloads(start, limit, criteria.order, having)
+    return SearchResult(others=others, devices=devices) if others or devices else None
 
 
 def _form(einsum: BatchedEinsum | None, limit_s: float) -> CanonicalForm | None:
@@ -167,13 +175,13 @@ def _form(einsum: BatchedEinsum | None, limit_s: float) -> CanonicalForm | None:
 
 
 def _read(
-    text: str, asked: Asked
+    text: str, criteria: SearchCriteria
 ) -> tuple[tuple[IndexList, ...], IndexList, BatchedEinsum | None]:
     """The index lists of what was typed, and the einsum if its sizes are known."""
     if "|" in text:
         einsum = from_text(text)
         return einsum.inputs, einsum.output, einsum
-    extents = _extents(asked.sizes)
+    extents = _extents(criteria.sizes)
     inputs, output = _lists(text, extents)
     indices = {index for term in inputs for index in term}
     unknown = sorted(set(extents) - indices)
@@ -181,10 +189,10 @@ def _read(
         raise InvalidRequestError(f"the subscripts have no index {unknown[0]!r}")
     if not indices or indices - set(extents):
         return inputs, output, None
-    given = Einsum(
-        subscripts=text, extents=extents, dtype=asked.dtype[:50] or "float64"
+    request = Einsum(
+        subscripts=text, extents=extents, dtype=criteria.dtype[:50] or "float64"
     )
-    return inputs, output, einsum_of(given)
+    return inputs, output, einsum_of(request)
 
 
 def _lists(
@@ -192,6 +200,7 @@ def _lists(
 ) -> tuple[tuple[IndexList, ...], IndexList]:
     """The terms and the output; also with spaces between names, as texts have them."""
     terms = [term.split() for term in text.partition("->")[0].split(",")]
+    # "ij k" has a name of two letters beside others: names, not letters
     is_spaced = any(len(term) > 1 and max(map(len, term)) > 1 for term in terms)
     if extents or "{" in text or not is_spaced:
         return index_lists(text, extents)
@@ -204,48 +213,51 @@ def _extents(sizes: str) -> dict[str, int | str]:
     >>> _extents("i=N, j=4")
     {'i': 'N', 'j': 4}
     """
-    found: dict[str, int | str] = {}
+    extents: dict[str, int | str] = {}
     for item in filter(None, map(str.strip, sizes.split(","))):
         index, equals, value = (part.strip() for part in item.partition("="))
+        # int() takes digits of all scripts, and any number of them
         is_number = value.isascii() and value.isdecimal() and len(value) < 20
         if not (index and equals and (is_number or value.isidentifier())):
             raise InvalidRequestError(
                 f"{item[:50]!r} was given as a size, expected i=4 or i=N"
             )
-        found[index] = int(value) if is_number else value
-    return found
+        extents[index] = int(value) if is_number else value
+    return extents
 
 
 def _alike(
     inputs: tuple[IndexList, ...],
     output: IndexList,
-    wanted: str,
-    known: frozenset[str],
+    key: str,
+    notations: frozenset[str],
     deadline: float,
 ) -> tuple[list[str], bool]:
-    """Those notations that are spellings of one einsum; whether time ran out."""
+    """The notations with the key of an einsum; and whether time ran out."""
     profile = _profile(" , ".join(map(" ".join, inputs)), " ".join(output))
-    found: list[str] = []
+    alike: list[str] = []
     n_new = 0
-    for notation in sorted(known):
-        is_enough = n_new >= MOST_COMPARED or len(found) >= MOST_NOTATIONS
+    for notation in sorted(notations):
+        is_enough = n_new >= MAX_COMPARED or len(alike) >= MAX_NOTATIONS
         if is_enough or time.monotonic() > deadline:
-            return found, True
+            return alike, True
         terms, _, result = notation.partition("->")
+        # much faster than a canonical form, and rules out nearly all
         if _profile(terms, result) != profile:
             continue
+        # spellings with a cached key cost nothing
         n_new += notation not in _key_of.cache
-        if _key_of(notation) == wanted:
-            found.append(notation)
-    return found, False
+        if _key_of(notation) == key:
+            alike.append(notation)
+    return alike, False
 
 
 def _profile(terms: str, output: str) -> tuple[list[int], int]:
-    """Numbers of indices: common to all spellings, and quickly found."""
+    """Numbers of indices: common to all spellings, and quickly computed."""
     return sorted(len(term.split()) for term in terms.split(",")), len(output.split())
 
 
-@keep(KEPT_BYTES)
+@cache_by_bytes(CACHE_BYTES)
 def _key_of(notation: str) -> str | None:
     """The key of the subscripts of a workload; None if they are none."""
     terms, _, output = notation.partition("->")
@@ -263,8 +275,9 @@ def _shape_key(inputs: tuple[IndexList, ...], output: IndexList, limit_s: float)
     ...     (("b", "c"), ("a", "b")), ("a", "c"), 1.0)
     True
     """
-    if len(inputs) > LONGEST:
+    if len(inputs) > MAX_TEXT:
         raise InvalidEinsumError("too many operands", rules=("subscripts",))
+    # extents and dtypes alike: only the subscripts decide
     operands = tuple(array(f"A{k}", (2,) * len(term)) for k, term in enumerate(inputs))
     einsum = BatchedEinsum(output, inputs, (operands,))
     return computed_form(einsum, limit_s).key

@@ -10,7 +10,7 @@ from feinsum.records import Device
 THIN = "\u202f"
 """A narrow space that no line is broken at."""
 
-MOST_SPEEDUP = 1e5
+MAX_SPEEDUP = 1e5
 """The largest speed-up that is drawn; beyond all lanes and caches of a device."""
 
 DOUBT = "(another machine?)"
@@ -29,6 +29,7 @@ def count(number: int) -> str:
     >>> count(1234567).replace(THIN, " ")
     '1 234 567'
     """
+    # the narrow space is the separator of ISO 80000, and breaks no line
     return f"{number:,}".replace(",", THIN)
 
 
@@ -47,7 +48,7 @@ def ratio(factor: float) -> str:
 
 def is_implausible(factor: float) -> bool:
     """Whether no kernel can be so much faster than another of the same work."""
-    return not 1 / MOST_SPEEDUP <= factor <= MOST_SPEEDUP
+    return not 1 / MAX_SPEEDUP <= factor <= MAX_SPEEDUP
 
 
 def seconds(time_s: float) -> str:
@@ -61,8 +62,8 @@ def rate(per_s: float, unit: str) -> str:
     >>> rate(4.2e10, "op").replace(THIN, " "), rate(12.0, "B").replace(THIN, " ")
     ('42 Gop/s', '12 B/s')
     """
-    one, prefix = next((r for r in RATES if per_s >= r[0]), RATES[-1])
-    return f"{per_s / one:.3g}{THIN}{prefix}{unit}/s"
+    scale, prefix = next((r for r in RATES if per_s >= r[0]), RATES[-1])
+    return f"{per_s / scale:.3g}{THIN}{prefix}{unit}/s"
 
 
 def day(when: str | datetime) -> str:
@@ -112,11 +113,12 @@ def hardware(device: Device) -> str:
     words = [clipped(device.name, 100)]
     processor = device.processor
     vendor = VENDORS.get(processor.vendor, processor.vendor) if processor else ""
+    # "AMD EPYC" needs no second AMD
     if vendor.lower() not in device.name.lower():
         words.append(clipped(vendor, 60))
     if device.kind == "cpu":
-        known = device.microarchitecture or "unknown microarchitecture"
-        words.append(clipped(known, 60))
+        name = device.microarchitecture or "unknown microarchitecture"
+        words.append(clipped(name, 60))
     if processor and processor.n_cores > 0:
         words.append(plural(processor.n_cores, "core"))
     else:

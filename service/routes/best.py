@@ -1,4 +1,13 @@
-"""``best``: the facts that may serve for a workload, one at a time or many."""
+"""``best``: the facts that may serve for a workload, one at a time or many.
+
+::
+
+    GET /v1/best/{key}?device=...&policy=default    -> Shortcut -> best -> Prepared
+    POST /v1/best:batch                              -> routing -> best_of_many
+
+A single look-up is what clients wait for, thousands a second: it goes around routing
+and validation, reads its query by hand, and sends bytes that are ready.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +27,18 @@ from feinsum.errors import InvalidRequestError, RecordNotFoundError
 from feinsum.records import Policy
 from feinsum.service.answers import (
     KEY,
-    LONGEST_NAME,
+    MAX_NAME,
     Answer,
     Nearness,
-    Wanted,
+    Target,
     check_key,
 )
-from feinsum.service.demand import LONGEST_TEXT
+from feinsum.service.demand import MAX_TEXT
 from feinsum.service.examples import DEVICE, FORM, RECORD, document
-from feinsum.service.gate import asker_of, caller_of
 from feinsum.service.keys import require
-from feinsum.service.lookup import Budget
+from feinsum.service.lookup import ReadBudget
 from feinsum.service.metrics import count_answer
+from feinsum.service.middleware import caller_of, client_id
 from feinsum.service.openapi import FactOf, answers, parameter
 from feinsum.service.paging import from_cursor, to_cursor
 from feinsum.service.state import Reading, Service, TheService
@@ -84,9 +93,9 @@ class BestOfMany(BaseModel):
 
 QUERY = [
     parameter("device", "Id or name of a device; any if omitted.", DEVICE.id,
-              maxLength=LONGEST_NAME),
+              maxLength=MAX_NAME),
     parameter("architecture", "Kind and architecture of a device that the service may "
-              "not know.", "cpu/x86_64", maxLength=LONGEST_NAME),
+              "not know.", "cpu/x86_64", maxLength=MAX_NAME),
     parameter("policy", "The worst acceptable match.", "default",
               enum=["strict", "default", "loose"]),
     parameter("text", "The canonical text, stored with a miss.", FORM.text),
@@ -115,59 +124,65 @@ PATH: dict[str, Any] = {
 )
 async def best(request: Request) -> Response:
     scope = request.scope
+    # dependencies do this for other routes; this one has none
     require(caller_of(scope), "read")
     service: Service = request.app.state.service
     workload = check_key(scope["path"][len(PREFIX) :])
-    wanted, text, counts = _query(scope["query_string"])
-    answer = await service.lookup.answer((workload, wanted))
+    target, text, counts = _query(scope["query_string"])
+    answer = await service.lookup.answer((workload, target))
     if answer is None:
         if counts:
-            service.misses.count(workload, wanted.device, text, asker_of(scope))
+            service.misses.count(workload, target.device, text, client_id(scope))
         count_answer("miss")
         raise RecordNotFoundError(
             f"no acceptable fact is recorded for {workload!r} with the policy "
-            f"{wanted.policy!r}; tune it, or keep the kernel as it is"
+            f"{target.policy!r}; tune it, or keep the kernel as it is"
         )
+    # nginx and clients may keep an answer for a while; the ETag renews it
     age = f"{service.visibility}, max-age={service.settings.max_age_s}".encode()
-    return Ready(answer, dict(scope["headers"]), age)
+    return Prepared(answer, dict(scope["headers"]), age)
 
 
-class Ready(Response):
-    """An answer that is made already; its parts are sent as they are."""
+class Prepared(Response):
+    """An answer whose body and headers are bytes already."""
 
-    def __init__(self, answer: Answer, asked: dict[bytes, bytes], age: bytes) -> None:
+    def __init__(self, answer: Answer, headers: dict[bytes, bytes], age: bytes) -> None:
+        # Response.__init__ would encode and count what is known
         self.background = None
         self.raw_headers = [
             (b"etag", answer.etag),
             (b"cache-control", age),
+            # the body depends on the encoding, and whether it may be read on the key
             (b"vary", b"Accept-Encoding, Authorization"),
         ]
-        if _is_known(asked.get(b"if-none-match"), answer.etag):
+        if _has_answer(headers.get(b"if-none-match"), answer.etag):
             self.status_code, self.body = 304, b""
             count_answer("not-modified")
             return
         self.status_code, self.body = 200, answer.body
         count_answer("hit")
         self.raw_headers.append((b"content-type", b"application/json"))
-        if GZIP.search(asked.get(b"accept-encoding", b"")):
+        if GZIP.search(headers.get(b"accept-encoding", b"")):
             self.body = answer.compressed
             self.raw_headers.append((b"content-encoding", b"gzip"))
         self.raw_headers.append((b"content-length", b"%d" % len(self.body)))
 
 
 class Shortcut:
-    """ASGI middleware that leads straight to :func:`best`, for speed alone."""
+    """ASGI middleware that calls :func:`best` without routing, for speed alone."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
+        # a key has no slash; longer paths are for routing to refuse
         is_best = path.startswith(PREFIX) and "/" not in (path[len(PREFIX) :] or "/")
         answer: ASGIApp
         if not is_best or scope["type"] != "http" or scope["method"] != "GET":
             answer = self._app
         else:
+            # metrics and the log name the pattern, as after routing
             scope["route"] = ROUTE
             answer = await best(Request(scope))
         await answer(scope, receive, send)
@@ -175,16 +190,16 @@ class Shortcut:
 
 ROUTE = router.routes[0]
 
-LONGEST_KEPT = 500
-"""Most bytes of a query that is kept as it was read; 1,024 such take 4 MB."""
+MAX_CACHED_QUERY = 500
+"""Bytes of a query whose parsed form is cached; 1,024 such take 4 MB."""
 
-AT_ONCE = 100
-"""How many workloads of a batch are in memory at a time."""
+PART_SIZE = 100
+"""Workloads of a batch in memory at a time."""
 
 SHARE_BYTES = 64_000
 """Bytes of the documents for one workload of a batch, except the first."""
 
-MOST_BYTES = 12_000_000
+MAX_BYTES = 12_000_000
 """Largest answer to a batch; our client reads 16 MiB."""
 
 ANONYMOUS_BYTES = 1_000_000
@@ -201,7 +216,7 @@ class Question(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     key: Annotated[str, Field(pattern=f"^{KEY}$", examples=[FORM.key])]
-    text: Annotated[str | None, Field(max_length=LONGEST_TEXT)] = None
+    text: Annotated[str | None, Field(max_length=MAX_TEXT)] = None
 
 
 class Batch(BaseModel):
@@ -223,8 +238,8 @@ class Batch(BaseModel):
         list[Annotated[str, Field(pattern=f"^{KEY}$")] | Question],
         Field(fail_fast=True),
     ]
-    device: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
-    architecture: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
+    device: Annotated[str, Field(max_length=MAX_NAME)] = ""
+    architecture: Annotated[str, Field(max_length=MAX_NAME)] = ""
     policy: Policy = "default"
 
 
@@ -243,35 +258,38 @@ async def best_of_many(
         bool, Query(description="Whether misses count as demand.")
     ] = True,
 ) -> Response:
-    most = service.settings.max_batch
-    if len(batch.workloads) > most:
+    max_batch = service.settings.max_batch
+    if len(batch.workloads) > max_batch:
         raise InvalidRequestError(
-            f"{len(batch.workloads)} workloads were requested, expected {most} at most"
+            f"{len(batch.workloads)} workloads were requested, expected {max_batch} at "
+            "most"
         )
-    wanted = Wanted(
-        batch.device, batch.architecture, batch.policy, most_bytes=SHARE_BYTES
+    target = Target(
+        batch.device, batch.architecture, batch.policy, max_bytes=SHARE_BYTES
     )
     texts = {q.key: q.text for q in batch.workloads if isinstance(q, Question)}
     keys = [check_key(q if isinstance(q, str) else q.key) for q in batch.workloads]
-    asker = asker_of(request.scope)
+    client = client_id(request.scope)
 
     def count(key: str) -> None:
         if counts:
-            service.misses.count(key, wanted.device, texts.get(key), asker)
+            service.misses.count(key, target.device, texts.get(key), client)
 
     has_key = bool(caller.key_id)
-    answered = _answered(service, keys, wanted, count, has_key=has_key)
-    if len(keys) <= AT_ONCE:
-        body = b"".join([part async for part in answered])
+    parts = _batch_parts(service, keys, target, count, has_key=has_key)
+    # a short answer has a length, so that clients can check that it is whole
+    if len(keys) <= PART_SIZE:
+        body = b"".join([part async for part in parts])
         return Response(body, media_type="application/json")
-    begun = await anext(answered)  # what fails at once is no answer that breaks off
-    return StreamingResponse(_resumed(begun, answered), media_type="application/json")
+    # the first part before the status: what fails at once gets a problem document
+    first = await anext(parts)
+    return StreamingResponse(_chained(first, parts), media_type="application/json")
 
 
-async def _answered(
+async def _batch_parts(
     service: Service,
     keys: Sequence[str],
-    wanted: Wanted,
+    target: Target,
     count: Callable[[str], None],
     *,
     has_key: bool,
@@ -281,50 +299,54 @@ async def _answered(
     What has no room, or would take too long to read, gets an answer without facts whose
     ``next`` leads to them.
     """
-    room, before = MOST_BYTES if has_key else ANONYMOUS_BYTES, b'{"answers":['
-    budget = None if has_key else Budget(ANONYMOUS_BYTES)
-    made: dict[str, bytes] = {}
-    for start in range(0, max(1, len(keys)), AT_ONCE):
-        part = keys[start : start + AT_ONCE]
-        asked = [key for key in dict.fromkeys(part) if key not in made]
-        found = await service.lookup.answers([(key, wanted) for key in asked], budget)
-        missed = [key for (key, _), answer in found.items() if answer is None]
+    n_left, separator = MAX_BYTES if has_key else ANONYMOUS_BYTES, b'{"answers":['
+    budget = None if has_key else ReadBudget(ANONYMOUS_BYTES)
+    bodies: dict[str, bytes] = {}
+    for start in range(0, max(1, len(keys)), PART_SIZE):
+        part = keys[start : start + PART_SIZE]
+        unread = [key for key in dict.fromkeys(part) if key not in bodies]
+        queries = [(key, target) for key in unread]
+        found_answers = await service.lookup.answers(queries, budget)
+        missed = [key for (key, _), answer in found_answers.items() if answer is None]
         for key in missed:
             count(key)
         count_answer("miss", len(missed))
-        count_answer("hit", len(found) - len(missed))
-        made |= {key: _elsewhere(key) for key in asked if (key, wanted) not in found}
-        made |= {key: a.body if a else MISS for (key, _), a in found.items()}
-        bodies = []
+        count_answer("hit", len(found_answers) - len(missed))
+        # what was too much to read is referred to a query of its own
+        bodies |= {key: _deferred(key) for key in unread}
+        bodies |= {key: a.body if a else MISS for (key, _), a in found_answers.items()}
+        answered = []
         for key in part:
-            if len(made[key]) > room and made[key] != MISS:
-                made[key] = _elsewhere(key)
-            room -= len(made[key])
-            bodies.append(made[key])
-        yield before + b",".join(bodies)
-        before = b","
+            if len(bodies[key]) > n_left and bodies[key] != MISS:
+                bodies[key] = _deferred(key)
+            # an asked-twice key is sent twice, and counts twice
+            n_left -= len(bodies[key])
+            answered.append(bodies[key])
+        yield separator + b",".join(answered)
+        separator = b","
     yield b"]}"
 
 
-async def _resumed(begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield begun
+async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
     async for part in rest:
         yield part
 
 
-def _elsewhere(key: str) -> bytes:
-    """The answer for a workload whose facts had no room."""
-    nothing = {"workload": key, "facts": [], "slower": [], "next": to_cursor(0)}
-    return json.dumps(nothing).encode()
+def _deferred(key: str) -> bytes:
+    """The answer for a workload whose facts did not fit; its cursor leads to them."""
+    empty = {"workload": key, "facts": [], "slower": [], "next": to_cursor(0)}
+    return json.dumps(empty).encode()
 
 
-def _query(query_string: bytes) -> tuple[Wanted, str | None, bool]:
+def _query(query_string: bytes) -> tuple[Target, str | None, bool]:
     """The query of a URL; unknown parameters are ignored."""
-    is_short = len(query_string) <= LONGEST_KEPT
-    return (_read_kept if is_short else _read)(query_string)
+    # long queries have texts of einsums, which rarely come again
+    is_short = len(query_string) <= MAX_CACHED_QUERY
+    return (_parse_cached if is_short else _parse)(query_string)
 
 
-def _read(query_string: bytes) -> tuple[Wanted, str | None, bool]:
+def _parse(query_string: bytes) -> tuple[Target, str | None, bool]:
     try:
         pairs = parse_qsl(
             query_string.decode("ascii"), keep_blank_values=True, max_num_fields=20
@@ -333,27 +355,28 @@ def _read(query_string: bytes) -> tuple[Wanted, str | None, bool]:
         raise InvalidRequestError(
             "the query cannot be read; expected up to 20 parameters, percent-encoded"
         ) from None
-    given = dict(pairs)
-    start = from_cursor(given["cursor"], int)[0] if "cursor" in given else 0
-    wanted = Wanted(
-        given.get("device", ""),
-        given.get("architecture", ""),
-        given.get("policy", "default"),  # type: ignore[arg-type]
+    query = dict(pairs)
+    start = from_cursor(query["cursor"], int)[0] if "cursor" in query else 0
+    target = Target(
+        query.get("device", ""),
+        query.get("architecture", ""),
+        query.get("policy", "default"),  # type: ignore[arg-type]
         max(0, start),
     )
-    counts = given.get("counts", "true")
+    counts = query.get("counts", "true")
     if counts not in ("true", "false"):
         raise InvalidRequestError(
             f"counts={counts[:50]!r} was given, expected true or false"
         )
-    return wanted, given.get("text") or None, counts == "true"
+    return target, query.get("text") or None, counts == "true"
 
 
-_read_kept = lru_cache(1024)(_read)
+# builds repeat few different queries
+_parse_cached = lru_cache(1024)(_parse)
 
 
-def _is_known(asked: bytes | None, etag: bytes) -> bool:
-    """Whether the asker has the answer already; tags are compared weakly."""
-    if asked is None:
+def _has_answer(tags: bytes | None, etag: bytes) -> bool:
+    """Whether the client has the answer already; tags are compared weakly."""
+    if tags is None:
         return False
-    return asked.strip() == b"*" or etag.removeprefix(b"W/") in asked
+    return tags.strip() == b"*" or etag.removeprefix(b"W/") in tags

@@ -28,14 +28,14 @@ from feinsum.service.state import Reading, TheService
 
 router = APIRouter(prefix="/v1", tags=["canonical form"])
 
-LONGEST = 100_000
-"""Most characters of an einsum."""
+MAX_TEXT = 100_000
+"""Characters of an einsum."""
 
-MOST_USES = 200
-"""Most operands, in all rows together, and indices of who has no key."""
+MAX_USES = 200
+"""Operands, in all rows together, and indices of an einsum without a key."""
 
 ANONYMOUS_S = 0.5
-"""How long nauty may search for who has no key, in a separate process."""
+"""How long nauty may search without a key, in a separate process."""
 
 EXAMPLE = {
     "key": FORM.key,
@@ -79,8 +79,8 @@ class Einsum(BaseModel):
         },
     )
 
-    text: Annotated[str | None, Field(max_length=LONGEST)] = None
-    subscripts: Annotated[str | None, Field(max_length=LONGEST)] = None
+    text: Annotated[str | None, Field(max_length=MAX_TEXT)] = None
+    subscripts: Annotated[str | None, Field(max_length=MAX_TEXT)] = None
     extents: dict[str, int | str] = {}
     operands: Names | None = None
     rows: Annotated[list[Names], Field(fail_fast=True)] | None = None
@@ -120,12 +120,15 @@ class Canonical(BaseModel):
     summary="The key, the canonical text and the relabeling of an einsum",
     responses=answers(413, 415, status_200=EXAMPLE),
 )
-def canonicalize(given: Einsum, service: TheService, caller: Reading) -> Canonical:
-    text = given.text or given.subscripts or ""
-    check_work(text, caller, len(given.rows or ()), len(given.extents))
-    general, literal = generalize(einsum_of(given))
+def canonicalize(einsum: Einsum, service: TheService, caller: Reading) -> Canonical:
+    text = einsum.text or einsum.subscripts or ""
+    # before parsing, which takes longer than counting commas
+    check_work(text, caller, len(einsum.rows or ()), len(einsum.extents))
+    # long literal extents are parameters in look-ups, and so in keys
+    general, literal = generalize(einsum_of(einsum))
     limit_s = limit_for(caller, service.settings)
-    form = computed_form(general, limit_s)  # kept by nobody: texts may be long
+    # not from the cache of forms, whose texts have no bound in length
+    form = computed_form(general, limit_s)
     relabeling = form.relabeling
     return Canonical(
         key=form.key,
@@ -157,18 +160,19 @@ def check_work(text: str, caller: Caller, n_rows: int = 1, n_extents: int = 0) -
     Raises:
         InvalidRequestError: if it is too large.
     """
+    # an estimate: the text may be no einsum
     n_terms = 1 + text.partition("|")[0].count(",")
     n_uses = n_terms * max(n_rows, 1 + text.count(";")) + n_extents
-    is_large = n_uses > MOST_USES or len(text) > 100 * MOST_USES
+    is_large = n_uses > MAX_USES or len(text) > 100 * MAX_USES
     if is_large and not caller.key_id:
         raise InvalidRequestError(
             f"an einsum of about {n_uses} operands and indices in {len(text)} "
-            f"characters was sent, expected {MOST_USES} in {100 * MOST_USES} at most "
+            f"characters was sent, expected {MAX_USES} in {100 * MAX_USES} at most "
             "without a key; send a key"
         )
 
 
-def einsum_of(given: Einsum) -> BatchedEinsum:
+def einsum_of(request: Einsum) -> BatchedEinsum:
     """The einsum that a request describes.
 
     Raises:
@@ -177,20 +181,20 @@ def einsum_of(given: Einsum) -> BatchedEinsum:
     >>> print(einsum_of(Einsum(subscripts="ij,j", extents={"i": "n", "j": 4})))
     ij,j->i of (A B) with A[n,4]:<f8, B[4]:<f8
     """
-    if (given.text is None) == (given.subscripts is None):
+    if (request.text is None) == (request.subscripts is None):
         raise InvalidRequestError("expected either 'text' or 'subscripts'")
-    if given.text is not None:
-        return from_text(given.text.strip())
-    inputs, output = index_lists(given.subscripts or "", given.extents)
-    missing = {i for term in (*inputs, output) for i in term} - set(given.extents)
+    if request.text is not None:
+        return from_text(request.text.strip())
+    inputs, output = index_lists(request.subscripts or "", request.extents)
+    missing = {i for term in (*inputs, output) for i in term} - set(request.extents)
     if missing:
         raise InvalidRequestError(f"no extent is given for {min(missing)!r}")
 
     def operand(name: str, term: IndexList) -> Operand:
-        shape = tuple(given.extents[index] for index in term)
-        return array(name, shape, given.dtypes.get(name, given.dtype))
+        shape = tuple(request.extents[index] for index in term)
+        return array(name, shape, request.dtypes.get(name, request.dtype))
 
-    table = [_named(names, inputs) for names in _rows(given, len(inputs))]
+    table = [_named(names, inputs) for names in _rows(request, len(inputs))]
     return BatchedEinsum(
         output,
         inputs,
@@ -210,13 +214,14 @@ def index_lists(
     return parse_subscripts(subscripts)
 
 
-def _rows(given: Einsum, n_terms: int) -> list[list[str]]:
-    if given.operands is not None and given.rows is not None:
+def _rows(request: Einsum, n_terms: int) -> list[list[str]]:
+    if request.operands is not None and request.rows is not None:
         raise InvalidRequestError("expected 'operands' or 'rows', not both")
-    if given.rows is not None:
-        return given.rows
+    if request.rows is not None:
+        return request.rows
+    # A to Z, then A1 to Z1
     letters = [f"{chr(65 + k % 26)}{k // 26 or ''}" for k in range(n_terms)]
-    return [letters if given.operands is None else given.operands]
+    return [letters if request.operands is None else request.operands]
 
 
 def _named(

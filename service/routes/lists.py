@@ -1,21 +1,16 @@
-"""Lists: workloads, devices with their limits, and what is in demand."""
+"""Lists: workloads, devices, and look-ups that were not answered."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from feinsum.errors import RecordNotFoundError
-from feinsum.records import (
-    DevicePeaks,
-    Processor,
-    to_json,
-)
-from feinsum.service.examples import DEVICE, FORM, PEAKS, document
+from feinsum.records import Processor
+from feinsum.service.examples import DEVICE, FORM, document
 from feinsum.service.openapi import answers
 from feinsum.service.paging import (
     Cursor,
@@ -24,8 +19,7 @@ from feinsum.service.paging import (
     key_after,
     next_cursor,
 )
-from feinsum.service.receiving import receive
-from feinsum.service.state import Reading, Recording, TheService
+from feinsum.service.state import Reading, TheService
 
 router = APIRouter(prefix="/v1", tags=["lists"])
 
@@ -33,7 +27,7 @@ WORKLOAD = {"key": FORM.key, "text": FORM.text, "n_facts": 12}
 
 LISTED_DEVICE = {"id": DEVICE.id, "device": document(DEVICE), "n_facts": 384}
 
-WANTED = {
+LISTED_DEMAND = {
     "workload": FORM.key,
     "workload_text": FORM.text,
     "device": DEVICE.id,
@@ -42,24 +36,6 @@ WANTED = {
     "first_seen": "2026-01-30T08:00:00Z",
     "last_seen": "2026-01-31T12:00:00Z",
 }
-
-DeviceId = Annotated[
-    str,
-    Path(pattern=r"^[0-9a-f]{64}$", description="Content id.", examples=[DEVICE.id]),
-]
-
-BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {"$ref": "#/components/schemas/DevicePeaks"},
-                "example": document(PEAKS),
-            }
-        },
-    }
-}
-
 
 Page = TypeVar("Page", bound=BaseModel)
 
@@ -133,11 +109,11 @@ class Demands(BaseModel):
 def workloads(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Workloads:
-    found = service.store.page_of_workloads(key_after(cursor), limit)
+    page = service.store.page_of_workloads(key_after(cursor), limit)
     following = next_cursor(
-        found, limit, lambda one: (one.key,), lambda one: len(one.text)
+        page, limit, lambda entry: (entry.key,), lambda entry: len(entry.text)
     )
-    return _listed(Workloads, workloads=found, next=following)
+    return _listed(Workloads, workloads=page, next=following)
 
 
 @router.get(
@@ -148,58 +124,34 @@ def workloads(
 def devices(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Devices:
-    found = service.store.page_of_devices(key_after(cursor), limit)
+    page = service.store.page_of_devices(key_after(cursor), limit)
     following = next_cursor(
-        found, limit, lambda one: (one.id,), lambda one: one.n_characters
+        page, limit, lambda entry: (entry.id,), lambda entry: entry.n_characters
     )
-    return _listed(Devices, devices=found, next=following)
+    return _listed(Devices, devices=page, next=following)
 
 
 @router.get(
     "/demand",
     summary="Unanswered workloads, most wanted first",
-    responses=answers(status_200={"demands": [WANTED], "next": None}),
+    responses=answers(status_200={"demands": [LISTED_DEMAND], "next": None}),
 )
 async def demand(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Demands:
     after = from_cursor(cursor, int, int, str, str) if cursor else None
+    # the list has the misses of this worker as well
     await service.misses.flush()
-    found = await run_in_threadpool(service.store.demands, after, limit)
+    page = await run_in_threadpool(service.store.demands, after, limit)
     following = next_cursor(
-        found, limit, lambda one: one.sort_key, lambda one: len(one.workload_text or "")
+        page,
+        limit,
+        lambda entry: entry.sort_key,
+        lambda entry: len(entry.workload_text or ""),
     )
-    return _listed(Demands, demands=found, next=following)
-
-
-@router.get(
-    "/peaks/{device_id}",
-    summary="The latest measured limits of a device; those of trusted keys first",
-    response_model=DevicePeaks,
-    responses=answers(404, status_200=document(PEAKS)),
-)
-def peaks(device_id: DeviceId, service: TheService, _: Reading) -> Response:
-    found = service.store.peaks(device_id)
-    if found is None:
-        raise RecordNotFoundError(f"no limits are known for the device {device_id}")
-    return Response(to_json(found), media_type="application/json")
-
-
-@router.post(
-    "/peaks",
-    status_code=201,
-    summary="Store measured limits: 201 if new, 200 if known",
-    response_class=Response,
-    responses=answers(413, 415, status_200=None, status_201=None),
-    openapi_extra=BODY,
-)
-async def add_peaks(
-    request: Request, service: TheService, caller: Recording
-) -> Response:
-    """They count if no trusted key sent others, or if the key is trusted."""
-    _, receipt = await receive(DevicePeaks, request, service, caller)
-    return Response(status_code=201 if receipt.is_new else 200)
+    return _listed(Demands, demands=page, next=following)
 
 
 def _listed(kind: type[Page], **content: Any) -> Page:
+    # store entries become models by their attributes
     return kind.model_validate(content, from_attributes=True)

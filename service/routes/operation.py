@@ -12,9 +12,9 @@ from starlette.concurrency import run_in_threadpool
 from feinsum.canonical import CANONICALIZER, FORM_VERSION
 from feinsum.records import Policy
 from feinsum.service import metrics
-from feinsum.service.answers import MOST_FACTS
+from feinsum.service.answers import MAX_FACTS
 from feinsum.service.openapi import answers
-from feinsum.service.paging import MOST
+from feinsum.service.paging import MAX_LISTED
 from feinsum.service.state import TheService
 
 router = APIRouter(tags=["operation"])
@@ -29,8 +29,8 @@ CAPABILITIES: dict[str, Any] = {
     "confirmations": 0,
     "max_body_bytes": 1_000_000,
     "max_batch": 1000,
-    "max_page": MOST,
-    "max_facts": MOST_FACTS,
+    "max_page": MAX_LISTED,
+    "max_facts": MAX_FACTS,
     "max_age_s": 60,
 }
 
@@ -69,13 +69,14 @@ class State(BaseModel):
 )
 def capabilities(service: TheService) -> Capabilities:
     settings = service.settings
-    named = {
+    # limits are the settings of the same name
+    configured = {
         name: getattr(settings, name)
         for name in Capabilities.model_fields
         if hasattr(settings, name)
     }
-    constant = CAPABILITIES | {"version": version("feinsum")} | named
-    return Capabilities.model_validate(constant)
+    current = CAPABILITIES | {"version": version("feinsum")} | configured
+    return Capabilities.model_validate(current)
 
 
 @router.get(
@@ -93,7 +94,9 @@ async def healthz() -> State:
     responses=answers(status_200={"status": "ready"}),
 )
 async def readyz(service: TheService) -> State:
+    # a query that takes the way of look-ups, without the cache
     await service.lookup.refresh()
+    # a database that cannot be written must get no traffic either
     await run_in_threadpool(service.store.check_room)
     return State(status="ready")
 

@@ -15,15 +15,15 @@ from feinsum.records import Retraction, RetractionQuery, from_json
 from feinsum.records.plausibility import instant
 from feinsum.records.retraction import MAX_REASON
 from feinsum.service.examples import FORM, PEAKS, PLAN, RECORD, RETRACTION, document
-from feinsum.service.openapi import answers
+from feinsum.service.openapi import answers, json_body
 from feinsum.service.paging import Cursor, Limit, from_cursor, next_cursor
-from feinsum.service.routes.facts import FactId
+from feinsum.service.routes.documents import FactId
 from feinsum.service.state import Admin, Reading, Service, TheService
 
 router = APIRouter(prefix="/v1", tags=["retractions"])
 
-MOST_LISTED = 1000
-"""How many facts are listed of those that are retracted."""
+MAX_LISTED = 1000
+"""Facts of each kind that are listed of those that are retracted."""
 
 SUSPECT = {
     "id": RECORD.id,
@@ -50,7 +50,7 @@ SUSPECT_PEAKS = {
     "recorded_at": PEAKS.measured_at,
 }
 
-DONE: dict[str, Any] = {
+RETRACTED: dict[str, Any] = {
     "is_dry_run": False,
     "n_facts": 3,
     "n_shared": 0,
@@ -61,18 +61,6 @@ DONE: dict[str, Any] = {
 }
 
 LISTED = {"id": RETRACTION.id, "document": document(RETRACTION)}
-
-BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {"$ref": "#/components/schemas/Retraction"},
-                "example": document(RETRACTION),
-            }
-        },
-    }
-}
 
 Words = Annotated[str, Field(max_length=MAX_REASON)]
 
@@ -104,6 +92,7 @@ class Asked(BaseModel):
     transform: Words | None = None
     since: Words | None = None
     reason: Words = ""
+    # the harmless default: a mistake lists facts
     is_dry_run: bool = True
 
 
@@ -177,10 +166,10 @@ class Retractions(BaseModel):
 def retractions(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Retractions:
-    found = service.store.retractions(before(cursor), limit)
-    following = next_cursor(found, limit, lambda one: (one.retracted_at, one.id))
+    page = service.store.retractions(before(cursor), limit)
+    following = next_cursor(page, limit, lambda entry: (entry.retracted_at, entry.id))
     return Retractions(
-        retractions=[RetractionOf(id=one.id, document=one) for one in found],
+        retractions=[RetractionOf(id=entry.id, document=entry) for entry in page],
         next=following,
     )
 
@@ -191,11 +180,11 @@ def retractions(
     summary="Store a retraction made elsewhere: 201 if new, 200 if known",
     response_class=Response,
     responses=answers(413, 415, status_200=None, status_201=None),
-    openapi_extra=BODY,
+    openapi_extra=json_body("Retraction", document(RETRACTION)),
 )
 async def add_retraction(request: Request, service: TheService, _: Admin) -> Response:
-    given = from_json(Retraction, await request.body())
-    is_new = await run_in_threadpool(service.store.add, given)
+    retraction = from_json(Retraction, await request.body())
+    is_new = await run_in_threadpool(service.store.add, retraction)
     service.lookup.expire()
     return Response(status_code=201 if is_new else 200)
 
@@ -203,23 +192,23 @@ async def add_retraction(request: Request, service: TheService, _: Admin) -> Res
 @router.post(
     "/facts:retract",
     summary="Retract facts by id, workload, recorder, transform and time",
-    responses=answers(404, 413, 415, status_200={**DONE, "is_dry_run": True}),
+    responses=answers(404, 413, 415, status_200={**RETRACTED, "is_dry_run": True}),
 )
-def retract(asked: Asked, service: TheService, caller: Admin) -> RetractedFacts:
+def retract(request: Asked, service: TheService, caller: Admin) -> RetractedFacts:
     query = RetractionQuery(
-        ids=tuple(asked.ids),
-        workload=asked.workload,
-        recorders=tuple(asked.recorders),
-        transform=asked.transform,
-        since=asked.since,
+        ids=tuple(request.ids),
+        workload=request.workload,
+        recorders=tuple(request.recorders),
+        transform=request.transform,
+        since=request.since,
     )
-    return _retract(service, query, asked.reason, caller.name, asked.is_dry_run)
+    return _retract(service, query, request.reason, caller.name, request.is_dry_run)
 
 
 @router.delete(
     "/facts/{record_id}",
     summary="Retract a fact immediately",
-    responses=answers(404, 415, status_200=DONE),
+    responses=answers(404, 415, status_200=RETRACTED),
 )
 def delete_fact(
     record_id: FactId,
@@ -252,15 +241,16 @@ def before(cursor: str | None) -> tuple[datetime, str] | None:
 def _retract(
     service: Service, query: RetractionQuery, reason: str, by: str, is_dry_run: bool
 ) -> RetractedFacts:
-    found = service.store.retract(
+    retracted = service.store.retract(
         query, reason=reason, retracted_by=by, is_dry_run=is_dry_run
     )
     if not is_dry_run:
         service.lookup.expire()
+    # counts are of all; only the lists are cut
     listed = replace(
-        found,
-        suspects=found.suspects[:MOST_LISTED],
-        plans=found.plans[:MOST_LISTED],
-        peaks=found.peaks[:MOST_LISTED],
+        retracted,
+        suspects=retracted.suspects[:MAX_LISTED],
+        plans=retracted.plans[:MAX_LISTED],
+        peaks=retracted.peaks[:MAX_LISTED],
     )
     return RetractedFacts.model_validate(listed, from_attributes=True)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.cli.shared.output import print_records, print_table, to_digits
+from feinsum.cli.shared.output import print_table, to_digits
+from feinsum.cli.shared.records import print_records
 from feinsum.records import TransformSpec
 from tests.db.factories import make_measurement, make_record
 

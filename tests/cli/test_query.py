@@ -9,8 +9,8 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from feinsum.cli.query import query
-from feinsum.cli.shared.output import speedup_text, time_text
+from feinsum.cli.explain import query
+from feinsum.cli.shared.records import speedup_text, time_text
 from feinsum.db import HttpStore, open_store
 from feinsum.records import Policy, rank
 from tests.cli.facts import MATVEC, fast_peaks, matvec_record, sized

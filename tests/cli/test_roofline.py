@@ -10,7 +10,7 @@ import pytest
 
 import feinsum.drawing
 import feinsum.measure
-from feinsum.cli.roofline.view import FOOTNOTE, TOO_LOW
+from feinsum.cli.roofline import FOOTNOTE, TOO_LOW
 from feinsum.db import open_store
 from feinsum.measure import measure_ladder, measure_peaks, open_device
 from feinsum.measure.disturbance import Watch

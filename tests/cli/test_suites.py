@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from feinsum.cli.tune.suites import read_suites
+from feinsum.cli.tune.sources import read_suites
 
 LINES = """
 # matrices

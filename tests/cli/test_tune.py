@@ -17,7 +17,7 @@ from rich.console import Console
 
 from feinsum.cli.shared.notation import read_einsum
 from feinsum.cli.tune.command import tune
-from feinsum.cli.tune.one import nothing_recorded
+from feinsum.cli.tune.run import nothing_recorded
 from feinsum.cli.tune.view import ProgressBar, why_failed
 from feinsum.db import open_store
 from feinsum.measure import open_device

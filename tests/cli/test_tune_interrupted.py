@@ -81,9 +81,12 @@ def test_an_interrupt_while_a_file_is_read_is_said(run, tmp_path):
     assert json.loads(result.stdout) == {"event": "interrupted", "records": []}
 
 
-def test_a_second_interrupt_ends_the_report_only(run, autotune, tmp_path, monkeypatch):
-    """What was recorded is said all the same."""
-    autotune(stops_with=KeyboardInterrupt())
+@pytest.mark.parametrize("stops_with", [KeyboardInterrupt(), None])
+def test_an_interrupt_of_the_report_ends_the_report_only(
+    run, autotune, tmp_path, monkeypatch, stops_with
+):
+    """What was recorded is said all the same, also if the tuning was complete."""
+    autotune(stops_with=stops_with)
 
     def write_report(*_):
         raise KeyboardInterrupt

@@ -104,11 +104,18 @@ def exchange(
 
 
 @contextmanager
-def proxied(service_port: int, folder: Path) -> Iterator[Proxy]:
-    """A proxy before a service, ready to answer."""
+def proxied(
+    service_port: int, folder: Path, changes: Mapping[str, str] | None = None
+) -> Iterator[Proxy]:
+    """A proxy before a service, ready to answer.
+
+    Args:
+        changes: texts of the shipped configuration, and what replaces them.
+    """
     proxy = Proxy(free_port(), free_port(), folder / "cert.pem", folder / "access.log")
     make_certificate(proxy.certificate, folder / "key.pem")
-    (folder / "feinsum.conf").write_text(rendered(proxy, service_port, folder))
+    text = rendered(proxy, service_port, folder, changes or {})
+    (folder / "feinsum.conf").write_text(text)
     user = "user root;" if os.geteuid() == 0 else ""
     (folder / "main.conf").write_text(MAIN.format(folder=folder, user=user))
     command = [str(NGINX), "-p", str(folder), "-c", str(folder / "main.conf")]
@@ -123,7 +130,9 @@ def proxied(service_port: int, folder: Path) -> Iterator[Proxy]:
         process.wait(PATIENCE_S)
 
 
-def rendered(proxy: Proxy, service_port: int, folder: Path) -> str:
+def rendered(
+    proxy: Proxy, service_port: int, folder: Path, changes: Mapping[str, str]
+) -> str:
     """The configuration that is shipped, with the ports and paths of a test."""
     text = SHIPPED.read_text()
     for shipped, here in {
@@ -135,6 +144,7 @@ def rendered(proxy: Proxy, service_port: int, folder: Path) -> str:
         "/var/cache/nginx/feinsum": f"{folder}/cache",
         "/var/log/nginx/feinsum.log": f"{proxy.log}",
         "/var/log/nginx/feinsum-error.log": f"{proxy.log.with_name('errors.log')}",
+        **changes,
     }.items():
         assert text.count(shipped) == 1, shipped
         text = text.replace(shipped, here)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 import ssl
 import time
 from collections.abc import Iterator
@@ -24,6 +25,12 @@ pytestmark = needs_nginx
 
 BEST = f"/v1/best/{WORKLOAD}"
 KEYS = {scope: new_key(scope, scope) for scope in ("read", "record")}
+
+
+HALF_A_BODY = (
+    b"POST /v1/facts HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+)
 
 
 def bearer(scope: str) -> dict[str, str]:
@@ -184,6 +191,101 @@ def test_the_text_of_an_einsum_fits_into_a_question(proxy: Proxy) -> None:
     """The longest text that the service takes is no URL too long."""
     text = "%20" * 20_000
     assert proxy.ask(f"{BEST}?n=long&text={text}").status == 200
+
+
+def send(proxy: Proxy, request: bytes) -> bytes:
+    """What comes back over TLS for raw bytes, until nginx ends the connection."""
+    context = ssl.create_default_context(cafile=str(proxy.certificate))
+    answer = b""
+    with (
+        socket.create_connection(("127.0.0.1", proxy.port), PATIENCE_S) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as stream,
+    ):
+        stream.sendall(request)
+        try:
+            while more := stream.recv(65536):
+                answer += more
+        except OSError:  # reset_timedout_connection
+            pass
+    return answer
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /?q=" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+        + b"".join(b"X%d: %s\r\n" % (k, b"x" * 4000) for k in range(100))
+        + b"\r\n",
+        b"NONSENSE\r\n\r\n",
+    ],
+    ids=["a long URL", "a long header", "many headers", "no HTTP"],
+)
+def test_a_bad_head_never_reaches_the_service(
+    proxy: Proxy, server: Server, request_bytes: bytes
+) -> None:
+    """It is refused with a problem document."""
+    before = len(server.log.read_text())
+    head, _, body = send(proxy, request_bytes).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert is_problem(body, 400, "invalid-request")
+    assert b"python" not in head
+    assert len(server.log.read_text()) == before
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        b"GET / HTTP/1.1\r\nHost: local",
+        HALF_A_BODY,
+    ],
+    ids=["head", "body"],
+)
+def test_half_a_request_never_reaches_the_service(
+    server: Server, tmp_path: Path, half: bytes
+) -> None:
+    """A connection that does not go on is ended, and no worker waits for it."""
+    shorter = {"client_header_timeout 10s": "client_header_timeout 1s"}
+    shorter |= {"client_body_timeout 15s": "client_body_timeout 1s"}
+    before = len(server.log.read_text())
+    with proxied(server.port, tmp_path, shorter) as proxy:
+        answer = send(proxy, half)
+        assert not answer or answer.startswith(b"HTTP/1.1 408 ")
+        assert len(server.log.read_text()) == before
+        assert proxy.ask("/readyz").status == 200
+
+
+def test_costly_requests_without_a_key_have_a_rate_of_their_own(
+    server: Server, tmp_path: Path
+) -> None:
+    """Beyond it they get 429; other requests, and requests with a key, go on."""
+    slower = {"zone=feinsum_costly burst=100": "zone=feinsum_costly burst=2"}
+    slower |= {"feinsum_costly:16m rate=20r/s": "feinsum_costly:16m rate=1r/m"}
+    with proxied(server.port, tmp_path, slower) as proxy:
+        statuses = [proxy.ask("/workloads").status for _ in range(4)]
+        assert statuses == [200, 200, 200, 429]
+        refused = proxy.ask("/workloads?q=ij")
+        assert is_problem(refused.body, 429, "too-many-requests")
+        assert proxy.ask("/workloads", bearer("read")).status == 200
+        assert proxy.ask("/devices").status == 200
+
+
+def test_an_address_has_a_number_of_connections(server: Server, tmp_path: Path) -> None:
+    """Requests of one address beyond it get 429, at the same time."""
+    fewer = {"limit_conn feinsum_connections 256": "limit_conn feinsum_connections 1"}
+    with proxied(server.port, tmp_path, fewer) as proxy:
+        context = ssl.create_default_context(cafile=str(proxy.certificate))
+        with (
+            socket.create_connection(("127.0.0.1", proxy.port), PATIENCE_S) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as stream,
+        ):
+            stream.sendall(HALF_A_BODY)
+            refused = proxy.ask("/devices", address="127.0.0.1")
+            while refused.status == 200:  # until nginx has read the other head
+                refused = proxy.ask("/devices", address="127.0.0.1")
+            assert is_problem(refused.body, 429, "too-many-requests")
+            assert proxy.ask("/devices").status == 200
 
 
 def test_metrics_are_for_this_machine(proxy: Proxy) -> None:

@@ -120,6 +120,6 @@ def database(
 def live(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A service that runs with its defaults, but for the rate and the freshness."""
     folder = tmp_path_factory.mktemp("logs")
-    settings = {"rate_per_s": 0, "freshness_s": 0, "header_s": 2, "body_s": 2}
+    settings = {"rate_per_s": 0, "freshness_s": 0, "body_s": 2}
     with running(database, folder, **settings) as server:
         yield Live(server, database)

@@ -10,7 +10,7 @@ import pytest
 
 from feinsum.records import TransformSpec
 from feinsum.records.plausibility import SHIPPED
-from feinsum.service.answers import FEW, MOST_FACTS
+from feinsum.service.answers import MAX_ALIKE, MAX_FACTS
 from feinsum.transforms import REGISTRY
 from tests.db.factories import make_device, make_environment, make_record
 from tests.hostile.live import database, live
@@ -68,7 +68,7 @@ def test_fakes_of_one_recorder_hide_no_fact_of_another(live, n_fakes):
             store.receive(fake(number, workload, name=f"none_{number % 7}"), "eve")
         store.receive(genuine(workload), "ann")
     answer = live.ask("GET", f"/v1/best/{workload}").json()
-    assert len(answer["facts"]) <= MOST_FACTS
+    assert len(answer["facts"]) <= MAX_FACTS
     assert answer["facts"][0]["id"] == genuine(workload).id
 
 
@@ -94,7 +94,7 @@ def test_few_facts_of_one_recipe_are_answered(live):
             record = make_record(0, workload=workload, note=str(number))
             store.receive(record, "eve")
     answer = live.ask("GET", f"/v1/best/{workload}").json()
-    assert len(answer["facts"]) == FEW
+    assert len(answer["facts"]) == MAX_ALIKE
 
 
 def test_long_facts_make_no_long_answer(live):

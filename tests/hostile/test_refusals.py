@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feinsum.cli.shared.fractions import fractions_of
-from feinsum.cli.shared.output import print_json, print_records, record_document
+from feinsum.cli.shared.output import print_json
+from feinsum.cli.shared.records import fractions_of, print_records, record_document
 from feinsum.records import InMemoryStore
 from feinsum.service import new_key
 from tests.db.factories import make_peaks, make_record

@@ -8,7 +8,7 @@ import pytest
 
 from feinsum.db.server import open_serving_store
 from feinsum.records import TransformSpec
-from feinsum.service.answers import FEW
+from feinsum.service.answers import MAX_ALIKE
 from tests.hostile.world import HONEST, Served, World, faster
 
 BEST, SECOND = HONEST[0], HONEST[1]
@@ -83,7 +83,7 @@ def test_few_facts_of_one_recorder_and_recipe_are_answered(world: World) -> None
         for n in range(9):
             fake = replace(BEST, spec=NEW, provenance={"n": f"{n} of {who}"})
             assert world.attacker.record(fake, who)[0] == 201
-    assert len(world.answered(BEST)) == len(before) + 2 * FEW
+    assert len(world.answered(BEST)) == len(before) + 2 * MAX_ALIKE
 
 
 def test_trusted_keys_rank_first_at_once(world: World) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from feinsum.db.server.serving import CostlyResults
 from feinsum.records import to_json
-from feinsum.service.state import LISTINGS_AT_ONCE
+from feinsum.service.state import MAX_LISTINGS
 from tests.db.factories import make_record
 from tests.service.conftest import send, store_of
 
@@ -78,4 +78,4 @@ def test_few_long_lists_are_read_at_once(client, monkeypatch, path, method):
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: client.get(f"{path}?limit=1000"), range(16)))
     assert {answer.status_code for answer in found} == {200}
-    assert most <= LISTINGS_AT_ONCE
+    assert most <= MAX_LISTINGS

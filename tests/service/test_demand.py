@@ -149,7 +149,7 @@ def test_demand_is_cleared(client):
 
 def test_waiting_misses_have_a_limit(client, monkeypatch):
     """Between two writes no more different misses are counted than there is room."""
-    monkeypatch.setattr(demand_module, "MOST_BYTES", 2500)
+    monkeypatch.setattr(demand_module, "MAX_BYTES", 2500)
     for key in ("k-1", "k-2", "k-3", "k-1"):
         client.get(f"/v1/best/{key}")
     assert {(d[0], d[2]) for d in demands(client)} == {("k-1", 2), ("k-2", 1)}

@@ -99,7 +99,7 @@ def test_keys_are_compared_in_constant_time(closed, monkeypatch):
 @pytest.mark.parametrize("end", ["revoked", "expired"])
 def test_a_key_that_ended_opens_nothing(closed, end, monkeypatch):
     """Revoked and expired keys are 401; a service that runs notices."""
-    monkeypatch.setattr(keys_module, "TRUSTED_S", 0)
+    monkeypatch.setattr(keys_module, "CACHE_S", 0)
     secret, key = new_key("ci", "read", datetime.now(UTC) + timedelta(days=1))
     store = store_of(closed)
     store.add_key(key)

@@ -17,8 +17,8 @@ from feinsum.errors import (
     TooLargeError,
     WrongContentTypeError,
 )
-from feinsum.service.limits import (
-    MOST_CALLERS,
+from feinsum.service.middleware import (
+    MAX_CALLERS,
     RateLimit,
     check_length,
     check_media_type,
@@ -70,9 +70,9 @@ def test_callers_have_buckets_of_their_own_and_the_oldest_is_forgotten():
     """One caller takes no tokens of another; memory is bounded."""
     limit = RateLimit(1.0, 1, Clock())
     assert [limit.wait_s(name) for name in ("ann", "bob", "ann")] == [0.0, 0.0, 1.0]
-    for k in range(MOST_CALLERS):
+    for k in range(MAX_CALLERS):
         limit.wait_s(f"caller {k}")
-    assert len(limit._buckets) == MOST_CALLERS
+    assert len(limit._buckets) == MAX_CALLERS
     assert limit.wait_s("bob") == 0.0
 
 

@@ -14,11 +14,11 @@ import pytest
 from feinsum.db.server import Size, StoredFact
 from feinsum.records import to_json
 from feinsum.service import demand
-from feinsum.service.answers import Wanted
+from feinsum.service.answers import Target
 from feinsum.service.demand import MissCounter
-from feinsum.service.kept import keep
 from feinsum.service.lookup import Lookup
 from feinsum.service.pages import graph, notation, search
+from feinsum.service.text_cache import cache_by_bytes
 from tests.db.factories import make_record, make_workload
 
 MB = 10**6
@@ -96,11 +96,11 @@ class ReaderOf:
 def test_answers_take_no_more_than_their_cache_may(n_facts, name_of):
     """Answers and misses fill the memory that they are allowed, and no more."""
     most = MB
-    lookup = Lookup(ReaderOf(n_facts), freshness_s=3600, most_bytes=most)  # type: ignore[arg-type]
+    lookup = Lookup(ReaderOf(n_facts), freshness_s=3600, max_bytes=most)  # type: ignore[arg-type]
     workload = make_workload(1)
 
     async def ask(numbers: range) -> None:
-        asked = [(workload, Wanted(name_of(n), policy="loose")) for n in numbers]
+        asked = [(workload, Target(name_of(n), policy="loose")) for n in numbers]
         for answer in (await lookup.answers(asked)).values():
             assert answer is None or answer.compressed
 
@@ -114,7 +114,7 @@ def test_answers_take_no_more_than_their_cache_may(n_facts, name_of):
 @pytest.mark.parametrize("name_of", NAMES.values(), ids=NAMES)
 def test_waiting_misses_take_no_more_than_they_may(monkeypatch, name_of):
     """However long their names are; one caller has a part only."""
-    monkeypatch.setattr(demand, "MOST_BYTES", MB)
+    monkeypatch.setattr(demand, "MAX_BYTES", MB)
     misses = MissCounter(lambda counts, texts: None)
     with growth() as grown:
         for n in range(2500):
@@ -145,7 +145,7 @@ def test_results_take_no_more_than_they_may(function, text_of):
     most = MB // 4
     sizes = []
     for _ in range(3):  # threads of other tests allocate, too: the least counts
-        kept = keep(most)(function)
+        kept = cache_by_bytes(most)(function)
         with growth() as grown:
             for n in range(300):
                 kept(text_of(n))

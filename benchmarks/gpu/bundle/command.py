@@ -15,7 +15,7 @@ from feinsum.cli.app import Program
 from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum, read_values
 from feinsum.cli.shared.options import Database, Dtype, Sizes, SizeValues
 from feinsum.cli.tune.options import Suites
-from feinsum.cli.tune.suites import read_suites
+from feinsum.cli.tune.sources import read_suites
 from feinsum.db import opened_store
 from feinsum.tuning import make_problem
 from feinsum.words import counted

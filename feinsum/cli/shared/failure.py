@@ -44,14 +44,15 @@ DEBUG_VARIABLE = "FEINSUM_DEBUG"
 
 
 def is_bad_usage(error: FeinsumError) -> bool:
-    """Whether an error is one of what was asked, not of what was done."""
+    """Whether the command line is wrong, not what it started."""
+    # a kernel that is no einsum is an answer of the program, not bad usage
     if isinstance(error, NotAnEinsumError):
         return error.rule in _BAD_CALL_RULES
     return isinstance(error, _BAD_USAGE)
 
 
 def report_bad(bad: Bad) -> None:
-    """Say on stderr what of a file or database was left out, and why."""
+    """Print on stderr what of a file or database was left out, and why."""
     say(f"[{bad.problem.code}] {bad}")
 
 
@@ -71,20 +72,22 @@ def report_failure(error: FeinsumError | typer.TyperException, *, is_json: bool)
 
 
 def _usage_message(error: typer.TyperException) -> str:
-    told = error.format_message().replace("Value error, ", "")
-    if (known := getattr(error, "possibilities", None)) is not None:
-        told = error.message  # without them, since "--" makes any two names similar
-        if near := _similar(getattr(error, "option_name", ""), known):
-            return _one_line(f"{told}. Did you mean '{near}'?")
+    message = error.format_message().replace("Value error, ", "")
+    if (options := getattr(error, "possibilities", None)) is not None:
+        # not Typer's own possibilities: "--" makes any two names similar
+        message = error.message
+        if near := _similar(getattr(error, "option_name", ""), options):
+            return _one_line(f"{message}. Did you mean '{near}'?")
     context = getattr(error, "ctx", None)
-    if told.startswith(("Missing ", "No such option")) and context is not None:
-        told = f"{told.rstrip('.')}; see '{context.command_path} --help'"
-    return _one_line(told)
+    if message.startswith(("Missing ", "No such option")) and context is not None:
+        message = f"{message.rstrip('.')}; see '{context.command_path} --help'"
+    return _one_line(message)
 
 
-def _similar(option: str, known: Iterable[str]) -> str | None:
-    """The known option with the most similar name, if any is similar."""
-    names = {one.lstrip("-"): one for one in known}
+def _similar(option: str, options: Iterable[str]) -> str | None:
+    """The option with the most similar name, if any is similar."""
+    names = {name.lstrip("-"): name for name in options}
+    # 0.7: one letter in four may be wrong
     near = get_close_matches(option.lstrip("-"), names, n=1, cutoff=0.7)
     return names[near[0]] if near else None
 
@@ -97,6 +100,7 @@ def report_bug(error: Exception, *, is_json: bool) -> int:
     Returns:
         The exit code.
     """
+    # a traceback frightens users, but a report of a bug needs one
     if os.environ.get(DEBUG_VARIABLE, "").strip():
         typer.echo("".join(format_exception(error)), err=True, nl=False)
     message = _one_line(f"{type(error).__name__}: {error}")
@@ -106,7 +110,7 @@ def report_bug(error: Exception, *, is_json: bool) -> int:
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """In the body SIGTERM, which batch systems send, is what Ctrl-C is."""
+    """Treat SIGTERM, which batch systems send, as Ctrl-C in the body."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -115,7 +119,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 
 def say(message: str) -> None:
-    """One line on stderr, under the program's name."""
+    """Print one line on stderr, after the name of the program."""
     typer.echo(f"feinsum: {_one_line(message)}", err=True)
 
 

@@ -13,7 +13,7 @@ WORDS = {
     "retraction": "retractions",
 }
 
-ONE = {
+SINGULAR = {
     "records": "record",
     "limits of devices": "device's limits",
     "trials": "trial",
@@ -43,6 +43,6 @@ def numbers_in_words(numbers: Mapping[Any, int]) -> str:
     '2 records, 0 limits of devices, 1 trial'
     """
     return ", ".join(
-        f"{number} {ONE.get(word, word) if number == 1 else word}"
+        f"{number} {SINGULAR.get(word, word) if number == 1 else word}"
         for word, number in counted_kinds(numbers)
     )

@@ -1,27 +1,40 @@
-"""Einsums as they are written on the command line."""
+"""What commands compute, as it is written on the command line.
+
+::
+
+    "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20      read_einsum
+    "ijk,ja,ka->ia" --sparse T.tns --sizes a=16            read_sparse_einsum
+    --program attention.txt                                read_program
+    --size Nel=100000                                      read_values
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 import typer
 
+from feinsum.cli.shared.options import DEFAULT_DTYPE
 from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand
+    from feinsum.programs import Program
 
-DEFAULT_DTYPE = "float64"
+USUAL_RANK = 32
+"""The extent of a dense index beside a sparse operand, without a size of its own."""
 
 _FILE = re.compile(r"(\w*[./\\])*[\w-]+[./\\]\w+")
 """What looks like a path, and has no arrow."""
 
-MOST_DIGITS = 1000
-"""Python reads no longer integers by default than of 4300 digits."""
+MAX_DIGITS = 1000
+"""Python reads integers of up to 4300 digits by default."""
 
 
 def read_einsum(
@@ -63,6 +76,7 @@ def read_einsums(
     from feinsum.ir import from_text
 
     extents = _extents(sizes or ())
+    # a whole text has rows behind a bar
     whole = [from_text(text.strip()) for text in texts if "|" in text]
     described = [
         _described(text, extents, operands, rows, dtype)
@@ -73,6 +87,7 @@ def read_einsums(
     if not described:
         for einsum in whole:
             _check_agreement(einsum, extents, operands, rows, dtype)
+    # in the order of the command line
     return [whole.pop(0) if "|" in text else described.pop(0) for text in texts]
 
 
@@ -85,6 +100,7 @@ def _described(
 ) -> BatchedEinsum:
     from feinsum.ir import BatchedEinsum, array
 
+    # a mistyped name of a file would be read as subscripts
     if _FILE.fullmatch(subscripts.strip()):
         raise typer.BadParameter(
             f"{subscripts!r} is not an einsum, such as 'ij,j->i'; if it is a file: "
@@ -93,6 +109,7 @@ def _described(
         )
     inputs, output = _read_subscripts(subscripts, extents)
     indices = [i for term in inputs for i in term]
+    # before sizes: an index that only the result has needs none
     _check_output(indices, [index for index in output if index not in extents])
     _check_missing(indices, extents)
 
@@ -117,31 +134,103 @@ def _check_agreement(
     from feinsum.ir import array
 
     for index, extent in extents.items():
-        known = einsum.extents.get(index, extent)
-        if extent != known:
-            raise _contradiction(f"{index}={extent}", f"{index}={known}", "--sizes")
+        actual = einsum.extents.get(index, extent)
+        if extent != actual:
+            raise _contradiction(f"{index}={extent}", f"{index}={actual}", "--sizes")
     if operands is not None or rows is not None:
         option = "--operands" if rows is None else "--rows"
-        given = _names(einsum.n_operands, operands, rows)
-        names = [[operand.name for operand in row] for row in einsum.rows]
-        if given != names:
-            raise _contradiction(_table_text(given), _table_text(names), option)
+        names = _names(einsum.n_operands, operands, rows)
+        actual_names = [[operand.name for operand in row] for row in einsum.rows]
+        if names != actual_names:
+            raise _contradiction(_table_text(names), _table_text(actual_names), option)
     if dtype != DEFAULT_DTYPE:
-        given_dtype = array("A", (), dtype).dtype
+        expected = array("A", (), dtype).dtype
         for operand in einsum.operands:
-            if operand.dtype != given_dtype:
+            if operand.dtype != expected:
                 raise _contradiction(dtype, str(operand), "--dtype")
 
 
-def _contradiction(given: str, known: str, option: str) -> typer.BadParameter:
+def _contradiction(option_says: str, text_says: str, option: str) -> typer.BadParameter:
     return typer.BadParameter(
-        f"{given} is given, the einsum says {known}; leave the option out",
+        f"{option_says} is given, the einsum says {text_says}; leave the option out",
         param_hint=option,
     )
 
 
 def _table_text(names: Sequence[Sequence[str]]) -> str:
     return ";".join(map(",".join, names))
+
+
+def read_sparse_einsum(
+    subscripts: str,
+    path: Path,
+    sizes: Sequence[str] | None,
+    operands: str | None,
+    rows: str | None,
+    dtype: str,
+) -> tuple[BatchedEinsum, dict[str, int]]:
+    """An einsum whose first operand is in a file, and the profile of its tree.
+
+    The levels of the tree are the axes of the file, in their order. The result has its
+    pattern if it has its indices and no others.
+
+    Args:
+        subscripts: as text.
+        path: of a ``.tns`` or ``.tns.gz`` file.
+        sizes: extents of the other indices; by default 32.
+        operands: names, separated by commas.
+        rows: names of the operands of each row, the tensor first.
+        dtype: of every operand.
+
+    Raises:
+        InvalidSparseArrayError: if the file cannot be read.
+        InvalidEinsumError: if there is no such einsum.
+        typer.BadParameter: naming the option that cannot be read.
+    """
+    from feinsum.ir import parse_subscripts, profile_names
+    from feinsum.sparse import read_tns, to_csf
+
+    try:
+        tree = to_csf(read_tns(path))
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{path} cannot be read: {error.strerror}", param_hint="--sparse"
+        ) from None
+    inputs, output = parse_subscripts(subscripts)
+    if len(inputs[0]) != tree.order:
+        raise typer.BadParameter(
+            f"the first operand has {counted(len(inputs[0]), 'index')}, "
+            f"{path} has entries of {tree.order}",
+            param_hint="--sparse",
+        )
+    extents = dict(zip(inputs[0], tree.shape, strict=True))
+    sizes = [*(sizes or ()), *(f"{i}={n}" for i, n in extents.items())]
+    named = {
+        item.partition("=")[0].strip() for text in sizes for item in text.split(",")
+    }
+    others = dict.fromkeys(
+        i for term in (*inputs, output) for i in term if i not in named
+    )
+    usual = [f"{index}={USUAL_RANK}" for index in others]
+    dense = read_einsum(subscripts, [*sizes, *usual], operands, rows, dtype)
+    # with the indices of the tensor and no others, the result has its pattern
+    storage = "csf=" if sorted(output) == sorted(inputs[0]) else "csf"
+    stored = [(replace(row[0], storage=storage), *row[1:]) for row in dense.rows]
+    einsum = replace(dense, rows=tuple(stored))
+    return einsum, dict(zip(profile_names(einsum), tree.profile, strict=True))
+
+
+def read_program(path: Path) -> Program:
+    """The program of a file of ``--program``."""
+    from feinsum.programs import program_from_text
+
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(
+            f"cannot read {path}: {error}", param_hint="--program"
+        ) from None
+    return program_from_text(text)
 
 
 def read_values(sizes: Sequence[str], option: str) -> dict[str, int]:
@@ -154,6 +243,19 @@ def read_values(sizes: Sequence[str], option: str) -> dict[str, int]:
             )
         values[name] = int(text)
     return values
+
+
+def check_parameters(
+    values: Mapping[str, int], einsums: Sequence[BatchedEinsum]
+) -> None:
+    """Refuse values of ``--size`` for parameters that no einsum has."""
+    names = {parameter.name for einsum in einsums for parameter in einsum.size_params}
+    if unknown := sorted(set(values) - names):
+        raise typer.BadParameter(
+            f"no size parameter is named {', '.join(unknown)}; there are "
+            f"{', '.join(sorted(names)) or 'none'}",
+            param_hint="--size",
+        )
 
 
 def _extents(sizes: Sequence[str]) -> dict[str, Extent]:
@@ -174,7 +276,7 @@ def _extent(index: str, text: str) -> Extent:
 
 def _is_number(text: str) -> bool:
     """Whether a text is digits of ASCII, and not too many for Python to read."""
-    return text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
+    return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
 
 
 def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
@@ -186,6 +288,7 @@ def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
             raise typer.BadParameter(
                 f"{item.strip()!r} is not of the form name=value", param_hint=option
             )
+        # the last one would win without a word
         if name in seen:
             raise typer.BadParameter(f"{name!r} is given twice", param_hint=option)
         seen.add(name)
@@ -199,6 +302,7 @@ def _read_subscripts(
     from feinsum.ir import parse_subscripts, subscripts_of_words
 
     words = set(re.findall(r"\w+", subscripts))
+    # "row" among the sizes and in the subscripts: meant as a name, read as letters
     named = [word for word in words.intersection(extents) if len(word) > 1]
     if named and "{" not in subscripts:
         raise typer.BadParameter(
@@ -211,10 +315,10 @@ def _read_subscripts(
 
 def _check_output(indices: Sequence[str], output: Sequence[str]) -> None:
     """Refuse indices of the result that no operand has, rather than ask their sizes."""
-    strange = [index for index in dict.fromkeys(output) if index not in indices]
-    if strange:
+    unknown = [index for index in dict.fromkeys(output) if index not in indices]
+    if unknown:
         raise typer.BadParameter(
-            f"the result has the {_listed(strange)}, which no operand has; the "
+            f"the result has the {_listed(unknown)}, which no operand has; the "
             f"operands have the {_listed(list(dict.fromkeys(indices)))}",
             param_hint="SUBSCRIPTS",
         )
@@ -256,6 +360,7 @@ def _names(n: int, operands: str | None, rows: str | None) -> list[list[str]]:
     if operands is not None and rows is not None:
         raise typer.BadParameter("give --operands or --rows", param_hint="--rows")
     if operands is None and rows is None:
+        # A to Z, then A1 to Z1
         letters = (c + (str(k) if k else "") for k in count() for c in ascii_uppercase)
         return [[name for name, _ in zip(letters, range(n), strict=False)]]
     table = [

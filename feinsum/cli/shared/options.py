@@ -1,11 +1,35 @@
-"""The options that commands share, each declared once."""
+"""The options that commands share, each declared once, and groups of them.
+
+A command that looks an einsum up has eight options in common with others. It declares
+them as two parameters, whose fields Typer gets one by one::
+
+    @app.command()
+    @expand_groups                       # feinsum bound "ij,j->i" --sizes i=n,j=4
+    def bound(subscripts: Subscripts, einsum: EinsumOptions, lookup: LookupOptions): ...
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    get_type_hints,
+)
 
 import typer
+
+if TYPE_CHECKING:
+    from feinsum.ir import BatchedEinsum
+
+DEFAULT_DTYPE = "float64"
 
 
 def _unless_blank(text: str | None) -> str | None:
@@ -63,6 +87,13 @@ Policy: TypeAlias = Annotated[
     ),
 ]
 
+ProgramFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--program", metavar="FILE", help="A program, as text, in place of an einsum."
+    ),
+]
+
 Rows: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -109,22 +140,10 @@ Subscripts: TypeAlias = Annotated[
     ),
 ]
 
-_TARGET = "SUBSCRIPTS|FILE.py[:NAME]"
-
-Target: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        metavar=_TARGET,
-        help="An einsum, or a Python file with a function (by default build) that "
-        "returns a Loopy translation unit.",
-        show_default=False,
-    ),
-]
-
 Targets: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar=_TARGET,
+        metavar="SUBSCRIPTS|FILE.py[:NAME]",
         help="Einsums, or Python files with a function (by default build) that "
         "returns a Loopy translation unit. Default: both suites.",
         show_default=False,
@@ -155,3 +174,85 @@ Write: TypeAlias = Annotated[
     bool,
     typer.Option("--write", help="Apply the changes; otherwise nothing is written."),
 ]
+
+
+@dataclass(frozen=True)
+class EinsumOptions:
+    """Options that describe the arrays of subscripts."""
+
+    sizes: Sizes = None
+    operands: Operands = None
+    rows: Rows = None
+    dtype: Dtype = DEFAULT_DTYPE
+
+    def read(self, subscripts: str) -> BatchedEinsum:
+        """The einsum of subscripts, or of a whole text.
+
+        Raises:
+            InvalidEinsumError: if they describe none.
+            typer.BadParameter: naming the option that cannot be read.
+        """
+        from feinsum.cli.shared.notation import read_einsum
+
+        return read_einsum(subscripts, self.sizes, self.operands, self.rows, self.dtype)
+
+    def on_command_line(self) -> dict[str, object]:
+        """The options on the command line, by their names there."""
+        values = {
+            f"--{field.name}": getattr(self, field.name) for field in fields(self)
+        }
+        defaults = {f"--{field.name}": field.default for field in fields(self)}
+        return {name: x for name, x in values.items() if x != defaults[name]}
+
+
+@dataclass(frozen=True)
+class LookupOptions:
+    """Options of a look-up: the device, where to look, and what is acceptable."""
+
+    device: Device = None
+    database: Database = None
+    policy: Policy = None
+    effort: Effort = None
+
+    def as_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of a look-up in :mod:`feinsum.retrieval`."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Declare the fields of a command's groups of options as options of the command.
+
+    Typer reads signatures, and passes every option by its name.
+    """
+    parameters: list[Parameter] = []
+    groups: dict[str, type] = {}
+    # evaluated here: Typer cannot see the names of the module of a group
+    for parameter in signature(command, eval_str=True).parameters.values():
+        group = parameter.annotation
+        if not (isinstance(group, type) and is_dataclass(group)):
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+            continue
+        groups[parameter.name] = group
+        hints = get_type_hints(group, include_extras=True)
+        parameters += [
+            Parameter(
+                field.name,
+                Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=hints[field.name],
+            )
+            for field in fields(group)
+        ]
+
+    @wraps(command)
+    def expanded(**options: Any) -> None:
+        for name, group in groups.items():
+            names = [field.name for field in fields(group)]
+            # a command gets its groups as it declares them
+            options[name] = group(**{field: options.pop(field) for field in names})
+        command(**options)
+
+    # Typer reads both
+    expanded.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {p.name: p.annotation for p in parameters}
+    return expanded

@@ -1,32 +1,50 @@
-"""Printing: JSON documents and tables."""
+"""Printing: JSON documents, tables, and files that commands write."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 
-if TYPE_CHECKING:
-    from feinsum.cli.shared.fractions import Fractions
-    from feinsum.records import TuningRecord
-
 ID_LENGTH = 12
-"""How much of a content id is shown; enough to tell ids apart."""
+"""Digits of a content id that are shown; enough to tell ids apart."""
 
 UNLIMITED = 100_000
 """More columns than any line has."""
 
-LEAST, MOST = 1e-20, 1e20
+MIN_PLAIN, MAX_PLAIN = 1e-20, 1e20
 """Between these, numbers are written without an exponent."""
+
+
+def print_document(
+    document: object, as_json: bool, print_text: Callable[[], None]
+) -> None:
+    """Print the result of a command: as JSON, or as text for people."""
+    if as_json:
+        print_json(document)
+    else:
+        print_text()
+
+
+def print_fields(fields: Mapping[str, object], missing: str = "") -> None:
+    """Print a line for each field, such as ``records: 12``.
+
+    Args:
+        missing: the text of a field that is None.
+    """
+    for name, value in fields.items():
+        label = name.removeprefix("n_").replace("_", " ")
+        typer.echo(f"{label}: {missing if value is None else value}")
 
 
 def print_json(document: object, *, is_line: bool = False) -> None:
     """A JSON document on stdout; on one line if documents follow each other."""
     indent = None if is_line else 2
+    # nan is no JSON: a number that can be infinite is null in the document
     text = json.dumps(document, indent=indent, allow_nan=False, ensure_ascii=False)
     typer.echo(text)
 
@@ -37,78 +55,15 @@ def to_digits(value: float, n_digits: int = 4) -> str:
     >>> to_digits(0.000123456), to_digits(9.9999, 3), to_digits(123456.7)
     ('0.0001235', '10.0', '123457')
 
-    What nobody measures is short all the same:
+    A time that nobody measured has an exponent:
 
-    >>> to_digits(math.inf), to_digits(2.5e300), to_digits(1e-300)
+    >>> to_digits(float("inf")), to_digits(2.5e300), to_digits(1e-300)
     ('inf', '2.5e+300', '1e-300')
     """
-    if value and not LEAST < abs(value) < MOST:
+    if value and not MIN_PLAIN < abs(value) < MAX_PLAIN:
         return f"{value:.{n_digits}g}"
     exponent = int(f"{value:.{n_digits - 1}e}".partition("e")[2])
     return f"{value:.{max(0, n_digits - 1 - exponent)}f}"
-
-
-def time_text(record: TuningRecord) -> str:
-    """The median in milliseconds and, in brackets, the interquartile range."""
-    measured = record.measurement
-    spread = to_digits(measured.spread_s * 1e3, 2) if measured.spread_s else "0"
-    return f"{to_digits(measured.median_s * 1e3)} ({spread})"
-
-
-def speedup_text(record: TuningRecord) -> str:
-    """The speed-up and, in brackets, its interval."""
-    measured = record.measurement
-    low, high = (to_digits(x, 3) for x in measured.speedup_interval)
-    return f"{to_digits(measured.speedup, 3)} ({low}-{high})"
-
-
-def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any]:
-    """A record in short, for JSON; null for what is not known, or infinite."""
-    measured = record.measurement
-    return {
-        "id": record.id,
-        "spec": str(record.spec),
-        "workload_text": record.workload_text,
-        "median_s": measured.median_s,
-        "spread_s": _finite(measured.spread_s),
-        "speedup": _finite(measured.speedup),
-        "speedup_interval": list(map(_finite, measured.speedup_interval)),
-        "giga_operations_per_s": _finite(measured.giga_operations_per_s),
-        "fraction_of_roofline": fractions.get(record.id),
-        "sizes": dict(measured.sizes),
-        "device": str(record.environment.device),
-        "driver_version": record.environment.driver_version,
-        "recorded_at": record.recorded_at,
-    }
-
-
-def _finite(value: float) -> float | None:
-    """A number that JSON can hold; of odd facts some are none."""
-    return value if math.isfinite(value) else None
-
-
-def print_records(records: Iterable[TuningRecord], fractions: Fractions) -> None:
-    """A table of records, in the order given; a column of rooflines if one is known."""
-    print_table(
-        (),
-        ("ms (IQR)", "speed-up", "Gop/s", *["roof"] * bool(fractions), "record"),
-        [
-            (
-                time_text(record),
-                speedup_text(record),
-                to_digits(record.measurement.giga_operations_per_s),
-                *[_percent(fractions.get(record.id))] * bool(fractions),
-                record.id[:ID_LENGTH],
-                str(record.spec),
-            )
-            for record in records
-        ],
-        last="recipe",
-    )
-
-
-def _percent(fraction: float | None) -> str:
-    return "-" if fraction is None else f"{to_digits(fraction * 100, 3)}%"
 
 
 def print_table(
@@ -135,9 +90,11 @@ def print_table(
     table = Table(
         box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style=""
     )
+    # rich cuts lines at the width of the terminal; in a pipe nobody wants that
     screen, wide = Console(highlight=False), Console(highlight=False, width=UNLIMITED)
     has_width = screen.is_terminal or bool(os.environ.get("COLUMNS"))
     is_wrapped = has_width and last is None
+    # texts wrap between words, numbers never
     for heading in texts:
         table.add_column(heading, no_wrap=not is_wrapped)
     for k, heading in enumerate(numbers, len(texts)):
@@ -158,3 +115,29 @@ def _trimmed(text: str, width: int) -> str:
     """Lines without spaces at the end, and rules no wider than the screen."""
     lines = [line.rstrip() for line in text.splitlines()]
     return "\n".join(x[:width] if set(x) == {" ", "─"} else x for x in lines)
+
+
+def check_output_file(path: Path, suffixes: Sequence[str], option: str) -> None:
+    """Refuse a file that cannot be written, before work is done for it.
+
+    Raises:
+        typer.BadParameter: naming the option.
+    """
+    if path.suffix.lower() not in suffixes:
+        problem = f"must end in {'one of ' * (len(suffixes) > 1)}{', '.join(suffixes)}"
+    elif not path.parent.is_dir():
+        problem = f"cannot be written: there is no folder {str(path.parent)!r}"
+    else:
+        return
+    raise typer.BadParameter(f"{str(path)!r} {problem}", param_hint=option)
+
+
+@contextmanager
+def writing(path: Path, option: str) -> Iterator[None]:
+    """Name the option of a file if the body cannot write it."""
+    try:
+        yield
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{str(path)!r} cannot be written: {error.strerror}", param_hint=option
+        ) from None

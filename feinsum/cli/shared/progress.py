@@ -19,6 +19,7 @@ def counting(
 
     console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn()
+    # a log of a batch system must not get thousands of lines
     is_quiet = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=is_quiet) as bar:
         task = bar.add_task(description, total=None)

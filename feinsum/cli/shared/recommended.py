@@ -1,4 +1,4 @@
-"""Commands that a message recommends, to be copied into a shell."""
+"""Commands that a message recommends, for copying into a shell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def more_trials(n_tried: int) -> int:
-    """How many trials to ask for after some that found nothing; they count, too."""
+    """How many trials to recommend after some without a result; they count, too."""
     return max(20, 2 * n_tried)
 
 
@@ -42,6 +42,7 @@ def tune_command(
 
     words = ["feinsum", "tune"]
     if sparse is None:
+        # the whole text, so that no option is needed besides
         words.append(to_text(einsum))
     else:
         words += [einsum.subscripts, "--sparse", str(sparse)]
@@ -72,7 +73,7 @@ class Tried(NamedTuple):
 
 
 def tried_here(store: Store, einsum: BatchedEinsum, device: str | None) -> Tried | None:
-    """What was tried for an einsum on this device and driver; None if nothing was.
+    """The recipes that were tried for an einsum on this device and driver, if any.
 
     A service stores no trials, but it has the facts about the best of them.
     """
@@ -82,13 +83,15 @@ def tried_here(store: Store, einsum: BatchedEinsum, device: str | None) -> Tried
     from feinsum.records import Level, Trial, level_of
 
     key = canonicalize(generalize(einsum)[0]).key
-    here = open_device(device).environment({})
-    known = store.trials(key) or store.query(key)
-    mine = [one for one in known if level_of(one, here) == Level.EXACT]
-    if not mine:
+    environment = open_device(device).environment({})
+    # a service has no trials, but facts
+    entries = store.trials(key) or store.query(key)
+    local = [e for e in entries if level_of(e, environment) == Level.EXACT]
+    if not local:
         return None
-    latest = {one.spec: not isinstance(one, Trial) or one.is_ok for one in mine}
-    last = max(one.recorded_at for one in mine)[:10]
+    # a recipe that was tried again counts by its last trial
+    latest = {e.spec: not isinstance(e, Trial) or e.is_ok for e in local}
+    last = max(e.recorded_at for e in local)[:10]
     return Tried(len(latest), sum(latest.values()), last)
 
 
@@ -105,13 +108,13 @@ def tune_advice(tried: Tried | None) -> str:
 def unchanged_advice(
     einsum: BatchedEinsum, database: str | None, device: str | None
 ) -> tuple[str, str]:
-    """What to say of an einsum without a recipe: words, and the command to run."""
+    """Words about an einsum without a recipe, and the command to run."""
     from feinsum.db import opened_store
 
     try:
         with opened_store(database, has_shipped=True) as store:
             tried = tried_here(store, einsum, device)
-    except StoreError:  # nobody has tuned into a database that is missing
+    except StoreError:  # a database that does not exist has no trials
         tried = None
     command = tune_command(einsum, database=database, device=device, tried=tried)
     return tune_advice(tried), command

@@ -44,14 +44,14 @@ def read_translation_unit(target: str) -> lp.TranslationUnit:
     """
     import loopy as lp
 
-    found = _TARGET.fullmatch(target)
-    if found is None:
+    match = _TARGET.fullmatch(target)
+    if match is None:
         raise _refuse(f"{target!r} is not of the form FILE.py or FILE.py:function")
-    path, function = Path(found["path"]), found["function"]
+    path, function = Path(match["path"]), match["function"]
     if not path.exists():
         raise _refuse(f"there is no file {str(path)!r}")
     _check_name(path, function or DEFAULT_FUNCTION)
-    with _blamed_on(path), _importing_from(path), redirect_stdout(sys.stderr):
+    with _reporting_errors_of(path), _importing_from(path), redirect_stdout(sys.stderr):
         name = function or DEFAULT_FUNCTION
         named = _function(_load(path, name), path, name)
         t_unit = named if isinstance(named, lp.TranslationUnit) else named()
@@ -75,18 +75,19 @@ def _check_name(path: Path, name: str) -> None:
         return
     top = list(_outside_functions(tree))
     bound = {node.name for node in top if isinstance(node, _DEFINITIONS)}
-    own = bound | set(_made_by_calls(top))
+    candidates = bound | set(_assigned_from_calls(top))
     names = [node for node in top if isinstance(node, ast.Name)]
     bound |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
     imported = [alias for n in top if isinstance(n, _IMPORTS) for alias in n.names]
-    bound |= {(one.asname or one.name).partition(".")[0] for one in imported}
+    bound |= {(alias.asname or alias.name).partition(".")[0] for alias in imported}
     called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    # a star import or exec may bind any name
     is_sure = not bound & {"*", "__getattr__"} and not called & _DYNAMIC
     if name not in bound and is_sure:
-        raise _unknown(path, name, own)
+        raise _unknown(path, name, candidates)
 
 
-def _made_by_calls(nodes: Iterable[ast.AST]) -> Iterator[str]:
+def _assigned_from_calls(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Variables that may be kernels."""
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
@@ -117,8 +118,8 @@ def _load(path: Path, name: str) -> Any:
 def _needed(statements: Sequence[ast.stmt], name: str) -> list[ast.stmt]:
     """The statements of a file up to the last that assigns to a variable.
 
-    So a script that goes on to tune its kernel, or to run it, is asked for the
-    kernel alone. A function may call what is defined after it, so that it needs all.
+    A script may go on to tune its kernel, or to run it; only the kernel is wanted. A
+    function may call what is defined after it, so that it needs the whole file.
     """
     last = 0
     for k, statement in enumerate(statements, start=1):
@@ -149,8 +150,8 @@ def _is_own(value: Any) -> bool:
     )
 
 
-def _unknown(path: Path, name: str, known: Iterable[str]) -> typer.BadParameter:
-    names = ", ".join(sorted(n for n in known if not n.startswith("_"))) or "none"
+def _unknown(path: Path, name: str, candidates: Iterable[str]) -> typer.BadParameter:
+    names = ", ".join(sorted(n for n in candidates if not n.startswith("_"))) or "none"
     return _refuse(
         f"{path} has no {name!r}; name a kernel, or a function that returns one, as in "
         f"{path}:NAME; names there: {names}"
@@ -161,6 +162,7 @@ def _unknown(path: Path, name: str, known: Iterable[str]) -> typer.BadParameter:
 def _importing_from(path: Path) -> Iterator[None]:
     """Let the file import its neighbours, as a script can."""
     folder = str(path.resolve().parent)
+    # first, as Python does for a script
     sys.path.insert(0, folder)
     try:
         yield
@@ -169,8 +171,8 @@ def _importing_from(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _blamed_on(path: Path) -> Iterator[None]:
-    """Turn an error of the user's code into one line that names the place.
+def _reporting_errors_of(path: Path) -> Iterator[None]:
+    """Turn an error of the user's code into one message with file and line.
 
     ``sys.exit`` is an error as well, whatever its code.
     """
@@ -184,11 +186,12 @@ def _blamed_on(path: Path) -> Iterator[None]:
             for frame in extract_tb(error.__traceback__)
             if Path(frame.filename).name == path.name
         ]
+        # it has no frame in the file that it is about
         if isinstance(error, SyntaxError) and error.filename == str(path):
             lines = [error.lineno]
-        where = f", line {lines[-1]}" if lines else ""
+        location = f", line {lines[-1]}" if lines else ""
         reason = reason_of(error) if isinstance(error, Exception) else error
-        raise _refuse(f"{path}{where}: {type(error).__name__}: {reason}") from error
+        raise _refuse(f"{path}{location}: {type(error).__name__}: {reason}") from error
 
 
 def _refuse(message: str) -> typer.BadParameter:

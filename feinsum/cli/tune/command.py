@@ -3,53 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from feinsum.cli.shared.failure import interrupted_by_sigterm
-from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum, read_values
+from feinsum.cli.shared.notation import read_sparse_einsum, read_values
 from feinsum.cli.shared.options import (
     AsJson,
     Database,
     Device,
-    Dtype,
-    Operands,
-    Rows,
-    Sizes,
+    EinsumOptions,
     SizeValues,
     Sparse,
+    expand_groups,
 )
-from feinsum.cli.shared.sparse import read_sparse_einsum
 from feinsum.cli.shared.user_file import is_file, read_translation_unit
-from feinsum.cli.tune.one import interrupts_told, tune_one
 from feinsum.cli.tune.options import (
-    Budget,
-    Effort,
-    Efforts,
-    Fresh,
-    FromMisses,
-    Live,
     OptionalTarget,
-    PlanFile,
-    Report,
-    Scheduler,
-    Strategy,
-    Suites,
-    TrialLimit,
-    Trials,
-    Workloads,
+    SearchOptions,
+    SourceOptions,
+    ViewOptions,
 )
-from feinsum.cli.tune.several import tune_leaves, tune_misses, tune_suites
+from feinsum.cli.tune.run import tune_one
+from feinsum.cli.tune.sources import tune_each
 
 if TYPE_CHECKING:
     import loopy as lp
 
     from feinsum.ir import BatchedEinsum
-    from feinsum.tuning import TuningReport
 
 EXAMPLES = """\b
 Examples:
@@ -68,28 +51,17 @@ OF_SUBSCRIPTS = ("sizes", "operands", "rows", "dtype", "sparse")
 """Options that describe the arrays of subscripts."""
 
 
+@expand_groups
 def tune(
     context: typer.Context,
     target: OptionalTarget = None,
-    sizes: Sizes = None,
-    operands: Operands = None,
-    rows: Rows = None,
-    dtype: Dtype = DEFAULT_DTYPE,
+    *,
+    arrays: EinsumOptions,
     size: SizeValues = None,
     sparse: Sparse = None,
-    suite: Suites = None,
-    plan: PlanFile = None,
-    from_misses: FromMisses = None,
-    workloads: Workloads = None,
-    effort: Effort = "patient",
-    trials: Trials = None,
-    budget: Budget = None,
-    strategy: Strategy = None,
-    trial_limit: TrialLimit = 60.0,
-    fresh: Fresh = False,
-    scheduler: Scheduler = None,
-    report: Report = None,
-    live: Live = False,
+    sources: SourceOptions,
+    search: SearchOptions,
+    view: ViewOptions,
     device: Device = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -106,21 +78,21 @@ def tune(
 
     How long to search: --effort, or --trials, --budget and --strategy.
     """
-    options = {
-        **_limits(effort, trials, budget, strategy),
-        "sizes": read_values(size or (), "--size"),
-        "device": device,
-        "trial_limit_s": trial_limit,
-        "resume": not fresh,
-        "scheduler": scheduler,
-    }
-    if report is not None:
-        _prepare_report(report)
-    if several := _several(plan, suite, from_misses):
-        option, tune_each = several
-        _check_alone(context, target, report, as_json or live, option)
+    sizes = read_values(size or (), "--size")
+    options = search.as_arguments() | {"device": device, "sizes": sizes}
+    # hours of tuning must not end at a folder that cannot be written
+    if view.report is not None:
+        _prepare_report(view.report)
+    if option := sources.selected():
+        if target is not None or view.report is not None or as_json or view.live:
+            raise typer.BadParameter(
+                f"{option} selects what is tuned; omit the einsum, "
+                "--report, --live and --json",
+                param_hint=option,
+            )
+        _refuse_options_of_subscripts(context, option)
         with interrupted_by_sigterm():
-            tune_each(workloads, database, options)
+            tune_each(sources, database, options)
         return
     if target is None:
         raise typer.BadParameter(
@@ -128,91 +100,35 @@ def tune(
         )
     if is_file(target):
         _refuse_options_of_subscripts(context, target)
-    reports: list[TuningReport] = []
-    with interrupted_by_sigterm(), interrupts_told(reports, database, as_json):
-        workload, profile = _read(target, sparse, sizes, operands, rows, dtype)
-        options["sizes"] = {**profile, **options["sizes"]}
+    with interrupted_by_sigterm():
         tune_one(
-            workload,
+            lambda: _read(target, sparse, arrays),
             database,
             options,
-            reports,
             as_json=as_json,
-            is_live=live,
-            folder=report,
+            is_live=view.live,
+            folder=view.report,
         )
-
-
-def _several(
-    plan: Path | None, suites: Sequence[str] | None, misses: str | None
-) -> tuple[str, Callable[..., None]] | None:
-    """The option that selects several workloads, and the function that tunes them."""
-    sources: dict[str, tuple[Callable[..., None], Any]] = {
-        "--plan": (tune_leaves, plan),
-        "--suite": (tune_suites, suites),
-        "--from-misses": (tune_misses, misses),
-    }
-    given = {
-        option: partial(tune_each, source)
-        for option, (tune_each, source) in sources.items()
-        if source
-    }
-    if len(given) > 1:
-        raise typer.BadParameter(f"give {' or '.join(given)}")
-    return next(iter(given.items()), None)
 
 
 def _read(
-    target: str,
-    sparse: Path | None,
-    sizes: list[str] | None,
-    operands: str | None,
-    rows: str | None,
-    dtype: str,
+    target: str, sparse: Path | None, arrays: EinsumOptions
 ) -> tuple[BatchedEinsum | lp.TranslationUnit, dict[str, int]]:
-    """The subject of a target: the kernel of a file, or an einsum with its profile."""
+    """The kernel of a file, or an einsum; and the profile of its sparse operand."""
     if is_file(target):
         return read_translation_unit(target), {}
     if sparse is None:
-        return read_einsum(target, sizes, operands, rows, dtype), {}
-    return read_sparse_einsum(target, sparse, sizes, operands, rows, dtype)
-
-
-def _limits(
-    effort: Efforts, n_trials: int | None, budget_s: float | None, strategy: str | None
-) -> dict[str, Any]:
-    """How far the tuning goes: as is said, and else as the effort says."""
-    from feinsum.tuning import LIMITS
-
-    usual = LIMITS[effort]
-    chosen = strategy or usual.strategy
-    if n_trials is None and chosen == usual.strategy:
-        n_trials = usual.n_trials
-    budget_s = usual.budget_s if budget_s is None else budget_s
-    return {"n_trials": n_trials, "budget_s": budget_s, "strategy": chosen}
-
-
-def _check_alone(
-    context: typer.Context,
-    target: str | None,
-    report: Path | None,
-    is_shown_otherwise: bool,
-    option: str,
-) -> None:
-    """Refuse what has no meaning where an option says what is tuned."""
-    if target is not None or report is not None or is_shown_otherwise:
-        raise typer.BadParameter(
-            f"{option} selects what is tuned; omit the einsum, "
-            "--report, --live and --json",
-            param_hint=option,
-        )
-    _refuse_options_of_subscripts(context, option)
+        return arrays.read(target), {}
+    return read_sparse_einsum(
+        target, sparse, arrays.sizes, arrays.operands, arrays.rows, arrays.dtype
+    )
 
 
 def _prepare_report(folder: Path) -> None:
     """Refuse a report that could not be written before work is done for it."""
     from feinsum.drawing import check_plots
 
+    # a missing matplotlib would be noticed at the end
     check_plots("a report")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -227,16 +143,17 @@ def _prepare_report(folder: Path) -> None:
 
 
 def _refuse_options_of_subscripts(context: typer.Context, target: str) -> None:
-    """A file says itself what these options say of subscripts."""
-    given = [f"--{name}" for name in OF_SUBSCRIPTS if _is_given(context, name)]
-    if given:
+    """Refuse options of subscripts for a file, which describes its arrays itself."""
+    # values do not tell: --dtype has one even if it is not on the command line
+    options = [
+        f"--{name}"
+        for name in OF_SUBSCRIPTS
+        if (source := context.get_parameter_source(name))
+        and source.name == "COMMANDLINE"
+    ]
+    if options:
         raise typer.BadParameter(
-            f"{', '.join(given)} would have no effect on a file; omit "
-            f"{'it' if len(given) == 1 else 'them'}",
+            f"{', '.join(options)} would have no effect on a file; omit "
+            f"{'it' if len(options) == 1 else 'them'}",
             param_hint=target,
         )
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"

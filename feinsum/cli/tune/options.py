@@ -1,9 +1,10 @@
-"""The options of ``feinsum tune``, beside those that commands share."""
+"""The options of ``feinsum tune``, beside those that commands share, in groups."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -99,3 +100,69 @@ Report: TypeAlias = Annotated[
         metavar="FOLDER", help="Write report.html and report.png to this folder."
     ),
 ]
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Options that select several workloads, and how many of them are tuned."""
+
+    suite: Suites = None
+    plan: PlanFile = None
+    from_misses: FromMisses = None
+    workloads: Workloads = None
+
+    def selected(self) -> str | None:
+        """The option that selects workloads; None if there is none.
+
+        Raises:
+            typer.BadParameter: if there are several.
+        """
+        sources = {
+            "--plan": self.plan,
+            "--suite": self.suite,
+            "--from-misses": self.from_misses,
+        }
+        options = [option for option, source in sources.items() if source]
+        if len(options) > 1:
+            raise typer.BadParameter(f"give {' or '.join(options)}")
+        return options[0] if options else None
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Options of how, and how long, recipes are tried."""
+
+    effort: Effort = "patient"
+    trials: Trials = None
+    budget: Budget = None
+    strategy: Strategy = None
+    trial_limit: TrialLimit = 60.0
+    fresh: Fresh = False
+    scheduler: Scheduler = None
+
+    def as_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of a tuning; missing limits are those of the effort."""
+        from feinsum.tuning import LIMITS
+
+        limits = LIMITS[self.effort]
+        strategy = self.strategy or limits.strategy
+        n_trials = self.trials
+        # another strategy ends by itself: exhaustive search has tried everything then
+        if n_trials is None and strategy == limits.strategy:
+            n_trials = limits.n_trials
+        return {
+            "n_trials": n_trials,
+            "budget_s": limits.budget_s if self.budget is None else self.budget,
+            "strategy": strategy,
+            "trial_limit_s": self.trial_limit,
+            "resume": not self.fresh,
+            "scheduler": self.scheduler,
+        }
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """Options of what is shown beside the progress."""
+
+    report: Report = None
+    live: Live = False

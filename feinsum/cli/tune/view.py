@@ -11,14 +11,9 @@ from typing import Any
 import typer
 
 from feinsum.cli.shared.failure import say
-from feinsum.cli.shared.fractions import Fractions
-from feinsum.cli.shared.output import (
-    print_json,
-    print_records,
-    record_document,
-    to_digits,
-)
+from feinsum.cli.shared.output import print_json, to_digits
 from feinsum.cli.shared.recommended import more_trials
+from feinsum.cli.shared.records import Fractions, print_records, record_document
 from feinsum.records import Trial
 from feinsum.tuning import Finalist, TuningProgress, TuningReport, TuningStart
 from feinsum.tuning.bar import TuningBar
@@ -73,7 +68,7 @@ class JsonLines(nullcontext[None]):
         )
 
     def final(self, finalists: Sequence[Finalist]) -> None:
-        """When the best were timed again, the fastest first."""
+        """After the best were timed again, the fastest first."""
         self._print("final", finalists=[_finalist_document(f) for f in finalists])
 
     def finish(self, report: TuningReport, fractions: Fractions) -> None:
@@ -118,6 +113,7 @@ class ProgressBar(TuningBar):
             print_records(report.records, fractions)
             if report.records[0].measurement.is_noisy:
                 say(NOISY)
+            # facts that are no faster are recorded, so that nobody tries them again
             if not any(record.measurement.is_faster for record in report.records):
                 say(USELESS.format(more_trials(len(report.trials))))
 
@@ -127,6 +123,7 @@ def why_failed(trials: Sequence[Trial]) -> list[str]:
     failed = [trial for trial in trials if not trial.is_ok]
     lines = []
     for status, n in Counter(trial.status for trial in failed).most_common():
+        # one reason for each status: trials fail alike
         first = next(trial for trial in failed if trial.status == status)
         message = " ".join(first.message.split()).removeprefix(f"{first.spec} ")
         why = message or "no reason given"
@@ -154,5 +151,6 @@ def _finalist_document(finalist: Finalist) -> dict[str, Any]:
 def _tally(trials: Sequence[Trial], n_known: int) -> str:
     """How many trials ended how: ``3 (2 ok, 1 build-failed)``."""
     counts = Counter(trial.status for trial in trials).most_common()
-    known = f"; {n_known} already known" if n_known else ""
-    return f"{len(trials)} ({', '.join(f'{n} {what}' for what, n in counts)}){known}"
+    repeated = f"; {n_known} already known" if n_known else ""
+    statuses = ", ".join(f"{n} {status}" for status, n in counts)
+    return f"{len(trials)} ({statuses}){repeated}"

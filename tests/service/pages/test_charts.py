@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from feinsum.canonical import induced_graph
 from feinsum.ir import from_text, to_text
 from feinsum.service.pages.axis import MARGIN, WIDTH, axis_of
-from feinsum.service.pages.graph import MOST_VERTICES, drawing_of
-from feinsum.service.pages.marks import marks_of, marks_of_each
+from feinsum.service.pages.graph import MAX_VERTICES, drawing_of
 from feinsum.service.pages.notation import notation_of
 from feinsum.service.pages.ranking import (
     history_of,
+    marks_of,
+    marks_of_each,
     rankings_of,
     roofline_of,
     timeline_of,
@@ -68,7 +69,7 @@ def test_a_drawing_is_the_induced_graph(einsum):
     drawing = drawing_of(to_text(einsum))
     graph = induced_graph(einsum)
     if drawing is None:
-        assert len(graph.colors) > MOST_VERTICES
+        assert len(graph.colors) > MAX_VERTICES
         return
     assert len(drawing.nodes) == len(graph.colors)
     assert len(drawing.edges) == len(list(graph.edges))
@@ -89,10 +90,10 @@ def test_words_of_an_einsum_name_all_of_it(einsum):
 
 def test_large_graphs_are_not_drawn():
     """Nobody could read them."""
-    rows = "; ".join(f"A{k}" for k in range(MOST_VERTICES))
-    operands = " ".join(f"A{k}[4]:<f8" for k in range(MOST_VERTICES))
+    rows = "; ".join(f"A{k}" for k in range(MAX_VERTICES))
+    operands = " ".join(f"A{k}[4]:<f8" for k in range(MAX_VERTICES))
     text = f"i -> i | {operands} | {rows}"
-    assert from_text(text).batch_size == MOST_VERTICES
+    assert from_text(text).batch_size == MAX_VERTICES
     assert drawing_of(text) is None
 
 
@@ -174,7 +175,7 @@ def test_bounds_are_looked_for_at_few_sizes(monkeypatch):
     """A page is not slower for all that somebody sent."""
     asked = []
     monkeypatch.setattr(
-        "feinsum.service.pages.marks.bound_of_record",
+        "feinsum.service.pages.ranking.bound_of_record",
         lambda record, peaks: asked.append(record),
     )
     facts = [

@@ -116,7 +116,7 @@ def test_many_steps_are_cut_short_and_counted(shelf, monkeypatch):
     """The first ones are drawn, and one of them always."""
     n_steps = len(PAPER.groups)
     for most, n_drawn in ((0, 1), (8, 1), (15, 1), (8 * n_steps, n_steps)):
-        monkeypatch.setattr("feinsum.service.pages.plan.MOST_BLOCKS", most)
+        monkeypatch.setattr("feinsum.service.pages.plan.MAX_BLOCKS", most)
         page = get(shelf, f"/plans/{RECORD.id}")
         panels = [panel for row in rows_of(PAPER)[:n_drawn] for panel in row.panels]
         assert len(squares(page)) == len(panels)

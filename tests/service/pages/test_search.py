@@ -13,8 +13,8 @@ from feinsum.canonical import canonicalize
 from feinsum.db.server import open_serving_store
 from feinsum.ir import from_text
 from feinsum.service.pages.notation import notation_of
-from feinsum.service.pages.notations import Notations
-from feinsum.service.pages.search import Asked, Found, search
+from feinsum.service.pages.search import SearchCriteria, SearchResult, search
+from feinsum.service.state import Notations
 from tests.db.factories import make_device, make_environment, make_processor
 from tests.service.conftest import store_of
 from tests.service.pages.documents import get, links, text_of
@@ -210,7 +210,7 @@ def test_any_renaming_and_reordering_finds_it(shelf, seed, workload):
     terms, _, output = subscripts.translate(str.maketrans(names)).partition("->")
     order = terms.split(",")
     chance.shuffle(order)
-    asked = Asked(f"{','.join(order)}->{output}")
+    asked = SearchCriteria(f"{','.join(order)}->{output}")
     result = search(asked, store, notations, limit_s=60)
     assert [one.key for one in result.others] == [form_of(*workload).key]
 
@@ -219,8 +219,8 @@ def test_any_renaming_and_reordering_finds_it(shelf, seed, workload):
 @given(st.text(max_size=60), st.text(max_size=30), st.text(max_size=10))
 def test_no_text_breaks_the_search(shelf, q, sizes, dtype):
     """Whatever is typed, there is an answer, or the reason why there is none."""
-    found = search(Asked(q, sizes, dtype), *shelf, limit_s=60)
-    assert isinstance(found, Found)
+    found = search(SearchCriteria(q, sizes, dtype), *shelf, limit_s=60)
+    assert isinstance(found, SearchResult)
     assert not (found.problem and (found.exact or found.others))
 
 

@@ -1,15 +1,15 @@
-"""``feinsum demand``: what a service was asked for in vain."""
+"""``feinsum demand``: look-ups that a service could not answer."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from feinsum.cli.shared.demands import PAGE, demands_in
 from feinsum.cli.shared.options import AsJson, Database
-from feinsum.cli.shared.output import print_json, print_table
+from feinsum.cli.shared.output import print_document, print_table
 
 if TYPE_CHECKING:
     from feinsum.records import Demand
@@ -20,7 +20,33 @@ app = typer.Typer(
     epilog="\b\nExample:\n  feinsum demand list --database team.sqlite",
 )
 
-LONGEST = 60
+MAX_LISTED = 1000
+"""Demands of one page of a service, and all that a database lists."""
+
+MAX_TEXT = 60
+"""Characters of an einsum or a device that a table has."""
+
+
+def demands_in(source: str | None) -> Iterator[Demand]:
+    """Failed look-ups, most wanted first; :data:`MAX_LISTED` of them from a database.
+
+    Args:
+        source: URL of a service, or the location of its database.
+
+    Raises:
+        StoreUnavailableError: if it does not answer.
+        ServiceError: if it refuses, or is no service of ours.
+    """
+    from feinsum.db import HttpStore, is_service
+    from feinsum.db.server import open_serving_store
+
+    # a service is asked page by page; its database is read at once
+    if source is not None and is_service(source):
+        yield from HttpStore.at(source).demands()
+        return
+    with open_serving_store(source, may_create=False) as store:
+        demands = store.demands(limit=MAX_LISTED)
+    yield from demands
 
 
 @app.command(
@@ -32,30 +58,28 @@ LONGEST = 60
 def list_demand(
     limit: Annotated[
         int,
-        typer.Option(metavar="N", min=1, max=PAGE, help="Maximum number of rows."),
+        typer.Option(
+            metavar="N", min=1, max=MAX_LISTED, help="Maximum number of rows."
+        ),
     ] = 100,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """List demands of a service or of its database, most wanted first."""
     demands = list(islice(demands_in(database), limit))
-    if as_json:
-        print_json([_document(demand) for demand in demands])
-        return
-    print_table(
-        ("workload", "device"),
-        ("asked", "callers", "last"),
-        [
-            (
-                (demand.workload_text or demand.workload)[:LONGEST],
-                demand.device[:LONGEST] or "any",
-                str(demand.count),
-                str(demand.n_callers),
-                f"{demand.last_seen:%Y-%m-%d}",
-            )
-            for demand in demands
-        ],
-    )
+    rows = [
+        (
+            (demand.workload_text or demand.workload)[:MAX_TEXT],
+            demand.device[:MAX_TEXT] or "any",
+            str(demand.count),
+            str(demand.n_callers),
+            f"{demand.last_seen:%Y-%m-%d}",
+        )
+        for demand in demands
+    ]
+    headings = ("workload", "device"), ("asked", "callers", "last")
+    documents = [_document(demand) for demand in demands]
+    print_document(documents, as_json, lambda: print_table(*headings, rows))
 
 
 @app.command(
@@ -75,14 +99,13 @@ def clear(
     """Delete demands; later requests are counted from zero."""
     from feinsum.db.server import open_serving_store
 
+    # neither, or both
     if is_all == (workload is not None):
         raise typer.BadParameter("expected either --workload KEY or --all")
     with open_serving_store(database, may_create=False) as store:
         n_cleared = store.clear_demands(workload)
-    if as_json:
-        print_json({"n_cleared": n_cleared})
-    else:
-        typer.echo(f"cleared: {n_cleared}")
+    document = {"n_cleared": n_cleared}
+    print_document(document, as_json, lambda: typer.echo(f"cleared: {n_cleared}"))
 
 
 def _document(demand: Demand) -> dict[str, Any]:

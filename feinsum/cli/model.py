@@ -1,18 +1,97 @@
-"""How ``feinsum model`` shows a fit and a model: as tables, as JSON."""
+"""``feinsum model``: the model that corrects predictions.
+
+Predictions order the recipes of a workload that nobody measured; the model learns from
+trials how far the analytic cost is off.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from feinsum.cli.shared.output import print_table, to_digits
+from feinsum.cli.shared.options import AsJson, Database
+from feinsum.cli.shared.output import print_document, print_table, to_digits
 from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.predict.correction import Correction, Feature, Ranking, Samples
+    from feinsum.records import Store, Trial
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    help="Fit or show the model that corrects predictions.",
+    epilog="\b\nExample:\n  feinsum model show",
+)
+
+FIT_EXAMPLES = """\b
+Examples:
+  feinsum model fit --database trials.sqlite
+  feinsum model fit --database trials.sqlite --output model.json
+"""
+
+
+@app.command(epilog=FIT_EXAMPLES)
+def fit(
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the model to this file, replacing an existing one. Default: "
+            "write nothing.",
+        ),
+    ] = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a model to all trials of a database, and evaluate it.
+
+    The table shows the slowdown of the recipes ranked first, relative to the best
+    known one: without a model, and with one fitted to other workloads. Needs
+    scikit-learn.
+    """
+    from feinsum.db import opened_store
+    from feinsum.predict.correction import (
+        check_enough,
+        fit,
+        held_out,
+        samples_of,
+        write_correction,
+    )
+    from feinsum.records import utc_now
+
+    with opened_store(database) as store:
+        samples = samples_of(_trials(store))
+    # before the fit
+    check_enough(samples)
+    plain, corrected = held_out(samples.groups)
+    correction = fit(samples.groups, utc_now())
+    if output is not None:
+        write_correction(correction, output)
+    view = _Fit(samples, plain, corrected, output)
+    print_document(view.document(), as_json, view.print)
+
+
+def _trials(store: Store) -> Iterator[Trial]:
+    for workload in store.tried():
+        yield from store.trials(workload)
+
+
+@app.command(epilog="\b\nExample:\n  feinsum model show --json")
+def show(as_json: AsJson = False) -> None:
+    """Show the model that corrects predictions, and its training data.
+
+    Reads the file named by FEINSUM_MODEL, else the packaged model.
+    """
+    from feinsum.predict.correction import read_correction, source_in_use
+
+    source = source_in_use()
+    view = _Model(source, read_correction(source))
+    print_document(view.document(), as_json, view.print)
+
 
 FOOTNOTE = """\
 Times relative to the best known recipe, on held-out workloads.
@@ -20,7 +99,7 @@ Times relative to the best known recipe, on held-out workloads.
 
 
 @dataclass(frozen=True)
-class Fit:
+class _Fit:
     """The data of a fit, and how well it ranks the data left out.
 
     Attributes:
@@ -34,7 +113,7 @@ class Fit:
     output: Path | None
 
     def print(self) -> None:
-        """Print the data left out, then a table of 80 columns at most."""
+        """Print the data left out, then a table."""
         for reason, n in self.samples.left_out.items():
             typer.echo(f"skipped: {n} ({reason})")
         typer.echo(
@@ -43,6 +122,7 @@ class Fit:
             f"{len(self.samples.notations)} notations, "
             f"{counted(self.samples.n_devices, 'device')}\n"
         )
+        # without a group of several recipes there is nothing to rank
         if self.plain.first:
             print_table(
                 ("cost",),
@@ -92,7 +172,7 @@ def _summary(ranking: Ranking) -> dict[str, float] | None:
 
 
 @dataclass(frozen=True)
-class Shown:
+class _Model:
     """A model and where it is from."""
 
     source: str
@@ -119,7 +199,7 @@ class Shown:
 
     def _row(self, feature: Feature, row: tuple[float, ...]) -> tuple[str, ...]:
         """The coefficient everywhere, and the largest of those beside it."""
-        names = [one.name for one in self.correction.context]
+        names = [feature.name for feature in self.correction.context]
         largest = max(range(1, len(row)), key=lambda k: abs(row[k]))
         return (
             feature.name,
@@ -140,7 +220,7 @@ class Shown:
             "n_workloads": model.n_workloads,
             "n_devices": model.n_devices,
             "fitted_at": model.fitted_at,
-            "recipe": [asdict(one) for one in model.recipe],
-            "context": [asdict(one) for one in model.context],
+            "recipe": [asdict(feature) for feature in model.recipe],
+            "context": [asdict(feature) for feature in model.context],
             "coefficients": [list(row) for row in model.coefficients],
         }

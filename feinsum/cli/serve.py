@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Annotated
 
 import typer
 
-from feinsum.cli.service.extras import service
 from feinsum.cli.shared.options import AsJson, Database
-from feinsum.cli.shared.output import print_json
+from feinsum.cli.shared.output import print_document
+from feinsum.extras import requiring
 
 EXAMPLES = """\b
 Examples:
@@ -16,6 +17,17 @@ Examples:
   feinsum serve --port 8000 --workers 2 --database team.sqlite
   FEINSUM_SERVE_ANONYMOUS_READ=false feinsum serve
 """
+
+
+def import_service() -> ModuleType:
+    """The service, if what it needs is installed.
+
+    Raises:
+        FeinsumError: naming the package that is missing.
+    """
+    with requiring("fastapi", "service", "the service"):
+        import feinsum.service
+    return feinsum.service
 
 
 def serve(
@@ -48,15 +60,14 @@ def serve(
     For other settings, use the variables FEINSUM_SERVE_...; see
     docs/reference/settings.md. Logs are JSON lines on stderr.
     """
-    found = service()
-    settings = found.read_settings(
+    service = import_service()
+    settings = service.read_settings(
         host=host, port=port, workers=workers, database=database
     )
 
-    def tell(url: str) -> None:
-        if as_json:
-            print_json({"url": url})
-        else:
-            typer.echo(f"serving {url}; press Ctrl-C to stop")
+    # the port is known only after it is bound, for --port 0
+    def announce(url: str) -> None:
+        text = f"serving {url}; press Ctrl-C to stop"
+        print_document({"url": url}, as_json, lambda: typer.echo(text))
 
-    found.run(settings, tell)
+    service.run(settings, announce)

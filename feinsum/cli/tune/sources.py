@@ -1,4 +1,11 @@
-"""Workloads of ``--suite``: a suite of the package, or a file of one's own."""
+"""Several workloads to tune, one after the other; a failure ends only its own.
+
+They are from suites and files, the leaves of a plan, or look-ups that a service could
+not answer. A file has an einsum and its sizes on each line, or is CSV or JSON::
+
+    einsum,sizes,size
+    "ij,j->i","i=n,j=4","n=1000000"
+"""
 
 from __future__ import annotations
 
@@ -6,17 +13,24 @@ import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum, read_values
-from feinsum.errors import InvalidEinsumError
+from feinsum.cli.demand import demands_in
+from feinsum.cli.shared.failure import FAILED, say
+from feinsum.cli.shared.notation import read_einsum, read_values
+from feinsum.cli.shared.options import DEFAULT_DTYPE
+from feinsum.cli.tune.options import SourceOptions
+from feinsum.cli.tune.run import tune_one
+from feinsum.errors import FeinsumError, InvalidEinsumError
+from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
+    from feinsum.records import Device
 
 FIELDS = ("einsum", "sizes", "size", "dtype")
 """Fields of a workload in CSV or JSON; only the first is required."""
@@ -27,13 +41,102 @@ class Entry:
     """A workload to tune.
 
     Attributes:
-        name: of the entry of a suite, or where it is in a file.
-        sizes: values of size parameters.
+        name: what is printed before: its name in a suite, or where it is from.
+        sizes: values of size parameters, which options override.
     """
 
     name: str
     einsum: BatchedEinsum
     sizes: dict[str, int] = field(default_factory=dict)
+
+
+def tune_each(
+    sources: SourceOptions, database: str | None, options: dict[str, Any]
+) -> None:
+    """Tune the workloads that an option selects.
+
+    Facts are recorded in ``database`` or, without one, where the misses are counted, if
+    that is a database.
+
+    Raises:
+        typer.Exit: with :data:`FAILED` if one of them failed.
+    """
+    from feinsum.db import is_service
+    from feinsum.measure import open_device
+
+    entries: Iterable[Entry]
+    if sources.plan:
+        entries, noun = read_leaves(sources.plan), "leaves of the plan"
+    elif sources.suite:
+        entries, noun = read_suites(sources.suite), "workload"
+    else:
+        misses = sources.from_misses or ""
+        if database is None and not is_service(misses):
+            database = misses
+        device = open_device(options["device"]).device
+        entries, noun = demanded(misses, device), "requested workload"
+    outcomes = [
+        _is_tuned(entry, database, options)
+        for entry in islice(entries, sources.workloads)
+    ]
+    n_good = sum(outcomes)
+    typer.echo(f"tuned {n_good} of {counted(len(outcomes), noun)}")
+    if n_good < len(outcomes):
+        raise typer.Exit(FAILED)
+
+
+def _is_tuned(entry: Entry, database: str | None, options: dict[str, Any]) -> bool:
+    """Tune one workload; whether that succeeded, after saying why not."""
+    typer.echo(f"{entry.name}: {entry.einsum}")
+    try:
+        tune_one(lambda: (entry.einsum, entry.sizes), database, options)
+    except FeinsumError as error:
+        say(f"[{error.code}] {error}")
+        return False
+    return True
+
+
+def read_leaves(path: Path) -> list[Entry]:
+    """The different leaves of a plan."""
+    from feinsum.distributed import Plan
+    from feinsum.ir import from_text
+
+    try:
+        plan = Plan.from_json(path.read_bytes())
+    except OSError as error:
+        raise typer.BadParameter(
+            f"cannot read {path}: {error.strerror}", param_hint="--plan"
+        ) from None
+    leaves = {leaf.key: leaf.text for leaf in plan.leaves}
+    return [Entry("a leaf of the plan", from_text(text)) for text in leaves.values()]
+
+
+def demanded(source: str, device: Device) -> Iterator[Entry]:
+    """Einsums that a service could not answer for a device, the most wanted first.
+
+    A demand without a text, with a text that does not have its key, or for another
+    device is skipped: anyone may have sent it.
+
+    Args:
+        source: URL of a service, or the location of its database.
+
+    Raises:
+        StoreUnavailableError: if it does not answer.
+        ServiceError: if it refuses, or is no service of ours.
+    """
+    from feinsum.canonical import canonicalize
+    from feinsum.ir import from_text
+
+    for demand in demands_in(source):
+        if demand.device not in ("", device.id, device.name):
+            continue
+        try:
+            einsum = from_text(demand.workload_text or "")
+            has_key = canonicalize(einsum).key == demand.workload
+        except FeinsumError:
+            has_key = False
+        if has_key:
+            yield Entry(f"requested {demand.count} times", einsum)
 
 
 def read_suites(names: Sequence[str]) -> list[Entry]:
@@ -46,6 +149,7 @@ def read_suites(names: Sequence[str]) -> list[Entry]:
     from feinsum.tuning import make_problem
 
     entries = [entry for name in names for entry in _entries(name)]
+    # suites and files overlap, and spellings differ
     by_problem: dict[object, Entry] = {}
     for entry in entries:
         problem = make_problem(entry.einsum, entry.sizes)
@@ -57,40 +161,41 @@ def read_suites(names: Sequence[str]) -> list[Entry]:
 def _entries(name: str) -> list[Entry]:
     from feinsum.suites import EVERYDAY, NAMES, read_suite
 
-    known = (*NAMES, EVERYDAY)
-    if name in known:
+    suites = (*NAMES, EVERYDAY)
+    if name in suites:
         return [Entry(e.name, e.einsum(), e.parameters) for e in read_suite(name)]
     path = Path(name)
     if not path.is_file():
         raise _refuse(
-            f"there is no suite or file {name!r}; expected {', '.join(known)}, or a "
+            f"there is no suite or file {name!r}; expected {', '.join(suites)}, or a "
             "file: .csv, .json, or text with an einsum and its sizes on each line"
         )
     return _file_entries(path)
 
 
 def _file_entries(path: Path) -> list[Entry]:
-    """Every workload of a file; all that is wrong with it is said at once."""
-    found, problems = [], []
-    for place, fields in _read(path):
+    """Every workload of a file; all its mistakes are reported at once."""
+    entries, problems = [], []
+    for location, fields in _read(path):
         try:
-            found.append(_entry(f"{path}, {place}", fields))
+            entries.append(_entry(f"{path}, {location}", fields))
         except (InvalidEinsumError, typer.BadParameter) as error:
             text = getattr(error, "message", None) or str(error)
-            problems.append(f"{path}, {place}: {text}")
+            problems.append(f"{path}, {location}: {text}")
     if problems:
         raise _refuse("; ".join(problems))
-    if not found:
+    if not entries:
         raise _refuse(f"{path} has no workloads")
-    return found
+    return entries
 
 
 def _read(path: Path) -> Iterable[tuple[str, Any]]:
-    """The workloads of a file as they are written, and the place of each."""
+    """The workloads of a file as they are written, and the location of each."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise _refuse(f"{path} cannot be read: {error}") from None
+    # by the suffix: the formats cannot be told apart by content alone
     read = {".csv": _read_csv, ".json": _read_json}.get(path.suffix, _read_lines)
     try:
         return list(read(text, path))
@@ -105,6 +210,7 @@ def _read_lines(text: str, _path: Path) -> Iterator[tuple[str, Any]]:
         if not words:
             continue
         n_rest = len(list(takewhile(lambda word: "=" in word, reversed(words))))
+        # subscripts may have spaces; sizes have none
         n = len(words) - min(n_rest, 2)
         rest = zip(("sizes", "size"), words[n:], strict=False)
         yield f"line {number}", {"einsum": " ".join(words[:n]), **dict(rest)}
@@ -120,11 +226,11 @@ def _read_csv(text: str, path: Path) -> Iterator[tuple[str, Any]]:
             f"some of {list(FIELDS[1:])}"
         )
     for row in rows:
-        place = f"line {rows.line_num}"
+        location = f"line {rows.line_num}"
         if None in row:
-            problem = f"{path}, {place}: too many cells; quote those with commas"
+            problem = f"{path}, {location}: too many cells; quote those with commas"
             raise _refuse(problem)
-        yield place, {k: v for k, v in row.items() if v}
+        yield location, {k: v for k, v in row.items() if v}
 
 
 def _read_json(text: str, path: Path) -> Iterator[tuple[str, Any]]:
@@ -155,6 +261,7 @@ def _entry(name: str, fields: Any) -> Entry:
 def _text(key: str, value: Any) -> str:
     """A field as the option of that name is written; JSON has sizes as objects too."""
     if isinstance(value, str):
+        # a comma separates cells of CSV
         return value.replace(";", ",") if key in ("sizes", "size") else value
     if isinstance(value, dict) and key in ("sizes", "size"):
         return ",".join(f"{name}={size}" for name, size in value.items())

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from feinsum.cli.service.extras import service
+from feinsum.cli.serve import import_service
 from feinsum.cli.shared.options import AsJson, Database
-from feinsum.cli.shared.output import print_json, print_table
+from feinsum.cli.shared.output import print_document, print_json, print_table
 
 if TYPE_CHECKING:
     from feinsum.db.server import ApiKey
@@ -21,7 +22,7 @@ app = typer.Typer(
     epilog="\b\nExample:\n  feinsum keys create ci --scope record --expires 90d",
 )
 
-LONGEST_NAME = 100
+MAX_NAME = 100
 
 KeyId: TypeAlias = Annotated[
     str,
@@ -35,10 +36,10 @@ def _days(text: str | None) -> int | None:
     """How many days ``90d``, ``4w`` or ``1y`` are."""
     if text is None:
         return None
-    found = re.fullmatch(r"([1-9][0-9]{0,3})([dwy])", text)
-    if found is None:
+    match = re.fullmatch(r"([1-9][0-9]{0,3})([dwy])", text)
+    if match is None:
         raise typer.BadParameter(f"{text!r}: expected days, weeks or years, as in 90d")
-    return int(found[1]) * DAYS[found[2]]
+    return int(match[1]) * DAYS[match[2]]
 
 
 @app.command(
@@ -78,20 +79,24 @@ def create(
     """Create a key and print it once; only its hash is stored."""
     from feinsum.db.server import open_serving_store
 
+    # before the packages of the service are imported
     n_days = _days(expires)
-    if not (name.isprintable() and 0 < len(name.strip()) <= LONGEST_NAME):
+    if not (name.isprintable() and 0 < len(name.strip()) <= MAX_NAME):
         raise typer.BadParameter(
-            f"{name!r}: expected 1 to {LONGEST_NAME} printable characters",
+            f"{name!r}: expected 1 to {MAX_NAME} printable characters",
             param_hint="NAME",
         )
     until = datetime.now(UTC) + timedelta(days=n_days) if n_days else None
-    secret, key = service().new_key(name.strip(), scope, until, is_trusted=trusted)
+    secret, key = import_service().new_key(
+        name.strip(), scope, until, is_trusted=trusted
+    )
     with open_serving_store(database) as store:
         store.add_key(key)
     if as_json:
         print_json(_document(key) | {"key": secret})
         return
     typer.echo(secret)
+    # on stderr: a script takes the key from stdout
     typer.echo("save it now: it is not stored and will not be shown again", err=True)
 
 
@@ -102,26 +107,8 @@ def list_keys(database: Database = None, as_json: AsJson = False) -> None:
 
     with open_serving_store(database, may_create=False) as store:
         keys = store.keys()
-    if as_json:
-        print_json([_document(key) for key in keys])
-        return
-    now = datetime.now(UTC)
-    print_table(
-        ("name",),
-        ("id", "scope", "trusted", "state", "created", "expires"),
-        [
-            (
-                key.name,
-                key.id,
-                key.scope,
-                "yes" if key.is_trusted or key.scope == "admin" else "no",
-                key.state(now),
-                f"{key.created_at:%Y-%m-%d}",
-                f"{key.expires_at:%Y-%m-%d}" if key.expires_at else "never",
-            )
-            for key in keys
-        ],
-    )
+    documents = [_document(key) for key in keys]
+    print_document(documents, as_json, lambda: _print(keys))
 
 
 @app.command(epilog="\b\nExample:\n  feinsum keys revoke 1f6c2a90")
@@ -135,10 +122,8 @@ def revoke(
 
     with open_serving_store(database, may_create=False) as store:
         key = store.revoke_key(key_id)
-    if as_json:
-        print_json(_document(key))
-    else:
-        typer.echo(f"revoked: {key.id} of {key.name}")
+    text = f"revoked: {key.id} of {key.name}"
+    print_document(_document(key), as_json, lambda: typer.echo(text))
 
 
 @app.command(epilog="\b\nExample:\n  feinsum keys trust 1f6c2a90")
@@ -168,11 +153,28 @@ def _trust(
 
     with open_serving_store(database, may_create=False) as store:
         key = store.trust_key(key_id, is_trusted=is_trusted)
-    if as_json:
-        print_json(_document(key))
-    else:
-        state = "trusted" if is_trusted else "not trusted"
-        typer.echo(f"{state}: {key.id} of {key.name}")
+    text = f"{'' if is_trusted else 'not '}trusted: {key.id} of {key.name}"
+    print_document(_document(key), as_json, lambda: typer.echo(text))
+
+
+def _print(keys: Iterable[ApiKey]) -> None:
+    now = datetime.now(UTC)
+    print_table(
+        ("name",),
+        ("id", "scope", "trusted", "state", "created", "expires"),
+        [
+            (
+                key.name,
+                key.id,
+                key.scope,
+                "yes" if key.is_trusted or key.scope == "admin" else "no",
+                key.state(now),
+                f"{key.created_at:%Y-%m-%d}",
+                f"{key.expires_at:%Y-%m-%d}" if key.expires_at else "never",
+            )
+            for key in keys
+        ],
+    )
 
 
 def _document(key: ApiKey) -> dict[str, Any]:
@@ -181,5 +183,12 @@ def _document(key: ApiKey) -> dict[str, Any]:
         for name in ("created_at", "expires_at", "revoked_at")
     }
     state = key.state(datetime.now(UTC))
-    known = {"id": key.id, "name": key.name, "scope": key.scope, "state": state}
-    return known | {"is_trusted": key.is_trusted or key.scope == "admin"} | times
+    return {
+        "id": key.id,
+        "name": key.name,
+        "scope": key.scope,
+        "state": state,
+        # an admin can trust its own keys, so that it is trusted itself
+        "is_trusted": key.is_trusted or key.scope == "admin",
+        **times,
+    }

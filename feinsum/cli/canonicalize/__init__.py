@@ -1,5 +1,0 @@
-"""``feinsum canonicalize``."""
-
-from feinsum.cli.canonicalize.command import EXAMPLES, canonicalize
-
-__all__ = ["EXAMPLES", "canonicalize"]

@@ -1,5 +1,0 @@
-"""``feinsum model``."""
-
-from feinsum.cli.model.command import app
-
-__all__ = ["app"]

@@ -1,0 +1,546 @@
+"""``feinsum roofline``: workloads under the measured limits of a device.
+
+Suites, einsums and kernels become workloads; each gets its operations and bytes, and
+the fact that fits the device. A view shows them as a table, as JSON or as a chart::
+
+    workload   Gop   MB    op/B  roof Gop/s  got   share
+    ij,jk->ik  0.82  103   7.93  95.2        71.0  75%
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from feinsum.cli.shared.failure import say
+from feinsum.cli.shared.notation import check_parameters, read_einsums, read_values
+from feinsum.cli.shared.options import (
+    AsJson,
+    Database,
+    Device,
+    EinsumOptions,
+    SizeValues,
+    Targets,
+    expand_groups,
+)
+from feinsum.cli.shared.output import (
+    check_output_file,
+    print_document,
+    print_table,
+    to_digits,
+    writing,
+)
+from feinsum.cli.shared.user_file import is_file, read_translation_unit
+
+if TYPE_CHECKING:
+    from feinsum.bounds import Bound
+    from feinsum.drawing import Chart
+    from feinsum.ir import BatchedEinsum
+    from feinsum.measure import OpenDevice, Rung, Work
+    from feinsum.records import Device as DeviceRecord
+    from feinsum.records import DevicePeaks, Store, TuningRecord
+    from feinsum.suites import SuiteEntry
+
+EXAMPLES = """\b
+Examples:
+  feinsum roofline
+  feinsum roofline --suite dgfem --measure --png roofline.png
+  feinsum roofline "ij,jk->ik" --sizes i=m,j=64,k=64 --size m=100000
+  feinsum roofline wave.py:gradient --size n=100000 --json
+"""
+
+Suite: TypeAlias = Annotated[
+    Literal["tccg", "dgfem", "all"] | None,
+    typer.Option(help="The contractions of TCCG, the operators of DG, or both."),
+]
+MaxGflop: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        metavar="G",
+        min=1e-6,
+        help="Scale larger contractions of TCCG down to G billion operations.",
+    ),
+]
+Measure: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--measure",
+        help="Run kernels of increasing intensity to find where the device saturates; "
+        "takes about a minute on an idle device.",
+    ),
+]
+Levels: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--levels",
+        help="Add the minimum traffic at every memory level, and the share of its "
+        "bandwidth used; see 'feinsum bound'.",
+    ),
+]
+Png: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Plot the roofline to FILE.png, overwriting it; needs matplotlib.",
+    ),
+]
+
+
+ELSEWHERE = "*"
+
+FOOTNOTE = f"""\
+{ELSEWHERE} Measured on another machine, or on one whose processor was not recorded.
+  The limits are those of this machine, so the share can be above 100%.
+"""
+
+TOO_LOW = """\
+A recorded time of this device is below the minimum that its limits allow: the
+limits are too low, or the device has changed. Measure them again on an idle
+machine: feinsum devices --again
+"""
+MAX_SHARE = 1.02
+"""Of the roofline; what is above it is no noise of a fact."""
+
+
+@expand_groups
+def roofline(
+    targets: Targets = None,
+    suite: Suite = None,
+    max_gflop: MaxGflop = None,
+    *,
+    arrays: EinsumOptions,
+    size: SizeValues = None,
+    measure: Measure = False,
+    levels: Levels = False,
+    png: Png = None,
+    device: Device = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare workloads with the measured limits of a device.
+
+    For each workload: operations, bytes, operations per byte, the rate that the
+    roofline allows and, if the device has a fact, the rate reached, at the sizes of
+    the fact. Missing limits are measured first, which takes a few seconds.
+    """
+    from feinsum.db import opened_store
+    from feinsum.measure import open_device
+    from feinsum.tuning import peaks_of
+
+    if png is not None:
+        check_output_file(png, [".png"], "--png")
+    suites = _suites(suite, bool(targets))
+    workloads = [w for name in suites for w in of_suite(name, arrays.dtype, max_gflop)]
+    workloads += of_targets(targets or [], arrays, size)
+    opened = open_device(device)
+    # the limits that are measured may be the first content of the user's own database
+    may_create = database is None
+    with opened_store(database, has_shipped=True, may_create=may_create) as store:
+        peaks = peaks_of(opened, store, measure=_measured_peaks, say=say)
+        entries = placed(workloads, store, opened.device)
+    ladder = _ladder(opened, arrays.dtype) if measure else ()
+    bounds = tuple(bound_under(entry, peaks) for entry in entries) if levels else ()
+    view = View(peaks, entries, ladder, bounds)
+    if png is not None:
+        _draw(view, png)
+    document = view.document() | {"png": None if png is None else str(png)}
+    print_document(document, as_json, view.print)
+
+
+def _suites(suite: str | None, has_targets: bool) -> tuple[str, ...]:
+    """The suites of the option; all if there is no option and no target."""
+    from feinsum.suites import NAMES
+
+    if suite == "all" or (suite is None and not has_targets):
+        return NAMES
+    return () if suite is None else (suite,)
+
+
+def _measured_peaks(opened: OpenDevice) -> DevicePeaks:
+    from feinsum.measure import measure_peaks
+
+    say(f"measuring {opened.device} ...")
+    return measure_peaks(opened)
+
+
+def _ladder(opened: OpenDevice, dtype: str) -> tuple[Rung, ...]:
+    import numpy as np
+
+    from feinsum.measure import measure_ladder
+    from feinsum.measure.disturbance import Watch
+
+    say(f"measuring kernels of increasing intensity on {opened.device} ...")
+    watch = Watch()
+    rungs = measure_ladder(opened, np.dtype(dtype).str)
+    # the watch sees programs on the processor, not on a GPU
+    if opened.device.kind == "cpu" and (disturbance := watch.disturbance()):
+        say(f"{disturbance} meanwhile: these rates are too low")
+    return rungs
+
+
+def _draw(view: View, png: Path) -> None:
+    from feinsum.drawing import draw_roofline
+
+    with writing(png, "--png"):
+        draw_roofline(view.chart(), png)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An einsum at the sizes at which its work is counted.
+
+    Attributes:
+        group: of what it is a part, for the legend of the picture.
+        sizes: values of size parameters; others get their defaults.
+    """
+
+    name: str
+    group: str
+    einsum: BatchedEinsum
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A workload with its work, and the fact that fits the device best, if any."""
+
+    workload: Workload
+    work: Work
+    fact: TuningRecord | None
+
+    @property
+    def operations_per_s(self) -> float | None:
+        """The rate of the fact."""
+        if self.fact is None:
+            return None
+        return self.fact.measurement.giga_operations_per_s * 1e9
+
+
+def of_suite(name: str, dtype: str, max_gflop: float | None) -> list[Workload]:
+    """The entries of a suite; ``max_gflop`` limits those of TCCG."""
+    from feinsum.suites import read_suite
+
+    entries: Iterable[SuiteEntry] = read_suite(name)
+    # operators of DG have size parameters, which --size sets
+    if name == "tccg" and max_gflop is not None:
+        entries = [_scaled(entry, max_gflop) for entry in entries]
+    return [
+        Workload(e.name, f"{name} {e.group}", e.einsum(dtype), e.parameters)
+        for e in entries
+    ]
+
+
+def _scaled(entry: SuiteEntry, max_gflop: float) -> SuiteEntry:
+    """The contraction with at most about that many operations, two per point."""
+    from feinsum.suites import scaled_sizes
+
+    operations = 2 * prod(entry.sizes.values())
+    sizes = scaled_sizes(entry.sizes, operations, max_gflop * 1e9)
+    return replace(entry, sizes=sizes)
+
+
+def of_targets(
+    targets: Sequence[str], arrays: EinsumOptions, size: Sequence[str] | None
+) -> list[Workload]:
+    """The workloads of einsums and kernel files, at the values of ``--size``.
+
+    Raises:
+        typer.BadParameter: if a value is of no size parameter.
+    """
+    values = read_values(size or (), "--size")
+    files = [target for target in targets if is_file(target)]
+    texts = [target for target in targets if not is_file(target)]
+    einsums = (
+        read_einsums(texts, arrays.sizes, arrays.operands, arrays.rows, arrays.dtype)
+        if texts
+        else []
+    )
+    workloads = [
+        Workload(text, "einsums", einsum, {})
+        for text, einsum in zip(texts, einsums, strict=True)
+    ]
+    workloads += [nest for file in files for nest in _nests_of(file)]
+    check_parameters(values, [workload.einsum for workload in workloads])
+    return [_at(workload, values) for workload in workloads]
+
+
+def _at(workload: Workload, values: Mapping[str, int]) -> Workload:
+    """The workload at the sizes of its own parameters."""
+    names = {x.name for x in workload.einsum.size_params}
+    sizes = {name: value for name, value in values.items() if name in names}
+    return replace(workload, sizes={**workload.sizes, **sizes})
+
+
+def _nests_of(file: str) -> Iterator[Workload]:
+    """The einsums of a kernel: its nests, by number if it has several.
+
+    Raises:
+        NotAnEinsumError: if it has none.
+    """
+    from feinsum.raising import raise_kernel, single_nest
+
+    raised = raise_kernel(read_translation_unit(file))
+    nests = raised.raised if len(raised.raised) > 1 else (single_nest(raised),)
+    for k, nest in enumerate(nests):
+        name = file if len(nests) == 1 else f"{file} [{k}]"
+        yield Workload(name, "kernels", nest.einsum, nest.generalized)
+
+
+def placed(
+    workloads: Iterable[Workload], store: Store, device: DeviceRecord
+) -> list[Placed]:
+    """The work of each workload; that which the fact did, where there is one."""
+    from feinsum.measure import Work
+
+    entries = []
+    for workload in workloads:
+        fact = _fact_of(workload.einsum, store, device)
+        if fact is None:
+            work = Work.of(*_sized(workload))
+        else:
+            measured = fact.measurement
+            work = Work(measured.operations, measured.footprint_bytes)
+        entries.append(Placed(workload, work, fact))
+    return entries
+
+
+def bound_under(entry: Placed, peaks: DevicePeaks) -> Bound | None:
+    """Least traffic of the levels of a device for a workload; None if not known."""
+    from feinsum.bounds import bound_at, levels_of
+    from feinsum.errors import FeinsumError
+    from feinsum.ir import from_text
+
+    levels = levels_of(peaks.device, peaks)
+    try:
+        if entry.fact is None:
+            return bound_at(*_sized(entry.workload), levels)
+        measured = entry.fact.measurement
+        return bound_at(from_text(entry.fact.workload_text), measured.sizes, levels)
+    except FeinsumError:
+        return None
+
+
+def _sized(workload: Workload) -> tuple[BatchedEinsum, dict[str, int]]:
+    """The einsum as facts know it, with all sizes."""
+    from feinsum.ir import generalize
+    from feinsum.tuning import default_sizes
+
+    # facts have size parameters for long extents
+    general, literal = generalize(workload.einsum)
+    return general, default_sizes(general, {**literal, **workload.sizes})
+
+
+def _fact_of(
+    einsum: BatchedEinsum, store: Store, device: DeviceRecord
+) -> TuningRecord | None:
+    """The best fact of exactly this workload on this device, or on one like it."""
+    from feinsum.records import Level
+    from feinsum.retrieval import query
+
+    match = query(einsum, device=device.id, database=store)
+    # facts of distant devices say nothing about this roofline
+    if match.level > Level.SAME_ARCHITECTURE:
+        return None
+    return match.record
+
+
+@dataclass(frozen=True)
+class View:
+    """Workloads under the limits of a device.
+
+    Attributes:
+        ladder: kernels of rising intensity; empty if they were not measured.
+        bounds: the least traffic of the memory levels for each workload; empty without
+            ``--levels``.
+    """
+
+    peaks: DevicePeaks
+    placed: Sequence[Placed]
+    ladder: Sequence[Rung]
+    bounds: Sequence[Bound | None] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Everything as JSON; null where there is no fact."""
+        bounds = self.bounds or [None] * len(self.placed)
+        return {
+            "device": str(self.peaks.device),
+            "device_id": self.peaks.device.id,
+            "peaks": {
+                "bandwidth_bytes_per_s": self.peaks.bandwidth_bytes_per_s,
+                "operations_per_s": dict(self.peaks.operations_per_s),
+                "measured_at": self.peaks.measured_at,
+            },
+            "workloads": list(map(self._entry, self.placed, bounds)),
+            "ladder": [
+                {
+                    "multiply_adds": rung.n_steps,
+                    "operations_per_byte": rung.work.intensity,
+                    "operations_per_s": rung.operations_per_s,
+                    "quartiles": list(rung.spread),
+                    "samples_s": list(rung.samples_s),
+                }
+                for rung in self.ladder
+            ],
+        }
+
+    def _entry(self, placed: Placed, bound: Bound | None) -> dict[str, Any]:
+        limit, rate = placed.work.bound(self.peaks), placed.operations_per_s
+        fact = placed.fact
+        return {
+            "name": placed.workload.name,
+            "group": placed.workload.group,
+            "operations": dict(placed.work.operations),
+            "footprint_bytes": placed.work.footprint_bytes,
+            "operations_per_byte": placed.work.intensity,
+            "roofline_operations_per_s": limit,
+            "operations_per_s": rate,
+            "fraction_of_roofline": None if rate is None else rate / limit,
+            "record": None if fact is None else fact.id,
+            "measured_on": None if fact is None else str(fact.environment.device),
+            "is_of_this_device": None if fact is None else self._is_local(fact),
+            "levels": _level_entries(bound, fact),
+        }
+
+    def _is_local(self, fact: TuningRecord) -> bool:
+        """Whether a fact is surely of the machine that the limits are of."""
+        return fact.environment.device.is_surely(self.peaks.device)
+
+    def print(self) -> None:
+        """Print the tables of the document, then a line about the device."""
+        document = self.document()
+        entries = document["workloads"]
+        print_table(
+            ("workload",),
+            ("Gop", "MB", "op/B", "roof Gop/s", "got", "share"),
+            list(map(_row, entries)),
+        )
+        if any(entry["is_of_this_device"] is False for entry in entries):
+            typer.echo(FOOTNOTE)
+        # noise makes no fact of the same device faster than its limits allow
+        shares = [e["fraction_of_roofline"] for e in entries if e["is_of_this_device"]]
+        if max(shares, default=0.0) > MAX_SHARE:
+            typer.echo(TOO_LOW)
+        if levels := next((e["levels"] for e in entries if e["levels"]), None):
+            names = [level["name"] for level in levels]
+            print_table(
+                ("workload",),
+                [f"{name} MB" for name in names] + [f"{name} %" for name in names],
+                [_level_row(entry, len(names)) for entry in entries],
+            )
+        if self.ladder:
+            print_table(
+                (),
+                ("multiply-adds", "op/B", "roof Gop/s", "got", "lower", "upper"),
+                [self._rung_row(rung) for rung in self.ladder],
+            )
+        rates = sorted(self.peaks.operations_per_s.items())
+        typer.echo(
+            f"limits of {self.peaks.device}\n"
+            f"as of {self.peaks.measured_at}: "
+            f"{_giga(self.peaks.bandwidth_bytes_per_s)} GB/s; "
+            + "; ".join(f"{_giga(rate)} Gop/s of {dtype}" for dtype, rate in rates)
+        )
+
+    def _rung_row(self, rung: Rung) -> tuple[str, ...]:
+        rates = rung.work.bound(self.peaks), rung.operations_per_s, *rung.spread
+        intensity = to_digits(rung.work.intensity, 3)
+        return str(rung.n_steps), intensity, *map(_giga, rates)
+
+    def chart(self) -> Chart:
+        """The chart: rates in Gop/s over operations per byte."""
+        from feinsum.drawing import Chart, Dot, Step
+
+        dots = [
+            Dot(
+                placed.workload.group,
+                placed.work.intensity,
+                (placed.operations_per_s or placed.work.bound(self.peaks)) * 1e-9,
+                is_measured=placed.fact is not None,
+            )
+            for placed in self.placed
+        ]
+        steps = [
+            Step(
+                rung.work.intensity,
+                rung.operations_per_s * 1e-9,
+                *(rate * 1e-9 for rate in rung.spread),
+            )
+            for rung in self.ladder
+        ]
+        peaks, date = self.peaks, self.peaks.measured_at[:10]
+        is_mixed = any(p.fact and not self._is_local(p.fact) for p in self.placed)
+        more = "; some rates are from other machines" if is_mixed else ""
+        return Chart(
+            f"Roofline of {peaks.device}, {date}{more}",
+            peaks.bandwidth_bytes_per_s * 1e-9,
+            {_full_name(d): rate * 1e-9 for d, rate in peaks.operations_per_s.items()},
+            tuple(dots),
+            tuple(steps),
+            {name: rate * 1e-9 for name, rate in peaks.cache_bytes_per_s.items()},
+        )
+
+
+def _level_entries(
+    bound: Bound | None, fact: TuningRecord | None
+) -> list[dict[str, Any]]:
+    """The least traffic of each level, and the share of its bandwidth that was used."""
+    from feinsum.bounds import shares
+
+    if bound is None:
+        return []
+    reached = shares(bound, fact.measurement.median_s) if fact else {}
+    return [
+        {
+            "name": cost.level.name,
+            "bytes": cost.n_bytes,
+            "seconds": cost.seconds,
+            "fraction_of_bandwidth": reached.get(cost.level.name),
+        }
+        for cost in bound.levels
+    ]
+
+
+def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+    rate, share = entry["operations_per_s"], entry["fraction_of_roofline"]
+    mark = ELSEWHERE if entry["is_of_this_device"] is False else ""
+    return (
+        entry["name"],
+        _giga(sum(entry["operations"].values())),
+        to_digits(entry["footprint_bytes"] * 1e-6, 3),
+        to_digits(entry["operations_per_byte"], 3),
+        _giga(entry["roofline_operations_per_s"]),
+        "-" if rate is None else _giga(rate),
+        "-" if share is None else f"{share:.0%}{mark}",
+    )
+
+
+def _level_row(entry: dict[str, Any], n_levels: int) -> tuple[str, ...]:
+    """Least megabytes of each level, and percents of the bandwidths that were used."""
+    if not entry["levels"]:
+        return (entry["name"], *(["-"] * 2 * n_levels))
+    fractions = [level["fraction_of_bandwidth"] for level in entry["levels"]]
+    return (
+        entry["name"],
+        *(to_digits(level["bytes"] * 1e-6, 3) for level in entry["levels"]),
+        *("-" if x is None else f"{x:.0%}"[:-1] for x in fractions),
+    )
+
+
+def _giga(value: float) -> str:
+    return to_digits(value * 1e-9, 3)
+
+
+def _full_name(dtype: str) -> str:
+    """The name of a dtype that records have in short.
+
+    >>> _full_name("<f8")
+    'float64'
+    """
+    import numpy as np
+
+    return str(np.dtype(dtype))

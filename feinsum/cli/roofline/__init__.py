@@ -1,5 +1,0 @@
-"""``feinsum roofline``."""
-
-from feinsum.cli.roofline.command import EXAMPLES, roofline
-
-__all__ = ["EXAMPLES", "roofline"]

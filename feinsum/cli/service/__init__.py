@@ -1,1 +1,0 @@
-"""``feinsum serve`` and ``feinsum keys``: the service, and who may use it."""

@@ -1,0 +1,225 @@
+"""Facts and plans as commands print them: tables for people, documents for programs.
+
+A row of :func:`print_records`, with a roofline::
+
+    ms (IQR)         speed-up          Gop/s  roof   record        recipe
+    0.5100 (0.012)   3.92 (3.80-4.01)  7.843  61.2%  0f7c2ab41d03  rowwise@1(block=64)
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from feinsum.cli.shared.output import ID_LENGTH, print_table, to_digits
+
+if TYPE_CHECKING:
+    from feinsum.bounds import Bound
+    from feinsum.records import (
+        DevicePeaks,
+        Match,
+        PlanRecord,
+        Store,
+        TuningRecord,
+    )
+
+Fractions: TypeAlias = Mapping[str, float]
+"""Fractions of the roofline by record id."""
+
+WIDTH = 80
+
+
+def fractions_of(records: Iterable[TuningRecord], store: Store) -> Fractions:
+    """The fraction of the roofline that each record reaches.
+
+    Left out are records whose device has no limits in ``store``, none for a dtype that
+    they compute in, or limits that no device has. Nothing is measured.
+    """
+    peaks: dict[str, DevicePeaks | None] = {}
+    fractions: dict[str, float] = {}
+    for record in records:
+        device = record.environment.device.id
+        # a request each at a service; most records are of one device
+        if device not in peaks:
+            peaks[device] = store.peaks(device)
+        fraction = _fraction(record, peaks[device])
+        if fraction is not None:
+            fractions[record.id] = fraction
+    return fractions
+
+
+def _fraction(record: TuningRecord, peaks: DevicePeaks | None) -> float | None:
+    from feinsum.errors import MeasurementError
+    from feinsum.measure import fraction_of_roofline
+
+    if peaks is None:
+        return None
+    measured = record.measurement
+    try:
+        fraction = fraction_of_roofline(
+            measured.median_s, measured.operations, measured.footprint_bytes, peaks
+        )
+    except (MeasurementError, ArithmeticError, TypeError):  # odd facts and limits
+        return None
+    # limits of others may be zero or negative
+    return fraction if 0 <= fraction < math.inf else None
+
+
+def bound_of_first(match: Match, store: Store) -> Bound | None:
+    """The lower bounds of the best fact, on its own device; None if there is none."""
+    from feinsum.bounds import bound_of_record
+
+    if not match.ranking:
+        return None
+    record = match.ranking[0]
+    return bound_of_record(record, store.peaks(record.environment.device.id))
+
+
+def bound_text(bound: Bound, median_s: float) -> str:
+    """The least time of each level, or its bytes where no time is known.
+
+    >>> from feinsum.bounds import MemoryLevel, bound_at
+    >>> from feinsum.ir import array, einsum
+    >>> levels = [MemoryLevel("L1", 1000), MemoryLevel("DRAM", None, 1, 1e9)]
+    >>> copied = einsum("ij->ji", array("A", (1000, 1000)))
+    >>> bound_text(bound_at(copied, {}, levels), 0.032)
+    'at least: DRAM 16 ms (50%)'
+    """
+    from feinsum.bounds import shares
+
+    reached = shares(bound, median_s)
+    terms = [
+        f"{cost.level.name} {cost.n_bytes * 1e-6:.4g} MB"
+        if cost.seconds is None
+        else f"{cost.level.name} {cost.seconds * 1e3:.4g} ms "
+        f"({reached[cost.level.name]:.0%})"
+        for cost in bound.levels
+    ]
+    if bound.operations_s is not None:
+        time_s = bound.operations_s
+        terms.append(f"arithmetic {time_s * 1e3:.4g} ms ({time_s / median_s:.0%})")
+    return textwrap.fill(f"at least: {', '.join(terms)}", WIDTH)
+
+
+def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any]:
+    """A record in short, for JSON; null for what is unknown, or infinite."""
+    measured = record.measurement
+    return {
+        "id": record.id,
+        "spec": str(record.spec),
+        "workload_text": record.workload_text,
+        "median_s": measured.median_s,
+        "spread_s": _finite(measured.spread_s),
+        "speedup": _finite(measured.speedup),
+        "speedup_interval": list(map(_finite, measured.speedup_interval)),
+        "giga_operations_per_s": _finite(measured.giga_operations_per_s),
+        "fraction_of_roofline": fractions.get(record.id),
+        "sizes": dict(measured.sizes),
+        "device": str(record.environment.device),
+        "driver_version": record.environment.driver_version,
+        "recorded_at": record.recorded_at,
+    }
+
+
+def _finite(value: float) -> float | None:
+    """A number that JSON has; odd facts have others."""
+    return value if math.isfinite(value) else None
+
+
+def print_records(records: Iterable[TuningRecord], fractions: Fractions) -> None:
+    """Print records in the order given, with a column of rooflines if one is known."""
+    print_table(
+        (),
+        ("ms (IQR)", "speed-up", "Gop/s", *["roof"] * bool(fractions), "record"),
+        [
+            (
+                time_text(record),
+                speedup_text(record),
+                to_digits(record.measurement.giga_operations_per_s),
+                *[_percent(fractions.get(record.id))] * bool(fractions),
+                record.id[:ID_LENGTH],
+                str(record.spec),
+            )
+            for record in records
+        ],
+        last="recipe",
+    )
+
+
+def time_text(record: TuningRecord) -> str:
+    """The median in milliseconds and, in brackets, the interquartile range."""
+    measured = record.measurement
+    spread = to_digits(measured.spread_s * 1e3, 2) if measured.spread_s else "0"
+    return f"{to_digits(measured.median_s * 1e3)} ({spread})"
+
+
+def speedup_text(record: TuningRecord) -> str:
+    """The speed-up and, in brackets, its interval."""
+    measured = record.measurement
+    low, high = (to_digits(x, 3) for x in measured.speedup_interval)
+    return f"{to_digits(measured.speedup, 3)} ({low}-{high})"
+
+
+def _percent(fraction: float | None) -> str:
+    return "-" if fraction is None else f"{to_digits(fraction * 100, 3)}%"
+
+
+def plan_documents(records: Iterable[PlanRecord]) -> list[dict[str, Any]]:
+    """Each plan in short, for JSON."""
+    return [
+        {
+            "id": record.id,
+            "plan_id": record.plan_id,
+            "ranks": record.fleet.ranks,
+            "hosts": len(record.fleet.hosts),
+            "load": record.fleet.load,
+            "engine": record.fleet.engine,
+            "device": str(record.fleet.device),
+            "extents": _extents(record),
+            "moved": record.counted,
+            "median_s": record.median_s,
+            "recorded_at": record.recorded_at,
+        }
+        for record in sorted(records, key=_plan_order)
+    ]
+
+
+def print_plans(records: Sequence[PlanRecord]) -> None:
+    """Print plans by their ranks."""
+    print_table(
+        (),
+        ("ranks", "hosts", "engine", "ms", "moved", "plan"),
+        [
+            (
+                f"{record.fleet.ranks}",
+                f"{len(record.fleet.hosts)}",
+                record.fleet.engine,
+                "-" if record.median_s is None else to_digits(record.median_s * 1e3),
+                f"{record.counted:,}",
+                record.id[:ID_LENGTH],
+                ",".join(f"{i}={n}" for i, n in _extents(record).items()),
+            )
+            for record in sorted(records, key=_plan_order)
+        ],
+        last="extents",
+    )
+
+
+def _plan_order(record: PlanRecord) -> tuple[int, bool, float, int, str]:
+    """Plans of few ranks first, of these the fastest, then those without a time."""
+    median_s = record.median_s
+    ranks = record.fleet.ranks
+    return ranks, median_s is None, median_s or 0.0, record.counted, record.id
+
+
+def _extents(record: PlanRecord) -> dict[str, int]:
+    """Extents of the indices, named as in the plan; none if it cannot be read here."""
+    from feinsum.distributed.facts import plan_in, read_plan
+    from feinsum.errors import FeinsumError
+
+    try:
+        return dict(plan_in(read_plan(record.plan)).extents)
+    except FeinsumError:
+        return {}

@@ -1,0 +1,147 @@
+"""Tuning one workload: its report, and what is printed of an early end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import typer
+
+from feinsum.cli.shared.failure import INTERRUPTED, say
+from feinsum.cli.shared.output import ID_LENGTH, print_json
+from feinsum.cli.shared.records import fractions_of, record_document
+from feinsum.errors import MeasurementError
+from feinsum.words import counted
+
+if TYPE_CHECKING:
+    import loopy as lp
+
+    from feinsum.ir import BatchedEinsum
+    from feinsum.records import Trial, TuningRecord
+    from feinsum.tuning import TuningReport
+    from feinsum.tuning.report import LivePage
+
+    Target: TypeAlias = BatchedEinsum | lp.TranslationUnit
+
+
+def tune_one(
+    read_target: Callable[[], tuple[Target, dict[str, int]]],
+    database: str | None,
+    options: dict[str, Any],
+    *,
+    as_json: bool = False,
+    is_live: bool = False,
+    folder: Path | None = None,
+) -> None:
+    """Tune, show it, and write the report; also of an early end.
+
+    Args:
+        read_target: gives what is tuned, and sizes that ``options`` override.
+        options: of :func:`feinsum.tuning.tune_einsum`.
+        folder: of the report.
+    """
+    reports: list[TuningReport] = []
+    # reading the user's file may take long: an interruption is reported from here on
+    try:
+        target, sizes = read_target()
+        options = options | {"sizes": {**sizes, **options["sizes"]}}
+        with _report_in(folder, reports):
+            _tune(target, database, options, reports, as_json=as_json, is_live=is_live)
+    except KeyboardInterrupt:
+        records = reports[0].records if reports else ()
+        if as_json:
+            documents = _documents(records, database)
+            print_json({"event": "interrupted", "records": documents}, is_line=True)
+        say(_interruption(records))
+        raise typer.Exit(INTERRUPTED) from None
+    if not reports[0].records:
+        raise nothing_recorded(reports[0].trials)
+
+
+def _tune(
+    target: Target,
+    database: str | None,
+    options: dict[str, Any],
+    reports: list[TuningReport],
+    *,
+    as_json: bool,
+    is_live: bool,
+) -> None:
+    """Tune with a view; the report is in ``reports`` also after an interruption."""
+    from feinsum.cli.tune.view import JsonLines, ProgressBar
+    from feinsum.db import opened_store
+    from feinsum.tuning import tune_einsum
+    from feinsum.tuning.progress import both
+
+    view = JsonLines() if as_json else ProgressBar()
+    with opened_store(database, has_shipped=True, may_create=True) as store:
+        with view, _live_page(is_live) as page:
+            report = tune_einsum(
+                target,
+                database=store,
+                on_start=both(view.begin, page.begin if page else None),
+                on_progress=both(view.show, page.show if page else None),
+                on_final=both(view.final, page.final if page else None),
+                on_stop=reports.append,
+                **options,
+            )
+        reports.append(report)
+        view.finish(report, fractions_of(report.records, store))
+
+
+@contextmanager
+def _report_in(folder: Path | None, reports: Sequence[TuningReport]) -> Iterator[None]:
+    """Write the report after the body, however it ended."""
+    from feinsum.tuning import write_report
+
+    try:
+        yield
+    finally:
+        if folder is not None and reports:
+            write_report(reports[0], folder)
+
+
+def _live_page(is_live: bool) -> AbstractContextManager[LivePage | None]:
+    from feinsum.tuning.report import LivePage
+
+    if not is_live:
+        return nullcontext()
+    page = LivePage()
+    say(f"live: {page.url}")
+    return page
+
+
+def _documents(
+    records: Sequence[TuningRecord], database: str | None
+) -> list[dict[str, Any]]:
+    from feinsum.db import opened_store
+
+    if not records:
+        return []
+    with opened_store(database, has_shipped=True) as store:
+        fractions = fractions_of(records, store)
+    return [record_document(record, fractions) for record in records]
+
+
+def _interruption(records: Sequence[TuningRecord]) -> str:
+    if not records:
+        return "interrupted; nothing was recorded"
+    ids = ", ".join(record.id[:ID_LENGTH] for record in records)
+    return f"interrupted; recorded: {ids}"
+
+
+def nothing_recorded(trials: Sequence[Trial]) -> MeasurementError:
+    """Why a tuning has no record: no trial passed, or none when timed again."""
+    n_passed = sum(trial.is_ok for trial in trials)
+    if n_passed:
+        return MeasurementError(
+            f"nothing was recorded: {n_passed} of {counted(len(trials), 'trial')} "
+            "passed, but none when timed again; see the warnings"
+        )
+    first = next((t.message for t in trials if t.message), "no recipe was tried")
+    return MeasurementError(
+        f"nothing was recorded: none of {counted(len(trials), 'trial')} passed; "
+        f"the first failed with: {first}"
+    )
