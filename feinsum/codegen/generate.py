@@ -116,6 +116,7 @@ class _Generator:
         if path is not None:
             check_path(path, self.einsum.n_operands)
         outputs = [self._row(k, path) for k in range(self.einsum.batch_size)]
+        # a path has a domain for each step instead
         if not self.domains:
             self.domains.append(self._domain(self.inames))
         sizes = [lp.ValueArg(x.name, np.int32) for x in self.einsum.size_params]
@@ -169,6 +170,7 @@ class _Generator:
         last = f"row_{k}"
         before: frozenset[str] = frozenset()
         for number, step in enumerate(path):
+            # arrays of a step go, and its result comes last, as opt_einsum numbers them
             chosen = [arrays[at] for at in step]
             arrays = [a for at, a in enumerate(arrays) if at not in step]
             is_last = number == len(path) - 1

@@ -188,6 +188,7 @@ def axes_of(
         has_lanes = has_lanes or index in (form.lane, TILED, ROUND)
     if not has_lanes:
         return tuple(shape), None
+    # C order, and the lanes as a vector
     tags = [f"N{k}" for k in reversed(range(len(shape)))]
     return (*shape, str(form.lanes)), ",".join([*tags, "vec"])
 

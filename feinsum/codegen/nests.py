@@ -293,6 +293,7 @@ def _in_rows(nest: Nest, operands: Sequence[Any]) -> list[Sequence[Any]]:
         if sizes_of(network, row) != sizes_of(network, rows[0]):
             _refuse(f"the operands of row {number} have other sizes than those of 0")
         trees = [x for x in row if isinstance(x, CSF)]
+        # one loop over the nodes serves all rows
         if any(tree is not rows[0][network.sparse or 0] for tree in trees):
             _refuse(f"row {number} has another tree than row 0")
     return rows
@@ -321,6 +322,7 @@ def tree_arguments(
     for level, array in enumerate(tree.indices):
         arguments[f"indices{level}"] = np.asarray(array, kind, order="C")
         arguments[f"nodes{level}"] = len(array)
+    # the last level has no children
     for level, array in enumerate(tree.pointers):
         arguments[f"pointers{level}"] = np.asarray(array, kind, order="C")
     if form.is_chunked:

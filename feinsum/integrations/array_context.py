@@ -61,6 +61,7 @@ def transform_program(
     """
     retrieved = t_unit
     names = sorted(t_unit.entrypoints)
+    # each entry point has its own kernel; what one gets does not depend on the others
     for name in names:
         retrieved = retrieve(
             retrieved,
@@ -137,6 +138,7 @@ class RetrievesEagerly(RetrievesLazily):
         key = t_unit, frozenset((n, _kind(x)) for n, x in arguments.items())
         if key not in self._specialized:
             retrieved = transform_program(t_unit, arguments=arguments, **self._look_up)
+            # its own transform must not see the finished kernel again
             if retrieved is not t_unit:
                 self._finished[retrieved] = retrieved
             self._specialized[key] = retrieved

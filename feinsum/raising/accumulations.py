@@ -145,6 +145,7 @@ def _keeps(insn: lp.Assignment, loops: frozenset[str], program: Program) -> bool
 def _as_sum(
     insn: lp.Assignment, loops: frozenset[str], added: Expression, program: Program
 ) -> Program:
+    # sorted, so that every process makes the same kernel
     value = p.Sum((insn.assignee, Reduction("sum", tuple(sorted(loops)), added)))
     changed = insn.copy(expression=value, within_inames=insn.within_inames - loops)
     program = program.with_instructions({insn.id: changed})
@@ -293,6 +294,7 @@ def _split(insn: lp.Assignment, program: Program, *, is_fine: bool) -> Program:
         term for term in terms if name in program.names(term) and term != insn.assignee
     ]
     has_sums = any(map(has_reduction, terms))
+    # the terms without a sum stay with the first part
     parts = (
         [t for t in terms if has_reduction(t)]
         if has_sums
@@ -319,13 +321,14 @@ def _split(insn: lp.Assignment, program: Program, *, is_fine: bool) -> Program:
             strict=True,
         )
     ]
-    # the last one keeps the id: who waited for the whole waits for it
+    # the last one keeps the id, so that what depends on the whole sum depends on it
     kernel = program.kernel
     instructions = [
         new
         for old in kernel.instructions
         for new in (steps if old.id == insn.id else [old])
     ]
+    # parts compute in the dtype of the whole, which was checked
     program = replace(
         program,
         kernel=kernel.copy(instructions=instructions),

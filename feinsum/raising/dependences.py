@@ -67,6 +67,7 @@ def has_distinct_entries(kernel: lp.LoopKernel, name: str) -> bool:
     for stride, extent in zip(strides, array.shape, strict=False):
         if not _is_integer(stride) or (_is_integer(extent) and extent <= 1):
             continue
+        # every entry of this axis is the same one
         if stride == 0:
             return False
         if _is_integer(extent):
@@ -222,7 +223,7 @@ class Exchanges:
     def conflict(self, a: Part, b: Part) -> list[str]:
         """The variables that one of them writes and the other one accesses.
 
-        Left out are those of which they have no entry in common.
+        Arrays of which they access no common entry are left out.
         """
         names = (self._writes(a) & self._touches(b)) | (
             self._writes(b) & self._touches(a)
@@ -295,6 +296,7 @@ def check_hazards(
             ``output-read``.
     """
     (name,) = insn.assignee_var_names()
+    # an output whose entries overlap has no entry of its own for any iteration
     if not has_distinct_entries(kernel, name):
         raise refusal(insn.id, "race", f"entries of {name!r} overlap in memory")
     values = [expand(e) for e in expressions]
@@ -306,6 +308,7 @@ def check_hazards(
     for other in kernel.instructions:
         if other.id == insn.id:
             continue
+        # the sum becomes loops of its own, in which the other instruction does not run
         if sums & other.within_inames:
             _check_written(insn, other, kernel, read)
         if insn.within_inames & other.within_inames:
@@ -385,7 +388,7 @@ def _is_kept(
 ) -> bool:
     """Whether no iteration of shared loops meets entries that another one writes.
 
-    In one iteration, the dependencies of the kernel say who comes first.
+    Within one iteration, the dependencies of the kernel order the accesses.
     """
     mine, theirs = (
         [subscripts_of(access) for e in side for access in accesses_of(e, name)]

@@ -81,6 +81,7 @@ class _AccessFinder(EveryNode):
         self.accesses.append(expr)
 
     def map_subscript(self, expr: p.Subscript, /) -> None:
+        # an aggregate may be an expression, such as a call
         if isinstance(expr.aggregate, p.Variable):
             self.accesses.append(expr)
         else:

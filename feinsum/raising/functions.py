@@ -245,6 +245,7 @@ class _Checker(UncachedWalkMapper):  # type: ignore[misc]
         allowed: frozenset[np.dtype[Any]] = _PLAIN_INTEGERS,
     ) -> None:
         """C promotes and wraps small and unsigned integers; numpy keeps them."""
+        # a literal takes the dtype of what it is computed with
         dtypes = [self._dtype_of(c) for c in children if not _is_number(c)]
         if all(d.kind in "biu" for d in dtypes) and not set(dtypes) <= allowed:
             raise _NoFunction(

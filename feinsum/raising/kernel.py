@@ -226,6 +226,7 @@ def check_unit(value: object) -> None:
 
 def _kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
     check_unit(t_unit)
+    # sorted for the message
     entrypoints = sorted(t_unit.entrypoints)
     if name is None and len(entrypoints) == 1:
         return str(entrypoints[0])
@@ -246,10 +247,11 @@ def _rows(
     """The rows among instructions; of the others, why they are none.
 
     Args:
-        reasons: of those of which this is known.
+        reasons: refusals that are known already, by instruction.
     """
     rows, refused = [], []
     for insn in instructions:
+        # programs mark places in a kernel with these
         if is_no_op(insn):
             continue
         try:

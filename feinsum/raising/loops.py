@@ -299,6 +299,7 @@ def with_order_of(
     Args:
         raised: the ids of the instructions of all raised nests.
     """
+    # without a raised nest, Loopy orders the loops as for the given kernel
     if not raised:
         return kernel
     orders = {
@@ -420,11 +421,13 @@ def _domains(
     kernel: lp.LoopKernel, split: Split, new: str
 ) -> list[isl.BasicSet] | None:
     """The domains with the new loop, whose points are those of the two, each once."""
+    # both loops may have domains of their own
     homes = sorted(
         {kernel.get_home_domain_index(i) for i in (split.outer, split.inner)}
     )
     others = [d for k, d in enumerate(kernel.domains) if k not in homes]
     pair = {split.outer, split.inner}
+    # other loops would need the value of one of the two
     if any(pair & {*d.get_var_names(PARAM)} for d in kernel.domains):
         return None
     whole = kernel.domains[homes[0]]

@@ -166,6 +166,7 @@ class LoopNest:
 
     def _iname(self, index: str) -> str:
         point = self.points[index]
+        # an index has a loop unless this runs over the nodes of a tree
         if isinstance(point, p.Variable):
             return str(point.name)
         raise TransformError(

@@ -186,6 +186,7 @@ def with_true_order(program: Program) -> Program:
     kernel = program.kernel
     changed = {}
     for insn in kernel.instructions:
+        # transitive dependencies, of which those remain that exchange something
         needed = frozenset(
             other
             for other in program.before[insn.id]
@@ -322,6 +323,7 @@ def _reads_in_place(name: str, insn: lp.Assignment, program: Program) -> bool:
 
 def _renamed(name: str, starts: Sequence[str], program: Program) -> Program:
     kernel = program.kernel
+    # the first version keeps the name
     fresh = kernel.get_var_name_generator()
     names = [name, *(str(fresh(name)) for _ in starts[1:])]
 

@@ -268,6 +268,7 @@ class OperandTable:
         is_new: bool,
     ) -> str:
         """The user's own rule where there is one that is not taken, else a new one."""
+        # an axis along which a function is constant is no argument of the user's rule
         rule = None if is_new else self._rule_of(factor)
         if rule is not None and self._is_free(rule):
             return str(rule.name)

@@ -173,6 +173,7 @@ def _private(
     last, writers = insns[-1], frozenset(insn.id for insn in insns)
     value = expand(last.expression)
     if len(insns) == 1:
+        # loops over entries of the variable end with the value; those around it go on
         around = last.within_inames - set(_axes(last))
         if name in get_dependencies(value):
             return None

@@ -234,6 +234,7 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
     _check_places(insn, table.kernel, extents)
     table.note_sizes(extents.values(), insn.id)
     accesses = _accesses(insn, names, parts, table, extents)
+    # an index is bound if an operand has it
     bound = {iname for access in accesses for iname in access.term}
     summed = _summed(insn, parts.inames, bound, extents)
     output = _output(insn, names, bound, extents)
@@ -326,6 +327,7 @@ def _assigned_inames(insn: lp.InstructionBase, table: OperandTable) -> IndexList
             "numbers",
         )
     names = tuple(name for subscript in subscripts for name in subscript.inames)
+    # a loop that stands in no subscript writes one entry again and again
     if set(names) != insn.within_inames:
         extra = sorted(insn.within_inames - set(names))
         raise refusal(

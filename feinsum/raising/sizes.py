@@ -38,8 +38,8 @@ def fold_constant_bounds(
 
     A bound is a constant if a single instruction assigns it, unconditionally, an
     integer. That instruction is removed. If it stands in loops, then all that uses
-    the bound must stand in these loops as well, and depend on it: who reads it reads
-    what was just assigned.
+    the bound must stand in these loops as well, and depend on it, so that
+    each read gets the value that was just assigned.
 
     Rewrite::
 
@@ -80,7 +80,7 @@ def _is_seen_by_all(
 ) -> bool:
     """Whether all that uses a scalar runs after its writer, in every iteration.
 
-    What is written in C is not looked into, so nothing that it may read is taken away.
+    Code in C is not analysed, so no scalar that it may read is removed.
     """
     if any(isinstance(user, lp.CInstruction) for user in users):
         return False
@@ -265,6 +265,7 @@ def specialize(
     for name, argument in arguments.items():
         shape, dtype = shape_and_dtype(name, argument)
         arg = kernel.arg_dict.get(name)
+        # a misspelt name would leave a size open without a word
         if arg is None:
             raise _refuse(
                 f"the kernel has no argument {name!r}: {sorted(kernel.arg_dict)}"
@@ -281,6 +282,7 @@ def specialize(
             )
         if dtype.kind not in "biufc":
             raise _refuse(f"argument {name!r} has dtype {dtype}; give numbers")
+        # sizes that become numbers lose their argument, and with it the dtype
         dtypes[name] = dtype
     short = {
         name: size

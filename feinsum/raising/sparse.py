@@ -351,6 +351,7 @@ class TreeRow:
         # count
         if {*stored} != {*self.nodes.inames[: len(stored)]}:
             return None
+        # the zeros belong to the nest if they fill just what it adds to
         first = find_fill(self.insn, self.output, self.table.kernel)
         if first is None:
             return None
@@ -487,7 +488,7 @@ def raise_trees(
 
     Args:
         table: of the operands of the kernel.
-        instructions: those that are looked at.
+        instructions: the candidates.
         name: of the kernel.
         long_extent: see :func:`feinsum.raise_kernel`.
 
@@ -567,6 +568,7 @@ def _raised(batch: Sequence[TreeRow], name: str, long_extent: int) -> RaisedNest
     for row in batch:
         table.check_function(row.scale, row.insn.id)
         row.check_apart(ids | loads, {other.output for other in batch})
+    # as for dense nests: long extents get size parameters
     general, literal = generalize(_einsum(batch), long_extent)
     params = [x.name for x in general.size_params]
     sizes = constantdict({n: literal.get(n, table.sizes.get(n, n)) for n in params})

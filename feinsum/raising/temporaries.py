@@ -165,6 +165,7 @@ def _digits_of(
         axis: list[Digit] = []
         for iname in reversed(sum_.inames):
             stride = sum_.coefficients[iname]
+            # a gap or an overlap: some entries are not assigned, or twice
             if stride != _length(axis):
                 return None
             axis.insert(0, Digit(iname, stride, extents[iname]))
@@ -286,8 +287,8 @@ def _is_factor(name: str, expression: Expression) -> bool:
 def _is_unchanged(value: Value, reader: lp.Assignment, program: Program) -> bool:
     """Whether nothing that the value depends on is written until it is read.
 
-    Who writes it does so before the value is assigned, or after it was read; in loops
-    that both who writes and who reads have, the value has to be assigned anew.
+    It is written before the value is assigned, or after it is read. In loops that the
+    writer and the reader share, the value has to be assigned anew.
     """
     writer = value.writer
     needed = program.reads[writer.id] - writer.within_inames
@@ -312,7 +313,7 @@ def _is_unchanged(value: Value, reader: lp.Assignment, program: Program) -> bool
 def _is_complete(other: lp.InstructionBase, value: Value, program: Program) -> bool:
     """Whether loops that assign the value entry by entry see all that ``other`` wrote.
 
-    They do if they see nothing but what the same iteration wrote.
+    They do if they read only what the same iteration wrote.
     """
     shared = other.within_inames & {*value.inner}
     if not shared:

@@ -201,6 +201,7 @@ def _level(
         position = p.Sum((begin, p.Variable(iname)))
     if position is None:
         return None
+    # scalars from which the bounds are computed serve the loop, too
     used = scalars | (_names([values[s] for s in scalars]) & values.keys())
     return Level(iname, pointers, begin.index_tuple[0], position, used)
 

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def _optional(step: Callable[P, T | None]) -> Callable[P, T | None]:
-    """A step without which a retrieval goes on: its result is None if it fails."""
+    """Make a step optional: its result is None if it fails."""
 
     @wraps(step)
     def attempted(*args: P.args, **kwargs: P.kwargs) -> T | None:

@@ -186,8 +186,8 @@ def generation_failures(
 ) -> Mapping[int, Exception]:
     """The nests whose recipes make code generation fail, and why.
 
-    For identical nests, code is generated once, since there may be many. Arguments that
-    get their dtypes in a call have some others here.
+    For identical nests, code is generated once, since there may be many. Arguments
+    whose dtypes are known only in a call are double here.
 
     Args:
         unit: the result, as the user gets it.
@@ -198,7 +198,7 @@ def generation_failures(
         _typed(unit if sampled is result.unit else deliver(sampled, target))
     )
     if error is not None and sampled is not result.unit:
-        error = find_refusal(_typed(unit))  # what a sample lacks is no fault of it
+        error = find_refusal(_typed(unit))  # a sample may lack what the whole has
     if error is None:
         return {}
     chosen = [k for k, selection in enumerate(nests) if selection.chosen]

@@ -42,7 +42,7 @@ _OURS = (
     "predict", "raising", "records", "retrieval", "select", "sparse", "targets",
     "transforms",
 )  # fmt: skip
-"""The rooms whose sources decide what comes out of a retrieval."""
+"""The packages whose sources determine the result of a retrieval."""
 
 
 def fingerprint(environment: Environment) -> str:

@@ -220,7 +220,7 @@ def timed_kernels(
         others: as the user gets them.
         sizes: values of all integer scalars.
         exactness: a tolerance, if that of the dtypes of the results is too strict.
-        n_unknown: extent of an axis of which none is known.
+        n_unknown: extent of the axes whose extent is unknown.
         checked_sizes: other values, for which the results are compared, too.
 
     Raises:

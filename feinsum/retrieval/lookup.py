@@ -75,11 +75,11 @@ def retrieve(
     """Transform every einsum of a kernel with the best known recipe.
 
     Never breaks a build: if there is nothing to apply, the kernel is returned unchanged
-    and, by default, a :class:`feinsum.FeinsumWarning` says why; that nothing is faster
-    here than the loops of an einsum, and what fails on this machine for every kernel,
-    it says once per process. Instructions that are
-    not einsums, and einsums without a known recipe, are unchanged; barriers separate
-    them from the others.
+    and, by default, a :class:`feinsum.FeinsumWarning` says why. Reasons that hold for
+    every kernel on this machine, and that nothing is faster than the loops of an
+    einsum, are reported once per process. Instructions that are not einsums, and
+    einsums without a known recipe, are unchanged; barriers separate them from the
+    others.
 
     Args:
         t_unit: a kernel that evaluates batched einsums.

@@ -367,7 +367,7 @@ def nearest(
     if first[1].level < Level.NEAREST_EXTENTS:
         return first
     others = list(rest)
-    # nobody wants the generalizations themselves: their misses are no demand
+    # a miss of a generalized workload is no demand for it: no kernel computes it
     facts.ask((form_queried.form for form_queried in others), counts=False)
     matches = [
         matched(k, form_queried) for k, form_queried in enumerate(others, start=1)
