@@ -1,4 +1,7 @@
-"""The text of a kernel: equal for equal kernels, another one after any change."""
+"""Keys of the caches: the text of a kernel, and the files that determine a recipe.
+
+Texts are equal for equal kernels, and different after any change.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import loopy as lp
 import numpy as np
@@ -15,7 +19,9 @@ from hypothesis import strategies as st
 from loopy.types import NumpyType
 from pytools.tag import Tag
 
-from feinsum.retrieval.identity import NoTextError, text_of
+import feinsum.db
+import feinsum.targets
+from feinsum.retrieval.identity import NoTextError, deciding_files, text_of
 from feinsum.targets.host import HostCTarget
 from tests.docs.pages import ROOT
 from tests.raising.kernels import k21_pytato_grad as captured
@@ -141,3 +147,15 @@ def test_every_process_writes_the_same_text():
     texts = {run.communicate()[0] for run in runs}
     assert len(texts) == 1
     assert texts != {""}
+
+
+def test_packaged_facts_and_compiled_sources_decide():
+    """As modules do; bytecode and other files do not."""
+    names = {
+        path.relative_to(folder).as_posix()
+        for folder in (Path(m.__path__[0]) for m in (feinsum.db, feinsum.targets))
+        for path in deciding_files(folder)
+    }
+    assert {"shipped.py", "host/pool.c"} <= names
+    assert any(name.startswith("packaged/host-") for name in names)
+    assert {Path(name).suffix for name in names} == {".c", ".jsonl", ".py"}
