@@ -20,7 +20,7 @@ def requiring(
     Args:
         package: the name under which a package index has it.
         extra: of feinsum, which installs it; None if there is none.
-        what: cannot be done without it.
+        feature: cannot be used without it.
         error_of: the error with a message.
 
     Raises:

@@ -196,7 +196,7 @@ def check_room(n_bytes: int, description: str) -> None:
     """Refuse an array that the memory cannot hold, before it is made.
 
     Args:
-        what: it is, for the message.
+        description: of the array, for the message.
 
     Raises:
         MeasurementError: if it does not fit what is free.

@@ -143,7 +143,7 @@ def _merged(array: StridedTerm, outer: str, inner: str) -> StridedTerm:
 
 @dataclass(frozen=True)
 class Argument:
-    """Which argument of the call feeds an array of the kernel, and with which shape."""
+    """An array of a kernel: the operand of the call that it is, and its shape."""
 
     name: str
     position: int
@@ -158,7 +158,7 @@ class EinsumCall:
         einsum: with normalized names, so that two notations of one einsum are equal;
             long extents are size parameters.
         sizes: the values of the size parameters.
-        feeds: what to pass for each operand of :attr:`einsum`.
+        arguments: what to pass for each operand of :attr:`einsum`.
         shape, dtype: of the result.
     """
 
@@ -185,7 +185,7 @@ def parse_call(
     """Return the einsum that a call evaluates, over the axes of its arguments.
 
     Args:
-        given: shape and dtype of each operand.
+        operands: shape and dtype of each operand.
         first: the first use of each, see :func:`first_uses`.
 
     Raises:
@@ -201,23 +201,23 @@ def parse_call(
     row = []
     for position, term in zip(first, terms.inputs, strict=True):
         shape = tuple(terms.extents[i] for i in term)
-        feed = Argument(f"a{len(arguments)}", position, shape)
-        feed = arguments.setdefault((position, shape), feed)
-        row.append(Operand(feed.name, shape, work))
+        argument = Argument(f"a{len(arguments)}", position, shape)
+        argument = arguments.setdefault((position, shape), argument)
+        row.append(Operand(argument.name, shape, work))
     einsum = BatchedEinsum(
         _renamed(terms.output, plain),
         tuple(_renamed(term, plain) for term in terms.inputs),
         (tuple(row),),
     )
     shape = tuple(terms.extents[i] for i in terms.output)
-    check_sizes((*(feed.shape for feed in arguments.values()), shape))
+    check_sizes((*(x.shape for x in arguments.values()), shape))
     general, sizes = _generalized(einsum)
     return EinsumCall(general, sizes, tuple(arguments.values()), shape, dtype)
 
 
 def terms_of(parsed: EinsumCall) -> tuple[list[int], list[IndexList]]:
     """Return the argument of each operand of the einsum, and its indices."""
-    number = {feed.name: k for k, feed in enumerate(parsed.arguments)}
+    number = {x.name: k for k, x in enumerate(parsed.arguments)}
     (row,) = parsed.einsum.rows
     return [number[operand.name] for operand in row], [*parsed.einsum.inputs]
 

@@ -52,7 +52,7 @@ class Problem:
         einsum: the canonical einsum, to whose names recipes refer.
         sizes: values of its size parameters.
         strides: of arrays that are not in C order.
-        given: the operands of the call, by name; none if they are not on the
+        arrays: the operands of the call, by name; none if they are not on the
             host.
         steps: values of the named strides.
     """
@@ -74,7 +74,7 @@ def predicted_kernel(
 
     Args:
         accept: raises a FeinsumError for a kernel that is not to be taken.
-        found: the predictions; None for all.
+        candidates: the predictions; None for all.
 
     Returns:
         The kernel, with the next recipes that may turn out to be faster; or None if no

@@ -70,7 +70,7 @@ class ReadyCall(NamedTuple):
     """A call with its tree bound; only dense operands are missing.
 
     Attributes:
-        held: the arrays of the tree and of its chunks.
+        tree_arrays: the arrays of the tree and of its chunks.
         shapes: shapes of the arrays that the kernel fills.
         call: runs the kernel; takes the held arrays, then dense operands, then those.
         is_lasting: whether the values of the tree are read in place, so that changes

@@ -225,7 +225,7 @@ def test_a_recorded_recipe_is_timed_against_the_library(
         problem = Problem(einsum, sizes, strides, arrays={}, steps={})
         every = predicted_families(problem, opened)
         (family,) = [some for some in every if some[0].spec.name == "gpu_product"]
-        return predicted_kernel(problem, opened, found=family)[0]
+        return predicted_kernel(problem, opened, candidates=family)[0]
 
     monkeypatch.setattr(building, "recorded_kernel", recorded)
 
