@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.sparse_problems import Array, Problem
 from feinsum import call_einsum
-from feinsum.calling.sparse.ready import MadeNest, ready_call
+from feinsum.calling.sparse.ready import NestKernel, ready_call
 from feinsum.codegen import generate_nest, nest_index_dtype, root_chunks
 from feinsum.measure import compile_kernel
 from feinsum.nests import (
@@ -127,8 +127,8 @@ def one_loop(problem: Problem) -> Callable[[], Array] | None:
     made = generate_nest(
         nest, sizes.extents, dtype=dtype, index_dtype=index_dtype, form=form
     )
-    made_nest = MadeNest(nest, form, n_chunks, compile_kernel(made, opened))
-    ready = ready_call(problem.network, problem.tree, sizes, dtype, made_nest)
+    nest_kernel = NestKernel(nest, form, n_chunks, compile_kernel(made, opened))
+    ready = ready_call(problem.network, problem.tree, sizes, dtype, nest_kernel)
     return partial(ready.run, [problem.tree, *problem.factors])
 
 

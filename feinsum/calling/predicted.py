@@ -29,7 +29,7 @@ from feinsum.predict import predictions
 from feinsum.raising import identify_as_einsum
 from feinsum.records import TransformSpec
 from feinsum.result_memory import aligned_empty
-from feinsum.retrieval.installation import fingerprint, is_ours
+from feinsum.retrieval.identity import fingerprint, is_ours
 from feinsum.targets.protocol import Array
 from feinsum.transforms import apply_spec
 from feinsum.transforms.ranking import Costed
