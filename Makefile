@@ -201,9 +201,10 @@ golden-keys: $(INSTALLED) ## add new workloads to the golden keys
 golden-schema: $(INSTALLED) ## write the schema of exported lines anew
 	@$(RUN) -m tests.db.golden_schema
 
-check: $(INSTALLED) ## lint, types, layers
+check: $(INSTALLED) ## lint, names, types, layers
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
+	@$(RUN) tests/check_names.py
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-cache
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("feinsum", "transforms", "db", "service", "benchmarks")
+"""Three of them are also links in ``feinsum``, which a search does not follow."""
 
 VAGUE = {
     *(
@@ -44,14 +45,14 @@ VAGUE = {
     *("asked", "made", "there", "thing", "things", "told", "what", "where", "who"),
 }
 
-# Packages whose names are still to be renamed.
-PENDING = (
-    "feinsum",
-    "transforms",
-    "db",
-    "service",
-    "benchmarks",
-)
+ALLOWED = {
+    ("feinsum/records/plausibility.py", "given"),  # a field of documents
+    ("db/exchange/garbage.py", "place"),  # likewise
+    ("service/routes/retractions.py", "Asked"),  # a name in the OpenAPI document
+}
+
+PENDING = ("benchmarks",)
+"""Folders whose names are still to be renamed."""
 
 
 def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -82,7 +83,8 @@ def main(arguments: list[str]) -> int:
                 total[package] += 1
                 if is_vague(name):
                     vague[package] += 1
-                    if not str(module).startswith(PENDING):
+                    is_allowed = (str(module), name) in ALLOWED
+                    if not (is_allowed or str(module).startswith(PENDING)):
                         failures.append(f"{module}:{line}: {name!r} says nothing")
     if "--count" in arguments:
         for package in sorted(total):

@@ -63,7 +63,7 @@ FAR, JUMPS = 0.6, 0.3
 by side, and for an outer index that is not the outermost one of the array.
 """
 
-MANY = 0.5
+MANY_STREAMS = 0.5
 """The same for more than ``MOST_STREAMS`` streams at a time."""
 
 RESTART_S = 5e-8

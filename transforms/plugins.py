@@ -47,18 +47,18 @@ def load_plugins() -> None:
             )
 
 
-_KNOWN: set[tuple[str, int]] = set()
+_BUILTIN: set[tuple[str, int]] = set()
 """What other processes register by themselves: the library, and plug-ins."""
 
 
 def note_builtin() -> None:
     """Note that other processes find all currently registered transforms themselves."""
-    _KNOWN.update(REGISTRY)
+    _BUILTIN.update(REGISTRY)
 
 
 def local_transforms() -> tuple[Transform, ...]:
     """Transforms that other processes do not find themselves."""
-    return tuple(t for key, t in REGISTRY.items() if key not in _KNOWN)
+    return tuple(t for key, t in REGISTRY.items() if key not in _BUILTIN)
 
 
 def export_transforms(folder: str | Path) -> tuple[str, ...]:

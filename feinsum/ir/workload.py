@@ -30,7 +30,7 @@ class Workload:
 
     >>> from feinsum.ir.build import array, einsum
     >>> matvec = einsum("ij,j->i", array("A", ("N", 4)), array("x", 4))
-    >>> dict(Workload(matvec, {"N": 900}).known.extents)
+    >>> dict(Workload(matvec, {"N": 900}).sized.extents)
     {'i': 900, 'j': 4}
     """
 
@@ -46,7 +46,7 @@ class Workload:
         return nodes_of(self.einsum, self.sizes)
 
     @property
-    def known(self) -> BatchedEinsum:
+    def sized(self) -> BatchedEinsum:
         """The einsum with numbers for the extents that are known."""
         extents = {
             index: self.sizes.get(x.name, x) if isinstance(x, SizeParam) else x

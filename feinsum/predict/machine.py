@@ -56,7 +56,7 @@ class _Usual(NamedTuple):
     matrices: float
 
 
-_KNOWN = {
+_FIGURES_OF = {
     70: _Usual(80, 1.53e9, 900e9, 6 << 20, 64, 32, 32),
     75: _Usual(40, 1.59e9, 320e9, 4 << 20, 64, 2, 2),
     80: _Usual(108, 1.41e9, 1555e9, 40 << 20, 64, 32, 64),
@@ -87,12 +87,12 @@ def usual_gpu(architecture: str) -> Device:
 def _capability(architecture: str) -> int | None:
     """Parse a compute capability; None if it is none of NVIDIA's, or too old."""
     word, _, number = architecture.partition("_")
-    is_known = word == "sm" and number.isdecimal() and int(number) >= min(_KNOWN)
+    is_known = word == "sm" and number.isdecimal() and int(number) >= min(_FIGURES_OF)
     return int(number) if is_known else None
 
 
 def _figures(capability: int) -> _Usual:
-    return _KNOWN[max(older for older in _KNOWN if older <= capability)]
+    return _FIGURES_OF[max(older for older in _FIGURES_OF if older <= capability)]
 
 
 def _gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:

@@ -42,7 +42,7 @@ def test_every_field_has_another_value_here():
         lambda e: generalize(e)[0],
         lambda e: next(generalize_each(e))[0],
         lambda e: with_extents(e, e.extents),
-        lambda e: Workload(generalize(e)[0], {"n900": 900}).known,
+        lambda e: Workload(generalize(e)[0], {"n900": 900}).sized,
         lambda e: canonicalize(e).einsum,
         lambda e: from_text(canonicalize(e).text),
         lambda e: canonicalize(e).relabeling.apply(e),

@@ -395,7 +395,7 @@ def test_costs_know_what_a_kernel_takes(transform, name, changes, monkeypatch):
 
     monkeypatch.setattr(gpu_cost, "occupancy", full_occupancy)
     e, spec = ALL[name], spec_of(transform, name, changes)
-    known = Workload(e, sizes_of(e, (5000, 500, 400, 3))).known
+    known = Workload(e, sizes_of(e, (5000, 500, 400, 3))).sized
     transform.cost(known, spec.parameters, machine_of(H100))
     launches = figures_of_recipe(spec, e, "sm_90")
     used = [(launch.figures.registers, launch.shared_bytes) for launch in launches]

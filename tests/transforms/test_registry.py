@@ -134,7 +134,7 @@ def test_families_know_the_sizes(toy):
         return Space(
             {"block": (n, 2 * n, 4 * n)},
             lambda p: "too long" if p["block"] > 2 * n else None,
-            starts=lambda: ({"block": workload.known.extents["a"]},),
+            starts=lambda: ({"block": workload.sized.extents["a"]},),
             proposes_all=True,
         )
 

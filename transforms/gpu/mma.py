@@ -153,7 +153,7 @@ def constraint_1(workload: Workload, parameters: Parameters) -> str | None:
 def constraint(workload: Workload, parameters: Parameters) -> str | None:
     """Sums that are long enough to share, and all of the former."""
     shares, depth = number(parameters, "shares"), number(parameters, "depth")
-    einsum = workload.known
+    einsum = workload.sized
     # short shares would spend their time on filling the pipeline
     n_tiles = volume(einsum, tuple(einsum.summation_indices)) // depth
     if shares > 1 and n_tiles < MIN_TILES * shares:
@@ -202,7 +202,7 @@ for functional contractions of TCCG on an H100.
 
 def starts(workload: Workload) -> tuple[Parameters, ...]:
     """Begin with the longest pieces, and shares that make two rounds of groups."""
-    einsum = workload.known
+    einsum = workload.sized
     cut = pieces_of(workload.einsum)[0]
     tried = [(*values, cut, _shares(einsum, *values[:3])) for values in TRIED]
     return suited(workload, NAMES, tried, constraint)

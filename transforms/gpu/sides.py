@@ -143,7 +143,7 @@ def suit(workload: Workload, across: int, along: int) -> bool:
     >>> [suit(Workload(thin), 128, along) for along in (32, 64)]
     [True, False]
     """
-    einsum = workload.known
+    einsum = workload.sized
     sides = sides_of(einsum, einsum.extents)
     assert sides is not None
     lengths = [volume(einsum, flat.indices) for flat in (sides.across, sides.along)]

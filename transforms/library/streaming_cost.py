@@ -200,7 +200,7 @@ def restart_s(
             n_runs = n_bytes / (run * operand.dtype.itemsize)
             seconds += min(n_runs * cpu.RESTART_S / machine.n_cores, in_order_s)
         if n_together > cpu.MOST_STREAMS:
-            seconds += cpu.MANY * in_order_s
+            seconds += cpu.MANY_STREAMS * in_order_s
     return einsum.batch_size * seconds
 
 

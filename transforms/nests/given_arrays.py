@@ -72,7 +72,7 @@ def over_given_arrays(
     }
     copies = UniqueNameGenerator(used_names)("copies")
     form = _in_tiles(form, nest)
-    arrays = _Given(new_nest, form, nest, copies)
+    arrays = _GivenArrays(new_nest, form, nest, copies)
     dense = arrays.numbers()
     _check(new_nest, form, nest, dense)
     dtype = nest.einsum.output_dtypes[0]
@@ -159,7 +159,7 @@ def _buffer(writer: Writer, buffer: Buffer) -> lp.TemporaryVariable:
     )
 
 
-class _Given(NestArrays):
+class _GivenArrays(NestArrays):
     """The arrays of a kernel, by the names that it has for them."""
 
     is_flat = True

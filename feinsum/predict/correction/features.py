@@ -107,7 +107,7 @@ The last ones are what passes the memory beyond a cache at the least, see
 """
 
 _AT = {name: k for k, name in enumerate(RECIPE_FEATURES)}
-_PLACES = {
+_POSITIONS = {
     family: (
         _AT[family],
         tuple((name, _AT[f"{family}.{name}"]) for name in parameters.numbers),
@@ -144,9 +144,9 @@ def _row(recipe: Costed, extents: Mapping[str, float], ends: set[str]) -> list[f
     row[0] = _log(recipe.seconds)
     # whether vectors can be loaded whole
     row[1] = float(parameters.get("vector") in ends)
-    if recipe.spec.name not in _PLACES:
+    if recipe.spec.name not in _POSITIONS:
         return row
-    family, numbers, words, indices = _PLACES[recipe.spec.name]
+    family, numbers, words, indices = _POSITIONS[recipe.spec.name]
     row[family] = 1.0
     for name, k in numbers:
         value = parameters.get(name)

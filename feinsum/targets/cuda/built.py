@@ -243,7 +243,7 @@ class CudaBuilt:
         return runs
 
     def caller(
-        self, names: Sequence[str], constants: Mapping[str, Any], place: Any = None
+        self, names: Sequence[str], constants: Mapping[str, Any], queue: Any = None
     ) -> Callable[..., Any]:
         """Arrays of numpy are copied; those of a GPU are read where they are.
 
@@ -258,10 +258,10 @@ class CudaBuilt:
             prepared.run(session, arrays, result, stream)
             return result
 
-        def call(arrays: Sequence[Any], out: Any = None, place: Any = place) -> Any:
+        def call(arrays: Sequence[Any], out: Any = None, queue: Any = queue) -> Any:
             if not all(isinstance(array, np.ndarray) for array in arrays):
                 with session.active():
-                    result = run(arrays, place or session.current_stream())
+                    result = run(arrays, queue or session.current_stream())
                 return _delivered(result.reshape(layout.shape), out)
             # arrays of numpy: the stream of the target, and a result that is there
             with session.active(session.stream):

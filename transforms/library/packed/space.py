@@ -167,7 +167,7 @@ def _wide_tiles(
 
 def _proposals(workload: Workload, offered: Table) -> Iterator[Parameters]:
     """Yield every register tile for the best pairs of indices, in suitable tiles."""
-    einsum, sized = workload.einsum, workload.known
+    einsum, sized = workload.einsum, workload.sized
     pairs = [
         (str(vector), str(row))
         for vector, row in product(offered["vector"], offered["register"])
@@ -416,7 +416,7 @@ def least_tile(workload: Workload) -> dict[str, int]:
     >>> sorted(tile), len({*tile.values()})
     (['i', 'j', 'k'], 1)
     """
-    einsum = workload.known
+    einsum = workload.sized
     is_known = not any(isinstance(x, SizeParam) for x in einsum.extents.values())
     if not is_known or einsum.n_operands > MOST_OPERANDS:
         return {}

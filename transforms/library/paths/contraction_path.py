@@ -330,7 +330,7 @@ def _starts(
     if einsum.n_operands > MOST_FOR_NESTS:
         return ()
     paths = [PairwisePath.parse(text, einsum.n_operands) for text in table["path"]]
-    extents = {i: typical(x) for i, x in workload.known.extents.items()}
+    extents = {i: typical(x) for i, x in workload.sized.extents.items()}
     fastest = cheapest_path(einsum, [path.pairs for path in paths], extents)
     if fastest is None:
         return ()
