@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, isqrt, prod
 
+from feinsum.contraction.paths import Path
 from feinsum.distributed.assembly import with_schedules
 from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.grids import GRIDS, grid_plans, grids_within
@@ -34,7 +35,6 @@ from feinsum.distributed.schedule import (
 )
 from feinsum.distributed.statements import Group, default_path, extents_of, groups_of
 from feinsum.ir import BatchedEinsum, to_text
-from feinsum.paths import Path
 
 
 def named_plans(

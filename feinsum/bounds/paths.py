@@ -30,7 +30,7 @@ from typing import TypeAlias
 from feinsum.bounds.factors import Factors, Positions
 from feinsum.bounds.finite import HUGE, Certificate, Memory, Survey, certified, surveyed
 from feinsum.bounds.statement import Statement
-from feinsum.paths import PathMethod, find_path
+from feinsum.contraction.paths import PathMethod, find_path
 
 ALL_UP_TO = 4
 """Maximum number of operands for which all orders and fusions are considered."""

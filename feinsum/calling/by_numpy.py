@@ -52,7 +52,7 @@ from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.calling.einsum_call import EinsumCall
-    from feinsum.paths import Path
+    from feinsum.contraction.paths import Path
 
 
 T = TypeVar("T")
@@ -219,7 +219,7 @@ def _found_path(
     extents: tuple[tuple[str, int], ...],
     max_entries: int | None,
 ) -> Path:
-    from feinsum.paths import find_path  # loads opt_einsum
+    from feinsum.contraction.paths import find_path  # loads opt_einsum
 
     return find_path(inputs, output, dict(extents), max_entries=max_entries)
 

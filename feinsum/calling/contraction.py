@@ -19,17 +19,17 @@ from feinsum.calling.dispatch import einsum
 from feinsum.calling.numpy_options import check_call_options
 from feinsum.calling.operands import Form, form_of, is_tensor, rank_of
 from feinsum.calling.terms import as_subscripts, in_letters, read_terms
-from feinsum.errors import InvalidEinsumError
-from feinsum.ir import IndexList, parse_subscripts, write_subscripts
-from feinsum.libraries import outside_of_compilers
-from feinsum.options import with_options_of
-from feinsum.paths import (
+from feinsum.contraction.paths import (
     OPTIMAL_UP_TO,
     Path,
     check_path,
     is_path_name,
     search_path,
 )
+from feinsum.errors import InvalidEinsumError
+from feinsum.ir import IndexList, parse_subscripts, write_subscripts
+from feinsum.libraries import outside_of_compilers
+from feinsum.options import with_options_of
 from feinsum.words import counted
 
 BACKENDS = ("auto", "feinsum", "numpy", None)

@@ -189,7 +189,7 @@ def _check_optimize(optimize: Any) -> None:
     if optimize is None or isinstance(optimize, bool) or _is_path(optimize):
         return
     if isinstance(optimize, str):
-        from feinsum.paths import is_path_name
+        from feinsum.contraction.paths import is_path_name
 
         if is_path_name(optimize):
             return

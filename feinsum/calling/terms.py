@@ -165,7 +165,7 @@ def in_letters(text: str, ranks: Sequence[int]) -> str:
     names = dict.fromkeys(index for term in terms for index in term)
     if "..." in text or "{" not in text:
         return text
-    from feinsum.paths import index_letter  # loads opt_einsum
+    from feinsum.contraction.paths import index_letter  # loads opt_einsum
 
     letter = {name: index_letter(k) for k, name in enumerate(names)}
     texts = ["".join(letter[name] for name in term) for term in (*terms, output)]

@@ -18,6 +18,7 @@ from pymbolic import parse
 from pymbolic import primitives as p
 from pytools import UniqueNameGenerator
 
+from feinsum.contraction.paths import Path, check_path, find_path, path_within
 from feinsum.ir import (
     BatchedEinsum,
     Extent,
@@ -28,7 +29,6 @@ from feinsum.ir import (
     require_dense,
     require_einsum,
 )
-from feinsum.paths import Path, check_path, find_path, path_within
 from feinsum.targets.host.code import HostCTarget
 
 Strides: TypeAlias = Sequence[int | str]
@@ -284,7 +284,8 @@ def contraction_path(
     *,
     max_bytes: int | None = None,
 ) -> ContractionPath:
-    """The order with the fewest operations, see :func:`feinsum.paths.find_path`.
+    """The order with the fewest operations; see
+    :func:`feinsum.contraction.paths.find_path`.
 
     Args:
         einsum: the computation; its rows share the path.

@@ -33,7 +33,7 @@ from feinsum.result_memory import LARGE_BYTES, aligned_empty
 from feinsum.threads import n_threads
 
 if TYPE_CHECKING:
-    from feinsum.paths import Path
+    from feinsum.contraction.paths import Path
     from feinsum.subscripts import IndexList
 
 FEW = 32

@@ -20,6 +20,7 @@ from dataclasses import replace
 from itertools import pairwise, permutations
 from math import prod
 
+from feinsum.contraction.paths import Path
 from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.levels import Levels, moved_by_level
 from feinsum.distributed.plan import Plan
@@ -38,7 +39,6 @@ from feinsum.distributed.statements import (
 )
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, to_text
-from feinsum.paths import Path
 
 Starts = Mapping[str, Distribution]
 

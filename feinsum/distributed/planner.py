@@ -42,6 +42,7 @@ from dataclasses import replace
 from math import inf, prod
 from os import PathLike
 
+from feinsum.contraction.paths import Path, path_of, postorders
 from feinsum.distributed.assembly import arrange_axes, with_schedules
 from feinsum.distributed.choosing import alternatives, prefer_measured, priced, ties
 from feinsum.distributed.counts import Counts
@@ -61,7 +62,6 @@ from feinsum.distributed.statements import (
 )
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, require_einsum, to_text
-from feinsum.paths import Path, path_of, postorders
 from feinsum.records import Fleet, Store
 from feinsum.words import counted
 

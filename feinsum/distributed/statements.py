@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 from constantdict import constantdict
 
+from feinsum.contraction.paths import Path, find_path
 from feinsum.distributed.distribution import notation_error
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, IndexList, write_subscripts
 from feinsum.ir.operand import Violation
 from feinsum.ir.statement import Statement
-from feinsum.paths import Path, find_path
 from feinsum.records.document import STRICT
 from feinsum.words import counted
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from feinsum.contraction.paths import contract_greedily
 from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir.einsum import BatchedEinsum
 from feinsum.ir.expression_values import body_into, body_value
@@ -21,7 +22,6 @@ from feinsum.ir.operand import Operand, SizeParam
 from feinsum.ir.program import CONSTANTS, Program
 from feinsum.ir.reductions import reduced
 from feinsum.ir.statement import Statement
-from feinsum.paths import contract_greedily
 from feinsum.subscripts import IndexList
 
 Array = np.ndarray[Any, np.dtype[Any]]

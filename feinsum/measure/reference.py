@@ -35,6 +35,7 @@ import loopy as lp
 import numpy as np
 
 from feinsum.codegen import contraction_path, generate_loopy
+from feinsum.contraction.paths import contraction_steps
 from feinsum.errors import InvalidEinsumError, MeasurementError
 from feinsum.ir import (
     BatchedEinsum,
@@ -52,7 +53,6 @@ from feinsum.ir import (
 from feinsum.measure.arguments import random_arguments
 from feinsum.measure.intermediates import intermediate_limit_bytes
 from feinsum.nests import Operations, network_of, postorders, sizes_at
-from feinsum.paths import contraction_steps
 from feinsum.raising import LoopNest, identify_as_einsum
 from feinsum.records.capability import n_products
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
+from feinsum.contraction.paths import postorders as all_postorders
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import BatchedEinsum, IndexList, nodes_of, parse_subscripts
-from feinsum.paths import postorders as all_postorders
 from feinsum.words import counted
 
 MAX_OPERANDS = 8

@@ -12,8 +12,8 @@ from math import prod
 
 import numpy as np
 
+from feinsum.contraction.paths import contraction_steps
 from feinsum.ir import BatchedEinsum, nodes_of
-from feinsum.paths import contraction_steps
 from feinsum.records.environment import Device, DeviceKind
 
 MAX_UNITS = 2**20

@@ -38,7 +38,7 @@ _PACKAGES = ("cgen", "constantdict", "genpy", "pymbolic", "pytools")
 """Whose versions matter beside those that an environment names."""
 
 _OURS = (
-    "bounds", "canonical", "codegen", "db", "ir", "measure", "nests", "paths",
+    "bounds", "canonical", "codegen", "contraction", "db", "ir", "measure", "nests",
     "predict", "raising", "records", "retrieval", "select", "sparse", "targets",
     "transforms",
 )  # fmt: skip

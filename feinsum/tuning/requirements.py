@@ -15,11 +15,11 @@ from pathlib import Path
 
 import psutil
 
+from feinsum.contraction.paths import contraction_steps
 from feinsum.errors import MeasurementError
 from feinsum.ir import BatchedEinsum
 from feinsum.measure import einsum_operations, footprint_bytes
 from feinsum.measure.reference import MANY_TIMES
-from feinsum.paths import contraction_steps
 from feinsum.records.capability import n_products
 from feinsum.tuning.problem import Problem
 

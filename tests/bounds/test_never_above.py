@@ -10,8 +10,8 @@ import pytest
 
 from feinsum.bounds import Memory, certify, intensity_of, least_bytes, statement
 from feinsum.bounds.factors import factors_of
+from feinsum.contraction.paths import path_outputs
 from feinsum.ir import BatchedEinsum, array, batched_einsum, write_subscripts
-from feinsum.paths import path_outputs
 from tests.bounds.simulate import Touch, least_moved, lru_loads, nest
 
 ENTRY = 8

@@ -14,6 +14,7 @@ from feinsum.calling import clear_call_cache, prepare_call, read_call
 from feinsum.calling.kernel import untransformed_path
 from feinsum.canonical import canonicalize
 from feinsum.codegen import contraction_path, generate_loopy
+from feinsum.contraction.paths import entries_between
 from feinsum.errors import MeasurementError
 from feinsum.ir import array, einsum
 from feinsum.measure import open_device
@@ -23,7 +24,6 @@ from feinsum.measure.intermediates import (
     temporary_bytes,
 )
 from feinsum.options import INTERMEDIATE_VARIABLE
-from feinsum.paths import entries_between
 from feinsum.predict import predictions
 from feinsum.records import Device, InMemoryStore
 from feinsum.transforms.library import CONTRACTION_PATH

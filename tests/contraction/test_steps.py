@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from feinsum.contraction import find_steps, run_steps, steps
-from feinsum.paths import find_path
+from feinsum.contraction.paths import find_path
 
 LETTERS = "abcdef"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from feinsum.nests import consumers, network, postorders
+from tests.contraction.path_counts import n_pair_sequences, n_postorders
 from tests.nests.networks import EXAMPLE, KERNELS, path_of
 from tests.nests.paper import all_orders, n_orders
-from tests.paths.counts import n_pair_sequences, n_postorders
 
 
 @pytest.mark.parametrize(

@@ -281,7 +281,7 @@ def two_nests():
 
 
 DECIDE_NOTHING = {
-    "cache", "calling", "cli", "contraction", "distributed", "doctor", "drawing",
+    "cache", "calling", "cli", "distributed", "doctor", "drawing",
     "integrations", "programs", "service", "suites", "tuning",
 }  # fmt: skip
 """Rooms that call a retrieval, or keep what it found."""

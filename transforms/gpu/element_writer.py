@@ -23,7 +23,7 @@ import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.paths import pairwise_path
+from feinsum.contraction.paths import pairwise_path
 from feinsum.transforms.gpu.grid import ElementGroup
 from feinsum.transforms.primitives import Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names

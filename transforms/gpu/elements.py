@@ -11,8 +11,8 @@ from math import gcd, prod
 
 import loopy as lp
 
+from feinsum.contraction.paths import pairwise_path
 from feinsum.ir import BatchedEinsum, IndexList, Workload
-from feinsum.paths import pairwise_path
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.figures import MAX_REGISTERS
 from feinsum.transforms.cost import Machine, distinct_bytes, points

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import loopy as lp
 
+from feinsum.contraction.paths import pairwise_path
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
-from feinsum.paths import pairwise_path
 from feinsum.raising import LoopNest
 from feinsum.transforms.primitives import (
     Block,

@@ -25,6 +25,7 @@ from feinsum.calling.sparse.ready import (
     ready_call,
 )
 from feinsum.calling.sparse.trees import are_trees, in_levels, tree_of_matrix
+from feinsum.contraction.paths import find_path
 from feinsum.errors import (
     DeviceUnavailableError,
     FeinsumWarning,
@@ -45,7 +46,6 @@ from feinsum.nests import (
     sizes_of,
 )
 from feinsum.nests.form import COPIES_BYTES, n_chunks_for, needed_bytes
-from feinsum.paths import find_path
 from feinsum.result_memory import check_room
 from feinsum.sparse import COO, CSF, from_object, is_sparse, to_coo, to_csf
 

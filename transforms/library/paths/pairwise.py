@@ -18,6 +18,13 @@ from functools import lru_cache, partial
 from operator import itemgetter
 from typing import TypeAlias
 
+from feinsum.contraction.paths import (
+    EXACT_UP_TO,
+    MINIMIZED,
+    PathMethod,
+    find_path,
+    order_of,
+)
 from feinsum.errors import FeinsumError, InvalidEinsumError, InvalidParameterError
 from feinsum.ir import BatchedEinsum, IndexList, Operand
 from feinsum.nests import (
@@ -30,7 +37,6 @@ from feinsum.nests import (
     path_from_pairs,
 )
 from feinsum.nests.network import MAX_OPERANDS as MAX_NEST_OPERANDS
-from feinsum.paths import EXACT_UP_TO, MINIMIZED, PathMethod, find_path, order_of
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.ranking import ranked

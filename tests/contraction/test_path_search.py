@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.paths import MINIMIZED, find_path, path_outputs
+from feinsum.contraction.paths import MINIMIZED, find_path, path_outputs
 
 METHODS = ("auto", "greedy", *MINIMIZED)
 
@@ -60,7 +60,7 @@ def test_a_chain_of_many_operands_is_searched_under_a_limit(method):
 def test_a_path_is_the_same_in_every_process():
     """Sets of text have another order in each; here extents decide."""
     program = (
-        "from feinsum.paths import find_path\n"
+        "from feinsum.contraction.paths import find_path\n"
         "terms = ['ab', 'bc', 'cd', 'de', 'ea', 'ac', 'bd', 'ce']\n"
         "extents = dict.fromkeys('abcde', 4)\n"
         "for m in ('auto', 'greedy', 'flops'):\n"

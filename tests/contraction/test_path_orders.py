@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feinsum.paths import (
+from feinsum.contraction.paths import (
     contraction_steps,
     order_of,
     pairwise_path,
@@ -16,7 +16,7 @@ from feinsum.paths import (
     path_outputs,
     postorders,
 )
-from tests.paths.counts import n_pair_sequences, n_postorders
+from tests.contraction.path_counts import n_pair_sequences, n_postorders
 
 CHAINS = [
     ("ij,jk,kl->il", {"i": 9, "j": 2, "k": 9, "l": 3}),
