@@ -55,6 +55,14 @@ def slow(monkeypatch, apply=lambda t_unit, *_: t_unit):
     monkeypatch.setattr("feinsum.calling.predicted.DOUBT", 1e9)
 
 
+def test_the_kernel_of_the_winner_is_kept(monkeypatch):
+    """Calls like this one share it, whichever rival was built last."""
+    slow(monkeypatch)
+    call = built()
+    assert call.kernel.spec.name != "slow"
+    assert [*remembered(Calls).kernels.values()] == [call.kernel]
+
+
 def test_a_rival_that_is_faster_takes_over(monkeypatch):
     """A prediction that is wrong does no harm where rivals are timed."""
     slow(monkeypatch)

@@ -161,6 +161,20 @@ def test_a_first_call_loads_neither_loopy_nor_the_database():
     assert found.stdout.strip() == "[]"
 
 
+def test_an_array_given_twice_loads_nothing_for_gpus():
+    """It is found by another key than different arrays, but is on the host as they."""
+    code = (
+        "import sys, numpy, feinsum\n"
+        "A = numpy.eye(3)\n"
+        "feinsum.call_einsum('ij,jk->ik', A, A)\n"
+        "print([name for name in sys.modules if 'calling.gpu' in name])"
+    )
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert completed.stdout.strip() == "[]"
+
+
 @pytest.fixture
 def eager(monkeypatch, tmp_path):
     """A kernel is worth building after the second call; caches are empty."""
