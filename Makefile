@@ -28,7 +28,7 @@ PORTABLE := $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v2)
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
 	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-programs bench-programs-moved bench-service bench-soak bench-sparse \
 	bench-revisions bench-anonymous bench-verification bench-storage bench-cache-hits bench-contraction bench-totals \
-	gpu-wheels trials facts sign-facts test test-long test-browser test-peers mutants golden-keys golden-schema check format \
+	gpu-wheels facts sign-facts test test-long test-browser test-peers mutants golden-keys golden-schema check format \
 	docs docs-links figures screenshots wheel oldest newest clean
 
 help:            ## list the targets
@@ -149,9 +149,6 @@ bench-contraction: $(INSTALLED) ## what calls without a kernel of their own take
 
 bench-totals: $(BENCHED) ## time whole processes against numpy, opt_einsum and torch; ARGS=...
 	@$(RUN) -m benchmarks.totals $(ARGS)
-
-trials: $(INSTALLED) ## try recipes of the suite of everyday einsums, to fit a model (hours); ARGS=...
-	@$(RUN) benchmarks/trials.py $(ARGS)
 
 facts: $(INSTALLED) ## tune both suites, write the facts that are shipped (hours)
 	@$(RUN) benchmarks/facts.py $(ARGS)

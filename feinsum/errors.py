@@ -21,7 +21,6 @@
     │   ├── TrialCrashError         trial-crashed
     │   └── WrongResultError        wrong-result
     ├── InvalidSparseArrayError     invalid-sparse-array
-    ├── ModelError                  model-failed
     ├── BoundError                  bound-failed
     ├── PlanError                   plan-failed
     ├── ProgramError                program-failed
@@ -212,12 +211,6 @@ class InvalidSparseArrayError(FeinsumError, ValueError):
     def __init__(self, message: str, *, rule: str = "reported") -> None:
         super().__init__(message)
         self.rule = rule
-
-
-class ModelError(FeinsumError):
-    """A learned model cannot be read, written or fitted."""
-
-    code = "model-failed"
 
 
 class BoundError(FeinsumError, ValueError):

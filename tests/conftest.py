@@ -74,7 +74,6 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ["FEINSUM_CACHE_DIR"] = "off"  # no test depends on what ran before it
     os.environ.pop("FEINSUM_REMOTE", None)  # no test asks a service of others
-    os.environ.pop("FEINSUM_MODEL", None)  # the shipped one, as far as there is one
     os.environ["FEINSUM_VERIFY"] = "off"  # but where it is what is tested
     os.environ["FEINSUM_EFFORT"] = "recorded"  # but where predictions are tested
     # Kernels of any target are looked up for the host, which is there on every machine.

@@ -16,7 +16,6 @@ from feinsum.distributed.mpi import world
 from feinsum.drawing.plots import check_plots
 from feinsum.errors import FeinsumError
 from feinsum.extras import requiring
-from feinsum.predict.correction.fitting import _scikit_learn
 from feinsum.records.signature import new_signing_key
 from feinsum.tuning.connection import Connection
 
@@ -121,7 +120,6 @@ USES = {
     "mpi4py": ("mpi", lambda _: world()),
     "psycopg": ("postgresql", lambda _: open_store("postgresql://ada@host/facts")),
     "pyarrow": ("parquet", lambda _: write_parquet([], BytesIO())),
-    "scikit-learn": ("model", lambda _: _scikit_learn()),
 }
 
 
@@ -129,7 +127,7 @@ USES = {
 def test_every_optional_package_is_refused_alike(package, tmp_path, monkeypatch):
     """Where it is missing, the error names the extra that installs it."""
     extra, use = USES[package]
-    module = {"scikit-learn": "sklearn"}.get(package, package)
+    module = package
     loaded = [name for name in sys.modules if name.startswith(f"{module}.")]
     for name in (module, *loaded):  # another test may have imported its submodules
         monkeypatch.setitem(sys.modules, name, None)

@@ -25,7 +25,6 @@ from feinsum.cli import (
     explain,
     export_c,
     keys,
-    model,
     plan,
     roofline,
     serve,
@@ -136,7 +135,6 @@ app.add_typer(db.app, name="db")
 app.add_typer(cache.app, name="cache")
 app.add_typer(demand.app, name="demand")
 app.add_typer(keys.app, name="keys")
-app.add_typer(model.app, name="model")
 app.add_typer(signing.app, name="signing")
 
 

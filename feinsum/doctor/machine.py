@@ -45,7 +45,6 @@ VARIABLES = frozenset(
         "FEINSUM_IDLE_BYTES",
         "FEINSUM_INTERMEDIATE_BYTES",
         "FEINSUM_LAYERS",
-        "FEINSUM_MODEL",
         "FEINSUM_NUM_THREADS",
         "FEINSUM_POLICY",
         "FEINSUM_REMOTE",

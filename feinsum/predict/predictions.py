@@ -9,19 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
-from operator import itemgetter
 
 from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
 from feinsum.nests import EstimatedTime, Machine, choose_form, network_of, sizes_at
 from feinsum.nests.cost import evaluate
-from feinsum.predict.correction import (
-    ANALYTIC,
-    Correction,
-    corrected,
-    correction_in_use,
-)
 from feinsum.predict.machine import machine_of
 from feinsum.records import Device, DevicePeaks, ParameterValue, TransformSpec
 from feinsum.records.environment import HOST_PLATFORM
@@ -43,22 +36,19 @@ def predictions(
     device: Device,
     peaks: DevicePeaks | None = None,
     *,
-    correction: Correction | None = None,
     intermediate_bytes: int | None = None,
 ) -> list[Costed]:
     """Return recipes with their expected seconds, fastest first.
 
     If an extent is zero, there are none. For GPUs, only the families made for them are
-    predicted, without a correction. Recipes for a sparse operand come from
+    predicted. Recipes for a sparse operand come from
     :func:`feinsum.predict.predictions.sparse_predictions`.
 
-    Recipes differ in family or analytic cost: of similar ones, only one is returned. A
-    correction can change their order, but adds none.
+    Recipes differ in family or cost: of similar ones, only one is returned.
 
     Args:
         einsum: canonical.
         sizes: values of its size parameters, as far as known.
-        correction: of the analytic costs; by default the one in use.
         intermediate_bytes: limit on the intermediates of a recipe; by default
             :func:`feinsum.measure.intermediates.intermediate_limit_bytes`.
 
@@ -86,16 +76,10 @@ def predictions(
     ]
     if machine.gpu is not None:
         candidates = [candidate for candidate in candidates if candidate.seconds < inf]
-        correction = ANALYTIC
-    elif correction is None:
-        correction = correction_in_use()
-    costs = corrected(correction, at_sizes(einsum, sizes), candidates, machine)
     # the cheapest of each set of similar recipes
     first: dict[tuple[str, str], Costed] = {}
-    for cost, candidate in sorted(
-        zip(costs, candidates, strict=True), key=itemgetter(0)
-    ):
-        first.setdefault(_likeness(candidate), Costed(cost, candidate.spec))
+    for candidate in sorted(candidates, key=lambda candidate: candidate.seconds):
+        first.setdefault(_likeness(candidate), candidate)
     return [*first.values()]
 
 

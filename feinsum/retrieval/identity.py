@@ -29,7 +29,6 @@ from loopy.target import TargetBase
 from pytools.tag import Tag
 
 from feinsum.measure.own import machine_id
-from feinsum.predict.correction import correction_in_use
 from feinsum.records import Environment, TransformSpec
 from feinsum.transforms import REGISTRY
 from feinsum.words import with_article
@@ -46,7 +45,7 @@ _OURS = (
 
 
 def fingerprint(environment: Environment) -> str:
-    """Machine, device, driver, versions, the model, and the registered transforms."""
+    """Machine, device, driver, versions, and the registered transforms."""
     transforms = sorted(
         f"{t.name}@{t.version} {t.apply.__module__}" for t in REGISTRY.values()
     )
@@ -55,7 +54,7 @@ def fingerprint(environment: Environment) -> str:
     software = sorted(environment.software.items())
     device = (environment.device, environment.driver_version)
     platform = environment.platform_version
-    ours = _versions(), _source_digest(), correction_in_use().id
+    ours = _versions(), _source_digest()
     return repr((machine_id(), device, platform, software, *ours, transforms))
 
 

@@ -29,7 +29,6 @@ from feinsum.ir import PROFILE, BatchedEinsum, from_text, generalize_each
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
 from feinsum.measure.own import is_own
 from feinsum.predict import Effort, has_vectors, is_outdone, predictions
-from feinsum.predict.correction import Correction, correction_in_use
 from feinsum.raising import RaisedNest, regrouped
 from feinsum.records import (
     WORST_ACCEPTED,
@@ -188,7 +187,7 @@ class Nearest(NamedTuple):
         einsum, sizes = self.form.einsum, constantdict(self.sizes)
         limit = intermediate_limit_bytes(einsum, sizes)
         device = self.environment.device
-        return _predictions(einsum, sizes, device, correction_in_use(), limit)
+        return _predictions(einsum, sizes, device, limit)
 
     def candidates(self, match: Match) -> Iterator[Candidate]:
         """All recipes: those of a match, then of the next best level, and so on."""
@@ -434,7 +433,6 @@ def _predictions(
     einsum: BatchedEinsum,
     sizes: Mapping[str, int],
     device: Device,
-    correction: Correction,
     limit: int,
 ) -> tuple[TransformSpec, ...]:
     """The first few that are code: a kernel is what a retrieval gives.
@@ -442,9 +440,7 @@ def _predictions(
     Args:
         limit: bytes of the intermediates of a recipe.
     """
-    ranking = predictions(
-        einsum, sizes, device, correction=correction, intermediate_bytes=limit
-    )
+    ranking = predictions(einsum, sizes, device, intermediate_bytes=limit)
     code = (prediction.spec for prediction in ranking if not prediction.spec.is_on_host)
     return tuple(islice(code, N_PREDICTED))
 

@@ -13,13 +13,11 @@ from feinsum import array, canonicalize, einsum
 from feinsum.db import open_store
 from feinsum.errors import FeinsumError, RecordNotFoundError
 from feinsum.predict import EFFORT_VARIABLE, effort_of, has_vectors, is_outdone
-from feinsum.predict.correction import MODEL_VARIABLE, NO_MODEL, write_correction
 from feinsum.records import InMemoryStore, Level
 from feinsum.retrieval import look_up
 from feinsum.retrieval.matching import N_PREDICTED
 from feinsum.targets.host import HostCTarget
 from feinsum.transforms import configurations, find_transform
-from tests.predict.made import correction_with
 from tests.retrieval.facts import fact, here
 from tests.retrieval.recipes import first_recipe
 from tests.transforms.support import LOOPY_WARNINGS
@@ -58,28 +56,8 @@ def test_without_predictions_it_stays_as_it_is(kernel, options):
         feinsum.retrieve(kernel, on_miss="raise", **options)
 
 
-def test_a_model_that_cannot_be_read_breaks_no_retrieval(kernel, monkeypatch):
-    """The recipes are those of the analytic costs."""
-    options = {"database": InMemoryStore(), "effort": "estimate", "device": "host"}
-    monkeypatch.setenv(MODEL_VARIABLE, NO_MODEL)
-    usual = look_up(kernel, **options)
-    monkeypatch.setenv(MODEL_VARIABLE, "/nowhere/model.json")
-    assert look_up(kernel, **options).applied == usual.applied
-
-
-def test_a_model_chooses_among_recipes(kernel, monkeypatch, tmp_path):
-    """By another order of what families proposed."""
-    options = {"database": InMemoryStore(), "effort": "estimate", "device": "host"}
-    monkeypatch.setenv(MODEL_VARIABLE, NO_MODEL)
-    usual = look_up(kernel, **options)
-    path = tmp_path / "model.json"
-    write_correction(correction_with(packed_contraction=99.0), path)
-    monkeypatch.setenv(MODEL_VARIABLE, str(path))
-    assert look_up(kernel, **options).applied != usual.applied
-
-
 def test_what_is_recorded_goes_before_what_is_predicted(kernel):
-    """Whatever the model thinks of it."""
+    """Whatever costs expect of it."""
     recipe = first_recipe(canonicalize(MATMUL).einsum)
     store = InMemoryStore()
     store.add(fact(MATMUL, recipe))
