@@ -44,7 +44,7 @@ ALLOWED = {
     "feinsum/cli/shared/user_file.py": "the user's file, in the command line",
     "feinsum/processes.py": "the memory and the streams of a child, which calls it",
     "feinsum/run.py": "a rank, started as a program",
-    "service/logs.py": "the service",
+    "service/middleware.py": "the log of the service",
     "service/run.py": "the service",
     "transforms/plugins.py": "a child that imports what its parent could",
     # in the process of the user
