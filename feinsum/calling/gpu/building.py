@@ -71,7 +71,7 @@ N_PLANS = 2
 """Paths that are timed, if the second is not expected to take much longer."""
 CLOSE = 1.3
 LIBRARY_SHARE = 2.0
-"""Time of CuPy's einsum, as a multiple of what the operation inputs at best."""
+"""Time of CuPy's einsum, as a multiple of what the operation takes at best."""
 
 
 def build(parsed: EinsumCall, site: Site) -> GpuCall:
@@ -84,7 +84,7 @@ def build(parsed: EinsumCall, site: Site) -> GpuCall:
     """
     opened = site.opened
     if parsed.is_empty:
-        # an empty sum is zero, and BLAS inputs no empty matrices
+        # an empty sum is zero, and BLAS takes no empty matrices
         return ZerosCall(parsed, opened)
     view = view_call(parsed, opened)
     if view is not None:
@@ -93,7 +93,7 @@ def build(parsed: EinsumCall, site: Site) -> GpuCall:
     contenders = [*_contenders(parsed, site)]
     predicted = [x.seconds for x in contenders if not x.is_proven]
     limit = PLAUSIBLE * min(predicted, default=0.0)
-    # the others are not even compiled, which inputs longer than all runs
+    # the others are not even compiled, which takes longer than all runs
     plausible = [x for x in contenders if x.is_proven or x.seconds <= limit]
     attempted = [x.attempt() for x in plausible]
     calls = [flattened(x, opened, site.arrays) for x in attempted if x is not None]

@@ -115,7 +115,7 @@ def _called(
             return call.with_torch(sys.modules["torch"], operands)
         if isinstance(call, FlatCall):
             return _of_tensors(call, operands, session, key)
-    # once for each kind of call: asking the driver inputs longer than a short kernel
+    # once for each kind of call: asking the driver takes longer than a short kernel
     if is_new:
         opened.check_room(least_bytes(call), "what a call needs")
     if out is not None:

@@ -46,7 +46,7 @@ class Contender(NamedTuple):
 
 
 def fastest(calls: Sequence[GpuCall], site: Site) -> GpuCall:
-    """The call that inputs the least time with these arrays."""
+    """The call that takes the least time with these arrays."""
     # nothing to compare, and so nothing to run
     if len(calls) == 1:
         return calls[0]
@@ -54,7 +54,7 @@ def fastest(calls: Sequence[GpuCall], site: Site) -> GpuCall:
 
 
 def _seconds(call: GpuCall, site: Site) -> float:
-    """Time a call on the GPU, or on the host if that inputs longer."""
+    """Time a call on the GPU, or on the host if that takes longer."""
 
     def run() -> None:
         start = perf_counter()
@@ -72,7 +72,7 @@ def _seconds(call: GpuCall, site: Site) -> float:
     except FeinsumError as error:
         logger.warning("skipped %r: %s", call, error)
         return float("inf")
-    logger.debug("%r inputs %.3g s, the host %.3g s", call, on_gpu, min(on_host))
+    logger.debug("%r takes %.3g s, the host %.3g s", call, on_gpu, min(on_host))
     # a call cannot be repeated faster than the host launches it
     return max(on_gpu, min(on_host))
 

@@ -37,7 +37,7 @@ Launch = Callable[[Sequence[int], Any], None]
 
 @dataclass
 class _Program:
-    """Launches, and the table of addresses from which each inputs some.
+    """Launches, and the table of addresses from which each takes some.
 
     The table has the operands, the result and the intermediate results.
 
@@ -165,7 +165,7 @@ def _write(
     if isinstance(call, FlatCall):
         call = call.origin
     used = [arrays[feed.position] for feed in call.parsed.arguments]
-    # another dtype inputs a cast, which is a launch that is not prepared
+    # another dtype takes a cast, which is a launch that is not prepared
     if any(array.dtype != call.parsed.dtype for array in used):
         return None
     if isinstance(call, KernelCall):

@@ -82,7 +82,7 @@ def shaped(
 
 
 def blas_dtype(parsed: EinsumCall) -> np.dtype[Any]:
-    """BLAS inputs half precision as it is, and adds up in single precision."""
+    """BLAS takes half precision as it is, and adds up in single precision."""
     is_half = parsed.dtype == np.float16
     return parsed.dtype if is_half else parsed.work_dtype
 
@@ -266,7 +266,7 @@ class StepsCall(_Prepared):
     """A few operands at a time, where one kernel would do far more work.
 
     Attributes:
-        steps: the positions of what each inputs among operands and earlier results, all
+        steps: the positions of what each takes among operands and earlier results, all
             in one list, and its call. What is taken is dropped from the list.
     """
 
