@@ -83,6 +83,8 @@ def find_path(
     >>> find_path(["ij", "jk", "kl"], "il", extents, max_entries=3)
     ((0, 1, 2),)
     """
+    # Numbers instead of names: sets of integers have one order in every run, sets of
+    # text another in each, and the search breaks ties by it.
     number = {index: k for k, index in enumerate(extents)}
     sizes = {number[index]: extent for index, extent in extents.items()}
     sets = [frozenset(sorted(number[i] for i in term)) for term in inputs]
@@ -92,7 +94,7 @@ def find_path(
     path = _as_path(_search(method, len(sets))(sets, result, sizes))
     if max_entries is None or _largest(sets, result, sizes, path) <= max_entries:
         return path
-    # whatever is made small: dynamic programming under a limit may never end
+    # Other quantities give way to the limit: dynamic programming under one may not end.
     search = _search("auto", len(sets))
     path = _as_path(search(sets, result, sizes, max_entries))
     if _largest(sets, result, sizes, path) <= max_entries:
@@ -133,6 +135,7 @@ def _search(method: PathMethod, n_operands: int) -> Search:
     if method == "auto" and n_operands <= OPTIMAL_UP_TO:
         return _typed(opt_einsum.paths.optimal)
     if method in MINIMIZED and n_operands <= EXACT_UP_TO:
+        # outer products, too: without them the optimum may be missed
         search = opt_einsum.DynamicProgramming(minimize=method, search_outer=True)
         return _typed(search)
     return _typed(opt_einsum.paths.greedy)
@@ -171,6 +174,7 @@ def path_within(
     >>> path_within(["ij", "jk", "kl"], "il", extents, most_entries=3)
     ((0, 1, 2),)
     """
+    # A limit of each product does not bound their sum: the second try divides it.
     n_products = max(len(inputs) - 2, 1)
     for most in (most_entries, most_entries // n_products):
         path = find_path(inputs, output, extents, max_entries=most)
@@ -277,6 +281,7 @@ def postorders(n_operands: int) -> Iterator[Order]:
         return memo[operands]
 
     def splits(operands: Operands) -> Iterator[Order]:
+        # the first operand stays on the left, so that no split is listed twice
         first, *others = sorted(operands)
         for size in range(len(others)):
             for chosen in combinations(others, size):
@@ -285,6 +290,7 @@ def postorders(n_operands: int) -> Iterator[Order]:
                 for before in orders(left):
                     for after in orders(operands - left):
                         yield before + after + last
+                        # subtrees without products have nothing to be exchanged
                         if before and after:
                             yield after + before + last
 
@@ -405,6 +411,7 @@ class _Costs:
 
     def of_step(self, left: Subset, right: Subset) -> int:
         """Operations of multiplying two intermediate results and summing."""
+        # one multiplication for each point, and an addition where something is summed
         together = self.indices(left) | self.indices(right)
         n_products = self.size(together)
         return n_products + max(
@@ -438,6 +445,7 @@ def _optimal_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
                 cost = left_cost + right_cost + costs.of_step(left, right)
                 order = (*left_order, *right_order, (left, right))
                 candidates.append((cost, order))
+        # of equal costs the first order, by number: recipes on record rely on it
         return min(candidates)
 
     return best(tuple(range(len(costs.inputs))))[1]

@@ -78,6 +78,7 @@ class Nest:
         for term, order in zip(self.path, self.orders, strict=True):
             if sorted(order) != sorted(term.indices):
                 _refuse(f"the order {order} of a term with {sorted(term.indices)}")
+            # the indices of a tree are known only below the nodes of the levels above
             for k, index in enumerate(order):
                 around = frozenset(order[:k])
                 if not is_allowed(self.network, "relative", term, around, index):
@@ -97,6 +98,7 @@ class Nest:
         for producer, consumer in enumerate(consumers(self.path)):
             if consumer is not None:
                 result_indices = self.path[producer].result.indices
+                # loops around both terms: the buffer is filled and read anew in each
                 around = _common(self.forest, producer, consumer)
                 order = self.orders[producer]
                 indices = tuple(
@@ -124,6 +126,7 @@ def unfactorized(network: Network) -> Nest:
             X0[] += T0[i,j,k] * T1[j,a]
             out[i,a] += X0[] * T2[k,a]
     """
+    # the sparse operand first, so that its tree is the outermost loops
     n, first = len(network.inputs), network.sparse or 0
     others = [k for k in range(n) if k != first]
     pairs = [(first if k == 0 else n + k - 1, o) for k, o in enumerate(others)]

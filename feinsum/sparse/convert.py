@@ -79,6 +79,7 @@ def to_csf(array: SparseArray, axes: Sequence[int] | None = None) -> CSF:
         reject("axes", f"given {axes}; expected each of 0 to {array.order - 1} once")
     if isinstance(array, CSF) and array.axes == chosen:
         return array
+    # a compressed matrix is a tree but for its empty rows, and need not be sorted
     if isinstance(array, CSR | CSC) and array.compressed == chosen[0]:
         return _without_empty(array)
     entries = to_coo(array)
@@ -111,9 +112,11 @@ def _levels(columns: Sequence[Array]) -> tuple[list[Array], list[Array]]:
     first = np.zeros(len(columns[0]), dtype=bool)
     before: Array | None = None
     for column in columns:
+        # a node begins where its own or any outer coordinate changes
         first = first | begins([column])
         starts = np.flatnonzero(first)
         if before is not None:
+            # the number of the node of each entry: children begin where the parent does
             numbers = np.cumsum(first, dtype=dtype) - 1
             ends = np.array([len(starts)], dtype=dtype)
             pointers.append(np.concatenate([numbers[before], ends]))
@@ -164,6 +167,7 @@ def to_dense(array: SparseArray) -> Array:
     """
     entries = to_coo(array)
     dense = np.zeros(array.shape, dtype=array.values.dtype)
+    # not dense[...] += values, which would drop duplicates
     np.add.at(dense, entries.indices, entries.values)
     return dense
 

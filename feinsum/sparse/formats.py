@@ -172,6 +172,7 @@ class CSF:
         extents = [self.shape[axis] for axis in self.axes]
         levels = enumerate(zip(self.indices, extents, strict=True))
         indices = [check_indices(i, n, f"level {level}") for level, (i, n) in levels]
+        # the nodes of the first level are the children of a root that is not stored
         root = np.array([0, len(indices[0])])
         pointers = [root]
         for level, below in enumerate(indices[1:]):
@@ -312,6 +313,7 @@ def check_pointers(pointers: object, n_nodes: int, n_children: int, name: str) -
 
 def check_fibers(indices: Array, pointers: Array, name: str) -> None:
     """Check that the indices below one node increase, without repetition."""
+    # Over all fibers at once; where a fiber begins, an index may be smaller again.
     rises = indices[1:] > indices[:-1]
     inner = pointers[1:-1]
     rises[inner[(inner > 0) & (inner < len(indices))] - 1] = True
@@ -389,6 +391,7 @@ def sort_coordinates(columns: Sequence[Array], extents: Sequence[int]) -> Array 
     keys = [*_keys(columns, extents)]
     if len(keys) == 1 and bool(np.all(keys[0][0][1:] >= keys[0][0][:-1])):
         return None
+    # A radix sort: numpy's stable sort of 16 bits is linear, its lexsort is not.
     order = np.arange(len(columns[0]))
     # from the last digit to the first, for each pass is stable
     for key, span in reversed(keys):
@@ -405,6 +408,7 @@ def _keys(
     key, span = None, 1
     for column, extent in zip(columns, extents, strict=True):
         wide = max(extent, 1)
+        # as many columns as fit one integer: each pass sorts all of them
         if key is None or span * wide > 2**63 - 1:
             if key is not None:
                 yield key, span

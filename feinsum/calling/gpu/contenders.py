@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -12,11 +13,9 @@ from feinsum.calling.gpu.prepared import GpuCall, KernelCall, ProductCall, Steps
 from feinsum.calling.gpu.site import Site
 from feinsum.calling.predicted import note_fault
 from feinsum.errors import DeviceLostError, FeinsumError
+from feinsum.select import find_fastest
 
 logger = logging.getLogger(__name__)
-
-N_TIMED = 5
-"""Runs of each contender; the fastest counts."""
 
 
 class Contender(NamedTuple):
@@ -46,39 +45,53 @@ class Contender(NamedTuple):
 
 
 def fastest(calls: Sequence[GpuCall], site: Site) -> GpuCall:
-    """The call that takes the least time with these arrays."""
+    """Return the call that is certainly faster than the first one; else the first.
+
+    Calls that fail are left out, and reported.
+    """
     # nothing to compare, and so nothing to run
     if len(calls) == 1:
         return calls[0]
-    return min(calls, key=lambda call: _seconds(call, site))
+    working = [call for call in calls if _works(call, site)]
+    if not working:
+        return calls[0]
+    return working[find_fastest([partial(_seconds, call, site) for call in working])]
+
+
+def _works(call: GpuCall, site: Site) -> bool:
+    """Whether a run succeeds. It compiles and allocates, which is not timed later."""
+    try:
+        _seconds(call, site)
+    except DeviceLostError:
+        raise
+    except FeinsumError as error:
+        logger.warning("skipped %r: %s", call, error)
+        return False
+    return True
 
 
 def _seconds(call: GpuCall, site: Site) -> float:
     """Time a call on the GPU, or on the host if that takes longer."""
+    on_host_s = 0.0
 
     def run() -> None:
+        nonlocal on_host_s
         start = perf_counter()
         call(site.arrays, site.stream)
-        on_host.append(perf_counter() - start)
+        on_host_s = perf_counter() - start
 
-    on_host: list[float] = []
     try:
-        run()  # compiles and allocates, which is not timed
-        timed = site.opened.session.timed
-        on_gpu = min(timed(run, site.stream) for _ in range(N_TIMED))
+        on_gpu_s = site.opened.session.timed(run, site.stream)
     except DeviceLostError:
         _note_faults(call, site)
         raise
-    except FeinsumError as error:
-        logger.warning("skipped %r: %s", call, error)
-        return float("inf")
-    logger.debug("%r takes %.3g s, the host %.3g s", call, on_gpu, min(on_host))
+    logger.debug("%r takes %.3g s, the host %.3g s", call, on_gpu_s, on_host_s)
     # a call cannot be repeated faster than the host launches it
-    return max(on_gpu, min(on_host))
+    return max(on_gpu_s, on_host_s)
 
 
 def _note_faults(call: GpuCall, site: Site) -> None:
-    """Leave out its predicted recipes from now on, one of which is to blame."""
+    """Leave out its predicted recipes from now on, one of which caused the loss."""
     # an error shows at the next synchronization: it may be of any launch of the call
     for part in _kernels_of(call):
         if part.kernel.spec is not None:

@@ -65,6 +65,7 @@ def render(einsum: BatchedEinsum, format: str) -> bytes:
 
     The description in an SVG is the DOT text of the same graph.
     """
+    # the user's style must not change a picture that tests compare byte for byte
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
@@ -108,6 +109,7 @@ def _text_width(text: str, size: float, weight: Weight = "normal") -> float:
     if not text:
         return 0.0
     font = FontProperties(family=FONT, weight=weight)
+    # without a canvas, which would need the resolution of a device
     path = TextPath((0, 0), _drawable(text), size=size, prop=font, usetex=False)
     return float(path.get_extents().width)
 
@@ -149,12 +151,14 @@ def _sheet(width: float, height: float) -> tuple[Figure, Axes]:
     The upper end leaves room for the upper half of a vertex at height 0.
     """
     top = -PITCH / 2
+    # matplotlib's sizes are inches of 72 points
     figure = Figure(
         figsize=((width + 2 * MARGIN) / 72, (height - top + 2 * MARGIN) / 72)
     )
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.set_xlim(-MARGIN, width + MARGIN)
+    # upside down: heights of the layout grow downwards
     axes.set_ylim(height + MARGIN, top - MARGIN)
     return figure, axes
 

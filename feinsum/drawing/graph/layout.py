@@ -87,6 +87,7 @@ def layout_of(picture: Picture) -> Layout:
     fro, and the best of the sweeps is taken.
     """
     layers = layers_of(picture)
+    # edges across a layer get a vertex there, so that they do not run through others
     routes = _routes(picture, layers)
     ways = nx.Graph()
     for route in routes:
@@ -109,6 +110,7 @@ def boxes(
     Args:
         size_of: width and height of the outline of a vertex.
     """
+    # steep edges need room: the gap grows with the height, up to a page's width
     gap = min(40 + 4 * max(layout.heights.values()), 160)
     offsets, left = {}, 0.0
     for layer in layout.layers:
@@ -129,6 +131,7 @@ def _routes(picture: Picture, layers: list[list[int]]) -> list[tuple[int, ...]]:
     n = len(picture.vertices)
     routes = []
     for edge in picture.edges:
+        # from left to right; vertices of one layer by number, the same in each process
         left, right = sorted(edge, key=lambda v: (layer_of[v], v))
         between = layers[layer_of[left] + 1 : layer_of[right]]
         for layer in between:
@@ -154,6 +157,7 @@ def _best_heights(stacks: Sequence[Stack], ways: nx.Graph) -> dict[int, float]:
     heights: dict[int, float] = {}
     for stack in stacks:
         _stack_positions(stack, [0.0] * len(stack), heights)
+    # sweeps oscillate where wishes conflict: the shortest of all trials is taken
     trials = [_on_grid(heights)]
     for sweep in range(N_SWEEPS):
         for stack in stacks[:: -1 if sweep % 2 else 1]:
@@ -175,6 +179,7 @@ def _move(stack: Stack, ways: nx.Graph, heights: dict[int, float]) -> None:
         ]
         first = heights[block.vertices[0]]
         mean = sum(wishes) / len(wishes) if wishes else first
+        # rounded, since sums differ in the last digit with the order of neighbours
         return round(mean - block.offset, 6)
 
     wishes = {block: wish(block) for block in stack}
@@ -201,6 +206,7 @@ def _nearest_rising(values: Sequence[float]) -> list[float]:
     >>> _nearest_rising([1.0, 4.0, 2.0, 5.0])
     [1.0, 3.0, 3.0, 5.0]
     """
+    # pool adjacent violators: neighbours out of order share their mean
     pools: list[tuple[float, int]] = []
     for value in values:
         mean, n = value, 1
@@ -314,6 +320,7 @@ def edge(route: Sequence[Box]) -> Curve:
     for box in route[1:]:
         end = box.x - box.width / 2 + INSET
         middle = (x + end) / 2
+        # both ends level: the control points are halfway, at the heights of the ends
         curve.append(("C", ((middle, y), (middle, box.y), (end, box.y))))
         x, y = box.x + box.width / 2 - INSET, box.y
         if box is not last:
