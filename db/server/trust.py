@@ -5,7 +5,7 @@
   itself, as by ``feinsum tune``. Answers have the trusted facts first, then the others
   (:mod:`feinsum.service.answers`), and the seconds of a plan count only if trusted.
 - A client verifies and times what was not measured on its machine before the first use
-  (:mod:`feinsum.retrieval.trust`). So a false fact costs one trial there.
+  (:mod:`feinsum.retrieval.kernel_trials`). So a false fact costs one trial there.
 - An administrator retracts facts (:mod:`feinsum.db.sql.retracting`).
 - Signatures are optional, and checked by clients that ask for them
   (:mod:`feinsum.records.signature`).

@@ -232,7 +232,7 @@ def with_terms(
 
     Args:
         positions: of the argument of each operand.
-        inputs, output: as made by :func:`feinsum.calling.einsum_call.simplified`.
+        inputs, output: as made by :func:`normalize`.
     """
     dtype = parsed.work_dtype
     names: dict[tuple[int, StridedTerm], str] = {}

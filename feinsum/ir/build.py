@@ -104,7 +104,7 @@ def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> Batche
     """Return a batch of einsums of one notation over shared operands.
 
     Args:
-        subscripts: see :func:`feinsum.ir.parse.parse_subscripts`.
+        subscripts: see :func:`feinsum.subscripts.parse_subscripts`.
         rows: b sequences of operands, one operand per term.
 
     Raises:

@@ -42,7 +42,7 @@ def predictions(
 
     If an extent is zero, there are none. For GPUs, only the families made for them are
     predicted. Recipes for a sparse operand come from
-    :func:`feinsum.predict.predictions.sparse_predictions`.
+    :func:`sparse_predictions`.
 
     Recipes differ in family or cost: of similar ones, only one is returned.
 

@@ -109,6 +109,15 @@ def test_names_of_the_package_exist(name):
         assert resolve(parts) is not None, dotted
 
 
+def test_references_of_docstrings_resolve():
+    """A role such as ``:func:`feinsum.x.y``` names something that can be imported."""
+    role = re.compile(r":\w+:`[~.]?(feinsum(?:\.\w+)+)`")
+    for folder in ("feinsum", "db", "service", "transforms"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for dotted in set(role.findall(path.read_text())):
+                assert resolve(dotted.split(".")) is not None, (path, dotted)
+
+
 def resolve(parts):
     """The object of a dotted name; attributes of instances by their annotation."""
     value = import_module(parts[0])
