@@ -39,7 +39,7 @@ from feinsum.db import (  # noqa: E402
 from feinsum.errors import FeinsumError  # noqa: E402
 from feinsum.ir import from_text  # noqa: E402
 from feinsum.measure import open_device  # noqa: E402
-from feinsum.records import Level, Store, TuningRecord  # noqa: E402
+from feinsum.records import MatchLevel, Store, TuningRecord  # noqa: E402
 
 PACKAGED = ROOT / "db" / "packaged"
 STDERR = Console(stderr=True)
@@ -142,7 +142,7 @@ def _best(
     """
     einsum = entry.einsum(options.dtype)
     facts = query(einsum, database=store, device=options.device, policy="strict")
-    if facts.level != Level.EXACT or not facts.ranking:
+    if facts.level != MatchLevel.EXACT or not facts.ranking:
         return None
     first = facts.ranking[0]
     limit_s = 1.1 * first.measurement.median_s

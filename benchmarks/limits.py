@@ -55,7 +55,7 @@ from feinsum.measure import (  # noqa: E402
     verify,
 )
 from feinsum.measure.cases import make_case  # noqa: E402
-from feinsum.records import DevicePeaks, Level, TransformSpec  # noqa: E402
+from feinsum.records import DevicePeaks, MatchLevel, TransformSpec  # noqa: E402
 from feinsum.transforms import apply_spec  # noqa: E402
 from feinsum.tuning import Problem, make_problem  # noqa: E402
 
@@ -267,7 +267,7 @@ def recipe_of(
     It is of this architecture at the least, and of this very einsum.
     """
     match = query(entry.einsum(), device=device, database=database)
-    if match.level > Level.SAME_ARCHITECTURE or match.record is None:
+    if match.level > MatchLevel.SAME_ARCHITECTURE or match.record is None:
         return None
     return None if match.record.spec.is_on_host else match.record.spec
 

@@ -24,7 +24,7 @@ from feinsum.db import SqlStore, open_store
 from feinsum.db.exchange import all_documents, write_file
 from feinsum.db.server import StoredFact
 from feinsum.records import to_json
-from feinsum.service.answers import Target, answer_of
+from feinsum.service.answers import DeviceQuery, answer_of
 
 STDERR = Console(stderr=True)
 
@@ -56,7 +56,7 @@ def of_answers() -> Iterator[tuple[str, int]]:
     stored = [StoredFact(record, to_json(record)) for record in of_one]
     devices = {device.id: device for device in DEVICES}
     answer = answer_of(
-        workload(0), stored, Target(DEVICES[0].id, "", "strict"), devices
+        workload(0), stored, DeviceQuery(DEVICES[0].id, "", "strict"), devices
     )
     assert answer is not None
     n_facts = len(json.loads(answer.body)["facts"])

@@ -74,7 +74,7 @@ _KEY = re.compile(KEY)
 
 
 @dataclass(frozen=True)
-class Target:
+class DeviceQuery:
     """The device of a query, and how near facts have to be.
 
     Attributes:
@@ -179,7 +179,7 @@ class _Candidate:
 def answer_of(
     workload: str,
     facts: Iterable[StoredFact],
-    target: Target,
+    target: DeviceQuery,
     devices: Mapping[str, Device],
 ) -> Answer | None:
     """The facts that may serve, by nearness and rank; None if there is none.
@@ -220,7 +220,7 @@ def answer_of(
 
 
 def _candidates(
-    facts: Iterable[StoredFact], target: Target, devices: Mapping[str, Device]
+    facts: Iterable[StoredFact], target: DeviceQuery, devices: Mapping[str, Device]
 ) -> list[_Candidate]:
     """The facts that the policy accepts, of each nearness the ranked ones first."""
     groups: dict[Nearness, dict[str, StoredFact]] = {n: {} for n in target.accepted}
@@ -266,7 +266,7 @@ def _entry(candidate: _Candidate) -> str:
     )
 
 
-def _order(candidate: _Candidate, target: Target) -> tuple[bool, int, bool, int]:
+def _order(candidate: _Candidate, target: DeviceQuery) -> tuple[bool, int, bool, int]:
     """Trusted facts first, then near ones, shipped transforms, and fast recipes."""
     assert candidate.position is not None
     return (
@@ -334,7 +334,7 @@ def _fitting(candidates: Iterable[_Candidate], max_bytes: int) -> Iterator[_Cand
 
 
 def chosen_ids(
-    summaries: Iterable[Summary], target: Target, devices: Mapping[str, Device]
+    summaries: Iterable[Summary], target: DeviceQuery, devices: Mapping[str, Device]
 ) -> list[str]:
     """Ids of the facts to consider, for a workload with very many.
 

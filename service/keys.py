@@ -27,7 +27,7 @@ MAX_CACHED = 1000
 
 
 @dataclass(frozen=True)
-class Caller:
+class KeyHolder:
     """The name of a key and what it permits.
 
     Attributes:
@@ -71,7 +71,7 @@ def key_id_of(secret: str) -> str | None:
     return match[1] if match else None
 
 
-def require(caller: Caller, scope: Scope) -> None:
+def require(caller: KeyHolder, scope: Scope) -> None:
     """Refuse a caller without a scope.
 
     Raises:
@@ -103,15 +103,15 @@ class KeyRing:
         self, find: Callable[[str], ApiKey | None], anonymous: frozenset[Scope]
     ) -> None:
         self._find = find
-        self._cache: dict[str, tuple[float, Caller]] = {}
-        self.anonymous = Caller(ANONYMOUS, anonymous)
+        self._cache: dict[str, tuple[float, KeyHolder]] = {}
+        self.anonymous = KeyHolder(ANONYMOUS, anonymous)
 
-    def recall(self, secret: str) -> Caller | None:
+    def recall(self, secret: str) -> KeyHolder | None:
         """The caller with that secret, if it was recognized a moment ago."""
         until, caller = self._cache.get(_digest(secret), (0.0, None))
         return caller if until > time.monotonic() else None
 
-    def recognize(self, secret: str) -> Caller:
+    def recognize(self, secret: str) -> KeyHolder:
         """The caller with that secret; reads the database.
 
         Raises:
@@ -133,7 +133,7 @@ class KeyRing:
         scopes = _scopes_of(key.scope)
         # an admin can trust its own keys, so that it is trusted itself
         is_trusted = key.is_trusted or "admin" in scopes
-        caller = Caller(key.name, scopes, key.id, is_trusted)
+        caller = KeyHolder(key.name, scopes, key.id, is_trusted)
         # only valid keys get here, so that a flood of wrong ones empties nothing
         if len(self._cache) >= MAX_CACHED:
             self._cache.clear()

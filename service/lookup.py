@@ -29,12 +29,12 @@ from feinsum.records import Device
 from feinsum.service.answers import (
     MAX_READ_BYTES,
     Answer,
-    Target,
+    DeviceQuery,
     answer_of,
     chosen_ids,
 )
 
-Query: TypeAlias = tuple[str, Target]
+Query: TypeAlias = tuple[str, DeviceQuery]
 """The key of a workload, and the device."""
 
 
@@ -268,7 +268,7 @@ def _read(
     comparable = {q: c for q, c in cached.items() if MANY_IDS not in c.states}
     states = reader.states([workload for workload, _ in comparable])
     answers = {q: c for q, c in comparable.items() if c.states == states[q[0]]}
-    changed: dict[str, list[Target]] = {}
+    changed: dict[str, list[DeviceQuery]] = {}
     for workload, target in queries:
         if (workload, target) not in answers:
             changed.setdefault(workload, []).append(target)

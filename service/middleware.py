@@ -40,7 +40,7 @@ from feinsum.errors import (
     TooSlowError,
     WrongContentTypeError,
 )
-from feinsum.service.keys import Caller, KeyRing
+from feinsum.service.keys import KeyHolder, KeyRing
 from feinsum.service.metrics import observe
 from feinsum.service.pages.rendering import page_or_problem
 from feinsum.service.problems import problem_of
@@ -153,7 +153,7 @@ class Admission:
                 receive = replayed(body, receive)
         await self._app(scope, receive, send)
 
-    async def _caller(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Caller:
+    async def _caller(self, scope: Scope, headers: Mapping[bytes, bytes]) -> KeyHolder:
         """The caller of a request that is within the rate.
 
         The rate counts before the database is read: a key that was not seen lately
@@ -204,7 +204,7 @@ class Admission:
             self._check_quota(caller, len(body))
         return body
 
-    def _check_quota(self, caller: Caller, n_bytes: int) -> None:
+    def _check_quota(self, caller: KeyHolder, n_bytes: int) -> None:
         if wait_s := self._quota.wait_s(caller.name, n_bytes):
             raise _RateLimitedError(
                 wait_s,
@@ -214,9 +214,9 @@ class Admission:
             )
 
 
-def caller_of(scope: Scope) -> Caller:
+def caller_of(scope: Scope) -> KeyHolder:
     """The caller of an admitted request."""
-    caller: Caller = scope[CALLER]
+    caller: KeyHolder = scope[CALLER]
     return caller
 
 
@@ -452,7 +452,7 @@ def _record(
 
 
 def _fields(scope: Scope, request_id: bytes) -> dict[str, dict[str, Any]]:
-    caller: Caller | None = scope.get(CALLER)
+    caller: KeyHolder | None = scope.get(CALLER)
     return {
         LOG_FIELDS: {
             "request_id": request_id.decode(),
@@ -466,7 +466,7 @@ def _fields(scope: Scope, request_id: bytes) -> dict[str, dict[str, Any]]:
     }
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """A log record as a line: time, level, logger, message, and its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -483,9 +483,9 @@ class JsonLines(logging.Formatter):
 
 
 def configure_logs(level: str) -> None:
-    """Send the logs of this process to standard error as :class:`JsonLines`."""
+    """Send the logs of this process to standard error as :class:`JsonFormatter`."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     # it reports every migration at the level info
     logging.getLogger("alembic").setLevel(logging.WARNING)

@@ -24,7 +24,7 @@ from feinsum.records import (
 )
 from feinsum.service.answers import check_key
 from feinsum.service.demand import MissCounter
-from feinsum.service.keys import Caller, require
+from feinsum.service.keys import KeyHolder, require
 from feinsum.service.lookup import Lookup
 from feinsum.service.middleware import caller_of
 from feinsum.service.settings import Settings
@@ -82,7 +82,7 @@ class Service:
             return await run_in_threadpool(read)
 
     async def receive(
-        self, kind: type[F], request: Request, caller: Caller
+        self, kind: type[F], request: Request, caller: KeyHolder
     ) -> tuple[F, Receipt]:
         """Check the document in a body, and store it under the name of its sender.
 
@@ -125,9 +125,9 @@ async def service_of(request: Request) -> Service:
     return service
 
 
-def _with_scope(scope: Scope) -> Callable[[Request], Coroutine[Any, Any, Caller]]:
+def _with_scope(scope: Scope) -> Callable[[Request], Coroutine[Any, Any, KeyHolder]]:
     # a coroutine, for FastAPI runs other dependencies in threads
-    async def caller(request: Request) -> Caller:
+    async def caller(request: Request) -> KeyHolder:
         require(caller_of(request.scope), scope)
         return caller_of(request.scope)
 
@@ -135,6 +135,6 @@ def _with_scope(scope: Scope) -> Callable[[Request], Coroutine[Any, Any, Caller]
 
 
 TheService = Annotated[Service, Depends(service_of)]
-Reading = Annotated[Caller, Depends(_with_scope("read"))]
-Recording = Annotated[Caller, Depends(_with_scope("record"))]
-Admin = Annotated[Caller, Depends(_with_scope("admin"))]
+Reading = Annotated[KeyHolder, Depends(_with_scope("read"))]
+Recording = Annotated[KeyHolder, Depends(_with_scope("record"))]
+Admin = Annotated[KeyHolder, Depends(_with_scope("admin"))]

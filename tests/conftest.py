@@ -95,9 +95,9 @@ def _keep_what_is_compiled(config: pytest.Config) -> None:
 @pytest.fixture
 def two_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """The effort ``measure`` tries two recipes instead of five."""
-    from feinsum.tuning.efforts import LIMITS, Limits
+    from feinsum.tuning.efforts import LIMITS, TuningLimits
 
-    limits = {**LIMITS, "measure": Limits(2)}
+    limits = {**LIMITS, "measure": TuningLimits(2)}
     monkeypatch.setattr("feinsum.tuning.efforts.LIMITS", limits)
 
 

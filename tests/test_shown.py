@@ -7,7 +7,7 @@ import feinsum
 from feinsum.drawing import Chart, Dot, plots
 from feinsum.programs import chain
 from feinsum.raising import raise_kernel
-from feinsum.records import Level, Match
+from feinsum.records import Match, MatchLevel
 from feinsum.tuning import Finalist
 from feinsum.words import brief
 from tests.db.factories import make_record
@@ -38,8 +38,8 @@ VALUES = [
     (RECORD, str(RECORD.spec)),
     (RECORD.measurement, "ms"),
     (RECORD.environment, RECORD.environment.device.name),
-    (Match(Level.EXACT, "same device", (RECORD,) * 50), "exact: 50 records"),
-    (Match(Level.MISS, "nothing is recorded"), "miss: nothing"),
+    (Match(MatchLevel.EXACT, "same device", (RECORD,) * 50), "exact: 50 records"),
+    (Match(MatchLevel.MISS, "nothing is recorded"), "miss: nothing"),
     (REPORT, "passed"),
     (REPORT.trials[0], "ok"),
     (feinsum.plan(MATMUL, processes=4), "4 processes"),
@@ -67,7 +67,7 @@ def test_a_long_line_is_cut():
 
 @pytest.mark.parametrize(
     "value",
-    [MATVEC, Match(Level.EXACT, "<here>", (RECORD,)), REPORT],
+    [MATVEC, Match(MatchLevel.EXACT, "<here>", (RECORD,)), REPORT],
     ids=lambda value: type(value).__name__,
 )
 def test_html_of_a_value_is_well_formed(value):

@@ -14,7 +14,7 @@ from time import perf_counter, process_time, sleep
 import numpy as np
 
 from benchmarks.compare.rivals import Evaluate, Rival
-from feinsum.calling import PreparedCall, StepsCall, prepare_call
+from feinsum.calling import NumpyStepsCall, PreparedCall, prepare_call
 from feinsum.errors import FeinsumError
 from feinsum.measure import Timer, interleave, largest_error, tolerance_for
 from feinsum.options import Effort
@@ -188,14 +188,14 @@ def _left_out(outcome: Outcome, why: str) -> Outcome:
     return Outcome(outcome.name, outcome.version, why_not=why, note=outcome.note)
 
 
-def _note(call: PreparedCall | StepsCall) -> str:
+def _note(call: PreparedCall | NumpyStepsCall) -> str:
     """How our result is computed, in words."""
     return ", ".join(_parts(call))
 
 
-def _parts(call: PreparedCall | StepsCall) -> Iterator[str]:
+def _parts(call: PreparedCall | NumpyStepsCall) -> Iterator[str]:
     kernel = call.kernel
-    if isinstance(call, StepsCall):
+    if isinstance(call, NumpyStepsCall):
         yield "numpy"
     elif kernel is None:
         yield "view of the operand"

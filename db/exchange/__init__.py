@@ -13,8 +13,8 @@ from feinsum.db.exchange.garbage import (
 from feinsum.db.exchange.kernel_tuner import t4_document, write_t4
 from feinsum.db.exchange.lines import Bad, Entry, line_schema, read_lines, write_lines
 from feinsum.db.exchange.merging import (
-    Difference,
     Imported,
+    KindDifference,
     all_documents,
     compare,
     import_entries,
@@ -36,11 +36,11 @@ __all__ = [
     "REKEYED_FROM",
     "Bad",
     "Collected",
-    "Difference",
     "Entry",
     "GarbagePlan",
     "Imported",
     "Kind",
+    "KindDifference",
     "Odd",
     "OnProgress",
     "RekeyPlan",

@@ -54,7 +54,7 @@ Check = Callable[[Document], None]
 
 
 @dataclass(frozen=True)
-class Difference:
+class KindDifference:
     """The differences between two databases for one kind.
 
     Attributes:
@@ -111,7 +111,7 @@ def batches(items: Iterable[T], size: int = BATCH) -> Iterator[list[T]]:
         yield batch
 
 
-def compare(a: Store, b: Store) -> tuple[Difference, ...]:
+def compare(a: Store, b: Store) -> tuple[KindDifference, ...]:
     """Find the documents that only one of two stores has, by kind.
 
     Complexity: the ids of one kind are in memory.
@@ -233,7 +233,7 @@ def _add(store: Store, documents: Sequence[Document]) -> Counter[DocumentKind]:
     return n_new
 
 
-def _difference(kind: DocumentKind, a: Store, b: Store) -> Difference:
+def _difference(kind: DocumentKind, a: Store, b: Store) -> KindDifference:
     ids_a, ids_b = set(a.ids(kind)), set(b.ids(kind))
     only_a, only_b = sorted(ids_a - ids_b), sorted(ids_b - ids_a)
-    return Difference(kind, tuple(only_a), tuple(only_b), len(ids_a & ids_b))
+    return KindDifference(kind, tuple(only_a), tuple(only_b), len(ids_a & ids_b))

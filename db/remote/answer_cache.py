@@ -28,7 +28,7 @@ MAX_IN_MEMORY = 2000
 
 
 @dataclass(frozen=True)
-class CachedAnswer:
+class AgedAnswer:
     """A cached answer and its time.
 
     Attributes:
@@ -53,14 +53,14 @@ class _Answers:
     """The answers in the memory of a process; its threads may look up at once."""
 
     def __init__(self) -> None:
-        self._answers: LRUCache[str, CachedAnswer] = LRUCache(MAX_IN_MEMORY)
+        self._answers: LRUCache[str, AgedAnswer] = LRUCache(MAX_IN_MEMORY)
         self._lock = Lock()
 
-    def get(self, name: str) -> CachedAnswer | None:
+    def get(self, name: str) -> AgedAnswer | None:
         with self._lock:
             return self._answers.get(name)
 
-    def put(self, name: str, answer: CachedAnswer) -> None:
+    def put(self, name: str, answer: AgedAnswer) -> None:
         with self._lock:
             self._answers[name] = answer
 
@@ -78,7 +78,7 @@ class AnswerCache:
         self._request = ("remote", str(address), device, look_up.policy)
         self._cache: DiskCache | None = default_cache()
 
-    def read(self, workload: WorkloadKey) -> CachedAnswer | None:
+    def read(self, workload: WorkloadKey) -> AgedAnswer | None:
         """Return the cached answer about a workload, however old.
 
         One from another process counts if it is fresher than that of this process.
@@ -100,17 +100,17 @@ class AnswerCache:
     def store(
         self,
         answers: Iterable[tuple[WorkloadKey, BestAnswer]],
-        old: Mapping[WorkloadKey, CachedAnswer],
-    ) -> dict[WorkloadKey, CachedAnswer]:
+        old: Mapping[WorkloadKey, AgedAnswer],
+    ) -> dict[WorkloadKey, AgedAnswer]:
         """Cache each answer as it arrives, and return all of them.
 
         Args:
             old: the earlier answers, for those that are unchanged.
         """
-        stored: dict[WorkloadKey, CachedAnswer] = {}
+        stored: dict[WorkloadKey, AgedAnswer] = {}
         for workload, answer in answers:
             records = old[workload].records if answer.is_unchanged else answer.records
-            cached = CachedAnswer(records, time.time(), answer.max_age_s, answer.etag)
+            cached = AgedAnswer(records, time.time(), answer.max_age_s, answer.etag)
             name = self._name(workload)
             remembered(_Answers).put(name, cached)
             if self._cache is not None:
@@ -149,7 +149,7 @@ def _time_of(content: bytes | None) -> float:
         return 0.0
 
 
-def _to_bytes(answer: CachedAnswer) -> bytes:
+def _to_bytes(answer: AgedAnswer) -> bytes:
     # Trust is no part of a record, so the head of the entry has it.
     marked = [record.id for record in answer.records if not record.is_trusted]
     head = {
@@ -161,7 +161,7 @@ def _to_bytes(answer: CachedAnswer) -> bytes:
     return "\n".join([json.dumps(head), *map(to_json, answer.records)]).encode()
 
 
-def _from_bytes(content: bytes, workload: WorkloadKey) -> CachedAnswer | None:
+def _from_bytes(content: bytes, workload: WorkloadKey) -> AgedAnswer | None:
     """Invert :func:`_to_bytes`; None for anything else."""
     try:
         head, *lines = content.decode().split("\n")
@@ -175,4 +175,4 @@ def _from_bytes(content: bytes, workload: WorkloadKey) -> CachedAnswer | None:
     # An entry under a wrong name: the cache is a folder that others may write.
     if any(record.workload != workload for record in records):
         return None
-    return CachedAnswer(records, at, max_age_s, str(fields.get("etag", "")))
+    return AgedAnswer(records, at, max_age_s, str(fields.get("etag", "")))

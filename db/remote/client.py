@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from feinsum.db.address import Address, address_of, key_for
-from feinsum.db.remote.wire import Limits, Reply, Request, exchange
+from feinsum.db.remote.wire import ExchangeLimits, HttpRequest, Reply, exchange
 from feinsum.errors import (
     CanonicalizationError,
     FeinsumError,
@@ -23,7 +23,7 @@ from feinsum.errors import (
     error_from_code,
 )
 
-PATIENT = Limits(total_s=30.0, connect_s=10.0, most_bytes=64 * 2**20)
+PATIENT = ExchangeLimits(total_s=30.0, connect_s=10.0, most_bytes=64 * 2**20)
 """For commands, which need an answer, or the reason why there is none."""
 
 MAX_WAITING_S = 120.0
@@ -54,7 +54,7 @@ class Client:
 
     address: Address
     key: str | None = field(default=None, repr=False)
-    limits: Limits = PATIENT
+    limits: ExchangeLimits = PATIENT
     waiting_s: float = MAX_WAITING_S
 
     @classmethod
@@ -115,7 +115,7 @@ class Client:
             **headers,
             **({"Authorization": f"Bearer {key}"} if key else {}),
         }
-        request = Request(method, self.address.prefix + target, sent, body)
+        request = HttpRequest(method, self.address.prefix + target, sent, body)
         until = time.monotonic() + self.waiting_s
         while True:
             reply = exchange(self.address, request, self.limits)

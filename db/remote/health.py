@@ -8,7 +8,7 @@ from feinsum.canonical import FORM_VERSION
 from feinsum.db.address import address_of, key_for
 from feinsum.db.remote.breaker import Breaker
 from feinsum.db.remote.client import Client, parsed
-from feinsum.db.remote.wire import Limits
+from feinsum.db.remote.wire import ExchangeLimits
 from feinsum.errors import FeinsumError
 
 MAX_BYTES = 2**20
@@ -41,7 +41,9 @@ def examine_service(url: str, *, patience_s: float = 2.0) -> ServiceHealth:
         key = key_for(address)
     except FeinsumError as error:
         return ServiceHealth("the given URL", str(error))
-    client = Client(address, key, Limits(patience_s, patience_s, MAX_BYTES), 0.0)
+    client = Client(
+        address, key, ExchangeLimits(patience_s, patience_s, MAX_BYTES), 0.0
+    )
     left_alone = Breaker(address, key).why_open()
     try:
         capabilities = parsed(address, client.get("/v1/capabilities"))

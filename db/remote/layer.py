@@ -29,7 +29,7 @@ from feinsum.db.remote.breaker import PAUSE_S, Breaker
 from feinsum.db.remote.client import Client, parsed
 from feinsum.db.remote.documents import is_content_id, parse_record, valid_plans
 from feinsum.db.remote.store import HttpStore
-from feinsum.db.remote.wire import Limits
+from feinsum.db.remote.wire import ExchangeLimits
 from feinsum.errors import (
     FeinsumError,
     NoSuchRouteError,
@@ -209,7 +209,7 @@ class RemoteLayer(Store):
                 f"{self._budget_s * 1e3:g} ms for this look-up"
             )
         connect_s = min(self._left_s, self._budget_s * CONNECT_SHARE)
-        limits = Limits(self._left_s, connect_s, MAX_BYTES)
+        limits = ExchangeLimits(self._left_s, connect_s, MAX_BYTES)
         start_s = time.monotonic()
         try:
             yield Client(self.address, self._key, limits, waiting_s=0.0)

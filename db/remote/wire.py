@@ -41,7 +41,7 @@ class CutOffError(StoreUnavailableError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class ExchangeLimits:
     """The limits of one exchange.
 
     Attributes:
@@ -56,7 +56,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Request:
+class HttpRequest:
     """A request; its headers may hold a key, and are not printed."""
 
     method: str
@@ -83,7 +83,7 @@ class Reply:
         return content_type.partition(";")[0].strip().lower()
 
 
-def exchange(address: Address, request: Request, limits: Limits) -> Reply:
+def exchange(address: Address, request: HttpRequest, limits: ExchangeLimits) -> Reply:
     """Send a request, and wait for the complete response.
 
     Raises:
@@ -104,7 +104,9 @@ def exchange(address: Address, request: Request, limits: Limits) -> Reply:
 class _Call:
     """An exchange, run by one thread and awaited by another."""
 
-    def __init__(self, address: Address, request: Request, limits: Limits) -> None:
+    def __init__(
+        self, address: Address, request: HttpRequest, limits: ExchangeLimits
+    ) -> None:
         self._address, self._request, self._limits = address, request, limits
         self._connection: HTTPConnection | None = None
         self._is_over = self._is_connected = False
@@ -179,7 +181,7 @@ class _Call:
                 socket.socket.shutdown(stream, socket.SHUT_RDWR)
 
 
-def _connection(address: Address, limits: Limits) -> HTTPConnection:
+def _connection(address: Address, limits: ExchangeLimits) -> HTTPConnection:
     from urllib3.connection import HTTPConnection, HTTPSConnection
 
     host, port, wait_s = address.host, address.port, limits.connect_s

@@ -33,7 +33,7 @@ Fact: TypeAlias = TuningRecord | PlanRecord | DevicePeaks
 
 
 @dataclass(frozen=True)
-class Recording:
+class Submission:
     """Who sent a fact to the service, and when."""
 
     recorder: str
@@ -52,7 +52,7 @@ class Trust:
 
     id: str
     is_trusted: bool
-    recordings: tuple[Recording, ...]
+    recordings: tuple[Submission, ...]
     retractions: tuple[Retraction, ...] = ()
 
 
@@ -122,7 +122,7 @@ def find_trust(connection: Connection, fact_id: str) -> Trust:
         fact_id,
         not recordings or any(r.is_trusted for r in recordings),
         tuple(
-            Recording(r.recorder, r.received_at)
+            Submission(r.recorder, r.received_at)
             for r in recordings
             if r.recorder != OWNER
         ),

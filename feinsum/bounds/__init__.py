@@ -14,23 +14,23 @@ from feinsum.bounds.bound import (
     least_possible_s,
     shares,
 )
-from feinsum.bounds.finite import Certificate, Memory, certify
+from feinsum.bounds.finite import Certificate, FastMemory, certify
 from feinsum.bounds.levels import MemoryLevel, levels_of
-from feinsum.bounds.paths import PathBound, Step
+from feinsum.bounds.paths import BoundedProduct, PathBound
 from feinsum.bounds.statement import Access, Statement, statement
 
 __all__ = [
     "Access",
     "Bound",
+    "BoundedProduct",
     "Certificate",
     "Cover",
+    "FastMemory",
     "Intensity",
     "LevelBound",
-    "Memory",
     "MemoryLevel",
     "PathBound",
     "Statement",
-    "Step",
     "bound_at",
     "bound_of_record",
     "certify",

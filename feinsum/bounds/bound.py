@@ -14,7 +14,7 @@ from constantdict import constantdict
 
 from feinsum.bounds.asymptotic import intensity_of
 from feinsum.bounds.factors import Factors, factors_of
-from feinsum.bounds.finite import Memory
+from feinsum.bounds.finite import FastMemory
 from feinsum.bounds.levels import MemoryLevel, levels_of, memory_ahead
 from feinsum.bounds.paths import ALL_UP_TO, PathBound, bound_paths, fewest_steps
 from feinsum.errors import BoundError, FeinsumError
@@ -42,7 +42,7 @@ class LevelBound:
     """
 
     level: MemoryLevel
-    memory: Memory | None
+    memory: FastMemory | None
     path: PathBound | None
     compulsory_bytes: int
     asymptotic_bytes: float
@@ -241,11 +241,11 @@ def least_bytes(
     62
     """
     factors = factors_of(einsum, sizes)
-    (path,) = _paths(factors, [Memory(memory_bytes, n_memories)])
+    (path,) = _paths(factors, [FastMemory(memory_bytes, n_memories)])
     return path.n_bytes
 
 
-def _paths(factors: Factors, memories: Sequence[Memory]) -> list[PathBound]:
+def _paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathBound]:
     for memory in memories:
         if memory.n_memories < 1 or memory.n_bytes < factors.step_bytes:
             raise BoundError(
@@ -259,7 +259,10 @@ def _paths(factors: Factors, memories: Sequence[Memory]) -> list[PathBound]:
 
 
 def _level_bound(
-    factors: Factors, level: MemoryLevel, memory: Memory | None, path: PathBound | None
+    factors: Factors,
+    level: MemoryLevel,
+    memory: FastMemory | None,
+    path: PathBound | None,
 ) -> LevelBound:
     asymptotic = 0.0
     if memory is not None and path is not None:

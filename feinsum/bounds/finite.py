@@ -66,14 +66,14 @@ Classes: TypeAlias = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
-class Memory:
+class FastMemory:
     """A fast memory of S bytes, and the number of its parallel copies."""
 
     n_bytes: int
     n_memories: int = 1
 
 
-def certify(statement: Statement, memory: Memory) -> Certificate:
+def certify(statement: Statement, memory: FastMemory) -> Certificate:
     """A good certificate of what a statement moves to and from a memory.
 
     >>> from feinsum.bounds.statement import statement
@@ -98,7 +98,7 @@ class Survey:
 
 
 def surveyed(
-    statements: Sequence[Statement], memories: Sequence[Memory]
+    statements: Sequence[Statement], memories: Sequence[FastMemory]
 ) -> list[Survey]:
     """Estimates for all statements, over the whole range of prices."""
     problems = [_Problem.of(statement) for statement in statements]
@@ -114,7 +114,7 @@ def surveyed(
 
 
 def certified(
-    surveys: Sequence[Survey], memories: Sequence[Memory]
+    surveys: Sequence[Survey], memories: Sequence[FastMemory]
 ) -> list[list[Certificate]]:
     """For every statement, a certificate for every memory, by a pass near the best."""
     problems = [survey.problem for survey in surveys]
@@ -233,7 +233,7 @@ class _Choice:
 
 def _chosen(
     problem: _Problem,
-    memories: Sequence[Memory],
+    memories: Sequence[FastMemory],
     shares: Array,
     near: Sequence[_Choice] | None,
 ) -> tuple[_Choice, ...]:
@@ -315,7 +315,7 @@ def _log_factors(problem: _Problem, shares: Array) -> Array:
 
 
 def _certificate(
-    problem: _Problem, memory: Memory, choice: _Choice, log_tile: Array
+    problem: _Problem, memory: FastMemory, choice: _Choice, log_tile: Array
 ) -> Certificate:
     """The exponents as fractions, with X once more chosen for just these."""
     statement = problem.statement

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from feinsum.bounds.finite import Memory
+from feinsum.bounds.finite import FastMemory
 from feinsum.errors import BoundError
 from feinsum.records import Device, DevicePeaks
 from feinsum.words import counted
@@ -101,7 +101,7 @@ def _caches(device: Device, peaks: DevicePeaks | None) -> dict[str, tuple[int, i
     return sizes
 
 
-def memory_ahead(levels: Sequence[MemoryLevel], number: int) -> Memory | None:
+def memory_ahead(levels: Sequence[MemoryLevel], number: int) -> FastMemory | None:
     """The memory ahead of a level: all nearer levels together.
 
     If every nearer level belongs to a core, these memories work in parallel; otherwise
@@ -113,5 +113,5 @@ def memory_ahead(levels: Sequence[MemoryLevel], number: int) -> Memory | None:
         return None
     copies = {level.n_copies for level in ahead}
     if len(copies) == 1 and all(level.name != SHARED for level in ahead):
-        return Memory(sum(n or 0 for n in sizes), copies.pop())
-    return Memory(sum((level.n_bytes or 0) * level.n_copies for level in ahead))
+        return FastMemory(sum(n or 0 for n in sizes), copies.pop())
+    return FastMemory(sum((level.n_bytes or 0) * level.n_copies for level in ahead))

@@ -28,7 +28,14 @@ from math import ceil, exp
 from typing import TypeAlias
 
 from feinsum.bounds.factors import Factors, Positions
-from feinsum.bounds.finite import HUGE, Certificate, Memory, Survey, certified, surveyed
+from feinsum.bounds.finite import (
+    HUGE,
+    Certificate,
+    FastMemory,
+    Survey,
+    certified,
+    surveyed,
+)
 from feinsum.bounds.statement import Statement
 from feinsum.contraction.paths import PathMethod, find_path
 
@@ -44,7 +51,7 @@ Costs: TypeAlias = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Step:
+class BoundedProduct:
     """A product of factors, with its bound for one memory."""
 
     blocks: Blocks
@@ -84,7 +91,7 @@ class PathBound:
     """
 
     compulsory_bytes: int
-    steps: tuple[Step, ...]
+    steps: tuple[BoundedProduct, ...]
 
     @cached_property
     def n_bytes(self) -> int:
@@ -97,7 +104,7 @@ class PathBound:
         return max(self.compulsory_bytes, sum(step.n_bytes for step in self.steps))
 
 
-def bound_paths(factors: Factors, memories: Sequence[Memory]) -> list[PathBound]:
+def bound_paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathBound]:
     """The best order for every memory, among those considered."""
     whole = tuple(range(factors.einsum.n_operands))
     partitions: dict[Positions, list[Blocks]] = {whole: [(whole,)]}
@@ -118,7 +125,7 @@ def bound_paths(factors: Factors, memories: Sequence[Memory]) -> list[PathBound]
     return [
         PathBound(
             factors.compulsory_bytes,
-            tuple(Step(blocks, steps[blocks][k]) for blocks in its),
+            tuple(BoundedProduct(blocks, steps[blocks][k]) for blocks in its),
         )
         for k, its in enumerate(chosen)
     ]

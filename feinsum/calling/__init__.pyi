@@ -1,4 +1,4 @@
-from .by_numpy import StepsCall as StepsCall
+from .by_numpy import NumpyStepsCall as NumpyStepsCall
 from .call import call_einsum as call_einsum
 from .call import prepare_call as prepare_call
 from .contraction import ContractExpression as ContractExpression

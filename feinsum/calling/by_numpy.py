@@ -60,7 +60,7 @@ Arrays = Sequence[Any]
 
 
 @dataclass(eq=False)
-class StepsCall:
+class NumpyStepsCall:
     """A call that is computed in steps of one or two arrays, of known strides.
 
     Attributes:
@@ -87,7 +87,7 @@ class StepsCall:
     """No call of this kind has one."""
 
     @property
-    def settled(self) -> StepsCall:
+    def settled(self) -> NumpyStepsCall:
         """Itself: there is nothing to build."""
         return self
 
@@ -163,7 +163,7 @@ def steps_call(
     dtypes: Sequence[DType],
     max_entries: int | None = None,
     path: Path | None = None,
-) -> StepsCall:
+) -> NumpyStepsCall:
     """Return the call in steps.
 
     Args:
@@ -195,7 +195,7 @@ def steps_call(
     dtype = None if path is None else np.dtype(np.float32) if is_half else native
     n_entries = prod(terms.extents[index] for index in terms.output)
     result_bytes = 0 if is_view else n_entries * native.itemsize
-    return StepsCall(terms, dtype, native, path, result_bytes)
+    return NumpyStepsCall(terms, dtype, native, path, result_bytes)
 
 
 def _path(terms: Terms, max_entries: int | None) -> Path:
@@ -226,7 +226,7 @@ def _found_path(
 
 def numpy_call(
     terms: Terms, dtypes: Sequence[DType], *, may_predict: bool
-) -> StepsCall | None:
+) -> NumpyStepsCall | None:
     """Return the call in steps, if no kernel can compute it.
 
     Args:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy import ndarray
 
 from feinsum.calling.by_numpy import (
-    StepsCall,
+    NumpyStepsCall,
     answer_by_numpy,
     numpy_call,
     steps_call,
@@ -37,7 +37,7 @@ from feinsum.calling.kernel_cache import (
     device_key,
 )
 from feinsum.calling.operands import (
-    Form,
+    ArrayForm,
     as_array,
     as_given,
     by_override,
@@ -168,7 +168,11 @@ def call_einsum(
         try:
             return call.run(operands)
         except Exception as error:
-            if isinstance(call, StepsCall) or device is not None or on_miss == "raise":
+            if (
+                isinstance(call, NumpyStepsCall)
+                or device is not None
+                or on_miss == "raise"
+            ):
                 raise
             return answer_by_numpy(call.parsed, operands, None, error)
     gpu_key = None
@@ -249,7 +253,7 @@ def _keep_ready(key: Hashable, call: Call) -> Call:
     calls = remembered(Calls)
     ready: dict[Hashable, Any] = calls.quick
     bound = CACHE_BOUND
-    if isinstance(call, GeneralCall | StepsCall):
+    if isinstance(call, GeneralCall | NumpyStepsCall):
         ready, bound = calls.general, GENERAL_BOUND
     if len(ready) >= bound:
         ready.clear()
@@ -299,7 +303,7 @@ def _call_any(
         result = call.run(arrays, out)
     except Exception as error:
         is_on_host = all(type(x) is ndarray for x in arrays)
-        if isinstance(call, StepsCall) or not is_on_host:
+        if isinstance(call, NumpyStepsCall) or not is_on_host:
             raise
         if device is not None or options.on_miss == "raise":
             raise
@@ -347,7 +351,7 @@ def prepare_call(
     on_miss: OnMiss = "return",
     effort: Effort | None = None,
     out: Any = None,
-) -> PreparedCall | StepsCall:
+) -> PreparedCall | NumpyStepsCall:
     """Build what :func:`call_einsum` keeps for these arguments, without computing."""
     arrays = [_as_array(operand) for operand in operands]
     options = _lookup_options(database, policy, on_miss, effort)
@@ -364,7 +368,7 @@ def find_call(subscripts: str, arrays: Sequence[Any]) -> Call | None:
     return calls.quick.get(key) or calls.general.get(key)
 
 
-def prepare_without_kernel(subscripts: str, arrays: Sequence[Any]) -> StepsCall:
+def prepare_without_kernel(subscripts: str, arrays: Sequence[Any]) -> NumpyStepsCall:
     """Return a call in steps of one or two arrays.
 
     Raises:
@@ -441,9 +445,9 @@ def _new_call(key: CallKey, is_optional: bool) -> Call:
     return GeneralCall(key, steps, is_optional)
 
 
-def _device_form(array: Any) -> Form:
+def _device_form(array: Any) -> ArrayForm:
     """Return the form of an array on a device, in C order."""
-    return Form(array.shape, (), array.dtype, True)
+    return ArrayForm(array.shape, (), array.dtype, True)
 
 
 def _check_out(out: Any) -> None:
@@ -457,7 +461,9 @@ def _check_out(out: Any) -> None:
         )
 
 
-def _check_form(out: Form | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def _check_form(
+    out: ArrayForm | None, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> None:
     if out is not None and (out.shape, out.dtype) != (shape, dtype):
         raise InvalidEinsumError(
             f"out has shape {out.shape} and dtype {out.dtype}, the result has "

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.calling.by_numpy import StepsCall, steps_call
+from feinsum.calling.by_numpy import NumpyStepsCall, steps_call
 from feinsum.calling.dispatch import einsum
 from feinsum.calling.numpy_options import check_call_options
-from feinsum.calling.operands import Form, form_of, is_tensor, rank_of
+from feinsum.calling.operands import ArrayForm, form_of, is_tensor, rank_of
 from feinsum.calling.terms import as_subscripts, in_letters, read_terms
 from feinsum.contraction.paths import (
     OPTIMAL_UP_TO,
@@ -280,7 +280,7 @@ def follow_path(
 
 
 @lru_cache(512)
-def _call_along(text: str, path: Path, forms: tuple[Form, ...]) -> StepsCall:
+def _call_along(text: str, path: Path, forms: tuple[ArrayForm, ...]) -> NumpyStepsCall:
     """Return the call of arrays with these properties, in the steps of a path."""
     terms = read_terms(text, [form.shape for form in forms])
     return steps_call(terms, [form.dtype for form in forms], path=path)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import loopy as lp
 
-    from feinsum.calling.by_numpy import StepsCall
+    from feinsum.calling.by_numpy import NumpyStepsCall
     from feinsum.calling.kernel_cache import Call
     from feinsum.db import Database
     from feinsum.ir import BatchedEinsum
@@ -100,7 +100,7 @@ def _explanation(subscripts: str, operands: Sequence[Any]) -> Iterator[str]:
 
 
 def _computed_by(
-    subscripts: str, arrays: Sequence[Any], steps: StepsCall, call: Call | None
+    subscripts: str, arrays: Sequence[Any], steps: NumpyStepsCall, call: Call | None
 ) -> str:
     is_first_built = call is None and _setting() is not None
     if is_first_built or (
@@ -124,7 +124,7 @@ def _setting() -> str | None:
     return EFFORT_VARIABLE if effort else DEVICE_VARIABLE if device else None
 
 
-def _n_steps(steps: StepsCall) -> int:
+def _n_steps(steps: NumpyStepsCall) -> int:
     return 1 if steps.path is None else len(steps.steps)
 
 

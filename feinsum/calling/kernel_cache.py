@@ -28,7 +28,7 @@ from feinsum.memory import forget, remembered
 from feinsum.options import DATABASE_VARIABLE, DEVICE_VARIABLE, Effort
 
 if TYPE_CHECKING:
-    from feinsum.calling.by_numpy import FallbackCall, StepsCall
+    from feinsum.calling.by_numpy import FallbackCall, NumpyStepsCall
     from feinsum.calling.host.general import GeneralCall
     from feinsum.calling.host.prepared import PreparedCall
     from feinsum.calling.kernel import CallKernel
@@ -127,7 +127,7 @@ BUILD_S = 4.0
 """Seconds that the first build of a process is expected to take: imports, the next
 recipes that may be faster, and the comparison."""
 
-Call: TypeAlias = "PreparedCall | FallbackCall | GeneralCall | StepsCall"
+Call: TypeAlias = "PreparedCall | FallbackCall | GeneralCall | NumpyStepsCall"
 
 
 class Builds:
@@ -170,7 +170,7 @@ class Calls:
         self.prepared: BoundedCache[Hashable, Call] = BoundedCache(CACHE_BOUND)
         self.kernels: WeakValueDictionary[Hashable, CallKernel] = WeakValueDictionary()
         self.quick: dict[Hashable, Call] = {}
-        self.general: dict[Hashable, GeneralCall | StepsCall] = {}
+        self.general: dict[Hashable, GeneralCall | NumpyStepsCall] = {}
         self.gpu: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
         self.ready: dict[Hashable, Any] = {}
         self.forms: dict[type | None, Callable[[Any], Hashable]] = {}

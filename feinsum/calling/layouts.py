@@ -17,7 +17,7 @@ import numpy as np
 from constantdict import constantdict
 
 from feinsum.calling.einsum_call import StridedTerm, c_steps
-from feinsum.calling.operands import DType, Form
+from feinsum.calling.operands import ArrayForm, DType
 from feinsum.calling.terms import Shape
 from feinsum.result_memory import check_room
 
@@ -49,7 +49,7 @@ IN_ORDER = ArgumentLayout(is_in_place=True)
 COPIED = ArgumentLayout(is_in_place=False)
 
 
-def operand_layout(argument: Argument, form: Form, dtype: DType) -> ArgumentLayout:
+def operand_layout(argument: Argument, form: ArrayForm, dtype: DType) -> ArgumentLayout:
     """Return the layout with which a kernel reads an operand.
 
     Args:
@@ -75,7 +75,9 @@ def operand_layout(argument: Argument, form: Form, dtype: DType) -> ArgumentLayo
     rest = iter(steps)
     full = tuple(0 if extent == 1 else next(rest) for extent in argument.shape)
     return _layout(
-        argument.name, Form(argument.shape, full, form.dtype, form.is_aligned), dtype
+        argument.name,
+        ArrayForm(argument.shape, full, form.dtype, form.is_aligned),
+        dtype,
     )
 
 
@@ -86,7 +88,7 @@ def strided_layout(name: str, array: StridedTerm) -> ArgumentLayout:
     return _named_steps(name, array.steps)
 
 
-def output_layout(name: str, form: Form, dtype: DType) -> ArgumentLayout:
+def output_layout(name: str, form: ArrayForm, dtype: DType) -> ArgumentLayout:
     """Return the layout for writing an array; one that cannot be written is copied to.
 
     Entries that share memory cannot be written in parallel.
@@ -106,7 +108,7 @@ def output_layout(name: str, form: Form, dtype: DType) -> ArgumentLayout:
     return layout
 
 
-def _layout(name: str, form: Form, dtype: DType) -> ArgumentLayout:
+def _layout(name: str, form: ArrayForm, dtype: DType) -> ArgumentLayout:
     size = dtype.itemsize
     is_readable = form.dtype == dtype and form.dtype.isnative and form.is_aligned
     if not is_readable or any(step % size for step in form.strides):
@@ -134,7 +136,7 @@ def _named_steps(name: str, steps: Sequence[int]) -> ArgumentLayout:
     return ArgumentLayout(True, tuple(strides), constantdict(values))
 
 
-def _is_in_order(form: Form) -> bool:
+def _is_in_order(form: ArrayForm) -> bool:
     """Return whether an array is in C order; an axis of one entry may have any step."""
     expected = form.dtype.itemsize
     for extent, step in zip(form.shape[::-1], form.strides[::-1], strict=True):

@@ -103,7 +103,7 @@ ON_HOST = frozenset({1, 3, 13})
 """DLPack's device types of host-readable memory: its own, pinned, or managed."""
 
 
-class Form(NamedTuple):
+class ArrayForm(NamedTuple):
     """The properties of an array that a call depends on."""
 
     shape: Shape
@@ -193,9 +193,9 @@ def has_sparse(operands: Sequence[Any]) -> bool:
     return any(map(is_sparse, others)) or any(isinstance(x, CSF) for x in firsts)
 
 
-def form_of(array: np.ndarray[Any, Any]) -> Form:
+def form_of(array: np.ndarray[Any, Any]) -> ArrayForm:
     """Return the form of a host array."""
-    return Form(array.shape, array.strides, array.dtype, array.flags.aligned)
+    return ArrayForm(array.shape, array.strides, array.dtype, array.flags.aligned)
 
 
 def is_tensor(value: object) -> bool:

@@ -45,7 +45,7 @@ CHECKED_BYTES = 1 << 27
 
 
 @dataclass(frozen=True)
-class Problem:
+class UnrecordedCall:
     """A call without a record.
 
     Attributes:
@@ -65,7 +65,7 @@ class Problem:
 
 
 def predicted_kernel(
-    problem: Problem,
+    problem: UnrecordedCall,
     opened: OpenDevice,
     accept: Callable[[CallKernel], None] = lambda _kernel: None,
     candidates: Sequence[Costed] | None = None,
@@ -108,7 +108,9 @@ def predicted_kernel(
     return None
 
 
-def predicted_families(problem: Problem, opened: OpenDevice) -> list[list[Costed]]:
+def predicted_families(
+    problem: UnrecordedCall, opened: OpenDevice
+) -> list[list[Costed]]:
     """Return the predictions by family, the fastest first."""
     families: dict[str, list[Costed]] = {}
     for prediction in _predictions(problem, opened):
@@ -117,7 +119,7 @@ def predicted_families(problem: Problem, opened: OpenDevice) -> list[list[Costed
 
 
 def checked_kernel(
-    spec: TransformSpec, problem: Problem, opened: OpenDevice
+    spec: TransformSpec, problem: UnrecordedCall, opened: OpenDevice
 ) -> CallKernel:
     """Return the kernel with a recipe, if it is correct.
 
@@ -129,7 +131,7 @@ def checked_kernel(
     return kernel
 
 
-def _predictions(problem: Problem, opened: OpenDevice) -> list[Costed]:
+def _predictions(problem: UnrecordedCall, opened: OpenDevice) -> list[Costed]:
     """Return all predictions; none if the cost function of a family fails."""
     try:
         return predictions(problem.einsum, problem.sizes, opened.device)
@@ -138,7 +140,9 @@ def _predictions(problem: Problem, opened: OpenDevice) -> list[Costed]:
         return []
 
 
-def _built(spec: TransformSpec, problem: Problem, opened: OpenDevice) -> CallKernel:
+def _built(
+    spec: TransformSpec, problem: UnrecordedCall, opened: OpenDevice
+) -> CallKernel:
     einsum = problem.einsum
     plain = opened.prepare(generate_loopy(einsum, strides=problem.strides))
     # recipes refer to the names of the canonical einsum, as raising finds them
@@ -149,7 +153,7 @@ def _built(spec: TransformSpec, problem: Problem, opened: OpenDevice) -> CallKer
     return CallKernel(compile_kernel(unit, opened), spec=spec)
 
 
-def _check(kernel: CallKernel, problem: Problem) -> None:
+def _check(kernel: CallKernel, problem: UnrecordedCall) -> None:
     """Run a kernel, and compare entries of the results with numpy.
 
     Raises:
@@ -169,7 +173,7 @@ def _check(kernel: CallKernel, problem: Problem) -> None:
 
 
 def _cases(
-    problem: Problem,
+    problem: UnrecordedCall,
 ) -> Iterator[tuple[Mapping[str, int], Mapping[str, Array], Mapping[str, int]]]:
     """Yield sizes, operands and values of strides for the checks.
 

@@ -11,7 +11,11 @@ from feinsum.canonical.form import (
     text_digest,
 )
 from feinsum.canonical.graph import InducedGraph, induced_graph
-from feinsum.canonical.invariants import INVARIANTS, Difference, first_difference
+from feinsum.canonical.invariants import (
+    INVARIANTS,
+    InvariantDifference,
+    first_difference,
+)
 from feinsum.canonical.labelling import CANONICALIZER, canonical_places
 
 __all__ = [
@@ -19,8 +23,8 @@ __all__ = [
     "FORM_VERSION",
     "INVARIANTS",
     "CanonicalForm",
-    "Difference",
     "InducedGraph",
+    "InvariantDifference",
     "Relabeling",
     "WorkloadKey",
     "canonical_places",

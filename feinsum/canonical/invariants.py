@@ -28,7 +28,7 @@ class Invariant(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Difference:
+class InvariantDifference:
     """The first invariant in which two einsums differ, and its two values.
 
     Of multisets the values show only what the other einsum has not.
@@ -42,7 +42,7 @@ class Difference:
         return f"{self.invariant}: A has {self.a} where B has {self.b}"
 
 
-def first_difference(a: BatchedEinsum, b: BatchedEinsum) -> Difference | None:
+def first_difference(a: BatchedEinsum, b: BatchedEinsum) -> InvariantDifference | None:
     """The first of :data:`INVARIANTS` in which two einsums differ, if any does.
 
     None for isomorphic einsums, and for a few others (see the last of the
@@ -58,7 +58,7 @@ def first_difference(a: BatchedEinsum, b: BatchedEinsum) -> Difference | None:
     for invariant in INVARIANTS:
         value_of_a, value_of_b = invariant.value(a), invariant.value(b)
         if value_of_a != value_of_b:
-            return Difference(invariant.name, *_texts(value_of_a, value_of_b))
+            return InvariantDifference(invariant.name, *_texts(value_of_a, value_of_b))
     return None
 
 

@@ -59,7 +59,7 @@ ALIASES = frozenset({"query"})
 """Commands that stay for scripts; ``explain`` does the same."""
 
 
-class Program(TyperGroup):
+class ReportingGroup(TyperGroup):
     """Ends every failure with one line and an exit code."""
 
     def main(
@@ -80,7 +80,7 @@ class Program(TyperGroup):
 
 app = typer.Typer(
     name="feinsum",
-    cls=Program,
+    cls=ReportingGroup,
     add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

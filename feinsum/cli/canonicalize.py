@@ -21,7 +21,7 @@ from feinsum.cli.shared.options import (
 from feinsum.cli.shared.output import check_output_file, print_document, writing
 
 if TYPE_CHECKING:
-    from feinsum.canonical import CanonicalForm, Difference, Relabeling
+    from feinsum.canonical import CanonicalForm, InvariantDifference, Relabeling
     from feinsum.ir import BatchedEinsum
 
 EXAMPLES = """\b
@@ -64,7 +64,7 @@ ONLY_THE_FORMS = "only the canonical forms differ; all simple invariants agree"
 
 
 @dataclass(frozen=True)
-class Workload:
+class CommandEinsum:
     """An einsum of the command line, and the general form in which it is looked up.
 
     Attributes:
@@ -77,7 +77,7 @@ class Workload:
     literal: Mapping[str, int]
 
     @classmethod
-    def of(cls, einsum: BatchedEinsum) -> Workload:
+    def of(cls, einsum: BatchedEinsum) -> CommandEinsum:
         from feinsum.ir import generalize
 
         return cls(einsum, *generalize(einsum))
@@ -119,7 +119,7 @@ def canonicalize(
     einsums = read_einsums(
         texts, arrays.sizes, arrays.operands, arrays.rows, arrays.dtype
     )
-    workloads = [Workload.of(einsum) for einsum in einsums]
+    workloads = [CommandEinsum.of(einsum) for einsum in einsums]
     if len(workloads) == 1:
         _canonicalize(workloads[0], graph, as_json)
     elif graph is None:
@@ -131,7 +131,7 @@ def canonicalize(
         )
 
 
-def _canonicalize(workload: Workload, graph: Path | None, as_json: bool) -> None:
+def _canonicalize(workload: CommandEinsum, graph: Path | None, as_json: bool) -> None:
     form = workload.form
     if graph is not None:
         _draw(workload.general, graph)
@@ -162,7 +162,7 @@ def _draw(einsum: BatchedEinsum, path: Path) -> None:
         draw(einsum, path)
 
 
-def _compare(a: Workload, b: Workload, *, as_json: bool) -> None:
+def _compare(a: CommandEinsum, b: CommandEinsum, *, as_json: bool) -> None:
     """Print the bijection from ``a`` to ``b``, or why there is none.
 
     Raises:
@@ -171,7 +171,7 @@ def _compare(a: Workload, b: Workload, *, as_json: bool) -> None:
     from feinsum.canonical import first_difference, isomorphism
 
     bijection = isomorphism(a.general, b.general)
-    difference: Difference | None = None
+    difference: InvariantDifference | None = None
     if bijection is None:
         # invariants are compared only after the forms differ: equal ones prove nothing
         difference = first_difference(a.general, b.general)

@@ -13,8 +13,8 @@ from feinsum.cli.shared.failure import NO_FACT, is_bad_usage
 from feinsum.cli.shared.notation import read_program, read_sparse_einsum
 from feinsum.cli.shared.options import (
     AsJson,
+    CommandLookup,
     EinsumOptions,
-    LookupOptions,
     ProgramFile,
     Sparse,
     expand_groups,
@@ -38,7 +38,7 @@ from feinsum.cli.shared.records import (
 )
 from feinsum.cli.shared.user_file import is_file, read_translation_unit
 from feinsum.errors import NotAnEinsumError
-from feinsum.records import Level
+from feinsum.records import MatchLevel
 from feinsum.words import counted
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def explain(
     sparse: Sparse = None,
     kernel_name: KernelName = None,
     instructions: Instructions = None,
-    lookup: LookupOptions,
+    lookup: CommandLookup,
     program: ProgramFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -146,7 +146,7 @@ def query(
     *,
     arrays: EinsumOptions,
     sparse: Sparse = None,
-    lookup: LookupOptions,
+    lookup: CommandLookup,
     program: ProgramFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -171,7 +171,7 @@ def _query(
     subscripts: str | None,
     arrays: EinsumOptions,
     sparse: Path | None,
-    lookup: LookupOptions,
+    lookup: CommandLookup,
     program: Path | None,
     as_json: bool,
 ) -> None:
@@ -211,7 +211,7 @@ def _query_einsum(
     profile: Mapping[str, int],
     arrays: EinsumOptions,
     sparse: Path | None,
-    lookup: LookupOptions,
+    lookup: CommandLookup,
     as_json: bool,
 ) -> None:
     from feinsum import retrieval
@@ -308,7 +308,7 @@ def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str,
     # for every nest how to tune it, if nothing fast is on record
     for nest, entry in zip(retrieved.nests, document["nests"], strict=True):
         entry["tune"] = None
-        if nest.applied is None and nest.best_match.level == Level.MISS:
+        if nest.applied is None and nest.best_match.level == MatchLevel.MISS:
             words, entry["tune"] = unchanged_advice(
                 nest.nest.einsum, options["database"], options["device"]
             )

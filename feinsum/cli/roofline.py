@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from feinsum.bounds import Bound
     from feinsum.drawing import Chart
     from feinsum.ir import BatchedEinsum
-    from feinsum.measure import OpenDevice, Rung, Work
+    from feinsum.measure import MinimumWork, OpenDevice, Rung
     from feinsum.records import Device as DeviceRecord
     from feinsum.records import DevicePeaks, Store, TuningRecord
     from feinsum.suites import SuiteEntry
@@ -145,7 +145,7 @@ def roofline(
         entries = placed(workloads, store, opened.device)
     ladder = _ladder(opened, arrays.dtype) if measure else ()
     bounds = tuple(bound_under(entry, peaks) for entry in entries) if levels else ()
-    view = View(peaks, entries, ladder, bounds)
+    view = RooflineView(peaks, entries, ladder, bounds)
     if png is not None:
         _draw(view, png)
     document = view.document() | {"png": None if png is None else str(png)}
@@ -183,7 +183,7 @@ def _ladder(opened: OpenDevice, dtype: str) -> tuple[Rung, ...]:
     return rungs
 
 
-def _draw(view: View, png: Path) -> None:
+def _draw(view: RooflineView, png: Path) -> None:
     from feinsum.drawing import draw_roofline
 
     with writing(png, "--png"):
@@ -191,7 +191,7 @@ def _draw(view: View, png: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Workload:
+class SizedEinsum:
     """An einsum at the sizes at which its work is counted.
 
     Attributes:
@@ -209,8 +209,8 @@ class Workload:
 class Placed:
     """A workload with its work, and the fact that fits the device best, if any."""
 
-    workload: Workload
-    work: Work
+    workload: SizedEinsum
+    work: MinimumWork
     fact: TuningRecord | None
 
     @property
@@ -221,7 +221,7 @@ class Placed:
         return self.fact.measurement.giga_operations_per_s * 1e9
 
 
-def of_suite(name: str, dtype: str, max_gflop: float | None) -> list[Workload]:
+def of_suite(name: str, dtype: str, max_gflop: float | None) -> list[SizedEinsum]:
     """The entries of a suite; ``max_gflop`` limits those of TCCG."""
     from feinsum.suites import read_suite
 
@@ -230,7 +230,7 @@ def of_suite(name: str, dtype: str, max_gflop: float | None) -> list[Workload]:
     if name == "tccg" and max_gflop is not None:
         entries = [_scaled(entry, max_gflop) for entry in entries]
     return [
-        Workload(e.name, f"{name} {e.group}", e.einsum(dtype), e.parameters)
+        SizedEinsum(e.name, f"{name} {e.group}", e.einsum(dtype), e.parameters)
         for e in entries
     ]
 
@@ -246,7 +246,7 @@ def _scaled(entry: SuiteEntry, max_gflop: float) -> SuiteEntry:
 
 def of_targets(
     targets: Sequence[str], arrays: EinsumOptions, size: Sequence[str] | None
-) -> list[Workload]:
+) -> list[SizedEinsum]:
     """The workloads of einsums and kernel files, at the values of ``--size``.
 
     Raises:
@@ -261,7 +261,7 @@ def of_targets(
         else []
     )
     workloads = [
-        Workload(text, "einsums", einsum, {})
+        SizedEinsum(text, "einsums", einsum, {})
         for text, einsum in zip(texts, einsums, strict=True)
     ]
     workloads += [nest for file in files for nest in _nests_of(file)]
@@ -269,14 +269,14 @@ def of_targets(
     return [_at(workload, values) for workload in workloads]
 
 
-def _at(workload: Workload, values: Mapping[str, int]) -> Workload:
+def _at(workload: SizedEinsum, values: Mapping[str, int]) -> SizedEinsum:
     """The workload at the sizes of its own parameters."""
     names = {x.name for x in workload.einsum.size_params}
     sizes = {name: value for name, value in values.items() if name in names}
     return replace(workload, sizes={**workload.sizes, **sizes})
 
 
-def _nests_of(file: str) -> Iterator[Workload]:
+def _nests_of(file: str) -> Iterator[SizedEinsum]:
     """The einsums of a kernel: its nests, by number if it has several.
 
     Raises:
@@ -288,23 +288,23 @@ def _nests_of(file: str) -> Iterator[Workload]:
     nests = raised.raised if len(raised.raised) > 1 else (single_nest(raised),)
     for k, nest in enumerate(nests):
         name = file if len(nests) == 1 else f"{file} [{k}]"
-        yield Workload(name, "kernels", nest.einsum, nest.generalized)
+        yield SizedEinsum(name, "kernels", nest.einsum, nest.generalized)
 
 
 def placed(
-    workloads: Iterable[Workload], store: Store, device: DeviceRecord
+    workloads: Iterable[SizedEinsum], store: Store, device: DeviceRecord
 ) -> list[Placed]:
     """The work of each workload; that which the fact did, where there is one."""
-    from feinsum.measure import Work
+    from feinsum.measure import MinimumWork
 
     entries = []
     for workload in workloads:
         fact = _fact_of(workload.einsum, store, device)
         if fact is None:
-            work = Work.of(*_sized(workload))
+            work = MinimumWork.of(*_sized(workload))
         else:
             measured = fact.measurement
-            work = Work(measured.operations, measured.footprint_bytes)
+            work = MinimumWork(measured.operations, measured.footprint_bytes)
         entries.append(Placed(workload, work, fact))
     return entries
 
@@ -325,7 +325,7 @@ def bound_under(entry: Placed, peaks: DevicePeaks) -> Bound | None:
         return None
 
 
-def _sized(workload: Workload) -> tuple[BatchedEinsum, dict[str, int]]:
+def _sized(workload: SizedEinsum) -> tuple[BatchedEinsum, dict[str, int]]:
     """The einsum as facts know it, with all sizes."""
     from feinsum.ir import generalize
     from feinsum.tuning import default_sizes
@@ -339,18 +339,18 @@ def _fact_of(
     einsum: BatchedEinsum, store: Store, device: DeviceRecord
 ) -> TuningRecord | None:
     """The best fact of exactly this workload on this device, or on one like it."""
-    from feinsum.records import Level
+    from feinsum.records import MatchLevel
     from feinsum.retrieval import query
 
     match = query(einsum, device=device.id, database=store)
     # facts of distant devices say nothing about this roofline
-    if match.level > Level.SAME_ARCHITECTURE:
+    if match.level > MatchLevel.SAME_ARCHITECTURE:
         return None
     return match.record
 
 
 @dataclass(frozen=True)
-class View:
+class RooflineView:
     """Workloads under the limits of a device.
 
     Attributes:
@@ -453,7 +453,7 @@ class View:
 
     def chart(self) -> Chart:
         """The chart: rates in Gop/s over operations per byte."""
-        from feinsum.drawing import Chart, Dot, Step
+        from feinsum.drawing import Chart, Dot, LadderKernel
 
         dots = [
             Dot(
@@ -465,7 +465,7 @@ class View:
             for placed in self.placed
         ]
         steps = [
-            Step(
+            LadderKernel(
                 rung.work.intensity,
                 rung.operations_per_s * 1e-9,
                 *(rate * 1e-9 for rate in rung.spread),

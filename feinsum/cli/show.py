@@ -11,8 +11,8 @@ import typer
 from feinsum.cli.shared.failure import NO_FACT, say
 from feinsum.cli.shared.options import (
     AsJson,
+    CommandLookup,
     EinsumOptions,
-    LookupOptions,
     expand_groups,
 )
 from feinsum.cli.shared.output import print_document
@@ -74,7 +74,7 @@ def show(
     arrays: EinsumOptions,
     recipe: Recipe = None,
     *,
-    lookup: LookupOptions,
+    lookup: CommandLookup,
     rank: Rank = None,
     as_json: AsJson = False,
 ) -> None:
@@ -143,7 +143,7 @@ def _read_recipe(text: str) -> TransformSpec:
 
 
 def _look_up(
-    einsum: BatchedEinsum, lookup: LookupOptions
+    einsum: BatchedEinsum, lookup: CommandLookup
 ) -> tuple[lp.TranslationUnit, lp.TranslationUnit, str | None]:
     """The untransformed kernel, what retrieval makes of it, and the recipe."""
     from feinsum.codegen import generate_loopy

@@ -321,7 +321,7 @@ def _extents(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Row:
+class ScaledSum:
     """``result[output] = shift + scale * sum over the other indices of the factors``.
 
     Attributes:
@@ -338,7 +338,7 @@ class Row:
 
 
 def generate_rows(
-    rows: Sequence[Row],
+    rows: Sequence[ScaledSum],
     arrays: Sequence[Operand],
     extents: Mapping[str, Extent],
     *,
@@ -389,7 +389,7 @@ def _rule(name: str, text: str, extents: Mapping[str, Extent]) -> lp.Substitutio
 
 
 def _instruction(
-    k: int, row: Row, rules: Sequence[lp.SubstitutionRule]
+    k: int, row: ScaledSum, rules: Sequence[lp.SubstitutionRule]
 ) -> lp.Assignment:
     calls = [
         p.Call(p.Variable(rule.name), tuple(map(p.Variable, rule.arguments)))

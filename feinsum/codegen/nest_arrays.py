@@ -222,7 +222,7 @@ def subscripted(name: str, indices: Iterable[str], at: Mapping[str, str]) -> str
 
 
 @dataclass(frozen=True)
-class Part:
+class LaneTiles:
     """Tiles of the lanes' index, of one width.
 
     Attributes:
@@ -238,7 +238,7 @@ class Part:
     is_partial: bool = False
 
 
-def parts(extent: str, tile: int, lanes: int) -> Iterator[Part]:
+def parts(extent: str, tile: int, lanes: int) -> Iterator[LaneTiles]:
     """Whole tiles; then whole vectors, and the one with lanes beyond the extent.
 
     Args:
@@ -253,7 +253,7 @@ def parts(extent: str, tile: int, lanes: int) -> Iterator[Part]:
     floor((n)/4) to floor((n + 3)/4) by 4
     """
     tiles, vectors = f"floor(({extent})/{tile})", f"floor(({extent})/{lanes})"
-    yield Part("0", tiles, tile)
+    yield LaneTiles("0", tiles, tile)
     if tile > lanes:
-        yield Part(f"{tile // lanes}*{tiles}", vectors, lanes)
-    yield Part(vectors, f"floor(({extent} + {lanes - 1})/{lanes})", lanes, True)
+        yield LaneTiles(f"{tile // lanes}*{tiles}", vectors, lanes)
+    yield LaneTiles(vectors, f"floor(({extent} + {lanes - 1})/{lanes})", lanes, True)

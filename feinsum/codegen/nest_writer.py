@@ -27,9 +27,9 @@ from feinsum.codegen.nest_arrays import (
     ROW,
     TILED,
     WIDE,
+    LaneTiles,
     NestArray,
     NestArrays,
-    Part,
     axes_of,
     buffer_places,
     in_tile,
@@ -38,7 +38,7 @@ from feinsum.codegen.nest_arrays import (
 )
 from feinsum.nests import Multiply, Nest, NestForm, Repeat, Reset, Step, lower
 from feinsum.nests.form import MOST_REGISTERS
-from feinsum.nests.network import Tensor
+from feinsum.nests.network import Factor
 
 Bounds: TypeAlias = tuple[str, str]
 """Where a loop begins, and where it ends."""
@@ -100,7 +100,7 @@ class Writer:
     total: NestArray | None = None
     root: Bounds = ("0", "nodes0")
     tile: str = ""
-    part: Part = field(init=False)
+    part: LaneTiles = field(init=False)
     arrays: NestArrays | None = None
     used_names: Collection[str] = ()
     fetched: dict[int, NestArray] = field(default_factory=dict)
@@ -402,7 +402,7 @@ class Writer:
             self._multiply(number, target, is_assigned, lane)
         self.fetched = {}
 
-    def _fetch(self, tensor: Tensor, outer: str, scope: Scope) -> None:
+    def _fetch(self, tensor: Factor, outer: str, scope: Scope) -> None:
         """A vector of entries of an operand without any, and zeros beyond its end."""
         position = next(iter(tensor.inputs))
         is_one = len(tensor.inputs) == 1 and position != self.nest.network.sparse
@@ -435,7 +435,7 @@ class Writer:
     def result(self) -> NestArray:
         return NestArray("out", self.of.result_axes())
 
-    def _read(self, tensor: Tensor, scope: Scope) -> str:
+    def _read(self, tensor: Factor, scope: Scope) -> str:
         network = self.nest.network
         if len(tensor.inputs) > 1:
             return self._text(self.buffers[self.makers[tensor.inputs]], scope)
@@ -446,11 +446,11 @@ class Writer:
             return self._text(self.fetched[position], scope)
         return self.of.operand(position, scope.at)
 
-    def _whole_part(self) -> Part:
+    def _whole_part(self) -> LaneTiles:
         """All tiles, or all of the lanes' index if there are none."""
         tile = self.form.tile
         n_tiles = self.dense[self.form.lane] // tile if tile else 1
-        return Part("0", str(n_tiles), tile, self._is_filled_up())
+        return LaneTiles("0", str(n_tiles), tile, self._is_filled_up())
 
     def _is_filled_up(self) -> bool:
         """Whether there are lanes beyond the extent of their index."""

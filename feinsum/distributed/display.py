@@ -35,7 +35,7 @@ from feinsum.distributed.steps import (
     Step,
     Take,
 )
-from feinsum.drawing import Arrow, Block, Node, Panel, Row, draw_flow
+from feinsum.drawing import Arrow, FlowBox, Node, Panel, StepRow, draw_flow
 from feinsum.errors import PlanError
 from feinsum.words import counted
 
@@ -244,7 +244,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 # ---- the picture of a plan: the blocks of every group
 
 
-def rows_of(plan: Plan, n_groups: int | None = None) -> tuple[Row, ...]:
+def rows_of(plan: Plan, n_groups: int | None = None) -> tuple[StepRow, ...]:
     """Return a row for every group: the blocks of its inputs, and of its result.
 
     Tensors with more than two axes show the two with the most parts; those with fewer
@@ -256,7 +256,7 @@ def rows_of(plan: Plan, n_groups: int | None = None) -> tuple[Row, ...]:
     """
     groups = zip(plan.groups, plan.schedules, strict=True)
     return tuple(
-        Row(
+        StepRow(
             f"{group}\n{schedule_text(group, schedule)}",
             tuple(_panels(plan, group, schedule)),
         )
@@ -306,10 +306,10 @@ def _positions(sides: set[range]) -> dict[range, tuple[float, float]]:
     return dict(zip(parts, pairwise(shares), strict=True))
 
 
-def _block(sides: Sequence[tuple[float, float]], ranks: Sequence[int]) -> Block:
+def _block(sides: Sequence[tuple[float, float]], ranks: Sequence[int]) -> FlowBox:
     whole = ((0.0, 1.0),) * (2 - len(sides))
     (top, bottom), (left, right) = (*whole, *sides)
-    return Block(left, top, right - left, bottom - top, min(ranks), ranks_text(ranks))
+    return FlowBox(left, top, right - left, bottom - top, min(ranks), ranks_text(ranks))
 
 
 # ---- the picture of a program plan: the graph of statements

@@ -21,7 +21,7 @@ from feinsum.db import shipped_facts
 from feinsum.errors import DeviceUnavailableError
 from feinsum.measure import device_states, open_device
 from feinsum.measure.disturbance import STATISTICS, throttled_periods
-from feinsum.records import Level, level_of
+from feinsum.records import MatchLevel, level_of
 from feinsum.targets.devices import DeviceState
 from feinsum.targets.host.compiler import find_compiler
 from feinsum.targets.processor import host_processor
@@ -338,7 +338,7 @@ def check_packaged_facts(selector: str | None) -> Iterator[Finding]:
         return  # that is another finding
     levels = Counter(level_of(fact, environment) for fact in shipped_facts().records())
     text = ", ".join(f"{n} {level}" for level, n in sorted(levels.items()))
-    if any(level <= Level.SAME_ARCHITECTURE for level in levels):
+    if any(level <= MatchLevel.SAME_ARCHITECTURE for level in levels):
         yield ok("packaged facts", f"match levels on this device: {text}")
     else:
         yield note(

@@ -1,21 +1,36 @@
 """Pictures: induced graphs as DOT text, SVG, PNG or PDF; rooflines, and tunings."""
 
-from feinsum.drawing.flow import Arrow, Block, Node, Panel, Row, draw_blocks, draw_flow
+from feinsum.drawing.flow import (
+    Arrow,
+    FlowBox,
+    Node,
+    Panel,
+    StepRow,
+    draw_blocks,
+    draw_flow,
+)
 from feinsum.drawing.graph import SUFFIXES, dot_text, draw, svg_of
 from feinsum.drawing.plots import can_plot, check_plots
-from feinsum.drawing.roofline import Chart, Dot, Roof, Step, draw_roofline, roofs
+from feinsum.drawing.roofline import (
+    Chart,
+    Dot,
+    LadderKernel,
+    Roof,
+    draw_roofline,
+    roofs,
+)
 
 __all__ = [
     "SUFFIXES",
     "Arrow",
-    "Block",
     "Chart",
     "Dot",
+    "FlowBox",
+    "LadderKernel",
     "Node",
     "Panel",
     "Roof",
-    "Row",
-    "Step",
+    "StepRow",
     "can_plot",
     "check_plots",
     "dot_text",

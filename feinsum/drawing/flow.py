@@ -121,7 +121,7 @@ COLUMNS_INCH, ROW_INCH = 2.3, 2.5
 
 
 @dataclass(frozen=True)
-class Block:
+class FlowBox:
     """A rectangle in the unit square, from left and top, with what is written there.
 
     Attributes:
@@ -141,20 +141,20 @@ class Panel:
     """A tensor: blocks, and what runs down and to the right."""
 
     title: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[FlowBox, ...]
     down: str = ""
     right: str = ""
 
 
 @dataclass(frozen=True)
-class Row:
+class StepRow:
     """One step of a computation: a panel for each tensor."""
 
     title: str
     panels: tuple[Panel, ...]
 
 
-def draw_blocks(rows: Sequence[Row], path: str | Path) -> None:
+def draw_blocks(rows: Sequence[StepRow], path: str | Path) -> None:
     """Draw steps below each other into a PNG, SVG or PDF file, which is overwritten.
 
     Raises:

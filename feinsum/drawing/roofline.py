@@ -58,7 +58,7 @@ class Roof:
 
 
 @dataclass(frozen=True)
-class Step:
+class LadderKernel:
     """A kernel of the ladder: median and quartiles of its rate, in Gop/s."""
 
     intensity: float
@@ -81,7 +81,7 @@ class Chart:
     bandwidth: float
     peaks: Mapping[str, float]
     dots: Sequence[Dot]
-    steps: Sequence[Step] = ()
+    steps: Sequence[LadderKernel] = ()
     caches: Mapping[str, float] = constantdict()
 
     @property
@@ -195,7 +195,7 @@ def _draw_slope(axes: Any, chart: Chart, name: str, bandwidth: float) -> None:
                   bbox={"fc": "white", "ec": "none", "pad": 0.5})  # fmt: skip
 
 
-def _draw_ladder(axes: Any, steps: Sequence[Step]) -> None:
+def _draw_ladder(axes: Any, steps: Sequence[LadderKernel]) -> None:
     """The measured saturation: medians as a line, quartiles as a band."""
     if not steps:
         return

@@ -13,8 +13,8 @@ from .reference import einsum_operations as einsum_operations
 from .reference import footprint_bytes as footprint_bytes
 from .reference import n_terms as n_terms
 from .reference import reference_of as reference_of
+from .roofline import MinimumWork as MinimumWork
 from .roofline import Rung as Rung
-from .roofline import Work as Work
 from .roofline import fraction_of_roofline as fraction_of_roofline
 from .roofline import measure_giga_op_rate as measure_giga_op_rate
 from .roofline import measure_ladder as measure_ladder

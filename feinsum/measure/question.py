@@ -12,7 +12,7 @@ from feinsum.records.document import STRICT
 
 
 @dataclass(frozen=True)
-class Program:
+class CompiledHostKernel:
     """A kernel of the host, compiled.
 
     Attributes:
@@ -31,7 +31,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Argument:
+class RandomArgument:
     """An argument of kernels that are compared; its entries are random.
 
     Attributes:
@@ -70,11 +70,11 @@ class KernelComparison:
     __pydantic_config__ = STRICT
 
     pool: str
-    programs: tuple[Program, ...]
+    programs: tuple[CompiledHostKernel, ...]
     pairs: tuple[tuple[int, int], ...]
-    arguments: Mapping[str, Argument]
+    arguments: Mapping[str, RandomArgument]
     tolerance: float
-    checked: tuple[Mapping[str, Argument], ...] = ()
+    checked: tuple[Mapping[str, RandomArgument], ...] = ()
 
 
 @dataclass(frozen=True)

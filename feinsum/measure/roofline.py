@@ -27,18 +27,18 @@ from feinsum.measure.timing import interleave, timeit
 from feinsum.records import DevicePeaks, quartiles
 from feinsum.records import roofline_s as roofline_s
 from feinsum.targets.layout import Layout, bind_sizes_of, entry_kernel
-from feinsum.targets.protocol import OpenDevice, Program, Timer
+from feinsum.targets.protocol import OpenDevice, SourceKernel, Timer
 
 
 @dataclass(frozen=True)
-class Work:
+class MinimumWork:
     """The minimum work: operations by dtype, and bytes to move."""
 
     operations: Mapping[str, int]
     footprint_bytes: int
 
     @classmethod
-    def of(cls, einsum: WorkloadLike, sizes: Mapping[str, int]) -> Work:
+    def of(cls, einsum: WorkloadLike, sizes: Mapping[str, int]) -> MinimumWork:
         """Count the work of an einsum."""
         reference = reference_of(einsum)
         return cls(reference.operations(sizes), reference.footprint_bytes(sizes))
@@ -162,7 +162,7 @@ class Rung:
     """
 
     n_steps: int
-    work: Work
+    work: MinimumWork
     samples_s: tuple[float, ...]
 
     @property
@@ -274,7 +274,7 @@ class _Kernel:
 
     arrays: _Arrays
     width: int
-    kernel: Program
+    kernel: SourceKernel
     n_steps: int = 1
 
     @classmethod
@@ -284,11 +284,11 @@ class _Kernel:
         return cls(arrays, width, arrays.opened.program(source, "rung"))
 
     @property
-    def work(self) -> Work:
+    def work(self) -> MinimumWork:
         """Two operations a multiply-add; two arrays loaded and one stored."""
         layout = self.arrays.layout
         operations = {layout.dtype.str: 2 * self.n_steps * layout.n_entries}
-        return Work(operations, 3 * self.arrays.n_bytes)
+        return MinimumWork(operations, 3 * self.arrays.n_bytes)
 
     @property
     def timer(self) -> Timer:

@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from feinsum.errors import MeasurementError
-from feinsum.measure.question import Argument, KernelComparison, Program, Verdict
+from feinsum.measure.question import (
+    CompiledHostKernel,
+    KernelComparison,
+    RandomArgument,
+    Verdict,
+)
 from feinsum.measure.verification import poison_value
 from feinsum.records import OK
 from feinsum.select import MIN_SAMPLES, sample_in_turns
@@ -97,7 +102,7 @@ class _Bench:
     """The kernels of a comparison on one set of arrays."""
 
     def __init__(
-        self, comparison: KernelComparison, arguments: Mapping[str, Argument]
+        self, comparison: KernelComparison, arguments: Mapping[str, RandomArgument]
     ) -> None:
         values = {name: _make_value(name, item) for name, item in arguments.items()}
         self._values = values
@@ -200,7 +205,7 @@ def _run_within(limit_s: float, run: Callable[[], float]) -> float | None:
     return seconds[0]
 
 
-def _make_value(name: str, argument: Argument) -> Any:
+def _make_value(name: str, argument: RandomArgument) -> Any:
     """Make an array of random numbers, or a scalar."""
     dtype = np.dtype(argument.dtype)
     if not argument.n_entries:
@@ -215,7 +220,9 @@ def _make_value(name: str, argument: Argument) -> Any:
     return np.resize(entries, argument.n_entries)
 
 
-def _make_run(program: Program, values: Mapping[str, Any]) -> Callable[[], float]:
+def _make_run(
+    program: CompiledHostKernel, values: Mapping[str, Any]
+) -> Callable[[], float]:
     """Return a function that runs a program and returns its seconds."""
     if not program.function:
         launch = load_program(program).launch_of(values).run
@@ -241,7 +248,7 @@ def _convert_argument(value: Any) -> Any:
     return np.ctypeslib.as_ctypes_type(value.dtype)(value.item())
 
 
-def load_program(program: Program) -> HostKernel:
+def load_program(program: CompiledHostKernel) -> HostKernel:
     """Load the kernel of a program.
 
     Raises:

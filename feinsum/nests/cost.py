@@ -28,12 +28,12 @@ from math import inf, prod
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from feinsum.nests.nest import Forest, Loop, Node, Orders, fuse
-from feinsum.nests.network import Network, Path, Sizes, Term
+from feinsum.nests.network import FactorProduct, Network, Path, Sizes
 
 V = TypeVar("V")
 
 
-class Part(NamedTuple):
+class TermGroup(NamedTuple):
     """Neighbouring terms, and the loops around them.
 
     Attributes:
@@ -41,7 +41,7 @@ class Part(NamedTuple):
         ancestors: the indices of the loops around all of them.
     """
 
-    terms: tuple[Term, ...]
+    terms: tuple[FactorProduct, ...]
     ancestors: frozenset[str]
 
 
@@ -52,13 +52,13 @@ class Cost(Protocol[V]):
     def nothing(self) -> V:
         """The cost of no loops."""
 
-    def loop(self, part: Part, index: str, body: V) -> V:
+    def loop(self, part: TermGroup, index: str, body: V) -> V:
         """The cost of a loop over an index around all terms of a part."""
 
     def combine(self, first: V, second: V) -> V:
         """The cost of consecutive loops; associative."""
 
-    def crossing(self, part: Part, split: int) -> V:
+    def crossing(self, part: TermGroup, split: int) -> V:
         """The cost of buffers from the first terms of a part to the others.
 
         Args:
@@ -88,7 +88,7 @@ def _of_forest(
     # others: this is the innermost place around both.
     ahead = tuple(_terms(first))
     after = tuple(t for node in rest for t in _terms(node))
-    part = Part(tuple(path[t] for t in ahead + after), ancestors)
+    part = TermGroup(tuple(path[t] for t in ahead + after), ancestors)
     crossing = cost.crossing(part, len(ahead))
     others = _of_forest(cost, path, rest, ancestors)
     return cost.combine(cost.combine(value, crossing), others)
@@ -97,7 +97,7 @@ def _of_forest(
 def _of_node(cost: Cost[Any], path: Path, node: Node, ancestors: frozenset[str]) -> Any:
     if not isinstance(node, Loop):
         return cost.nothing
-    part = Part(tuple(path[t] for t in _terms(node)), ancestors)
+    part = TermGroup(tuple(path[t] for t in _terms(node)), ancestors)
     body = _of_forest(cost, path, node.body, ancestors | {node.index})
     return cost.loop(part, node.index, body)
 
@@ -110,7 +110,9 @@ def _terms(node: Node) -> Iterator[int]:
         yield node
 
 
-def crossing_buffers(part: Part, split: int) -> Iterator[tuple[Term, Term]]:
+def crossing_buffers(
+    part: TermGroup, split: int
+) -> Iterator[tuple[FactorProduct, FactorProduct]]:
     """Producer and consumer of each buffer from the first terms to the others."""
     producers = {term.result.inputs: term for term in part.terms[:split]}
     for consumer in part.terms[split:]:
@@ -131,7 +133,7 @@ class IndependentLoops:
     max_dimension: int = 2
     nothing: float = 0.0
 
-    def loop(self, part: Part, index: str, body: float) -> float:
+    def loop(self, part: TermGroup, index: str, body: float) -> float:
         if len(part.terms) > 1:
             return body  # a loop around several terms is no call of BLAS
         left = part.terms[0].indices - part.ancestors
@@ -140,7 +142,7 @@ class IndependentLoops:
     def combine(self, first: float, second: float) -> float:
         return first + second
 
-    def crossing(self, part: Part, split: int) -> float:
+    def crossing(self, part: TermGroup, split: int) -> float:
         buffers = (p.result.indices for p, _ in crossing_buffers(part, split))
         is_small = all(len(i - part.ancestors) <= self.max_dimension for i in buffers)
         return 0.0 if is_small else inf
@@ -157,7 +159,7 @@ class Operations:
     sizes: Sizes
     nothing: float = 0.0
 
-    def loop(self, part: Part, index: str, body: float) -> float:
+    def loop(self, part: TermGroup, index: str, body: float) -> float:
         within = part.ancestors | {index}
         leaves = sum(term.indices <= within for term in part.terms)
         leaf_operations = 2 * self.network.n_rows * leaves
@@ -168,7 +170,7 @@ class Operations:
     def combine(self, first: float, second: float) -> float:
         return first + second
 
-    def crossing(self, part: Part, split: int) -> float:
+    def crossing(self, part: TermGroup, split: int) -> float:
         return 0.0
 
     def least(self, path: Path) -> float:
@@ -176,13 +178,13 @@ class Operations:
         return 2 * self.network.n_rows * products
 
 
-def repetitions(network: Network, sizes: Sizes, part: Part, index: str) -> float:
+def repetitions(network: Network, sizes: Sizes, part: TermGroup, index: str) -> float:
     """The mean number of iterations of a loop each time it is entered."""
     level = network.level_within(part.ancestors, index)
     return float(sizes.extents[index]) if level is None else sizes.children(level)
 
 
-def least_products(network: Network, sizes: Sizes, term: Term) -> float:
+def least_products(network: Network, sizes: Sizes, term: FactorProduct) -> float:
     """The minimum number of products of a term: over nodes, as far as it has levels."""
     n_levels = next(
         (n for n, i in enumerate(network.levels) if i not in term.indices),
@@ -209,7 +211,7 @@ class Lexicographic:
         return (self.first.nothing, self.second.nothing)
 
     def loop(
-        self, part: Part, index: str, body: tuple[float, float]
+        self, part: TermGroup, index: str, body: tuple[float, float]
     ) -> tuple[float, float]:
         first = self.first.loop(part, index, body[0])
         return (first, self.second.loop(part, index, body[1]))
@@ -220,7 +222,7 @@ class Lexicographic:
         first_cost = self.first.combine(first[0], second[0])
         return (first_cost, self.second.combine(first[1], second[1]))
 
-    def crossing(self, part: Part, split: int) -> tuple[float, float]:
+    def crossing(self, part: TermGroup, split: int) -> tuple[float, float]:
         first = self.first.crossing(part, split)
         return (first, self.second.crossing(part, split))
 

@@ -13,17 +13,17 @@ from functools import cached_property
 from math import ceil, inf, prod
 
 from feinsum.nests.cost import (
-    Part,
+    TermGroup,
     crossing_buffers,
     least_products,
     repetitions,
 )
 from feinsum.nests.form import COPIES_BYTES, is_apart
-from feinsum.nests.network import Network, Path, Sizes, Tensor, Term
+from feinsum.nests.network import Factor, FactorProduct, Network, Path, Sizes
 
 
 @dataclass(frozen=True)
-class Machine:
+class CoreModel:
     """A model of a core; the numbers are typical values, not measurements.
 
     Attributes:
@@ -86,13 +86,13 @@ class EstimatedTime:
 
     network: Network
     sizes: Sizes
-    machine: Machine = Machine()
+    machine: CoreModel = CoreModel()
     item_bytes: int = 8
     index_bytes: int = 4
     n_threads: int = 1
     nothing: float = 0.0
 
-    def loop(self, part: Part, index: str, body: float) -> float:
+    def loop(self, part: TermGroup, index: str, body: float) -> float:
         serial_ns = self._loop_ns(part, index, body)
         is_root = not part.ancestors and index in self.network.levels[:1]
         is_whole = len(part.terms) == len(self.network.inputs) - 1
@@ -113,7 +113,7 @@ class EstimatedTime:
             return inf
         return 2 * n_bytes * self.machine.byte_ns(n_bytes)
 
-    def _loop_ns(self, part: Part, index: str, body: float) -> float:
+    def _loop_ns(self, part: TermGroup, index: str, body: float) -> float:
         times = repetitions(self.network, self.sizes, part, index)
         within = part.ancestors | {index}
         leaves = [term for term in part.terms if term.indices <= within]
@@ -132,7 +132,7 @@ class EstimatedTime:
     def combine(self, first: float, second: float) -> float:
         return first + second
 
-    def crossing(self, part: Part, split: int) -> float:
+    def crossing(self, part: TermGroup, split: int) -> float:
         """The time of reads and writes of buffers outside registers.
 
         A buffer with an axis of the tree is never in registers, and its entries are
@@ -157,7 +157,9 @@ class EstimatedTime:
         rate = lanes * self.n_threads / self.machine.vector_ns
         return self.network.n_rows * sum(products) / rate
 
-    def _vectors_ns(self, leaves: list[Term], index: str, times: float) -> float:
+    def _vectors_ns(
+        self, leaves: list[FactorProduct], index: str, times: float
+    ) -> float:
         """The time of products along a dense index: vectors if all are contiguous."""
         lanes = max(self.machine.vector_bytes // self.item_bytes, 1)
         total = 0.0
@@ -169,19 +171,19 @@ class EstimatedTime:
             total += count * each
         return total
 
-    def _is_last(self, tensor: Tensor, index: str) -> bool:
+    def _is_last(self, tensor: Factor, index: str) -> bool:
         """Whether entries along an index are next to each other, or are one entry."""
         axes = self._axes(tensor)
         return index not in tensor.indices or axes is None or axes[-1] == index
 
-    def _axes(self, tensor: Tensor) -> tuple[str, ...] | None:
+    def _axes(self, tensor: Factor) -> tuple[str, ...] | None:
         """The axes in memory; None for buffers, whose layout is free."""
         if len(tensor.inputs) == 1:
             return self.network.inputs[next(iter(tensor.inputs))]
         is_result = len(tensor.inputs) == len(self.network.inputs)
         return self.network.output if is_result else None
 
-    def _fetched_ns(self, part: Part, index: str, *, innermost: bool) -> float:
+    def _fetched_ns(self, part: TermGroup, index: str, *, innermost: bool) -> float:
         """The time to fetch the next slices of the operands and the result."""
         return sum(
             self._slice_ns(tensor, part.ancestors, index, innermost=innermost) * times
@@ -191,7 +193,7 @@ class EstimatedTime:
 
     def _slice_ns(
         self,
-        tensor: Tensor,
+        tensor: Factor,
         ancestors: frozenset[str],
         index: str,
         *,
@@ -203,7 +205,7 @@ class EstimatedTime:
             moved = max(moved, self.machine.line_bytes)
         return moved * self.machine.byte_ns(among)
 
-    def _in_memory(self, part: Part) -> Iterator[tuple[Tensor, int]]:
+    def _in_memory(self, part: TermGroup) -> Iterator[tuple[Factor, int]]:
         """Operands except the tree, and the result, which is read and written."""
         tree = frozenset({self.network.sparse})
         n_inputs = len(self.network.inputs)
@@ -222,14 +224,14 @@ class EstimatedTime:
         leaf_bytes = nodes[-1] * (self.index_bytes + self.item_bytes)
         return each * self.machine.byte_ns(leaf_bytes)
 
-    def _products(self, term: Term, ancestors: frozenset[str]) -> float:
+    def _products(self, term: FactorProduct, ancestors: frozenset[str]) -> float:
         """The approximate number of products of a term within these loops."""
         left = term.indices - ancestors
-        part = Part((term,), ancestors)
+        part = TermGroup((term,), ancestors)
         total = 1.0
         for index in sorted(left, key=lambda i: self.network.level_of.get(i, -1)):
             total *= repetitions(self.network, self.sizes, part, index)
-            part = Part((term,), part.ancestors | {index})
+            part = TermGroup((term,), part.ancestors | {index})
         return total
 
     def _bytes(self, indices: frozenset[str]) -> float:

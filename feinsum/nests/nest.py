@@ -19,7 +19,13 @@ from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.nests.network import Network, Path, Term, consumers, path_from_pairs
+from feinsum.nests.network import (
+    FactorProduct,
+    Network,
+    Path,
+    consumers,
+    path_from_pairs,
+)
 from feinsum.words import counted
 
 
@@ -177,7 +183,7 @@ def _statement(nest: Nest, number: int) -> str:
         (position,) = inputs
         return f"T{position}[{','.join(nest.network.inputs[position])}]"
 
-    term: Term = nest.path[number]
+    term: FactorProduct = nest.path[number]
     target = (
         text(term.result.inputs)
         if number in buffers
@@ -239,14 +245,18 @@ Rule: TypeAlias = Literal["any", "relative", "prefix"]
 
 
 def is_allowed(
-    network: Network, rule: Rule, term: Term, ancestors: frozenset[str], index: str
+    network: Network,
+    rule: Rule,
+    term: FactorProduct,
+    ancestors: frozenset[str],
+    index: str,
 ) -> bool:
     """Whether a term can have a loop over an index within these loops."""
     return needed_around(network, rule, term, index) <= ancestors
 
 
 def needed_around(
-    network: Network, rule: Rule, term: Term, index: str
+    network: Network, rule: Rule, term: FactorProduct, index: str
 ) -> frozenset[str]:
     """The loops that have to be around a term's loop over an index."""
     level = network.level_of.get(index)

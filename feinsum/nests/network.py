@@ -189,7 +189,7 @@ def _refuse(message: str) -> None:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class Factor:
     """An operand, or the product of several.
 
     Attributes:
@@ -202,12 +202,12 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Term:
+class FactorProduct:
     """A product of two tensors, summed over the indices that nothing else has."""
 
-    left: Tensor
-    right: Tensor
-    result: Tensor
+    left: Factor
+    right: Factor
+    result: Factor
 
     @cached_property
     def indices(self) -> frozenset[str]:
@@ -215,11 +215,11 @@ class Term:
         return self.left.indices | self.right.indices
 
     @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+    def tensors(self) -> tuple[Factor, Factor, Factor]:
         return (self.left, self.right, self.result)
 
 
-Path: TypeAlias = tuple[Term, ...]
+Path: TypeAlias = tuple[FactorProduct, ...]
 """Terms in the order of computation; the last one computes the result."""
 
 
@@ -277,12 +277,12 @@ class _Maker:
     def __init__(self, network: Network, *, late: bool = False) -> None:
         self._network = network
         self._late = late
-        self._tensors: dict[frozenset[int], Tensor] = {}
-        self._terms: dict[tuple[frozenset[int], frozenset[int]], Term] = {}
+        self._tensors: dict[frozenset[int], Factor] = {}
+        self._terms: dict[tuple[frozenset[int], frozenset[int]], FactorProduct] = {}
 
-    def tensor(self, inputs: frozenset[int]) -> Tensor:
+    def tensor(self, inputs: frozenset[int]) -> Factor:
         if inputs not in self._tensors:
-            self._tensors[inputs] = Tensor(inputs, self._indices(inputs))
+            self._tensors[inputs] = Factor(inputs, self._indices(inputs))
         return self._tensors[inputs]
 
     def _indices(self, inputs: frozenset[int]) -> frozenset[str]:
@@ -296,8 +296,8 @@ class _Maker:
             return frozenset(inside)
         return frozenset(inside & outside)
 
-    def term(self, left: frozenset[int], right: frozenset[int]) -> Term:
+    def term(self, left: frozenset[int], right: frozenset[int]) -> FactorProduct:
         if (left, right) not in self._terms:
             tensors = map(self.tensor, (left, right, left | right))
-            self._terms[left, right] = Term(*tensors)
+            self._terms[left, right] = FactorProduct(*tensors)
         return self._terms[left, right]

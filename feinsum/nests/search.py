@@ -22,9 +22,9 @@ from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from feinsum.nests.cost import Cost, Part
+from feinsum.nests.cost import Cost, TermGroup
 from feinsum.nests.nest import Nest, Orders, Rule, needed_around
-from feinsum.nests.network import Network, Path, Term, postorders
+from feinsum.nests.network import FactorProduct, Network, Path, postorders
 
 
 class BestNest(NamedTuple):
@@ -53,7 +53,7 @@ class _Candidate(NamedTuple):
 
 
 @dataclass
-class Search:
+class OrderSearch:
     """The cheapest orders of paths of one network, memoized across paths.
 
     For each part of a path within each set of loops, it stores the cheapest orders and
@@ -68,8 +68,8 @@ class Search:
     rule: Rule = "relative"
 
     def __post_init__(self) -> None:
-        self._numbers: dict[Term, int] = {}
-        self._terms: list[Term] = []
+        self._numbers: dict[FactorProduct, int] = {}
+        self._terms: list[FactorProduct] = []
         self._needed: list[dict[str, frozenset[str]]] = []
         self._solutions: dict[Any, tuple[_Candidate, ...]] = {}
 
@@ -81,7 +81,7 @@ class Search:
             return None
         return candidates[0].cost, candidates[0].orders()
 
-    def _number(self, term: Term) -> int:
+    def _number(self, term: FactorProduct) -> int:
         if term not in self._numbers:
             self._numbers[term] = len(self._terms)
             self._terms.append(term)
@@ -100,11 +100,13 @@ class Search:
         if candidates is None:
             terms = tuple(self._terms[number] for number in numbers)
             candidates = self._solutions[key] = self._solved(
-                numbers, Part(terms, ancestors)
+                numbers, TermGroup(terms, ancestors)
             )
         return candidates
 
-    def _solved(self, numbers: tuple[int, ...], part: Part) -> tuple[_Candidate, ...]:
+    def _solved(
+        self, numbers: tuple[int, ...], part: TermGroup
+    ) -> tuple[_Candidate, ...]:
         left = part.terms[0].indices - part.ancestors
         if not left:
             nothing = _Candidate(self.cost.nothing, None, None, None)
@@ -120,7 +122,7 @@ class Search:
         return tuple(best[:2])
 
     def _rooted(
-        self, numbers: tuple[int, ...], part: Part, index: str
+        self, numbers: tuple[int, ...], part: TermGroup, index: str
     ) -> _Candidate | None:
         """The cheapest with that loop first, whatever the number of terms in it."""
         best: _Candidate | None = None
@@ -132,7 +134,7 @@ class Search:
                 break
             bodies = self._order(numbers[:split], within)
             if bodies:
-                inner = Part(part.terms[:split], part.ancestors)
+                inner = TermGroup(part.terms[:split], part.ancestors)
                 cost = self.cost.loop(inner, index, bodies[0].cost)
                 first = _Candidate(cost, index, bodies[0], None)
                 joined = self._joined(numbers, part, split, first)
@@ -141,7 +143,7 @@ class Search:
         return best
 
     def _joined(
-        self, numbers: tuple[int, ...], part: Part, split: int, first: _Candidate
+        self, numbers: tuple[int, ...], part: TermGroup, split: int, first: _Candidate
     ) -> _Candidate | None:
         """The first node, and the cheapest of what can follow it."""
         if split == len(numbers):
@@ -171,7 +173,7 @@ def best_orders(
     >>> found.cost, [len(buffer.indices) for buffer in found.nest.buffers]
     (-6.0, [1, 2])
     """
-    best = Search(network, cost, rule).best(path)
+    best = OrderSearch(network, cost, rule).best(path)
     return None if best is None else BestNest(best[0], Nest(network, path, best[1]))
 
 
@@ -207,12 +209,12 @@ def best_nest(
     """
     # the fewest loops first, since each further one multiplies the work
     groups = by_depth(network) if paths is None else iter([list(paths)])
-    search = Search(network, cost, rule)
+    search = OrderSearch(network, cost, rule)
     nests = (_best_of(search, group) for group in groups)
     return next((best for best in nests if best is not None), None)
 
 
-def _best_of(search: Search, paths: list[Path]) -> BestNest | None:
+def _best_of(search: OrderSearch, paths: list[Path]) -> BestNest | None:
     """The cheapest nest of several paths, the most promising first."""
     best: tuple[Any, Orders, Path] | None = None
     bounds = [search.cost.least(path) for path in paths]

@@ -52,7 +52,7 @@ Sizes = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Block:
+class FusedStages:
     """Stages that run together.
 
     Attributes:
@@ -103,7 +103,9 @@ class Block:
         return dict(zip(names, values, strict=True))
 
 
-def blocks_of(program: Program, sizes: Sizes, n_threads: int = 1) -> tuple[Block, ...]:
+def blocks_of(
+    program: Program, sizes: Sizes, n_threads: int = 1
+) -> tuple[FusedStages, ...]:
     """The stages of a program, grouped into blocks where that is expected to be faster.
 
     Args:
@@ -123,7 +125,7 @@ def blocks_of(program: Program, sizes: Sizes, n_threads: int = 1) -> tuple[Block
 @lru_cache(maxsize=64)
 def _blocks_of(
     program: Program, sizes: tuple[tuple[str, int], ...], n_threads: int
-) -> tuple[Block, ...]:
+) -> tuple[FusedStages, ...]:
     """Choose blocks first, then fusions among the rest."""
     values = dict(sizes)
     blocks = [
@@ -141,7 +143,7 @@ def _blocks_of(
     return tuple(_with_fusions(program, blocks, fusions))
 
 
-def _dissolved(program: Program, block: Block, sizes: Sizes) -> list[Block]:
+def _dissolved(program: Program, block: FusedStages, sizes: Sizes) -> list[FusedStages]:
     """Return the stages one by one if fusion saves as much as the block; else none."""
     # a stage that runs as a whole is no block
     if not block.cuts:
@@ -154,12 +156,12 @@ def _dissolved(program: Program, block: Block, sizes: Sizes) -> list[Block]:
     return [*map(_alone, block.stages)]
 
 
-def _passed_bytes(program: Program, block: Block, sizes: Sizes) -> int:
+def _passed_bytes(program: Program, block: FusedStages, sizes: Sizes) -> int:
     """Return the traffic between stages of a block that need not go through memory."""
     return 2 * inner_bytes(program, block, sizes)
 
 
-def inner_bytes(program: Program, block: Block, sizes: Sizes) -> int:
+def inner_bytes(program: Program, block: FusedStages, sizes: Sizes) -> int:
     """Return the bytes of all results that pass between stages of a block."""
     return sum(
         _n_bytes(program, name, sizes)
@@ -170,8 +172,8 @@ def inner_bytes(program: Program, block: Block, sizes: Sizes) -> int:
 
 
 def _with_fusions(
-    program: Program, blocks: Sequence[Block], fusions: Sequence[Fusion]
-) -> Iterator[Block]:
+    program: Program, blocks: Sequence[FusedStages], fusions: Sequence[Fusion]
+) -> Iterator[FusedStages]:
     """Put each fusion in the place of its last statement."""
     fused = {
         statement.result: fusion
@@ -200,26 +202,26 @@ def _with_fusions(
             yield _alone(stage_of(program, rest))
 
 
-def _alone(stage: Stage) -> Block:
-    return Block((stage,), outputs=stage.outputs)
+def _alone(stage: Stage) -> FusedStages:
+    return FusedStages((stage,), outputs=stage.outputs)
 
 
-def _fused(program: Program, fusion: Fusion) -> Block:
+def _fused(program: Program, fusion: Fusion) -> FusedStages:
     """Make the block of a fusion, with the stages that compute the same."""
     order = {statement.result: k for k, statement in enumerate(program.statements)}
     ordered = sorted(fusion.statements, key=lambda statement: order[statement.result])
     stages = tuple(stage_of(program, [statement]) for statement in ordered)
-    return Block(stages, outputs=fusion.results, fusion=fusion)
+    return FusedStages(stages, outputs=fusion.results, fusion=fusion)
 
 
-def _in_rows(program: Program, sizes: Sizes, n_threads: int) -> tuple[Block, ...]:
+def _in_rows(program: Program, sizes: Sizes, n_threads: int) -> tuple[FusedStages, ...]:
     """Return the grouping of consecutive stages that saves the most."""
     stages = stages_of(program)
-    best: list[tuple[float, tuple[Block, ...]]] = [(0.0, ())]
+    best: list[tuple[float, tuple[FusedStages, ...]]] = [(0.0, ())]
     for end in range(1, len(stages) + 1):
         last = stages[end - 1]
         saved, before = best[end - 1]
-        candidate = saved, (*before, Block((last,), outputs=last.outputs))
+        candidate = saved, (*before, FusedStages((last,), outputs=last.outputs))
         # the best of all ways to end here: optimal for costs that add up
         for begin in range(end - 1):
             block = _block(program, stages[begin:end], sizes, n_threads)
@@ -234,7 +236,7 @@ def _in_rows(program: Program, sizes: Sizes, n_threads: int) -> tuple[Block, ...
 
 def _block(
     program: Program, stages: Sequence[Stage], sizes: Sizes, n_threads: int
-) -> Block | None:
+) -> FusedStages | None:
     """Cut stages along all indices that they share; None if that saves nothing."""
     statements = [statement for stage in stages for statement in stage.statements]
     outputs = outputs_of(program, statements)
@@ -260,7 +262,7 @@ def _block(
         least = 1 if is_free[k] else min(MIN_ROWS, extents[k])
         lengths[k] = min(extents[k], max(least, fitting))
         largest = max(1, largest * lengths[k] // extents[k])
-    return Block(
+    return FusedStages(
         tuple(stages),
         tuple(cuts[k] for k in order),
         tuple(lengths[k] for k in order),
@@ -278,7 +280,7 @@ def _is_free(statements: Sequence[Statement], cut: Mapping[str, str]) -> bool:
     )
 
 
-def _saved_s(program: Program, block: Block, sizes: Sizes) -> float:
+def _saved_s(program: Program, block: FusedStages, sizes: Sizes) -> float:
     """About how much time is saved: what need not go through memory, less what blocks
     read again and what their statements cost.
     """

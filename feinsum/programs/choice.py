@@ -20,7 +20,7 @@ import numpy as np
 
 from feinsum.errors import FeinsumError
 from feinsum.memory import remembered
-from feinsum.select import Trial
+from feinsum.select import PairedTimes
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class KernelChoice(Generic[T]):
     least_s: float = 0.0
     copied: Callable[[T], T] = lambda arguments: arguments
     kernel: Kernel[T] | None = None
-    trial: Trial = field(default_factory=lambda: Trial(n_warmups=N_WARMUPS))
+    trial: PairedTimes = field(default_factory=lambda: PairedTimes(n_warmups=N_WARMUPS))
     is_over: bool = False
     _waited_s: float = 0.0
     _lock: Lock = field(default_factory=Lock, repr=False)

@@ -382,7 +382,7 @@ def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
         FeinsumError: if there is none, or if it cannot be built.
     """
     # loads Loopy, for a second
-    from feinsum.codegen.generate import Row, generate_rows
+    from feinsum.codegen.generate import ScaledSum, generate_rows
     from feinsum.measure import compile_kernel, open_device
     from feinsum.result_memory import aligned_empty
     from feinsum.retrieval import retrieve
@@ -392,7 +392,7 @@ def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
         first.indices[i]: n for i, n in program.extents(first.contraction).items()
     }
     rows = [
-        Row(
+        ScaledSum(
             _in_kernel(program.arrays[row.last.result]),
             _output(row),
             row.factors(),

@@ -16,7 +16,7 @@ from feinsum.ir import SizeParam
 from feinsum.ir.evaluate import checked_arrays, evaluate_statement
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
-from feinsum.programs.blocks import Block, Box, blocks_of, inner_bytes
+from feinsum.programs.blocks import Box, FusedStages, blocks_of, inner_bytes
 from feinsum.programs.choice import TOLERANCE, KernelChoice, shared_choice
 from feinsum.programs.fusion import Fusion, choice_of
 from feinsum.programs.parts import Part, compute, run_each, sliced
@@ -82,7 +82,7 @@ def sizes_of(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _last_uses(program: Program, blocks: Sequence[Block]) -> dict[str, int]:
+def _last_uses(program: Program, blocks: Sequence[FusedStages]) -> dict[str, int]:
     """Return the number of the block that reads an array last; outputs stay."""
     last = dict.fromkeys(program.outputs, len(blocks))
     for k, block in enumerate(blocks):
@@ -101,7 +101,7 @@ class _Run:
     n_workers: int
 
     def block(
-        self, block: Block, arrays: Mapping[str, Array], owned: dict[str, Array]
+        self, block: FusedStages, arrays: Mapping[str, Array], owned: dict[str, Array]
     ) -> dict[str, Array]:
         """Return the outputs of a block.
 
@@ -116,7 +116,7 @@ class _Run:
         return self.one_by_one(block, arrays, owned)
 
     def cut(
-        self, block: Block, arrays: Mapping[str, Array], owned: dict[str, Array]
+        self, block: FusedStages, arrays: Mapping[str, Array], owned: dict[str, Array]
     ) -> dict[str, Array]:
         """Return the outputs of a block, in parts or one stage after the other."""
         choice = self._choice_of(block)
@@ -130,7 +130,7 @@ class _Run:
 
     def fused(
         self,
-        block: Block,
+        block: FusedStages,
         fusion: Fusion,
         arrays: Mapping[str, Array],
         owned: dict[str, Array],
@@ -147,7 +147,9 @@ class _Run:
             return self.one_by_one(block, arrays, owned)
         return choice.run(read, lambda: self.one_by_one(block, read, {}))
 
-    def _choice_of(self, block: Block) -> KernelChoice[Mapping[str, Array]] | None:
+    def _choice_of(
+        self, block: FusedStages
+    ) -> KernelChoice[Mapping[str, Array]] | None:
         """Return the choice between parts and wholes; None if wholes are too large."""
         size = inner_bytes(self.program, block, self.sizes)
         arrays = tuple(
@@ -168,7 +170,7 @@ class _Run:
         return shared_choice(key, lambda: whole)
 
     def one_by_one(
-        self, block: Block, arrays: Mapping[str, Array], owned: dict[str, Array]
+        self, block: FusedStages, arrays: Mapping[str, Array], owned: dict[str, Array]
     ) -> dict[str, Array]:
         """Return the outputs of a block, each stage as a whole."""
         frame = _Frame({**arrays, **owned}, {})
@@ -180,7 +182,9 @@ class _Run:
                     holder.pop(name, None)
         return {name: frame.inside[name] for name in block.outputs}
 
-    def in_parts(self, block: Block, arrays: dict[str, Array]) -> dict[str, Array]:
+    def in_parts(
+        self, block: FusedStages, arrays: dict[str, Array]
+    ) -> dict[str, Array]:
         """Return the same for a few values of the indices that are cut at a time."""
         results = {
             name: _empty(self._shape(name), self.program.arrays[name].dtype)

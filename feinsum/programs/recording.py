@@ -38,7 +38,7 @@ class Recording:
 
 
 @dataclass(eq=False)
-class Memory:
+class RecordedArray:
     """What an array and its views share.
 
     Attributes:
@@ -60,7 +60,7 @@ class View:
     recording: Recording
     latest: Tensor
     axes: tuple[int | None, ...]
-    memory: Memory = field(default_factory=Memory)
+    memory: RecordedArray = field(default_factory=RecordedArray)
     version: int = 0
 
     @property

@@ -180,7 +180,7 @@ def common_cuts(group: Sequence[Statement]) -> Iterator[Mapping[str, str]]:
 
 
 @dataclass(frozen=True)
-class Access:
+class ArrayAccess:
     """An array from outside of the stage, as one statement reads or writes it.
 
     Attributes:
@@ -202,7 +202,7 @@ class Access:
 
 
 @dataclass(frozen=True, eq=False)
-class Loops:
+class StageLoops:
     """The loops of a stage, by number: those that all statements share come first.
 
     Attributes:
@@ -222,7 +222,7 @@ class Loops:
         )
 
     @cached_property
-    def accesses(self) -> tuple[Access, ...]:
+    def accesses(self) -> tuple[ArrayAccess, ...]:
         """All that is read from outside, then all that is kept."""
         return (*self._reads(), *self._writes())
 
@@ -239,25 +239,25 @@ class Loops:
     def axes(self, statement: Statement, term: tuple[str, ...]) -> tuple[int, ...]:
         return tuple(self.numbers[statement.result][i] for i in term)
 
-    def _reads(self) -> Iterator[Access]:
+    def _reads(self) -> Iterator[ArrayAccess]:
         results = {statement.result for statement in self.stage.statements}
         for statement in self.stage.statements:
             for k, (name, term) in enumerate(
                 zip(statement.operands, statement.inputs, strict=True)
             ):
                 if name not in results:
-                    yield Access(statement.result, k, self.axes(statement, term))
+                    yield ArrayAccess(statement.result, k, self.axes(statement, term))
 
-    def _writes(self) -> Iterator[Access]:
+    def _writes(self) -> Iterator[ArrayAccess]:
         for statement in self.stage.statements:
             if statement.result in self.stage.outputs:
-                yield Access(
+                yield ArrayAccess(
                     statement.result, None, self.axes(statement, statement.output)
                 )
 
 
 @lru_cache(maxsize=256)
-def loops_of(stage: Stage) -> Loops | None:
+def loops_of(stage: Stage) -> StageLoops | None:
     """The loops of a stage; None if a result is a diagonal, or indices are equal.
 
     >>> from feinsum.ir import array
@@ -272,7 +272,7 @@ def loops_of(stage: Stage) -> Loops | None:
     """
     # joined loops have more vectors, but may put two indices of a statement into one
     numbers = _numbers(stage, is_joined=True) or _numbers(stage, is_joined=False)
-    return None if numbers is None else Loops(stage, len(stage.cuts), numbers)
+    return None if numbers is None else StageLoops(stage, len(stage.cuts), numbers)
 
 
 Numbers = dict[str, dict[str, int]]

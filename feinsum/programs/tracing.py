@@ -22,7 +22,7 @@ from feinsum.ir.program import Program
 from feinsum.programs.builder import program
 from feinsum.programs.local import run_program
 from feinsum.programs.recording import (
-    Memory,
+    RecordedArray,
     Recording,
     View,
     as_result,
@@ -225,7 +225,7 @@ def _traced(
     arrays = {}
     for name, operand in operands.items():
         tensor = builder.input(operand.name, operand.shape, operand.dtype)
-        memory = Memory(is_argument=True)
+        memory = RecordedArray(is_argument=True)
         arrays[name] = Traced(recording, tensor, tuple(range(tensor.rank)), memory)
     result = _results(function(arrays), recording)
     return builder.build(), result

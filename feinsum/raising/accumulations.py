@@ -40,10 +40,10 @@ from feinsum.raising.expressions import (
     subscripts_of,
     terms_of,
 )
-from feinsum.raising.rewriting import Program, is_plain
+from feinsum.raising.rewriting import RewrittenKernel, is_plain
 
 
-def with_sums(program: Program) -> Program:
+def with_sums(program: RewrittenKernel) -> RewrittenKernel:
     """Every accumulation over loops that nothing else needs, as a sum.
 
     Rewrite::
@@ -60,7 +60,7 @@ def with_sums(program: Program) -> Program:
 
 
 def _accumulated(
-    insn: lp.InstructionBase, program: Program
+    insn: lp.InstructionBase, program: RewrittenKernel
 ) -> tuple[frozenset[str], Expression] | None:
     """The loops over which an instruction adds, and what it adds."""
     parts = _own_and_added(insn, program)
@@ -89,7 +89,7 @@ def _accumulated(
 
 
 def _own_and_added(
-    insn: lp.InstructionBase, program: Program
+    insn: lp.InstructionBase, program: RewrittenKernel
 ) -> tuple[Expression, Expression] | None:
     """The assignee of an instruction, and the term that it adds."""
     if not is_plain(insn) or insn.id not in program.exact:
@@ -105,7 +105,7 @@ def _own_and_added(
     return (insn.assignee, added) if is_sum else None
 
 
-def is_accumulation(insn: lp.InstructionBase, program: Program) -> bool:
+def is_accumulation(insn: lp.InstructionBase, program: RewrittenKernel) -> bool:
     """Whether an instruction adds to what it assigns to, and does nothing else."""
     return _own_and_added(insn, program) is not None
 
@@ -119,7 +119,9 @@ def _bounds_others(
     return bool(loops & set(names))
 
 
-def _keeps(insn: lp.Assignment, loops: frozenset[str], program: Program) -> bool:
+def _keeps(
+    insn: lp.Assignment, loops: frozenset[str], program: RewrittenKernel
+) -> bool:
     """Whether what is read in ``loops`` stays what it is until they are done.
 
     Each iteration may read what was written in it, if no other one writes that.
@@ -143,8 +145,11 @@ def _keeps(insn: lp.Assignment, loops: frozenset[str], program: Program) -> bool
 
 
 def _as_sum(
-    insn: lp.Assignment, loops: frozenset[str], added: Expression, program: Program
-) -> Program:
+    insn: lp.Assignment,
+    loops: frozenset[str],
+    added: Expression,
+    program: RewrittenKernel,
+) -> RewrittenKernel:
     # sorted, so that every process makes the same kernel
     value = p.Sum((insn.assignee, Reduction("sum", tuple(sorted(loops)), added)))
     changed = insn.copy(expression=value, within_inames=insn.within_inames - loops)
@@ -152,7 +157,7 @@ def _as_sum(
     return program.with_own_sums(insn.id)
 
 
-def with_shifts(program: Program) -> Program:
+def with_shifts(program: RewrittenKernel) -> RewrittenKernel:
     """Sums that begin with a value that another instruction assigned.
 
     Rewrite::
@@ -169,7 +174,9 @@ def with_shifts(program: Program) -> Program:
     return program
 
 
-def _beginning(insn: lp.InstructionBase, program: Program) -> lp.Assignment | None:
+def _beginning(
+    insn: lp.InstructionBase, program: RewrittenKernel
+) -> lp.Assignment | None:
     """The instruction that gives the entries their first value, if no one else reads
     or writes them before ``insn`` does.
     """
@@ -198,7 +205,7 @@ def _beginning(insn: lp.InstructionBase, program: Program) -> lp.Assignment | No
 
 
 def _renaming(
-    first: lp.Assignment, insn: lp.Assignment, program: Program
+    first: lp.Assignment, insn: lp.Assignment, program: RewrittenKernel
 ) -> dict[str, str] | None:
     """The inames of ``insn`` that stand for those of ``first``, if both run over the
     same entries in the same iterations.
@@ -223,7 +230,10 @@ def _renaming(
 
 
 def _have_equal_bounds(
-    names: dict[str, str], program: Program, first: lp.Assignment, insn: lp.Assignment
+    names: dict[str, str],
+    program: RewrittenKernel,
+    first: lp.Assignment,
+    insn: lp.Assignment,
 ) -> bool:
     try:
         old, new = (
@@ -235,7 +245,9 @@ def _have_equal_bounds(
     return all(old[a] == new[b] for a, b in names.items())
 
 
-def _begun(insn: lp.Assignment, first: lp.Assignment, program: Program) -> Program:
+def _begun(
+    insn: lp.Assignment, first: lp.Assignment, program: RewrittenKernel
+) -> RewrittenKernel:
     parts = _own_and_added(insn, program)
     names = _renaming(first, insn, program)
     assert parts is not None
@@ -254,7 +266,7 @@ MOST_TERMS = 32
 """Products of sums have more terms the more of them there are."""
 
 
-def with_single_sums(program: Program, refused: Refused) -> Program:
+def with_single_sums(program: RewrittenKernel, refused: Refused) -> RewrittenKernel:
     """Instructions that add several sums, as several that add one each.
 
     Products are multiplied out where they are refused otherwise: with a sum of terms
@@ -281,13 +293,15 @@ def with_single_sums(program: Program, refused: Refused) -> Program:
     return program
 
 
-def _is_inexact(insn: lp.Assignment, program: Program) -> bool:
+def _is_inexact(insn: lp.Assignment, program: RewrittenKernel) -> bool:
     """Whether an instruction computes in floating point, and only in one dtype."""
     dtype = program.dtypes.get(insn.assignee_var_names()[0])
     return insn.id in program.summable and dtype is not None and dtype.kind in "fc"
 
 
-def _split(insn: lp.Assignment, program: Program, *, is_fine: bool) -> Program:
+def _split(
+    insn: lp.Assignment, program: RewrittenKernel, *, is_fine: bool
+) -> RewrittenKernel:
     (name,) = insn.assignee_var_names()
     terms = list(islice(_expanded(insn.expression, is_fine=is_fine), MOST_TERMS + 1))
     reads_own = [

@@ -50,7 +50,7 @@ from feinsum.raising.nest import (
     points_of,
 )
 from feinsum.raising.normal_form import normalize
-from feinsum.raising.operands import Access, OperandTable, align
+from feinsum.raising.operands import OperandTable, RuleUse, align
 from feinsum.raising.rewriting import is_no_op, without_no_ops
 from feinsum.raising.row import RaisedRow, raise_row
 from feinsum.raising.sizes import fold_constant_bounds, specialize, with_profiles
@@ -381,7 +381,7 @@ def _normal_value(nest: RaisedNest, k: int) -> Any:
     einsum = nest.einsum
     row = einsum.rows[k]
     factors = tuple(
-        Access(row[at], einsum.inputs[at]).call()
+        RuleUse(row[at], einsum.inputs[at]).call()
         # C multiplies from left to right; a product of narrow operands alone would
         # round
         for at in precise_first(op.dtype for op in row)

@@ -41,7 +41,7 @@ from feinsum.raising.expressions import (
     terms_of,
 )
 from feinsum.raising.nest import RaisedKernel, RaisedNest
-from feinsum.raising.rewriting import Program, is_no_op
+from feinsum.raising.rewriting import RewrittenKernel, is_no_op
 
 
 def with_loops_from_zero(kernel: lp.LoopKernel) -> lp.LoopKernel:
@@ -333,7 +333,7 @@ class Split(NamedTuple):
     block: int
 
 
-def with_joined_loops(program: Program) -> Program:
+def with_joined_loops(program: RewrittenKernel) -> RewrittenKernel:
     """Loops that a user split, as one loop, if nothing needs one of them alone.
 
     Rewrite::
@@ -347,7 +347,7 @@ def with_joined_loops(program: Program) -> Program:
     return program
 
 
-def _joined_once(program: Program) -> Program | None:
+def _joined_once(program: RewrittenKernel) -> RewrittenKernel | None:
     for split in _splits(program):
         joined = _joined(program, split)
         if joined is not None:
@@ -355,7 +355,7 @@ def _joined_once(program: Program) -> Program | None:
     return None
 
 
-def _splits(program: Program) -> Iterator[Split]:
+def _splits(program: RewrittenKernel) -> Iterator[Split]:
     """The pairs of inames that occur as a position, each once."""
     sums = dict.fromkeys(
         sum_
@@ -377,7 +377,7 @@ def _splits(program: Program) -> Iterator[Split]:
     return iter(splits)
 
 
-def _joined(program: Program, split: Split) -> Program | None:
+def _joined(program: RewrittenKernel, split: Split) -> RewrittenKernel | None:
     """The kernel with one loop for two; None where these are used in other ways."""
     kernel = program.kernel
     pair = {split.outer, split.inner}

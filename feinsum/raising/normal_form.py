@@ -6,8 +6,8 @@ are joined, subscripts written plainly, each private value gets a name of its ow
 orders that nothing depends on go. Then loops become sums and values go where they are
 read, one step after the other, until nothing changes.
 
-Every step is a function from a :class:`Program` to another one that computes the same,
-and says in its docstring how it rewrites a kernel.
+Every step is a function from a :class:`RewrittenKernel` to another one that computes
+the same, and says in its docstring how it rewrites a kernel.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from feinsum.raising.expressions import (
 from feinsum.raising.functions import size_literals, without_tags
 from feinsum.raising.loops import with_joined_loops
 from feinsum.raising.operands import OperandTable
-from feinsum.raising.rewriting import Program, is_plain, without_no_ops
+from feinsum.raising.rewriting import RewrittenKernel, is_plain, without_no_ops
 from feinsum.raising.temporaries import (
     find_covering_inames,
     with_kept_values,
@@ -98,7 +98,7 @@ def _loops(kernel: lp.LoopKernel) -> frozenset[str]:
     )
 
 
-def _without_loops(program: Program) -> Program:
+def _without_loops(program: RewrittenKernel) -> RewrittenKernel:
     return with_values_put_in(with_shifts(with_sums(program)))
 
 
@@ -106,14 +106,14 @@ def _can_be_rewritten(kernel: lp.LoopKernel) -> bool:
     tags = (tag for iname in kernel.inames.values() for tag in iname.tags)
     return (
         # bounds that are computed would change under an instruction that is moved
-        not Program(kernel).parameters() & kernel.temporary_variables.keys()
+        not RewrittenKernel(kernel).parameters() & kernel.temporary_variables.keys()
         and all(isinstance(i, lp.MultiAssignmentBase) for i in kernel.instructions)
         and not any(insn.groups for insn in kernel.instructions)
         and not any(isinstance(tag, ConcurrentTag) for tag in tags)
     )
 
 
-def _program(t_unit: lp.TranslationUnit, name: str) -> Program:
+def _program(t_unit: lp.TranslationUnit, name: str) -> RewrittenKernel:
     """The kernel with what its dtypes say; tags of variables say nothing."""
     plain = t_unit.with_kernel(without_tags(t_unit[name]))
     typed = lp.infer_unknown_types(plain, expect_completion=False)
@@ -130,7 +130,7 @@ def _program(t_unit: lp.TranslationUnit, name: str) -> Program:
     summable = frozenset(
         i.id for i in plain_insns if _is_exact(_with_sized(i, dtypes), table, dtypes)
     )
-    return Program(t_unit[name], dtypes, exact, exact | summable)
+    return RewrittenKernel(t_unit[name], dtypes, exact, exact | summable)
 
 
 def _with_sized(
@@ -172,7 +172,7 @@ def _digits(dtype: np.dtype[Any]) -> Any:
     return np.empty(0, dtype).real.dtype
 
 
-def with_true_order(program: Program) -> Program:
+def with_true_order(program: RewrittenKernel) -> RewrittenKernel:
     """Assignments wait for those alone whose data they need, or whose data they change.
 
     An order that nothing depends on would keep loops together that can be taken apart.
@@ -197,7 +197,7 @@ def with_true_order(program: Program) -> Program:
 
 
 def _conflict(
-    program: Program, first: lp.InstructionBase, second: lp.InstructionBase
+    program: RewrittenKernel, first: lp.InstructionBase, second: lp.InstructionBase
 ) -> bool:
     """Whether the order of two instructions matters, as far as subscripts tell."""
     if not (isinstance(first, lp.Assignment) and isinstance(second, lp.Assignment)):
@@ -213,7 +213,7 @@ def _conflict(
     return not all(program.never_meet(first.id, second.id, name) for name in shared)
 
 
-def with_plain_subscripts(program: Program) -> Program:
+def with_plain_subscripts(program: RewrittenKernel) -> RewrittenKernel:
     """Subscripts without what changes nothing.
 
     Rewrite::
@@ -245,7 +245,7 @@ class _Plainer(IdentityMapper):  # type: ignore[misc]
         return self.rec(index) if sum_ is None else sum_.expression()
 
 
-def with_own_versions(program: Program) -> Program:
+def with_own_versions(program: RewrittenKernel) -> RewrittenKernel:
     """Private values that several instructions assign as a whole, one after the other.
 
     Rewrite::
@@ -263,7 +263,7 @@ def with_own_versions(program: Program) -> Program:
     return program
 
 
-def _starts(name: str, program: Program) -> list[str]:
+def _starts(name: str, program: RewrittenKernel) -> list[str]:
     """The instructions that assign to all entries, in their order."""
     kernel = program.kernel
     writers = [kernel.id_to_insn[i] for i in program.writers.get(name, ())]
@@ -276,7 +276,7 @@ def _starts(name: str, program: Program) -> list[str]:
     return sorted(starts, key=lambda i: len(program.before[i] & {*starts}))
 
 
-def _are_apart(name: str, starts: Sequence[str], program: Program) -> bool:
+def _are_apart(name: str, starts: Sequence[str], program: RewrittenKernel) -> bool:
     """Whether each instruction has to do with one value alone, in one iteration."""
     kernel = program.kernel
     first, *later = (kernel.id_to_insn[i] for i in starts)
@@ -297,11 +297,13 @@ def _are_apart(name: str, starts: Sequence[str], program: Program) -> bool:
     )
 
 
-def _is_ordered(first: str, second: str, program: Program) -> bool:
+def _is_ordered(first: str, second: str, program: RewrittenKernel) -> bool:
     return second in program.before[first] or first in program.before[second]
 
 
-def _meets_whole(name: str, start: lp.Assignment, other: str, program: Program) -> bool:
+def _meets_whole(
+    name: str, start: lp.Assignment, other: str, program: RewrittenKernel
+) -> bool:
     """Whether an instruction sees a whole value, or the entry of its iteration."""
     inner = start.within_inames - _around(name, start, program)
     shared = inner & program.kernel.id_to_insn[other].within_inames
@@ -309,19 +311,21 @@ def _meets_whole(name: str, start: lp.Assignment, other: str, program: Program) 
     return not shared or have_own_entries(accesses, shared)
 
 
-def _around(name: str, insn: lp.Assignment, program: Program) -> frozenset[str]:
+def _around(name: str, insn: lp.Assignment, program: RewrittenKernel) -> frozenset[str]:
     """The loops in whose iterations the value is assigned as a whole."""
     return frozenset(
         insn.within_inames - {*(find_covering_inames(name, insn, program) or ())}
     )
 
 
-def _reads_in_place(name: str, insn: lp.Assignment, program: Program) -> bool:
+def _reads_in_place(name: str, insn: lp.Assignment, program: RewrittenKernel) -> bool:
     assigned = subscripts_of(insn.assignee)
     return all(read == assigned for read in program.accesses(insn.id, name))
 
 
-def _renamed(name: str, starts: Sequence[str], program: Program) -> Program:
+def _renamed(
+    name: str, starts: Sequence[str], program: RewrittenKernel
+) -> RewrittenKernel:
     kernel = program.kernel
     # the first version keeps the name
     fresh = kernel.get_var_name_generator()

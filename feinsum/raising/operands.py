@@ -50,11 +50,11 @@ from feinsum.raising.functions import (
     unresolved,
 )
 from feinsum.raising.nest import AffineSize, refusal
-from feinsum.raising.trees import Level, compressed_levels
+from feinsum.raising.trees import TreeLoop, compressed_levels
 
 
 @dataclass(frozen=True)
-class Access:
+class RuleUse:
     """An operand (named by its rule) and the inames it is called with."""
 
     operand: Operand
@@ -66,7 +66,7 @@ class Access:
 
 
 def align(
-    accesses: Sequence[Access], inputs: Sequence[IndexList]
+    accesses: Sequence[RuleUse], inputs: Sequence[IndexList]
 ) -> tuple[Operand, ...]:
     """The operands in the order of ``inputs``; the terms are a permutation of it."""
     left = list(accesses)
@@ -103,7 +103,7 @@ class OperandTable:
         self._texts = Counter(_text(rule.arguments, rule.expression) for rule in rules)
 
     @cached_property
-    def levels(self) -> dict[str, Level]:
+    def levels(self) -> dict[str, TreeLoop]:
         """The loops over compressed rows."""
         return compressed_levels(self.kernel)
 
@@ -160,7 +160,7 @@ class OperandTable:
         extents: Mapping[str, Extent],
         instruction: str,
         along: IndexList = (),
-    ) -> Access:
+    ) -> RuleUse:
         """The operand that ``factor`` reads, and with which inames.
 
         Args:
@@ -189,7 +189,7 @@ class OperandTable:
             name = self._rule_name(factor, term, parameters, body, is_new=bool(along))
             self._operands[key] = Operand(name, shape, dtype)
             self.functions[name] = OperandFunction(parameters, function_text(body))
-        return Access(self._operands[key], term)
+        return RuleUse(self._operands[key], term)
 
     def computed_dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
         """The dtype in which the code computes a factor.

@@ -1,7 +1,7 @@
 """A kernel while it is rewritten: its reads and writes, and their order.
 
-The properties of a :class:`Program` are computed once and never change, since each
-rewrite makes another program.
+The properties of a :class:`RewrittenKernel` are computed once and never change, since
+each rewrite makes another one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from feinsum.raising.expressions import (
 
 
 @dataclass(frozen=True)
-class Program:
+class RewrittenKernel:
     """A kernel, and what stays true of it while it is rewritten.
 
     Attributes:
@@ -152,7 +152,7 @@ class Program:
 
     def with_instructions(
         self, changed: Mapping[str, lp.InstructionBase | None], **more: Any
-    ) -> Program:
+    ) -> RewrittenKernel:
         """With instructions replaced, or removed for None: what waited for those
         waits for what they waited for.
         """
@@ -176,10 +176,10 @@ class Program:
         dtypes = [self.dtypes.get(name) for name in self.names(expression)]
         return any(dtype is not None and dtype.kind in "fc" for dtype in dtypes)
 
-    def with_dtype(self, name: str, dtype: np.dtype[Any]) -> Program:
+    def with_dtype(self, name: str, dtype: np.dtype[Any]) -> RewrittenKernel:
         return replace(self, dtypes={**self.dtypes, name: dtype})
 
-    def with_own_sums(self, insn_id: str) -> Program:
+    def with_own_sums(self, insn_id: str) -> RewrittenKernel:
         """With sums of an instruction over inames that no other instruction has."""
         kernel = self.kernel
         sums = kernel.id_to_insn[insn_id].reduction_inames()
@@ -217,7 +217,7 @@ def is_plain(insn: lp.InstructionBase) -> bool:
 def without_no_ops(kernel: lp.LoopKernel) -> lp.LoopKernel:
     """The kernel without instructions that do nothing."""
     idle = {insn.id: None for insn in kernel.instructions if is_no_op(insn)}
-    return Program(kernel).with_instructions(idle).kernel if idle else kernel
+    return RewrittenKernel(kernel).with_instructions(idle).kernel if idle else kernel
 
 
 def is_no_op(insn: lp.InstructionBase) -> bool:

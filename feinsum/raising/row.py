@@ -40,7 +40,7 @@ from feinsum.raising.expressions import (
 )
 from feinsum.raising.functions import size_literals, unresolved
 from feinsum.raising.nest import refusal
-from feinsum.raising.operands import Access, OperandTable
+from feinsum.raising.operands import OperandTable, RuleUse
 from feinsum.raising.trees import check_compressed
 from feinsum.words import type_in_words
 
@@ -205,7 +205,7 @@ class RaisedRow:
     assignee: Expression
     output: IndexList
     summed: frozenset[str]
-    accesses: tuple[Access, ...]
+    accesses: tuple[RuleUse, ...]
     scale: Expression
     shift: Expression
     loops: frozenset[str]
@@ -388,7 +388,7 @@ def _accesses(
     parts: ShiftedSum,
     table: OperandTable,
     extents: Mapping[str, Extent],
-) -> tuple[Access, ...]:
+) -> tuple[RuleUse, ...]:
     """The operands. One is repeated along output indices that nothing depends on: the
     first one without a summation index, if there is one.
     """
@@ -469,7 +469,7 @@ def _check_dtypes(
     insn: lp.InstructionBase,
     table: OperandTable,
     parts: ShiftedSum,
-    accesses: tuple[Access, ...],
+    accesses: tuple[RuleUse, ...],
 ) -> None:
     """Operands, their product with the scale, and the result are of one dtype.
 

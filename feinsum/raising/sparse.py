@@ -42,7 +42,7 @@ from feinsum.raising.dependences import may_join
 from feinsum.raising.expressions import Expression, multiply, nodes_of, rename
 from feinsum.raising.functions import function_text, unresolved
 from feinsum.raising.nest import LoopNest, RaisedNest, in_kernel, value_of
-from feinsum.raising.operands import Access, OperandTable, align
+from feinsum.raising.operands import OperandTable, RuleUse, align
 from feinsum.raising.privates import Privates, find_fill
 from feinsum.raising.row import ShiftedSum, places_of, take_apart
 from feinsum.raising.trees import ENTRY, INDEX, Nodes, refused, subscripts_in
@@ -60,7 +60,7 @@ class TreeTerms:
     """
 
     stored: tuple[Expression, ...]
-    accesses: tuple[Access, ...]
+    accesses: tuple[RuleUse, ...]
     output: IndexList
     extents: Mapping[str, Extent]
     dtype: np.dtype[Any]
@@ -240,7 +240,7 @@ class TreeRow:
     def _check_indices(
         self,
         output: IndexList,
-        accesses: Sequence[Access],
+        accesses: Sequence[RuleUse],
         extents: Mapping[str, Extent],
     ) -> None:
         insn, kernel = self.insn, self.table.kernel
@@ -256,7 +256,7 @@ class TreeRow:
                 raise refused(insn, f"points of its output {insn.assignee} meet")
 
     def _dtype(
-        self, stored: Sequence[Expression], accesses: Sequence[Access]
+        self, stored: Sequence[Expression], accesses: Sequence[RuleUse]
     ) -> np.dtype[Any]:
         """The dtype of all accesses: a recipe rounds where the kernel does."""
         table, insn = self.table, self.insn

@@ -38,7 +38,7 @@ from feinsum.raising.expressions import (
     substitute,
 )
 from feinsum.raising.nest import in_kernel, value_of
-from feinsum.raising.rewriting import Program, is_plain
+from feinsum.raising.rewriting import RewrittenKernel, is_plain
 
 KnownExtents: TypeAlias = Mapping[str, int]
 """Extents of inames that are numbers."""
@@ -58,7 +58,7 @@ class Value(NamedTuple):
     readers: tuple[lp.Assignment, ...]
 
 
-def with_values_put_in(program: Program) -> Program:
+def with_values_put_in(program: RewrittenKernel) -> RewrittenKernel:
     """Values of single instructions in loops, where they are read.
 
     What a value reads must not change until it is read.
@@ -77,7 +77,7 @@ def with_values_put_in(program: Program) -> Program:
     return program
 
 
-def with_kept_values(program: Program) -> Program:
+def with_kept_values(program: RewrittenKernel) -> RewrittenKernel:
     """One value after the other that every iteration has for itself, as an array.
 
     Rewrite::
@@ -99,7 +99,7 @@ def with_kept_values(program: Program) -> Program:
     return program
 
 
-def _value(name: str, program: Program) -> Value | None:
+def _value(name: str, program: RewrittenKernel) -> Value | None:
     """A value that one instruction assigns to all entries, and others read later, in
     the same iteration.
     """
@@ -121,7 +121,7 @@ def _value(name: str, program: Program) -> Value | None:
 
 
 def find_covering_inames(
-    name: str, writer: lp.Assignment, program: Program
+    name: str, writer: lp.Assignment, program: RewrittenKernel
 ) -> tuple[str, ...] | None:
     """The inames of an assignment that run over all entries of an array: no inames for
     a scalar, and None if it assigns to some entries only, or to one twice.
@@ -146,7 +146,7 @@ class Digit(NamedTuple):
 
 
 def _digits_of(
-    writer: lp.Assignment, program: Program
+    writer: lp.Assignment, program: RewrittenKernel
 ) -> list[tuple[Digit, ...]] | None:
     """The digits of each subscript, the one of stride 1 last: ``2*v + a`` has two.
 
@@ -228,7 +228,7 @@ def _divided(
     return p.FloorDiv(number, divisor), p.Remainder(number, divisor)
 
 
-def _can_be_put_in(value: Value, program: Program) -> bool:
+def _can_be_put_in(value: Value, program: RewrittenKernel) -> bool:
     """Whether the value is the same where it is read, and cheap enough."""
     writer = value.writer
     # the conversion at the assignment would be lost
@@ -284,7 +284,9 @@ def _is_factor(name: str, expression: Expression) -> bool:
             return isinstance(expression, p.Variable) and expression.name == name
 
 
-def _is_unchanged(value: Value, reader: lp.Assignment, program: Program) -> bool:
+def _is_unchanged(
+    value: Value, reader: lp.Assignment, program: RewrittenKernel
+) -> bool:
     """Whether nothing that the value depends on is written until it is read.
 
     It is written before the value is assigned, or after it is read. In loops that the
@@ -310,7 +312,9 @@ def _is_unchanged(value: Value, reader: lp.Assignment, program: Program) -> bool
     return True
 
 
-def _is_complete(other: lp.InstructionBase, value: Value, program: Program) -> bool:
+def _is_complete(
+    other: lp.InstructionBase, value: Value, program: RewrittenKernel
+) -> bool:
     """Whether loops that assign the value entry by entry see all that ``other`` wrote.
 
     They do if they read only what the same iteration wrote.
@@ -328,7 +332,7 @@ def _is_complete(other: lp.InstructionBase, value: Value, program: Program) -> b
     )
 
 
-def _put_in(value: Value, program: Program) -> Program:
+def _put_in(value: Value, program: RewrittenKernel) -> RewrittenKernel:
     writer, kernel = value.writer, program.kernel
     digits = _digits_of(writer, program)
     assert digits is not None
@@ -365,7 +369,7 @@ def _known_lengths(kernel: lp.LoopKernel) -> KnownExtents:
     return extents
 
 
-def _extents(value: Value, program: Program) -> dict[str, Extent] | None:
+def _extents(value: Value, program: RewrittenKernel) -> dict[str, Extent] | None:
     """The extents of the loops around a value, if these run over a box."""
     dtype = program.dtypes.get(value.name)
     if dtype is None:
@@ -377,7 +381,9 @@ def _extents(value: Value, program: Program) -> dict[str, Extent] | None:
         return None
 
 
-def _keep(value: Value, extents: dict[str, Extent], program: Program) -> Program:
+def _keep(
+    value: Value, extents: dict[str, Extent], program: RewrittenKernel
+) -> RewrittenKernel:
     kernel = program.kernel
     loops = _outermost_first(value.around, extents)
     sizes = [extents[iname] for iname in loops]

@@ -39,7 +39,7 @@ Terms: TypeAlias = dict[Expression, int]
 
 
 @dataclass(frozen=True)
-class Level:
+class TreeLoop:
     """A loop over the children of a node.
 
     Attributes:
@@ -57,7 +57,7 @@ class Level:
     scalars: frozenset[str]
 
 
-def check_compressed(insn: lp.InstructionBase, levels: Mapping[str, Level]) -> None:
+def check_compressed(insn: lp.InstructionBase, levels: Mapping[str, TreeLoop]) -> None:
     """Refuse what stands in loops over compressed rows, or finds their bounds.
 
     Args:
@@ -95,7 +95,7 @@ def same_place(first: Expression, second: Expression) -> bool:
     return first == second or _terms(first) == _terms(second)
 
 
-def compressed_levels(kernel: lp.LoopKernel) -> dict[str, Level]:
+def compressed_levels(kernel: lp.LoopKernel) -> dict[str, TreeLoop]:
     """The loops over compressed rows, by iname.
 
     >>> import numpy as np
@@ -135,7 +135,7 @@ def _bounded_by(kernel: lp.LoopKernel, scalars: Collection[str]) -> list[str]:
     ]
 
 
-def _coordinates(level: Level, values: Mapping[str, Expression]) -> set[str]:
+def _coordinates(level: TreeLoop, values: Mapping[str, Expression]) -> set[str]:
     """Scalars with an entry at the place of the node or of a child of it."""
     positions = [_terms(level.parent), _terms(level.position)]
     return {
@@ -169,7 +169,7 @@ def _has_entry(expression: Expression) -> bool:
 
 def _level(
     iname: str, kernel: lp.LoopKernel, values: Mapping[str, Expression]
-) -> Level | None:
+) -> TreeLoop | None:
     try:
         bounds = kernel.get_iname_bounds(iname)
         size = pw_aff_to_expr(bounds.size, int_ok=True)
@@ -203,7 +203,7 @@ def _level(
         return None
     # scalars from which the bounds are computed serve the loop, too
     used = scalars | (_names([values[s] for s in scalars]) & values.keys())
-    return Level(iname, pointers, begin.index_tuple[0], position, used)
+    return TreeLoop(iname, pointers, begin.index_tuple[0], position, used)
 
 
 def _resolved(expression: Expression, values: Mapping[str, Expression]) -> Expression:
@@ -278,7 +278,7 @@ class Nodes:
     """
 
     inames: tuple[str, ...]
-    levels: Mapping[str, Level]
+    levels: Mapping[str, TreeLoop]
     arrays: Mapping[str, str]
     is_root_stored: bool = False
 
@@ -287,7 +287,7 @@ class Nodes:
         cls,
         insn: lp.InstructionBase,
         inames: Collection[str],
-        levels: Mapping[str, Level],
+        levels: Mapping[str, TreeLoop],
         values: Sequence[Expression],
     ) -> Nodes:
         """Those of an instruction.
@@ -413,14 +413,14 @@ class Nodes:
         return Tree(self.inames, tuple(tree_levels), tuple(sorted(loads)))
 
 
-def _children(level: Level) -> tuple[Expression, Expression]:
+def _children(level: TreeLoop) -> tuple[Expression, Expression]:
     above = level.parent if isinstance(level.parent, int) else PARENT
     pointers = p.Variable(level.pointers)
     return pointers[above], pointers[above + 1]
 
 
 def _path(
-    insn: lp.InstructionBase, inames: Collection[str], levels: Mapping[str, Level]
+    insn: lp.InstructionBase, inames: Collection[str], levels: Mapping[str, TreeLoop]
 ) -> tuple[str, ...]:
     """The loops over nodes of an instruction, as a path from the root."""
     own_levels = {i: levels[i] for i in sorted(inames) if i in levels}
@@ -442,9 +442,9 @@ def _path(
 
 def _above(
     insn: lp.InstructionBase,
-    level: Level,
+    level: TreeLoop,
     inames: Collection[str],
-    levels: Mapping[str, Level],
+    levels: Mapping[str, TreeLoop],
 ) -> str | None:
     """The loop over the nodes whose children another one runs over; none at a root."""
     if isinstance(level.parent, int):

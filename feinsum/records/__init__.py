@@ -10,7 +10,7 @@ from feinsum.records.document import (
     untrusted,
 )
 from feinsum.records.environment import Device, DevicePeaks, Environment
-from feinsum.records.fleet import EngineName, Fleet, Host, Links
+from feinsum.records.fleet import EngineName, Fleet, FleetHost, Links
 from feinsum.records.kinds import (
     FACT_KINDS,
     KINDS,
@@ -22,8 +22,8 @@ from feinsum.records.kinds import (
 from feinsum.records.match import (
     WORST_ACCEPTED,
     Extents,
-    Level,
     Match,
+    MatchLevel,
     Policy,
     Remoteness,
     best_match,
@@ -86,14 +86,14 @@ __all__ = [
     "Extents",
     "Finding",
     "Fleet",
+    "FleetHost",
     "FramedSpec",
-    "Host",
     "InMemoryStore",
     "Kind",
-    "Level",
     "Links",
     "LookUp",
     "Match",
+    "MatchLevel",
     "Measurement",
     "Miss",
     "ParameterValue",

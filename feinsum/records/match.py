@@ -42,7 +42,7 @@ SAME_PROFILE = 0.1
 """Maximum distance of equal profiles of a sparse operand: 7 % more entries."""
 
 
-class Level(IntEnum):
+class MatchLevel(IntEnum):
     """How well a record fits a kernel and a machine; lower is better."""
 
     EXACT = 0
@@ -57,10 +57,10 @@ class Level(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
-WORST_ACCEPTED: dict[Policy, Level] = {
-    "strict": Level.EXACT,
-    "default": Level.PREDICTED,
-    "loose": Level.GENERIC,
+WORST_ACCEPTED: dict[Policy, MatchLevel] = {
+    "strict": MatchLevel.EXACT,
+    "default": MatchLevel.PREDICTED,
+    "loose": MatchLevel.GENERIC,
 }
 
 
@@ -95,7 +95,7 @@ class Match:
             and driver, all of them no faster than the untransformed kernel.
     """
 
-    level: Level
+    level: MatchLevel
     reason: str
     ranking: tuple[TuningRecord, ...] = ()
     remoteness: Remoteness = NEAR
@@ -148,13 +148,13 @@ class _Fit(NamedTuple):
         machine: the level of the machine alone.
     """
 
-    level: Level
-    machine: Level
+    level: MatchLevel
+    machine: MatchLevel
     remoteness: Remoteness
     distance: float
 
 
-def level_of(record: TuningRecord | Trial, environment: Environment) -> Level:
+def level_of(record: TuningRecord | Trial, environment: Environment) -> MatchLevel:
     """Return how well a record, or a trial, fits a machine.
 
     It fits a CPU with an unknown processor no better than any other of its
@@ -166,10 +166,10 @@ def level_of(record: TuningRecord | Trial, environment: Environment) -> Level:
         difference = driver_difference(
             record.environment, environment, record.workload_text
         )
-        return Level.SAME_DEVICE_OTHER_DRIVER if difference else Level.EXACT
+        return MatchLevel.SAME_DEVICE_OTHER_DRIVER if difference else MatchLevel.EXACT
     if (measured.kind, measured.architecture) == (local.kind, local.architecture):
-        return Level.SAME_ARCHITECTURE
-    return Level.GENERIC
+        return MatchLevel.SAME_ARCHITECTURE
+    return MatchLevel.GENERIC
 
 
 def remoteness(measured: Device, local: Device) -> Remoteness:
@@ -291,7 +291,7 @@ def best_match(
         extents: of the kernel, as far as known.
     """
     if not records:
-        return Match(Level.MISS, "no fact is recorded for this workload")
+        return Match(MatchLevel.MISS, "no fact is recorded for this workload")
     extents = extents or {}
     fits = {r.id: _fit(r, environment, extents, is_nearest) for r in records}
     groups = list(_groups(records, fits))
@@ -306,7 +306,7 @@ def best_match(
         last = max(record.recorded_at for record in records)[:10]
         reason = f"{facts} recorded, the last on {last}, but {why}"
         # Tuned here, in vain: another tuning would find nothing either.
-        return Match(Level.MISS, reason, is_tuned=closest == Level.EXACT)
+        return Match(MatchLevel.MISS, reason, is_tuned=closest == MatchLevel.EXACT)
     ranking = [r for fit, group in groups if fit.level == best.level for r in group]
     local_extents = extents.get(ranking[0].workload_text, {})
     reason = _reason(ranking, best, environment, local_extents)
@@ -320,7 +320,7 @@ def _fit(
     sizes, kernel = record.measurement.sizes, extents.get(record.workload_text, {})
     # A recipe depends on how many entries a row has, as it does on extents.
     is_other = is_nearest or profile_distance(sizes, kernel) > SAME_PROFILE
-    level = max(Level.NEAREST_EXTENTS if is_other else Level.EXACT, machine)
+    level = max(MatchLevel.NEAREST_EXTENTS if is_other else MatchLevel.EXACT, machine)
     remote = remoteness(record.environment.device, environment.device)
     return _Fit(level, machine, remote, distance(sizes, kernel))
 
@@ -348,9 +348,9 @@ def _reason(
 ) -> str:
     best = ranking[0]
     measured = best.environment
-    if fit.machine == Level.EXACT:
+    if fit.machine == MatchLevel.EXACT:
         machine = f"on this device and driver ({measured.driver_version})"
-    elif fit.machine == Level.SAME_DEVICE_OTHER_DRIVER:
+    elif fit.machine == MatchLevel.SAME_DEVICE_OTHER_DRIVER:
         difference = driver_difference(measured, environment, best.workload_text)
         machine = f"on this device with {difference}"
     else:
@@ -358,7 +358,7 @@ def _reason(
         machine = "on {}; here it is {}".format(*devices)
     sizes = best.measurement.sizes
     at = ""
-    if fit.level == Level.NEAREST_EXTENTS or fit.distance:
+    if fit.level == MatchLevel.NEAREST_EXTENTS or fit.distance:
         at = f"; measured at {_listed(sizes)}"
     if fit.distance:
         at += f"; here it is {_listed({n: extents[n] for n in sizes if n in extents})}"

@@ -29,7 +29,14 @@ from feinsum.errors import (
     error_from_code,
 )
 from feinsum.raising import RaisedNest
-from feinsum.records import FramedSpec, Level, Match, TransformSpec, from_json, to_json
+from feinsum.records import (
+    FramedSpec,
+    Match,
+    MatchLevel,
+    TransformSpec,
+    from_json,
+    to_json,
+)
 from feinsum.records.document import STRICT
 from feinsum.retrieval.matching import lookup_variants
 from feinsum.retrieval.result import Candidate, NestSelection, Retrieval
@@ -54,7 +61,7 @@ class DecidedNest:
     workload: str
     frame: str
     spec: TransformSpec | None
-    level: Level
+    level: MatchLevel
     reason: str
     judgement: str = ""
 

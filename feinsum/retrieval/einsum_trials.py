@@ -23,7 +23,7 @@ from feinsum.retrieval.generating import Transformed, Variants, build_selected
 from feinsum.retrieval.result import NO_FASTER_THAN_GENERATED, Candidate
 from feinsum.retrieval.search import (
     Budget,
-    Verification,
+    VerifiedRecipe,
     check_verdict,
     own_verification,
     select_best,
@@ -76,14 +76,14 @@ class EinsumTrials:
     def device(self) -> Device:
         return self.environment.device
 
-    def recall(self, candidate: Candidate) -> Verification | None:
+    def recall(self, candidate: Candidate) -> VerifiedRecipe | None:
         """See :meth:`Trials.recall`."""
         if verification := own_verification(candidate):
             return verification
         verdict = self._cached(candidate).recall()
         return None if verdict is None else self._verification(verdict, candidate)
 
-    def verify(self, candidate: Candidate) -> Verification:
+    def verify(self, candidate: Candidate) -> VerifiedRecipe:
         """See :meth:`Trials.verify`."""
         if verification := self.recall(candidate):
             return verification
@@ -136,7 +136,7 @@ class EinsumTrials:
         parts = "einsum", frame, str(spec), repr(sorted(sizes.items()))
         return CachedVerdict.of(parts, self.environment, is_kept=candidate.is_builtin)
 
-    def _verification(self, verdict: Verdict, candidate: Candidate) -> Verification:
+    def _verification(self, verdict: Verdict, candidate: Candidate) -> VerifiedRecipe:
         """The verification by a verdict.
 
         Raises:

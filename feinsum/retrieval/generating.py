@@ -24,7 +24,7 @@ from feinsum.cache import default_cache
 from feinsum.errors import BuildError, FeinsumError, TransformError
 from feinsum.raising import RaisedKernel
 from feinsum.raising.dependences import Part
-from feinsum.records import FramedSpec, Level, Match, TransformSpec
+from feinsum.records import FramedSpec, Match, MatchLevel, TransformSpec
 from feinsum.retrieval.applying import Applied, apply_selected
 from feinsum.retrieval.cell_batches import batch_cells
 from feinsum.retrieval.phases import loops_of
@@ -74,7 +74,7 @@ def variant_of(nests: Iterable[NestSelection]) -> Variant:
 def batch_variant(width: int) -> Variant:
     """The given loop over cells, of which so many are computed together."""
     spec = TransformSpec("cells", 1, {"width": width})
-    match = Match(Level.MISS, "no record is about batches of cells")
+    match = Match(MatchLevel.MISS, "no record is about batches of cells")
     return {BATCH: Candidate(FramedSpec(spec, ""), match, is_builtin=True)}
 
 

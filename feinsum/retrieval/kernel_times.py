@@ -31,7 +31,12 @@ from feinsum.errors import FeinsumError, MeasurementError, WrongResultError
 from feinsum.measure.arguments import find_index_bounds
 from feinsum.measure.judging import quick_sizes
 from feinsum.measure.kernel import generate_for_host
-from feinsum.measure.question import Argument, KernelComparison, Program, Verdict
+from feinsum.measure.question import (
+    CompiledHostKernel,
+    KernelComparison,
+    RandomArgument,
+    Verdict,
+)
 from feinsum.measure.reference import reference_of
 from feinsum.measure.verification import tolerance_for
 from feinsum.raising import RaisedKernel
@@ -137,9 +142,9 @@ class TimedKernels:
 
     sources: tuple[_Source, ...]
     pairs: tuple[tuple[tuple[int, int], ...], ...]
-    arguments: Mapping[str, Argument]
+    arguments: Mapping[str, RandomArgument]
     tolerance: float
-    checked: tuple[Mapping[str, Argument], ...] = ()
+    checked: tuple[Mapping[str, RandomArgument], ...] = ()
 
     def request(self, ask: Callable[[KernelComparison], Verdict]) -> Verdict:
         """Have all run in another process, once they are compiled.
@@ -150,7 +155,7 @@ class TimedKernels:
         with tempfile.TemporaryDirectory(prefix="feinsum-kernels-") as folder:
             written = partial(_written, Path(folder))
             programs = tuple(
-                Program(
+                CompiledHostKernel(
                     written(f"{k}.so", source.content.result()),
                     source.arguments,
                     source.function,
@@ -310,7 +315,7 @@ def _plain(
 
 def arguments_of(
     unit: lp.TranslationUnit, sizes: Mapping[str, int], *, n_unknown: int = 0
-) -> dict[str, Argument]:
+) -> dict[str, RandomArgument]:
     """The arguments of a call of a kernel, which are drawn when it is timed.
 
     Raises:
@@ -327,11 +332,11 @@ def arguments_of(
         dtype = arg.dtype.numpy_dtype
         if isinstance(arg, lp.ValueArg):
             value = sizes.get(arg.name, 1 if dtype.kind in "iub" else 0.75)
-            arguments[arg.name] = Argument(dtype.str, value=value)
+            arguments[arg.name] = RandomArgument(dtype.str, value=value)
             continue
         # an array that subscripts others must stay inside of these
         is_index = dtype.kind in "iu" and arg.name in below
-        arguments[arg.name] = Argument(
+        arguments[arg.name] = RandomArgument(
             dtype.str,
             array_layout(arg, sizes).n_entries,
             below=max(1, below[arg.name]) if is_index else 0,
@@ -404,7 +409,7 @@ def _check_loops(kernel: Any) -> None:
         raise MeasurementError(f"the loops of {kernel.name!r} depend on {computed}")
 
 
-def _tolerance(arguments: Mapping[str, Argument]) -> float:
+def _tolerance(arguments: Mapping[str, RandomArgument]) -> float:
     dtypes = [np.dtype(a.dtype) for a in arguments.values() if a.is_written]
     if not dtypes:
         raise MeasurementError("the kernel has no results")

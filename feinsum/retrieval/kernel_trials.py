@@ -61,7 +61,7 @@ from feinsum.retrieval.search import (
     BORNE_OUT,
     TIED,
     Budget,
-    Verification,
+    VerifiedRecipe,
     check_verdict,
     claimed_speedup,
     own_verification,
@@ -238,7 +238,7 @@ class KernelTrials:
     def device(self) -> Device:
         return self.environment.device
 
-    def recall(self, variant: Variant) -> Verification | None:
+    def recall(self, variant: Variant) -> VerifiedRecipe | None:
         """The result of an earlier trial; see :meth:`Trials.recall`.
 
         Raises:
@@ -250,7 +250,7 @@ class KernelTrials:
         verdict = self._cached(variant).recall()
         return None if verdict is None else self._verification(verdict, variant)
 
-    def verify(self, variant: Variant) -> Verification:
+    def verify(self, variant: Variant) -> VerifiedRecipe:
         """Build and time a variant, or recall its trial.
 
         Raises:
@@ -281,7 +281,7 @@ class KernelTrials:
         with self.budget.spending():
             self._time_together(variants)
 
-    def reason(self, variant: Variant, k: int, verification: Verification) -> str:
+    def reason(self, variant: Variant, k: int, verification: VerifiedRecipe) -> str:
         """Why one nest of a variant that was verified may have its recipe."""
         if measured := own_verification(variant[k]):
             return measured.reason
@@ -321,7 +321,7 @@ class KernelTrials:
         for (_, cached, _), variant_times in zip(new, times, strict=True):
             cached.store(_verdict_of(variant_times))
 
-    def _verification(self, verdict: Verdict, variant: Variant) -> Verification:
+    def _verification(self, verdict: Verdict, variant: Variant) -> VerifiedRecipe:
         """The verification of a variant by a verdict.
 
         Raises:
@@ -344,7 +344,7 @@ class KernelTrials:
 
     def _without_times(
         self, verdict: Verdict, candidates: Iterable[Candidate]
-    ) -> Verification:
+    ) -> VerifiedRecipe:
         """The verification where the given kernel could not be timed: by the einsums.
 
         Raises:
@@ -476,11 +476,11 @@ class NestTrials:
     def device(self) -> Device:
         return self.trials.device
 
-    def recall(self, candidate: Candidate) -> Verification | None:
+    def recall(self, candidate: Candidate) -> VerifiedRecipe | None:
         """See :meth:`Trials.recall`."""
         return self.trials.recall(dict.fromkeys(self.numbers, candidate))
 
-    def verify(self, candidate: Candidate) -> Verification:
+    def verify(self, candidate: Candidate) -> VerifiedRecipe:
         """See :meth:`Trials.verify`."""
         return self.trials.verify(dict.fromkeys(self.numbers, candidate))
 

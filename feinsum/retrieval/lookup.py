@@ -45,7 +45,7 @@ from feinsum.retrieval.decision import (
 from feinsum.retrieval.einsum_trials import choose_by_einsums
 from feinsum.retrieval.generating import Variants, build_selected, deliver, in_caller
 from feinsum.retrieval.kernel_trials import can_time, choose_in_kernel
-from feinsum.retrieval.matching import Facts, select_candidates
+from feinsum.retrieval.matching import MatchingFacts, select_candidates
 from feinsum.retrieval.phases import mark_separable
 from feinsum.retrieval.request import Request, RetrievalOptions, policy_of
 from feinsum.retrieval.result import NOTHING_FASTER, Retrieval
@@ -195,7 +195,7 @@ def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieva
     with looked_up_store(request.database) as store:
         # one query for all nests, since the store may be far away
         wanted = [nest.form for nest in raised.raised]
-        facts = Facts(store, environment.device, request.policy, wanted)
+        facts = MatchingFacts(store, environment.device, request.policy, wanted)
         nests = tuple(
             select_candidates(nest, facts, environment, request.policy, request.effort)
             for nest in raised.raised

@@ -36,9 +36,9 @@ from feinsum.records import (
     Environment,
     Extents,
     FramedSpec,
-    Level,
     LookUp,
     Match,
+    MatchLevel,
     Policy,
     Remoteness,
     Store,
@@ -55,7 +55,7 @@ from feinsum.transforms.library import GENERIC
 
 
 @dataclass
-class Facts:
+class MatchingFacts:
     """The candidates of a store for a device and a policy.
 
     Related queries are sent together, since a store may be far away. If trusted signers
@@ -133,7 +133,7 @@ FRAME_FACTOR = 16
 """How much longer than today's an older text of a workload may be."""
 
 
-class Form(NamedTuple):
+class LookupForm(NamedTuple):
     """A canonical form under which facts are looked up.
 
     Attributes:
@@ -209,7 +209,7 @@ class Nearest(NamedTuple):
 
     def _own_record(self, recipe: FramedSpec, match: Match) -> TuningRecord | None:
         """The best measurement of a recipe by this installation and software."""
-        if match.level != Level.EXACT:
+        if match.level != MatchLevel.EXACT:
             return None
         records = [
             record
@@ -223,7 +223,7 @@ class Nearest(NamedTuple):
 
 def select_candidates(
     nest: RaisedNest,
-    facts: Facts,
+    facts: MatchingFacts,
     environment: Environment,
     policy: Policy,
     effort: Effort,
@@ -231,7 +231,7 @@ def select_candidates(
     """All recipes for a nest: recorded for it, or at other extents, or predicted."""
     nests: list[RaisedNest] = []
 
-    def forms() -> Iterator[Form]:
+    def forms() -> Iterator[LookupForm]:
         for variant, has_other_extents in lookup_variants(nest):
             nests.append(variant)
             yield form_of(
@@ -255,7 +255,7 @@ def select_candidates(
 
 def _own_ids(match: Match) -> frozenset[str]:
     """The ids of the records that this installation measured."""
-    if match.level != Level.EXACT:
+    if match.level != MatchLevel.EXACT:
         return frozenset()
     return frozenset(record.id for record in match.ranking if is_own(record.id))
 
@@ -282,7 +282,9 @@ def _foremost(
     A processor that runs 512-bit vectors in two halves chooses narrower ones, which
     are half as fast on one that does not.
     """
-    predicted = next((c for c in candidates if c.match.level == Level.PREDICTED), None)
+    predicted = next(
+        (c for c in candidates if c.match.level == MatchLevel.PREDICTED), None
+    )
     if predicted is None:
         return candidates
     first = candidates[0]
@@ -309,15 +311,15 @@ def lookup_variants(nest: RaisedNest) -> Iterator[tuple[RaisedNest, bool]]:
 
 def form_of(
     form: CanonicalForm, sizes: Mapping[str, int], *, is_nearest: bool = False
-) -> Form:
+) -> LookupForm:
     """A form, the extents behind the size parameters of its einsum, and a profile."""
     names = form.relabeling.size_params
     all_sizes = {names[name]: n for name, n in sizes.items() if name in names}
     all_sizes |= {name: n for name, n in sizes.items() if name.startswith(PROFILE)}
-    return Form(form, all_sizes, is_nearest)
+    return LookupForm(form, all_sizes, is_nearest)
 
 
-def forms_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Iterator[Form]:
+def forms_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Iterator[LookupForm]:
     """The forms of an einsum with size parameters: its own, then at other extents.
 
     Args:
@@ -329,8 +331,8 @@ def forms_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Iterator[Form]:
 
 
 def nearest(
-    forms: Iterable[Form],
-    facts: Facts,
+    forms: Iterable[LookupForm],
+    facts: MatchingFacts,
     environment: Environment,
     policy: Policy,
     effort: Effort = "recorded",
@@ -344,7 +346,7 @@ def nearest(
     does not have, or whose intermediates exceed the memory limit.
     """
 
-    def matched(k: int, form_queried: Form) -> tuple[Nearest, Match]:
+    def matched(k: int, form_queried: LookupForm) -> tuple[Nearest, Match]:
         form, sizes, is_nearest = form_queried
         sound, extents = _sound_records(form, sizes, facts)
         records = [
@@ -363,7 +365,7 @@ def nearest(
     rest = iter(forms)
     first = matched(0, next(rest))
     # levels are ordered from the best to the worst
-    if first[1].level < Level.NEAREST_EXTENTS:
+    if first[1].level < MatchLevel.NEAREST_EXTENTS:
         return first
     others = list(rest)
     # a miss of a generalized workload is no demand for it: no kernel computes it
@@ -376,7 +378,7 @@ def nearest(
 
 def _nearness(
     form_matched: Nearest, match: Match
-) -> tuple[Level, bool, Remoteness, float, int]:
+) -> tuple[MatchLevel, bool, Remoteness, float, int]:
     remoteness = match.remoteness
     return match.level, not match.ranking, remoteness, match.distance, form_matched.k
 
@@ -407,7 +409,9 @@ def match_of(
     # a recipe with records is no prediction, whatever its level
     tried = {*(record.recipe for record in records), *without}
 
-    def unmeasured(level: Level, specs: Iterable[TransformSpec], why: str) -> Match:
+    def unmeasured(
+        level: MatchLevel, specs: Iterable[TransformSpec], why: str
+    ) -> Match:
         left = tuple(s for s in specs if FramedSpec(s, form.text) not in tried)
         if not left:
             return match
@@ -415,17 +419,17 @@ def match_of(
 
     if only_measured:
         return match
-    is_open = match.level > Level.PREDICTED
-    if is_open and WORST_ACCEPTED[policy] >= Level.PREDICTED:
+    is_open = match.level > MatchLevel.PREDICTED
+    if is_open and WORST_ACCEPTED[policy] >= MatchLevel.PREDICTED:
         why = "is expected to be the fastest, and was not measured"
-        prediction = unmeasured(Level.PREDICTED, predicted(), why)
+        prediction = unmeasured(MatchLevel.PREDICTED, predicted(), why)
         if prediction is not match:
             return prediction
-    if match.level != Level.MISS or WORST_ACCEPTED[policy] < Level.GENERIC:
+    if match.level != MatchLevel.MISS or WORST_ACCEPTED[policy] < MatchLevel.GENERIC:
         return match
     why = "is for every einsum, and was not measured"
     recipes = _generic_recipes(form, environment.device.kind)
-    return unmeasured(Level.GENERIC, recipes, why)
+    return unmeasured(MatchLevel.GENERIC, recipes, why)
 
 
 @lru_cache(maxsize=256)
@@ -456,7 +460,7 @@ def _generic_recipes(form: CanonicalForm, kind: DeviceKind) -> list[TransformSpe
 
 
 def _sound_records(
-    form: CanonicalForm, sizes: Mapping[str, int], facts: Facts
+    form: CanonicalForm, sizes: Mapping[str, int], facts: MatchingFacts
 ) -> tuple[list[TuningRecord], Extents]:
     """The records of a workload, and its extents in the names of each text of them.
 

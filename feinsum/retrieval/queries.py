@@ -18,7 +18,7 @@ from feinsum.ir import (
 from feinsum.measure import einsum_operations
 from feinsum.predict import Effort, effort_of
 from feinsum.records import DevicePeaks, Match, Policy, best_match, operations_s
-from feinsum.retrieval.matching import Facts, forms_of, nearest
+from feinsum.retrieval.matching import MatchingFacts, forms_of, nearest
 from feinsum.retrieval.request import policy_of
 from feinsum.targets.devices import open_device
 
@@ -122,7 +122,7 @@ def query(
     general, literal = generalize(einsum)
     forms = forms_of(general, {**literal, **(sizes or {})})
     with opened_store(database, has_shipped=True) as store:
-        facts = Facts(store, environment.device, chosen)
+        facts = MatchingFacts(store, environment.device, chosen)
         best, match = nearest(forms, facts, environment, chosen, wanted)
         if match.is_hit or best.records:
             return match

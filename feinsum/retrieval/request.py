@@ -15,7 +15,7 @@ from feinsum.errors import DeviceUnavailableError, NotAnEinsumError
 from feinsum.options import option_of
 from feinsum.predict import Effort, effort_of
 from feinsum.raising import RaisedKernel, called_kernels, raise_kernel
-from feinsum.records import WORST_ACCEPTED, Level, Policy
+from feinsum.records import WORST_ACCEPTED, MatchLevel, Policy
 from feinsum.targets.devices import open_device, target_of
 from feinsum.targets.host import HOST
 from feinsum.targets.protocol import OpenDevice
@@ -80,7 +80,7 @@ class Request:
     @property
     def may_try_forms(self) -> bool:
         """Whether unmeasured recipes may be timed and used here."""
-        is_accepted = WORST_ACCEPTED[self.policy] >= Level.PREDICTED
+        is_accepted = WORST_ACCEPTED[self.policy] >= MatchLevel.PREDICTED
         return self.verify and is_accepted and self.effort != "recorded"
 
     def raised(self) -> RaisedKernel:

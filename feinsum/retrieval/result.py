@@ -21,8 +21,8 @@ from feinsum.ir import from_text
 from feinsum.raising import RaisedKernel, RaisedNest, RefusedNest
 from feinsum.records import (
     FramedSpec,
-    Level,
     Match,
+    MatchLevel,
     Policy,
     TransformSpec,
     TuningRecord,
@@ -171,7 +171,7 @@ class NestSelection:
     def why_unchanged(self) -> str:
         """Why no recipe was applied, with what to do."""
         nest = self.nest
-        if self.best_match.level == Level.MISS:
+        if self.best_match.level == MatchLevel.MISS:
             doubts = "".join(f"skipped: {why}; " for _, why in self.failures)
             again = " again, with more trials," if self.best_match.is_tuned else ""
             return (
@@ -316,7 +316,7 @@ def _nest_explanation(selection: NestSelection) -> Iterator[str]:
     if selection.applied is not None:
         yield f"applied: {selection.applied} ({_why_first(selection)})"
         yield f"trusted: {selection.judgement}"
-    elif match.level != Level.MISS:
+    elif match.level != MatchLevel.MISS:
         yield f"not applied: {selection.why_unchanged}"
 
 

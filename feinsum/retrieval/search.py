@@ -51,7 +51,7 @@ AT_ONCE = 64
 UNVERIFIED = "not verified on this machine: verification is off"
 
 
-class Verification(NamedTuple):
+class VerifiedRecipe(NamedTuple):
     """The result of a recipe that may be used here.
 
     Attributes:
@@ -106,14 +106,14 @@ class Trials(Protocol):
     @property
     def device(self) -> Device: ...
 
-    def recall(self, candidate: Candidate) -> Verification | None:
+    def recall(self, candidate: Candidate) -> VerifiedRecipe | None:
         """The result of an earlier trial.
 
         Raises:
             TransformError: if the candidate must not be used.
         """
 
-    def verify(self, candidate: Candidate) -> Verification:
+    def verify(self, candidate: Candidate) -> VerifiedRecipe:
         """The result of an earlier trial, or else of one now.
 
         Raises:
@@ -121,7 +121,7 @@ class Trials(Protocol):
         """
 
 
-def own_verification(candidate: Candidate) -> Verification | None:
+def own_verification(candidate: Candidate) -> VerifiedRecipe | None:
     """The measurement of a recipe by this installation, if there is one."""
     record = candidate.own_record
     if record is None:
@@ -131,12 +131,12 @@ def own_verification(candidate: Candidate) -> Verification | None:
         f"measured by this installation at {record.recorded_at}: {speedup:.1f} times "
         "as fast as the kernel generated for the einsum"
     )
-    return Verification(speedup, True, reason)
+    return VerifiedRecipe(speedup, True, reason)
 
 
 def verification_of(
     verdict: Verdict, observation: str, candidate: Candidate
-) -> Verification:
+) -> VerifiedRecipe:
     """The verification of a candidate that was found to be right.
 
     Args:
@@ -145,7 +145,7 @@ def verification_of(
     claim = candidate.claim
     claimed = "" if claim is None else f"; {claim:.2g} times were claimed"
     when = f"verified and timed on this machine at {verdict.found_at}"
-    return Verification(verdict.speedup, False, f"{when}: {observation}{claimed}")
+    return VerifiedRecipe(verdict.speedup, False, f"{when}: {observation}{claimed}")
 
 
 def check_verdict(verdict: Verdict) -> None:
@@ -165,7 +165,7 @@ class _Usable(NamedTuple):
     """A candidate that may be used."""
 
     candidate: Candidate
-    verification: Verification
+    verification: VerifiedRecipe
 
 
 @dataclass
@@ -249,7 +249,7 @@ def _try(batch: Sequence[Candidate], trials: Trials, outcome: _Outcome) -> None:
 
 def _recalled(
     batch: Iterable[Candidate], trials: Trials, outcome: _Outcome
-) -> Iterator[tuple[Candidate, Verification | None]]:
+) -> Iterator[tuple[Candidate, VerifiedRecipe | None]]:
     """The candidates that are not known to fail, with their earlier results."""
     for candidate in batch:
         try:
@@ -261,7 +261,7 @@ def _recalled(
 
 def _ends_search(
     candidate: Candidate,
-    verification: Verification,
+    verification: VerifiedRecipe,
     batch: Sequence[Candidate],
     device: Device,
 ) -> bool:

@@ -2,7 +2,7 @@
 
 Whatever times two kernels and keeps one decides by :func:`time_ratio`. The times come
 from :func:`sample_in_turns`, which runs kernels for the purpose, or from a
-:class:`Trial`, to which runs are added whose results are needed anyway.
+:class:`PairedTimes`, to which runs are added whose results are needed anyway.
 
 >>> trial = Trial()
 >>> while not trial.is_over:
@@ -18,7 +18,7 @@ from feinsum.select.ratio import (
     rank_by_ratio,
     time_ratio,
 )
-from feinsum.select.trial import Trial
+from feinsum.select.trial import PairedTimes
 from feinsum.select.turns import (
     BUDGET_S,
     FEW_SAMPLES,
@@ -34,8 +34,8 @@ __all__ = [
     "GAIN",
     "MAX_SAMPLES",
     "MIN_SAMPLES",
+    "PairedTimes",
     "Ratio",
-    "Trial",
     "find_fastest",
     "paired_ratio",
     "rank_by_ratio",

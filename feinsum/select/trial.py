@@ -13,7 +13,7 @@ MAX_ROUNDS = 18
 
 
 @dataclass(eq=False)
-class Trial:
+class PairedTimes:
     """Times of a kernel and of its baseline, until it is certain which is faster.
 
     Attributes:

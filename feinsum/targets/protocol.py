@@ -113,7 +113,7 @@ class Built(Protocol):
         ...
 
 
-class Program(Protocol):
+class SourceKernel(Protocol):
     """A kernel that is written by hand, as those that measure a device are."""
 
     def run(
@@ -203,7 +203,7 @@ class OpenDevice(Protocol):
         """Copy a flat buffer into that of an array that the device holds."""
         ...
 
-    def program(self, source: str, name: str) -> Program:
+    def program(self, source: str, name: str) -> SourceKernel:
         """Build a kernel that is written in OpenCL C, but for its head.
 
         ``KERNEL(name, arguments)`` is the head, and ``SPLAT(type, x)`` a vector of

@@ -1,5 +1,5 @@
 from .efforts import LIMITS as LIMITS
-from .efforts import Limits as Limits
+from .efforts import TuningLimits as TuningLimits
 from .efforts import ensure_measured as ensure_measured
 from .efforts import measure_if_possible as measure_if_possible
 from .isolation import IsolatedBench as IsolatedBench
@@ -12,7 +12,7 @@ from .progress import TuningReport as TuningReport
 from .progress import TuningStart as TuningStart
 from .recording import peaks_of as peaks_of
 from .report import write_report as write_report
-from .search import Search as Search
+from .search import ConfigurationSearch as ConfigurationSearch
 from .search import Strategy as Strategy
 from .search import make_search as make_search
 from .trials import TrialOutcome as TrialOutcome

@@ -37,7 +37,14 @@ from feinsum.records import (
 from feinsum.tuning.connection import Connection, ConnectionLost, Errand, WorkerLost
 from feinsum.tuning.isolation import IsolatedBench
 from feinsum.tuning.problem import Problem
-from feinsum.tuning.trials import Answer, Ask, Request, Task, TrialBench, TrialOutcome
+from feinsum.tuning.trials import (
+    Ask,
+    Task,
+    TrialAnswer,
+    TrialBench,
+    TrialOutcome,
+    TrialRequest,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -55,14 +62,14 @@ MAX_LOST = 3
 
 POLL_S = 0.1
 
-SET_UP = Request()
+SET_UP = TrialRequest()
 
 
 @dataclass(frozen=True)
 class _Job:
     """A request, and how many workers were lost while they had it."""
 
-    request: Request
+    request: TrialRequest
     n_lost: int = 0
 
 
@@ -129,18 +136,18 @@ class ClusterBench(TrialBench):
             DeviceUnavailableError: if the scheduler or all workers stay away for long.
         """
 
-        def take() -> Request | None:
+        def take() -> TrialRequest | None:
             wanted = ask()
             if wanted is None:
                 return None
-            return Request(specs=wanted[:1], reference=wanted[1])
+            return TrialRequest(specs=wanted[:1], reference=wanted[1])
 
         for outcomes in self._run_requests(take):
             yield from outcomes
 
     def compare(self, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome, ...]:
         """Time several recipes that passed their trial in one run on one worker."""
-        requests = iter([Request(specs=tuple(specs), is_comparison=True)])
+        requests = iter([TrialRequest(specs=tuple(specs), is_comparison=True)])
         (outcomes,) = self._run_requests(lambda: next(requests, None))
         return outcomes
 
@@ -157,16 +164,16 @@ class ClusterBench(TrialBench):
         self._ready, self._met = set(), set()
         self._connection.close()
 
-    def _collect_environments(self) -> dict[str, Answer]:
+    def _collect_environments(self) -> dict[str, TrialAnswer]:
         """Collect the environments of all workers, waiting for the first one."""
-        answers: dict[str, Answer] = {}
+        answers: dict[str, TrialAnswer] = {}
         while self._running or not answers:
             self._contact_new_workers(contacted=set(answers))
             answers |= {worker: reply for worker, _, reply in self._collect_ended()}
         return answers
 
     def _run_requests(
-        self, take: Callable[[], Request | None]
+        self, take: Callable[[], TrialRequest | None]
     ) -> Iterator[tuple[TrialOutcome, ...]]:
         """Outcomes of requests, as long as there are any; no request is lost."""
         self.start()
@@ -206,7 +213,7 @@ class ClusterBench(TrialBench):
                 "finished trials are kept"
             )
 
-    def _hand_out(self, take: Callable[[], Request | None]) -> bool:
+    def _hand_out(self, take: Callable[[], TrialRequest | None]) -> bool:
         """Give idle workers something to do; whether anything is still to come."""
         for worker in sorted(self._ready - set(self._running)):
             if not self._todo:
@@ -223,7 +230,7 @@ class ClusterBench(TrialBench):
         self._running[worker] = self._connection.send(worker, answer, task), job
         self._met.add(worker)
 
-    def _collect_ended(self) -> Iterator[tuple[str, _Job, Answer]]:
+    def _collect_ended(self) -> Iterator[tuple[str, _Job, TrialAnswer]]:
         """Yield jobs that have ended; the answer of a lost worker is an error."""
         # Dask's own waiting would not notice that a scheduler is gone.
         sleep(POLL_S)
@@ -238,7 +245,7 @@ class ClusterBench(TrialBench):
                 yield worker, job, reply
 
     def _conclude(
-        self, worker: str, job: _Job, reply: Answer
+        self, worker: str, job: _Job, reply: TrialAnswer
     ) -> Iterator[tuple[TrialOutcome, ...]]:
         """Yield the outcomes of a job that has ended; none if it must be repeated."""
         objection = self._find_objection(reply)
@@ -256,7 +263,7 @@ class ClusterBench(TrialBench):
         elif job.request.specs:
             yield _make_crashes(job, objection)
 
-    def _find_objection(self, reply: Answer) -> str | None:
+    def _find_objection(self, reply: TrialAnswer) -> str | None:
         """Return why a worker cannot take part; None if it can."""
         assert self.environment is not None
         if reply.environment is None:
@@ -285,16 +292,16 @@ class ClusterBench(TrialBench):
         self._running, self._todo = {}, []
 
 
-def _fetch_answer(connection: Connection, errand: Errand) -> Answer | None:
+def _fetch_answer(connection: Connection, errand: Errand) -> TrialAnswer | None:
     try:
         text = connection.fetch(errand)
-        return None if text is None else from_json(Answer, text)
+        return None if text is None else from_json(TrialAnswer, text)
     except (WorkerLost, InvalidRecordError) as error:
         return _make_failure(str(error))
 
 
-def _make_failure(reason: str) -> Answer:
-    return Answer(error_code=MeasurementError.code, error=reason)
+def _make_failure(reason: str) -> TrialAnswer:
+    return TrialAnswer(error_code=MeasurementError.code, error=reason)
 
 
 def _make_crashes(job: _Job, reason: str) -> tuple[TrialOutcome, ...]:
@@ -314,7 +321,7 @@ _RUNNING: dict[str, IsolatedBench] = {}
 
 
 def answer(text: str) -> str:
-    """Do a :class:`Task`; the :class:`Answer` has the environment in any case.
+    """Do a :class:`Task`; the :class:`TrialAnswer` has the environment in any case.
 
     Trials run in a child process, as they do without a cluster, and take turns with
     those of other workers of the same device.
@@ -348,15 +355,15 @@ def release(text: str) -> None:
             bench.close()
 
 
-def _carry_out(bench: IsolatedBench, request: Request) -> Answer:
+def _carry_out(bench: IsolatedBench, request: TrialRequest) -> TrialAnswer:
     try:
         environment = bench.start()
         if request.is_comparison:
-            return Answer(bench.compare(request.specs), environment)
+            return TrialAnswer(bench.compare(request.specs), environment)
         outcomes = (bench.trial(spec, request.reference) for spec in request.specs)
-        return Answer(tuple(outcomes), environment)
+        return TrialAnswer(tuple(outcomes), environment)
     except FeinsumError as error:  # the problem cannot be set up here
-        return Answer(error_code=error.code, error=str(error))
+        return TrialAnswer(error_code=error.code, error=str(error))
 
 
 def _find_bench(task: Task) -> IsolatedBench:
@@ -371,7 +378,7 @@ def _find_bench(task: Task) -> IsolatedBench:
     return bench
 
 
-def check_agreement(answers: Mapping[str, Answer]) -> Environment:
+def check_agreement(answers: Mapping[str, TrialAnswer]) -> Environment:
     """Return the environment that all workers with the problem have in common.
 
     Device, driver and software are the same, so every record describes its timings.

@@ -16,8 +16,8 @@ from feinsum.measure import open_device
 from feinsum.predict import Effort
 from feinsum.records import (
     Environment,
-    Level,
     LookUp,
+    MatchLevel,
     Store,
     level_of,
 )
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Limits:
+class TuningLimits:
     """The limits of a tuning; see :func:`feinsum.tuning.tune_einsum`.
 
     Attributes:
@@ -43,11 +43,11 @@ class Limits:
     strategy: Strategy = "tpe"
 
 
-LIMITS: Mapping[Effort, Limits] = constantdict(
+LIMITS: Mapping[Effort, TuningLimits] = constantdict(
     {
-        "measure": Limits(5, budget_s=10.0),
-        "patient": Limits(DEFAULT_TRIALS),
-        "exhaustive": Limits(None, strategy="exhaustive"),
+        "measure": TuningLimits(5, budget_s=10.0),
+        "patient": TuningLimits(DEFAULT_TRIALS),
+        "exhaustive": TuningLimits(None, strategy="exhaustive"),
     }
 )
 """Limits of the efforts that measure. A search starts with the predicted recipes, so
@@ -113,7 +113,7 @@ def measure_if_possible(
 
 
 def _is_known(
-    problem: Problem, limits: Limits, store: Store, environment: Environment
+    problem: Problem, limits: TuningLimits, store: Store, environment: Environment
 ) -> bool:
     """Return whether enough trials, or with a small budget a fact, are on record."""
     n_known = len(find_trials(store, problem, environment))
@@ -130,6 +130,6 @@ def _has_fact(problem: Problem, store: Store, environment: Environment) -> bool:
     return any(
         record.workload_text == problem.workload_text
         and record.measurement.sizes == problem.sizes
-        and level_of(record, environment) == Level.EXACT
+        and level_of(record, environment) == MatchLevel.EXACT
         for record in store.candidates(look_up).get(key, ())
     )

@@ -23,7 +23,13 @@ from feinsum.processes import Worker, WorkerError, WorkerTimeoutError, python_co
 from feinsum.records import Environment, TransformSpec, from_json, to_json
 from feinsum.transforms import export_transforms
 from feinsum.tuning.problem import Problem
-from feinsum.tuning.trials import Answer, Ask, Request, TrialBench, TrialOutcome
+from feinsum.tuning.trials import (
+    Ask,
+    TrialAnswer,
+    TrialBench,
+    TrialOutcome,
+    TrialRequest,
+)
 
 COMMAND = python_command("feinsum.tuning.worker")
 SET_UP_LIMIT_S = 300.0
@@ -75,9 +81,9 @@ class IsolatedBench(TrialBench):
         self.start()
         # A process that was started again has built no kernel yet.
         if reference is not None and reference not in self._passed:
-            is_good = self._try_one(Request(specs=(reference,))).is_ok
+            is_good = self._try_one(TrialRequest(specs=(reference,))).is_ok
             reference = reference if is_good else None
-        return self._try_one(Request(specs=(spec,), reference=reference))
+        return self._try_one(TrialRequest(specs=(spec,), reference=reference))
 
     def outcomes(self, ask: Ask) -> Iterator[TrialOutcome]:
         """Try what is asked for, one recipe after another."""
@@ -87,7 +93,7 @@ class IsolatedBench(TrialBench):
     def compare(self, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome, ...]:
         """Time several recipes that passed their trial in one run."""
         limit_s = self.time_limit_s * (len(specs) + 1)
-        return self._try(Request(specs=tuple(specs), is_comparison=True), limit_s)
+        return self._try(TrialRequest(specs=tuple(specs), is_comparison=True), limit_s)
 
     def start(self) -> Environment:
         """Set up the problem if no process is running; returns its environment."""
@@ -95,7 +101,7 @@ class IsolatedBench(TrialBench):
             self._worker = Worker.isolated(COMMAND, export_transforms)
             self._passed = set()
             try:
-                request = Request(problem=self.problem, is_shared=self.is_shared)
+                request = TrialRequest(problem=self.problem, is_shared=self.is_shared)
                 answer = self._exchange(request, SET_UP_LIMIT_S)
             except FeinsumError as error:
                 raise type(error)(f"setting up the trials: {error}") from None
@@ -118,13 +124,13 @@ class IsolatedBench(TrialBench):
             self._worker.close()
             self._worker = None
 
-    def _try_one(self, request: Request) -> TrialOutcome:
+    def _try_one(self, request: TrialRequest) -> TrialOutcome:
         (outcome,) = self._try(request, self.time_limit_s)
         if outcome.is_ok:
             self._passed.add(outcome.spec)
         return outcome
 
-    def _try(self, request: Request, limit_s: float) -> tuple[TrialOutcome, ...]:
+    def _try(self, request: TrialRequest, limit_s: float) -> tuple[TrialOutcome, ...]:
         self.start()
         try:
             outcomes = self._exchange(request, limit_s).outcomes
@@ -137,7 +143,7 @@ class IsolatedBench(TrialBench):
             self.close()
         return outcomes
 
-    def _exchange(self, request: Request, limit_s: float) -> Answer:
+    def _exchange(self, request: TrialRequest, limit_s: float) -> TrialAnswer:
         """Send a request and return the answer; without one, end the process.
 
         So no later request can meet the answer to an earlier one.
@@ -148,20 +154,22 @@ class IsolatedBench(TrialBench):
             self.close()
             raise
 
-    def _answer(self, request: Request, limit_s: float) -> Answer:
+    def _answer(self, request: TrialRequest, limit_s: float) -> TrialAnswer:
         assert self._worker is not None
         if self.is_abandoned:
             raise TrialCrashError("the trial was abandoned")
         try:
             began_s, left_s = monotonic(), limit_s
-            answer = from_json(Answer, self._worker.request(to_json(request), limit_s))
+            answer = from_json(
+                TrialAnswer, self._worker.request(to_json(request), limit_s)
+            )
             while answer.is_waiting:
                 # The wait for the device does not count. It ends with a second such
                 # answer, from which on the rest of the time runs.
                 left_s -= monotonic() - began_s
                 self._worker.receive(inf)
                 began_s = monotonic()
-                answer = from_json(Answer, self._worker.receive(left_s))
+                answer = from_json(TrialAnswer, self._worker.receive(left_s))
         except WorkerTimeoutError:
             raise TrialTimeoutError(
                 f"stopped after the trial limit of {limit_s:g} s"

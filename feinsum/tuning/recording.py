@@ -17,7 +17,7 @@ from feinsum.records import (
     Device,
     DevicePeaks,
     Environment,
-    Level,
+    MatchLevel,
     Measurement,
     Store,
     TransformSpec,
@@ -133,7 +133,7 @@ def find_trials(
             problem.workload_text,
             problem.sizes,
         )
-        if is_same and level_of(trial, environment) == Level.EXACT:
+        if is_same and level_of(trial, environment) == MatchLevel.EXACT:
             # Popped first: a dict keeps the place of a key that is only overwritten.
             latest.pop(trial.spec, None)
             latest[trial.spec] = trial

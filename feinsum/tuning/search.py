@@ -35,7 +35,7 @@ Choices = tuple[tuple[str, str], ...]
 Strategy = Literal["tpe", "random", "exhaustive"]
 
 
-class Search(Protocol):
+class ConfigurationSearch(Protocol):
     """Proposes configurations, each once, and learns from their costs.
 
     Attributes:
@@ -75,7 +75,7 @@ def make_search(
     transforms: Sequence[Transform],
     seed: int,
     is_allowed: Callable[[TransformSpec], bool] = lambda _spec: True,
-) -> Search:
+) -> ConfigurationSearch:
     """Make a search over all allowed configurations that fit an einsum or workload.
 
     Raises:

@@ -121,7 +121,7 @@ class TrialBench(Protocol):
 
 
 @dataclass(frozen=True)
-class Request:
+class TrialRequest:
     """Start with a problem; then try recipes one by one, or compare them in one run.
 
     Attributes:
@@ -139,7 +139,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class TrialAnswer:
     """One outcome per recipe; the environment once the problem is set up.
 
     Attributes:
@@ -167,7 +167,7 @@ class Task:
 
     problem: Problem
     time_limit_s: float
-    request: Request = Request()
+    request: TrialRequest = TrialRequest()
 
 
 N_RECORDED = 3

@@ -48,7 +48,7 @@ from feinsum.tuning.recording import (
 )
 from feinsum.tuning.requirements import check_requirements
 from feinsum.tuning.search import (
-    Search,
+    ConfigurationSearch,
     Strategy,
     check_strategy,
     find_neighbours,
@@ -241,7 +241,7 @@ def _make_filter(
 
 def _make_search_for(
     problem: Problem, device: Device, strategy: Strategy, seed: int
-) -> Search:
+) -> ConfigurationSearch:
     """Make a search over everything that fits the einsum, the device and the memory.
 
     Raises:
@@ -354,7 +354,7 @@ class Session:
     """
 
     bench: TrialBench
-    search: Search
+    search: ConfigurationSearch
     store: Store
     n_trials: int
     budget_s: float | None

@@ -1,6 +1,7 @@
 """The process in which trials run; it may crash or hang without loss.
 
-It answers each :class:`Request` with an :class:`Answer`; see :mod:`feinsum.processes`.
+It answers each :class:`TrialRequest` with a :class:`TrialAnswer`; see
+:mod:`feinsum.processes`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from feinsum.transforms import import_transforms
 from feinsum.tuning.bench import Bench, Turn, lock_file, locked_device, make_bench
 from feinsum.tuning.problem import Problem
 from feinsum.tuning.requirements import check_requirements, memory_limit_bytes
-from feinsum.tuning.trials import N_RECORDED, Answer, Request, TrialOutcome
+from feinsum.tuning.trials import N_RECORDED, TrialAnswer, TrialOutcome, TrialRequest
 
 logger = logging.getLogger(__name__)
 
@@ -50,25 +51,29 @@ def serve(
     """Answer every request until the input ends.
 
     Args:
-        requests: a :class:`Request` per line, as JSON.
-        send: takes an :class:`Answer` as JSON.
+        requests: a :class:`TrialRequest` per line, as JSON.
+        send: takes an :class:`TrialAnswer` as JSON.
         prepare: called before a problem is set up.
     """
     bench: Bench | None = None
     for line in requests:
-        request = from_json(Request, line)
+        request = from_json(TrialRequest, line)
         if request.problem is not None:
             bench, answer = _set_up(request, send, prepare)
         elif bench is None:
-            answer = Answer(error_code="feinsum-error", error="no problem was given")
+            answer = TrialAnswer(
+                error_code="feinsum-error", error="no problem was given"
+            )
         else:
-            answer = Answer(try_specs(bench, request))
+            answer = TrialAnswer(try_specs(bench, request))
         send(to_json(answer))
 
 
 def _set_up(
-    request: Request, send: Callable[[str], None], prepare: Callable[[Problem], None]
-) -> tuple[Bench | None, Answer]:
+    request: TrialRequest,
+    send: Callable[[str], None],
+    prepare: Callable[[Problem], None],
+) -> tuple[Bench | None, TrialAnswer]:
     assert request.problem is not None
     try:
         # Again here: a worker of a cluster may have less memory than the tuner.
@@ -78,23 +83,23 @@ def _set_up(
         # Its cost counts as set-up, which may take longer than a trial.
         bench.baseline_s  # noqa: B018  (measured before the first trial)
     except FeinsumError as error:
-        return None, Answer(error_code=error.code, error=str(error))
-    return bench, Answer(environment=bench.environment)
+        return None, TrialAnswer(error_code=error.code, error=str(error))
+    return bench, TrialAnswer(environment=bench.environment)
 
 
-def _make_turn(request: Request, send: Callable[[str], None]) -> Turn:
+def _make_turn(request: TrialRequest, send: Callable[[str], None]) -> Turn:
     """Let kernels run at once, or only while no other process uses the device."""
     if request.problem is None or not request.is_shared:
         return nullcontext
 
     def on_wait(_: bool) -> None:
-        send(to_json(Answer(is_waiting=True)))
+        send(to_json(TrialAnswer(is_waiting=True)))
 
     path = lock_file(open_device(request.problem.device))
     return partial(locked_device, path, on_wait)
 
 
-def try_specs(bench: Bench, request: Request) -> tuple[TrialOutcome, ...]:
+def try_specs(bench: Bench, request: TrialRequest) -> tuple[TrialOutcome, ...]:
     """Try recipes one by one, or compare them in one run; one outcome for each."""
     if request.is_comparison:
         return _compare(bench, request.specs)

@@ -31,7 +31,7 @@ MARGIN = 8.0
 
 
 @dataclass(frozen=True)
-class Node:
+class VertexView:
     """A vertex: its kind, its words, its outline as a path, and where it is."""
 
     kind: str
@@ -53,7 +53,7 @@ class Drawing:
 
     width: float
     height: float
-    nodes: tuple[Node, ...]
+    nodes: tuple[VertexView, ...]
     edges: tuple[str, ...]
     kinds: tuple[tuple[str, str], ...]
 
@@ -96,8 +96,8 @@ def _shifted(box: Box) -> Box:
     return replace(box, x=box.x + MARGIN, y=box.y + PITCH / 2 + MARGIN)
 
 
-def _node(vertex: Vertex, box: Box) -> Node:
+def _node(vertex: Vertex, box: Box) -> VertexView:
     path = svg_path(outline(KINDS[vertex.kind].shape, box))
-    return Node(
+    return VertexView(
         vertex.kind, vertex.name, vertex.data, path, round(box.x, 1), round(box.y, 1)
     )

@@ -17,7 +17,7 @@ from feinsum.service.pages.notation import notation_of
 
 if TYPE_CHECKING:
     from feinsum.distributed.facts import AnyPlan
-    from feinsum.drawing import Arrow, Node, Panel, Row
+    from feinsum.drawing import Arrow, Node, Panel, StepRow
 
 SIDE = 132.0
 """Side of a tensor's square, in pixels."""
@@ -46,7 +46,7 @@ COUNTS = {
 
 
 @dataclass(frozen=True)
-class Tile:
+class BlockView:
     """A block, in pixels, with the ranks that have it."""
 
     x: float
@@ -62,7 +62,7 @@ class Square:
     """A tensor: its blocks, and what runs down and to the right."""
 
     title: str
-    tiles: tuple[Tile, ...]
+    tiles: tuple[BlockView, ...]
     down: str
     right: str
 
@@ -74,7 +74,7 @@ class Square:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepView:
     """One step: what is computed, how it is cut, and a square for every tensor."""
 
     title: str
@@ -124,7 +124,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class View:
+class PlanView:
     """A plan on a page.
 
     Attributes:
@@ -135,7 +135,7 @@ class View:
         extents: of indices, as they are named in it.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[StepView, ...]
     n_steps: int
     flow: Flow | None
     text: str
@@ -159,7 +159,7 @@ def title_of(record: PlanRecord) -> str:
     return notation_of(str(document.get("einsum", ""))).title or "a plan"
 
 
-def view_of(record: PlanRecord) -> View | None:
+def view_of(record: PlanRecord) -> PlanView | None:
     """The pictures of a plan; None of one that this release cannot read."""
     # most pages need no planner: it is imported when a plan is drawn
     from feinsum.distributed.display import MAX_DRAWN, rows_of
@@ -176,17 +176,17 @@ def view_of(record: PlanRecord) -> View | None:
     rows = rows_of(plan, n_drawn) if plan.processes <= MAX_DRAWN else ()
     extents = ", ".join(f"{i} = {n}" for i, n in plan.extents.items())
     steps = tuple(map(_step, rows))
-    return View(steps, len(plan.groups), _flow(planned), str(planned), extents)
+    return PlanView(steps, len(plan.groups), _flow(planned), str(planned), extents)
 
 
-def _step(row: Row) -> Step:
+def _step(row: StepRow) -> StepView:
     title, _, words = row.title.partition("\n")
-    return Step(title, words, tuple(map(_square, row.panels)))
+    return StepView(title, words, tuple(map(_square, row.panels)))
 
 
 def _square(panel: Panel) -> Square:
     tiles = tuple(
-        Tile(
+        BlockView(
             round(SIDE * block.left, 1),
             round(SIDE * block.top, 1),
             round(SIDE * block.width, 1),

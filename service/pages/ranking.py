@@ -64,7 +64,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Strip:
+class StripView:
     """A line of a chart, in pixels along its axis.
 
     Attributes:
@@ -87,7 +87,7 @@ class Strip:
 
 
 @dataclass(frozen=True)
-class Row:
+class FactRow:
     """A fact in a table.
 
     Attributes:
@@ -103,7 +103,7 @@ class Row:
     is_tied: bool
     parameters: str
     fraction: float | None
-    strip: Strip
+    strip: StripView
     n_alike: int = 1
 
     @property
@@ -123,7 +123,7 @@ class Ranking:
 
     device: Device
     axis: Axis
-    rows: tuple[Row, ...]
+    rows: tuple[FactRow, ...]
     n_more: int
     n_slower: int
     has_roof: bool
@@ -146,7 +146,7 @@ class History:
 
     device: Device
     axis: Axis
-    rows: tuple[Row, ...]
+    rows: tuple[FactRow, ...]
     n_drivers: int
     has_roof: bool
     has_marks: bool
@@ -162,8 +162,8 @@ class Timeline:
     """
 
     axis: Axis
-    recipe: Strip
-    baseline: Strip
+    recipe: StripView
+    baseline: StripView
     marks: tuple[Mark, ...]
     roof_s: float | None
     fraction: float | None
@@ -263,7 +263,7 @@ def _ranking(listing: _Listing, axis: Axis) -> Ranking:
     positions = list(enumerate(listing.shown, start=1))
     best = {_transform(r.spec): (k, r.spec) for k, r in reversed(positions)}
     rows = tuple(
-        Row(
+        FactRow(
             record=record,
             position=position if record.id in served else None,
             is_tied=n_first > 1 and record.id in first,
@@ -299,7 +299,7 @@ def history_of(
         values += [_baseline_s(timing), *limits[record.id].times_on_axis()]
     axis = axis_of(values, seconds)
     rows = tuple(
-        Row(
+        FactRow(
             record=record,
             position=position,
             is_tied=False,
@@ -400,7 +400,7 @@ def _plausible(value: float | None) -> float | None:
     return value if value is not None and value > 0 and isfinite(value) else None
 
 
-def _speedup_strip(timing: Measurement, limits: _Limits, axis: Axis) -> Strip:
+def _speedup_strip(timing: Measurement, limits: _Limits, axis: Axis) -> StripView:
     baseline_s = _baseline_s(timing)
     low, high = _speedup_interval(timing)
     words = f"{ratio(timing.speedup)}, between {ratio(low)} and {ratio(high)}"
@@ -408,7 +408,7 @@ def _speedup_strip(timing: Measurement, limits: _Limits, axis: Axis) -> Strip:
     return _strip(axis, words, middle, 1.0, limits, ratio, lambda s: baseline_s / s)
 
 
-def _time_strip(timing: Measurement, limits: _Limits, axis: Axis) -> Strip:
+def _time_strip(timing: Measurement, limits: _Limits, axis: Axis) -> StripView:
     low, high = median_interval(timing.samples_s)
     baseline_s = _baseline_s(timing)
     words = f"{seconds(timing.median_s)}, between {seconds(low)} and {seconds(high)}"
@@ -416,7 +416,7 @@ def _time_strip(timing: Measurement, limits: _Limits, axis: Axis) -> Strip:
     return _strip(axis, words, (timing.median_s, low, high), baseline_s, limits)
 
 
-def _sample_strip(samples: tuple[float, ...], limits: _Limits, axis: Axis) -> Strip:
+def _sample_strip(samples: tuple[float, ...], limits: _Limits, axis: Axis) -> StripView:
     words = (
         f"median {seconds(median(samples))}, from {seconds(min(samples))} "
         f"to {seconds(max(samples))}"
@@ -434,7 +434,7 @@ def _strip(
     text: Callable[[float], str] = seconds,
     value_of: Callable[[float], float] = float,
     samples: tuple[float, ...] = (),
-) -> Strip:
+) -> StripView:
     """Place values along an axis, and complete the words with the limits.
 
     Args:
@@ -448,7 +448,7 @@ def _strip(
         words += f"; the roofline allows {text(roof)}"
     words += "".join(f"; {name} allows {text(x)}" for name, x in levels.items())
     center, low, high = map(axis.at, middle)
-    return Strip(
+    return StripView(
         center,
         low,
         high,

@@ -26,7 +26,7 @@ WIDTH, HEIGHT = 860.0, 380.0
 
 
 @dataclass(frozen=True)
-class Dot:
+class DotView:
     """A workload with its fastest fact: where it is, and its numbers."""
 
     x: float
@@ -48,7 +48,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Chart:
+class ChartView:
     """A roofline on a sheet, in pixels; both axes are logarithmic.
 
     Attributes:
@@ -59,7 +59,7 @@ class Chart:
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     roofs: tuple[Line, ...]
-    dots: tuple[Dot, ...]
+    dots: tuple[DotView, ...]
     slopes: tuple[Line, ...] = ()
     width: float = WIDTH
     height: float = HEIGHT
@@ -70,7 +70,9 @@ class Chart:
         return any(is_doubtful(dot.fraction, self.device) for dot in self.dots)
 
 
-def roofline_chart(facts: Iterable[TuningRecord], peaks: DevicePeaks) -> Chart | None:
+def roofline_chart(
+    facts: Iterable[TuningRecord], peaks: DevicePeaks
+) -> ChartView | None:
     """The chart of some facts of a device; None if there is nothing to show.
 
     Source: Williams, Waterman, Patterson, *Roofline*, CACM 52(4), 2009.
@@ -92,7 +94,7 @@ def roofline_chart(facts: Iterable[TuningRecord], peaks: DevicePeaks) -> Chart |
         [min(rates) / 1.3, max(*rates, *limits.values()) * 1.6], _op, HEIGHT
     )
     lines = roofs(bandwidth, limits, x_axis.low, x_axis.high)
-    return Chart(
+    return ChartView(
         peaks.device,
         x_axis.ticks,
         tuple(Tick(HEIGHT - tick.x, tick.label) for tick in y_axis.ticks),
@@ -156,9 +158,9 @@ def _slopes(
         yield Line(path, f"{name}: {rate(bandwidth, 'B')}", round(at[0][1], 1))
 
 
-def _dot(fact: TuningRecord, peaks: DevicePeaks, x_axis: Axis, y_axis: Axis) -> Dot:
+def _dot(fact: TuningRecord, peaks: DevicePeaks, x_axis: Axis, y_axis: Axis) -> DotView:
     roof_s = roofline_of(fact.measurement, peaks)
-    return Dot(
+    return DotView(
         x_axis.at(_intensity(fact)),
         round(HEIGHT - y_axis.at(_rate(fact)), 1),
         fact.workload,

@@ -20,7 +20,7 @@ from feinsum.errors import (
 from feinsum.records import Device, DevicePeaks, TuningRecord
 from feinsum.records.environment import HOST_PLATFORM
 from feinsum.service.answers import check_key
-from feinsum.service.keys import Caller
+from feinsum.service.keys import KeyHolder
 from feinsum.service.pages.graph import drawing_of
 from feinsum.service.pages.notation import Notation, notation_of
 from feinsum.service.pages.plan import COUNTS, title_of, view_of
@@ -30,7 +30,7 @@ from feinsum.service.pages.roofline import roofline_chart
 from feinsum.service.pages.search import (
     MAX_TEXT,
     SearchCriteria,
-    SearchResult,
+    SearchView,
     search,
 )
 from feinsum.service.pages.words import label
@@ -320,14 +320,14 @@ def static(name: str) -> Response:
 
 
 def _search(
-    service: Service, criteria: SearchCriteria, start: int, caller: Caller
-) -> SearchResult:
+    service: Service, criteria: SearchCriteria, start: int, caller: KeyHolder
+) -> SearchView:
     limit_s = limit_for(caller, service.settings)
     try:
         check_work(criteria.q, caller)
     # a search that is refused is a message on the page, not another page
     except InvalidRequestError as error:
-        return SearchResult(problem=str(error))
+        return SearchView(problem=str(error))
     return search(criteria, service.store, service.notations, limit_s, start, PER_PAGE)
 
 

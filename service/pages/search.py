@@ -86,7 +86,7 @@ class SearchCriteria:
 
 
 @dataclass(frozen=True)
-class SearchResult:
+class SearchView:
     """The result of a search.
 
     Attributes:
@@ -114,7 +114,7 @@ def search(
     limit_s: float,
     start: int = 0,
     limit: int = 100,
-) -> SearchResult:
+) -> SearchView:
     """The workloads that a text means.
 
     Args:
@@ -123,12 +123,12 @@ def search(
     """
     text = _subscripts_in(criteria.q).replace(ARROW, "->").replace(_SCALAR, "")
     if len(text) > MAX_TEXT or len(criteria.sizes) > MAX_TEXT:
-        return SearchResult(problem=f"expected at most {MAX_TEXT} characters")
+        return SearchView(problem=f"expected at most {MAX_TEXT} characters")
     # a key is no subscripts, and needs no canonicalization
     if _KEY.fullmatch(text):
         having = criteria.having(key=text)
         others = store.ordered_workloads(start, limit, criteria.order, having)
-        return SearchResult(store.listed_workload(text, criteria.device), others=others)
+        return SearchView(store.listed_workload(text, criteria.device), others=others)
     if named := _named(text, criteria, store, start, limit):
         return named
     try:
@@ -138,12 +138,12 @@ def search(
         deadline = time.monotonic() + limit_s
         key = _shape_key(inputs, output, limit_s)
     except FeinsumError as error:
-        return SearchResult(problem=str(error))
+        return SearchView(problem=str(error))
     alike, is_partial = _alike(inputs, output, key, notations(), deadline)
     listed = partial(store.ordered_workloads, start, limit, criteria.order)
     others = listed(criteria.having(), alike) if alike else ()
     exact = store.listed_workload(form.key, criteria.device) if form else None
-    return SearchResult(exact, form, others, is_partial=is_partial)
+    return SearchView(exact, form, others, is_partial=is_partial)
 
 
 def _subscripts_in(q: str) -> str:
@@ -158,14 +158,14 @@ def _subscripts_in(q: str) -> str:
 
 def _named(
     text: str, criteria: SearchCriteria, store: ServingStore, start: int, limit: int
-) -> SearchResult | None:
+) -> SearchView | None:
     """Devices or transforms of that name; None if there are none."""
     if not _NAME.fullmatch(text):
         return None
     devices = store.devices_named(text, MAX_DEVICES)
     having = criteria.having(transform=text.partition("@")[0])
     others = store.ordered_workloads(start, limit, criteria.order, having)
-    return SearchResult(others=others, devices=devices) if others or devices else None
+    return SearchView(others=others, devices=devices) if others or devices else None
 
 
 def _form(einsum: BatchedEinsum | None, limit_s: float) -> CanonicalForm | None:

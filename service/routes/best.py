@@ -29,8 +29,8 @@ from feinsum.service.answers import (
     KEY,
     MAX_NAME,
     Answer,
+    DeviceQuery,
     Nearness,
-    Target,
     check_key,
 )
 from feinsum.service.demand import MAX_TEXT
@@ -140,10 +140,10 @@ async def best(request: Request) -> Response:
         )
     # nginx and clients may keep an answer for a while; the ETag renews it
     age = f"{service.visibility}, max-age={service.settings.max_age_s}".encode()
-    return Prepared(answer, dict(scope["headers"]), age)
+    return PreparedAnswer(answer, dict(scope["headers"]), age)
 
 
-class Prepared(Response):
+class PreparedAnswer(Response):
     """An answer whose body and headers are bytes already."""
 
     def __init__(self, answer: Answer, headers: dict[bytes, bytes], age: bytes) -> None:
@@ -210,7 +210,7 @@ many as a worker reads in less than 100 ms.
 MISS = b"null"
 
 
-class Question(BaseModel):
+class WorkloadQuery(BaseModel):
     """A workload that is asked for."""
 
     model_config = ConfigDict(extra="forbid")
@@ -235,7 +235,7 @@ class Batch(BaseModel):
     )
 
     workloads: Annotated[
-        list[Annotated[str, Field(pattern=f"^{KEY}$")] | Question],
+        list[Annotated[str, Field(pattern=f"^{KEY}$")] | WorkloadQuery],
         Field(fail_fast=True),
     ]
     device: Annotated[str, Field(max_length=MAX_NAME)] = ""
@@ -264,10 +264,10 @@ async def best_of_many(
             f"{len(batch.workloads)} workloads were requested, expected {max_batch} at "
             "most"
         )
-    target = Target(
+    target = DeviceQuery(
         batch.device, batch.architecture, batch.policy, max_bytes=SHARE_BYTES
     )
-    texts = {q.key: q.text for q in batch.workloads if isinstance(q, Question)}
+    texts = {q.key: q.text for q in batch.workloads if isinstance(q, WorkloadQuery)}
     keys = [check_key(q if isinstance(q, str) else q.key) for q in batch.workloads]
     client = client_id(request.scope)
 
@@ -289,7 +289,7 @@ async def best_of_many(
 async def _batch_parts(
     service: Service,
     keys: Sequence[str],
-    target: Target,
+    target: DeviceQuery,
     count: Callable[[str], None],
     *,
     has_key: bool,
@@ -339,14 +339,14 @@ def _deferred(key: str) -> bytes:
     return json.dumps(empty).encode()
 
 
-def _query(query_string: bytes) -> tuple[Target, str | None, bool]:
+def _query(query_string: bytes) -> tuple[DeviceQuery, str | None, bool]:
     """The query of a URL; unknown parameters are ignored."""
     # long queries have texts of einsums, which rarely come again
     is_short = len(query_string) <= MAX_CACHED_QUERY
     return (_parse_cached if is_short else _parse)(query_string)
 
 
-def _parse(query_string: bytes) -> tuple[Target, str | None, bool]:
+def _parse(query_string: bytes) -> tuple[DeviceQuery, str | None, bool]:
     try:
         pairs = parse_qsl(
             query_string.decode("ascii"), keep_blank_values=True, max_num_fields=20
@@ -357,7 +357,7 @@ def _parse(query_string: bytes) -> tuple[Target, str | None, bool]:
         ) from None
     query = dict(pairs)
     start = from_cursor(query["cursor"], int)[0] if "cursor" in query else 0
-    target = Target(
+    target = DeviceQuery(
         query.get("device", ""),
         query.get("architecture", ""),
         query.get("policy", "default"),  # type: ignore[arg-type]

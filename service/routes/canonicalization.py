@@ -21,7 +21,7 @@ from feinsum.ir import (
     to_text,
 )
 from feinsum.service.examples import FORM
-from feinsum.service.keys import Caller
+from feinsum.service.keys import KeyHolder
 from feinsum.service.openapi import answers
 from feinsum.service.settings import Settings
 from feinsum.service.state import Reading, TheService
@@ -145,13 +145,15 @@ def canonicalize(einsum: Einsum, service: TheService, caller: Reading) -> Canoni
     )
 
 
-def limit_for(caller: Caller, settings: Settings) -> float:
+def limit_for(caller: KeyHolder, settings: Settings) -> float:
     """How many seconds one canonicalization of a caller may search."""
     limit_s = settings.canonicalization_s
     return limit_s if caller.key_id else min(limit_s, ANONYMOUS_S)
 
 
-def check_work(text: str, caller: Caller, n_rows: int = 1, n_extents: int = 0) -> None:
+def check_work(
+    text: str, caller: KeyHolder, n_rows: int = 1, n_extents: int = 0
+) -> None:
     """Refuse an einsum that would take a worker too long, for a caller without a key.
 
     Args:

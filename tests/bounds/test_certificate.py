@@ -11,7 +11,7 @@ from math import exp, log
 
 import pytest
 
-from feinsum.bounds import Memory, Statement, certify, intensity_of, statement
+from feinsum.bounds import FastMemory, Statement, certify, intensity_of, statement
 from feinsum.bounds.finite import certified, covered, log_largest, surveyed
 
 S = 6144
@@ -23,7 +23,7 @@ def of_compulsory(subscripts: str, extents: dict[str, int]) -> tuple[float, floa
     found = statement(subscripts, extents)
     compulsory = float(found.compulsory_bytes)
     asymptotic = found.n_points / intensity_of(found).steps_per_byte(S)
-    return certify(found, Memory(S)).n_bytes / compulsory, asymptotic / compulsory
+    return certify(found, FastMemory(S)).n_bytes / compulsory, asymptotic / compulsory
 
 
 def test_extents_turn_a_bound_below_all_arrays_into_one_above():
@@ -64,7 +64,7 @@ def test_the_finite_form_is_below_the_asymptotic_one():
     for extent, share in ((30, 0), (300, 0.93), (10_000, 0.9999)):
         found = statement("ij,jk->ik", dict.fromkeys("ijk", extent))
         asymptotic = found.n_points / intensity_of(found).steps_per_byte(S)
-        proved = certify(found, Memory(S)).n_bytes
+        proved = certify(found, FastMemory(S)).n_bytes
         assert share * asymptotic <= proved < asymptotic
 
 
@@ -145,7 +145,7 @@ def test_certificates_of_random_statements_are_valid(seed):
     extents = {i: rng.choice([1, 2, 50, 1000, 10**7]) for i in found.extents}
     found = replace(found, extents=extents)
     for made in certified(
-        surveyed([found], memories := [Memory(8), Memory(500, 2)]), memories
+        surveyed([found], memories := [FastMemory(8), FastMemory(500, 2)]), memories
     )[0]:
         assert made.is_valid()
         assert made.n_bytes >= 0
@@ -154,7 +154,7 @@ def test_certificates_of_random_statements_are_valid(seed):
 
 def test_a_certificate_that_misses_an_index_is_invalid():
     """So is one of negative exponents, and one whose segment fits the memory."""
-    made = certify(statement("ij,jk->ik", dict.fromkeys("ijk", 100)), Memory(100))
+    made = certify(statement("ij,jk->ik", dict.fromkeys("ijk", 100)), FastMemory(100))
     half = Fraction(1, 2)
     assert made.is_valid()
     assert not replace(made, exponents=(half, half, Fraction(0))).is_valid()
@@ -172,7 +172,7 @@ def test_a_certificate_that_misses_an_index_is_invalid():
 def test_poor_exponents_and_segments_prove_less_but_nothing_wrong():
     """Whatever a search returns is valid; the best is only the largest."""
     found = statement("ij,jk->ik", dict.fromkeys("ijk", 200))
-    best = certify(found, Memory(300))
+    best = certify(found, FastMemory(300))
     rng = random.Random(0)
     for _ in range(50):
         exponents = tuple(Fraction(rng.randint(1, 20), 20) for _ in range(3))
@@ -196,7 +196,8 @@ def test_rows_that_share_an_array_have_the_intensity_of_one():
         )
         batch = replace(one, accesses=accesses, n_instances=8)
         ratio = (
-            certify(batch, Memory(5000)).n_bytes / certify(one, Memory(5000)).n_bytes
+            certify(batch, FastMemory(5000)).n_bytes
+            / certify(one, FastMemory(5000)).n_bytes
         )
         assert ratio == pytest.approx(8, rel=1e-3)
 
@@ -204,7 +205,7 @@ def test_rows_that_share_an_array_have_the_intensity_of_one():
 def test_counts_of_any_size_are_exact():
     """Steps and bytes far beyond 64 bits, and beyond what a float can hold."""
     huge = statement("ij,jk->ik", dict.fromkeys("ijk", 2**62))
-    made = certify(huge, Memory(10_000))
+    made = certify(huge, FastMemory(10_000))
     assert made.statement.n_points == 2**186
     assert made.n_bytes == pytest.approx(2**187 / 100, rel=1e-6)
     names = [f"{c}{k}" for c in "ijk" for k in range(6)]
@@ -216,7 +217,7 @@ def test_counts_of_any_size_are_exact():
         for access, its in zip(template.accesses, (i + j, j + k, i + k), strict=True)
     )
     beyond = Statement(accesses, extents)
-    proved = certify(beyond, Memory(10_000))
+    proved = certify(beyond, FastMemory(10_000))
     assert beyond.n_points == 2 ** (62 * 18)
     exact = Decimal(proved.n_bytes).ln() - Decimal(2).ln() * (62 * 18 + 1)
     assert exp(float(exact)) * 100 == pytest.approx(1, rel=1e-3)

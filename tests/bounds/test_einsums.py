@@ -14,7 +14,7 @@ import pytest
 from constantdict import constantdict
 
 from feinsum.bounds import (
-    Memory,
+    FastMemory,
     MemoryLevel,
     asymptotic,
     bound_at,
@@ -46,7 +46,7 @@ def of(subscripts: str, **extents):
 
 
 def path_of(made, memory=CACHE, **sizes):
-    return bound_paths(factors_of(made, sizes), [Memory(memory)])[0]
+    return bound_paths(factors_of(made, sizes), [FastMemory(memory)])[0]
 
 
 CHAIN = of("ij,jk,kl->il", **dict.fromkeys("ijkl", 2000))
@@ -55,7 +55,7 @@ CHAIN = of("ij,jk,kl->il", **dict.fromkeys("ijkl", 2000))
 def test_a_chain_is_bounded_by_two_products_and_not_by_one_statement():
     """With n = 2000, S = 10,000: 6.4e9 entries as one, 3.2e8 by two products."""
     one = statement("ij,jk,kl->il", dict.fromkeys("ijkl", 2000))
-    assert certify(one, Memory(10_000)).n_bytes == pytest.approx(6.4e9, rel=0.01)
+    assert certify(one, FastMemory(10_000)).n_bytes == pytest.approx(6.4e9, rel=0.01)
     path = path_of(CHAIN)
     assert len(path.steps) == 2
     assert path.stored_bytes / 8 == pytest.approx(3.2e8, rel=0.001)
@@ -265,8 +265,8 @@ def test_farther_levels_move_less():
     assert moved[-1] >= found.compulsory_bytes == 3 * 8 * 3000**2
     ahead = [one.memory for one in found.levels]
     private = 2048 + (48 << 10) + (1 << 20)
-    assert ahead[2] == Memory(private, 2)
-    assert ahead[3] == Memory(2 * private + (32 << 20))
+    assert ahead[2] == FastMemory(private, 2)
+    assert ahead[3] == FastMemory(2 * private + (32 << 20))
 
 
 def test_the_slowest_level_is_the_limit():

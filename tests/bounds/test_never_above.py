@@ -8,7 +8,7 @@ from math import prod
 
 import pytest
 
-from feinsum.bounds import Memory, certify, intensity_of, least_bytes, statement
+from feinsum.bounds import FastMemory, certify, intensity_of, least_bytes, statement
 from feinsum.bounds.factors import factors_of
 from feinsum.contraction.paths import path_outputs
 from feinsum.ir import BatchedEinsum, array, batched_einsum, write_subscripts
@@ -146,7 +146,7 @@ def test_no_bound_is_above_what_two_memories_move_together():
         [s for s in steps if (s[0].item[1] < 4) == is_first]
         for is_first in (True, False)
     ]
-    proved = certify(statement("ik,kj->ij", extents), Memory(9, 2)).n_bytes
+    proved = certify(statement("ik,kj->ij", extents), FastMemory(9, 2)).n_bytes
     assert 0 < proved <= sum(least_moved(half, 9) for half in halves)
 
 
@@ -159,7 +159,7 @@ def test_a_bound_of_a_product_is_near_what_its_best_tiles_move():
     steps = list(nest(accesses, ["i", "j", "k"], extents, tiles))
     by_k = sorted(steps, key=lambda s: (s[2].item[1] // 6, s[2].item[2] // 5,
                                         s[0].item[2]))  # fmt: skip
-    proved = certify(statement("ik,kj->ij", extents), Memory(45)).n_bytes
+    proved = certify(statement("ik,kj->ij", extents), FastMemory(45)).n_bytes
     assert proved <= least_moved(by_k, 45) < 1.5 * proved
 
 
@@ -206,7 +206,7 @@ def test_blocked_schedules_are_within_a_few_percent_of_the_bound(
     extents = dict(zip(names, block, strict=True))
     extents[names[0]] *= n_blocks
     extents["a" if "a" in subscripts else "k"] = n_columns
-    proved = certify(statement(subscripts, extents), Memory(capacity)).n_bytes
+    proved = certify(statement(subscripts, extents), FastMemory(capacity)).n_bytes
     assert proved <= moved
     points = prod(extents.values())
     asymptotic = points / intensity_of(statement(subscripts, extents)).steps_per_byte(
@@ -218,6 +218,6 @@ def test_blocked_schedules_are_within_a_few_percent_of_the_bound(
 def test_entries_of_any_size_count():
     """The same statement in entries of 4 bytes moves half of what it does in 8."""
     extents = dict.fromkeys("ijk", 500)
-    eight = certify(statement("ij,jk->ik", extents, 8), Memory(8000)).n_bytes
-    four = certify(statement("ij,jk->ik", extents, 4), Memory(4000)).n_bytes
+    eight = certify(statement("ij,jk->ik", extents, 8), FastMemory(8000)).n_bytes
+    four = certify(statement("ij,jk->ik", extents, 4), FastMemory(4000)).n_bytes
     assert Fraction(four, eight) == pytest.approx(Fraction(1, 2))

@@ -14,7 +14,7 @@ from feinsum.contraction.pairwise import IS_BUILT
 from feinsum.errors import BuildError, InvalidEinsumError, NotAKernelError
 from feinsum.memory import fresh_memory, remembered
 from feinsum.records import InMemoryStore
-from feinsum.select import Trial
+from feinsum.select import PairedTimes
 from tests.tune.odd_transforms import odd_einsum
 
 
@@ -66,7 +66,7 @@ def test_every_state_of_a_kernel():
     assert "; 1 call took" in kernel()
     call._due_s = inf
     assert kernel().startswith("kernel: another process is building one, since 1 call")
-    call.trial = Trial([1.0, 1.0], [1.0])
+    call.trial = PairedTimes([1.0, 1.0], [1.0])
     assert kernel() == "kernel: in its trial against the steps, after 1 round"
     call.trial, call.has_had_trial = None, True
     assert kernel() == "kernel: none: the steps were not slower than it"

@@ -56,7 +56,6 @@ READERS = [
     "devices",
     "keys list",
     "keys revoke 0f",
-    "model fit",
     "query ij,j->i --sizes i=n,j=4",
     "roofline ij,j->i --sizes i=n,j=4",
     "tune --from-misses",

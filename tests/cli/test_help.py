@@ -67,9 +67,6 @@ def test_the_commands_are_those_documented():
         "keys list",
         "keys revoke",
         "keys trust",
-        "model",
-        "model fit",
-        "model show",
         "plan",
         "query",
         "roofline",
@@ -108,7 +105,7 @@ def test_an_option_of_several_commands_is_one_option():
     """The same name has the same meaning everywhere: text, metavar, default.
 
     Only ``--measure`` has two, since what is measured is what the command shows,
-    ``--effort``: a tuning measures, ``--output``: a model is one file, C is two,
+    ``--effort``: a tuning measures,
     ``--limit``: of demands it is few, ``--workload``: a demand may be of any key,
     ``--memory``: of a bound one that is fast, ``--size``: a plan has none by default,
     ``--database``: a plan is chosen by counts alone where none is named, and
@@ -129,7 +126,6 @@ def test_an_option_of_several_commands_is_one_option():
         "--suite",
         "--size",
         "--effort",
-        "--output",
         "--workload",
     }
 

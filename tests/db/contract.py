@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import RecordNotFoundError
 from feinsum.records import (
-    Level,
     LookUp,
+    MatchLevel,
     Retraction,
     Store,
     TuningRecord,
@@ -183,9 +183,9 @@ class FactStoreContract:
         look_up = LookUp({WORKLOAD: ""}, here.device, "default")
         found = store.candidates(look_up)[WORKLOAD]
         assert {one.id for one in found} == {one.id for one in facts[:2]}
-        assert best_match(found, here).level == Level.SAME_ARCHITECTURE
+        assert best_match(found, here).level == MatchLevel.SAME_ARCHITECTURE
         assert store.query(WORKLOAD, device_id=here.device.id) == ()
-        assert best_match(found, here, "strict").level == Level.MISS
+        assert best_match(found, here, "strict").level == MatchLevel.MISS
         store.add(facts[2])
         found = store.candidates(look_up)[WORKLOAD]
         assert best_match(found, here, "strict").record == facts[2]

@@ -7,7 +7,7 @@ import sys
 import pytest
 from matplotlib.image import imread
 
-from feinsum.drawing import Chart, Dot, Step, draw_roofline
+from feinsum.drawing import Chart, Dot, LadderKernel, draw_roofline
 from feinsum.errors import FeinsumError
 
 DOTS = (
@@ -15,7 +15,7 @@ DOTS = (
     Dot("dgfem gradient", 6.0, 60.0, is_measured=True),
     Dot("tccg ccsd", 400.0, 100.0, is_measured=False),
 )
-STEPS = (Step(0.1, 4.0, 3.0, 5.0), Step(40.0, 95.0, 90.0, 99.0))
+STEPS = (LadderKernel(0.1, 4.0, 3.0, 5.0), LadderKernel(40.0, 95.0, 90.0, 99.0))
 CHART = Chart("Roofline", 50.0, {"float64": 100.0, "float32": 200.0}, DOTS, STEPS)
 
 

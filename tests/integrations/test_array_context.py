@@ -13,7 +13,7 @@ from benchmarks import array_context as rhs
 from feinsum import array, einsum, raise_kernel
 from feinsum.errors import FeinsumError
 from feinsum.integrations import eager_array_context, lazy_array_context
-from feinsum.records import InMemoryStore, Level
+from feinsum.records import InMemoryStore, MatchLevel
 from feinsum.retrieval import look_up
 from tests.cpus import any_opencl
 from tests.integrations.facts import facts_about
@@ -146,4 +146,4 @@ def test_a_right_hand_side_finds_every_fact():
     found = look_up(context.given[-1], database=store)
     assert not found.raised.refused
     operators = [n for n in found.nests if n.nest.einsum.summation_indices]
-    assert [n.match.level for n in operators] == [Level.EXACT] * len(OPERATORS)
+    assert [n.match.level for n in operators] == [MatchLevel.EXACT] * len(OPERATORS)

@@ -11,7 +11,7 @@ from feinsum import array, einsum
 from feinsum.errors import InvalidEinsumError, MeasurementError
 from feinsum.ir import BatchedEinsum, Workload, evaluate, sparse_array
 from feinsum.measure import (
-    Work,
+    MinimumWork,
     einsum_operations,
     footprint_bytes,
     n_terms,
@@ -53,7 +53,7 @@ def by_entries(workload):
         lambda: einsum_operations(SPARSE, {}),
         lambda: footprint_bytes(SPARSE, {}),
         lambda: n_terms(SPARSE, {}),
-        lambda: Work.of(SPARSE, {}),
+        lambda: MinimumWork.of(SPARSE, {}),
     ],
 )
 def test_a_kind_without_a_reference_is_refused_by_name(asked, monkeypatch):
@@ -84,7 +84,7 @@ def test_a_new_kind_costs_one_entry(monkeypatch):
     np.testing.assert_allclose(case.expected["out"], expected)
     assert ragged_cases(SPARSE) == ragged_cases(plain)
     assert pairwise_baseline(case) is None
-    work = Work.of(Workload(SPARSE, {"nodes.0": 3, "nodes.1": 5}), {})
+    work = MinimumWork.of(Workload(SPARSE, {"nodes.0": 3, "nodes.1": 5}), {})
     assert work.operations == {"<f8": 10}
     assert work.footprint_bytes == footprint_bytes(plain, {})
     assert n_terms(SPARSE, {}) == 4

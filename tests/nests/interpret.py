@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from feinsum.nests import (
+    Factor,
     Multiply,
     Nest,
     Repeat,
     Reset,
     Sizes,
     Step,
-    Tensor,
     lower,
     sizes_of,
 )
@@ -129,7 +129,7 @@ class _State:
         target, place = self.target(number)
         target[place] = product if is_assigned else target[place] + product
 
-    def read(self, tensor: Tensor) -> Any:
+    def read(self, tensor: Factor) -> Any:
         if len(tensor.inputs) > 1:
             number = self.makers[tensor.inputs]
             return self.buffers[number][self.place(self.axes[number])]

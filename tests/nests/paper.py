@@ -10,12 +10,21 @@ from dataclasses import dataclass
 from itertools import pairwise, permutations, product
 from math import factorial, prod
 
-from feinsum.nests import Forest, Loop, Network, Orders, Part, Path, Rule, Term
+from feinsum.nests import (
+    FactorProduct,
+    Forest,
+    Loop,
+    Network,
+    Orders,
+    Path,
+    Rule,
+    TermGroup,
+)
 from feinsum.nests.cost import crossing_buffers
 from feinsum.nests.nest import Order, is_allowed
 
 
-def term_orders(network: Network, rule: Rule, term: Term) -> Iterator[Order]:
+def term_orders(network: Network, rule: Rule, term: FactorProduct) -> Iterator[Order]:
     """Every order of the loops of one term."""
     for order in permutations(sorted(term.indices)):
         places = ((frozenset(order[:k]), index) for k, index in enumerate(order))
@@ -40,7 +49,7 @@ def n_orders(network: Network, rule: Rule, path: Path) -> int:
     return prod(_n_term_orders(network, rule, term) for term in path)
 
 
-def _n_term_orders(network: Network, rule: Rule, term: Term) -> int:
+def _n_term_orders(network: Network, rule: Rule, term: FactorProduct) -> int:
     total = factorial(len(term.indices))
     stored = [level for level, index in enumerate(network.levels)
               if index in term.indices]  # fmt: skip
@@ -85,7 +94,7 @@ class _LargestBuffer:
 
     nothing = 0.0
 
-    def loop(self, part: Part, index: str, body: float) -> float:
+    def loop(self, part: TermGroup, index: str, body: float) -> float:
         return body
 
     def combine(self, first: float, second: float) -> float:
@@ -99,7 +108,7 @@ class _LargestBuffer:
 class BufferDimension(_LargestBuffer):
     """The largest number of axes of a buffer."""
 
-    def crossing(self, part: Part, split: int) -> float:
+    def crossing(self, part: TermGroup, split: int) -> float:
         kept = (p.result.indices for p, _ in crossing_buffers(part, split))
         return max((len(i - part.ancestors) for i in kept), default=0.0)
 
@@ -110,7 +119,7 @@ class BufferSize(_LargestBuffer):
 
     extents: Mapping[str, int]
 
-    def crossing(self, part: Part, split: int) -> float:
+    def crossing(self, part: TermGroup, split: int) -> float:
         kept = (p.result.indices for p, _ in crossing_buffers(part, split))
         sizes = (prod(self.extents[i] for i in k - part.ancestors) for k in kept)
         return float(max(sizes, default=0))
@@ -127,7 +136,7 @@ class CacheMisses:
     axes: int = 1
     nothing: float = 0.0
 
-    def loop(self, part: Part, index: str, body: float) -> float:
+    def loop(self, part: TermGroup, index: str, body: float) -> float:
         loaded = {
             tensor.inputs
             for term in part.terms
@@ -140,7 +149,7 @@ class CacheMisses:
     def combine(self, first: float, second: float) -> float:
         return first + second
 
-    def crossing(self, part: Part, split: int) -> float:
+    def crossing(self, part: TermGroup, split: int) -> float:
         return 0.0
 
     def least(self, path: Path) -> float:

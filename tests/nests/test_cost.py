@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from feinsum.nests import (
+    CoreModel,
     EstimatedTime,
     IndependentLoops,
     Lexicographic,
     Loop,
-    Machine,
     Nest,
     Operations,
     Sizes,
@@ -168,7 +168,7 @@ class TestEstimatedTime:
 
     def of(self, net, pairs, *orders, **machine):
         path = path_of(net, *pairs)
-        cost = EstimatedTime(net, self.SIZES, Machine(**machine))
+        cost = EstimatedTime(net, self.SIZES, CoreModel(**machine))
         return evaluate(cost, path, tuple(map(tuple, orders)))
 
     def test_a_vector_buffer_is_better_than_a_scalar_one(self):
@@ -198,7 +198,7 @@ class TestEstimatedTime:
         sizes = Sizes({"i": 3309, "j": 1609, "k": 2, "a": 32}, (3309, 420_000, 520_437))
 
         def time(pairs, *orders):
-            cost = EstimatedTime(net, sizes, Machine(vector_bytes=64))
+            cost = EstimatedTime(net, sizes, CoreModel(vector_bytes=64))
             return evaluate(cost, path_of(net, *pairs), tuple(map(tuple, orders)))
 
         rows = time([(0, 1), (3, 2)], "ijka", "ika")

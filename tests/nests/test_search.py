@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from feinsum.nests import (
+    CoreModel,
     EstimatedTime,
     IndependentLoops,
     Lexicographic,
-    Machine,
     Operations,
     Sizes,
     best_levels,
@@ -24,7 +24,7 @@ from feinsum.nests import (
     postorders,
     sizes_of,
 )
-from feinsum.nests.search import Search
+from feinsum.nests.search import OrderSearch
 from feinsum.sparse import node_counts, random_profile, to_csf
 from tests.nests.networks import (
     EXAMPLE,
@@ -38,7 +38,7 @@ from tests.nests.paper import BufferDimension, BufferSize, CacheMisses, all_orde
 
 def costs_of(net, sizes):
     loops, operations = IndependentLoops(net, 1), Operations(net, sizes)
-    small = Machine(register_bytes=8, levels=((64, 0.1), (256, 1.0), (inf, 5.0)))
+    small = CoreModel(register_bytes=8, levels=((64, 0.1), (256, 1.0), (inf, 5.0)))
     return [
         BufferDimension(),
         BufferSize(sizes.extents),
@@ -92,7 +92,7 @@ def test_the_search_is_as_good_on_the_kernels_of_the_paper(name, rule):
     sizes = sizes_of(net, operands_of(net))
     for path in postorders(net):
         for cost in costs_of(net, sizes)[:-1]:
-            found = Search(net, cost, rule).best(path)
+            found = OrderSearch(net, cost, rule).best(path)
             assert (found and found[0]) == cheapest(net, path, cost, rule)
 
 
@@ -166,7 +166,7 @@ def test_the_search_of_the_largest_kernel_is_small():
     net = KERNELS["tttc"]
     sizes = Sizes(dict.fromkeys("ijklmn", 100) | dict.fromkeys("abcde", 8),
                   (100, 3000, 20_000, 100_000, 120_000, 130_000))  # fmt: skip
-    search = Search(net, Operations(net, sizes))
+    search = OrderSearch(net, Operations(net, sizes))
     path = path_of(net, (1, 2), (6, 3), (7, 4), (8, 5), (9, 0))
     search.best(path)
     assert len(search._solutions) < 600

@@ -13,7 +13,7 @@ from feinsum.predict import hopeless, machine_of, predictions
 from feinsum.records import Device, DevicePeaks, TransformSpec
 from feinsum.transforms import check_spec, find_transform
 from feinsum.transforms.cost import Gpu
-from feinsum.transforms.gpu.cost import Launch, launch_s
+from feinsum.transforms.gpu.cost import LaunchWork, launch_s
 
 H100 = Device("CUDA", "H100", "", "gpu", "sm_90", 132)
 DEVICES = [
@@ -135,7 +135,7 @@ def test_single_precision_costs_no_more():
         assert single <= double
 
 
-LAUNCH = Launch(1e4, 256, 8, 1e9, 1e6, 1e8, 1e8, 1)
+LAUNCH = LaunchWork(1e4, 256, 8, 1e9, 1e6, 1e8, 1e8, 1)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from feinsum.programs import local as local_engine
 from feinsum.programs import parts as parts_module
 from feinsum.programs.choice import KernelChoice
 from feinsum.programs.compiled import kernel as kernel_module
-from feinsum.programs.compiled.expression import Term, c_expression
+from feinsum.programs.compiled.expression import CExpression, c_expression
 from feinsum.programs.parts import Part
 from feinsum.programs.stages import stages_of
 from feinsum.select.trial import MAX_ROUNDS
@@ -264,7 +264,7 @@ def part_of(stage, arrays, outs):
     return Part(stage, operands, outs, {}, nothing, nothing, dtypes)
 
 
-NAMES = {"x0": Term("a", "real"), "s": Term("i", "index")}
+NAMES = {"x0": CExpression("a", "real"), "s": CExpression("i", "index")}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from feinsum.db import shipped_facts
 from feinsum.records import (
     Device,
     Environment,
-    Level,
+    MatchLevel,
     Policy,
     Processor,
     TuningRecord,
@@ -141,21 +141,21 @@ def test_slower_is_never_served(sample: float) -> None:
 
 
 LEVELS = [
-    (HERE, Level.EXACT),
-    (OTHER_SOFTWARE, Level.EXACT),
-    (OTHER_DRIVER, Level.SAME_DEVICE_OTHER_DRIVER),
-    (OTHER_PLATFORM_VERSION, Level.SAME_DEVICE_OTHER_DRIVER),
-    (OTHER_CPU, Level.SAME_ARCHITECTURE),
-    (NEXT_CPU, Level.SAME_ARCHITECTURE),
-    (BEFORE, Level.SAME_ARCHITECTURE),
-    (OTHER_RUNTIME, Level.SAME_ARCHITECTURE),
-    (OTHER_ARCHITECTURE, Level.GENERIC),
-    (GPU, Level.GENERIC),
+    (HERE, MatchLevel.EXACT),
+    (OTHER_SOFTWARE, MatchLevel.EXACT),
+    (OTHER_DRIVER, MatchLevel.SAME_DEVICE_OTHER_DRIVER),
+    (OTHER_PLATFORM_VERSION, MatchLevel.SAME_DEVICE_OTHER_DRIVER),
+    (OTHER_CPU, MatchLevel.SAME_ARCHITECTURE),
+    (NEXT_CPU, MatchLevel.SAME_ARCHITECTURE),
+    (BEFORE, MatchLevel.SAME_ARCHITECTURE),
+    (OTHER_RUNTIME, MatchLevel.SAME_ARCHITECTURE),
+    (OTHER_ARCHITECTURE, MatchLevel.GENERIC),
+    (GPU, MatchLevel.GENERIC),
 ]
 
 
 @pytest.mark.parametrize(("there", "level"), LEVELS)
-def test_level(there: Environment, level: Level) -> None:
+def test_level(there: Environment, level: MatchLevel) -> None:
     """How well a fact fits: by device and driver, not by software or policy."""
     assert level_of(make_record(environment=there), HERE) == level
 
@@ -169,16 +169,21 @@ def test_equal_names_do_not_make_one_cpu(device: Device, driver: str) -> None:
     """A CPU whose processor is not known is only ever one of its architecture."""
     here = replace(HERE, device=device)
     there = replace(here, driver_version=driver)
-    assert level_of(make_record(environment=there), here) == Level.SAME_ARCHITECTURE
-    assert level_of(make_record(environment=there), HERE) == Level.SAME_ARCHITECTURE
+    assert (
+        level_of(make_record(environment=there), here) == MatchLevel.SAME_ARCHITECTURE
+    )
+    assert (
+        level_of(make_record(environment=there), HERE) == MatchLevel.SAME_ARCHITECTURE
+    )
 
 
 def test_gpus_need_no_processor() -> None:
     """OpenCL's names tell them apart."""
     driver = replace(GPU, driver_version="driver 2")
-    assert level_of(make_record(environment=GPU), GPU) == Level.EXACT
+    assert level_of(make_record(environment=GPU), GPU) == MatchLevel.EXACT
     assert (
-        level_of(make_record(environment=driver), GPU) == Level.SAME_DEVICE_OTHER_DRIVER
+        level_of(make_record(environment=driver), GPU)
+        == MatchLevel.SAME_DEVICE_OTHER_DRIVER
     )
 
 
@@ -187,7 +192,7 @@ def test_shipped_facts_without_a_processor_fit_no_machine_exactly() -> None:
     for fact in shipped_facts().records():
         device = fact.environment.device
         is_told_apart = device.kind == "gpu" or device.processor is not None
-        expected = Level.EXACT if is_told_apart else Level.SAME_ARCHITECTURE
+        expected = MatchLevel.EXACT if is_told_apart else MatchLevel.SAME_ARCHITECTURE
         assert level_of(fact, fact.environment) == expected
 
 
@@ -205,7 +210,7 @@ def test_shipped_facts_are_exact_where_they_were_recorded() -> None:
     assert facts
     for fact in facts:
         here = replace(fact.environment, platform_version=platform)
-        assert level_of(fact, here) == Level.EXACT, best_match([fact], here).reason
+        assert level_of(fact, here) == MatchLevel.EXACT, best_match([fact], here).reason
 
 
 OPTIONS = "1 -O3 -ffp-contract=fast -march=native"
@@ -247,7 +252,7 @@ def test_only_options_that_change_times_make_another_driver(
     fact = make_record((0.5,), environment=there)
     fact = replace(fact, workload_text=text or fact.workload_text)
     match = best_match([fact], HOST)
-    assert (match.level == Level.EXACT) == (not difference)
+    assert (match.level == MatchLevel.EXACT) == (not difference)
     assert difference in match.reason
     assert f"here it is {HERE.driver_version}" not in match.reason
 
@@ -279,7 +284,7 @@ def test_nearer_devices_come_first_within_a_level(order, k: int) -> None:
     }
     known = [records[there] for there in order if there in NEAREST_FIRST[k:]]
     match = best_match(known, HERE, extents={"a text": {"N": 1}})
-    assert match.level == Level.SAME_ARCHITECTURE
+    assert match.level == MatchLevel.SAME_ARCHITECTURE
     assert match.ranking == tuple(records[there] for there in NEAREST_FIRST[k:])
     assert match.remoteness == remoteness(NEAREST_FIRST[k].device, CPU)
 
@@ -296,19 +301,21 @@ def test_what_is_slow_on_a_near_device_is_not_taken_from_a_far_one() -> None:
 @pytest.mark.parametrize(
     ("policy", "worst"),
     [
-        ("strict", Level.EXACT),
-        ("default", Level.NEAREST_EXTENTS),
-        ("loose", Level.GENERIC),
+        ("strict", MatchLevel.EXACT),
+        ("default", MatchLevel.NEAREST_EXTENTS),
+        ("loose", MatchLevel.GENERIC),
     ],
 )
-def test_policy(there: Environment, level: Level, policy: Policy, worst: Level) -> None:
+def test_policy(
+    there: Environment, level: MatchLevel, policy: Policy, worst: MatchLevel
+) -> None:
     """A policy accepts a fact up to its worst level, and says so where it does not."""
     record = make_record(environment=there)
     match = best_match([record], HERE, policy)
     if level <= worst:
         assert (match.level, match.record) == (level, record)
     else:
-        assert (match.level, match.record) == (Level.MISS, None)
+        assert (match.level, match.record) == (MatchLevel.MISS, None)
         assert f"the policy {policy!r} rejects" in match.reason
         assert f"level: {level})" in match.reason
 
@@ -329,7 +336,7 @@ def test_ranking_is_of_one_level(records: list[TuningRecord], policy: Policy) ->
         useless |= {r.spec for r in near} - {r.spec for r in found}
         ranking += found
     assert match.ranking == tuple(ranking)
-    if match.level != Level.MISS:
+    if match.level != MatchLevel.MISS:
         assert match.ranking
         assert not rank(r for r in records if level_of(r, HERE) < match.level)
 
@@ -340,7 +347,7 @@ def test_what_is_slow_here_is_not_taken_from_elsewhere() -> None:
     """
     here = make_record((2.0,), environment=HERE)
     there = make_record((0.1,), environment=OTHER_CPU)
-    assert best_match([here, there], HERE).level == Level.MISS
+    assert best_match([here, there], HERE).level == MatchLevel.MISS
     assert best_match([untrusted(here), there], HERE).record == there
     near = at_size(64, make_record((2.0,)))
     far = at_size(1_000_000, make_record((0.1,)))
@@ -420,7 +427,7 @@ def test_an_infinite_speed_up_is_not_believed() -> None:
     """Times at the ends of what a float can be make no winner."""
     absurd = make_record((1e-320,), (1e300,), spec="a@1()")
     assert absurd.measurement.speedup == inf
-    assert best_match([absurd], HERE).level == Level.MISS
+    assert best_match([absurd], HERE).level == MatchLevel.MISS
 
 
 def test_fit_goes_before_speed() -> None:
@@ -436,7 +443,7 @@ def test_a_slow_exact_fact_gives_way() -> None:
     other = make_record((0.5,), spec="b@1()", environment=OTHER_DRIVER)
     match = best_match([exact, other], HERE)
     assert (match.level, match.ranking) == (
-        Level.SAME_DEVICE_OTHER_DRIVER,
+        MatchLevel.SAME_DEVICE_OTHER_DRIVER,
         (other,),
     )
 
@@ -444,7 +451,7 @@ def test_a_slow_exact_fact_gives_way() -> None:
 def test_nothing_recorded() -> None:
     """No facts at all is a miss of its own."""
     match = best_match([], HERE)
-    assert (match.level, match.record) == (Level.MISS, None)
+    assert (match.level, match.record) == (MatchLevel.MISS, None)
     assert match.reason == "no fact is recorded for this workload"
 
 
@@ -470,21 +477,21 @@ def test_reason(there: Environment, where: str) -> None:
 
 
 @pytest.mark.parametrize(("there", "level"), LEVELS)
-def test_other_extents_are_a_level(there: Environment, level: Level) -> None:
+def test_other_extents_are_a_level(there: Environment, level: MatchLevel) -> None:
     """Facts of other extents fit less than those of another machine of this kind, and
     the reason says at which they were measured.
     """
     match = best_match([make_record((0.4,), environment=there)], HERE, is_nearest=True)
-    if level <= Level.NEAREST_EXTENTS:
-        assert match.level == Level.NEAREST_EXTENTS
+    if level <= MatchLevel.NEAREST_EXTENTS:
+        assert match.level == MatchLevel.NEAREST_EXTENTS
         assert "; measured at " in match.reason
     else:
-        assert match.level == Level.MISS
+        assert match.level == MatchLevel.MISS
 
 
 def test_levels_by_name() -> None:
     """Levels are printed in the words of the documentation."""
-    assert [str(level) for level in Level] == [
+    assert [str(level) for level in MatchLevel] == [
         "exact",
         "same-device-other-driver",
         "same-architecture",

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from feinsum.db import HttpStore
-from feinsum.db.remote.wire import Limits
+from feinsum.db.remote.wire import ExchangeLimits
 from feinsum.errors import ServiceError
 from feinsum.records import Retraction, Store
 from tests.db.contract import FactStoreContract, MakeStore, PlansContract
 from tests.db.factories import make_record
 from tests.remote.live import LiveService, leased_store, live_service
 
-VERY_PATIENT = Limits(600.0, 600.0, 2**26)
+VERY_PATIENT = ExchangeLimits(600.0, 600.0, 2**26)
 
 
 class LeasedStore(HttpStore):

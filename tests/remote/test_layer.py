@@ -13,7 +13,7 @@ from feinsum.db import HttpStore, open_store, opened_store, states_of
 from feinsum.db.remote import answer_cache, breaker, layer, open_remote
 from feinsum.db.server import open_serving_store
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
-from feinsum.records import Level, LookUp, best_match, to_json
+from feinsum.records import LookUp, MatchLevel, best_match, to_json
 from feinsum.service.routes import best
 from tests.db.factories import (
     WORKLOAD,
@@ -185,7 +185,7 @@ def test_facts_of_another_processor_are_answered(service, many, policy, found):
     assert answer == found
     if answer:
         match = best_match(answer, make_environment(here), policy)
-        assert match.level == Level.SAME_ARCHITECTURE
+        assert match.level == MatchLevel.SAME_ARCHITECTURE
 
 
 def test_devices_and_policies_have_answers_of_their_own(service):

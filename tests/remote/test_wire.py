@@ -12,18 +12,18 @@ import tracemalloc
 import pytest
 
 from feinsum.db.address import address_of
-from feinsum.db.remote.wire import Limits, Request, exchange
+from feinsum.db.remote.wire import ExchangeLimits, HttpRequest, exchange
 from feinsum.errors import StoreUnavailableError
 from tests.remote import chaos as c
 from tests.remote.chaos import chaos
 from tests.remote.conftest import forget
 
-PATIENT = Limits(60.0, 60.0, c.MIB)
-HASTY = Limits(0.3, 0.1, c.MIB)
+PATIENT = ExchangeLimits(60.0, 60.0, c.MIB)
+HASTY = ExchangeLimits(0.3, 0.1, c.MIB)
 
 
 def ask(server, limits=PATIENT, **headers):
-    return exchange(address_of(server.url), Request("GET", "/x?y", headers), limits)
+    return exchange(address_of(server.url), HttpRequest("GET", "/x?y", headers), limits)
 
 
 @pytest.mark.parametrize("coding", ["identity", "gzip"])
@@ -71,7 +71,7 @@ def test_no_more_is_waited_than_the_limit(behave):
 def test_a_name_that_is_not_known_is_told():
     """Names that end in .invalid are never known."""
     with pytest.raises(StoreUnavailableError, match="unknown host name"):
-        exchange(address_of("http://x.invalid"), Request("GET", "/", {}), PATIENT)
+        exchange(address_of("http://x.invalid"), HttpRequest("GET", "/", {}), PATIENT)
 
 
 def test_a_redirect_is_not_followed():
@@ -112,7 +112,7 @@ def test_a_server_without_tls_is_told_so():
     with chaos(c.saying(b"")) as server:
         plain = server.listening.getsockname()[1]
         address = address_of(f"https://127.0.0.1:{plain}")
-        limits = Limits(2.0, 1.0, c.MIB)
+        limits = ExchangeLimits(2.0, 1.0, c.MIB)
         with pytest.raises(StoreUnavailableError):
-            exchange(address, Request("GET", "/secret", {}), limits)
+            exchange(address, HttpRequest("GET", "/secret", {}), limits)
         assert "secret" not in "".join(server.requests)

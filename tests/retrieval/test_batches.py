@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from feinsum.errors import TransformError
-from feinsum.measure.question import Argument, KernelComparison, Program, Question
+from feinsum.measure.question import (
+    CompiledHostKernel,
+    KernelComparison,
+    Question,
+    RandomArgument,
+)
 from feinsum.memory import fresh_memory
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import look_up, verifiers
@@ -215,10 +220,10 @@ def test_functions_in_turns(tmp_path, monkeypatch):
         path = tmp_path / f"{k}.so"
         text = source.format(value)
         path.write_bytes(find_compiler().compile(text, ("-fPIC", "-shared")))
-        programs.append(Program(str(path), (("y", ""), ("a", "")), "f"))
+        programs.append(CompiledHostKernel(str(path), (("y", ""), ("a", "")), "f"))
     arguments = {
-        "y": Argument("<f8", 3, is_written=True),
-        "a": Argument("<f8", value=2),
+        "y": RandomArgument("<f8", 3, is_written=True),
+        "a": RandomArgument("<f8", value=2),
     }
     pairs = tuple((0, k) for k in (1, 2, 3))
     asked = KernelComparison("", tuple(programs), pairs, arguments, 1e-9)

@@ -13,7 +13,7 @@ from feinsum.canonical import canonicalize
 from feinsum.errors import (
     RecordNotFoundError,
 )
-from feinsum.records import Level, TransformSpec
+from feinsum.records import MatchLevel, TransformSpec
 from feinsum.retrieval import look_up, query
 from feinsum.transforms import REGISTRY, Transform
 from tests.db.factories import make_device
@@ -43,7 +43,7 @@ def test_a_fact_of_another_workload_is_never_applied(caplog):
     good = fact_of(example)
     found = look_up(example.kernel, database=given(record, good))
     assert found.nests[0].match.ranking == (good,)
-    assert query(example.einsum, database=given(record)).level == Level.MISS
+    assert query(example.einsum, database=given(record)).level == MatchLevel.MISS
 
 
 def _breaks(t_unit, nest, parameters):
@@ -109,7 +109,7 @@ def test_a_worse_level_is_taken_where_the_best_has_no_usable_recipe():
     usable = fact_of(example, environment=elsewhere)
     found = look_up(example.kernel, database=given(alien, usable))
     assert found.nests[0].applied == usable.spec
-    assert found.nests[0].match.level == Level.SAME_DEVICE_OTHER_DRIVER
+    assert found.nests[0].match.level == MatchLevel.SAME_DEVICE_OTHER_DRIVER
     assert [spec for spec, _ in found.nests[0].failures] == [alien.spec]
     strict = look_up(example.kernel, database=given(alien, usable), policy="strict")
     assert (strict.applied, strict.t_unit) == ((), example.kernel)
@@ -130,19 +130,19 @@ def environments():
     neighbour = replace(device, name="another", compute_units=device.compute_units + 1)
     far = replace(make_device(), kind="gpu", architecture="far")
     return {
-        Level.EXACT: here(),
-        Level.SAME_DEVICE_OTHER_DRIVER: replace(here(), driver_version="another"),
-        Level.SAME_ARCHITECTURE: replace(here(), device=neighbour),
-        Level.GENERIC: replace(here(), device=far),
+        MatchLevel.EXACT: here(),
+        MatchLevel.SAME_DEVICE_OTHER_DRIVER: replace(here(), driver_version="another"),
+        MatchLevel.SAME_ARCHITECTURE: replace(here(), device=neighbour),
+        MatchLevel.GENERIC: replace(here(), device=far),
     }
 
 
 @pytest.mark.parametrize(
     ("policy", "worst"),
     [
-        ("strict", Level.EXACT),
-        ("default", Level.NEAREST_EXTENTS),
-        ("loose", Level.GENERIC),
+        ("strict", MatchLevel.EXACT),
+        ("default", MatchLevel.NEAREST_EXTENTS),
+        ("loose", MatchLevel.GENERIC),
     ],
 )
 def test_a_policy_is_the_worst_level_accepted(policy, worst):
@@ -153,7 +153,7 @@ def test_a_policy_is_the_worst_level_accepted(policy, worst):
         found = look_up(example.kernel, database=store, policy=policy)
         assert (found.nests[0].applied is not None) == (level <= worst)
         known = query(example.einsum, database=store, policy=policy)
-        assert known.level == (level if level <= worst else Level.MISS)
+        assert known.level == (level if level <= worst else MatchLevel.MISS)
         if level > worst:
             text = why_unchanged(example.kernel, database=store, policy=policy)
             assert f"policy {policy!r}" in text
@@ -182,7 +182,7 @@ def test_loose_misses_nothing(n_faces):
     ]
     masses = batched_einsum("fe,fij,fej->ei", terms)
     found = query(masses, database=given(), policy="loose", effort="estimate")
-    assert found.level < Level.MISS
+    assert found.level < MatchLevel.MISS
     how = {"database": given(), "policy": "loose", "verify": False}
     assert look_up(generate_loopy(masses), effort="estimate", **how).applied
     assert not look_up(generate_loopy(masses), effort="recorded", **how).applied

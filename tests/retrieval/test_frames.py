@@ -15,7 +15,7 @@ from feinsum.db import open_store
 from feinsum.db.exchange import plan_rekey, rekey, rekeyed
 from feinsum.ir import array, einsum, from_text, to_text
 from feinsum.raising import raise_kernel, single_nest
-from feinsum.records import Level, TransformSpec
+from feinsum.records import MatchLevel, TransformSpec
 from feinsum.retrieval import look_up, query
 from tests.older import respelled, under_older_key
 from tests.retrieval.facts import fact, fact_of
@@ -52,7 +52,7 @@ def test_an_older_fact_is_found_once_it_is_rekeyed(make, older, tmp_path):
         assert rekey(store, plan_rekey(store))["record"] == 1
     found = look_up(example.kernel, database=path)
     assert (found.nests[0].match.level, found.nests[0].applied) == (
-        Level.EXACT,
+        MatchLevel.EXACT,
         record.spec,
     )
     assert found.nests[0].failures == ()
@@ -169,7 +169,7 @@ def test_a_wrong_text_under_the_right_key_is_a_miss(text, caplog):
     with caplog.at_level(logging.ERROR, "feinsum.retrieval"):
         assert "no fact is" in why_unchanged(example.kernel, database=given(bad))
     assert bad.id in caplog.text
-    assert query(example.einsum, database=given(bad)).level == Level.MISS
+    assert query(example.einsum, database=given(bad)).level == MatchLevel.MISS
     found = look_up(example.kernel, database=given(bad, good))
     assert found.nests[0].match.ranking == (good,)
     assert found.nests[0].applied == good.spec

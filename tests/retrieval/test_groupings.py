@@ -11,7 +11,7 @@ import pytest
 from feinsum import einsum, raise_kernel
 from feinsum.ir import array
 from feinsum.raising import regrouped
-from feinsum.records import Level
+from feinsum.records import MatchLevel
 from feinsum.retrieval import look_up
 from tests.retrieval.facts import fact, recipe
 from tests.retrieval.kernels import N_DOFS, VERSION, Example, inputs
@@ -81,7 +81,7 @@ def test_the_fact_of_one_operand_is_found_and_applied(name):
     found = look_up(example.kernel, database=given(fact(GRADIENT, recipe(example))))
     assert found.applied == (recipe(example),)
     (nest,) = found.nests
-    assert nest.match.level == Level.EXACT
+    assert nest.match.level == MatchLevel.EXACT
     assert nest.nest.einsum.n_operands == 3
     assert_right(example, found.t_unit)
 

@@ -13,7 +13,7 @@ from feinsum import array, canonicalize, einsum
 from feinsum.db import open_store
 from feinsum.errors import FeinsumError, RecordNotFoundError
 from feinsum.predict import EFFORT_VARIABLE, effort_of, has_vectors, is_outdone
-from feinsum.records import InMemoryStore, Level
+from feinsum.records import InMemoryStore, MatchLevel
 from feinsum.retrieval import look_up
 from feinsum.retrieval.matching import N_PREDICTED
 from feinsum.targets.host import HostCTarget
@@ -36,7 +36,7 @@ def test_a_kernel_of_which_nothing_is_recorded_gets_a_predicted_recipe(kernel):
     """It computes what the kernel computes; the explanation says where it is from."""
     found = look_up(kernel, database=InMemoryStore(), effort="estimate", device="host")
     (nest,) = found.nests
-    assert nest.match.level == Level.PREDICTED
+    assert nest.match.level == MatchLevel.PREDICTED
     assert found.applied == nest.match.recipes[:1]
     assert "match: predicted" in str(found)
     rng = np.random.default_rng(0)
@@ -62,7 +62,7 @@ def test_what_is_recorded_goes_before_what_is_predicted(kernel):
     store = InMemoryStore()
     store.add(fact(MATMUL, recipe))
     found = look_up(kernel, database=store, effort="estimate", device="host")
-    assert found.nests[0].match.level < Level.PREDICTED
+    assert found.nests[0].match.level < MatchLevel.PREDICTED
     assert found.applied == (recipe,)
 
 
@@ -100,7 +100,7 @@ def test_several_predictions_are_candidates(kernel):
     )
     levels = [one.match.level for one in found.nests[0].candidates]
     assert levels == sorted(levels)
-    assert levels.count(Level.PREDICTED) == N_PREDICTED
+    assert levels.count(MatchLevel.PREDICTED) == N_PREDICTED
     specs = [one.recipe.spec for one in found.nests[0].candidates]
     assert len(set(specs)) == len(specs)
 
@@ -127,7 +127,7 @@ def test_an_effort_that_measures_records_what_it_finds():
     kernel = feinsum.generate_loopy(product)
     options = {"database": store, "effort": "measure", "device": "host"}
     found = look_up(kernel, **options)
-    assert found.nests[0].match.level == Level.EXACT
+    assert found.nests[0].match.level == MatchLevel.EXACT
     n_facts = len(store)
     assert n_facts
     again = look_up(kernel, **options)
@@ -141,7 +141,7 @@ def test_what_cannot_be_measured_is_predicted(kernel, tmp_path, caplog):
     open_store(path).close()
     database = f"sqlite:///file:{path}?mode=ro&uri=true"
     found = look_up(kernel, database=database, effort="measure", device="host")
-    assert found.nests[0].match.level == Level.PREDICTED
+    assert found.nests[0].match.level == MatchLevel.PREDICTED
     assert "nothing is measured for" in caplog.text
 
 

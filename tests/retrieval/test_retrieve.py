@@ -15,7 +15,7 @@ from feinsum.errors import (
     InvalidOptionError,
     RecordNotFoundError,
 )
-from feinsum.records import InMemoryStore, Level
+from feinsum.records import InMemoryStore, MatchLevel
 from feinsum.retrieval import look_up, query
 from tests.retrieval.facts import fact_of, recipe, surely_faster
 from tests.retrieval.kernels import (
@@ -115,7 +115,7 @@ def test_measured_facts_are_found_again(tmp_path):
     found = look_up(example.kernel, database=path)
     assert (found.nests[0].applied, found.nests[0].match.level) == (
         record.spec,
-        Level.EXACT,
+        MatchLevel.EXACT,
     )
     assert_right(example, retrieved(example.kernel, database=path))
 
@@ -159,11 +159,11 @@ def test_short_literal_extents_find_it_through_the_level(extent):
     ]
     assert [f.applied for f in found] == [(record.spec,)] * 2
     levels = [f.nests[0].match.level for f in found]
-    assert levels == [Level.EXACT, Level.NEAREST_EXTENTS]
+    assert levels == [MatchLevel.EXACT, MatchLevel.NEAREST_EXTENTS]
     assert_right(short, found[1].t_unit)
     literal = einsum("ik,kj->ji", array("A", (extent, 20)), array("B", (20, 24)))
     known = query(literal, database=store)
-    assert (known.level, known.record) == (Level.NEAREST_EXTENTS, record)
+    assert (known.level, known.record) == (MatchLevel.NEAREST_EXTENTS, record)
     assert "no fact" in why_unchanged(short.kernel, database=store, policy="strict")
     assert query(literal, database=store, policy="strict").record is None
 
@@ -182,8 +182,8 @@ def test_other_extents_here_go_before_other_devices():
         near, workload=form.key, workload_text=form.text, environment=far_away
     )
     for store, level in (
-        (given(far), Level.GENERIC),
-        (given(far, near), Level.NEAREST_EXTENTS),
+        (given(far), MatchLevel.GENERIC),
+        (given(far, near), MatchLevel.NEAREST_EXTENTS),
     ):
         match = query(literal, database=store, policy="loose")
         assert match.level == level

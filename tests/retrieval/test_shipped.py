@@ -20,7 +20,7 @@ from feinsum.measure import (
 )
 from feinsum.measure.gpu_figures import figures_of_recipe
 from feinsum.raising import identify_as_einsum
-from feinsum.records import Level, TransformSpec, TuningRecord
+from feinsum.records import MatchLevel, TransformSpec, TuningRecord
 from feinsum.retrieval import look_up
 from feinsum.suites import read_suite
 from feinsum.transforms import (
@@ -60,7 +60,7 @@ def assert_served(fact: TuningRecord) -> None:
     einsum = from_text(fact.workload_text)
     kernel = generate_loopy(einsum)
     found = look_up(kernel)
-    assert found.nests[0].match.level <= Level.SAME_ARCHITECTURE
+    assert found.nests[0].match.level <= MatchLevel.SAME_ARCHITECTURE
     assert found.nests[0].match.record in FACTS
     assert found.applied
     sizes = {x.name: SIZE for x in einsum.size_params}

@@ -23,7 +23,7 @@ from feinsum.measure import own
 from feinsum.measure.own import mark_as_own
 from feinsum.measure.question import Question, Verdict
 from feinsum.memory import Memory, fresh_memory, remembered, use_memory
-from feinsum.records import Level, Processor, TransformSpec, from_json, to_json
+from feinsum.records import MatchLevel, Processor, TransformSpec, from_json, to_json
 from feinsum.retrieval import (
     einsum_trials,
     generating,
@@ -130,7 +130,7 @@ def test_the_same_for_other_extents_and_for_another_device(no_process, monkeypat
     assert "trial-crashed" in found(given(near)).why_unchanged
     monkeypatch.setattr(matching, "_predictions", lambda *_: ())
     generic = found(given(), policy="loose", effort="estimate")
-    assert generic.match.level == Level.GENERIC
+    assert generic.match.level == MatchLevel.GENERIC
     assert "(trial-crashed)" in generic.why_unchanged
 
 
@@ -143,7 +143,7 @@ def test_what_this_installation_measured_is_not_verified_again(no_process):
     software = {**here().software, "loopy": "1999.1"}
     older = fact_of(reduction(), environment=elsewhere(software=software))
     mark_as_own(older.id)
-    assert found(given(older)).match.level == Level.EXACT
+    assert found(given(older)).match.level == MatchLevel.EXACT
     assert found(given(older)).applied is None
 
 
@@ -153,7 +153,7 @@ def test_an_exact_fact_that_was_sent_is_no_fact_of_this_installation(no_process)
     sent = fact_of(reduction())
     mark_as_own(replace(sent, recorded_at="2026-01-01T00:00:00+00:00").id)
     nest = found(given(sent))
-    assert nest.match.level == Level.EXACT
+    assert nest.match.level == MatchLevel.EXACT
     assert "trial-crashed" in nest.why_unchanged
 
 
@@ -572,13 +572,15 @@ def test_a_loose_policy_has_a_recipe_for_everything(monkeypatch):
     monkeypatch.setattr(matching, "_predictions", lambda *_: ())
     example = reduction()
     loose = found(given(), policy="loose", effort="estimate")
-    assert found(given(), policy="loose", effort="recorded").match.level == Level.MISS
-    assert (loose.match.level, loose.match.ranking) == (Level.GENERIC, ())
+    assert (
+        found(given(), policy="loose", effort="recorded").match.level == MatchLevel.MISS
+    )
+    assert (loose.match.level, loose.match.ranking) == (MatchLevel.GENERIC, ())
     assert loose.applied.name == "generic"
     assert "was not measured" in loose.match.reason
     how = {"policy": "loose", "effort": "estimate"}
     assert query(example.einsum, database=given(), **how) == loose.match
-    assert found(given()).match.level == Level.MISS
+    assert found(given()).match.level == MatchLevel.MISS
     slow = fact(example.einsum, loose.applied, speedup=0.5)
     assert found(given(slow), **how).applied is None
     assert_right(example, retrieved(example.kernel, database=given(), **how))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from feinsum.select import GAIN, Trial, find_fastest
+from feinsum.select import GAIN, PairedTimes, find_fastest
 from feinsum.select.trial import MAX_ROUNDS
 
 
@@ -21,33 +21,33 @@ def finish(trial, baseline_s, kernel_s):
 )
 def test_the_kernel_wins_if_it_is_certainly_faster(ratio, is_faster):
     """A tie leaves the baseline in its place."""
-    trial = finish(Trial(), [ratio] * 99, [1.0] * 99)
+    trial = finish(PairedTimes(), [ratio] * 99, [1.0] * 99)
     assert trial.is_faster is is_faster
     assert len(trial.baseline_s) == len(trial.kernel_s) <= MAX_ROUNDS
 
 
 def test_clear_results_end_a_trial_early():
     """Few runs are made by the slower way."""
-    assert len(finish(Trial(), [9.0] * 99, [1.0] * 99).kernel_s) < 8
-    nearly = finish(Trial(), [GAIN] * 99, [1.0] * 99)
+    assert len(finish(PairedTimes(), [9.0] * 99, [1.0] * 99).kernel_s) < 8
+    nearly = finish(PairedTimes(), [GAIN] * 99, [1.0] * 99)
     assert len(nearly.kernel_s) == MAX_ROUNDS
 
 
 def test_first_rounds_do_not_count():
     """The first run of a kernel starts its threads."""
-    trial = finish(Trial(n_warmups=2), [2.0] * 99, [50.0, 50.0] + [1.0] * 99)
+    trial = finish(PairedTimes(n_warmups=2), [2.0] * 99, [50.0, 50.0] + [1.0] * 99)
     assert trial.is_faster
 
 
 def test_runs_that_others_disturbed_change_nothing():
     """Two of the kernel's took ten times as long."""
     times = [1.0, 10.0] * 2 + [1.0] * 99
-    assert finish(Trial(), [2.0] * 99, times).is_faster
+    assert finish(PairedTimes(), [2.0] * 99, times).is_faster
 
 
 def test_a_kernel_that_failed_loses():
     """At once, however fast it was."""
-    trial = Trial(baseline_s=[1.0], has_failed=True)
+    trial = PairedTimes(baseline_s=[1.0], has_failed=True)
     assert trial.is_over
     assert not trial.is_faster
 

@@ -14,7 +14,7 @@ import pytest
 from feinsum.db.server import Size, StoredFact
 from feinsum.records import to_json
 from feinsum.service import demand
-from feinsum.service.answers import Target
+from feinsum.service.answers import DeviceQuery
 from feinsum.service.demand import MissCounter
 from feinsum.service.lookup import Lookup
 from feinsum.service.pages import graph, notation, search
@@ -100,7 +100,7 @@ def test_answers_take_no_more_than_their_cache_may(n_facts, name_of):
     workload = make_workload(1)
 
     async def ask(numbers: range) -> None:
-        asked = [(workload, Target(name_of(n), policy="loose")) for n in numbers]
+        asked = [(workload, DeviceQuery(name_of(n), policy="loose")) for n in numbers]
         for answer in (await lookup.answers(asked)).values():
             assert answer is None or answer.compressed
 

@@ -14,8 +14,8 @@ from feinsum.transforms import configurations
 from feinsum.transforms.library import PACKED_CONTRACTION
 from feinsum.transforms.library.packed.plan import (
     LINE,
-    Plan,
-    Tiles,
+    PackedTiles,
+    PackingPlan,
     make_plan,
 )
 from feinsum.transforms.matrix_roles import find_packed_roles
@@ -24,7 +24,7 @@ from tests.transforms.support import EINSUMS
 SIZES = st.integers(1, 300)
 
 
-def plan_of(e: BatchedEinsum, tiles: Tiles) -> Plan:
+def plan_of(e: BatchedEinsum, tiles: PackedTiles) -> PackingPlan:
     roles = find_packed_roles(e, tiles.vector, tiles.register)
     assert roles is not None
     return make_plan(e, e.extents, roles, tiles)
@@ -38,7 +38,7 @@ def test_tiles_cover_and_stay_small(extents, lanes, rows, width, depth):
     """
     a, b, c, d, e = extents
     sketch = einsum("dbea,ec->abcd", array("A", (d, b, e, a)), array("B", (e, c)))
-    plan = plan_of(sketch, Tiles("c", "a", lanes, 2, rows, width, width, depth))
+    plan = plan_of(sketch, PackedTiles("c", "a", lanes, 2, rows, width, width, depth))
     for cut in plan.cuts.values():
         assert cut.size * (cut.n_tiles - 1) < cut.extent <= cut.size * cut.n_tiles
         assert cut.is_exact == (cut.extent % cut.size == 0)

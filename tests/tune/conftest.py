@@ -14,7 +14,7 @@ from feinsum.transforms import REGISTRY
 from feinsum.transforms.plugins import VARIABLE
 from feinsum.tuning import IsolatedBench, tuning
 from feinsum.tuning.bench import Bench
-from feinsum.tuning.trials import Request
+from feinsum.tuning.trials import TrialRequest
 from feinsum.tuning.worker import try_specs
 from tests.db.conftest import public_folder
 from tests.tune import odd_transforms
@@ -95,12 +95,16 @@ class BenchHere:
         return self.bench.environment
 
     def trial(self, spec, reference=None):
-        return try_specs(self.bench, Request(specs=(spec,), reference=reference))[0]
+        return try_specs(self.bench, TrialRequest(specs=(spec,), reference=reference))[
+            0
+        ]
 
     outcomes = IsolatedBench.outcomes
 
     def compare(self, specs):
-        return try_specs(self.bench, Request(None, tuple(specs), is_comparison=True))
+        return try_specs(
+            self.bench, TrialRequest(None, tuple(specs), is_comparison=True)
+        )
 
 
 @pytest.fixture

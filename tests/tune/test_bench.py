@@ -17,7 +17,7 @@ from feinsum.tuning import bench as bench_module
 from feinsum.tuning import make_problem
 from feinsum.tuning.bench import Bench
 from feinsum.tuning.recording import record
-from feinsum.tuning.trials import Answer, Request
+from feinsum.tuning.trials import TrialAnswer, TrialRequest
 from feinsum.tuning.worker import serve, try_specs
 from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
 from tests.tune.odd_transforms import ODD, TUNED_SIZE, odd_einsum, odd_spec
@@ -47,7 +47,7 @@ def _all_registered(registered):
 
 
 def outcome_of(bench, name, *, is_comparison=False):
-    (outcome,) = try_specs(bench, Request(None, (odd_spec(name),), is_comparison))
+    (outcome,) = try_specs(bench, TrialRequest(None, (odd_spec(name),), is_comparison))
     return outcome
 
 
@@ -137,7 +137,7 @@ RIGHT, ALSO_RIGHT = odd_spec("odd_right", 4), odd_spec("odd_right", 8)
 
 
 def against(bench, spec, reference=None):
-    (outcome,) = try_specs(bench, Request(specs=(spec,), reference=reference))
+    (outcome,) = try_specs(bench, TrialRequest(specs=(spec,), reference=reference))
     assert outcome.is_ok, outcome.message
     return outcome
 
@@ -162,7 +162,7 @@ def test_a_slow_untransformed_kernel_is_not_in_every_round(bench, monkeypatch):
     monkeypatch.setattr(timing, "MAX_SAMPLES", 10**6)
     outcome = against(bench, RIGHT)
     assert outcome.ratio == outcome.measurement.median_s / 1.9
-    request = Request(None, (RIGHT, ALSO_RIGHT), is_comparison=True)
+    request = TrialRequest(None, (RIGHT, ALSO_RIGHT), is_comparison=True)
     for compared in try_specs(bench, request):
         n_samples = len(compared.measurement.samples_s)
         assert len(compared.measurement.baseline_s) == -(-n_samples // 7) >= 3
@@ -171,14 +171,14 @@ def test_a_slow_untransformed_kernel_is_not_in_every_round(bench, monkeypatch):
 def test_a_very_slow_untransformed_kernel_is_not_run_again(bench, monkeypatch):
     """Its times from the beginning stand in the finals too."""
     monkeypatch.setitem(vars(bench), "baseline_s", (9.0, 8.0, 10.0))
-    request = Request(None, (RIGHT, ALSO_RIGHT), is_comparison=True)
+    request = TrialRequest(None, (RIGHT, ALSO_RIGHT), is_comparison=True)
     for compared in try_specs(bench, request):
         assert compared.measurement.baseline_s == (9.0, 8.0, 10.0)
 
 
 def test_what_fails_in_a_comparison_spoils_no_other(bench):
     """The others are timed in one run all the same."""
-    request = Request(None, (odd_spec("odd_raises"), RIGHT), is_comparison=True)
+    request = TrialRequest(None, (odd_spec("odd_raises"), RIGHT), is_comparison=True)
     failed, passed = try_specs(bench, request)
     assert (failed.status, passed.status) == ("transform-failed", "ok")
 
@@ -194,7 +194,7 @@ def test_kernels_that_are_compared_read_the_same_arrays(bench):
 def test_a_comparison_is_one_run(bench):
     """All recipes of a comparison share the samples of the untransformed kernel."""
     specs = (odd_spec("odd_right", 4), odd_spec("odd_right", 8))
-    first, second = try_specs(bench, Request(None, specs, is_comparison=True))
+    first, second = try_specs(bench, TrialRequest(None, specs, is_comparison=True))
     assert (first.spec, second.spec) == specs
     assert first.measurement.baseline_s == second.measurement.baseline_s
 
@@ -211,16 +211,16 @@ def answers_to(*requests):
     """What a worker says to the requests, in this process."""
     lines = []
     serve([to_json(request) for request in requests], lines.append)
-    return [from_json(Answer, line) for line in lines]
+    return [from_json(TrialAnswer, line) for line in lines]
 
 
 def test_a_worker_answers_every_request():
     """One line for each request: the environment first, then outcomes."""
     problem = make_problem(odd_einsum(), {"N": TUNED_SIZE})
     set_up, good, bad = answers_to(
-        Request(problem),
-        Request(specs=(odd_spec("odd_right"),)),
-        Request(specs=(odd_spec("odd_double"), odd_spec("odd_raises"))),
+        TrialRequest(problem),
+        TrialRequest(specs=(odd_spec("odd_right"),)),
+        TrialRequest(specs=(odd_spec("odd_double"), odd_spec("odd_raises"))),
     )
     assert set_up.environment is not None
     assert [o.status for o in good.outcomes] == ["ok"]
@@ -231,9 +231,9 @@ def test_a_worker_without_a_problem_says_so():
     """A trial before the problem, or after a problem that failed, is an error."""
     problem = make_problem(odd_einsum(), {"N": 8}, device="Cray-1")
     first, second, third = answers_to(
-        Request(specs=(odd_spec("odd_right"),)),
-        Request(problem),
-        Request(specs=(odd_spec("odd_right"),)),
+        TrialRequest(specs=(odd_spec("odd_right"),)),
+        TrialRequest(problem),
+        TrialRequest(specs=(odd_spec("odd_right"),)),
     )
     assert (first.error_code, third.error_code) == ("feinsum-error", "feinsum-error")
     assert second.error_code == "device-unavailable"
@@ -264,10 +264,10 @@ def test_what_spills_on_a_gpu_is_not_launched(stand_in, monkeypatch):
     specs = [GPU_ROWS.spec({"summed": summed, "items": n, "rows": 1}) for n in (32, 64)]
     with monkeypatch.context() as patch:
         patch.setattr("feinsum.targets.cuda.figures.MAX_SPILLED", -1)
-        (refused,) = try_specs(there, Request(specs=specs[:1]))
+        (refused,) = try_specs(there, TrialRequest(specs=specs[:1]))
     assert (refused.status, launches) == ("build-failed", [])
     assert "spills 0 bytes of a work-item" in refused.message
-    (tried,) = try_specs(there, Request(specs=specs[1:]))
+    (tried,) = try_specs(there, TrialRequest(specs=specs[1:]))
     assert tried.is_ok
     assert launches
 

@@ -24,7 +24,7 @@ from feinsum.errors import DeviceUnavailableError, FeinsumError
 from feinsum.records import InMemoryStore
 from feinsum.tuning import cluster, make_problem, tune_einsum
 from feinsum.tuning.cluster import check_agreement, difference
-from feinsum.tuning.trials import Answer
+from feinsum.tuning.trials import TrialAnswer
 from tests.db.factories import make_device, make_environment, make_processor
 from tests.tune.odd_transforms import COUNTER, odd_einsum, odd_spec
 
@@ -315,15 +315,17 @@ def test_workers_that_disagree_are_refused_and_listed(registered, tmp_path):
 def test_a_population_has_one_environment():
     """Workers without one are left out; of those with one all have the same."""
     here = make_environment()
-    broken = Answer(error_code="device-unavailable", error="no such device")
-    assert check_agreement({"a": broken, "b": Answer(environment=here)}) == here
+    broken = TrialAnswer(error_code="device-unavailable", error="no such device")
+    assert check_agreement({"a": broken, "b": TrialAnswer(environment=here)}) == here
     with pytest.raises(DeviceUnavailableError, match="the worker a: no such device"):
         check_agreement({"a": broken, "b": broken})
     newer = replace(here, driver_version="next")
     assert difference(here, here) is None
     assert difference(newer, here) == f"driver version next, not {here.driver_version}"
     with pytest.raises(DeviceUnavailableError, match=r"a: .*; b: driver version next"):
-        check_agreement({"a": Answer(environment=here), "b": Answer(environment=newer)})
+        check_agreement(
+            {"a": TrialAnswer(environment=here), "b": TrialAnswer(environment=newer)}
+        )
 
 
 def test_processors_of_one_name_are_different_environments():
@@ -338,7 +340,9 @@ def test_processors_of_one_name_are_different_environments():
     unknown = make_environment(make_device())
     assert difference(unknown, zen4).endswith("it differs in processor")
     with pytest.raises(DeviceUnavailableError, match="it differs in micro"):
-        check_agreement({"a": Answer(environment=zen4), "b": Answer(environment=zen5)})
+        check_agreement(
+            {"a": TrialAnswer(environment=zen4), "b": TrialAnswer(environment=zen5)}
+        )
 
 
 def test_a_scheduler_that_is_not_there_is_one_clear_error(

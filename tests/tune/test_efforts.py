@@ -9,7 +9,7 @@ import pytest
 from feinsum.errors import StoreError
 from feinsum.ir import array, einsum
 from feinsum.records import InMemoryStore
-from feinsum.tuning import LIMITS, Limits, ensure_measured
+from feinsum.tuning import LIMITS, TuningLimits, ensure_measured
 
 PRODUCT = einsum("ij,jk->ik", array("A", (30, 40)), array("B", (40, 50)))
 
@@ -51,7 +51,7 @@ def test_other_extents_are_measured_anew():
 
 def test_patience_goes_on_where_a_measurement_ended(few, monkeypatch):
     """A few trials do not satisfy it; as many as it wants do, and none is repeated."""
-    limits = {**LIMITS, "patient": Limits(7)}
+    limits = {**LIMITS, "patient": TuningLimits(7)}
     monkeypatch.setattr("feinsum.tuning.efforts.LIMITS", limits)
     store = deepcopy(few)
     assert measured(store, "patient")

@@ -13,7 +13,7 @@ import pytest
 from feinsum.errors import MeasurementError
 from feinsum.records import to_json
 from feinsum.tuning import IsolatedBench, make_problem
-from feinsum.tuning.trials import Request
+from feinsum.tuning.trials import TrialRequest
 from tests.tune.conftest import living_in_session
 from tests.tune.odd_transforms import TUNED_SIZE, odd_einsum, odd_spec
 
@@ -67,7 +67,7 @@ def test_the_end_of_the_tuner_ends_a_hanging_trial(bench):
     """If the tuner vanishes, a trial that hangs ends too, with all it started."""
     bench.start()
     session = bench._worker.pid
-    request = Request(specs=(odd_spec("odd_sleeps"),))
+    request = TrialRequest(specs=(odd_spec("odd_sleeps"),))
     bench._worker._socket.sendall(to_json(request).encode() + b"\n")
     bench._worker._socket.close()  # as the system does for a tuner that vanishes
     deadline = time.monotonic() + PATIENT_S

@@ -15,7 +15,7 @@ from feinsum.measure.cases import ragged_cases
 from feinsum.records import TransformSpec, from_json, to_json
 from feinsum.tuning import Problem, TrialOutcome, default_sizes, make_problem
 from feinsum.tuning.problem import DEFAULT_FOOTPRINT_BYTES
-from feinsum.tuning.trials import Answer, Request
+from feinsum.tuning.trials import TrialAnswer, TrialRequest
 from tests.db.factories import make_environment, make_measurement
 from tests.strategies import counts, einsums, relabelings
 
@@ -154,12 +154,14 @@ def test_a_problem_does_not_depend_on_names(data: st.DataObject, one: BatchedEin
 
 
 MESSAGES = [
-    Request(make_problem(GEMM, {"M": 3, "K": 5, "P": 7}, "pthread")),
-    Request(specs=(TransformSpec("rowwise", 1, {"block": 8, "index": "a"}),)),
-    Request(specs=(TransformSpec("t", 2, {"order": ("a", 1)}),), is_comparison=True),
-    Answer(environment=make_environment()),
-    Answer(error_code="device-unavailable", error="é\n'quoted' \"twice\""),
-    Answer(
+    TrialRequest(make_problem(GEMM, {"M": 3, "K": 5, "P": 7}, "pthread")),
+    TrialRequest(specs=(TransformSpec("rowwise", 1, {"block": 8, "index": "a"}),)),
+    TrialRequest(
+        specs=(TransformSpec("t", 2, {"order": ("a", 1)}),), is_comparison=True
+    ),
+    TrialAnswer(environment=make_environment()),
+    TrialAnswer(error_code="device-unavailable", error="é\n'quoted' \"twice\""),
+    TrialAnswer(
         (
             TrialOutcome(TransformSpec("t", 1, {}), "build-failed", "no\nway \x00"),
             TrialOutcome(

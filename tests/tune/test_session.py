@@ -14,7 +14,7 @@ from feinsum import query
 from feinsum.db import open_store
 from feinsum.db.exchange import plan_rekey, rekey
 from feinsum.measure import open_device
-from feinsum.records import InMemoryStore, Level
+from feinsum.records import InMemoryStore, MatchLevel
 from feinsum.tuning import IsolatedBench, TrialOutcome, make_problem, tune_einsum
 from feinsum.tuning.recording import find_trials, make_trial
 from feinsum.tuning.tuning import Session
@@ -171,7 +171,7 @@ def test_a_failed_trial_is_never_served():
     store = InMemoryStore()
     store.add(trial_of("odd_right", 4, cost=0.01))
     store.add(trial_of("odd_right", 8, "wrong-result"))
-    assert query(LITERAL, database=store, policy="loose").level == Level.MISS
+    assert query(LITERAL, database=store, policy="loose").level == MatchLevel.MISS
 
 
 def test_a_long_message_is_cut():

@@ -19,7 +19,7 @@ from feinsum.measure.judging import judge_recipe, quick_sizes
 from feinsum.measure.question import Question
 from feinsum.memory import fresh_memory, remembered
 from feinsum.nests import Nest
-from feinsum.records import InMemoryStore, Level, from_json, to_json
+from feinsum.records import InMemoryStore, MatchLevel, from_json, to_json
 from feinsum.records.plausibility import check_plausible, judge
 from feinsum.retrieval.verifiers import request_verdict
 from feinsum.sparse import random_profile, to_dense
@@ -172,16 +172,16 @@ def test_the_nearest_profile_is_taken():
 
 @pytest.mark.parametrize(
     ("profile", "level"),
-    [(PROFILE, Level.EXACT), ((38, 300, 2100), Level.EXACT),
-     ((38, 300, 2300), Level.NEAREST_EXTENTS),
-     ((19, 150, 1000), Level.NEAREST_EXTENTS)],
+    [(PROFILE, MatchLevel.EXACT), ((38, 300, 2100), MatchLevel.EXACT),
+     ((38, 300, 2300), MatchLevel.NEAREST_EXTENTS),
+     ((19, 150, 1000), MatchLevel.NEAREST_EXTENTS)],
 )  # fmt: skip
 def test_a_profile_within_a_tenth_is_the_same(profile, level):
     """By the distance of extents; the policy strict takes no other."""
     store = facts(mttkrp_record("factorized"))
     match = query(mttkrp(), database=store, device="host", sizes=profile_sizes(profile))
     assert match.level == level
-    if level != Level.EXACT:
+    if level != MatchLevel.EXACT:
         assert "distance" in match.reason
         strict = {"policy": "strict", "device": "host", "sizes": profile_sizes(profile)}
         assert not query(mttkrp(), database=store, **strict).is_hit

@@ -45,7 +45,7 @@ for the half of the workloads that it was chosen by and for the others.
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchWork:
     """The work of one launch of a kernel.
 
     Attributes:
@@ -78,7 +78,7 @@ class Launch:
     is_on_tensor_cores: bool = False
 
 
-def launch_s(gpu: Gpu, launch: Launch) -> float:
+def launch_s(gpu: Gpu, launch: LaunchWork) -> float:
     """Seconds of one launch; infinite if no work-group fits a multiprocessor.
 
     >>> gpu = Gpu(90, 100, 1e9, 1e12, 1 << 25, launch_s=0)
@@ -120,7 +120,7 @@ def launch_s(gpu: Gpu, launch: Launch) -> float:
     return gpu.launch_s + longest + OVERLAP * (sum(parts) - longest)
 
 
-def _memory_bytes(gpu: Gpu, launch: Launch) -> float:
+def _memory_bytes(gpu: Gpu, launch: LaunchWork) -> float:
     if launch.distinct_bytes <= gpu.cache_bytes:
         return launch.distinct_bytes
     return max(launch.distinct_bytes, launch.cached_bytes / REREAD)

@@ -20,7 +20,7 @@ from feinsum.transforms.gpu.cost import (
     LINE_BYTES,
     OVERHEAD_CYCLES,
     WARP,
-    Launch,
+    LaunchWork,
     group_bytes,
     itemsize_of,
     launch_s,
@@ -184,7 +184,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     words = itemsize_of(einsum) // 4
     return launch_s(
         machine.gpu,
-        Launch(
+        LaunchWork(
             n_groups=n_groups,
             n_items=n_elements * number(parameters, "workers"),
             itemsize=itemsize_of(einsum),

@@ -84,7 +84,7 @@ def gpu_matrices(
             "a library computes whole kernels; this one does more than the einsum"
         )
     schedule = begin(t_unit, nest)
-    plan = Plan.of(nest.einsum, schedule.extents, number(parameters, "stacked"))
+    plan = MatrixRoles.of(nest.einsum, schedule.extents, number(parameters, "stacked"))
     if plan is None:
         raise TransformError(
             f"{nest.einsum.subscripts} is not a stack of products of matrices"
@@ -93,7 +93,7 @@ def gpu_matrices(
 
 
 @dataclass(frozen=True)
-class Plan:
+class MatrixRoles:
     """Which indices count products, rows, columns, and terms of sums.
 
     Attributes:
@@ -113,7 +113,7 @@ class Plan:
     @classmethod
     def of(
         cls, einsum: BatchedEinsum, extents: Mapping[str, Extent], n_stacked: int
-    ) -> Plan | None:
+    ) -> MatrixRoles | None:
         """Plan the products; None if an operand is no stack of matrices of one stride.
 
         >>> from feinsum.ir import array, einsum
@@ -180,7 +180,7 @@ def _has_many_running(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> b
 class _Products:
     """Writes the launches; see :func:`gpu_matrices`."""
 
-    def __init__(self, schedule: Schedule, plan: Plan) -> None:
+    def __init__(self, schedule: Schedule, plan: MatrixRoles) -> None:
         self.schedule, self.plan = schedule, plan
         self.writer = NestWriter(schedule)
         self.matrices: dict[str, tuple[str, bool]] = {}
@@ -428,7 +428,7 @@ def _space(workload: Workload) -> Table | None:
     einsum = workload.einsum
     if not has_real_dtype(einsum) or reuse(einsum) < MIN_REUSE:
         return None
-    plans = [Plan.of(einsum, einsum.extents, n) for n in range(3)]
+    plans = [MatrixRoles.of(einsum, einsum.extents, n) for n in range(3)]
     return {"stacked": tuple(n for n, plan in enumerate(plans) if plan is not None)}
 
 
@@ -436,7 +436,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     """What is not in order is read and written once more, in a launch of its own."""
     gpu = machine.gpu
     assert gpu is not None
-    plan = Plan.of(einsum, einsum.extents, number(parameters, "stacked"))
+    plan = MatrixRoles.of(einsum, einsum.extents, number(parameters, "stacked"))
     itemsize = itemsize_of(einsum)
     if plan is None or gpu.matrix_multiply_adds[8] <= gpu.multiply_adds[8]:
         return inf

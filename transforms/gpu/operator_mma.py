@@ -16,7 +16,7 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, distinct_bytes, points
-from feinsum.transforms.gpu.cost import LINE_BYTES, Launch, group_bytes, launch_s
+from feinsum.transforms.gpu.cost import LINE_BYTES, LaunchWork, group_bytes, launch_s
 from feinsum.transforms.gpu.grid import GPUS, MAX_ITEMS
 from feinsum.transforms.gpu.mma import is_double
 from feinsum.transforms.gpu.operator_mma_writer import OperatorMmaWriter
@@ -215,7 +215,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     entries += (len(steps.early) + 2) * tiles.n_terms
     return launch_s(
         gpu,
-        Launch(
+        LaunchWork(
             n_groups=n_groups,
             n_items=n_items,
             itemsize=8,

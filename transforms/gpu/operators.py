@@ -20,7 +20,7 @@ from feinsum.transforms.gpu.cost import (
     LINE_BYTES,
     OVERHEAD_CYCLES,
     WARP,
-    Launch,
+    LaunchWork,
     group_bytes,
     itemsize_of,
     launch_s,
@@ -225,7 +225,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     written = n_items / WARP * n_results * stored * LINE_BYTES
     return launch_s(
         machine.gpu,
-        Launch(
+        LaunchWork(
             n_groups=n_groups,
             n_items=n_items,
             itemsize=itemsize,

@@ -10,7 +10,7 @@ from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.gpu.cost import (
     WARP,
-    Launch,
+    LaunchWork,
     factors_of,
     group_bytes,
     itemsize_of,
@@ -86,7 +86,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     box = {**first.box_of(block), **{i: points(einsum, (i,)) for i in summed}}
     return launch_s(
         machine.gpu,
-        Launch(
+        LaunchWork(
             n_groups=n_groups,
             n_items=block,
             itemsize=itemsize_of(einsum),

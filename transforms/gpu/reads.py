@@ -29,7 +29,7 @@ from feinsum.transforms.primitives.vector_store import flat_subscript
 
 
 @dataclass(frozen=True)
-class Source:
+class OperandSource:
     """The array that an operand is, and where its entries lie.
 
     Attributes:
@@ -50,7 +50,7 @@ class Source:
         return offset
 
 
-def source_of(schedule: Schedule, operand: str) -> Source | None:
+def source_of(schedule: Schedule, operand: str) -> OperandSource | None:
     """Find the array that an operand is; None if it takes arithmetic."""
     rule = schedule.kernel.substitutions[schedule.rules[operand]]
     if not isinstance(rule.expression, p.Subscript):
@@ -62,7 +62,7 @@ def source_of(schedule: Schedule, operand: str) -> Source | None:
 
 def _source_of(
     kernel: lp.LoopKernel, entry: p.Subscript, arguments: Names, dtype: np.dtype[Any]
-) -> Source | None:
+) -> OperandSource | None:
     """Find the array of a subscript; None if its entries cannot be copied."""
     array = kernel.arg_dict.get(entry.aggregate.name)
     if array is None or array.dtype.numpy_dtype != dtype or array.offset:
@@ -77,7 +77,9 @@ def _source_of(
         last.name in get_dependencies(other) for other in others
     )
     neighbour = last.name if is_alone and strides[-1] == 1 else ""
-    return Source(array.name, arguments, flat_subscript(kernel, entry), neighbour)
+    return OperandSource(
+        array.name, arguments, flat_subscript(kernel, entry), neighbour
+    )
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Reads:
         value: of the function, given those of the entries.
     """
 
-    sources: tuple[Source, ...]
+    sources: tuple[OperandSource, ...]
     value: Callable[[Sequence[Expression]], Expression]
 
 

@@ -35,7 +35,7 @@ from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.gpu.cost import (
     WARP,
-    Launch,
+    LaunchWork,
     factors_of,
     group_bytes,
     itemsize_of,
@@ -290,7 +290,7 @@ def _shared_sums_s(
     work = warp_cycles(einsum, lanes, n_terms) + BARRIER_CYCLES * halvings
     return launch_s(
         machine.gpu,
-        Launch(
+        LaunchWork(
             n_groups=n_groups,
             n_items=items * sums,
             itemsize=itemsize_of(einsum),
@@ -485,7 +485,7 @@ def _split_cost(
     read = n_terms * group_bytes(einsum, summed.box_of(items))
     halvings = log2(items)
     cycles = warp_cycles(einsum, lanes, n_terms) + BARRIER_CYCLES * halvings
-    first = Launch(
+    first = LaunchWork(
         n_groups=n_groups,
         n_items=items,
         itemsize=itemsize,
@@ -497,7 +497,7 @@ def _split_cost(
         shared_bytes=items * itemsize * n_rows,
     )
     n_bytes = n_groups * itemsize * n_rows
-    second = Launch(
+    second = LaunchWork(
         n_groups=result.n_values,
         n_items=parts,
         itemsize=itemsize,

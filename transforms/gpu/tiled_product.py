@@ -42,7 +42,7 @@ from feinsum.transforms.gpu.cost import (
     LINE_BYTES,
     UNROLLED,
     WARP,
-    Launch,
+    LaunchWork,
     itemsize_of,
     launch_s,
     loads,
@@ -316,7 +316,7 @@ def tiled_s(
     Args:
         n_items: of a work-group.
         cycles: in which a warp begins to read what it needs for a step of the sum.
-        registers, chains: see :class:`feinsum.transforms.gpu.cost.Launch`.
+        registers, chains: see :class:`feinsum.transforms.gpu.cost.LaunchWork`.
     """
     gpu, sides = machine.gpu, sides_of(einsum, einsum.extents, tiles.piece)
     assert gpu is not None
@@ -329,7 +329,7 @@ def tiled_s(
     # tiles are read from the caches and written to shared memory
     requests = 2 * tile_bytes / LINE_BYTES + n_items / WARP * tiles.depth * cycles
     entries = tiles.depth * tiles.across * tiles.along
-    launch = Launch(
+    launch = LaunchWork(
         n_groups=n_groups,
         n_items=n_items,
         itemsize=itemsize_of(einsum),

@@ -36,7 +36,7 @@ from feinsum.transforms.gpu.layouts import (
     is_evenly_partitioned,
     partition,
 )
-from feinsum.transforms.gpu.reads import Reads, Source, reads_of, source_of
+from feinsum.transforms.gpu.reads import OperandSource, Reads, reads_of, source_of
 from feinsum.transforms.primitives import NestWriter
 from feinsum.transforms.primitives.copy_async import (
     VECTOR_BYTES,
@@ -52,7 +52,7 @@ Key: TypeAlias = tuple[str, bool]
 
 
 @dataclass(frozen=True)
-class Tile:
+class SharedTile:
     """Tiles of an operand in shared memory, of which several are there at once.
 
     Attributes:
@@ -132,7 +132,7 @@ class Tiled:
         value: of the operand, given the entries and the place along the sums.
     """
 
-    tiles: tuple[Tile, ...]
+    tiles: tuple[SharedTile, ...]
     slot: str
     dtype: np.dtype[Any]
     value: Callable[[Sequence[Expression], Expression], Expression]
@@ -156,12 +156,12 @@ class Load:
     """
 
     operand: str
-    tile: Tile
+    tile: SharedTile
     deep: Partition
     wide: Partition
     partitioned: Names
     points: Points
-    source: Source | None
+    source: OperandSource | None
     lanes: int
     registers: str
 
@@ -382,7 +382,7 @@ class TileWriter:
 
         return Tiled(tiles, now, dtype, value)
 
-    def _load(self, operand: str, side: Side, source: Source | None) -> Load:
+    def _load(self, operand: str, side: Side, source: OperandSource | None) -> Load:
         """The tiles of an operand, and the part of each that a work-item loads."""
         writer, schedule = self.writer, self.writer.schedule
         span, dtype = schedule.spans[operand], schedule.dtypes[operand]
@@ -413,7 +413,7 @@ class TileWriter:
         if source is None:
             registers = writer.array("ahead", (deep.n, wide.n), dtype)
         return Load(
-            operand, Tile(array, is_deep and is_kept, swizzle), deep, wide,
+            operand, SharedTile(array, is_deep and is_kept, swizzle), deep, wide,
             (deep_id, wide_id), points, source, lanes, registers,
         )  # fmt: skip
 
@@ -426,7 +426,7 @@ class TileWriter:
         return replace(part, first=var(first)), computed
 
     def _lanes(
-        self, source: Source, operand: str, fast: Flat, shape: tuple[int, int]
+        self, source: OperandSource, operand: str, fast: Flat, shape: tuple[int, int]
     ) -> int:
         """The most entries that one copy can move without crossing the end of a row."""
         schedule, (last, _, extent) = self.writer.schedule, fast.parts[-1]

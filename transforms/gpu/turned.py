@@ -28,7 +28,7 @@ from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.gpu.cost import (
     OVERHEAD_CYCLES,
     WARP,
-    Launch,
+    LaunchWork,
     factors_of,
     group_bytes,
     itemsize_of,
@@ -197,7 +197,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     work = steps * (cycles + 2 * OVERHEAD_CYCLES + 2 * n_squares) + BARRIER_CYCLES
     return launch_s(
         machine.gpu,
-        Launch(
+        LaunchWork(
             n_groups=n_groups,
             n_items=SIDE * rows,
             itemsize=itemsize,

@@ -35,7 +35,7 @@ from feinsum.transforms.host.array_function import ArrayFunction, read_function
 from feinsum.transforms.host.matrix_product import (
     SUM,
     LibraryProgram,
-    MatrixProduct,
+    ProductRow,
     merged,
     suits_blas,
 )
@@ -259,7 +259,7 @@ def check_extents(kernel: lp.LoopKernel, nest: LoopNest) -> None:
 
 def products_of(
     kernel: lp.LoopKernel, nest: LoopNest, parameters: Parameters
-) -> tuple[MatrixProduct, ...]:
+) -> tuple[ProductRow, ...]:
     """Describe the rows of a nest as matrix products.
 
     Args:
@@ -283,13 +283,13 @@ class _Maker:
     roles: MatrixRoles
     parameters: Parameters
 
-    def product(self, k: int) -> MatrixProduct:
+    def product(self, k: int) -> ProductRow:
         """Describe row ``k`` as matrix products."""
         einsum, roles = self.nest.einsum, self.roles
         row, right = einsum.rows[k], roles.right
         index = text(self.parameters, "index")
         stack = tuple(text(self.parameters, "stacked").split())
-        return MatrixProduct(
+        return ProductRow(
             left=self._operand(row[1 - right], einsum.inputs[1 - right]),
             right=self._operand(row[right], einsum.inputs[right]),
             result=self._result(k),

@@ -32,7 +32,7 @@ SUM = "feinsum sum"
 
 
 @dataclass(frozen=True)
-class MatrixProduct:
+class ProductRow:
     """A row: the result at ``stack``, ``rows`` and ``columns`` is a sum of products.
 
     Attributes:
@@ -79,7 +79,7 @@ class LibraryProgram:
         intermediates: arrays that products write and later ones read.
     """
 
-    products: tuple[MatrixProduct, ...]
+    products: tuple[ProductRow, ...]
     extents: Mapping[str, Extent]
     intermediates: tuple[Intermediate, ...] = ()
 
@@ -105,7 +105,7 @@ class LibraryProgram:
 
 @dataclass(frozen=True)
 class _Run:
-    product: MatrixProduct
+    product: ProductRow
     values: Mapping[str, Any]
     sizes: Mapping[str, int]
     scratch: dict[Any, Any]

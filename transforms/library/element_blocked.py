@@ -26,9 +26,9 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.primitives import (
-    Block,
     Schedule,
-    Tile,
+    SplitLoops,
+    StagedTile,
     begin,
     contract,
     even_block,
@@ -115,8 +115,8 @@ class _Loops:
     """The loops that the long index was split into."""
 
     element: str
-    group: Block
-    vector: Block
+    group: SplitLoops
+    vector: SplitLoops
 
 
 def _contract_cheaply(
@@ -136,7 +136,7 @@ def _contract_cheaply(
 
 def _stage(
     schedule: Schedule, operands: list[str], loops: _Loops, lane_tag: str
-) -> tuple[Schedule, dict[str, Tile]]:
+) -> tuple[Schedule, dict[str, StagedTile]]:
     """Stage a tile of each operand, per vector of elements or per work-group."""
     tiles = {}
     for name in operands:
@@ -153,7 +153,7 @@ def _stage(
 
 
 def _accumulate(
-    schedule: Schedule, tiles: dict[str, Tile], loops: _Loops, rows: int
+    schedule: Schedule, tiles: dict[str, StagedTile], loops: _Loops, rows: int
 ) -> Schedule:
     """Sum the products and the results in registers."""
     for name, tile in tiles.items():

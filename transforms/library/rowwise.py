@@ -28,8 +28,8 @@ from feinsum.transforms.library.streaming_cost import (
     vector_cycles,
 )
 from feinsum.transforms.primitives import (
-    Block,
     Schedule,
+    SplitLoops,
     begin,
     split,
     stage_operand,
@@ -93,7 +93,7 @@ def rowwise_on_cpus(
     return with_hints(schedule, sums=sums, vectors=vectors).t_unit
 
 
-def _split(schedule: Schedule, parameters: Parameters) -> tuple[Schedule, Block]:
+def _split(schedule: Schedule, parameters: Parameters) -> tuple[Schedule, SplitLoops]:
     iname = schedule.inames[text(parameters, "index")]
     return split(schedule, iname, number(parameters, "block"), outer_tag="g.0")
 

@@ -72,7 +72,7 @@ def turned(
         stores: ``cached``, or ``streamed`` past the caches where it is aligned.
     """
     schedule = begin(t_unit, nest)
-    tiles = Tiles(
+    tiles = TurnedTiles(
         vector=text(parameters, "vector"),
         across=nest.einsum.output[-1],
         lanes=number(parameters, "lanes"),
@@ -84,7 +84,7 @@ def turned(
 
 
 @dataclass(frozen=True)
-class Tiles:
+class TurnedTiles:
     """The parameters of :func:`turned`, and the last output index."""
 
     vector: str
@@ -111,7 +111,7 @@ class _Part:
 class TurnedNest:
     """Writes the loops of :func:`turned`."""
 
-    def __init__(self, schedule: Schedule, tiles: Tiles) -> None:
+    def __init__(self, schedule: Schedule, tiles: TurnedTiles) -> None:
         self.schedule, self.tiles = schedule, tiles
         self.writer = NestWriter(schedule)
         sizes = {tiles.across: tiles.height, tiles.vector: tiles.width}

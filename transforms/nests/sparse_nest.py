@@ -25,10 +25,10 @@ from constantdict import constantdict
 from feinsum.errors import InvalidEinsumError, InvalidParameterError, TransformError
 from feinsum.ir import BatchedEinsum, SizeParam, Workload, nodes_of, profile_names
 from feinsum.nests import (
+    CoreModel,
     EstimatedTime,
     IndependentLoops,
     Lexicographic,
-    Machine,
     Nest,
     NestForm,
     Network,
@@ -163,7 +163,7 @@ def _nests_at(
 
 
 def _candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
-    machine = Machine()
+    machine = CoreModel()
     costs = [
         EstimatedTime(network, sizes, machine, item_bytes=item_bytes, n_threads=n)
         # a nest without a loop around everything can be best for one thread only

@@ -8,10 +8,15 @@ from feinsum.transforms.primitives.domains import (
     join_domains,
     separate_inames,
 )
-from feinsum.transforms.primitives.peel import Block, even_block, peel_remainder, split
+from feinsum.transforms.primitives.peel import (
+    SplitLoops,
+    even_block,
+    peel_remainder,
+    split,
+)
 from feinsum.transforms.primitives.schedule import Schedule, begin
 from feinsum.transforms.primitives.stage_operand import (
-    Tile,
+    StagedTile,
     stage_accumulator,
     stage_operand,
     vectorize_last_axis,
@@ -19,10 +24,10 @@ from feinsum.transforms.primitives.stage_operand import (
 from feinsum.transforms.primitives.write_nest import NestWriter
 
 __all__ = [
-    "Block",
     "NestWriter",
     "Schedule",
-    "Tile",
+    "SplitLoops",
+    "StagedTile",
     "begin",
     "contract",
     "even_block",

@@ -22,7 +22,7 @@ from feinsum.transforms.primitives.schedule import Names, Schedule
 
 
 def peel_remainder(
-    schedule: Schedule, index: str, block: Block, tile: int, shared: Sequence[str]
+    schedule: Schedule, index: str, block: SplitLoops, tile: int, shared: Sequence[str]
 ) -> Schedule:
     """Move the iterations that ``tile`` does not divide to a separate nest.
 
@@ -136,7 +136,7 @@ def _any_of(instructions: Names) -> str:
 
 
 @dataclass(frozen=True)
-class Block:
+class SplitLoops:
     """The loops of an index that was split: ``size*outer + inner``."""
 
     outer: str
@@ -155,7 +155,7 @@ def split(
     *,
     outer_tag: str | None = None,
     inner_tag: str | None = None,
-) -> tuple[Schedule, Block]:
+) -> tuple[Schedule, SplitLoops]:
     """Split a loop into blocks of ``size`` iterations.
 
     Rewrite::
@@ -165,7 +165,7 @@ def split(
         for i_outer < ceil(N/size):
             for i_inner < min(size, N - size*i_outer):  f(size*i_outer + i_inner)
     """
-    block = Block(
+    block = SplitLoops(
         schedule.fresh(f"{iname}_outer"), schedule.fresh(f"{iname}_inner"), size
     )
     return schedule.with_unit(

@@ -23,7 +23,7 @@ from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
 
 
 @dataclass(frozen=True)
-class Tile:
+class StagedTile:
     """A private array that holds a tile of an operand.
 
     Attributes:
@@ -44,7 +44,7 @@ def stage_operand(
     *,
     lane: str | None = None,
     lane_tag: str = "unr",
-) -> tuple[Schedule, Tile]:
+) -> tuple[Schedule, StagedTile]:
     """Evaluate an operand over a tile ahead of its uses.
 
     Rewrite::
@@ -96,7 +96,7 @@ def stage_operand(
         _check_lanes(schedule, temporary, outside)
         schedule = vectorize_last_axis(schedule, temporary)
     loops = {e: i for e, i in inames.items() if i in schedule.kernel.all_inames()}
-    return schedule, Tile(temporary, fill, constantdict(loops))
+    return schedule, StagedTile(temporary, fill, constantdict(loops))
 
 
 def _check_lanes(schedule: Schedule, temporary: str, outer: frozenset[str]) -> None:

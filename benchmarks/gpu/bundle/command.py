@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from benchmarks.gpu.bundle.facts import import_results
 from benchmarks.gpu.bundle.folder import export_bundle
-from feinsum.cli.app import Program
+from feinsum.cli.app import ReportingGroup
 from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum, read_values
 from feinsum.cli.shared.options import Database, Dtype, Sizes, SizeValues
 from feinsum.cli.tune.options import Suites
@@ -49,7 +49,7 @@ After: TypeAlias = Annotated[
 ]
 
 app = typer.Typer(
-    cls=Program,
+    cls=ReportingGroup,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -39,8 +39,8 @@ from feinsum.calling.gpu.products import Product
 from feinsum.calling.gpu.site import Site, read
 from feinsum.calling.gpu.steps import (
     Contraction,
-    Plan,
-    Step,
+    PlannedStep,
+    PlannedSteps,
     as_operands,
     plans,
     step_of,
@@ -55,7 +55,7 @@ from feinsum.calling.kernel_cache import cached_kernel
 from feinsum.calling.operands import first_uses
 from feinsum.calling.predicted import (
     N_TRIED,
-    Problem,
+    UnrecordedCall,
     is_faulty,
     predicted_families,
     predicted_kernel,
@@ -136,7 +136,9 @@ def _products(
             return
 
 
-def _plans(parsed: EinsumCall, site: Site, problem: Contraction) -> Iterator[Plan]:
+def _plans(
+    parsed: EinsumCall, site: Site, problem: Contraction
+) -> Iterator[PlannedSteps]:
     """Paths, and the result in the order of the operands, which is then a view."""
     n_operands = len(problem.terms)
     path = untransformed_path(parsed.einsum, parsed.sizes)
@@ -146,8 +148,8 @@ def _plans(parsed: EinsumCall, site: Site, problem: Contraction) -> Iterator[Pla
     order = as_operands(problem)
     if order != problem.output and not site.is_exact:
         seconds, _ = step_of(problem, problem.values, order)
-        every = Step(tuple(range(n_operands)), order)
-        yield Plan(seconds, (every, Step((0,), problem.output)))
+        every = PlannedStep(tuple(range(n_operands)), order)
+        yield PlannedSteps(seconds, (every, PlannedStep((0,), problem.output)))
 
 
 def view_call(parsed: EinsumCall, opened: CudaDevice) -> ViewCall | None:
@@ -232,7 +234,7 @@ def _copy(term: IndexList, order: IndexList, array: Any, site: Site) -> GpuCall:
     return fastest([call for call in calls if call is not None], of_copy)
 
 
-def _steps(parsed: EinsumCall, site: Site, plan: Plan) -> StepsCall:
+def _steps(parsed: EinsumCall, site: Site, plan: PlannedSteps) -> StepsCall:
     """The call of a plan, whose steps are built with what those before them give."""
     numbers, terms = terms_of(parsed)
     arguments = shaped(parsed, site.arrays, parsed.work_dtype, site.opened.session)
@@ -271,7 +273,9 @@ def kernel_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
         return
     # recipes are for the kernel that is built, whose indices are merged
     merged = _with_fixed_end(_merged(parsed))
-    problem = Problem(merged.einsum, merged.sizes, strides={}, arrays={}, steps={})
+    problem = UnrecordedCall(
+        merged.einsum, merged.sizes, strides={}, arrays={}, steps={}
+    )
     for family in predicted_families(problem, opened)[:N_FAMILIES]:
         make = partial(_predicted, merged, site, problem, family)
         yield Contender("kernel", family[0].seconds, make)
@@ -326,7 +330,7 @@ def _magnitudes(parsed: EinsumCall) -> tuple[int, ...]:
 
 
 def _predicted(
-    parsed: EinsumCall, site: Site, problem: Problem, family: Sequence[Costed]
+    parsed: EinsumCall, site: Site, problem: UnrecordedCall, family: Sequence[Costed]
 ) -> KernelCall | None:
     """Build the first one of these recipes that is correct and spills little."""
     einsum, opened = problem.einsum, site.opened

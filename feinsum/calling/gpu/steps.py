@@ -60,7 +60,7 @@ class Contraction:
         return c_steps([self.sizes[index] for index in term])
 
 
-class Step(NamedTuple):
+class PlannedStep(NamedTuple):
     """A step of a plan.
 
     Attributes:
@@ -73,14 +73,14 @@ class Step(NamedTuple):
     output: IndexList
 
 
-class Plan(NamedTuple):
+class PlannedSteps(NamedTuple):
     """Steps, and their predicted time."""
 
     seconds: float
-    steps: tuple[Step, ...]
+    steps: tuple[PlannedStep, ...]
 
 
-def plans(problem: Contraction, path: Path) -> list[Plan]:
+def plans(problem: Contraction, path: Path) -> list[PlannedSteps]:
     """Ways to contract the operands in several steps, the fastest first.
 
     Args:
@@ -138,7 +138,7 @@ def _with_sums_first(problem: Contraction, path: Path) -> Path:
     return tuple(steps)
 
 
-def _plan(problem: Contraction, path: Path, *, is_ordered: bool = True) -> Plan:
+def _plan(problem: Contraction, path: Path, *, is_ordered: bool = True) -> PlannedSteps:
     """The steps of a path, and what they take.
 
     Args:
@@ -157,9 +157,9 @@ def _plan(problem: Contraction, path: Path, *, is_ordered: bool = True) -> Plan:
             output = _in_best_order(problem, chosen, output, follows, left)
         step_s, product = step_of(problem, chosen, output, is_free=not values)
         seconds += step_s - (0.0 if is_ordered else _copies_s(problem, chosen, product))
-        steps.append(Step(positions, output))
+        steps.append(PlannedStep(positions, output))
         values.append((output, problem.c_steps(output)))
-    return Plan(seconds, tuple(steps))
+    return PlannedSteps(seconds, tuple(steps))
 
 
 def _needed(

@@ -27,7 +27,7 @@ import numpy as np
 
 from feinsum.calling.host.general import CallKey
 from feinsum.calling.kernel_cache import LookupOptions, device_key, has_address
-from feinsum.calling.operands import Form, form_of
+from feinsum.calling.operands import ArrayForm, form_of
 from feinsum.errors import BuildError
 from feinsum.threads import n_threads
 
@@ -67,7 +67,7 @@ class BuildRequest:
     def of(
         cls,
         subscripts: str,
-        forms: Sequence[Form],
+        forms: Sequence[ArrayForm],
         first: Sequence[int],
         database: Database,
     ) -> BuildRequest | None:

@@ -62,9 +62,9 @@ from feinsum.calling.layouts import (
     strides_of,
     values_of,
 )
-from feinsum.calling.operands import Form, as_array, first_uses, form_of
+from feinsum.calling.operands import ArrayForm, as_array, first_uses, form_of
 from feinsum.calling.predicted import (
-    Problem,
+    UnrecordedCall,
     checked_kernel,
     predicted_kernel,
     view_as,
@@ -184,7 +184,7 @@ def _build_on_device(parsed: EinsumCall, key: CallKey, arrays: Arrays) -> Prepar
 
 
 def _operand_layouts(
-    parsed: EinsumCall, forms: Sequence[Form]
+    parsed: EinsumCall, forms: Sequence[ArrayForm]
 ) -> dict[str, ArgumentLayout]:
     dtype = parsed.work_dtype
     return {
@@ -192,7 +192,7 @@ def _operand_layouts(
     }
 
 
-def _output_layout(parsed: EinsumCall, target: Form | None) -> ArgumentLayout:
+def _output_layout(parsed: EinsumCall, target: ArrayForm | None) -> ArgumentLayout:
     if target is None:
         return IN_ORDER
     return output_layout(OUTPUT, target, parsed.work_dtype)
@@ -270,7 +270,7 @@ def read_call(subscripts: str, *operands: Any) -> EinsumCall:
 
 
 def normalize_call(
-    parsed: EinsumCall, arrays: Arrays, layouts: Layouts, target: Form | None
+    parsed: EinsumCall, arrays: Arrays, layouts: Layouts, target: ArrayForm | None
 ) -> NormalizedCall:
     """Return the same sums over the same memory, with as few axes as possible.
 
@@ -404,7 +404,7 @@ class CompilationContext:
         return {names[name]: n for name, n in self.normal.parsed.sizes.items()}
 
     @cached_property
-    def problem(self) -> Problem:
+    def problem(self) -> UnrecordedCall:
         """The normalized einsum in canonical names, with the operands of the call."""
         arrays = [*self.arrays]
         for position, copy in self.copies.items():
@@ -413,7 +413,7 @@ class CompilationContext:
             name: view_as(arrays[x.position], self.normal.inputs[x.name])
             for name, x in self.arguments.items()
         }
-        return Problem(
+        return UnrecordedCall(
             self.form.einsum,
             self.sizes,
             strides_of(self.kernel_layouts),

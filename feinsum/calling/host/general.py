@@ -36,12 +36,12 @@ import numpy as np
 
 from feinsum.calling.by_numpy import (
     FallbackCall,
-    StepsCall,
+    NumpyStepsCall,
     is_for_caller,
     report_fallback,
 )
 from feinsum.calling.kernel_cache import Calls, DeviceKey, LookupOptions
-from feinsum.calling.operands import Form
+from feinsum.calling.operands import ArrayForm
 from feinsum.errors import BuildError
 from feinsum.memory import remembered
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from feinsum.calling.einsum_call import EinsumCall
     from feinsum.calling.host.builder import BuildRequest
     from feinsum.calling.host.prepared import PreparedCall
-    from feinsum.select import Trial
+    from feinsum.select import PairedTimes
 
 GAIN = 0.3
 """Share of the time of calls that a kernel of their own is expected to save."""
@@ -77,8 +77,8 @@ class CallKey:
     """
 
     subscripts: str
-    forms: tuple[Form, ...]
-    target: Form | None
+    forms: tuple[ArrayForm, ...]
+    target: ArrayForm | None
     first: tuple[int, ...]
     device: DeviceKey
     options: LookupOptions
@@ -143,12 +143,12 @@ class GeneralCall:
     """
 
     key: CallKey
-    steps: StepsCall | None
+    steps: NumpyStepsCall | None
     is_optional: bool
     built: Built | None = None
     spent_s: float = 0.0
     n_calls: int = 0
-    trial: Trial | None = None
+    trial: PairedTimes | None = None
     kernel: PreparedCall | None = None
     has_looked: bool = False
     has_had_trial: bool = False
@@ -198,7 +198,7 @@ class GeneralCall:
             return self._full
 
     def _run_turn(
-        self, trial: Trial, steps: StepsCall, arrays: Arrays, out: Any
+        self, trial: PairedTimes, steps: NumpyStepsCall, arrays: Arrays, out: Any
     ) -> Any:
         """Return the result of one turn of a trial; the last turn decides."""
         kernel = self.kernel if trial.is_kernels_turn else None
@@ -231,11 +231,11 @@ class GeneralCall:
         )
 
     def _begin_trial(self, kernel: PreparedCall) -> None:
-        from feinsum.select import Trial
+        from feinsum.select import PairedTimes
 
         # the kernel first: another thread that finds a trial runs the kernel
         self.kernel = kernel
-        self.trial = Trial()
+        self.trial = PairedTimes()
 
     def _look_up(self) -> None:
         """Try a kernel that was built for an earlier process: it costs nothing."""

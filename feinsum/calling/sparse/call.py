@@ -35,8 +35,8 @@ from feinsum.errors import (
 from feinsum.ir import IndexList, parse_subscripts
 from feinsum.memory import remembered
 from feinsum.nests import (
+    CoreModel,
     EstimatedTime,
-    Machine,
     Nest,
     NestForm,
     Network,
@@ -329,7 +329,7 @@ def _estimated(
     cost = EstimatedTime(
         network,
         sizes,
-        Machine(vector_bytes=machine.vector_bytes),
+        CoreModel(vector_bytes=machine.vector_bytes),
         item_bytes=dtype.itemsize,
         n_threads=machine.n_cores,
     )

@@ -25,7 +25,7 @@ from feinsum.nests import Network, nest_from_text, translated
 from feinsum.predict import MEASURING
 from feinsum.records import Match, TransformSpec
 from feinsum.retrieval.einsum_trials import EinsumTrials
-from feinsum.retrieval.matching import Facts, Nearest, forms_of, nearest
+from feinsum.retrieval.matching import MatchingFacts, Nearest, forms_of, nearest
 from feinsum.retrieval.request import is_verification_on, policy_of
 from feinsum.sparse import CSF
 from feinsum.transforms import check_spec
@@ -91,7 +91,7 @@ def recorded_recipe(
     environment = open_device(DEVICE).environment({})
     policy = policy_of(options.policy)
     with looked_up_store(options.database) as store:
-        facts = Facts(store, environment.device, policy)
+        facts = MatchingFacts(store, environment.device, policy)
         nearest_facts, match = nearest(
             forms_of(general, sizes), facts, environment, policy
         )

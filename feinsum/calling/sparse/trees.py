@@ -246,7 +246,7 @@ def _estimate(
     arrays: Sequence[Any],
 ) -> float:
     from feinsum.measure import open_device
-    from feinsum.nests import Machine
+    from feinsum.nests import CoreModel
     from feinsum.predict.machine import machine_of
 
     position = network.sparse or 0
@@ -258,7 +258,7 @@ def _estimate(
     cost = EstimatedTime(
         network,
         Sizes(extents, nodes),
-        Machine(vector_bytes=machine.vector_bytes),
+        CoreModel(vector_bytes=machine.vector_bytes),
         n_threads=machine.n_cores,
     )
     best = best_nest(network, cost)

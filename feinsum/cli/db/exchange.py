@@ -25,7 +25,7 @@ from feinsum.cli.shared.progress import counted, counting
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from feinsum.db.exchange import Bad, Difference, Entry, Imported
+    from feinsum.db.exchange import Bad, Entry, Imported, KindDifference
     from feinsum.records import Document
 
 EXPORT_EXAMPLES = """\b
@@ -300,7 +300,7 @@ def merge(
         raise typer.Exit(FAILED)
 
 
-def _print_differences(differences: Sequence[Difference]) -> None:
+def _print_differences(differences: Sequence[KindDifference]) -> None:
     print_table(
         ("kind",),
         ("in both", "only in A", "only in B"),

@@ -206,7 +206,7 @@ class EinsumOptions:
 
 
 @dataclass(frozen=True)
-class LookupOptions:
+class CommandLookup:
     """Options of a look-up: the device, where to look, and what is acceptable."""
 
     device: Device = None

@@ -80,13 +80,13 @@ def tried_here(store: Store, einsum: BatchedEinsum, device: str | None) -> Tried
     from feinsum.canonical import canonicalize
     from feinsum.ir import generalize
     from feinsum.measure import open_device
-    from feinsum.records import Level, Trial, level_of
+    from feinsum.records import MatchLevel, Trial, level_of
 
     key = canonicalize(generalize(einsum)[0]).key
     environment = open_device(device).environment({})
     # a service has no trials, but facts
     entries = store.trials(key) or store.query(key)
-    local = [e for e in entries if level_of(e, environment) == Level.EXACT]
+    local = [e for e in entries if level_of(e, environment) == MatchLevel.EXACT]
     if not local:
         return None
     # a recipe that was tried again counts by its last trial

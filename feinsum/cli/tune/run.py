@@ -70,12 +70,12 @@ def _tune(
     is_live: bool,
 ) -> None:
     """Tune with a view; the report is in ``reports`` also after an interruption."""
-    from feinsum.cli.tune.view import JsonLines, ProgressBar
+    from feinsum.cli.tune.view import JsonEvents, ProgressBar
     from feinsum.db import opened_store
     from feinsum.tuning import tune_einsum
     from feinsum.tuning.progress import both
 
-    view = JsonLines() if as_json else ProgressBar()
+    view = JsonEvents() if as_json else ProgressBar()
     with opened_store(database, has_shipped=True, may_create=True) as store:
         with view, _live_page(is_live) as page:
             report = tune_einsum(

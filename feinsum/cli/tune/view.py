@@ -30,7 +30,7 @@ USELESS = (
 )
 
 
-class JsonLines(nullcontext[None]):
+class JsonEvents(nullcontext[None]):
     """One JSON object per line and event: the start, every trial, finals, facts."""
 
     def begin(self, start: TuningStart) -> None:

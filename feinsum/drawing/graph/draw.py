@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from feinsum.drawing.graph.layout import layers_of
-from feinsum.drawing.graph.picture import KINDS, Kind, Picture, Vertex, picture_of
+from feinsum.drawing.graph.picture import KINDS, Picture, Vertex, VertexKind, picture_of
 from feinsum.drawing.plots import can_plot
 from feinsum.errors import FeinsumError
 from feinsum.extras import requiring
@@ -80,7 +80,7 @@ def _vertex(v: int, vertex: Vertex) -> str:
     return f'v{v} [label="{label}", {_look(KINDS[vertex.kind])}];'
 
 
-def _look(kind: Kind) -> str:
+def _look(kind: VertexKind) -> str:
     if kind.shape == "rounded":
         return f'shape=box, style="filled,rounded", fillcolor="{kind.fill}"'
     return f'shape={kind.shape}, fillcolor="{kind.fill}"'

@@ -29,7 +29,7 @@ GRID = 4
 
 
 @dataclass(frozen=True)
-class Layout:
+class GraphLayout:
     """Places of vertices and ways of edges.
 
     An edge between layers that are not neighbours has a waypoint in each layer
@@ -57,7 +57,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Block:
+class VertexColumn:
     """Vertices below each other, 1 apart, in a given height."""
 
     vertices: tuple[int, ...]
@@ -69,7 +69,7 @@ class Block:
         return (self.room - len(self.vertices) + 1) / 2
 
 
-Stack = list[Block]
+Stack = list[VertexColumn]
 
 
 def layers_of(picture: Picture) -> list[list[int]]:
@@ -80,7 +80,7 @@ def layers_of(picture: Picture) -> list[list[int]]:
     return [layers[layer] for layer in sorted(layers)]
 
 
-def layout_of(picture: Picture) -> Layout:
+def layout_of(picture: Picture) -> GraphLayout:
     """A layout with short edges; the same in every process.
 
     Every layer is moved in turn to the mean heights of its neighbours, to and
@@ -95,12 +95,12 @@ def layout_of(picture: Picture) -> Layout:
     ways.add_nodes_from(range(len(picture.vertices)))
     stacks = [_stack(picture, layer) for layer in layers]
     heights = _best_heights(stacks, ways)
-    return Layout(tuple(map(tuple, layers)), heights, tuple(routes))
+    return GraphLayout(tuple(map(tuple, layers)), heights, tuple(routes))
 
 
 def boxes(
     picture: Picture,
-    layout: Layout,
+    layout: GraphLayout,
     size_of: Callable[[Vertex], tuple[float, float]],
 ) -> dict[int, Box]:
     """Where every vertex and waypoint is drawn; boxes do not overlap.
@@ -147,9 +147,11 @@ def _stack(picture: Picture, layer: list[int]) -> Stack:
     chains = nx.Graph(edge for edge in picture.edges if axes.issuperset(edge))
     chains.add_nodes_from(axes)
     terms = nx.connected_components(chains)
-    blocks = [Block(tuple(sorted(t)), len(t) + TERM_GAP) for t in terms]
+    blocks = [VertexColumn(tuple(sorted(t)), len(t) + TERM_GAP) for t in terms]
     n = len(picture.vertices)
-    blocks += (Block((v,), 1 if v < n else WAYPOINT) for v in layer if v not in axes)
+    blocks += (
+        VertexColumn((v,), 1 if v < n else WAYPOINT) for v in layer if v not in axes
+    )
     return sorted(blocks, key=lambda block: block.vertices)
 
 
@@ -169,7 +171,7 @@ def _best_heights(stacks: Sequence[Stack], ways: nx.Graph) -> dict[int, float]:
 def _move(stack: Stack, ways: nx.Graph, heights: dict[int, float]) -> None:
     """Put every block of a layer where its neighbours in other layers are."""
 
-    def wish(block: Block) -> float:
+    def wish(block: VertexColumn) -> float:
         """Where its room would best begin."""
         wishes = [
             heights[u] - number

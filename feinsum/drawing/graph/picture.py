@@ -10,7 +10,7 @@ from feinsum.ir import BatchedEinsum
 
 
 @dataclass(frozen=True)
-class Kind:
+class VertexKind:
     """A kind of vertex.
 
     Attributes:
@@ -38,14 +38,22 @@ class Kind:
         return f"{self.title}: {self.meaning}" if self.meaning else self.title
 
 
-KINDS: dict[str, Kind] = {
-    "row": Kind("row", "", 0, "box", "#dddddd"),
-    "times": Kind("times", "how often the row multiplies it", 1, "diamond", "#ffffff"),
-    "array": Kind("array", "ties its uses together", 1, "parallelogram", "#f4c9e2"),
-    "use": Kind("use", "dtype, how often if more than once", 2, "rounded", "#fbd58a"),
-    "axis": Kind("axis", "place in its term", 3, "circle", "#f7f4a6"),
-    "index": Kind("index", "place in the output, extent", 4, "ellipse", "#a9d6f5"),
-    "size-param": Kind("size parameter", "", 5, "hexagon", "#94dcbf"),
+KINDS: dict[str, VertexKind] = {
+    "row": VertexKind("row", "", 0, "box", "#dddddd"),
+    "times": VertexKind(
+        "times", "how often the row multiplies it", 1, "diamond", "#ffffff"
+    ),
+    "array": VertexKind(
+        "array", "ties its uses together", 1, "parallelogram", "#f4c9e2"
+    ),
+    "use": VertexKind(
+        "use", "dtype, how often if more than once", 2, "rounded", "#fbd58a"
+    ),
+    "axis": VertexKind("axis", "place in its term", 3, "circle", "#f7f4a6"),
+    "index": VertexKind(
+        "index", "place in the output, extent", 4, "ellipse", "#a9d6f5"
+    ),
+    "size-param": VertexKind("size parameter", "", 5, "hexagon", "#94dcbf"),
 }
 """By the first item of a color, in the order of the layers."""
 

@@ -46,14 +46,14 @@ _COMPARISONS = {
 PAIRS = frozenset({"atan2", "copysign", "hypot", "pow"})
 
 
-class Term(NamedTuple):
+class CExpression(NamedTuple):
     """An expression in C: a real number, an index, or a truth value."""
 
     text: str
     kind: Literal["real", "index", "truth"]
 
 
-def c_expression(body: str, names: Mapping[str, Term], itemsize: int) -> str:
+def c_expression(body: str, names: Mapping[str, CExpression], itemsize: int) -> str:
     """Return a body in C.
 
     Calls are of functions for double precision; the source redefines them for single.
@@ -82,81 +82,83 @@ def _without_equivalent(node: ast.expr) -> ProgramError:
 
 
 class _Writer:
-    def __init__(self, names: Mapping[str, Term], itemsize: int) -> None:
+    def __init__(self, names: Mapping[str, CExpression], itemsize: int) -> None:
         self.names, self.itemsize = names, itemsize
 
-    def term(self, node: ast.expr) -> Term:
+    def term(self, node: ast.expr) -> CExpression:
         match node:
             # complex()): | bool before int: True is an int for Python
             case ast.Constant(value=bool() | complex()):
                 raise _without_equivalent(node)
             # larger ones have other rules of promotion in C
             case ast.Constant(value=int() as value) if abs(value) < 1 << 31:
-                return Term(f"{value}LL", "index")
+                return CExpression(f"{value}LL", "index")
             case ast.Constant(value=float() as value) if isfinite(value):
-                return Term(self._number(value), "real")
+                return CExpression(self._number(value), "real")
             case ast.Name(id=name) if name in self.names:
                 return self.names[name]
             case ast.Name(id="inf"):
-                return Term("INFINITY", "real")
+                return CExpression("INFINITY", "real")
             case ast.Name(id="pi"):
-                return Term(self._number(pi), "real")
+                return CExpression(self._number(pi), "real")
             case ast.UnaryOp(op=ast.USub(), operand=inner):
                 term = self.term(inner)
                 if term.kind == "truth":
                     raise _without_equivalent(node)
-                return Term(f"(-{term.text})", term.kind)
+                return CExpression(f"(-{term.text})", term.kind)
             case ast.UnaryOp(op=ast.Not(), operand=inner):
-                return Term(f"(!{self._truth(inner)})", "truth")
+                return CExpression(f"(!{self._truth(inner)})", "truth")
             case ast.BinOp():
                 return self._binary(node)
             case ast.Compare(left=left, ops=[op], comparators=[right]) if (
                 type(op) in _COMPARISONS
             ):
                 sides, _ = self._alike(left, right)
-                return Term(
+                return CExpression(
                     f"({sides[0]} {_COMPARISONS[type(op)]} {sides[1]})", "truth"
                 )
             case ast.BoolOp(op=op, values=values):
                 # bits instead of && and ||: no branch inside of vector loops
                 sign = " & " if isinstance(op, ast.And) else " | "
-                return Term(f"({sign.join(map(self._truth, values))})", "truth")
+                return CExpression(f"({sign.join(map(self._truth, values))})", "truth")
             case ast.IfExp(test=test, body=then, orelse=other):
                 sides, kind = self._alike(then, other)
                 text = f"({self._truth(test)} ? {sides[0]} : {sides[1]})"
-                return Term(text, kind)
+                return CExpression(text, kind)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
                 return self._call(node, name, args)
         raise _without_equivalent(node)
 
-    def _binary(self, node: ast.BinOp) -> Term:
+    def _binary(self, node: ast.BinOp) -> CExpression:
         if type(node.op) in _ARITHMETIC:
             sides, kind = self._alike(node.left, node.right)
-            return Term(f"({sides[0]} {_ARITHMETIC[type(node.op)]} {sides[1]})", kind)
+            return CExpression(
+                f"({sides[0]} {_ARITHMETIC[type(node.op)]} {sides[1]})", kind
+            )
         if isinstance(node.op, ast.Div):
             left, right = self._real(node.left), self._real(node.right)
-            return Term(f"({left} / {right})", "real")
+            return CExpression(f"({left} / {right})", "real")
         if isinstance(node.op, ast.Pow):
             return self._power(node)
         raise _without_equivalent(node)
 
-    def _power(self, node: ast.BinOp) -> Term:
+    def _power(self, node: ast.BinOp) -> CExpression:
         """Write a power; squares and roots as numpy computes them, faster than pow."""
         base = self._real(node.left)
         match node.right:
             case ast.Constant(value=2 | 2.0):
-                return Term(f"feinsum_square({base})", "real")
+                return CExpression(f"feinsum_square({base})", "real")
             case ast.Constant(value=0.5):
-                return Term(f"sqrt({base})", "real")
-        return Term(f"pow({base}, {self._real(node.right)})", "real")
+                return CExpression(f"sqrt({base})", "real")
+        return CExpression(f"pow({base}, {self._real(node.right)})", "real")
 
-    def _call(self, node: ast.expr, name: str, args: list[ast.expr]) -> Term:
+    def _call(self, node: ast.expr, name: str, args: list[ast.expr]) -> CExpression:
         c_name = _C_NAMES.get(name, name if name in FUNCTIONS else None)
         # a function of another number of arguments is another function in numpy
         is_pair = c_name in PAIRS or (c_name or "").startswith("feinsum_")
         if c_name is None or len(args) != (2 if is_pair else 1):
             raise _without_equivalent(node)
-        return Term(f"{c_name}({', '.join(map(self._real, args))})", "real")
+        return CExpression(f"{c_name}({', '.join(map(self._real, args))})", "real")
 
     def _alike(
         self, left: ast.expr, right: ast.expr
@@ -173,7 +175,7 @@ class _Writer:
     def _real(self, node: ast.expr) -> str:
         return self._as_real(node, self.term(node))
 
-    def _as_real(self, node: ast.expr, term: Term) -> str:
+    def _as_real(self, node: ast.expr, term: CExpression) -> str:
         if term.kind == "real":
             return term.text
         match node:

@@ -13,8 +13,8 @@ import numpy as np
 
 from feinsum.errors import BuildError
 from feinsum.memory import remembered
-from feinsum.programs.compiled.source import ENTRY, Source
-from feinsum.programs.stages import Access, Loops, Stage, loops_of
+from feinsum.programs.compiled.source import ENTRY, StageSource
+from feinsum.programs.stages import ArrayAccess, Stage, StageLoops, loops_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DTYPES = {"f", "d"}
@@ -33,7 +33,7 @@ class StageKernel:
         strides: in entries, of each loop of each access.
     """
 
-    source: Source
+    source: StageSource
     extents: tuple[int, ...]
     strides: tuple[int, ...]
 
@@ -116,7 +116,7 @@ def kernel_for(
 
 @lru_cache(maxsize=1024)
 def _kernel(
-    loops: Loops,
+    loops: StageLoops,
     dtype: np.dtype[Any],
     layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...],
 ) -> StageKernel | None:
@@ -138,7 +138,7 @@ def _kernel(
     )
     # known when the source is written, so that the compiler sees unit strides
     contiguous = tuple(by_loop.get(vector) == 1 for by_loop in strides)
-    source = Source(loops, dtype, vector, contiguous)
+    source = StageSource(loops, dtype, vector, contiguous)
     ordered = tuple(extents[k] for k in range(loops.n_loops))
     if source.scratch_entries(ordered) * dtype.itemsize > MAX_SCRATCH_BYTES:
         return None
@@ -148,11 +148,11 @@ def _kernel(
 
 
 def _arrays(
-    loops: Loops,
+    loops: StageLoops,
     operands: Mapping[str, Sequence[Array | None]],
     outs: Mapping[str, Array],
 ) -> list[Array]:
-    def array(access: Access) -> Array:
+    def array(access: ArrayAccess) -> Array:
         if access.position is None:
             return outs[access.result]
         operand = operands[access.result][access.position]

@@ -26,8 +26,13 @@ from feinsum.errors import ProgramError
 from feinsum.ir.expressions import operand_name
 from feinsum.ir.reductions import neutral_of
 from feinsum.ir.statement import Statement
-from feinsum.programs.compiled.expression import FUNCTIONS, PAIRS, Term, c_expression
-from feinsum.programs.stages import Loops
+from feinsum.programs.compiled.expression import (
+    FUNCTIONS,
+    PAIRS,
+    CExpression,
+    c_expression,
+)
+from feinsum.programs.stages import StageLoops
 
 ENTRY = "feinsum_stage"
 LANES = {4: 64, 8: 32}
@@ -85,7 +90,7 @@ _REDUCTIONS = {
 
 
 @dataclass(frozen=True)
-class Source:
+class StageSource:
     """The source of a stage.
 
     Attributes:
@@ -95,7 +100,7 @@ class Source:
             memory.
     """
 
-    loops: Loops
+    loops: StageLoops
     dtype: np.dtype[np.generic]
     vector: int
     contiguous: tuple[bool, ...]
@@ -144,7 +149,7 @@ class Source:
 
 
 class _Writer:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: StageSource) -> None:
         self.source, self.loops = source, source.loops
         self.statements = source.loops.stage.statements
         self.at = {
@@ -190,7 +195,7 @@ class _Writer:
         expression = _REDUCTIONS.get(statement.reduction)
         if expression is None:  # the neutral element of others is only sampled
             raise ProgramError(f"{statement.reduction!r} has no equivalent in C")
-        names = {name: Term(name, "real") for name in "ab"}
+        names = {name: CExpression(name, "real") for name in "ab"}
         return c_expression(expression, names, self.source.dtype.itemsize)
 
     def _locals(self) -> Iterator[str]:
@@ -348,7 +353,7 @@ class _Writer:
         return [*head, f"for (int64_t i{k} = 0; i{k} < n[{k}]; ++i{k}) {{", *lines, "}"]
 
     def _value(self, statement: Statement) -> str:
-        names = {i: Term(f"(first[{k}] + {self._index(statement, k)})", "index")
+        names = {i: CExpression(f"(first[{k}] + {self._index(statement, k)})", "index")
                  for i, k in self.loops.numbers[statement.result].items()}  # fmt: skip
         for k, (name, term) in enumerate(
             zip(statement.operands, statement.inputs, strict=True)
@@ -360,7 +365,7 @@ class _Writer:
                 if at is None
                 else self._read(statement, at)
             )
-            names[operand_name(k)] = Term(text, "real")
+            names[operand_name(k)] = CExpression(text, "real")
         return c_expression(statement.body, names, self.source.dtype.itemsize)
 
     def _index(self, statement: Statement, k: int) -> str:

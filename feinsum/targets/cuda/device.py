@@ -260,7 +260,7 @@ _DIALECT = f"""{PREAMBLE}
 
 @dataclass(frozen=True)
 class CudaProgram:
-    """A kernel that is loaded; see :class:`feinsum.targets.protocol.Program`."""
+    """A kernel that is loaded; see :class:`feinsum.targets.protocol.SourceKernel`."""
 
     session: CupySession
     function: Any

@@ -264,7 +264,7 @@ __attribute__((visibility("default"))) int feinsum_entry(
 class HostCProgram:
     """A kernel, compiled for the arguments that it is first run with.
 
-    See :class:`feinsum.targets.protocol.Program`.
+    See :class:`feinsum.targets.protocol.SourceKernel`.
     """
 
     compiler: Compiler

@@ -279,7 +279,7 @@ PREAMBLE = """\
 
 @dataclass(frozen=True)
 class OpenCLProgram:
-    """A kernel with its queue; see :class:`feinsum.targets.protocol.Program`."""
+    """A kernel with its queue; see :class:`feinsum.targets.protocol.SourceKernel`."""
 
     queue: Any
     kernel: Any

@@ -26,7 +26,7 @@ from feinsum.calling.gpu.quick import ReadyForTensors
 from feinsum.calling.gpu.site import Site
 from feinsum.calling.kernel_cache import LookupOptions
 from feinsum.calling.predicted import (
-    Problem,
+    UnrecordedCall,
     is_faulty,
     predicted_families,
     predicted_kernel,
@@ -222,7 +222,7 @@ def test_a_recorded_recipe_is_timed_against_the_library(
     expected = "launch" if is_kernel else "product"
 
     def recorded(einsum, sizes, strides, opened, _options):
-        problem = Problem(einsum, sizes, strides, arrays={}, steps={})
+        problem = UnrecordedCall(einsum, sizes, strides, arrays={}, steps={})
         every = predicted_families(problem, opened)
         (family,) = [some for some in every if some[0].spec.name == "gpu_product"]
         return predicted_kernel(problem, opened, candidates=family)[0]
@@ -319,7 +319,7 @@ def test_recorded_kernels_are_shared_where_the_memory_does_not_decide(
 
     def recorded(einsum, sizes, strides, opened, _options):
         asked.append(sizes)
-        problem = Problem(einsum, sizes, strides, arrays={}, steps={})
+        problem = UnrecordedCall(einsum, sizes, strides, arrays={}, steps={})
         return predicted_kernel(problem, opened)[0]
 
     monkeypatch.setattr(building, "recorded_kernel", recorded)

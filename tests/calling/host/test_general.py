@@ -26,7 +26,7 @@ from feinsum.errors import BuildError, FeinsumWarning
 from feinsum.memory import remembered
 from feinsum.options import DEVICE_VARIABLE, EFFORT_VARIABLE
 from feinsum.records import InMemoryStore
-from feinsum.select.trial import MAX_ROUNDS, Trial
+from feinsum.select.trial import MAX_ROUNDS, PairedTimes
 
 RNG = np.random.default_rng(7)
 A, B, C = (RNG.random(shape) for shape in ((13, 17), (17, 11), (11, 5)))
@@ -215,7 +215,7 @@ def test_no_call_waits_for_a_build(monkeypatch):
 @pytest.mark.usefixtures("eager")
 def test_a_kernel_is_used_if_it_is_faster(monkeypatch, is_faster):
     """After some calls in turns; otherwise the steps go on."""
-    monkeypatch.setattr(Trial, "is_faster", is_faster)
+    monkeypatch.setattr(PairedTimes, "is_faster", is_faster)
     for _ in range(3):
         call_einsum("ij,jk->ik", A, B)
     wait_for_build()

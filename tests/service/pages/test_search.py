@@ -13,7 +13,7 @@ from feinsum.canonical import canonicalize
 from feinsum.db.server import open_serving_store
 from feinsum.ir import from_text
 from feinsum.service.pages.notation import notation_of
-from feinsum.service.pages.search import SearchCriteria, SearchResult, search
+from feinsum.service.pages.search import SearchCriteria, SearchView, search
 from feinsum.service.state import Notations
 from tests.db.factories import make_device, make_environment, make_processor
 from tests.service.conftest import store_of
@@ -220,7 +220,7 @@ def test_any_renaming_and_reordering_finds_it(shelf, seed, workload):
 def test_no_text_breaks_the_search(shelf, q, sizes, dtype):
     """Whatever is typed, there is an answer, or the reason why there is none."""
     found = search(SearchCriteria(q, sizes, dtype), *shelf, limit_s=60)
-    assert isinstance(found, SearchResult)
+    assert isinstance(found, SearchView)
     assert not (found.problem and (found.exact or found.others))
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from feinsum.measure import compile_kernel, list_devices, open_device
 from feinsum.processes import Worker
-from feinsum.records import Level, level_of
+from feinsum.records import MatchLevel, level_of
 from feinsum.targets.opencl import door
 from feinsum.targets.opencl.door import pyopencl, quiet_builds
 from tests.cpus import HOST, OPENCL_CPUS, any_opencl, needs_intel, opened
@@ -142,8 +142,8 @@ def test_facts_of_one_device_are_not_exact_for_another():
     for there, here in permutations(device.environment({}) for device in devices):
         assert there.device.id != here.device.id
         fact = make_record(environment=there)
-        assert level_of(fact, here) == Level.SAME_ARCHITECTURE
-        assert level_of(fact, there) == Level.EXACT
+        assert level_of(fact, here) == MatchLevel.SAME_ARCHITECTURE
+        assert level_of(fact, there) == MatchLevel.EXACT
 
 
 @pytest.mark.parametrize("cpu", OPENCL_CPUS)

@@ -25,7 +25,7 @@ from pymbolic import primitives as p
 from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
 
-from feinsum.transforms.library.packed.plan import Axis, Plan
+from feinsum.transforms.library.packed.plan import Axis, PackingPlan
 from feinsum.transforms.library.packed.tiles import (
     Loops,
     Pack,
@@ -84,7 +84,7 @@ class PackedNest:
     def __init__(
         self,
         schedule: Schedule,
-        plan: Plan,
+        plan: PackingPlan,
         *,
         is_row_inside: bool,
         is_streamed: bool,

@@ -54,8 +54,8 @@ from feinsum.transforms.cost import (
 from feinsum.transforms.library.packed.nest import PackedNest
 from feinsum.transforms.library.packed.plan import (
     Cut,
-    Plan,
-    Tiles,
+    PackedTiles,
+    PackingPlan,
     make_plan,
 )
 from feinsum.transforms.library.packed.space import space
@@ -106,8 +106,8 @@ class _Work:
     """
 
     einsum: BatchedEinsum
-    plan: Plan
-    tiles: Tiles
+    plan: PackingPlan
+    tiles: PackedTiles
     is_row_inside: bool
     machine: Machine
     columns: int
@@ -120,7 +120,7 @@ class _Work:
         cls, einsum: BatchedEinsum, parameters: Parameters, machine: Machine
     ) -> _Work:
         """Count the work on a machine, which may have fewer lanes."""
-        wanted = Tiles.of(parameters)
+        wanted = PackedTiles.of(parameters)
         # a vector that is too long for the processor is split into several by the
         # compiler
         lanes = min(wanted.lanes, machine.lanes(einsum.operands[0].dtype))
@@ -381,7 +381,7 @@ def _packed(
     is_explicit: bool,
 ) -> lp.TranslationUnit:
     schedule = begin(t_unit, nest)
-    tiles = Tiles.of(parameters)
+    tiles = PackedTiles.of(parameters)
     roles = find_packed_roles(nest.einsum, tiles.vector, tiles.register)
     assert roles is not None
     plan = make_plan(nest.einsum, schedule.extents, roles, tiles)

@@ -62,7 +62,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PackingPlan:
     """Cuts of all indices of the sums.
 
     Attributes:
@@ -145,7 +145,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Tiles:
+class PackedTiles:
     """The tile sizes of a recipe; see :func:`make_plan`.
 
     Attributes:
@@ -163,7 +163,7 @@ class Tiles:
     depth: int
 
     @classmethod
-    def of(cls, parameters: Parameters) -> Tiles:
+    def of(cls, parameters: Parameters) -> PackedTiles:
         return cls(
             vector=text(parameters, "vector"),
             register=text(parameters, "register"),
@@ -175,8 +175,8 @@ def make_plan(
     einsum: BatchedEinsum,
     extents: Mapping[str, Extent],
     roles: MatrixRoles,
-    tiles: Tiles,
-) -> Plan:
+    tiles: PackedTiles,
+) -> PackingPlan:
     """Cut all indices: of a side the main one first, then those stored nearby.
 
     Where another index of a side is the last of its operand, a tile has a line of it,
@@ -195,7 +195,7 @@ def make_plan(
     output = einsum.output
     columns = _in_lines(roles.columns, tiles.vector, right, output)
     rows = _in_lines(roles.rows, tiles.register, left, output)
-    return Plan(
+    return PackingPlan(
         roles,
         _side(extents, columns, unit, tiles.width, _line(columns, right, output)),
         _side(extents, rows, (tiles.rows,), tiles.height, _line(rows, left, output)),

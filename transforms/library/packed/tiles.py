@@ -32,7 +32,7 @@ from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.ir import Extent, IndexList
 from feinsum.raising import value_of
-from feinsum.transforms.library.packed.plan import Axis, Cut, Plan
+from feinsum.transforms.library.packed.plan import Axis, Cut, PackingPlan
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.primitives.vector_square import (
@@ -381,7 +381,7 @@ class TileLoops:
         deep: those over tiles of what is.
     """
 
-    def __init__(self, writer: NestWriter, plan: Plan) -> None:
+    def __init__(self, writer: NestWriter, plan: PackingPlan) -> None:
         self.writer, self.plan = writer, plan
         cuts = [cut for cut in plan.cuts.values() if cut.n_tiles != 1]
         self.tiles = {cut.index: self._tile_loop(cut) for cut in cuts}
