@@ -275,7 +275,7 @@ def _chosen(
 def _log_values(
     constant: Array, total: Array, segments: Array, small: Array, copies: Array
 ) -> Array:
-    """Logarithms of what is proved; by memory, price and segment."""
+    """Return the logarithms of the proved bounds, by memory, price and segment."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         pieces = constant[:, None] - total[:, None] * segments
         values = (

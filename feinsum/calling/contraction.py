@@ -134,7 +134,7 @@ class ContractExpression:
 
     @cached_property
     def contraction_list(self) -> list[Any]:
-        """The steps of opt_einsum's path, as its own expressions have them."""
+        """Return the steps of opt_einsum's path in the form of its own expressions."""
         return self.find_steps()[1]
 
     @outside_of_compilers

@@ -278,7 +278,7 @@ def _names_of(domains: Iterable[isl.BasicSet]) -> frozenset[str]:
 
 
 def _without_computed(kernel: lp.LoopKernel, ids: Collection[str]) -> lp.LoopKernel:
-    """A kernel without these: Loopy looks for who computes their bounds."""
+    """Return a kernel without these arguments, whose bounds Loopy would search for."""
     gone = _computed(kernel, ids)
     names = _names_of(gone)
     return kernel.copy(

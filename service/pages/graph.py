@@ -32,7 +32,7 @@ MARGIN = 8.0
 
 @dataclass(frozen=True)
 class VertexView:
-    """A vertex: its kind, its words, its outline as a path, and where it is."""
+    """A vertex on a page: its kind, label, outline as an SVG path, and position."""
 
     kind: str
     name: str

@@ -75,8 +75,10 @@ ADDING_ITEMS = 128
 
 
 def _has_few_tiles(flat: Flat, tile: int, other: Flat) -> bool:
-    """Whether a side has few tiles, but several: one group after the other has them,
-    then, so that what they read of the longer side is still in the cache.
+    """Whether a side has two or more tiles, but few.
+
+    Work-groups with the same tile of the longer side then follow each other, and find
+    it in the cache.
     """
     if not (flat.is_known and other.is_known):
         return False

@@ -182,7 +182,7 @@ class CudaBuilt:
     def launcher(
         self, arguments: Mapping[str, Any], stream: Any = None
     ) -> Callable[[], None]:
-        """All launches of one run, ready to be made any number of times."""
+        """Return a function that makes all launches of one run, any number of times."""
         scalars = {name: arguments[name] for name in self.code.scalars}
         values = {**dict(arguments), **self._temporaries(scalars)}
         steps = self._steps(self._sized(scalars), values, stream)

@@ -126,7 +126,7 @@ def _vector_preamble(_info: Any) -> Iterator[tuple[str, str]]:
 
 
 class _HostBuilder(CFamilyASTBuilder):  # type: ignore[misc]
-    """Nothing of it is used; without one, Loopy drops all kernels but the first."""
+    """Write no host code; without a builder Loopy drops all kernels but the first."""
 
     def get_function_declaration(self, *_args: Any) -> tuple[tuple[()], Any]:
         return (), Line("")
