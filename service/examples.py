@@ -13,7 +13,7 @@ from feinsum.records import (
     DevicePeaks,
     Environment,
     Fleet,
-    FleetHost,
+    Host,
     Links,
     Measurement,
     PlanRecord,
@@ -95,7 +95,7 @@ PLAN = PlanRecord(
     plan=PLANNED,
     fleet=Fleet(
         engine="mpi",
-        hosts=(FleetHost(ranks=2, cores=16),),
+        hosts=(Host(ranks=2, cores=16),),
         threads=1,
         device=DEVICE,
         software={"feinsum": "0.1", "mpi": "MPICH 5.0.2"},

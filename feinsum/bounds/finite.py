@@ -78,7 +78,7 @@ def certify(statement: Statement, memory: FastMemory) -> Certificate:
 
     >>> from feinsum.bounds.statement import statement
     >>> product = statement("ij,jk->ik", dict.fromkeys("ijk", 2000))
-    >>> moved = certify(product, Memory(10_000)).n_bytes
+    >>> moved = certify(product, FastMemory(10_000)).n_bytes
     >>> round(moved / 2000**3 * 10_000**0.5, 4)  # 2 for large extents
     1.9997
     """

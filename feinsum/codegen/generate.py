@@ -351,7 +351,8 @@ def generate_rows(
         extents: of every index. Names of indices and of arrays are distinct.
 
     >>> from feinsum.ir import array
-    >>> row = Row(array("y", 3), ("i",), ("A[i, j]", "(x[j] + 1.0)"), shift="y0[i]")
+    >>> factors = "A[i, j]", "(x[j] + 1.0)"
+    >>> row = ScaledSum(array("y", 3), ("i",), factors, shift="y0[i]")
     >>> arrays = [array("A", (3, 4)), array("x", 4), array("y0", 3)]
     >>> unit = generate_rows([row], arrays, {"i": 3, "j": 4})
     >>> print(unit.default_entrypoint.instructions[0])

@@ -36,7 +36,7 @@ from feinsum.distributed.local import (
 from feinsum.distributed.mpi import gather, run_on_ranks, scatter, world, wrong_size
 from feinsum.distributed.plan import Plan
 from feinsum.errors import PlanError
-from feinsum.records import Device, EngineName, Fleet, FleetHost, Links
+from feinsum.records import Device, EngineName, Fleet, Host, Links
 
 ENGINES = ("local", "mpi", "dask")
 """The engines that run plans: this process, MPI ranks, Dask workers."""
@@ -293,7 +293,7 @@ def fleet_of(engine: EngineName, locations: Iterable[RankLocation]) -> Fleet:
         )
     ((threads, device),) = kinds
     hosts = tuple(
-        FleetHost(len(ranks), len(frozenset().union(*(rank.cores for rank in ranks))))
+        Host(len(ranks), len(frozenset().union(*(rank.cores for rank in ranks))))
         for ranks in by_host.values()
     )
     software = {"feinsum": version("feinsum"), "numpy": np.__version__}

@@ -10,7 +10,7 @@ from feinsum.records.document import (
     untrusted,
 )
 from feinsum.records.environment import Device, DevicePeaks, Environment
-from feinsum.records.fleet import EngineName, Fleet, FleetHost, Links
+from feinsum.records.fleet import EngineName, Fleet, Host, Links
 from feinsum.records.kinds import (
     FACT_KINDS,
     KINDS,
@@ -86,8 +86,8 @@ __all__ = [
     "Extents",
     "Finding",
     "Fleet",
-    "FleetHost",
     "FramedSpec",
+    "Host",
     "InMemoryStore",
     "Kind",
     "Links",

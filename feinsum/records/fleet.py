@@ -43,7 +43,7 @@ class Links:
 
 
 @dataclass(frozen=True)
-class FleetHost:
+class Host:
     """A machine of a fleet, without its name.
 
     Attributes:
@@ -75,7 +75,7 @@ class Fleet(Document):
     """
 
     engine: EngineName
-    hosts: Annotated[tuple[FleetHost, ...], Field(min_length=1)]
+    hosts: Annotated[tuple[Host, ...], Field(min_length=1)]
     threads: Count
     device: Device
     software: Mapping[str, str] = field(default_factory=constantdict)

@@ -4,7 +4,7 @@ Whatever times two kernels and keeps one decides by :func:`time_ratio`. The time
 from :func:`sample_in_turns`, which runs kernels for the purpose, or from a
 :class:`PairedTimes`, to which runs are added whose results are needed anyway.
 
->>> trial = Trial()
+>>> trial = PairedTimes()
 >>> while not trial.is_over:
 ...     trial.add(1.0 if trial.is_kernels_turn else 2.0)
 >>> trial.is_faster

@@ -210,7 +210,7 @@ many as a worker reads in less than 100 ms.
 MISS = b"null"
 
 
-class WorkloadQuery(BaseModel):
+class Question(BaseModel):
     """A workload that is asked for."""
 
     model_config = ConfigDict(extra="forbid")
@@ -235,7 +235,7 @@ class Batch(BaseModel):
     )
 
     workloads: Annotated[
-        list[Annotated[str, Field(pattern=f"^{KEY}$")] | WorkloadQuery],
+        list[Annotated[str, Field(pattern=f"^{KEY}$")] | Question],
         Field(fail_fast=True),
     ]
     device: Annotated[str, Field(max_length=MAX_NAME)] = ""
@@ -267,7 +267,7 @@ async def best_of_many(
     target = DeviceQuery(
         batch.device, batch.architecture, batch.policy, max_bytes=SHARE_BYTES
     )
-    texts = {q.key: q.text for q in batch.workloads if isinstance(q, WorkloadQuery)}
+    texts = {q.key: q.text for q in batch.workloads if isinstance(q, Question)}
     keys = [check_key(q if isinstance(q, str) else q.key) for q in batch.workloads]
     client = client_id(request.scope)
 

@@ -351,7 +351,7 @@ def test_bounds_need_neither_scipy_nor_loopy():
     code = (
         "import sys, feinsum.bounds as b; "
         "s = b.statement('ij,jk->ik', dict.fromkeys('ijk', 99)); "
-        "assert b.certify(s, b.Memory(99)).n_bytes; "
+        "assert b.certify(s, b.FastMemory(99)).n_bytes; "
         "heavy = {'scipy', 'loopy', 'pyopencl', 'sqlalchemy', 'matplotlib'}; "
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )

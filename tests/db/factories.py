@@ -21,7 +21,7 @@ from feinsum.records import (
     DevicePeaks,
     Environment,
     Fleet,
-    FleetHost,
+    Host,
     Measurement,
     PlanRecord,
     Processor,
@@ -161,9 +161,7 @@ def make_plan(n_columns: int = 4, processes: int = 2) -> feinsum.distributed.Pla
 def make_fleet(processes: int = 2, engine: str = "mpi") -> Fleet:
     """Ranks of one thread on a host with as many cores."""
     device = make_device(processor=make_processor())
-    return Fleet(
-        engine, (FleetHost(processes, processes),), 1, device, {"feinsum": "0"}
-    )
+    return Fleet(engine, (Host(processes, processes),), 1, device, {"feinsum": "0"})
 
 
 def make_plan_record(

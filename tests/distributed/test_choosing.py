@@ -32,7 +32,7 @@ from feinsum.distributed.engines import fleet_here
 from feinsum.distributed.planner import paths_of
 from feinsum.distributed.statements import default_path
 from feinsum.errors import InvalidRecordError, PlanError
-from feinsum.records import FleetHost, InMemoryStore, Links, untrusted
+from feinsum.records import Host, InMemoryStore, Links, untrusted
 from feinsum.records.signature import public_key_of, sign
 from tests.db.factories import make_fleet, make_plan_record
 from tests.distributed.cases import KERNELS, einsum_of
@@ -165,13 +165,13 @@ def test_several_facts_of_one_plan_have_their_median():
     assert measured_s(records, FLEET) == {identity(FIRST): 2e-2}
 
 
-SHARED = replace(FLEET, hosts=(FleetHost(8, 4),))
+SHARED = replace(FLEET, hosts=(Host(8, 4),))
 UNLIKE = {
     "shared cores": SHARED,
     "in turns": make_fleet(8, "local"),
     "dask": make_fleet(8, "dask"),
-    "more cores": replace(FLEET, hosts=(FleetHost(8, 16),)),
-    "two hosts": replace(FLEET, hosts=(FleetHost(4, 4), FleetHost(4, 4))),
+    "more cores": replace(FLEET, hosts=(Host(8, 16),)),
+    "two hosts": replace(FLEET, hosts=(Host(4, 4), Host(4, 4))),
     "another processor": replace(FLEET, device=replace(FLEET.device, name="other")),
 }
 

@@ -16,7 +16,7 @@ from feinsum.distributed.facts import fact_of, findings, key_of, plan_in, read_p
 from feinsum.errors import PlanError
 from feinsum.ir import generalize
 from feinsum.programs import program
-from feinsum.records import FleetHost, judge, to_json
+from feinsum.records import Host, judge, to_json
 from tests.db.factories import make_fleet, make_plan, make_plan_record
 from tests.distributed.cases import KERNELS, einsum_of
 
@@ -72,7 +72,7 @@ def _changed(text, **changes):
 HONEST = make_plan_record()
 FLEET, PREDICTED = HONEST.fleet, dict(HONEST.predicted)
 CHECKED = HONEST.verification
-SHARED = replace(FLEET, hosts=(FleetHost(2, 1),))
+SHARED = replace(FLEET, hosts=(Host(2, 1),))
 LOOPED = _changed(
     feinsum.plan(einsum_of("ij,jk->ik", every=64), processes=64).to_json(), sizes={}
 ).replace('"loop":null', '"loop":{"index":"j","parts":16384,"rotate":[]}')
@@ -93,7 +93,7 @@ FAKES = {
     "too many steps": ({"plan": LOOPED}, "plan"),
     "more ranks": ({"fleet": make_fleet(4)}, "fleet"),
     "endless cores": (
-        {"fleet": replace(FLEET, hosts=(FleetHost(2, 2**40),))},
+        {"fleet": replace(FLEET, hosts=(Host(2, 2**40),))},
         "fleet",
     ),
     "faster than light": ({"samples_s": (2e-8,) * 3}, "faster-than-possible"),

@@ -82,7 +82,7 @@ def launch_s(gpu: Gpu, launch: LaunchWork) -> float:
     """Seconds of one launch; infinite if no work-group fits a multiprocessor.
 
     >>> gpu = Gpu(90, 100, 1e9, 1e12, 1 << 25, launch_s=0)
-    >>> copy = Launch(1e6, 256, 8, 0, 0, 0, 1e9, 1)
+    >>> copy = LaunchWork(1e6, 256, 8, 0, 0, 0, 1e9, 1)
     >>> round(launch_s(gpu, copy), 3)
     0.001
     """

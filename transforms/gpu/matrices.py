@@ -118,8 +118,8 @@ class MatrixRoles:
 
         >>> from feinsum.ir import array, einsum
         >>> e = einsum("bd,adc->abc", array("B", (9, 8)), array("A", (7, 8, 6)))
-        >>> plan = Plan.of(e, e.extents, 1)
-        >>> plan.stack, plan.rows, plan.columns, plan.summed, plan.are_single
+        >>> roles = MatrixRoles.of(e, e.extents, 1)
+        >>> roles.stack, roles.rows, roles.columns, roles.summed, roles.are_single
         (('a',), ('b',), ('c',), ('d',), (True, False))
         """
         sides = sides_of(einsum, extents)

@@ -65,7 +65,7 @@ def c_expression(body: str, names: Mapping[str, CExpression], itemsize: int) -> 
     Raises:
         ProgramError: if a part of it might not have the same value in C as in numpy.
 
-    >>> names = {"x0": Term("a[i]", "real"), "s": Term("i", "index")}
+    >>> names = {"x0": CExpression("a[i]", "real"), "s": CExpression("i", "index")}
     >>> c_expression("exp(x0) if s >= 3 else 0.5", names, 8)
     '((i >= 3LL) ? exp(a[i]) : 0.5)'
     """
