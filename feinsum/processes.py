@@ -46,6 +46,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from io import TextIOWrapper
 from math import inf
 from threading import Thread
 from time import monotonic
@@ -358,6 +359,9 @@ class Channel:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
+        # What is printed reaches the log before a crash, and ahead of its traceback.
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)
 
     def fileno(self) -> int:
         """For ``select``: it is ready when there is a request, or no parent."""
