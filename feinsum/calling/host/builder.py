@@ -176,8 +176,10 @@ def build_elsewhere(request: BuildRequest) -> PreparedCall | None:
 def _loaded(parsed: EinsumCall, answer: dict[str, Any]) -> PreparedCall:
     from feinsum.calling.host.prepared import PreparedCall
     from feinsum.calling.layouts import packed
-    from feinsum.targets.host.kernel import HostKernel
+    from feinsum.targets.host.kernel import HostKernel, start_pool
 
+    # with the builder's threads: a pool of our own would need the compiler
+    start_pool(b64decode(answer["pool"]))
     kernel = HostKernel.loaded(
         b64decode(answer["content"]),
         tuple((n, None if d is None else np.dtype(d)) for n, d in answer["arguments"]),
@@ -204,6 +206,7 @@ def _answer(request: BuildRequest) -> dict[str, Any]:
     parsed = request.parsed  # refuses a wrong request before Loopy is loaded
     from feinsum.calling.host.building import build_call
     from feinsum.measure import open_device
+    from feinsum.targets.host.kernel import pool
 
     arrays = request.operands()
     key = CallKey(
@@ -225,6 +228,7 @@ def _answer(request: BuildRequest) -> dict[str, Any]:
     shapes = {x.position: x.shape for x in parsed.arguments}
     return {
         "content": b64encode(code.compiled_once()).decode(),
+        "pool": b64encode(pool().content).decode(),
         "arguments": [(n, None if d is None else d.str) for n, d in code.arguments],
         "names": [*call.names, output],
         "constants": {name: int(value) for name, value in call.constants.items()},

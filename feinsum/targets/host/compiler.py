@@ -24,7 +24,6 @@ from feinsum.cache import default_cache
 from feinsum.errors import BuildError, DeviceUnavailableError
 from feinsum.memory import remembered
 from feinsum.processes import describe_exit, run_command
-from feinsum.targets.processor import host_processor
 from feinsum.words import first_lines
 
 ENTRY = "feinsum_entry"
@@ -243,6 +242,9 @@ def _key(compiler: Compiler, source: str, flags: tuple[str, ...]) -> str:
     """Key of everything that determines the code, including the processor: ``native``
     differs between machines that share a folder.
     """
+    # here, since loading what others compiled takes a tenth of the time without it
+    from feinsum.targets.processor import host_processor
+
     processor = host_processor()
     parts = ("shared object", *compiler.command, compiler.version, *flags,
              processor.microarchitecture, *processor.features, source)  # fmt: skip
