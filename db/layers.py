@@ -24,6 +24,7 @@ from feinsum.records import (
     DevicePeaks,
     Document,
     DocumentKind,
+    Filters,
     LookUp,
     Retraction,
     Store,
@@ -89,26 +90,10 @@ class LayeredStore(Store):
     def check_writable(self) -> None:
         self.written.check_writable()
 
-    def documents(
-        self,
-        kind: DocumentKind,
-        among: Collection[str] | None = None,
-        *,
-        workload: str | None = None,
-        device_id: str | None = None,
-        notation: str | None = None,
-    ) -> Iterator[Document]:
+    def select(self, kind: DocumentKind, filters: Filters) -> Iterator[Document]:
         def read(layer: Store) -> tuple[Document, ...]:
             # to the end, so that a layer that fails half-way contributes nothing
-            return tuple(
-                layer.documents(
-                    kind,
-                    among,
-                    workload=workload,
-                    device_id=device_id,
-                    notation=notation,
-                )
-            )
+            return tuple(layer.select(kind, filters))
 
         united = _union(self._query(read))
         yield from self._without_retracted(united) if kind in FACT_KINDS else united

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 
-from feinsum.records import Document, DocumentKind, Store, TuningRecord
+from feinsum.records import Document, DocumentKind, Filters, Store, TuningRecord
 from feinsum.records.document import from_json, to_json
 
 
@@ -54,28 +54,13 @@ class ShippedStore(Store):
             lines.setdefault(_workload(line), []).append(line)
         return lines
 
-    def documents(
-        self,
-        kind: DocumentKind,
-        among: Collection[str] | None = None,
-        *,
-        workload: str | None = None,
-        device_id: str | None = None,
-        notation: str | None = None,
-    ) -> Iterator[Document]:
+    def select(self, kind: DocumentKind, filters: Filters) -> Iterator[Document]:
         if kind != "record":
             return
-        lines = self._lines
+        lines, workload = self._lines, filters.workload
         chosen = lines.values() if workload is None else [lines.get(workload, [])]
         records = map(self._record, chain.from_iterable(chosen))
-        for record in sorted(records, key=lambda record: record.id):
-            if among is not None and record.id not in among:
-                continue
-            if device_id not in (None, record.environment.device.id):
-                continue
-            if notation not in (None, record.workload_text.partition(" | ")[0]):
-                continue
-            yield record
+        yield from filter(filters.admit, sorted(records, key=lambda record: record.id))
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))

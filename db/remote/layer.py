@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -38,10 +38,10 @@ from feinsum.errors import (
 )
 from feinsum.memory import remembered
 from feinsum.records import (
-    KINDS,
     Candidates,
     Document,
     DocumentKind,
+    Filters,
     LookUp,
     PlanRecord,
     Store,
@@ -123,32 +123,21 @@ class RemoteLayer(Store):
                     raise failure from None
         return {key: answers[key].records if key in answers else () for key in keys}
 
-    def documents(
-        self,
-        kind: DocumentKind,
-        among: Collection[str] | None = None,
-        *,
-        workload: str | None = None,
-        device_id: str | None = None,
-        notation: str | None = None,
-    ) -> Iterator[Document]:
+    def select(self, kind: DocumentKind, filters: Filters) -> Iterator[Document]:
         """Yield the usable facts or trusted plans of a workload; nothing else.
 
         A look-up needs no more, and a whole service cannot be read in its time.
         """
         documents: Iterable[Document] = ()
-        if workload is None or notation is not None:
+        workload = filters.workload
+        if workload is None or filters.notation is not None:
             return
         if kind == "record":
             key = WorkloadKey(workload)
             documents = self.candidates(LookUp({key: ""}, counts=False))[key]
         elif kind == "plan":
             documents = self._trusted_plans(workload)
-        for document in documents:
-            device = KINDS[kind].device(document)
-            is_of_device = device_id is None or (device and device.id == device_id)
-            if is_of_device and (among is None or document.id in among):
-                yield document
+        yield from filter(filters.admit, documents)
 
     def get(self, record_id: str) -> TuningRecord:
         if not is_content_id(record_id):

@@ -31,6 +31,7 @@ from feinsum.records import (
     DevicePeaks,
     Document,
     DocumentKind,
+    Filters,
     LookUp,
     Retraction,
     RetractionQuery,
@@ -105,36 +106,30 @@ class HttpStore(Store):
                 raise self._error("stored a different fact than the one sent")
         return reply.status == 201
 
-    def documents(
-        self,
-        kind: DocumentKind,
-        among: Collection[str] | None = None,
-        *,
-        workload: str | None = None,
-        device_id: str | None = None,
-        notation: str | None = None,
-    ) -> Iterator[Document]:
+    def select(self, kind: DocumentKind, filters: Filters) -> Iterator[Document]:
         """Yield facts, plans, retractions, and the latest limits of every device.
 
         There are no trials, and no records by notation: a service is not read as a
         whole for them. An older service has no plans and no retractions.
         """
-        if notation is not None or not (device_id is None or is_content_id(device_id)):
+        workload, device_id = filters.workload, filters.device_id
+        is_sent = device_id is None or is_content_id(device_id)
+        if filters.notation is not None or not is_sent:
             return
-        query = {"workload": workload, "device": device_id}
-        filters = {name: value for name, value in query.items() if value is not None}
+        asked = {"workload": workload, "device": device_id}
+        query = {name: value for name, value in asked.items() if value is not None}
         documents: Iterable[Document] = ()
         try:
             if kind == "record":
-                documents = self._records(filters)
+                documents = self._records(query)
             elif kind == "plan":
-                documents = self._plans(filters)
-            elif kind == "retraction" and not filters:
+                documents = self._plans(query)
+            elif kind == "retraction" and not query:
                 documents = sorted(self._retractions(), key=lambda r: r.id)
             elif kind == "peaks" and workload is None:
                 documents = sorted(self._peaks(device_id), key=lambda peaks: peaks.id)
             for document in documents:
-                if among is None or document.id in among:
+                if filters.among is None or document.id in filters.among:
                     yield document
         except NoSuchRouteError:
             if kind in ("record", "peaks"):  # every release has these

@@ -55,6 +55,7 @@ from feinsum.records import (
     DevicePeaks,
     Document,
     DocumentKind,
+    Filters,
     Retraction,
     RetractionQuery,
     Store,
@@ -248,22 +249,15 @@ class SqlStore(Store):
             "list ids with 'feinsum query'"
         )
 
-    def documents(
-        self,
-        kind: DocumentKind,
-        among: Collection[str] | None = None,
-        *,
-        workload: str | None = None,
-        device_id: str | None = None,
-        notation: str | None = None,
-    ) -> Iterator[Document]:
-        filters: dict[str, Any] = {
-            "workload": workload,
-            "device_id": device_id,
+    def select(self, kind: DocumentKind, filters: Filters) -> Iterator[Document]:
+        notation = filters.notation
+        conditions: dict[str, Any] = {
+            "workload": filters.workload,
+            "device_id": filters.device_id,
             "notation": None if notation is None else f"{notation} |",
         }
-        values = {k: value for k, value in filters.items() if value is not None}
-        for rows in self._pages(kind, values, among):
+        values = {k: value for k, value in conditions.items() if value is not None}
+        for rows in self._pages(kind, values, filters.among):
             yield from read_documents(kind, rows)
 
     def _pages(

@@ -60,6 +60,7 @@ from feinsum.records.roofline import operations_s, roofline_s
 from feinsum.records.spec import FramedSpec, ParameterValue, TransformSpec
 from feinsum.records.store import (
     Candidates,
+    Filters,
     InMemoryStore,
     LookUp,
     Store,
@@ -84,6 +85,7 @@ __all__ = [
     "EngineName",
     "Environment",
     "Extents",
+    "Filters",
     "Finding",
     "Fleet",
     "FramedSpec",

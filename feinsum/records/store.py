@@ -2,11 +2,11 @@
 
 A store is a set of documents that grows: each document is identified by the digest of
 its content, so adding is idempotent and merging is a set union. One class describes
-them all; an implementation provides :meth:`Store.documents` and, if it can be written,
+them all; an implementation provides :meth:`Store.select` and, if it can be written,
 :meth:`Store.add_all`. The other methods follow from these two and are overridden only
 where a source answers faster, such as a database with an index::
 
-                         Store: documents, add_all, candidates, get, ...
+                         Store: select, add_all, candidates, get, ...
                            |
       +-----------+--------+------+-------------+---------------+
     memory    packaged text   SQL database   HTTP service   layers of the others
@@ -61,6 +61,38 @@ class LookUp:
     counts: bool = True
 
 
+@dataclass(frozen=True)
+class Filters:
+    """Conditions on documents; None for any.
+
+    Attributes:
+        among: the ids to choose from.
+        workload: the key of the workload.
+        device_id: the id of the device.
+        notation: the subscripts, before the first bar of the canonical text.
+    """
+
+    among: Collection[str] | None = None
+    workload: str | None = None
+    device_id: str | None = None
+    notation: str | None = None
+
+    def admit(self, document: Document) -> bool:
+        """Return whether a document matches all conditions.
+
+        Kinds without a workload or a device match no condition on it.
+        """
+        if self.among is not None and document.id not in self.among:
+            return False
+        if self.workload not in (None, getattr(document, "workload", None)):
+            return False
+        if self.device_id is not None:
+            device = KINDS[kind_of(document)].device(document)
+            if device is None or device.id != self.device_id:
+                return False
+        return self.notation in (None, _notation_of(document))
+
+
 class Store(ABC):
     """A set of documents of all kinds: facts, limits, plans, trials, retractions.
 
@@ -70,6 +102,9 @@ class Store(ABC):
     """
 
     @abstractmethod
+    def select(self, kind: DocumentKind, filters: Filters) -> Iterator[Document]:
+        """Yield the valid documents of a kind that match all filters, ordered by id."""
+
     def documents(
         self,
         kind: DocumentKind,
@@ -79,15 +114,8 @@ class Store(ABC):
         device_id: str | None = None,
         notation: str | None = None,
     ) -> Iterator[Document]:
-        """Yield the valid documents of a kind that match all filters, ordered by id.
-
-        Args:
-            among: only documents with these ids.
-            workload: only documents of this workload.
-            device_id: only documents of this device.
-            notation: only records whose canonical text begins with
-                ``notation + " |"``.
-        """
+        """Select documents, with the fields of :class:`Filters` as arguments."""
+        return self.select(kind, Filters(among, workload, device_id, notation))
 
     def add_all(self, documents: Iterable[Document]) -> int:
         """Store documents of any kind, all or none; returns how many were new.
@@ -218,31 +246,15 @@ class InMemoryStore(Store):
     def __init__(self) -> None:
         self._documents: dict[DocumentKind, dict[str, Any]] = {k: {} for k in KINDS}
 
-    def documents(
-        self,
-        kind: DocumentKind,
-        among: Collection[str] | None = None,
-        *,
-        workload: str | None = None,
-        device_id: str | None = None,
-        notation: str | None = None,
-    ) -> Iterator[Document]:
+    def select(self, kind: DocumentKind, filters: Filters) -> Iterator[Document]:
         stored = self._documents[kind]
         retracted = self._retracted() if kind in FACT_KINDS else frozenset[str]()
+        among = filters.among
         ids = stored.keys() if among is None else stored.keys() & set(among)
         # sorted makes a copy, so documents may be added while iterating
         for document_id in sorted(ids - retracted):
-            document = stored[document_id]
-            # kinds without a workload or a device match no such filter
-            if workload not in (None, getattr(document, "workload", None)):
-                continue
-            if device_id is not None:
-                device = KINDS[kind].device(document)
-                if device is None or device.id != device_id:
-                    continue
-            if notation not in (None, _notation_of(document)):
-                continue
-            yield document
+            if filters.admit(stored[document_id]):
+                yield stored[document_id]
 
     def add_all(self, documents: Iterable[Document]) -> int:
         n_new = 0
