@@ -30,17 +30,13 @@ from feinsum.programs.recording import (
     mapped,
     refuse,
 )
+from feinsum.programs.traced_axes import matrix_transpose, subscripted, transpose
+from feinsum.programs.traced_elements import astype, imag, real
 from feinsum.programs.traced_functions import (
     FUNCTIONS,
     METHODS,
     REDUCING,
-    astype,
-    imag,
     matmul,
-    matrix_transpose,
-    real,
-    subscripted,
-    transpose,
     vecdot,
 )
 

@@ -1,0 +1,387 @@
+"""Functions of numpy that arrange axes and entries, recorded: shapes, joins, parts.
+
+Their parameters have numpy's names, order and defaults. ``out`` is refused before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from feinsum.ir import SizeParam
+from feinsum.programs.recording import (
+    View,
+    as_view,
+    axis_of,
+    called,
+    einsum,
+    numpy_statement,
+    refuse,
+)
+from feinsum.programs.traced_elements import (
+    astype,
+    axes_of,
+    copied,
+    first_view,
+    number_of,
+    views_of,
+)
+from feinsum.words import counted
+
+
+def flattened(a: Any, axis: Any) -> tuple[Any, int]:
+    """An array and the number of its axis; without an axis, of all entries in a row."""
+    return (ravel(a), 0) if axis is None else (a, axis_of(axis, a.ndim))
+
+
+def reshape(
+    a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None
+) -> Any:
+    extents = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    if order != "C":
+        refuse(f"reshape with order={order!r}")
+    unknown = [n for n in extents if isinstance(n, SizeParam)]
+    if len(unknown) + extents.count(-1) > 1 or not {*unknown} <= {*a.shape}:
+        refuse("reshape to several extents that are not known")
+    # a size parameter becomes -1: its value is not known
+    wanted = tuple(-1 if n in unknown else int(n) for n in extents)
+    is_same = a.shape == extents
+    shaped = a if is_same else called("reshape", [a], wanted, is_view=True)
+    return copied(shaped) if copy else shaped.viewed(shaped.tensor, shaped.axes)
+
+
+def ravel(a: Any, order: str = "C") -> Any:
+    return reshape(a, (-1,), order)
+
+
+def _ordered(a: Any, axes: Sequence[int]) -> Any:
+    return a.viewed(a.tensor, [a.axes[k] for k in axes])
+
+
+def transpose(a: Any, axes: Any = None) -> Any:
+    order = [*range(a.ndim)][::-1] if axes is None else axes_of(axes, a.ndim)
+    if len(order) != a.ndim:
+        refuse(f"the order {axes!r} of an array with {counted(a.ndim, 'axis')}")
+    return _ordered(a, order)
+
+
+def transposed(a: Any, *axes: Any) -> Any:
+    """Do the same as a method of arrays."""
+    is_one = len(axes) == 1 and not isinstance(axes[0], int | np.integer)
+    return transpose(a, (axes[0] if is_one else axes or None))
+
+
+def reshaped(a: Any, *shape: Any, order: str = "C", copy: bool | None = None) -> Any:
+    """Do the same as a method of arrays."""
+    if not shape:
+        refuse("reshape without a shape")
+    extents = shape[0] if len(shape) == 1 else shape
+    return reshape(a, extents, order, copy=copy)
+
+
+def matrix_transpose(x: Any, /) -> Any:
+    if x.ndim < 2:
+        refuse(f"a matrix transpose of an array with {counted(x.ndim, 'axis')}")
+    return swapaxes(x, -1, -2)
+
+
+def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
+    order = [*range(a.ndim)]
+    first, second = axis_of(axis1, a.ndim), axis_of(axis2, a.ndim)
+    order[first], order[second] = order[second], order[first]
+    return _ordered(a, order)
+
+
+def moveaxis(a: Any, source: Any, destination: Any) -> Any:
+    old, new = axes_of(source, a.ndim), axes_of(destination, a.ndim)
+    if len(old) != len(new):
+        refuse(f"moveaxis from {source!r} to {destination!r}")
+    order = [k for k in range(a.ndim) if k not in old]
+    for at, k in sorted(zip(new, old, strict=True)):
+        order.insert(at, k)
+    return _ordered(a, order)
+
+
+def expand_dims(a: Any, axis: Any) -> Any:
+    axes = axis if isinstance(axis, Sequence) else [axis]
+    rank = a.ndim + len(axes)
+    added = axes_of(axes, rank)
+    left = iter(a.axes)
+    return a.viewed(a.tensor, [None if k in added else next(left) for k in range(rank)])
+
+
+def squeeze(a: Any, axis: Any = None) -> Any:
+    every = [k for k, n in enumerate(a.shape) if n == 1]
+    gone = every if axis is None else axes_of(axis, a.ndim)
+    if any(k not in every for k in gone):
+        refuse(f"squeeze of axes {axis!r}, one of which has not the extent 1")
+    # a subscript 0 removes the axis
+    return a[tuple(0 if k in gone else slice(None) for k in range(a.ndim))]
+
+
+def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Any:
+    extents = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    if any(isinstance(n, SizeParam) for n in extents):
+        refuse("broadcast_to a shape that is not known")
+    return called("broadcast_to", [array], extents, is_view=True)
+
+
+def broadcast_arrays(*args: Any, subok: bool = False) -> Any:
+    arrays = views_of(args)
+    # numpy broadcasts shapes without entries
+    shapes: Any = [array.shape for array in arrays]
+    shape = np.broadcast_shapes(*shapes)
+    return tuple(broadcast_to(array, shape) for array in arrays)
+
+
+def at_least(rank: int, *arys: Any) -> Any:
+    def padded(a: Any) -> Any:
+        if a.ndim >= rank:
+            return a
+        if rank == 3 and a.ndim == 2:
+            return expand_dims(a, 2)
+        if rank == 3 and a.ndim == 1:
+            return expand_dims(a, (0, 2))
+        return expand_dims(a, tuple(range(rank - a.ndim)))
+
+    arrays = tuple(map(padded, views_of(arys)))
+    return arrays if len(arrays) > 1 else arrays[0]
+
+
+def concatenate(arrays: Any, /, axis: Any = 0, out: Any = None, **more: Any) -> Any:
+    if set(more) - {"dtype", "casting"}:
+        refuse(f"concatenate with {', '.join(more)}")
+    views = views_of([*arrays])
+    if axis is None:
+        # as numpy does without an axis
+        views, axis = [ravel(view) for view in views], 0
+    if more.get("dtype") is not None:
+        casting = more.get("casting", "same_kind")
+        views = [astype(v, more["dtype"], casting=casting, copy=False) for v in views]
+    return called("concatenate", views, axis_of(axis, views[0].ndim))
+
+
+def stack(arrays: Any, axis: int = 0, out: Any = None, **more: Any) -> Any:
+    views = views_of([*arrays])
+    at = axis_of(axis, views[0].ndim + 1)
+    return concatenate([expand_dims(view, at) for view in views], at, **more)
+
+
+def vstack(tup: Any, **more: Any) -> Any:
+    return concatenate([at_least(2, view) for view in views_of([*tup])], 0, **more)
+
+
+def hstack(tup: Any, **more: Any) -> Any:
+    views = [at_least(1, view) for view in views_of([*tup])]
+    return concatenate(views, 0 if views[0].ndim == 1 else 1, **more)
+
+
+def column_stack(tup: Any) -> Any:
+    views = views_of([*tup])
+    return concatenate([expand_dims(v, 1) if v.ndim == 1 else v for v in views], 1)
+
+
+def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
+    at = axis_of(axis, ary.ndim)
+    n = number_of(ary.shape[at], "a split")
+    if isinstance(indices_or_sections, int | np.integer):
+        k = int(indices_or_sections)
+        # the first parts get one entry more
+        sizes = [n // k + (i < n % k) for i in range(k)]
+        ends = [sum(sizes[: i + 1]) for i in range(k - 1)]
+    else:
+        ends = [int(end) for end in indices_or_sections]
+    before = (slice(None),) * at
+    sides = zip([0, *ends], [*ends, n], strict=True)
+    return [ary[(*before, slice(low, high))] for low, high in sides]
+
+
+def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
+    if isinstance(indices_or_sections, int | np.integer):
+        n = number_of(ary.shape[axis_of(axis, ary.ndim)], "a split")
+        if n % indices_or_sections:
+            refuse(f"a split of {n} entries into {indices_or_sections} equal parts")
+    return array_split(ary, indices_or_sections, axis)
+
+
+def flip(m: Any, axis: Any = None) -> Any:
+    turned = axes_of(axis, m.ndim)
+    step = {True: slice(None, None, -1), False: slice(None)}
+    return m[tuple(step[k in turned] for k in range(m.ndim))]
+
+
+def roll(a: Any, shift: Any, axis: Any = None) -> Any:
+    if axis is None:
+        return reshape(roll(ravel(a), shift, 0), a.shape)
+    axes = axis if isinstance(axis, Sequence) else [axis]
+    shifts = shift if isinstance(shift, Sequence) else [shift] * len(axes)
+    for n, k in zip(shifts, axes, strict=True):
+        a = called("roll", [a], int(n), axis_of(k, a.ndim))
+    return a
+
+
+def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
+    if not isinstance(repeats, int | np.integer):
+        refuse("repeat with several numbers")
+    flat, at = flattened(a, axis)
+    return called("repeat", [flat], int(repeats), at)
+
+
+def tile(a: Any, reps: Any, /) -> Any:
+    counts = [*reps] if isinstance(reps, Sequence) else [reps]
+    if min(counts, default=1) < 1:
+        refuse(f"tile with {reps!r} repeats")
+    if len(counts) > a.ndim:
+        a = expand_dims(a, tuple(range(len(counts) - a.ndim)))
+    for axis, n in enumerate(counts, a.ndim - len(counts)):
+        a = concatenate([a] * n, axis) if n > 1 else a
+    return copied(a)
+
+
+def pad(array: Any, pad_width: Any, mode: str = "constant", **more: Any) -> Any:
+    value = more.pop("constant_values", 0)
+    if mode != "constant" or more or not isinstance(value, int | float | np.number):
+        refuse(f"pad with mode={mode!r} and {', '.join(more) or 'several values'}")
+    if isinstance(pad_width, Mapping):
+        refuse("pad with widths by axis")
+    widths = np.broadcast_to(np.asarray(pad_width), (array.ndim, 2)).tolist()
+    number = np.asarray(value, array.dtype).item()
+    if not np.isfinite(number):
+        refuse(f"pad with {number}")
+    return called("pad", [array], tuple(map(tuple, widths)), number)
+
+
+def triangle(function: str, m: Any, k: int = 0) -> Any:
+    if m.ndim < 2:
+        refuse(f"{function} of an array with {counted(m.ndim, 'axis')}")
+    return called(function, [m], int(k))
+
+
+def _diagonal_of(a: Any, offset: int, axis1: int, axis2: int) -> Any:
+    """Move the axes of a diagonal to the end, and cut both to its length."""
+    first, second = axis_of(axis1, a.ndim), axis_of(axis2, a.ndim)
+    if first == second:
+        refuse(f"a diagonal of axis {axis1} and itself")
+    rest = [k for k in range(a.ndim) if k not in (first, second)]
+    turned = _ordered(a, [*rest, first, second])
+    rows, columns = turned.shape[-2:]
+    if rows != columns or offset:
+        low, right = max(0, -offset), max(0, offset)
+        n = min(
+            number_of(rows, "a diagonal") - low,
+            number_of(columns, "a diagonal") - right,
+        )
+        n = max(0, n)
+        turned = turned[..., low : low + n, right : right + n]
+    return turned
+
+
+def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    square = _diagonal_of(a, offset, axis1, axis2)
+    entries = einsum("...ii->...i", [square])
+    return a.viewed(entries.tensor, entries.axes)
+
+
+def diag(v: Any, k: int = 0) -> Any:
+    if v.ndim != 2:
+        refuse(f"numpy.diag of an array with {counted(v.ndim, 'axis')}")
+    return diagonal(v, k)
+
+
+def sorted_along(
+    function: str,
+    a: Any,
+    axis: Any = -1,
+    kind: Any = None,
+    order: Any = None,
+    *,
+    stable: Any = None,
+) -> Any:
+    flat, at = flattened(a, axis)
+    kind = "stable" if stable else kind
+    return called(function, [flat], at, *([] if kind is None else [str(kind)]))
+
+
+def take(
+    a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise"
+) -> Any:
+    if mode != "raise":
+        refuse(f"take with mode={mode!r}")
+    a = as_view(a, first_view([a, indices]))
+    flat, at = flattened(a, axis)
+    positions = indices if isinstance(indices, View | int) else np.asarray(indices)
+    return copied(subscripted(flat, (*(slice(None),) * at, positions)))
+
+
+def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
+    arrays = views_of([arr, indices])
+    if axis is None:
+        arrays, axis = [ravel(arrays[0]), arrays[1]], 0
+    return called("take_along_axis", arrays, axis_of(axis, arrays[0].ndim))
+
+
+def subscripted(a: Any, key: Any) -> Any:
+    """Index an array by numbers, slices, new axes, and arrays of integers."""
+    parts = [*key] if isinstance(key, tuple) else [key]
+    # only new axes: a view, and no statement at all
+    if all(part is None or part is Ellipsis or _is_all(part) for part in parts):
+        return _renewed(a, parts)
+    arrays, texts = [a], []
+    for part in parts:
+        if isinstance(part, bool | np.bool_):
+            refuse("a truth value as a subscript")
+        if part is None or part is Ellipsis:
+            texts.append("..." if part is Ellipsis else "None")
+        elif isinstance(part, slice):
+            texts.append(":".join(map(_end, (part.start, part.stop, part.step))))
+        elif isinstance(part, int | np.integer):
+            texts.append(repr(int(part)))
+        elif isinstance(part, View | np.ndarray | list | tuple):
+            arrays.append(_as_positions(part, a))
+            texts.append(f"x{len(arrays) - 1}")
+        else:
+            refuse(f"the subscript {part!r}")
+    body = f"x0[{', '.join(texts)}]"
+    return numpy_statement(body, arrays, is_view=len(arrays) == 1)
+
+
+def _is_all(part: Any) -> bool:
+    return isinstance(part, slice) and part == slice(None)
+
+
+def _renewed(a: Any, parts: Sequence[Any]) -> Any:
+    """Insert new axes, and keep all others."""
+    n_given = sum(_is_all(part) for part in parts)
+    if n_given > a.ndim or sum(part is Ellipsis for part in parts) > 1:
+        refuse(f"{n_given} subscripts of an array with {counted(a.ndim, 'axis')}")
+    left: list[int | None] = [*a.axes]
+    axes: list[int | None] = []
+    for part in parts:
+        n = a.ndim - n_given if part is Ellipsis else int(part is not None)
+        axes += [None] if part is None else left[:n]
+        left = left[n:]
+    return a.viewed(a.tensor, [*axes, *left])
+
+
+def _end(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        refuse(f"a slice that ends with {value!r}")
+    return repr(int(value))
+
+
+def _as_positions(value: Any, like: View) -> View:
+    positions = value if isinstance(value, View) else np.asarray(value)
+    if positions.dtype.kind == "b":
+        refuse(
+            "a mask as a subscript (the shape depends on values)",
+            "numpy.where and sums of masks can be traced",
+        )
+    if isinstance(positions, np.ndarray) and not positions.size:
+        positions = positions.astype(np.intp)
+    if positions.dtype.kind not in "iu":
+        refuse(f"a subscript of {positions.dtype}")
+    return as_view(positions, like)

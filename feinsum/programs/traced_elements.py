@@ -1,0 +1,150 @@
+"""Elementwise functions of numpy, recorded; what an argument of one is.
+
+Their parameters have numpy's names, order and defaults. ``out`` is refused before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from feinsum.ir import SizeParam
+from feinsum.programs.recording import View, as_view, axis_of, mapped, refuse
+
+
+def first_view(values: Sequence[Any]) -> View:
+    return next(value for value in values if isinstance(value, View))
+
+
+def views_of(values: Sequence[Any]) -> list[View]:
+    like = first_view(values)
+    return [as_view(value, like) for value in values]
+
+
+def number_of(extent: Any, purpose: str) -> int:
+    if isinstance(extent, SizeParam):
+        refuse(f"{purpose} along an axis whose extent is not known")
+    return int(extent)
+
+
+def axes_of(axis: Any, rank: int) -> list[int]:
+    if axis is None:
+        return [*range(rank)]
+    axes = axis if isinstance(axis, Sequence) else [axis]
+    numbers = [axis_of(a, rank) for a in axes]
+    if len({*numbers}) < len(numbers):
+        refuse(f"the axes {axis!r}, one of them twice")
+    return numbers
+
+
+def astype(
+    a: Any,
+    dtype: Any,
+    order: str = "K",
+    casting: Any = "unsafe",
+    subok: bool = True,
+    copy: bool = True,
+    *,
+    device: Any = None,
+) -> Any:
+    target = np.dtype(dtype)
+    if target.kind not in "biufc" or target.char in "gG":
+        refuse(f"a conversion to {target}")
+    if not np.can_cast(a.dtype, target, casting):
+        refuse(f"a conversion from {a.dtype} to {target} with casting={casting!r}")
+    if target == a.dtype:
+        return a if not copy else copied(a)
+    # numpy drops the imaginary part, with a warning
+    if a.dtype.kind == "c" and target.kind not in "cb":
+        a = real(a)
+    return mapped(f"{target.name}({{}})", [a])
+
+
+def copied(a: Any, order: str = "C", subok: bool = False) -> Any:
+    return a.computed(a.tensor, a.axes)
+
+
+def choose_elements(condition: Any, x: Any = None, y: Any = None, /) -> Any:
+    if x is None or y is None:
+        refuse("numpy.where of one array (its shape depends on values)")
+    condition = as_view(condition, first_view([condition, x, y]))
+    return mapped("({1} if {0} else {2})", (condition, x, y), numbers=slice(1, None))
+
+
+def clip(
+    a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, **ends: Any
+) -> Any:
+    lower, upper = ends.pop("min", a_min), ends.pop("max", a_max)
+    if ends:
+        refuse(f"clip with {', '.join(ends)}")
+    operands = [a, *(end for end in (lower, upper) if end is not None)]
+    # numpy applies the lower bound first
+    form = "{}" if lower is None else "maximum({}, {})"
+    form = form if upper is None else f"minimum({form}, {{}})"
+    return mapped(form, operands) if len(operands) > 1 else copied(a)
+
+
+def around(a: Any, decimals: int = 0, out: Any = None) -> Any:
+    # integers have no decimals to round
+    if a.dtype.kind in "iu" and decimals >= 0:
+        return copied(a)
+    if a.dtype.kind == "b" or a.dtype.kind in "iu":
+        refuse(f"round of {a.dtype} to {decimals} decimals")
+    scale = f"{10.0 ** abs(decimals)!r}"
+    if decimals > 0:
+        return mapped(f"(rint({{}} * {scale}) / {scale})", [a])
+    form = "rint({})" if decimals == 0 else f"(rint({{}} / {scale}) * {scale})"
+    return mapped(form, [a])
+
+
+def real(val: Any) -> Any:
+    return _part(val, "real({})") if val.dtype.kind == "c" else val
+
+
+def imag(val: Any) -> Any:
+    return _part(val, "imag({})")
+
+
+def _part(a: Any, form: str) -> Any:
+    """Return the real or imaginary part; it is a view, as in numpy."""
+    part = mapped(form, [a])
+    return a.viewed(part.tensor, part.axes)
+
+
+def angle(z: Any, deg: bool = False) -> Any:
+    if deg:
+        refuse("an angle in degrees")
+    form = "arctan2(imag({0}), real({0}))"
+    return mapped(form, [z]) if z.dtype.kind == "c" else mapped("arctan2(0, {})", [z])
+
+
+def filled(
+    fill_value: Any,
+    a: Any,
+    dtype: Any = None,
+    order: str = "K",
+    subok: bool = True,
+    shape: Any = None,
+    *,
+    device: Any = None,
+) -> Any:
+    """Return an array of numpy itself: its entries are constants of the program."""
+    extents = a.shape if shape is None else shape
+    if any(isinstance(n, SizeParam) for n in extents):
+        refuse("an array of its own whose extents are not known")
+    return np.full(extents, fill_value, a.dtype if dtype is None else dtype)
+
+
+def full_like(
+    a: Any,
+    fill_value: Any,
+    dtype: Any = None,
+    order: str = "K",
+    subok: bool = True,
+    shape: Any = None,
+    *,
+    device: Any = None,
+) -> Any:
+    return filled(fill_value, a, dtype, shape=shape)
