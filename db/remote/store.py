@@ -116,8 +116,8 @@ class HttpStore(Store):
         is_sent = device_id is None or is_content_id(device_id)
         if filters.notation is not None or not is_sent:
             return
-        asked = {"workload": workload, "device": device_id}
-        query = {name: value for name, value in asked.items() if value is not None}
+        parameters = {"workload": workload, "device": device_id}
+        query = {name: value for name, value in parameters.items() if value is not None}
         documents: Iterable[Document] = ()
         try:
             if kind == "record":

@@ -1,4 +1,4 @@
-"""Elementwise functions of numpy, recorded; what an argument of one is.
+"""Elementwise functions of numpy, recorded, and how arguments are read.
 
 Their parameters have numpy's names, order and defaults. ``out`` is refused before.
 """
