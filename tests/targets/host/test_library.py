@@ -12,8 +12,9 @@ from dataclasses import replace
 import pytest
 
 from feinsum.cache import DiskCache
-from feinsum.targets.host import compiler as host_compiler
+from feinsum.targets import processor as processors
 from feinsum.targets.host.compiler import Compiler, find_compiler, load
+from feinsum.targets.host.compiler import loaded as load_bytes
 from tests.db.conftest import NOBODY, public_folder, unprivileged
 from tests.docs.pages import ROOT
 
@@ -69,7 +70,7 @@ def test_without_a_cache_it_is_compiled_every_time(compiled, monkeypatch, tmp_pa
 @pytest.mark.usefixtures("kept")
 def test_whatever_decides_the_code_makes_another_entry(compiled, monkeypatch):
     """Compiler, its version, options, the processor, and where each of them ends."""
-    found, processor = find_compiler(), host_compiler.host_processor()
+    found, processor = find_compiler(), processors.host_processor()
     answer()
     answer(compiler=replace(found, command=("env", *found.command)))
     answer(compiler=replace(found, version="another"))
@@ -81,7 +82,7 @@ def test_whatever_decides_the_code_makes_another_entry(compiled, monkeypatch):
         replace(processor, features=()),
     ]
     for other in others:
-        monkeypatch.setattr(host_compiler, "host_processor", lambda other=other: other)
+        monkeypatch.setattr(processors, "host_processor", lambda other=other: other)
         answer()
     assert len(compiled) == 8
     answer()
@@ -92,8 +93,8 @@ def test_whatever_decides_the_code_makes_another_entry(compiled, monkeypatch):
 def test_another_model_of_equal_code_is_no_other_entry(compiled, monkeypatch):
     """Machines of a cluster share what runs on all of them."""
     answer()
-    other = replace(host_compiler.host_processor(), model=99, n_cores=99)
-    monkeypatch.setattr(host_compiler, "host_processor", lambda: other)
+    other = replace(processors.host_processor(), model=99, n_cores=99)
+    monkeypatch.setattr(processors, "host_processor", lambda: other)
     answer()
     assert len(compiled) == 1
 
@@ -184,7 +185,7 @@ def test_libraries_are_not_mistaken_for_each_other():
     """However many are loaded, each answers for itself."""
     found = find_compiler()
     contents = [found.compile(source(k), FLAGS) for k in range(3)]
-    loaded = [host_compiler.loaded(contents[k % 3]) for k in range(60)]
+    loaded = [load_bytes(contents[k % 3]) for k in range(60)]
     assert [one.answer() for one in loaded] == [k % 3 for k in range(60)]
 
 
